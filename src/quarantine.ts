@@ -9,7 +9,7 @@ import { printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
-import { insertLatestOf, insertTelemetry } from './clickhouse/statements.ts';
+import { insertLatestOf, insertTelemetryOf } from './clickhouse/statements.ts';
 import { withoutErased } from './erase/replay-filter.ts';
 import { reopenNewer } from './erase/tombstone-store.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';
@@ -87,7 +87,8 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   const clickhouse = openClickHouseOf(config, log);
   const postgres = openPostgresOf(config, log);
   const aheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
-  const insertLatest = insertLatestOf({ serverTimes: true, ranged: false, aheadMsMax });
+  const insertLatest = insertLatestOf({ serverTimes: true, expires: true, ranged: false, aheadMsMax });
+  const insertTelemetry = insertTelemetryOf({ expires: true, ranged: false });
   const send = async (sent: QuarantineEntry[]): Promise<void> => {
     const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
     const replayed = await withoutErased(postgres, Buffer.concat(blocks));

@@ -7,7 +7,7 @@ import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
-import { expiredBefore, findTelemetryDays } from '../device/telemetry-days.ts';
+import { expiredBefore, findTelemetryDays } from '../device/telemetry-days-store.ts';
 import type { DeleteSeries } from '../erase/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -117,12 +117,12 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     });
   }
 
-  async function write({ principal, request }: Call, target: Target): Promise<HttpResponse> {
+  async function write({ principal, request }: Call, target: Target, ttlSeconds = 0): Promise<HttpResponse> {
     return await plainText(async () => {
       if (request.body.length === 0) throw badRequest('missing_body', unreadable('the body is empty'));
       const device = await ownerOf(principal, target);
       try {
-        await saveSeries(device, request.body);
+        await saveSeries(device, request.body, ttlSeconds);
       } catch (error) {
         throw error instanceof Fault && unreadableReasons.has(error.reason)
           ? new Fault(error.reason, unreadable(error.message))
@@ -166,6 +166,15 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     });
   }
 
+  const writes = {
+    method: 'POST',
+    roles: users,
+    ownBody: seriesBody,
+    // Large ones are read in the decoding thread.
+    bodyBytesMax: deps.config.http.apiBodyBytesMax,
+    plainTextErrors: true,
+  } as const;
+
   return [
     route({
       method: 'GET',
@@ -205,22 +214,21 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
           json(await readLatestKeys(clickhouse, await seriesNumber(postgres, principal, params, 'read'))),
         ),
     }),
-    ...([`${prefix}/timeseries/:seriesScope`, `${prefix}/timeseries/:seriesScope/:ttlSeconds`] as const).map(
-      (pattern) =>
-        route({
-          method: 'POST',
-          pattern,
-          summary: 'Write telemetry of a device',
-          description:
-            'The bodies that devices send. All telemetry is kept equally long: `ttlSeconds` changes nothing.',
-          roles: users,
-          ownBody: seriesBody,
-          // Large ones are read in the decoding thread.
-          bodyBytesMax: deps.config.http.apiBodyBytesMax,
-          plainTextErrors: true,
-          handle: (call) => write(call, call.params),
-        }),
-    ),
+    route({
+      ...writes,
+      pattern: `${prefix}/timeseries/:seriesScope`,
+      summary: 'Write telemetry of a device',
+      description: 'The bodies that devices send.',
+      handle: (call) => write(call, call.params),
+    }),
+    route({
+      ...writes,
+      pattern: `${prefix}/timeseries/:seriesScope/:ttlSeconds`,
+      summary: 'Write telemetry of a device that expires',
+      description:
+        'The bodies that devices send. `ttlSeconds` after the write the points are no longer shown; 0 = they do not expire by themselves. The latest value stays.',
+      handle: (call) => write(call, call.params, call.params.ttlSeconds),
+    }),
     route({
       method: 'DELETE',
       pattern: `${prefix}/timeseries/delete`,

@@ -665,14 +665,16 @@ export const limits = {
   retentionLeaseMs: 600_000,
   /** Time of one statement of retention: the copy of a large day takes minutes. */
   retentionStatementMsMax: 540_000,
-  /** Time of one round for days of profiles; the other days wait for the next day. */
-  retentionProfilesMsMax: 1_800_000,
+  /** Time of one round for days with expired points; the other days wait for the next day. */
+  retentionExpiredMsMax: 1_800_000,
   /** Days that one statement drops. */
   retentionDaysMax: 100,
   /** Devices of profiles with days of their own that are copied to ClickHouse at once. */
   retentionDevicesAtOnce: 20_000,
-  /** Fewest expired rows of profiles that are worth a delete each day; fewer are deleted once a week. */
-  retentionProfileRowsMin: 100_000,
+  /** Time after the end of a day at which its parts are merged, so that few of them change while they are copied. */
+  retentionDayClosedMs: 10_800_000,
+  /** Fewest expired points of profiles and of times to live that are deleted each day; fewer once a week. */
+  retentionExpiredRowsMin: 100_000,
   /** Fewest expired rows outside the days (2020 to 2039) that are worth a delete. */
   retentionOtherRowsMin: 100_000,
   /** Time that the delete of a series waits until everything accepted before it is stored. */

@@ -12,8 +12,12 @@ const pointKey = 'device, key, ts, seq, origin';
 const columnsOfLatest = 'device, key, ts, seq, kind, num, int, text, version';
 const markers = `${pointKey}, 0, 0, 0, '', version + 1`;
 
-/** Each read of `telemetry` has this in its WHERE (never in PREWHERE, which comes before the merge of `FINAL`). */
 export const notErased = 'kind != 0';
+/** By the clock of ClickHouse, in seconds. */
+export const notExpired = '(expires = 0 OR expires > toUInt32(now()))';
+
+/** Each read of `telemetry` has this in its WHERE (never in PREWHERE, which comes before the merge of `FINAL`). */
+export const shown = `${notErased} AND ${notExpired}`;
 
 const order = '(toInt256(version) + toInt256(ts) * 1048576 - 9223372036854775808)';
 const writer = `bitAnd(toInt64(${order}), 16383)`;
@@ -79,7 +83,7 @@ export function deleteLatestOfDevicesStatement(cluster: string): string {
 
 /** The newest points that remain become the latest ones of their keys; `aheadMsMax` as in `LatestRows`. */
 export function rewriteLatestStatement(aheadMsMax: number): string {
-  const conditions = `${notErased}${aheadMsMax > 0 ? ` AND ${notAhead(aheadMsMax)}` : ''}`;
+  const conditions = `${shown}${aheadMsMax > 0 ? ` AND ${notAhead(aheadMsMax)}` : ''}`;
   return `INSERT INTO latest (${columnsOfLatest})
   SELECT ${columnsOfLatest} FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ${conditions}
    ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key`;

@@ -1,5 +1,9 @@
 /** The statements of retention. A day is a partition of `telemetry`; rows outside 2020 to 2039 share partition 0. */
 
+const others = '(ts < 1577836800000 OR ts >= 2208988800000)';
+/** The partition of a row, as the table has it. */
+const dayOfRow = `if(${others}, 0, toYYYYMMDD(toDateTime(intDiv(ts, 1000), 'UTC')))`;
+
 /** Points of devices whose profile keeps them for so many days. */
 export interface ExpiringDays {
   days: number;
@@ -13,22 +17,29 @@ export function forgetExpiringDevicesStatement(cluster: string): string {
   return `TRUNCATE TABLE ${holder('expiring_devices', cluster)}`;
 }
 
-/** Days with expired points, oldest first; day 0 has those outside 2020 to 2039. */
+/** Days with expired points of profiles; day 0 has those outside 2020 to 2039. Reads what the devices have. */
 export function expiredDaysQuery(expiring: ExpiringDays[]): string {
   return `SELECT ${dayOfRow} AS day, count() AS count FROM telemetry
-    WHERE ${expiredOf(expiring, 'GLOBAL IN', 'expiring_devices')} GROUP BY day ORDER BY day`;
+    WHERE ${expiredOf(expiring, 'GLOBAL IN', 'expiring_devices', false)} GROUP BY day`;
 }
+
+const timeToLiveEnded = '(expires > 0 AND expires <= {nowSeconds:UInt32})';
+
+/** Days with points whose time to live has ended. Reads one column of the table, which is sparse. */
+export const endedDaysQuery = `SELECT ${dayOfRow} AS day, count() AS count FROM telemetry
+  PREWHERE ${timeToLiveEnded} GROUP BY day`;
 
 export const partsOfDayQuery = `SELECT name FROM system.parts
   WHERE database = currentDatabase() AND table = 'telemetry' AND active AND partition = {day:String}`;
 
 /**
- * Copies the other points of some parts, each with its version: a read takes a point and its copy for one, and so does a
- * merge. A mutation would make a new part of every part of the table: 80 s with 1 000 days of five points each, where
- * the copy of 5 000 000 points of one day took 38 s (a busy machine).
+ * Copies the other points of some parts, each with its version: a read takes a point and its copy for one, and so does
+ * a merge. A mutation would make a new part of every part of the table: 80 s with 1 000 days of five points each, where
+ * the copy of 5 000 000 points of one day took 38 s (a busy machine). `FINAL`: what an expired point has replaced goes
+ * with it.
  */
 export function copyOthersStatement(expiring: ExpiringDays[]): string {
-  return `INSERT INTO telemetry SELECT * FROM telemetry
+  return `INSERT INTO telemetry SELECT * FROM telemetry FINAL
     WHERE _part IN {parts:Array(String)} AND NOT (${expiredOf(expiring, 'IN', 'expiring_devices')})`;
 }
 
@@ -48,19 +59,19 @@ export function deleteExpiredOfDaysStatement(cluster: string, expiring: Expiring
 }
 
 export function countExpiredLatestQuery(expiring: ExpiringDays[]): string {
-  return `SELECT count() AS count FROM latest WHERE ${expiredOf(expiring, 'GLOBAL IN', 'expiring_devices')}`;
+  return `SELECT count() AS count FROM latest WHERE ${expiredOf(expiring, 'GLOBAL IN', 'expiring_devices', false)}`;
 }
 
 export function deleteExpiredLatestOfStatement(cluster: string, expiring: ExpiringDays[]): string {
-  const rows = expiredOf(expiring, 'IN', local('expiring_devices', cluster));
+  const rows = expiredOf(expiring, 'IN', local('expiring_devices', cluster), false);
   return `ALTER TABLE ${holder('latest', cluster)} DELETE WHERE ${rows}`;
 }
 
-/** Parameters: `round`, and `before<days>` for each. */
-function expiredOf(expiring: ExpiringDays[], within: 'IN' | 'GLOBAL IN', devices: string): string {
+/** Parameters: `round`, `nowSeconds`, and `before<days>` for each. */
+function expiredOf(expiring: ExpiringDays[], within: 'IN' | 'GLOBAL IN', devices: string, ofItself = true): string {
   const range = ({ days }: ExpiringDays) =>
     `(ts < {before${days}:Int64} AND device ${within} (SELECT device FROM ${devices} WHERE round = {round:UInt64} AND days = ${days}))`;
-  return expiring.map(range).join(' OR ');
+  return [...expiring.map(range), ...(ofItself ? [timeToLiveEnded] : [])].join(' OR ');
 }
 
 /** Days that have rows, as numbers (20261121), oldest first. */
@@ -81,15 +92,16 @@ export function deleteExpiredLatestStatement(cluster: string): string {
   return `DELETE FROM ${holder('latest', cluster)} WHERE ts < {limit:Int64}`;
 }
 
-const others = '(ts < 1577836800000 OR ts >= 2208988800000)';
-/** The partition of a row, as the table has it. */
-const dayOfRow = `if(${others}, 0, toYYYYMMDD(toDateTime(intDiv(ts, 1000), 'UTC')))`;
-
 export const expiredOthersQuery = `SELECT count() AS count FROM telemetry WHERE ${others} AND ts < {limit:Int64}`;
 
 /** Does not use a lightweight delete, whose rows would stay on the disk. */
 export function deleteExpiredOthersStatement(cluster: string): string {
   return `ALTER TABLE ${holder('telemetry', cluster)} DELETE IN PARTITION 0 WHERE ts < {limit:Int64}`;
+}
+
+/** Returns the first moment after a day, given as a number (20261121). */
+export function endOfDay(day: number): number {
+  return Date.UTC(Math.floor(day / 10_000), (Math.floor(day / 100) % 100) - 1, (day % 100) + 1);
 }
 
 function local(table: string, cluster: string): string {

@@ -1,6 +1,6 @@
 /**
  * The statements that take a ship body: Native blocks one after the other, each with the columns of a data point, of
- * which `seq`, `int` and `text` may be absent. Both use `input`, which fills absent columns and is a fifth cheaper for
+ * which `seq`, `int`, `text` and `expires` may be absent. Both use `input`, which fills absent columns and is a fifth cheaper for
  * small blocks than a plain insert (measured on the embedded engine: 0.43 against 0.53 µs CPU a row).
  */
 
@@ -8,6 +8,7 @@ const columns = 'device, key, ts, seq, kind, num, int, text, version';
 
 const structure =
   'device UInt64, key LowCardinality(String), ts Int64, seq UInt32, kind UInt8, num Float64, int Int64, text String, version UInt64';
+const structureWith = (expires: boolean) => (expires ? `${structure}, expires UInt32` : structure);
 
 /** Selects some rows of a body: an insert with too many partitions is divided. */
 const inRange = 'ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
@@ -28,16 +29,19 @@ export function stopInserts(mark: string): string {
 /** Asks the server of this connection to stop queries by the beginning of their id. */
 export const stopQueries = 'KILL QUERY WHERE startsWith(query_id, {id:String}) ASYNC';
 
-export const insertTelemetry = telemetryFrom('');
-export const insertTelemetryRange = telemetryFrom(`WHERE ${inRange}`);
-
-/** `origin` gives a point at server time its own key: `version` is unique for the frame. */
-function telemetryFrom(where: string): string {
+/**
+ * `expires`: points of the body may have a time to live. `origin` gives a point at server time its own key: `version`
+ * is unique for the frame.
+ */
+export function insertTelemetryOf({ expires, ranged }: { expires: boolean; ranged: boolean }): string {
+  const given = expires ? `${columns}, expires` : columns;
   return `
-  INSERT INTO telemetry (${columns}, origin)
-  SELECT ${columns}, if(seq = 0, 0, version) FROM input('${structure}') ${where}
+  INSERT INTO telemetry (${given}, origin)
+  SELECT ${given}, if(seq = 0, 0, version) FROM input('${structureWith(expires)}') ${ranged ? `WHERE ${inRange}` : ''}
   FORMAT Native`;
 }
+
+export const insertTelemetry = insertTelemetryOf({ expires: false, ranged: false });
 
 /** Orders rows of one `ts`, in 64 bits: by `seq`, then by `version`, as the rank of the table does (migration 5). */
 const place = {
@@ -53,6 +57,8 @@ const place = {
 export interface LatestRows {
   /** False: every row brought its `ts`, so the block has no `seq`. A fifth cheaper. */
   serverTimes: boolean;
+  /** True: points of the body may have a time to live. `latest` does not keep it: a latest value does not expire. */
+  expires: boolean;
   ranged: boolean;
   /** A row more than this many milliseconds ahead of its arrival is left out; 0 = none is. */
   aheadMsMax: number;
@@ -64,13 +70,13 @@ export interface LatestRows {
  * bits; `seq` and version together 64; the row in the block 19, which a frame does not exceed
  * (`limits.gatheredRowsMax`). One 128-bit number compares fastest (0.11 µs CPU a row, tuples 0.3).
  */
-export function insertLatestOf({ serverTimes, ranged, aheadMsMax }: LatestRows): string {
+export function insertLatestOf({ serverTimes, expires, ranged, aheadMsMax }: LatestRows): string {
   const conditions = [...(ranged ? [inRange] : []), ...(aheadMsMax > 0 ? [notAhead(aheadMsMax)] : [])];
   const where = conditions.length === 0 ? '' : `WHERE ${conditions.join(' AND ')}`;
-  return latestFrom(serverTimes ? place.any : place.ofGivenTimes, where);
+  return latestFrom(serverTimes ? place.any : place.ofGivenTimes, structureWith(expires), where);
 }
 
-export const insertLatest = insertLatestOf({ serverTimes: true, ranged: false, aheadMsMax: 0 });
+export const insertLatest = insertLatestOf({ serverTimes: true, expires: false, ranged: false, aheadMsMax: 0 });
 
 /**
  * Condition on rows that were at most `aheadMsMax` ahead when they arrived. `version` = order - ts * 2^20 + 2^63 begins
@@ -80,7 +86,7 @@ export function notAhead(aheadMsMax: number): string {
   return `version >= ${2n ** 63n - BigInt(aheadMsMax) * 2n ** 20n}`;
 }
 
-function latestFrom(placeOfRow: string, where: string): string {
+function latestFrom(placeOfRow: string, structureOfBody: string, where: string): string {
   const hasSeq = placeOfRow === place.any;
   return `
   INSERT INTO latest (${hasSeq ? columns : columns.replace('seq, ', '')})
@@ -98,7 +104,7 @@ function latestFrom(placeOfRow: string, where: string): string {
       *,
       ${placeOfRow} AS place,
       bitShiftLeft(toUInt128(ts + 17592186044416), 83) + bitShiftLeft(toUInt128(place), 19) + rowNumberInBlock() AS rank
-    FROM input('${structure}')
+    FROM input('${structureOfBody}')
     ${where}
   )
   GROUP BY device, key

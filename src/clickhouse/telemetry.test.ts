@@ -56,7 +56,10 @@ async function insert(...bodies: Buffer[]): Promise<void> {
   const body = Buffer.concat(bodies);
   await house.clickhouse.insertBlocks(insertTelemetry, body);
   const serverTimes = body.includes('\x03seq\x06UInt32');
-  await house.clickhouse.insertBlocks(insertLatestOf({ serverTimes, ranged: false, aheadMsMax: 0 }), body);
+  await house.clickhouse.insertBlocks(
+    insertLatestOf({ serverTimes, expires: false, ranged: false, aheadMsMax: 0 }),
+    body,
+  );
 }
 
 test('every parameter is a value', async () => {
@@ -134,7 +137,8 @@ describe('latest', () => {
       { device, ts: now + aheadMsMax + 1, num: 2, order },
       { device, ts: now + 10 * 365 * 86_400_000, num: 3, order },
     ]);
-    const statement = (max: number, ranged = false) => insertLatestOf({ serverTimes: false, ranged, aheadMsMax: max });
+    const statement = (max: number, ranged = false) =>
+      insertLatestOf({ serverTimes: false, expires: false, ranged, aheadMsMax: max });
     const all = { fromTs: 0, toTs: Number.MAX_SAFE_INTEGER };
     // The second time long after: the row says itself how far it was ahead.
     for (const parameters of [undefined, all]) {
@@ -245,6 +249,7 @@ describe('migrations', () => {
       { version: 5, name: 'server_time' },
       { version: 6, name: 'late_ms' },
       { version: 7, name: 'expiring_devices' },
+      { version: 8, name: 'expires' },
     ]);
     await both.close();
   });
@@ -335,10 +340,10 @@ describe('migrations', () => {
       5,
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
-    expect(alters).toHaveLength(6);
+    expect(alters).toHaveLength(7);
     // What is read and written through has the columns as well.
     const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
-    expect(through).toHaveLength(3);
+    expect(through).toHaveLength(4);
     expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(5 + alters.length);
   });
 

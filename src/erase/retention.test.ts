@@ -135,7 +135,7 @@ test('retention by profile: points of devices expire by the days of their presen
   const kept = ['101:9', '101:10', '102:9', '102:10', '102:11', '102:20'];
   const other = [9, 10, 11, 20, 21].map((ago) => `103:${ago}`);
   expect(await left('telemetry')).toEqual([...kept, ...other]);
-  expect(lines).toEqual([{ event: 'retention_profiles', devices: 2, days: 3, points: 4 }]);
+  expect(lines).toEqual([{ event: 'retention_expired', devices: 2, days: 3, points: 4 }]);
   expect(await left('latest')).toHaveLength(15);
 
   // The device has another profile now; few rows wait for a week, latest values only for the next day.
@@ -154,6 +154,29 @@ test('retention by profile: points of devices expire by the days of their presen
   lines.length = 0;
   await retention({ ttlDays: 10, log: noting }).round();
   expect(lines).toContainEqual(expect.objectContaining({ event: 'retention_dropped' }));
-  expect(lines).not.toContainEqual(expect.objectContaining({ event: 'retention_profiles' }));
+  expect(lines).not.toContainEqual(expect.objectContaining({ event: 'retention_expired' }));
   expect(await left('telemetry')).toEqual(['101:9', '101:10', '102:9', '102:10', '103:9', '103:10']);
+});
+
+test('points whose time to live has ended are deleted with what they replaced, on days that are closed', async () => {
+  await stores.postgres.query('delete from retention');
+  const seconds = now / 1000;
+  const insert = (device: number, day: number, version: number, expires: number) =>
+    house.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)
+      VALUES (${device}, 'k', ${now - day * dayMs}, 3, 1, ${version}, ${expires})`);
+  // 201: replaced an older point and has ended; 202: has not; 203: replaced by one that does not expire.
+  for (const [device, first, second] of [
+    [201, 0, seconds],
+    [202, 0, seconds + 1],
+    [203, seconds, 0],
+  ] as const) {
+    await insert(device, 4, 1, first);
+    await insert(device, 4, 2, second);
+  }
+  await insert(204, 0, 1, seconds - 3600);
+  await retention({ ttlDays: 0 }).round();
+  const rows = await house.clickhouse.rows<{ device: string }>(
+    'SELECT device FROM telemetry WHERE device > 200 ORDER BY device',
+  );
+  expect(rows.map(({ device }) => device)).toEqual(['202', '203', '204']);
 });

@@ -1,8 +1,8 @@
 /**
  * Frees the disk: drops the partitions of days older than `telemetry.ttlDays`, also days that were stored before the
  * setting was made. (The store's own rule applies when a part is merged, and parts of closed days are not merged.) One
- * host at a time runs it each hour; `latest`, rows outside the days from 2020 to 2039, and rows of profiles with fewer
- * days once a day.
+ * host at a time runs it each hour; `latest`, rows outside the days from 2020 to 2039, rows of profiles with fewer days
+ * and rows with a time to live once a day.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -15,13 +15,14 @@ import {
   deleteExpiredLatestStatement,
   deleteExpiredOthersStatement,
   dropDaysStatement,
+  endOfDay,
   expiredLatestQuery,
   expiredOthersQuery,
   storedDaysQuery,
 } from '../clickhouse/retention-statements.ts';
 import { giveBackLease, takeLease } from '../ingest/journal-store.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { deleteExpiredOfProfiles } from './profile-retention.ts';
+import { deleteExpiredPoints } from './expired-points.ts';
 import { isDue, setDone } from './retention-store.ts';
 
 export interface RetentionDeps {
@@ -86,7 +87,7 @@ export class Retention {
           if (ttlOfLatest) await this.#daily('latest', () => this.#deleteLatest(limit));
           await this.#daily('other days', () => this.#deleteOthers(limit));
         }
-        await this.#daily('profiles', () => this.#deleteOfProfiles());
+        await this.#daily('expired points', () => this.#deleteExpired());
       } finally {
         await giveBackLease(postgres, leaseName, this.#holder);
       }
@@ -102,11 +103,7 @@ export class Retention {
     const expired = stored.map(({ day }) => Number(day)).filter((day) => endOfDay(day) <= limit);
     for (let at = 0; at < expired.length && !this.#stopped; at += limits.retentionDaysMax) {
       const days = expired.slice(at, at + limits.retentionDaysMax);
-      const statement = dropDaysStatement(cluster, days);
-      await this.#write(statement).catch((error: unknown) => {
-        if (!(error instanceof ClickHouseError) || error.code !== partitionTooLarge) throw error;
-        return this.#write(statement, {}, { max_partition_size_to_drop: '0' });
-      });
+      await this.#drop(dropDaysStatement(cluster, days));
       log.info('retention_dropped', { days: days.length, newest: days.at(-1) });
     }
   }
@@ -131,18 +128,19 @@ export class Retention {
     log.info('retention_other_days', { rows: Number(row!.count) });
   }
 
-  async #deleteOfProfiles(): Promise<void> {
+  async #deleteExpired(): Promise<void> {
     const { postgres, clock } = this.#deps;
-    const isWeekly = await isDue(postgres, 'few rows of profiles', 7);
-    const until = clock.monotonic() + limits.retentionProfilesMsMax;
+    const isWeekly = await isDue(postgres, 'few expired points', 7);
+    const until = clock.monotonic() + limits.retentionExpiredMsMax;
     const mayContinue = async () =>
       !this.#stopped &&
       clock.monotonic() < until &&
       (await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs));
     const write = this.#write.bind(this);
-    const rowsMin = isWeekly ? 1 : limits.retentionProfileRowsMin;
-    await deleteExpiredOfProfiles({ ...this.#deps, write, mayContinue }, rowsMin);
-    if (isWeekly) await setDone(postgres, 'few rows of profiles');
+    const drop = this.#drop.bind(this);
+    const rowsMin = isWeekly ? 1 : limits.retentionExpiredRowsMin;
+    await deleteExpiredPoints({ ...this.#deps, write, drop, mayContinue }, rowsMin);
+    if (isWeekly) await setDone(postgres, 'few expired points');
   }
 
   /** Runs `work` once a day over all hosts. */
@@ -151,6 +149,13 @@ export class Retention {
     if (!(await isDue(postgres, name)) || this.#stopped) return;
     await work();
     await setDone(postgres, name);
+  }
+
+  async #drop(statement: string): Promise<void> {
+    await this.#write(statement).catch((error: unknown) => {
+      if (!(error instanceof ClickHouseError) || error.code !== partitionTooLarge) throw error;
+      return this.#write(statement, {}, { max_partition_size_to_drop: '0' });
+    });
   }
 
   async #write(statement: string, parameters: Parameters = {}, more: Record<string, string> = {}): Promise<void> {
@@ -164,9 +169,4 @@ export class Retention {
       settings: { ...(cluster !== '' && waits), ...more },
     });
   }
-}
-
-/** `day` is a number like 20261121. */
-function endOfDay(day: number): number {
-  return Date.UTC(Math.floor(day / 10_000), (Math.floor(day / 100) % 100) - 1, (day % 100) + 1);
 }

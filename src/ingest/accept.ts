@@ -196,6 +196,8 @@ export class Ingest {
   #writingSince = 0;
   #scheduled = false;
   #largeBytes = 0;
+  /** True when the last commit was one of `#large`. */
+  #wasLarge = false;
   #lastMessages = 0;
   #refusal: Fault | undefined;
   /** Undefined while less than half of the journal waits for ClickHouse. */
@@ -406,7 +408,10 @@ export class Ingest {
   readonly #flush = (): void => {
     this.#scheduled = false;
     if (this.#writing || !this.#waiting) return;
-    const large = this.#large.shift();
+    // They take turns, so that no stream of such messages delays the gathered ones.
+    const isTurn = this.#gathering.messages === 0 || !this.#wasLarge;
+    const large = isTurn ? this.#large.shift() : undefined;
+    this.#wasLarge = large !== undefined;
     if (large) this.#largeBytes -= large.bytes;
     const commit = large ?? this.#gathering;
     if (!large) this.#gathering = this.#spare;

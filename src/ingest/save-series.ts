@@ -1,6 +1,6 @@
 /**
  * Accepts telemetry that a user writes for a device over the REST API, through the same decoder and the same journal as
- * telemetry of devices.
+ * telemetry of devices. Points with a time to live are a frame of their own, because their block has a column more.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
@@ -8,6 +8,8 @@ import { limits } from '../base/limits.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
+import { Chunk, chunksOf } from '../telemetry/decoded-chunk.ts';
+import { Rows } from '../telemetry/rows.ts';
 import type { Decode, Ingest } from './accept.ts';
 
 export interface SeriesWriterDeps {
@@ -18,7 +20,11 @@ export interface SeriesWriterDeps {
   clock: Clock;
 }
 
-export type SaveSeries = (device: DeviceRow, body: Buffer) => Promise<void>;
+/** `ttlSeconds`: time to live of the points; 0 = without end. */
+export type SaveSeries = (device: DeviceRow, body: Buffer, ttlSeconds?: number) => Promise<void>;
+
+/** The column has 32 bits: 2106. A later end is no end. */
+const expiresMax = 2 ** 32 - 1;
 
 /** Resolves when the points are durable. Throws the fault of the decoder or of `Ingest`. */
 export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesWriterDeps): SaveSeries {
@@ -27,17 +33,26 @@ export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesW
     if (points === 0) throw nothing();
     return points;
   };
-  return async (row, body) => {
+  async function chunksOfBody(body: Buffer, device: CachedDevice): Promise<Chunk[]> {
+    if (body.length > limits.decodeInLoopBytesMax) return await thread.decode(body, device, clock.now());
+    const rows = new Rows();
+    decode(body, device, clock.now(), rows);
+    return chunksOf(rows).map((chunk) => new Chunk(chunk));
+  }
+  return async (row, body, ttlSeconds = 0) => {
     const device = devices.adopt(row);
+    const expires = ttlSeconds === 0 ? 0 : Math.ceil(clock.now() / 1000) + ttlSeconds;
+    const isExpiring = expires > 0 && expires <= expiresMax;
     try {
-      if (body.length <= limits.decodeInLoopBytesMax) {
+      if (body.length <= limits.decodeInLoopBytesMax && !isExpiring) {
         await new Promise<void>((resolve, reject) => {
           ingest.accept(decodeSome, body, device, { acknowledge: resolve, refuse: reject }, undefined, device);
         });
         return;
       }
-      const chunks = await thread.decode(body, device, clock.now());
+      const chunks = await chunksOfBody(body, device);
       if (chunks.every(({ count }) => count === 0)) throw nothing();
+      if (isExpiring) for (const chunk of chunks) chunk.expireAt(expires);
       await new Promise<void>((resolve, reject) => {
         ingest.acceptDecoded(chunks, { acknowledge: resolve, refuse: reject }, device);
       });

@@ -3,6 +3,7 @@
  * at the newest point before it. The query searches for that point nearby first, and farther back only for devices
  * without one nearby. A drop means that a counter restarted: the step is the new value.
  */
+import { notExpired } from '../clickhouse/erase-statements.ts';
 import { dayMs } from './zone.ts';
 
 const nearMs = 2 * dayMs;
@@ -20,7 +21,7 @@ export interface StepsInput {
 }
 
 /** Kind 0 marks a deleted point. */
-const numeric = 'kind BETWEEN 1 AND 3';
+const numeric = `kind BETWEEN 1 AND 3 AND ${notExpired}`;
 /** The order in which points were sent: points at server time may share a ts. */
 const sent = '(ts, seq, origin)';
 /** Both kinds of number in 64 bits. */

@@ -7,7 +7,7 @@ import { referenceSeries } from '../../test/harness/completeness-reference.ts';
 import { Random } from '../../test/harness/random.ts';
 import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/harness/report-reference.ts';
 import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
-import type { Expired } from './expired.ts';
+import type { Expired } from './expired-store.ts';
 import { planReport } from './plan.ts';
 import { type Cell, type ResultRow, tableOf } from './table.ts';
 import { aggregations, type Field, type Filter, latenessAggregations, type ViewDefinition } from './view.ts';

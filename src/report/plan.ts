@@ -3,7 +3,7 @@
  * (the only step that reads points), groups of the report, cells. A pivot adds a step that collects the cells of each
  * row. Values from users are bound, never part of the SQL.
  */
-import { notErased } from '../clickhouse/erase-statements.ts';
+import { shown } from '../clickhouse/erase-statements.ts';
 import { windowAround } from '../telemetry/series-query.ts';
 import { type Aggregate, aggregates, completenessAggregate, latenessAggregates, ofDevices } from './aggregates.ts';
 import { type CompletenessInput, completenessSql } from './completeness.ts';
@@ -11,7 +11,7 @@ import { dateCondition, pointCondition } from './conditions.ts';
 import { type DateKey, dateKey } from './dates.ts';
 import { stepsSql } from './deltas.ts';
 import { type DeviceScope, type DeviceSource, devicesSql } from './devices.ts';
-import { type Expired, unexpired } from './expired.ts';
+import { type Expired, unexpired } from './expired-store.ts';
 import { type Bound, QueryParameters } from './parameters.ts';
 import { type Aggregation, type Field, type LatenessAggregation, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
@@ -189,7 +189,7 @@ class Planner {
       });
       const only = pointKeys.length === 1;
       const from = `telemetry FINAL PREWHERE ${devices} ${keys} AND ts >= ${start} AND ts < ${end}
-        WHERE ${[notErased, ...unexpired(expired, startTs, tenantId, parameters), ...where].join(' AND ')}`;
+        WHERE ${[shown, ...unexpired(expired, startTs, tenantId, parameters), ...where].join(' AND ')}`;
       branches.push(
         this.#branch(values, from, (field) => {
           if (!isOfEachPoint(field)) return undefined;

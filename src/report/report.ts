@@ -9,7 +9,7 @@ import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { EncodedReport, ReportFormat } from './encode.ts';
-import { findExpired } from './expired.ts';
+import { findExpired } from './expired-store.ts';
 import { keepSaved, stateOf } from './kept-attribute-store.ts';
 import type { ReportPool } from './pool.ts';
 import { findOwnDevices } from './store.ts';

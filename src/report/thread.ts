@@ -11,7 +11,7 @@ import { createLog } from '../base/log.ts';
 import type { Reason } from '../base/reasons.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
-import type { Expired } from './expired.ts';
+import type { Expired } from './expired-store.ts';
 import { type Plan, planReport } from './plan.ts';
 import { givePermitBack, takePermit } from './query-slots.ts';
 import { type ResultRow, tableOf } from './table.ts';

@@ -10,7 +10,7 @@ import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
-import { insertLatestOf, insertTelemetry, insertTelemetryRange } from '../clickhouse/statements.ts';
+import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
 import type { Control } from './control-row.ts';
@@ -282,8 +282,9 @@ export class Inserter {
 
 function statementOf(table: 'telemetry' | 'latest', piece: Piece, aheadMsMax: number): string {
   const ranged = isRanged(piece);
-  if (table === 'telemetry') return ranged ? insertTelemetryRange : insertTelemetry;
-  return insertLatestOf({ serverTimes: piece.serverTimes, ranged, aheadMsMax });
+  const { serverTimes, expires } = piece;
+  if (table === 'telemetry') return insertTelemetryOf({ ranged, expires });
+  return insertLatestOf({ serverTimes, expires, ranged, aheadMsMax });
 }
 
 /** Returns the one of two errors that says more about the rows. */

@@ -19,6 +19,8 @@ export interface Piece {
   span: Span;
   /** False only when every row is known to have its own `ts`. */
   readonly serverTimes: boolean;
+  /** False only when no row is known to have a time to live. */
+  readonly expires: boolean;
   /** The finished inserts. */
   telemetry: boolean;
   latest: boolean;
@@ -185,16 +187,18 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
   const ranged = from !== everything.from || to !== everything.to;
   let rows = 0;
   let serverTimes = false;
+  let expires = false;
   const kept = payloads.filter((payload) => {
     const times = addDays(payload, days, from, to);
     if (times && ranged && (times.newest < from || times.oldest >= to)) return false;
     rows += times?.rows ?? 1;
     if (times?.hasSeq !== false) serverTimes = true;
+    if (times?.hasExpires !== false) expires = true;
     return true;
   });
   const counts = { telemetry: false, latest: false, crashes: 0, unknown: 0, slow: 0 };
   const span = { from, to, pieces: 1, refused: false };
-  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, span, serverTimes, ...counts };
+  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, span, serverTimes, expires, ...counts };
 }
 
 /** True when only the rows of a range are inserted. */

@@ -12,6 +12,8 @@ export interface BlockTimes {
   readonly rows: number;
   /** True when it has a `seq` column: some of its rows are points at server time. */
   readonly hasSeq: boolean;
+  /** True when it has an `expires` column: its points have a time to live. */
+  readonly hasExpires: boolean;
   readonly oldest: number;
   readonly newest: number;
 }
@@ -23,7 +25,7 @@ export interface BlockTimes {
 export function addDays(block: Uint8Array, days: Set<number>, from: number, to: number): BlockTimes | undefined {
   const place = placeOfTs(block);
   if (!place) return undefined;
-  const { at, rows, hasSeq } = place;
+  const { at, rows, hasSeq, hasExpires } = place;
   const view = new DataView(block.buffer, block.byteOffset + at, 8 * rows);
   let oldest = Number.POSITIVE_INFINITY;
   let newest = Number.NEGATIVE_INFINITY;
@@ -40,26 +42,30 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
     else if (ts >= endMs) [dayStart, dayEnd] = [endMs, Number.MAX_SAFE_INTEGER];
     days.add(dayStart);
   }
-  return { rows, hasSeq, oldest, newest };
+  return { rows, hasSeq, hasExpires, oldest, newest };
 }
 
 /**
- * Finds the start of the `ts` column of one block, and whether `seq` follows; undefined when the bytes are not such a
- * block.
+ * Finds the start of the `ts` column of one block, whether `seq` follows and whether `expires` comes before; undefined
+ * when the bytes are not such a block.
  */
-function placeOfTs(block: Uint8Array): { at: number; rows: number; hasSeq: boolean } | undefined {
+function placeOfTs(block: Uint8Array): (Omit<BlockTimes, 'oldest' | 'newest'> & { at: number }) | undefined {
   const source = new Skipper(block);
   const columns = source.varint();
   const rows = source.varint();
+  let hasExpires = false;
   for (let i = 0; i < columns && source.at < block.length; i += 1) {
     const column = `${source.text()} ${source.text()}`;
     if (column === 'ts Int64') {
       const { at } = source;
       source.at += 8 * rows;
       if (source.at > block.length) return undefined;
-      return { at, rows, hasSeq: source.text() === 'seq' };
+      return { at, rows, hasSeq: source.text() === 'seq', hasExpires };
     }
-    if (column === 'key LowCardinality(String)') source.skipKeys(rows);
+    if (column === 'expires UInt32') {
+      hasExpires = true;
+      source.at += 4 * rows;
+    } else if (column === 'key LowCardinality(String)') source.skipKeys(rows);
     else if (/ U?Int64$| Float64$/.test(column)) source.at += 8 * rows;
     else if (/ UInt16$/.test(column)) source.at += 2 * rows;
     else if (/ UInt8$/.test(column)) source.at += rows;

@@ -5,6 +5,8 @@
  *   device UInt64 · key LowCardinality(String) · ts Int64 · seq UInt32 · kind UInt8 · num Float64 · int Int64 · text String ·
  *   version UInt64
  *
+ * A block whose points have a time to live begins with the column `expires UInt32`, in seconds since 1970.
+ *
  * Numbers are little-endian and fixed in width; a text is varint length + bytes. `seq`, `int` and `text` are left out
  * when no row needs them: ClickHouse fills in 0 and ''. LowCardinality data is four parts:
  *   u64 1 (version of the serialisation) · u64 flags = 0x200 (the block brings its own keys) + width of an index as
@@ -52,6 +54,8 @@ export interface EncodedColumns {
   num: Uint8Array;
   int: Uint8Array | undefined;
   text: Uint8Array | undefined;
+  /** Absent: the points have no time to live. */
+  expires?: Uint8Array | undefined;
 }
 
 /** Runs of rows that share device and ts; a run ends before row `end`. */
@@ -165,9 +169,11 @@ export function blockParts(
   seq: Uint8Array | undefined,
   version: Uint8Array,
 ): Uint8Array[] {
-  const { count, keyPart, kind, num, int, text } = columns;
-  const parts = [blockHeader(count, 6 + (seq ? 1 : 0) + (int ? 1 : 0) + (text ? 1 : 0)), heads.device, device];
-  parts.push(keyPart, heads.ts, ts);
+  const { count, keyPart, kind, num, int, text, expires } = columns;
+  const absent = (seq ? 0 : 1) + (int ? 0 : 1) + (text ? 0 : 1) + (expires ? 0 : 1);
+  const parts = [blockHeader(count, 10 - absent)];
+  if (expires) parts.push(heads.expires, expires);
+  parts.push(heads.device, device, keyPart, heads.ts, ts);
   if (seq) parts.push(heads.seq, seq);
   parts.push(heads.kind, kind, heads.num, num);
   if (int) parts.push(heads.int, int);
@@ -298,4 +304,5 @@ const heads = {
   int: head('int', 'Int64'),
   text: head('text', 'String'),
   version: head('version', 'UInt64'),
+  expires: head('expires', 'UInt32'),
 };

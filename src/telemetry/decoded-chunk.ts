@@ -28,7 +28,7 @@ export class Chunk {
   readonly count: number;
   /** The approximate size of the encoded block. */
   readonly bytes: number;
-  readonly #columns: EncodedColumns;
+  #columns: EncodedColumns;
   readonly #spans: Spans;
   readonly converted: readonly Converted[];
 
@@ -57,6 +57,12 @@ export class Chunk {
   /** Records in the chunk; a record that is cut by the end of a chunk counts in both. */
   get records(): number {
     return this.#spans.count;
+  }
+
+  /** Gives all points the same end of their time to live. */
+  expireAt(seconds: number): void {
+    const expires = new Uint8Array(new Uint32Array(this.count).fill(seconds).buffer);
+    this.#columns = { ...this.#columns, expires };
   }
 
   encode(stamp: FrameStamp): Uint8Array[] {

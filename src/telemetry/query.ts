@@ -7,7 +7,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { equalSumIf } from '../clickhouse/equal-sum.ts';
-import { notErased } from '../clickhouse/erase-statements.ts';
+import { shown } from '../clickhouse/erase-statements.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
 import { type Point, type PointRow, pointColumns, pointOf, readEachRow } from './latest.ts';
@@ -110,7 +110,7 @@ export async function readAggregate(
 }
 
 function condition({ keys }: HistoryRead): string {
-  const range = `device = {device:UInt64} AND ts >= {startTs:Int64} AND ts < {endTs:Int64} AND ${notErased}`;
+  const range = `device = {device:UInt64} AND ts >= {startTs:Int64} AND ts < {endTs:Int64} AND ${shown}`;
   return keys ? `${range} AND key IN {keys:Array(String)}` : range;
 }
 

@@ -15,6 +15,8 @@ export interface BlockRow {
   text: string;
   /** 0: the message had its own `ts`. */
   seq: number;
+  /** Seconds since 1970; 0 = no time to live. */
+  expires: number;
   version: bigint;
   /** The order number that `version` encodes. */
   order: bigint;
@@ -25,6 +27,7 @@ interface Block {
   device: Uint8Array;
   ts: Uint8Array;
   seq: Uint8Array | undefined;
+  expires: Uint8Array | undefined;
   version: Uint8Array;
 }
 
@@ -57,10 +60,11 @@ export function rowsOfBlock(bytes: Uint8Array): number {
 
 /** Returns rows [from, to) as a separate block, with only the keys that they need. */
 export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Array {
-  const { columns, device, ts, seq, version } = new Source(bytes).block();
+  const { columns, device, ts, seq, expires, version } = new Source(bytes).block();
   const cut = (column: Uint8Array): Uint8Array => column.subarray(8 * from, 8 * to);
-  const some = encodeColumns(sliceColumns(columns, from, to));
-  return Buffer.concat(blockParts(some, cut(device), cut(ts), seq?.subarray(4 * from, 4 * to), cut(version)));
+  const half = (column: Uint8Array | undefined) => column?.subarray(4 * from, 4 * to);
+  const some = { ...encodeColumns(sliceColumns(columns, from, to)), expires: half(expires) };
+  return Buffer.concat(blockParts(some, cut(device), cut(ts), half(seq), cut(version)));
 }
 
 function addRows(block: Block, rows: BlockRow[]): void {
@@ -78,11 +82,12 @@ export class RowReader {
   readonly #nums: DataView;
   readonly #ints: DataView | undefined;
   readonly #seqs: DataView | undefined;
+  readonly #ends: DataView | undefined;
   #texts: Source | undefined;
   /** The row whose text comes next. */
   #textRow = 0;
 
-  constructor({ columns, device, ts, seq, version }: Block) {
+  constructor({ columns, device, ts, seq, expires, version }: Block) {
     this.#columns = columns;
     this.#keys = columns.keys.map((key) => Buffer.from(key).toString('utf8'));
     this.#devices = view(device);
@@ -91,6 +96,7 @@ export class RowReader {
     this.#nums = view(columns.num);
     this.#ints = columns.int && view(columns.int);
     this.#seqs = seq && view(seq);
+    this.#ends = expires && view(expires);
   }
 
   /** Returns a reader of one block. */
@@ -111,6 +117,7 @@ export class RowReader {
       int: this.#ints ? this.#ints.getBigInt64(8 * row, true) : 0n,
       text: this.#textOf(row),
       seq: this.#seqs ? this.#seqs.getUint32(4 * row, true) : 0,
+      expires: this.#ends ? this.#ends.getUint32(4 * row, true) : 0,
       version,
       order: version + (ts << 20n) - (1n << 63n),
     };
@@ -148,7 +155,7 @@ class Source {
       if (column === 'key LowCardinality(String)') ({ keys, keyIndexes } = this.#keys(count));
       else if (column === 'text String') found.set(column, this.#texts(count));
       else if (column === 'kind UInt8') found.set(column, this.take(count));
-      else if (column === 'seq UInt32') found.set(column, this.take(4 * count));
+      else if (column === 'seq UInt32' || column === 'expires UInt32') found.set(column, this.take(4 * count));
       else if (wideColumns.has(column)) found.set(column, this.take(8 * count));
       else throw new Error(`unknown column "${column}" before byte ${this.at} of a block`);
     }
@@ -171,6 +178,7 @@ class Source {
       device: column('device UInt64'),
       ts: column('ts Int64'),
       seq: found.get('seq UInt32'),
+      expires: found.get('expires UInt32'),
       version: column('version UInt64'),
     };
   }

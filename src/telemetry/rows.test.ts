@@ -7,6 +7,8 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { tsDistanceMsMax } from './block.ts';
+import { addDays } from './block-days.ts';
+import { Chunk, chunksOf } from './decoded-chunk.ts';
 import { keyOf } from './keys.ts';
 import { type BlockRow, readBlock, rowsOfBlock, splitBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
@@ -48,7 +50,7 @@ const expectedRows = (records: Record[]): BlockRow[] =>
   records.flatMap(({ device, ts, values }) =>
     values.map(([name, { kind, num, int, text }]) => {
       const version = order - (BigInt(ts) << 20n) + (1n << 63n);
-      return { device, key: name, ts, kind, num, int: BigInt(int), text, seq: 0, version, order };
+      return { device, key: name, ts, kind, num, int: BigInt(int), text, seq: 0, expires: 0, version, order };
     }),
   );
 
@@ -288,3 +290,21 @@ function askClickHouse(body: Uint8Array): object[] {
     rmSync(directory, { recursive: true, force: true });
   }
 }
+
+it('a block of points with a time to live says when they expire, also in parts', () => {
+  const rows = new Rows();
+  rows.addLong(keyOf('a')!, 1);
+  rows.addText(keyOf('b')!, Kind.string, Buffer.from('x'), 0, 1);
+  rows.endRecordNow(7, now);
+  const [chunk] = chunksOf(rows).map((each) => new Chunk(each));
+  const stamp = { order, micros: now * 1000, firstPlace: 0 };
+  const without = Buffer.concat(chunk!.encode(stamp));
+  chunk!.expireAt(2 ** 32 - 1);
+  const block = Buffer.concat(chunk!.encode(stamp));
+  expect(readBlock(block)).toEqual(readBlock(without).map((row) => ({ ...row, expires: 2 ** 32 - 1 })));
+  expect(readBlock(splitBlock(block, 1, 2))).toEqual([readBlock(block)[1]]);
+  expect(rowsOfBlock(block)).toBe(2);
+  const times = (bytes: Buffer) => addDays(bytes, new Set(), 0, Number.MAX_SAFE_INTEGER);
+  expect(times(block)).toEqual({ rows: 2, hasSeq: true, hasExpires: true, oldest: now, newest: now });
+  expect(times(without)).toMatchObject({ hasSeq: true, hasExpires: false });
+});

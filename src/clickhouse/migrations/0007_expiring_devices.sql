@@ -1,5 +1,5 @@
 -- The devices whose profile keeps telemetry for fewer days than the installation: written from PostgreSQL before each
--- delete of expired points (`erase/profile-retention.ts`), and read by that delete alone. `round` names the delete.
+-- delete of expired points (`erase/expired-points.ts`), and read by that delete alone. `round` names the delete.
 --
 -- compatible from: 4
 CREATE TABLE IF NOT EXISTS {database}.expiring_devices{local} {on_cluster}

@@ -42,6 +42,29 @@ test('each form of telemetry is taken, under any scope and any time to live', as
   expect(text).toContain('{"e":[1.0]}');
 });
 
+test('a point with a time to live is shown until it ends, and what it replaced does not come back', async () => {
+  const id = await deviceWith({ 10: 1, 20: 2 });
+  const write = (ttl: number, body: unknown) => answer('POST', `${prefix(id)}/timeseries/ANY/${ttl}`, body);
+  const later = [20, 30].map((ts) => ({ ts, values: { k: ts } }));
+  const shown = async () => {
+    const { k } = await sharedEngine().readSeries(id, ['k'], { startTs: 0, endTs: 100 });
+    return (k ?? []).map(({ ts, value }) => `${ts}:${String(value)}`).join(' ');
+  };
+  expect(await write(3_600, { ts: 7, values: { k: 7 } })).toBe('200 ');
+  expect(await write(2, later)).toBe('200 ');
+  expect(await write(0, { ts: 5, values: { k: 5 } })).toBe('200 ');
+  expect(await write(2 ** 33, { ts: 6, values: { k: 6 } })).toBe('200 ');
+  // As in ThingsBoard the latest value stays.
+  await eventually(async () => (await latest(id)) === 30, 15_000);
+  await eventually(async () => (await shown()) === '5:5 6:6 7:7 10:1', 15_000);
+  expect(await write(1, '{"a":')).toMatch(/^400 Unable to parse time series payload/);
+  expect(await write(1, {})).toBe('400 No time series data found in request body!');
+  expect(await write(-1, { k: 1 })).toMatch(/^400 /);
+  // The same point without a time to live is stored for good.
+  expect(await answer('POST', `${prefix(id)}/timeseries/ANY`, { ts: 20, values: { k: 21 } })).toBe('200 ');
+  await eventually(async () => (await shown()) === '5:5 6:6 7:7 10:1 20:21', 15_000);
+});
+
 test('bodies that are not telemetry are refused as text', async () => {
   const { id } = await newDevice();
   const post = (body: unknown) => answer('POST', `${prefix(id)}/timeseries/ANY`, body);

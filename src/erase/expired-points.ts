@@ -1,6 +1,7 @@
 /**
- * Deletes the points of devices whose profile keeps telemetry for fewer days than the installation. Reads have hidden
- * these points from the moment at which they expired (`device/telemetry-days.ts`), so the delete only frees the disk.
+ * Deletes the points of devices whose profile keeps telemetry for fewer days than the installation, and points whose
+ * time to live has ended. Reads have hidden these points from the moment at which they expired
+ * (`device/telemetry-days-store.ts`, `shown` of `clickhouse/erase-statements.ts`), so the delete only frees the disk.
  * Its cost follows the days that have expired points: the parts of such a day are dropped after their other points were
  * copied. No step loses a point when it is interrupted or meets rows that arrive meanwhile. Called by `retention.ts`.
  */
@@ -17,6 +18,8 @@ import {
   deleteExpiredOfDaysStatement,
   dropPartsStatement,
   type ExpiringDays,
+  endedDaysQuery,
+  endOfDay,
   expiredDaysQuery,
   forgetExpiringDevicesStatement,
   insertExpiringDevices,
@@ -25,7 +28,7 @@ import {
 import type { Queries } from '../postgres/client.ts';
 import { readExpiringDevices } from './retention-store.ts';
 
-export interface ProfileRetentionDeps {
+export interface ExpiredPointsDeps {
   postgres: Queries;
   clickhouse: ClickHouse;
   cluster: string;
@@ -36,6 +39,8 @@ export interface ProfileRetentionDeps {
   ttlOfLatest: boolean;
   /** Runs a statement in ClickHouse. */
   write: (statement: string, parameters: Parameters, settings?: Record<string, string>) => Promise<void>;
+  /** Runs a statement that drops parts of any size. */
+  drop: (statement: string) => Promise<void>;
   /** Returns true while this host may continue; called before each day. */
   mayContinue: () => Promise<boolean>;
 }
@@ -44,34 +49,55 @@ const dayMs = 86_400_000;
 /** A replicated table refuses a subquery in a mutation otherwise; here each replica has the same list. */
 const subqueryAllowed = { allow_nondeterministic_mutations: '1' };
 
+/**
+ * The copy yields to other statements, and ends with its call: a repetition must not run beside it. It copies all rows or
+ * fails, whatever the profile of the user sets: the parts that it has read are dropped next.
+ */
+const copySettings = {
+  priority: '1',
+  max_execution_time: String(limits.retentionStatementMsMax / 1000),
+  timeout_overflow_mode: 'throw',
+  read_overflow_mode: 'throw',
+  // A former copy of the same rows may be one of the parts that are dropped.
+  insert_deduplicate: '0',
+  // Otherwise an answer can begin before the copy has ended.
+  send_progress_in_http_headers: '0',
+};
+
 interface Expiring {
   days: ExpiringDays[];
   parameters: Parameters;
 }
 
 /** Deletes what has expired when there are at least `rowsMin` points, and logs what was deleted. */
-export async function deleteExpiredOfProfiles(deps: ProfileRetentionDeps, rowsMin: number): Promise<void> {
+export async function deleteExpiredPoints(deps: ExpiredPointsDeps, rowsMin: number): Promise<void> {
   const { clickhouse, clock, cluster, log, ttlOfLatest, write, mayContinue } = deps;
   const now = clock.now();
   await write(forgetExpiringDevicesStatement(cluster), {});
   const { devices, days } = await copyDevices(deps, now);
-  if (devices === 0) return;
-  const parameters: Parameters = { round: now };
+  const parameters: Parameters = { round: now, nowSeconds: Math.floor(now / 1000) };
   for (const each of days) parameters[`before${each.days}`] = each.before;
   const expiring = { days, parameters };
-  const stored = await clickhouse.rows<{ day: number; count: string }>(expiredDaysQuery(days), parameters);
-  const points = stored.reduce((sum, { count }) => sum + Number(count), 0);
+  const countOf = new Map<number, number>();
+  for (const query of [...(devices > 0 ? [expiredDaysQuery(days)] : []), endedDaysQuery]) {
+    for (const { day, count } of await clickhouse.rows<{ day: number; count: string }>(query, parameters)) {
+      countOf.set(day, (countOf.get(day) ?? 0) + Number(count));
+    }
+  }
+  const isClosed = (day: number) => day === 0 || endOfDay(day) + limits.retentionDayClosedMs <= now;
+  const stored = [...countOf].filter(([day]) => isClosed(day)).sort(([a], [b]) => a - b);
+  const points = stored.reduce((sum, [, count]) => sum + count, 0);
   if (points >= rowsMin) {
     const deleted = { devices, days: 0, points: 0 };
-    for (const { day, count } of stored) {
+    for (const [day, count] of stored) {
       if (!(await mayContinue())) break;
-      if (!(await deleteOfDay(deps, expiring, Number(day)))) continue;
+      if (!(await deleteOfDay(deps, expiring, day))) continue;
       deleted.days += 1;
-      deleted.points += Number(count);
+      deleted.points += count;
     }
-    if (deleted.days > 0) log.info('retention_profiles', deleted);
+    if (deleted.days > 0) log.info('retention_expired', deleted);
   }
-  if (!ttlOfLatest) return;
+  if (!ttlOfLatest || devices === 0) return;
   const [row] = await clickhouse.rows<{ count: string }>(countExpiredLatestQuery(days), parameters);
   if (row!.count === '0') return;
   await write(deleteExpiredLatestOfStatement(cluster, days), parameters, subqueryAllowed);
@@ -80,7 +106,7 @@ export async function deleteExpiredOfProfiles(deps: ProfileRetentionDeps, rowsMi
 
 /** Returns false after a failure: the other days are tried, and this day is tried again in the next round. */
 async function deleteOfDay(
-  { clickhouse, cluster, log, write }: ProfileRetentionDeps,
+  { clickhouse, cluster, log, write, drop }: ExpiredPointsDeps,
   { days, parameters }: Expiring,
   day: number,
 ): Promise<boolean> {
@@ -92,8 +118,8 @@ async function deleteOfDay(
     const found = await clickhouse.rows<{ name: string }>(partsOfDayQuery, { day: String(day) });
     const parts = found.map(({ name }) => name);
     // A part without other points adds nothing, and costs little to read.
-    await write(copyOthersStatement(days), { ...parameters, parts });
-    await write(dropPartsStatement(parts), {});
+    await write(copyOthersStatement(days), { ...parameters, parts }, copySettings);
+    await drop(dropPartsStatement(parts));
     return true;
   } catch (error) {
     if (isUnanswered(error)) throw error;
@@ -104,7 +130,7 @@ async function deleteOfDay(
 
 /** Copies the present devices of such profiles to ClickHouse. Returns their number and the days of their profiles. */
 async function copyDevices(
-  { postgres, clickhouse, ttlDays }: ProfileRetentionDeps,
+  { postgres, clickhouse, ttlDays }: ExpiredPointsDeps,
   now: number,
 ): Promise<{ devices: number; days: ExpiringDays[] }> {
   const days = new Set<number>();
