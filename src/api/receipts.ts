@@ -72,7 +72,7 @@ export function receiptRoutes({ postgres, clickhouse, clock, signingKey, config 
         const numbers = [...new Set([receipt.device, ...receipt.named.map(({ device }) => device)])];
         const devices = await findNamed(postgres, tenantId, numbers);
         checkSender(principal, devices.get(receipt.device));
-        const found = await readReceiptStates(states, receipt, (device) => !devices.has(device));
+        const found = await readReceiptStates(states, receipt, (device) => devices.get(device));
         const readable = found.named.filter(({ point }) => isReadable(principal, devices.get(point.device)));
         return json({
           deviceId: idJson('DEVICE', receipt.deviceId),

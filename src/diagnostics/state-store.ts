@@ -48,6 +48,8 @@ export interface NamedDevice {
   id: string;
   name: string;
   customerId: string | null;
+  /** `telemetryTtlDays` of its profile; null = the profile sets none. */
+  telemetryDays: number | null;
 }
 
 /** Returns those of the devices that the tenant has. */
@@ -57,7 +59,9 @@ export async function findNamed(
   numbers: number[],
 ): Promise<Map<number, NamedDevice>> {
   const rows = await queries.query<NamedDevice>(
-    `select number, id, name, customer_id as "customerId" from device where tenant_id = $1 and number = any($2)`,
+    `select d.number, d.id, d.name, d.customer_id as "customerId", p.telemetry_ttl_days as "telemetryDays"
+       from device d join device_profile p on p.id = d.device_profile_id
+      where d.tenant_id = $1 and d.number = any($2)`,
     [tenantId, numbers],
   );
   return new Map(rows.map((row) => [row.number, row]));

@@ -6,6 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import { expiredBefore } from '../device/telemetry-days-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { readWrittenPoints, type WrittenPoint } from '../telemetry/points-query.ts';
 import { readStoredOrder } from './journal-store.ts';
@@ -45,30 +46,33 @@ export interface ReceiptStatesDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   clock: Clock;
-  /** 0: telemetry is kept for ever. */
+  /** `TELEMETRY_TTL_DAYS`; 0 = no limit. */
   ttlDays: number;
 }
 
-/** `isDeleted`: true for devices that were deleted. Throws 503 when the answer needs a store that is unavailable. */
+/** `deviceOf` returns undefined for devices that were deleted. Throws 503 when the answer needs a store that is unavailable. */
 export async function readReceiptStates(
   { postgres, clickhouse, clock, ttlDays }: ReceiptStatesDeps,
   receipt: Receipt,
-  isDeleted: (device: number) => boolean,
+  deviceOf: (device: number) => { telemetryDays: number | null } | undefined,
 ): Promise<ReceiptStates> {
   const { order, lastOrder, named, ack } = receipt;
   const { isStored, storedBefore } = await readStoredOrder(postgres, writerOf(order), lastOrder);
   const waits = isStored === false;
   const written = await readPoints(clickhouse, named, waits);
-  const expiredBefore = ttlDays === 0 ? Number.NEGATIVE_INFINITY : clock.now() - ttlDays * 86_400_000;
+  const now = clock.now();
   const states = named.map((point): NamedState => {
     const absent = (state: PointState) => ({ point, state, replacedBy: undefined });
     // The points of a deleted device leave ClickHouse later, and no read shows them until then.
-    if (isDeleted(point.device)) return absent('deleted');
+    const device = deviceOf(point.device);
+    if (device === undefined) return absent('deleted');
+    const limit = expiredBefore(now, ttlDays, device.telemetryDays);
+    if (limit !== undefined && point.ts < limit) return absent('expired');
     const found = written?.get(nameOf(point, versionOf(order, point.ts)));
     const own = found && stateOfWritten(receipt, point, found);
     if (own) return own;
     if (waits) return absent(ack === 'memory' ? 'accepted' : 'journaled');
-    return absent(point.ts < expiredBefore ? 'expired' : 'missing');
+    return absent('missing');
   });
   const isAllFound = receipt.points === states.length && states.every(({ state }) => state === 'stored');
   return {

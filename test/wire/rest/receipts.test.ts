@@ -66,6 +66,18 @@ describe('over HTTP', () => {
     expect(states(answer)).toEqual(['a stored', 'a stored', 'a stored']);
   });
 
+  test('a point that is older than the profile of its device allows has expired', async () => {
+    const device = await newDevice();
+    const old = Date.now() - 2 * 86_400_000;
+    const receipt = await postForReceipt(device.token, JSON.stringify({ ts: old, values: { a: 1 } }));
+    await readAs(receipt!, 'stored');
+    const profileData = { telemetryTtlDays: 1 };
+    const profile = await ok('POST', '/api/deviceProfile', { name: `kept-${device.id}`, profileData });
+    const found = await ok('GET', `/api/device/${device.id}`);
+    await ok('POST', '/api/device', { ...found, deviceProfileId: profile.id });
+    expect((await readReceipt(receipt!)).state).toBe('expired');
+  });
+
   test('a later write of a point replaces it, also one of the same message', async () => {
     const device = await newDevice();
     const first = await postForReceipt(device.token, '{"ts":1000,"values":{"a":1,"b":1}}');
