@@ -5,7 +5,7 @@
  */
 import type { Log } from './log.ts';
 
-export interface StoreOutageOptions {
+export interface StoreOutageDeps {
   store: 'clickhouse' | 'postgres';
   log: Log;
   /** True while the primary reaches the store. */
@@ -17,7 +17,7 @@ const tickMs = 1_000;
 const ticksMax = 5;
 
 export class StoreOutage {
-  readonly #options: StoreOutageOptions;
+  readonly #deps: StoreOutageDeps;
   #timer: NodeJS.Timeout | undefined;
   /** Monotonic time of the first failure in a row; undefined while the store answers this process. */
   #since: number | undefined;
@@ -30,14 +30,14 @@ export class StoreOutage {
   #slowFields: object | undefined;
   #slowTicks = 0;
 
-  constructor(options: StoreOutageOptions) {
-    this.#options = options;
+  constructor(deps: StoreOutageDeps) {
+    this.#deps = deps;
   }
 
   /** The store could not be reached. */
   failed(fields: { reason: string }): void {
     this.#since ??= performance.now();
-    if (this.#options.isUp()) this.#failure = fields;
+    if (this.#deps.isUp()) this.#failure = fields;
     this.#watch();
   }
 
@@ -50,7 +50,7 @@ export class StoreOutage {
 
   answered(): void {
     if (this.#since === undefined) return;
-    const { store, log } = this.#options;
+    const { store, log } = this.#deps;
     const awayMs = Math.round(performance.now() - this.#since);
     this.#since = undefined;
     this.#failure = undefined;
@@ -64,7 +64,7 @@ export class StoreOutage {
   }
 
   #tick(): void {
-    const { store, log, isUp } = this.#options;
+    const { store, log, isUp } = this.#deps;
     if (!isUp()) {
       this.#failure = undefined;
       this.#failureTicks = 0;

@@ -12,7 +12,7 @@ import type { DataDirectory } from './data-directory.ts';
 import type { Begin, Engines, InstanceState, PartState } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
-export interface AnalyticsProcessOptions {
+export interface AnalyticsProcessDeps {
   config: Config;
   engines: Engines;
   installation: () => string;
@@ -28,13 +28,13 @@ export interface AnalyticsProcessOptions {
 const entry = fileURLToPath(new URL('../analytics.js', import.meta.url));
 
 export class AnalyticsProcess {
-  readonly #options: AnalyticsProcessOptions;
+  readonly #deps: AnalyticsProcessDeps;
   readonly #child: SupervisedChild;
   #onReady: (() => void) | undefined;
 
-  constructor(options: AnalyticsProcessOptions) {
-    const { data, log, onForked } = options;
-    this.#options = options;
+  constructor(deps: AnalyticsProcessDeps) {
+    const { data, log, onForked } = deps;
+    this.#deps = deps;
     this.#child = new SupervisedChild({
       name: 'analytics',
       processFile: data.processFile('analytics'),
@@ -85,7 +85,7 @@ export class AnalyticsProcess {
   }
 
   #begin(): Begin {
-    const { config, engines, installation, isPostgresReady, clock } = this.#options;
+    const { config, engines, installation, isPostgresReady, clock } = this.#deps;
     const none = { slot: 0, rules: [], orphanJournals: [] };
     const known = { installation: installation(), postgresReady: isPostgresReady(), clock: clock() };
     return { kind: 'begin', ...none, config, engines, ...known };

@@ -23,7 +23,7 @@ export interface WatchedStore {
   note?(): string | undefined;
 }
 
-export interface StoreWatchOptions {
+export interface StoreWatchDeps {
   stores: WatchedStore[];
   log: Log;
   onChange: () => void;
@@ -41,7 +41,7 @@ interface Watched {
 }
 
 export class StoreWatch {
-  readonly #options: StoreWatchOptions;
+  readonly #deps: StoreWatchDeps;
   readonly #watched: Watched[];
   readonly #loops: Promise<void>[] = [];
   #refused: ((error: StartError) => void) | undefined;
@@ -49,9 +49,9 @@ export class StoreWatch {
   readonly #waiting: (() => void)[] = [];
   readonly #ending = new AbortController();
 
-  constructor(options: StoreWatchOptions) {
-    this.#options = options;
-    this.#watched = options.stores.map((store) => ({
+  constructor(deps: StoreWatchDeps) {
+    this.#deps = deps;
+    this.#watched = deps.stores.map((store) => ({
       store,
       state: 'starting',
       reason: undefined,
@@ -158,7 +158,7 @@ export class StoreWatch {
 
   /** Logs one line for each change, however often the store is pinged. */
   #set(watched: Watched, state: PartState, reason: string | undefined): void {
-    const { log, onChange } = this.#options;
+    const { log, onChange } = this.#deps;
     const { store, state: former, reason: formerReason } = watched;
     if (state === former && reason === formerReason) return;
     watched.state = state;

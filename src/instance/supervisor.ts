@@ -7,7 +7,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 
-export interface SupervisorOptions {
+export interface SupervisorDeps {
   name: string;
   log: Log;
   /** Starts the child again; a rejection counts as another death. */
@@ -17,7 +17,7 @@ export interface SupervisorOptions {
 }
 
 export class Supervisor {
-  readonly #options: SupervisorOptions;
+  readonly #deps: SupervisorDeps;
   #quickDeaths = 0;
   #aliveSince = Number.POSITIVE_INFINITY;
   #downSince = 0;
@@ -25,8 +25,8 @@ export class Supervisor {
   #timer: NodeJS.Timeout | undefined;
   #stopped = false;
 
-  constructor(options: SupervisorOptions) {
-    this.#options = options;
+  constructor(deps: SupervisorDeps) {
+    this.#deps = deps;
   }
 
   /** The reason of the child's last death; undefined while it runs. */
@@ -43,7 +43,7 @@ export class Supervisor {
   up(): void {
     this.#aliveSince = performance.now();
     if (this.#failure === undefined) return;
-    const { name, log } = this.#options;
+    const { name, log } = this.#deps;
     log.info('child_back', { child: name, afterMs: Math.round(this.#aliveSince - this.#downSince) });
     this.#failure = undefined;
   }
@@ -51,7 +51,7 @@ export class Supervisor {
   /** The child is gone, for `reason`. A child that had worked for a while was killed from outside: no loop. */
   died(reason: string): void {
     if (this.#stopped) return;
-    const { name, log, restart, onCrashLoop } = this.#options;
+    const { name, log, restart, onCrashLoop } = this.#deps;
     this.#quickDeaths = this.#worked() ? 1 : this.#quickDeaths + 1;
     this.#aliveSince = Number.POSITIVE_INFINITY;
     if (this.#failure === undefined) this.#downSince = performance.now();

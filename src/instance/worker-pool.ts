@@ -39,7 +39,7 @@ interface Slot {
   degraded: string[];
 }
 
-export interface WorkerPoolOptions {
+export interface WorkerPoolDeps {
   workers: number;
   config: Config;
   rules: RuleText[];
@@ -56,7 +56,7 @@ export interface WorkerPoolOptions {
 }
 
 export class WorkerPool {
-  readonly #options: WorkerPoolOptions;
+  readonly #deps: WorkerPoolDeps;
   readonly #slots: Slot[];
   readonly #hub: BusHub;
   /** Used by a backup of the running instance. */
@@ -69,16 +69,16 @@ export class WorkerPool {
   #draining = false;
   #onReady: (() => void) | undefined;
 
-  constructor(options: WorkerPoolOptions) {
-    this.#options = options;
-    this.#hub = new BusHub(options.metrics);
-    this.#slots = Array.from({ length: options.workers }, (_, number) => this.#slot(number));
+  constructor(deps: WorkerPoolDeps) {
+    this.#deps = deps;
+    this.#hub = new BusHub(deps.metrics);
+    this.#slots = Array.from({ length: deps.workers }, (_, number) => this.#slot(number));
     this.journalHold = new JournalHold(
-      options.workers,
+      deps.workers,
       (number, message) => this.#slots[number]!.worker.send(message),
       () => this.#notReady(),
     );
-    this.#restarts = options.metrics.counter('worker_restarts_total', 'Workers started again after their death.');
+    this.#restarts = deps.metrics.counter('worker_restarts_total', 'Workers started again after their death.');
   }
 
   /** Resolves when every worker listens, or says why it does not, and at least one listens. */
@@ -86,7 +86,7 @@ export class WorkerPool {
     // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
     // A worker keeps the lock of the data directory until it ends, even without a primary.
-    const { lockDescriptor } = this.#options.data;
+    const { lockDescriptor } = this.#deps.data;
     const inherited = lockDescriptor === undefined ? [] : [lockDescriptor];
     cluster.setupPrimary({ stdio: ['inherit', 'inherit', 'inherit', 'ipc', ...inherited] });
     return new Promise((resolve) => {
@@ -101,7 +101,7 @@ export class WorkerPool {
       ...this.#parts,
       workers: ready === this.#slots.length ? 'up' : 'starting',
     };
-    const clock = this.#options.clock();
+    const clock = this.#deps.clock();
     const { refusal } = this;
     const ownReasons = this.#slots.flatMap(({ number, worker, degraded, refusal: own }) => {
       const { failure } = worker;
@@ -119,7 +119,7 @@ export class WorkerPool {
       status: this.#draining ? 'draining' : ready === 0 ? 'starting' : up,
       parts,
       reasons,
-      postgresReady: this.#options.isPostgresReady(),
+      postgresReady: this.#deps.isPostgresReady(),
       leader: this.#slots.find(({ worker }) => worker.isReady)?.number,
       blocked: this.#deaths.blocked,
       clock,
@@ -193,7 +193,7 @@ export class WorkerPool {
     if (failure === undefined) return `worker-${slot.number} is starting`;
     return (
       `worker-${slot.number} does not serve (${failure}): repair ${journalName(slot.number)} below ` +
-      `${this.#options.data.journalPath}, or stop Millrace and copy the whole data directory`
+      `${this.#deps.data.journalPath}, or stop Millrace and copy the whole data directory`
     );
   }
 
@@ -213,7 +213,7 @@ export class WorkerPool {
   }
 
   #slot(number: number): Slot {
-    const { data, log, onCrashLoop } = this.#options;
+    const { data, log, onCrashLoop } = this.#deps;
     const name = `worker-${number}`;
     const worker = new SupervisedChild({
       name,
@@ -247,7 +247,7 @@ export class WorkerPool {
     const worker = cluster.fork({
       MILLRACE_SLOT: String(slot),
       UV_TCP_SINGLE_ACCEPT: '1',
-      [instanceVariable]: this.#options.data.instance,
+      [instanceVariable]: this.#deps.data.instance,
     });
     // `SupervisedChild` logs the errors of the channel; without a listener here they would end the primary.
     worker.on('error', () => {});
@@ -255,7 +255,7 @@ export class WorkerPool {
   }
 
   #begin(slot: number): ToWorker[] {
-    const { config, rules, engines, installation, workers, data, isPostgresReady, clock } = this.#options;
+    const { config, rules, engines, installation, workers, data, isPostgresReady, clock } = this.#deps;
     const orphanJournals = slot === 0 ? data.orphanJournals(workers) : [];
     const known = { installation: installation(), postgresReady: isPostgresReady(), clock: clock() };
     return [
@@ -271,7 +271,7 @@ export class WorkerPool {
   }
 
   #receive(slot: Slot, message: ToPrimary): void {
-    const { log } = this.#options;
+    const { log } = this.#deps;
     switch (message.kind) {
       case 'status':
         slot.refusal = message.refusal;

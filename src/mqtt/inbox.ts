@@ -32,7 +32,7 @@ export interface Sender extends Subject {
   close(reason: CloseReason): void;
 }
 
-export interface InboxParts {
+export interface InboxDeps {
   sender: Sender;
   session: Session;
   frames: Frames;
@@ -80,7 +80,7 @@ export class Inbox implements Answered {
   /** Messages on `v1/gateway/errors` since the last sweep. */
   #errorsSent = 0;
 
-  constructor(deps: ConnectionDeps, { sender, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxParts) {
+  constructor(deps: ConnectionDeps, { sender, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxDeps) {
     this.#deps = deps;
     this.#sender = sender;
     this.#session = session;
