@@ -99,6 +99,18 @@ export function keepBody(exchange: Exchange, body: Buffer): (() => void) | undef
   return releaseBody;
 }
 
+/** Passes a body that has its own room, `exchange.releaseBody`, which ends with the call unless `keepBody` was called. */
+export function passOwnBody(exchange: Exchange, body: Buffer, receive: (body: Buffer) => void): void {
+  exchange.ownBody = body;
+  try {
+    receive(body);
+  } finally {
+    exchange.ownBody = undefined;
+    exchange.releaseBody?.();
+    exchange.releaseBody = undefined;
+  }
+}
+
 interface GatheredDeps {
   exchange: Exchange;
   contentLength: number;
@@ -190,15 +202,7 @@ class GatheredBody {
 
   #finish(): void {
     const { exchange, receive } = this.#deps;
-    const body = this.#bytes.subarray(0, this.#length);
-    exchange.ownBody = body;
-    try {
-      receive(body);
-    } finally {
-      exchange.ownBody = undefined;
-      exchange.releaseBody?.();
-      exchange.releaseBody = undefined;
-    }
+    passOwnBody(exchange, this.#bytes.subarray(0, this.#length), receive);
   }
 
   /** Skips the rest of the body: a client that is still sending would not read the answer of a closed connection. */

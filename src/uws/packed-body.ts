@@ -6,7 +6,7 @@
 import { unpack, unpackNow } from '../base/content-encoding.ts';
 import { asFault } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
-import { type Admit, type BodyRoom, bodiesInFlight, keepBody, type OnRefused } from './body.ts';
+import { type Admit, type BodyRoom, bodiesInFlight, keepBody, type OnRefused, passOwnBody } from './body.ts';
 import type { Exchange } from './exchange.ts';
 
 export interface PackedBody<Subject> {
@@ -72,15 +72,8 @@ async function takeLater<Subject>(deps: PackedBody<Subject>, packed: Buffer): Pr
     held.release();
     return;
   }
-  exchange.ownBody = body;
   exchange.releaseBody = () => held.release();
-  try {
-    receive(body);
-  } finally {
-    exchange.ownBody = undefined;
-    exchange.releaseBody?.();
-    exchange.releaseBody = undefined;
-  }
+  passOwnBody(exchange, body, receive);
 }
 
 function refuse<Subject>({ exchange, subject, onRefused }: PackedBody<Subject>, error: unknown): void {
