@@ -2,7 +2,7 @@
  * Delivers messages to the listeners of a device on any worker or host: long polls and MQTT sessions. Devices are
  * spread over a fixed number of shard channels. A worker subscribes to a shard while it has an interest in one of its
  * devices, so no registry is needed. Delivery is at most once: a caller that must not lose a message reads its store
- * again when `onOpened` or `onRestored` calls. Payload values travel as JSON text (strings), so that no number loses a
+ * again when `onOpened` calls. Payload values travel as JSON text (strings), so that no number loses a
  * digit.
  */
 import { assert } from '../base/errors.ts';
@@ -68,7 +68,6 @@ export class Downlink {
   readonly #listeners = new ByDevice<Listener>();
   readonly #openedCallbacks = new ByDevice<() => void>();
   readonly #watchers = new Map<Topic, Watcher[]>();
-  readonly #restoredCallbacks: (() => void)[] = [];
   readonly #outcomes: Record<Outcome, Counter>;
   readonly #bugs: Counter;
   /** Listeners that opened in this turn of the loop; one message announces all of them. */
@@ -110,7 +109,7 @@ export class Downlink {
 
   /** Other workers get `onOpened` once messages to the listener arrive. The returned function ends the listener. */
   listen(device: number, topic: Topic, listener: Listener): () => void {
-    assertDevice(device);
+    this.#assertUse(device);
     this.#listeners.add(device, topic, listener);
     this.#shards.enter(device);
     if (isAnnounced(topic)) void this.#announce(device, topic, listener);
@@ -121,22 +120,15 @@ export class Downlink {
 
   /** Resolves when further messages to a device with a listener here will arrive: then the store can be read. */
   inForce(device: number): Promise<void> {
+    this.#assertUse(device);
     return this.#shards.inForce(device);
-  }
-
-  /**
-   * Returns a number that is constant while this worker misses no message to the device; undefined when it may miss
-   * one. A value cached under one number is stale under another.
-   */
-  coverage(device: number): number | undefined {
-    return this.#bus.connected ? this.#shards.coverage(device) : undefined;
   }
 
   /**
    * Sends to every listener on every worker and host, at most once; to those of this worker before this call returns.
    */
   send(device: number, topic: Topic, message: object): void {
-    assertDevice(device);
+    this.#assertUse(device);
     this.#deliver(device, topic, message);
     this.#publish(device, { kind: 'send', from: this.#offers.node, device, topic, message });
   }
@@ -146,8 +138,7 @@ export class Downlink {
    * at a time. Until a listener gets the message, `want` can withdraw it.
    */
   async offer(device: number, topic: Topic, message: object, want: Want = always): Promise<Outcome> {
-    assertDevice(device);
-    assert(this.#state !== 'new', 'a message is offered once the answers can arrive');
+    this.#assertUse(device);
     const outcome = await this.#offerSomewhere(device, topic, message, want);
     this.#outcomes[outcome].add(1);
     return outcome;
@@ -158,7 +149,7 @@ export class Downlink {
    * missed.
    */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
-    assertDevice(device);
+    this.#assertUse(device);
     // Each call registers a separate callback, even for the same function.
     const own = () => callback();
     this.#openedCallbacks.add(device, topic, own);
@@ -174,11 +165,6 @@ export class Downlink {
     this.#watchers.set(topic, [...(this.#watchers.get(topic) ?? []), watcher]);
   }
 
-  /** Called when messages may have been missed and arrive again: read the store for all listeners. */
-  onRestored(callback: () => void): void {
-    this.#restoredCallbacks.push(callback);
-  }
-
   /** Notifies the sessions of this worker; other workers get such changes through their own `CredentialChanges`. */
   close(device: number, reason: CloseReason): void {
     for (const listener of this.#listeners.ofAllTopics(device)) listener.close(reason);
@@ -187,6 +173,15 @@ export class Downlink {
   /** Anything may have changed. */
   closeAll(reason: CloseReason): void {
     for (const device of this.#listeners.devices()) this.close(device, reason);
+  }
+
+  /**
+   * A device has a number, which chooses its shard: another value would be a shard to which no worker subscribes. Before
+   * the start no answer arrives. A call that began before the stop may end after it.
+   */
+  #assertUse(device: number): void {
+    assert(Number.isSafeInteger(device) && device >= 0, 'a device has a number');
+    assert(this.#state !== 'new', 'the downlink is used after its start');
   }
 
   async #announce(device: number, topic: Topic, listener: Listener): Promise<void> {
@@ -268,23 +263,16 @@ export class Downlink {
 
   /** The bus may have dropped messages, so every listener of this worker counts as just opened. */
   #restored(): void {
-    this.#shards.gap();
     const opened = this.#listeners.devices().flatMap((device) => {
       return [...this.#listeners.topicsOf(device)].filter(isAnnounced).map((topic): Opened => [device, topic]);
     });
     this.#publishOpened(opened);
     // Listeners may have opened on other workers unnoticed.
     for (const callback of this.#openedCallbacks.all()) callback();
-    for (const callback of this.#restoredCallbacks) callback();
   }
 }
 
 const always: Want = { now: () => true };
-
-/** The number of a device chooses its shard; another value would be a shard to which no worker subscribes. */
-function assertDevice(device: number): void {
-  assert(Number.isSafeInteger(device) && device >= 0, 'a device has a number');
-}
 
 /** No sender waits for a listener of attributes: missed updates are in the store. */
 function isAnnounced(topic: Topic): boolean {

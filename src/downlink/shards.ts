@@ -11,8 +11,6 @@ interface Shard {
   /** Resolves when the subscription is active, or when the bus cannot make it active now. */
   subscribed: Promise<() => void>;
   isInForce: boolean;
-  /** Rises with each subscription and each gap. */
-  coverage: number;
   linger: NodeJS.Timeout | undefined;
 }
 
@@ -23,7 +21,6 @@ export class Shards {
   readonly #count: number;
   readonly #handler: Handler;
   readonly #shards = new Map<number, Shard>();
-  #lastCoverage = 0;
   #hasLeft = false;
 
   constructor(bus: Bus, count: number, handler: Handler) {
@@ -61,16 +58,6 @@ export class Shards {
     return shard.subscribed.then(() => {});
   }
 
-  coverage(device: number): number | undefined {
-    const shard = this.#shards.get(device % this.#count);
-    return shard?.isInForce ? shard.coverage : undefined;
-  }
-
-  /** Messages may have been missed in every shard. */
-  gap(): void {
-    for (const shard of this.#shards.values()) shard.coverage = ++this.#lastCoverage;
-  }
-
   leaveAll(): void {
     this.#hasLeft = true;
     for (const [number, shard] of [...this.#shards]) {
@@ -81,8 +68,7 @@ export class Shards {
 
   #subscribe(number: number): Shard {
     const subscribed = this.#bus.subscribe(`down-${number}`, this.#handler);
-    const coverage = ++this.#lastCoverage;
-    const shard: Shard = { interests: 0, subscribed, isInForce: false, coverage, linger: undefined };
+    const shard: Shard = { interests: 0, subscribed, isInForce: false, linger: undefined };
     this.#shards.set(number, shard);
     void subscribed.then(() => {
       shard.isInForce = true;

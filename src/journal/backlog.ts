@@ -181,10 +181,6 @@ export class Backlog {
     return this.#lanes[0].frames + this.#lanes[1].frames === 0;
   }
 
-  get segmentCount(): number {
-    return this.#segments.length;
-  }
-
   /** Adds a segment of an earlier start; `starts` is the offset of each lane's cursor in the segment. */
   addRecovered(segment: Segment, starts: [number, number]): void {
     this.add(segment);

@@ -302,11 +302,6 @@ export class Journal {
     return this.#writer?.unsyncedBytes ?? 0;
   }
 
-  /** Age of the append in flight; 0 when there is none. */
-  unsyncedMs(): number {
-    return this.unsyncedBytes > 0 ? this.#deps.clock.monotonic() - this.#writer!.unsyncedSinceMs : 0;
-  }
-
   /** Free bytes of the disk, at most a second old. */
   freeBytes(): number {
     const now = this.#deps.clock.monotonic();

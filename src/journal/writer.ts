@@ -86,7 +86,6 @@ export class Writer {
   /** Offsets of the frames of a failed write: any of them may be on the disk. */
   #offsetsWritten: number[] = [];
   unsyncedBytes = 0;
-  unsyncedSinceMs = 0;
   writeErrors = 0;
   failed = false;
 
@@ -121,7 +120,6 @@ export class Writer {
     this.#owner.refresh();
     this.#orderInFlight = frames[0]!.order;
     this.unsyncedBytes = bytes;
-    this.unsyncedSinceMs = this.#clock.monotonic();
     this.#inFlight = this.#appendTwice(frames, bytes, orders).finally(() => {
       this.#inFlight = undefined;
       this.#orderInFlight = undefined;

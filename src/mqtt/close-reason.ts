@@ -33,7 +33,6 @@ export const closings = {
     sentence: 'The credentials of the device were changed; sign in with the new ones.',
   },
   device_deleted: { code: 0x98, sentence: 'The device was deleted.' },
-  rpc_unconfirmed: { code: 0x98, sentence: 'A command was not acknowledged in time.' },
   server_shutdown: { code: 0x8b, sentence: 'The server is stopping; connect again.' },
   keep_alive: { code: 0x8d, sentence: 'Nothing came for one and a half times the Keep Alive.' },
   idle: { code: 0x83, sentence: 'Nothing came for too long (mqtt.idleSeconds); set a Keep Alive and send PINGREQ.' },

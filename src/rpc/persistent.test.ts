@@ -45,6 +45,7 @@ describe('stored commands without an owner', () => {
       drop() {},
     } as unknown as Rpc;
     const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+    await downlink.start();
     const numbers = new RpcNumbers(postgres);
     const persistent = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, retriesMax: 5, keptDays: 0 });
     persistent.start();

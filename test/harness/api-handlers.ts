@@ -134,6 +134,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
   const writer = new AttributeWriter({ postgres, clock, metrics: new Metrics(), onShared: () => {} });
   const attributes = new Attributes(postgres, writer);
   const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+  await downlink.start();
   const numbers = new RpcNumbers(postgres);
   const rpc = new Rpc({ postgres, downlink, bus: deafBus, numbers, clock, log, metrics: new Metrics() });
   const persistentRpcs = new PersistentRpcs({

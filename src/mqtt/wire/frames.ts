@@ -35,11 +35,6 @@ export class Frames {
     return this.first & 0x0f;
   }
 
-  /** All bytes of the current packet. */
-  get packetBytes(): number {
-    return this.end - this.#begin;
-  }
-
   /** All bytes of the packet that was too large. */
   get declaredBytes(): number {
     const isPartial = this.#partial !== undefined;
