@@ -355,11 +355,13 @@ export class Gateway implements Subject, NamedChildren {
 
   /** Called by `Gateways` when the device of a child was read again: its customer may have changed. */
   checkChild(child: Child): void {
+    assert(child.gateway === this, 'a gateway checks its own children', this);
     if (child.isHere && this.#refusal(child.name, child.device)) this.lost(child, 'out_of_scope');
   }
 
   /** Called by `Gateways` when the gateway's own device was read again. */
   checkChildren(): void {
+    assert(!this.#ended, 'a gateway that has ended has no children to check', this);
     const { customerId, isConfined, isGateway } = this.device;
     const scope = `${customerId} ${isConfined} ${isGateway}`;
     if (scope === this.#checkedScope) return;

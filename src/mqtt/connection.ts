@@ -205,6 +205,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   flush(): void {
     if (this.#state === 'closed' || this.#outgoing?.isCut) return;
+    assert(this.#state === 'live', 'packets are written to a connection that signed in', this);
     this.#flushOut();
     if (this.#hasClosed() || this.#outgoing?.beginFile()) return;
     const verdict = this.#reader.verdict(this.#deps.clock.monotonic);
@@ -256,6 +257,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   /** Stops reading; returns true when no message waits for an answer. */
   drain(): boolean {
+    assert(!this.#reading, 'a stop begins between two events', this);
     if (this.#state === 'new' || this.#state === 'signing_in') this.close('server_shutdown');
     if (this.#state === 'closed') return true;
     this.#gate.hold(hold.drain);
@@ -400,6 +402,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   /** Called by the gate: nothing holds any more. */
   readOn(): void {
+    assert(this.#gate.held === 0, 'a connection is read when nothing holds it', this);
     if (this.#reading || this.#state === 'closed') return;
     // Nothing was read, so the silence of the client does not count: Keep Alive starts again.
     this.#receivedAt = this.#deps.clock.monotonic();
@@ -468,6 +471,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   }
 
   #signIn(connect: Connect, answer: SignedIn | SignInRefused): void {
+    assert(this.#state === 'signing_in' || this.#state === 'closed', 'a sign-in is answered once', this);
     if ('refused' in answer) {
       if (this.#state !== 'closed') this.#refuse(answer.refused, answer.text);
     } else if (this.#state === 'closed') {
@@ -509,6 +513,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   }
 
   #refuse(refusal: Refusal, text?: string): void {
+    assert(this.#session === undefined && this.#state !== 'closed', 'a sign-in is refused before its session', this);
     this.#deps.counters.connected(refusal);
     const client = { isTerse: this.#isTerse, packetBytesMax: this.#packetBytesMax };
     this.#transport.write(refusalBytes(this.#level, refusal, client, text));

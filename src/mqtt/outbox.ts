@@ -76,6 +76,7 @@ export class Outbox {
 
   /** Handles PUBREL: returns true when a PUBREC with this id was sent. */
   released(packetId: number): boolean {
+    assert(!this.#isDropped, 'a connection that has ended releases nothing', this.#owner);
     return this.#received?.delete(packetId) ?? false;
   }
 
@@ -91,6 +92,7 @@ export class Outbox {
 
   /** Writes all packets that are due. `confirm` follows. */
   flush(level: ProtocolLevel, packetBytesMax: number): void {
+    assert(!this.#isDropped, 'a connection that has ended writes nothing', this.#owner);
     assert(!isScratchInUse, 'one connection writes at a time', this.#owner);
     isScratchInUse = true;
     let at = 0;
