@@ -26,7 +26,7 @@ function filesBelow(folder: string, ending: RegExp): string[] {
 
 const pages = ['README.md', 'src/README.md', ...filesBelow('docs', /\.md$/)];
 const sources = [
-  ...['src', 'test', 'bench'].flatMap((top) => filesBelow(top, /\.[cm]?[jt]s$|\.sh$/)),
+  ...['src', 'test', 'bench', 'fuzz'].flatMap((top) => filesBelow(top, /\.[cm]?[jt]s$|\.sh$/)),
   'vitest.config.ts',
 ];
 const settingsFiles = filesBelow('config', /\.yaml$/);
@@ -100,15 +100,18 @@ test('a link of a page leads to a file and a heading', () => {
   expectNone(faults);
 });
 
-test('a source file that a page names exists', () => {
+test('a source file that a page, a comment or the rules of alerts name exists', () => {
   const names = new Set(sources.map((file) => basename(file)));
+  const isThere = (name: string): boolean =>
+    name.includes('/') ? sources.some((file) => file === name || file.endsWith(`/${name}`)) : names.has(name);
   const faults: string[] = [];
-  for (const page of pages) {
-    for (const [name] of read(page).matchAll(/(?<![\w./*-])[\w-]+(?:\/[\w-]+)*(?:\.\w+)*\.ts\b/g)) {
-      const isThere = name.includes('/')
-        ? existsSync(join(root, name)) || existsSync(join(root, 'src', name))
-        : names.has(name);
-      if (!isThere) faults.push(`${page} names ${name}`);
+  for (const file of [...pages, ...settingsFiles, ...filesBelow('ops', /\.ya?ml$/), ...sources]) {
+    if (file === self || file === 'test/floors.test.ts') continue;
+    const all = read(file);
+    const texts = file.endsWith('.ts') ? (all.match(/\/\*[\s\S]*?\*\/|(?:^|\s)\/\/ .*$/gm) ?? []) : [all];
+    for (const text of texts) {
+      for (const [name] of text.matchAll(/(?<![\w./*-])[\w-]+(?:\/[\w-]+)*(?:\.\w+)*\.ts\b/g))
+        if (!isThere(name)) faults.push(`${file} names ${name}`);
     }
   }
   expectNone(faults);

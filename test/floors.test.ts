@@ -51,6 +51,9 @@ const roomsOfPackage: Record<string, string[]> = {
   'swagger-ui-dist': ['console'],
 };
 
+/** Methods that only a package calls. */
+const calledByPackages = ['submit', 'handleCommandComplete', 'handleCopyInResponse'];
+
 const bannedFolders = ['utils', 'util', 'helpers', 'helper', 'common', 'shared', 'misc', 'lib'];
 
 /** Rooms and files that may contain SQL: the rooms of the two engines, and files named for it. */
@@ -89,6 +92,17 @@ interface SourceFile {
   /** Files started as a thread or a process: `new URL('./x.ts', import.meta.url)`. */
   entries: string[];
 }
+
+/** What operators and maintainers read beside the code. */
+const pages = [
+  'README.md',
+  'src/README.md',
+  ...['docs', 'config', 'ops'].flatMap((top) =>
+    readdirSync(top, { recursive: true, encoding: 'utf8' })
+      .filter((path) => /\.(md|ya?ml)$/.test(path))
+      .map((path) => join(top, path)),
+  ),
+];
 
 /** Folders whose files may use exports of `src`. */
 const tops = [source, 'test', 'bench', 'fuzz'];
@@ -312,6 +326,29 @@ test('every exported value is imported by some other file', () => {
   expectNone(faults);
 });
 
+test('every method of a class is called', () => {
+  const called = new Set<string>();
+  const declared: [path: string, name: string][] = [];
+  for (const top of tops) {
+    for (const path of readdirSync(top, { recursive: true, encoding: 'utf8' })) {
+      if (!path.endsWith('.ts')) continue;
+      const text = withoutComments(readFileSync(join(top, path), 'utf8'));
+      const own = /^ {2}(?:static )?(?:async )?\*?(?:get |set )?#?(\w+)(?:<[^>]*>)?\((?=[^;]*\{$)/gm;
+      const rest = text.replace(own, (_, name: string) => {
+        if (top === source && files.has(path)) declared.push([path, name]);
+        return '(';
+      });
+      for (const [name] of rest.matchAll(/\w+/g)) called.add(name);
+    }
+  }
+  const fromOutside = ['constructor', ...calledByPackages];
+  expectNone(
+    declared
+      .filter(([, name]) => !called.has(name) && !fromOutside.includes(name))
+      .map(([path, name]) => `${path} has the method ${name}, which is not called`),
+  );
+});
+
 test('every folder, glob and file that the configuration names exists', () => {
   const all = ['config', 'docs', '.ci', ...tops].flatMap((top) =>
     readdirSync(top, { recursive: true, encoding: 'utf8' }).map((path) => join(top, path)),
@@ -357,7 +394,7 @@ test('every folder, glob and file that the configuration names exists', () => {
   expectNone(faults);
 });
 
-test('comments use the words of the field', () => {
+test('comments, pages and settings files use the words of the field', () => {
   const faults: string[] = [];
   for (const top of tops) {
     for (const path of readdirSync(top, { recursive: true, encoding: 'utf8' })) {
@@ -370,6 +407,14 @@ test('comments use the words of the field', () => {
           const line = text.slice(0, index + found.index).split('\n').length;
           faults.push(`${join(top, path)}:${line} says "${found[0]}": ${instead}`);
         }
+      }
+    }
+  }
+  for (const page of pages) {
+    for (const [number, line] of readFileSync(page, 'utf8').split('\n').entries()) {
+      for (const [word, instead] of retiredWords) {
+        const found = word.exec(line);
+        if (found) faults.push(`${page}:${number + 1} says "${found[0]}": ${instead}`);
       }
     }
   }

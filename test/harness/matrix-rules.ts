@@ -1,5 +1,5 @@
 /**
- * Who may call what: a statement of its own, beside the roles that the routes declare. `rest-matrix.test.ts` holds
+ * Who may call what: a statement of its own, beside the roles that the routes declare. `matrix.test.ts` holds
  * every operation of the API document against it. An operation takes the first row that fits; one that fits none is a
  * failure.
  */
