@@ -1,7 +1,7 @@
 /**
  * Asks every worker of the installation, on all hosts, and collects the answers until all have answered or the deadline
  * has passed. Each worker knows the others by their announcements; a worker that misses a deadline is forgotten until
- * its next message. Without the bus the answer is that of this worker alone, and says so by its count.
+ * its next message. Without the bus only this worker answers, and `asked` is 1.
  */
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
@@ -21,7 +21,7 @@ export interface GatherDeps<Question, Answer> {
 
 export interface Gathered<Answer> {
   answers: Answer[];
-  /** Workers that were asked, with this one. */
+  /** The number of workers that were asked, this one included. */
   asked: number;
 }
 
@@ -50,7 +50,7 @@ export class Gather<Question, Answer> {
   readonly #worker = randomUUID();
   /** The other workers. */
   readonly #others = new Set<string>();
-  /** Questions of this worker. Each belongs to a call of the REST API, whose calls at once have a cap. */
+  /** Questions of this worker that wait for answers. Each belongs to a REST call, and concurrent REST calls have a cap. */
   readonly #open = new Map<number, Open<Answer>>();
   #asked = 0;
   #leave: (() => void)[] = [];

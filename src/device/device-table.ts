@@ -1,7 +1,7 @@
 /**
  * The devices that a worker knows by token, about 100 bytes each: their rows as records outside the heap, found by the
  * digest of the token. `TokenCache` is the only user. A row keeps all that a request may need of its device but the
- * gateway that made it. A device that does not fit makes room for itself: any other one is removed.
+ * gateway that made it. When the table is full, a new device replaces any other one.
  */
 import { assert } from '../base/errors.ts';
 import type { DeviceRow } from './cached-device.ts';
@@ -116,7 +116,7 @@ export class DeviceTable {
     this.#add(digest, this.#scratch, 0);
   }
 
-  /** Adds or replaces a device of the file, under the file's digest, when there is room. */
+  /** Adds a device of the file under the file's digest, or replaces it. Does nothing when the table is full. */
   load(digest: Digest, device: EncodedDevice): void {
     const former = this.find(digest);
     if (former !== 0) this.#remove(former);

@@ -39,7 +39,7 @@ export interface DeviceProfile {
 export const transportTypes = ['DEFAULT', 'MQTT', 'COAP', 'LWM2M', 'SNMP'] as const;
 export type TransportType = (typeof transportTypes)[number];
 
-/** The ways in which devices may provision themselves. */
+/** How devices may provision themselves. */
 export const provisionTypes = [
   'DISABLED',
   'ALLOW_CREATE_NEW_DEVICES',

@@ -41,9 +41,8 @@ export interface TokenCacheLimits {
 }
 
 /**
- * One in so many devices that are made from their records is kept among those that sent lately, when these are as many
- * as may be. So devices that send often are kept, and a large fleet in random order makes no garbage that has grown
- * old.
+ * When the Map of devices that sent lately is full, one in so many devices that are made from their records enters it.
+ * So devices that send often stay in the Map, and a large fleet in random order makes no garbage in the old generation.
  */
 const keptOfMade = 8;
 

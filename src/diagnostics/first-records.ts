@@ -1,6 +1,6 @@
 /**
- * Limits the devices that get a first record in a second, in a worker and of one tenant, so that a flood of devices
- * costs little. What gets no record is counted.
+ * Limits how many devices get a first record each second, in this worker and of one tenant, so that a flood of devices
+ * costs little. A device above the limit gets no record and is counted.
  */
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';

@@ -12,7 +12,7 @@ import type { FirstRecords } from './first-records.ts';
 import { type OddTimeKind, oddTimeKinds } from './odd-time.ts';
 import { RecordTable } from './record-table.ts';
 
-/** The odd times of one kind of a device. */
+/** The odd times of one kind that one device sent. */
 export interface OddTimes {
   kind: OddTimeKind;
   /** Records, or refused messages. */
@@ -53,7 +53,7 @@ export class OddTimesOfDevices {
     };
   }
 
-  /** `device` undefined: a device of which this worker knows the number alone is counted only. */
+  /** `device` is undefined when this worker knows only its number: the odd time is then counted, without an example. */
   add(device: Pick<CachedDevice, 'number' | 'tenantId'> | undefined, kind: OddTimeKind, example: number, count = 1) {
     this.#counters[kind].add(count);
     if (device === undefined) return;

@@ -1,5 +1,5 @@
 /**
- * The outcomes of devices with trouble, in the memory of this worker. Doors call it where a refusal is answered or a
+ * Records the outcomes of devices with trouble, in the memory of this worker. Called where a refusal is answered or a
  * connection ends, so an accepted message costs nothing here. A flood of refusals costs little: a device gets a few
  * entries a second, the worker a few hundred new devices a second, and everything above is only counted. The records
  * begin with the process; `diagnostics.ts` collects those of all workers.
@@ -35,7 +35,7 @@ export interface TroublesDeps {
 
 export interface Place {
   door: Door;
-  /** Called only for an outcome that is looked at; '' = unknown. */
+  /** Called only for an outcome that is recorded; '' = unknown. */
   address: () => string;
 }
 
@@ -59,7 +59,7 @@ interface Entries {
 
 const noCause: Cause = { reason: '', message: '' };
 
-/** Ends that need no attention: a device without a record gets none for them. */
+/** Reasons that need no attention: such an end is recorded only for a device that has a record. */
 const ordinary: Record<string, true> = { client_disconnect: true, server_shutdown: true, provisioned: true };
 
 export class Troubles {
@@ -99,7 +99,7 @@ export class Troubles {
     this.#record(this.#connections, device, 'connected', noCause, place);
   }
 
-  /** Records the end of a connection. An ordinary end is noted only of a device that has a record. */
+  /** Records the end of a connection; an ordinary end only for a device that has a record. */
   disconnected(device: KnownDevice, cause: Cause, place: Place): void {
     if (cause.reason in ordinary && this.#connections.get(device.number) === undefined) return;
     this.#record(this.#connections, device, 'disconnected', cause, place);
@@ -154,7 +154,7 @@ export class Troubles {
     table.add(entries);
   }
 
-  /** Undefined: too many devices got a first record this second, and the outcome is only counted. */
+  /** Returns undefined when too many devices got a first record this second: the outcome is only counted. */
   #newEntries({ number, tenantId }: KnownDevice): Entries | undefined {
     if (!this.#first.take(tenantId)) return undefined;
     return { number, tenantId, outcomes: [], count: 0, second: 0, inSecond: 0 };

@@ -68,7 +68,7 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     try {
       const settled = host.isWhole ? await allSettled(deps, tombstone, host.reports) : undefined;
       await together.add(tombstone, tenantId, until);
-      // A journal that was opened meanwhile may have rows that the delete covers: the delete is not finished.
+      // A journal that was opened meanwhile may have rows that the delete covers, so the delete is not finished.
       if (settled) isDone = (await markApplied(postgres, [tombstone], settled)) === 1;
     } catch (error) {
       log.warn('delete_later', { reason: messageOf(error) });

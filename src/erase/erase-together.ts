@@ -21,7 +21,7 @@ export class EraseTogether {
   readonly #erase: (batch: Erased[], msLeft: () => number) => Promise<void>;
   readonly #clock: Clock;
   readonly #waiting: FairQueue<Waiting>;
-  /** A delete taken from the queue that did not fit into its batch. */
+  /** A delete that was taken from the queue and did not fit into its batch. */
   #kept: Waiting | undefined;
   #isRunning = false;
 

@@ -25,7 +25,7 @@ export async function readExpiringDevices(
   );
 }
 
-/** True when it was not done within the last days, by the clock of the database. */
+/** True when the work was not done within the last days, by the clock of the database. */
 export async function isDue(queries: Queries, name: string, days = 1): Promise<boolean> {
   const due = await queries.query(
     `select where not exists (select from retention where name = $1 and done_at > clock_timestamp() - $2 * interval '1 day')`,

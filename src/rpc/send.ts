@@ -322,7 +322,7 @@ export class Rpc {
       case 'held':
         if (command) return;
         delivery.foreign.add(message.id);
-        if (message.isNew) this.#tellHeld(device);
+        if (message.isNew) this.#announceHeld(device);
         return;
       case 'gone':
         if (delivery.foreign.delete(message.id)) void this.#deliver(device);
@@ -357,7 +357,7 @@ export class Rpc {
     }
   }
 
-  #tellHeld(device: number): void {
+  #announceHeld(device: number): void {
     for (const { id } of this.#waiters.line(device)?.queued.filter((command) => this.#announced.has(command)) ?? []) {
       this.#climb(device, { kind: 'held', id, isNew: false });
     }

@@ -65,7 +65,7 @@ export interface ProcessFacts {
   threads: number;
   openFiles: number;
   cpuSeconds: number;
-  /** Of one processor, in the last second. */
+  /** The share of one processor that the process used in the last second. */
   cpuPercent: number;
 }
 

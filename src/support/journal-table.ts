@@ -52,7 +52,7 @@ export async function journalTable(config: Config): Promise<string[]> {
   return [...columns(table), `deletes: ${await describeDeletes(config)}`];
 }
 
-/** Deletes are of all hosts: PostgreSQL keeps them. */
+/** PostgreSQL keeps deletes, because they concern all hosts. */
 async function describeDeletes(config: Config): Promise<string> {
   try {
     const postgres = openPostgresOf(config, createLog('error', 'journal'));

@@ -1,6 +1,6 @@
 /**
- * Sends one data point as a device does, over HTTP, and waits until it can be read from ClickHouse. For
- * `npm run doctor`: the point is of the key `millraceDoctor`, so each call replaces nothing but a later reading of it.
+ * Sends one data point as a device does, over HTTP, and waits until the point can be read from ClickHouse. Used by
+ * `npm run doctor`. The point has the key `millraceDoctor`, which nothing else uses.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../base/errors.ts';
@@ -51,7 +51,7 @@ export async function roundTrip({ url, token, clickhouse, postgres }: RoundTrip)
   }
 }
 
-/** Returns what went wrong; '' after a 200. The token is in no message. */
+/** Returns what went wrong, without the token; '' after a 200. */
 async function send(url: string, token: string, ts: number): Promise<string> {
   try {
     const response = await fetch(`${url}/api/v1/${encodeURIComponent(token)}/telemetry`, {

@@ -8,13 +8,13 @@ import { controlPath, type InstanceDescription } from '../instance/control.ts';
 import { runDirectory } from '../instance/messages.ts';
 
 export interface RunningInstance extends InstanceDescription {
-  /** The address at which this host reaches its REST port. */
+  /** The address at which this host reaches the REST port of the instance. */
   url: string;
-  /** The address of its monitor; undefined when its port is chosen at each start. */
+  /** The address of the monitor of the instance; undefined when the port of the monitor is chosen at each start. */
   monitorUrl: string | undefined;
 }
 
-/** Returns undefined when none answers. */
+/** Returns undefined when no instance answers. */
 export async function findInstance(config: Config): Promise<RunningInstance | undefined> {
   try {
     const control = await openControl(controlPath(resolve(config.data.dir)));

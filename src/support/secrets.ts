@@ -9,7 +9,7 @@ import type { Setting } from '../base/settings/settings.ts';
 import { runDirectory, secretsFile } from '../instance/messages.ts';
 import { at } from './running-instance.ts';
 
-/** A shorter secret would hide half of every text, and protects nothing. */
+/** Shorter secrets are not replaced: they occur in every text by chance, and protect nothing. */
 const charsMin = 4;
 const mask = '***';
 
@@ -32,21 +32,21 @@ export function secretsOf(config: Config, running: Config | undefined, settings:
     for (const value of [at(config, path), running && at(running, path)]) {
       if (typeof value !== 'string') continue;
       if (isSecret) found.push(value);
-      else if (path.endsWith('.url')) found.push(...loginOf(value));
+      else if (path.endsWith('.url')) found.push(...secretsOfUrl(value));
     }
   }
   const dir = resolve(config.data.dir);
   for (const name of [secretsFile, join(runDirectory, 'clickhouse.json'), join(runDirectory, 'postgres.json')]) {
     for (const [key, value] of Object.entries(readJson(join(dir, name)))) {
       if (/password/i.test(key)) found.push(String(value));
-      if (key === 'url') found.push(...loginOf(String(value)));
+      if (key === 'url') found.push(...secretsOfUrl(String(value)));
     }
   }
   return [...new Set(found)].filter((secret) => secret.length >= charsMin).sort((a, b) => b.length - a.length);
 }
 
-/** The parts of a URL that open something: its password, as it is written and as it is meant, and its parameters. */
-function loginOf(url: string): string[] {
+/** Returns the secret parts of a URL: its password, as written and percent-decoded, and the values of its parameters. */
+function secretsOfUrl(url: string): string[] {
   const [, login = ''] = /^[a-z][a-z0-9+.-]*:\/\/(.*)@/i.exec(url) ?? [];
   const password = login.slice(login.indexOf(':') + 1);
   const parameters = [...url.matchAll(/(?:pass\w*|secret|key|token)=([^&#]*)/gi)].map(([, value]) => value!);

@@ -19,7 +19,7 @@ const clockToleranceMs = 2_000;
 /** Connections of the primary, of commands and of the reports, beside those of the workers. */
 const otherConnections = 8;
 
-/** The settings with a database that every ClickHouse has: Millrace's own may not be made yet. */
+/** The settings with a database that every ClickHouse has: the database of Millrace may not exist yet. */
 export function withSystemDatabase(config: Config): Config {
   return { ...config, clickhouse: { ...config.clickhouse, database: 'system' } };
 }

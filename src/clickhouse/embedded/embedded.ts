@@ -42,7 +42,7 @@ export interface EmbeddedClickHouse {
   password: string;
   pid: number;
   stop(): Promise<void>;
-  /** Called once when the process ends, also when it already has; `reason` is ready for a log line. */
+  /** Called once, when the process ends or at once when it has ended; `reason` is ready for a log line. */
   onExit(callback: (reason: string) => void): void;
 }
 

@@ -17,7 +17,7 @@ export function setTornMutationsAside(dir: string, log: Log): void {
     for (const name of namesIn(table).filter((each) => entryForm.test(each))) {
       const entry = join(table, name);
       if (wholeForm.test(readFileSync(entry, 'utf8'))) continue;
-      // The engine passes over other names. The number of an entry may be used again.
+      // The engine ignores files with other names. The number of the entry may be used again.
       const kept = join(table, `unreadable_${name}`);
       renameSync(entry, kept);
       log.warn('mutation_unreadable', { path: kept });
