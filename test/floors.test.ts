@@ -165,6 +165,18 @@ test('every folder is a room of the plan', () => {
   expectNone([...rooms].filter((room) => floorOf(room) < 0).map((room) => `src/${room} is on no floor`));
 });
 
+test('the tour lists every room, in the order of the plan', () => {
+  const tour = readFileSync('src/README.md', 'utf8');
+  const order = floors.flat().slice(floors.flat().indexOf('value'), floors.flat().indexOf('backup') + 1);
+  expect(tour.replace(/\s+/g, ' ')).toContain(order.join(' → '));
+  expectNone(
+    floors
+      .flat()
+      .filter((room) => !tour.includes(`\`${room}/\``))
+      .map((room) => `src/README.md does not say what ${room}/ owns`),
+  );
+});
+
 test('no file imports upward, from a neighbour of floor 1, or from another door', () => {
   const faults: string[] = [];
   for (const { path, imports } of files.values()) {
