@@ -406,6 +406,18 @@ test('every folder, glob and file that the configuration names exists', () => {
   expectNone(faults);
 });
 
+test('no line of a comment is wider than 120 characters', () => {
+  const faults: string[] = [];
+  for (const top of tops) {
+    for (const path of readdirSync(top, { recursive: true, encoding: 'utf8' })) {
+      if (!/\.(ts|mjs)$/.test(path)) continue;
+      for (const [at, line] of readFileSync(join(top, path), 'utf8').split('\n').entries())
+        if (/^\s*(\/\*|\*|\/\/)/.test(line) && [...line].length > 120) faults.push(`${join(top, path)}:${at + 1}`);
+    }
+  }
+  expectNone(faults);
+});
+
 test('comments, pages and settings files use the words of the field', () => {
   const faults: string[] = [];
   for (const top of tops) {

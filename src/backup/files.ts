@@ -1,6 +1,6 @@
 /**
- * Writes the files of a backup: with mode 0600, synced, with checksums for the manifest, and together no faster than
- * the pace, so that the disk stays free for the journal of the running instance.
+ * Writes the files of a backup, with mode 0600 and synced, and computes their checksums for the manifest. All writes
+ * together keep to a pace, so that the disk stays free for the journal of the running instance.
  */
 import { createHash, type Hash } from 'node:crypto';
 import type { Dirent } from 'node:fs';

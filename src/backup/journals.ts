@@ -1,6 +1,6 @@
 /**
- * The journals of a backup. While the instance holds them, every segment with waiting frames is copied up to the byte
- * that the cut names, and the position is written as the cut has it: the copy equals the state after a crash at that
+ * Copies the journals into a backup while the instance holds them. Every segment with waiting frames is copied up to
+ * the byte that the cut names, and the position is that of the cut: the copy equals the state after a crash at that
  * moment. The writer's id and the spare files are left out, so a restored journal takes a new id.
  */
 

@@ -1,7 +1,7 @@
 /**
  * A small file with the pid and start time of the process in a role. After `kill -9` a successor can distinguish a
  * process that Millrace left from an unrelated one with the same pid. A pid is meaningful only in one pid namespace of
- * one boot, so the file names both, and a file of another namespace or boot names no live process.
+ * one boot, so the file names both. A file of another namespace or boot names no live process.
  */
 import { readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 

@@ -50,7 +50,7 @@ export class Gather<Question, Answer> {
   readonly #worker = randomUUID();
   /** The other workers. */
   readonly #others = new Set<string>();
-  /** Questions of this worker that wait for answers. Each belongs to a REST call, and concurrent REST calls have a cap. */
+  /** Questions of this worker that wait for answers. Each belongs to a REST call, and REST calls have a cap. */
   readonly #open = new Map<number, Open<Answer>>();
   #asked = 0;
   #leave: (() => void)[] = [];

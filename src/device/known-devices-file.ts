@@ -1,6 +1,6 @@
 /**
  * The file of known devices, `<data>/known/devices`: its bytes, made by `KnownDevicesWriter` in the primary and read by
- * `KnownDevices` in each worker. It answers for PostgreSQL while that does not answer, so it holds what a device is and
+ * `KnownDevices` in each worker. The file replaces PostgreSQL while that does not answer. It holds what a device is and
  * digests of its credentials, never a token, a user name or a password.
  *
  *   file   = header, block …            all numbers little-endian, everything a multiple of 8 bytes

@@ -173,8 +173,8 @@ export function countedGroups(sort: Sort, where: string[]): string {
 }
 
 /**
- * Returns the devices that have the conditions, in the order of the index that has all columns that lists select by: the
- * planner prefers the table, which is slower to read.
+ * Returns the devices that have the conditions, in the order of the index that has all columns that lists select by.
+ * Without the order the planner prefers the table, which is slower to read.
  */
 export function inIdOrder(where: string[]): string {
   const columns = 'd.id, d.number, d.customer_id, d.device_profile_id';

@@ -45,7 +45,7 @@ export function isOutcome(value: unknown): value is Outcome {
   );
 }
 
-/** Adds an outcome to those of a device, oldest first. The count of an equal one rises, and that one becomes the newest. */
+/** Adds an outcome to those of a device, oldest first. An equal one is counted, and becomes the newest. */
 export function addOutcome(outcomes: Outcome[], happening: Happening, now: number): void {
   const message = happening.message.slice(0, limits.diagnosedMessageCharsMax);
   const at = outcomes.findIndex(

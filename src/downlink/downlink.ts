@@ -176,8 +176,8 @@ export class Downlink {
   }
 
   /**
-   * A device has a number, which chooses its shard: another value would be a shard to which no worker subscribes. Before
-   * the start no answer arrives. A call that began before the stop may end after it.
+   * The number of a device chooses its shard: another value would be a shard to which no worker subscribes. Before the
+   * start no answer arrives. A call that began before the stop may end after it.
    */
   #assertUse(device: number): void {
     assert(Number.isSafeInteger(device) && device >= 0, 'a device has a number');

@@ -1,9 +1,9 @@
 /**
  * A device has at most one session, direct or through a gateway, over all workers and hosts: the newer one wins.
- * Workers announce their new sessions to each other, gathered for a turn, with a stamp that rises from each session of
- * a device to the next (a worker's clock never falls below a stamp it received). Of two sessions the one with the lower
- * stamp ends and the other is announced again, so exactly one stays. When a device or its credentials change, its
- * session is compared with the store.
+ * Workers announce their new sessions to each other; one message has those of one turn. Each session has a stamp, which
+ * is higher than that of an earlier session of the device: a worker's clock never falls below a stamp that it received.
+ * Of two sessions the one with the lower stamp ends and the other is announced again, so exactly one stays. When a
+ * device or its credentials change, its session is compared with the store.
  */
 import { randomUUID } from 'node:crypto';
 import { Batches } from '../base/batches.ts';

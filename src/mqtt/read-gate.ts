@@ -1,8 +1,6 @@
 /**
- * Decides when a connection is read. A connection is not read while it signs in, while too many of its messages wait
- * for their answer (MQTT 3), while the journal refuses, while the client does not read, while a large file is sent to
- * the client, while its large packet waits for room or its compressed message is unpacked, and once the worker stops.
- * Each connection owns one gate; there may be fifty thousand of them.
+ * Decides when a connection is read. Each connection owns one gate; there may be fifty thousand of them. A connection
+ * is read while none of the reasons of `hold` applies.
  */
 import type { Clock } from '../base/clock.ts';
 import { assert, type Fault, type Subject } from '../base/errors.ts';
@@ -14,12 +12,19 @@ import type { Transport } from './transport.ts';
 /** Why a connection is not read at the moment; several reasons may hold at once. */
 export const hold = {
   signIn: 1,
+  /** Too many messages of an MQTT 3 client wait for their answers. */
   answers: 2,
+  /** The journal refuses. */
   journal: 4,
+  /** The client does not read what it is sent. */
   reader: 8,
+  /** The worker stops. */
   drain: 16,
+  /** A large file is being sent to the client. */
   file: 32,
+  /** A large packet of the client waits for room. */
   room: 64,
+  /** A compressed message is being unpacked. */
   unpack: 128,
 } as const;
 

@@ -45,7 +45,7 @@ export function secretsOf(config: Config, running: Config | undefined, settings:
   return [...new Set(found)].filter((secret) => secret.length >= charsMin).sort((a, b) => b.length - a.length);
 }
 
-/** Returns the secret parts of a URL: its password, as written and percent-decoded, and the values of its parameters. */
+/** Returns the secret parts of a URL, as written and percent-decoded: its password and the values of parameters. */
 function secretsOfUrl(url: string): string[] {
   const [, login = ''] = /^[a-z][a-z0-9+.-]*:\/\/(.*)@/i.exec(url) ?? [];
   const password = login.slice(login.indexOf(':') + 1);

@@ -2,8 +2,8 @@
  * The block of rows that is journaled, shipped and kept in quarantine: one ClickHouse `Native` block.
  *
  *   columns varint · rows varint · for each column: name, type (both varint length + bytes), data
- *   device UInt64 · key LowCardinality(String) · ts Int64 · seq UInt32 · kind UInt8 · num Float64 · int Int64 · text String ·
- *   version UInt64
+ *   device UInt64 · key LowCardinality(String) · ts Int64 · seq UInt32 · kind UInt8 · num Float64 · int Int64 ·
+ *   text String · version UInt64
  *
  * A block whose points have a time to live begins with the column `expires UInt32`, in seconds since 1970.
  *

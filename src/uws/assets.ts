@@ -1,6 +1,6 @@
 /**
- * Serves the files of a page. Each file is read at its first request and kept as it is sent (compressed for clients
- * that accept it), with an ETag of its content, so that a reload costs a 304. Only named files are served.
+ * Serves the files of a page; only named files. Each file is read at its first request and kept as it is sent, plain
+ * and compressed. The ETag is a digest of the content, so a reload costs a 304.
  */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';

@@ -99,7 +99,7 @@ export function keepBody(exchange: Exchange, body: Buffer): (() => void) | undef
   return releaseBody;
 }
 
-/** Passes a body that has its own room, `exchange.releaseBody`, which ends with the call unless `keepBody` was called. */
+/** Passes a body that has its own room. The room is released after the call, unless `keepBody` was called. */
 export function passOwnBody(exchange: Exchange, body: Buffer, receive: (body: Buffer) => void): void {
   exchange.ownBody = body;
   try {

@@ -18,7 +18,7 @@ const outputCharsMax = 200_000;
 const readyMsMaxDefault = 110_000;
 const stopMsMaxDefault = 30_000;
 
-/** Settings that spare tests work which proves nothing there: password hashes, and zeros for journals that stay small. */
+/** Settings that spare tests needless work: password hashes, and zeros for journals that stay small. */
 const testSettings: Record<string, string> = process.env['VITEST']
   ? { SECURITY_PASSWORD_COST: '10', JOURNAL_SEGMENT_BYTES: '16MiB' }
   : {};

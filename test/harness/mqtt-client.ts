@@ -2,7 +2,7 @@
  * An MQTT client that hides nothing: it sends the given bytes and returns what comes back, packet by
  * packet, in order. mqtt-packet is the codec; `mqtt-bytes.ts` makes the packets that a codec would refuse to write.
  *
- *   await withMqtt({ token: device.token }, async (client) => {          // MQTT 5 unless `level` says 3 (3.1) or 4 (3.1.1)
+ *   await withMqtt({ token: device.token }, async (client) => {   // MQTT 5 unless `level` says 3 (3.1) or 4 (3.1.1)
  *     const ack = await client.publish('v1/devices/me/telemetry', '{"t":1}');      // QoS 1, waits for the PUBACK
  *     expect(ack.reasonCode).toBe(0);
  *     expect(await client.subscribe('v1/devices/me/attributes')).toEqual([1]);

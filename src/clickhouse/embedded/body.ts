@@ -1,6 +1,6 @@
 /**
- * Request bodies: a statement is gathered in memory, rows go straight into a file that the engine reads (in shared
- * memory when there is enough, so that they are never written to disk twice). Both have a cap.
+ * Receives request bodies. A statement is gathered in memory. Rows are written to a file that the engine reads: in
+ * shared memory when there is enough, so that rows are not written to the disk twice. Both have a cap.
  */
 import { createHash } from 'node:crypto';
 import { accessSync, closeSync, constants, mkdirSync, openSync, rmSync, statfsSync, writeSync } from 'node:fs';

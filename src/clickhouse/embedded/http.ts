@@ -71,7 +71,7 @@ async function execute(
   gone: AbortSignal,
 ): Promise<void> {
   const { sql, statement, rows } = await receive(files, asked, request);
-  // The engine numbers its queries itself. This mark, which no two requests share, finds the query. The mark begins with the
+  // The engine numbers its queries itself. This mark, which no two requests share, finds the query. It begins with the
   // mark of the client, by which the client finds its statements.
   const tag = `${asked.logComment.replace(/[^\w-]/g, '_')} ${crypto.randomUUID()}`;
   let giveBack: (() => void) | undefined;

@@ -1,6 +1,7 @@
 /**
  * Reads as much of a statement as HTTP needs: where an INSERT's data begins, in which format a result leaves, and that
- * there is one statement only. The reader knows words, literals, comments and brackets; the engine does the real parsing.
+ * there is one statement only. The reader knows words, literals, comments and brackets; the engine parses the
+ * statement.
  */
 import { Exception } from './exception.ts';
 
