@@ -1110,11 +1110,12 @@ describe('compressed messages', () => {
     await it.sent();
     it.send(...packets);
     const codes: unknown[] = [];
-    await vi.waitFor(async () => {
+    const isAnswered = async () => {
       for (const one of it.publishes.splice(0)) one.acknowledge();
       for (const one of await it.sent()) codes.push([one.messageId, (one as IPubackPacket).reasonCode]);
       expect(codes).toHaveLength(packets.length);
-    });
+    };
+    await vi.waitFor(isAnswered, { timeout: 20_000 });
     expect(it.packetRoom.held).toBe(0);
     return { codes, bodies };
   }

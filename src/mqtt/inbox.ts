@@ -103,27 +103,12 @@ export class Inbox implements Answered {
     const exact = this.#table.findExact(buffer, topicStart, topicEnd);
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
-    if (qos === 2 && this.#isRepeated(packetId)) return;
-    if (qos > 0 && gate.unacknowledged >= gate.inflightMax) {
-      this.#sender.close('receive_maximum');
-      return;
-    }
-    const incoming = takeIncoming();
-    incoming.topic = topic;
-    incoming.qos = qos;
-    incoming.packetId = packetId;
-    incoming.session = this.#session;
-    incoming.connection = this;
+    const incoming = this.#take(topic, qos, packetId);
+    if (incoming === undefined) return;
     incoming.payload = buffer.subarray(payloadStart, end);
     incoming.isOwned = this.#frames.isOwned;
-    if (qos === 0) {
-      gate.unanswered += 1;
-    } else {
-      gate.unacknowledged += 1;
-      this.#outbox.expect(incoming);
-      // The standard allows no user properties to a client that wants no Reason Strings [MQTT-3.1.2-29].
-      if (wantsReceipt && !this.#isTerse) incoming.receipt = '';
-    }
+    // The standard allows no user properties to a client that wants no Reason Strings [MQTT-3.1.2-29].
+    if (qos > 0 && wantsReceipt && !this.#isTerse) incoming.receipt = '';
     if (encoding !== '') {
       this.#unpack(incoming, exact, encoding);
       return;
@@ -231,11 +216,22 @@ export class Inbox implements Answered {
 
   /** Refuses a PUBLISH that was skipped: as if `publish` had read it. */
   refuseSkipped({ topic, qos, packetId }: SkippedPublish, fault: Fault): void {
+    const incoming = this.#take(topic, qos, packetId);
+    if (incoming === undefined) return;
+    incoming.refuse(fault);
+    if (this.#sender.reach !== 'closed') this.#gate.holdForAnswers(this.#level);
+  }
+
+  /**
+   * Takes an object for a message and counts the message until its answer. Returns undefined when the message was
+   * received before, or when the client exceeds its Receive Maximum, which ends the connection.
+   */
+  #take(topic: string, qos: 0 | 1 | 2, packetId: number): Incoming | undefined {
     const gate = this.#gate;
-    if (qos === 2 && this.#isRepeated(packetId)) return;
+    if (qos === 2 && this.#isRepeated(packetId)) return undefined;
     if (qos > 0 && gate.unacknowledged >= gate.inflightMax) {
       this.#sender.close('receive_maximum');
-      return;
+      return undefined;
     }
     const incoming = takeIncoming();
     incoming.topic = topic;
@@ -249,8 +245,7 @@ export class Inbox implements Answered {
       gate.unacknowledged += 1;
       this.#outbox.expect(incoming);
     }
-    incoming.refuse(fault);
-    if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
+    return incoming;
   }
 
   answered(incoming: Incoming, fault: Fault | undefined): void {
