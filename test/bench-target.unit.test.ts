@@ -1,4 +1,4 @@
-/** The rules of `npm run bench -- … --target` and of `compare`: what the flags mean, when a rate holds, what is noise. */
+/** Rules of `npm run bench -- … --target` and of `compare`: what the flags mean, when a rate holds, what is noise. */
 import { expect, test } from 'vitest';
 import { parseCommandLine } from '../bench/command-line.ts';
 import type { LoadResult } from '../bench/load/processes.ts';

@@ -135,7 +135,10 @@ class TargetRun {
     });
   }
 
-  /** Waits until the server shows every acknowledged record; what was in flight when a connection broke may be there. */
+  /**
+   * Waits until the server shows every acknowledged record. Records that were in flight when a connection broke may be
+   * there too.
+   */
   async #verify(): Promise<Verified> {
     if (this.#platform === undefined) return { isWhole: undefined, expected: this.#accepted, found: 0 };
     const ids = await this.#platform.idsOf(`${this.#prefix}-`);

@@ -72,7 +72,7 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
 
 /** How far a journal is stored, as its host has reported last. */
 export interface StoredOrder {
-  /** True: every row up to the order is in ClickHouse, or in quarantine. Undefined: the journal is not known any more. */
+  /** True: every row up to the order is in ClickHouse, or in quarantine. Undefined: the journal is no longer known. */
   isStored: boolean | undefined;
   /** A time at which that was so, the earliest that is kept; undefined when none is. */
   storedBefore: number | undefined;

@@ -1,7 +1,7 @@
 /**
- * What has become of the message of a receipt (docs/rest.md#receipts), derived at the time of the question: from how far
- * the journal is stored (PostgreSQL, all hosts), and from the points in ClickHouse. The journal is read first: whatever
- * it calls stored, the later read of ClickHouse finds.
+ * What has become of the message of a receipt (docs/rest.md#receipts), derived at the time of the question: from how
+ * far the journal is stored (PostgreSQL, all hosts), and from the points in ClickHouse. The journal is read first:
+ * whatever it calls stored, the later read of ClickHouse finds.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';

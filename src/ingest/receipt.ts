@@ -2,10 +2,11 @@
  * The form of a receipt (docs/rest.md#receipts): what was stored of one message, in base64url, signed with the secret
  * of the installation. A receipt contains all that a later question needs, so the server keeps nothing for it.
  *
- *   version u8 · acknowledgement u8 · tenant 16 · sender 16 · number of the sender varint · order u64 · last order - order
- *   varint · journaled time, oldest ts: signed varints from the milliseconds of the order · newest - oldest ts varint ·
- *   points varint · devices varint · named points u8, each: device - sender signed varint · key (0, length and bytes; or
- *   the place of an earlier key, from 1) · ts - oldest ts varint · seq varint · digest u32 · then 16 bytes of HMAC-SHA256
+ *   version u8 · acknowledgement u8 · tenant 16 · sender 16 · number of the sender varint · order u64 ·
+ *   last order - order varint · journaled time, oldest ts: signed varints from the milliseconds of the order ·
+ *   newest - oldest ts varint · points varint · devices varint · named points u8, each: device - sender signed varint ·
+ *   key (0, length and bytes; or the place of an earlier key, from 1) · ts - oldest ts varint · seq varint ·
+ *   digest u32 · then 16 bytes of HMAC-SHA256
  *
  * Numbers of fixed width are little-endian; varints have 7 bits in each byte, the lowest first.
  */

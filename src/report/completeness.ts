@@ -1,7 +1,7 @@
 /**
- * COMPLETENESS: the series of each device become entries of points that are present and points that are missing, each at
- * its own time. A series with too few points near the range is learnt from older points, so that a device that is silent
- * for days still lacks its points.
+ * COMPLETENESS: the series of each device become entries of points that are present and points that are missing, each
+ * at its own time. A series with too few points near the range is learnt from older points, so that a device that is
+ * silent for days still lacks its points.
  */
 import { notErased } from '../clickhouse/erase-statements.ts';
 import { dividedUp, holesSql, learntInterval, olderMs, olderPoints, stepsMin } from '../telemetry/series-query.ts';
@@ -23,8 +23,8 @@ export interface CompletenessInput {
 }
 
 /**
- * Returns a relation (device, ts, present, missing). Points of a series that is not regular are 0 present points, so that
- * their groups have rows.
+ * Returns a relation (device, ts, present, missing). Points of a series that is not regular are 0 present points, so
+ * that their groups have rows.
  */
 export function completenessSql(input: CompletenessInput): string {
   const { startTs, endTs, horizon, cellMs } = input;

@@ -1,7 +1,7 @@
 /**
- * SQL of the interval of a series: one key of one device. The interval is learnt from the points: it is the median of the
- * steps between neighbouring points, in whole milliseconds. A series is regular when more than half of its steps are
- * within a quarter of the interval. Points may arrive in any order; only their times count, each time once.
+ * SQL of the interval of a series: one key of one device. The interval is learnt from the points: it is the median of
+ * the steps between neighbouring points, in whole milliseconds. A series is regular when more than half of its steps
+ * are within a quarter of the interval. Points may arrive in any order; only their times count, each time once.
  */
 
 const hourMs = 3_600_000;

@@ -1,6 +1,6 @@
 /**
- * Claiming, provisioning and rate limits of a device with settings other than the defaults. Over MQTT everything that is
- * no data post is one message (docs/mqtt.md#refusals).
+ * Claiming, provisioning and rate limits of a device with settings other than the defaults. Over MQTT everything that
+ * is no data post is one message (docs/mqtt.md#refusals).
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';

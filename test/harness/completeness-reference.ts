@@ -1,6 +1,6 @@
 /**
- * Completeness in plain JavaScript, as docs/rest.md#reports words it, one missing point after the other. It shares no code
- * with `src`.
+ * Completeness in plain JavaScript, as docs/rest.md#reports words it, one missing point after the other. It shares no
+ * code with `src`.
  */
 import type { RefPoint } from './report-reference.ts';
 

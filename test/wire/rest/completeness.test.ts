@@ -22,7 +22,7 @@ async function read(id: string, startTs: number, endTs: number, more = ''): Prom
 const steps = (from: number, stepMs: number, count: number) =>
   Array.from({ length: count }, (_, n) => from + n * stepMs);
 
-/** A device with a point for each of the last sixty seconds but the last ten, and its gaps once they have this cause. */
+/** A device with a point for each of the last sixty seconds but the last ten; its gaps once they have this cause. */
 async function causeOfGapTillNow(id: string, token: string, cause: string): Promise<Json> {
   const start = Date.now() - 60_000;
   await send(token, steps(start, 1000, 51));
