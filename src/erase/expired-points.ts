@@ -50,8 +50,8 @@ const dayMs = 86_400_000;
 const subqueryAllowed = { allow_nondeterministic_mutations: '1' };
 
 /**
- * The copy yields to other statements, and ends with its call: a repetition must not run beside it. It copies all rows or
- * fails, whatever the profile of the user sets: the parts that it has read are dropped next.
+ * The copy yields to other statements, and ends with its call: a repetition must not run beside it. The copy takes all
+ * rows or fails, whatever the profile of the user sets: the parts that it has read are dropped next.
  */
 const copySettings = {
   priority: '1',

@@ -50,7 +50,10 @@ export interface ReceiptStatesDeps {
   ttlDays: number;
 }
 
-/** `deviceOf` returns undefined for devices that were deleted. Throws 503 when the answer needs a store that is unavailable. */
+/**
+ * `deviceOf` returns undefined for devices that were deleted. Throws 503 when the answer needs a store that is
+ * unavailable.
+ */
 export async function readReceiptStates(
   { postgres, clickhouse, clock, ttlDays }: ReceiptStatesDeps,
   receipt: Receipt,

@@ -70,8 +70,8 @@ export class ShipNotes {
   }
 
   /**
-   * Forgets ranges of orders that the journal does not contain: frames that were not synced are gone after a crash of the
-   * host, and if its clock was set back, new frames get the orders that are noted.
+   * Forgets ranges of orders that the journal does not contain: frames that were not synced are gone after a crash of
+   * the host, and if its clock was set back, new frames get the orders that are noted.
    */
   async keepUpTo(orderMax: bigint): Promise<void> {
     const kept = this.#stored.filter((entry) => entry.orderMax <= orderMax);

@@ -198,7 +198,17 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
   });
   const counts = { telemetry: false, latest: false, crashes: 0, unknown: 0, slow: 0 };
   const span = { from, to, pieces: 1, refused: false };
-  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, span, serverTimes, expires, ...counts };
+  return {
+    payloads: kept,
+    rows,
+    days: [...days].sort((a, b) => a - b),
+    from,
+    to,
+    span,
+    serverTimes,
+    expires,
+    ...counts,
+  };
 }
 
 /** True when only the rows of a range are inserted. */
