@@ -309,6 +309,28 @@ test('the bits of active devices are those of their rows after changes at once',
   await expectSame(20);
 });
 
+test('statements that both insert and update active devices do not wait for each other in a circle', async () => {
+  const { postgres } = server;
+  const [last] = await postgres.query<{ device: number }>('select max(device) + 1 as device from device_activity');
+  // Each of two callers has an inactive device in every other word, and adds one to each word between.
+  const loop = (digit: number) => {
+    const device = `${last!.device} + word * 64 + ${digit}`;
+    return postgres.query(`do $$ begin for n in 1..20 loop
+      insert into device_activity (device, active, woke_time)
+        select ${device}, true, 1 from generate_series(0, 399) as word order by 1
+        on conflict (device) do update set active = true;
+      commit;
+      delete from device_activity where device in (select ${device} from generate_series(${1 - digit}, 399, 2) as word);
+      commit;
+      update device_activity set active = false
+       where device in (select ${device} from generate_series(${digit}, 399, 2) as word);
+      commit;
+    end loop; end $$`);
+  };
+  await Promise.all([loop(0), loop(1)]);
+  await postgres.query('delete from device_activity where device >= $1', [last!.device]);
+});
+
 test('a tenant that is deleted leaves no count', async () => {
   const { postgres } = server;
   const tenantId = tenants[1]!;
