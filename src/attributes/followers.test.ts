@@ -1,6 +1,7 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { afterEach, expect, it, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters } from '../bus/bus.ts';
@@ -19,14 +20,22 @@ let updates: AttributeUpdates;
 /** Of the store: the head of the device, how often it was asked, and what an answer waits for after it was read. */
 let head = { version: 0, changesSeen: 0, deletionsSeen: 0 };
 let asked = 0;
+/** Begun polls of versions. */
+let polls = 0;
 let delivery: Promise<void> | undefined;
+/** What the next poll of versions finds. */
+let heads: { device: number; version: number }[] = [];
 
 const postgres: Queries = {
   async query<Row>(text: string): Promise<Row[]> {
     await turn();
-    if (text.includes('pg_snapshot_xmin')) return [{ settled: '1' }] as Row[];
+    if (text.includes('pg_snapshot_xmin')) {
+      polls += 1;
+      return [{ settled: '1' }] as Row[];
+    }
     if (text.includes('"headVersion"'))
       return [{ device, headVersion: head.version, key: 'k', kind: 2, value: '1' }] as Row[];
+    if (text.includes('transaction_id >=')) return heads.splice(0) as Row[];
     if (!text.includes('"changesSeen"')) return [];
     asked += 1;
     const row = { device, ...head, changesOffered: null, deletionsOffered: null, offeredMs: 0, repeated: false };
@@ -45,7 +54,9 @@ async function start(lossFree: boolean): Promise<void> {
   downlink = new Downlink({ bus, shards: 4, log, metrics: new Metrics() });
   await downlink.start();
   updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics: new Metrics(), lossFree });
+  polls = 0;
   updates.start();
+  if (lossFree) await vi.waitFor(() => expect(polls).toBe(1), 5_000);
   await sleep(20);
 }
 
@@ -96,6 +107,31 @@ it('reads the store when a version is missing, and sends no version twice', asyn
   expect(asked).toBeGreaterThan(before);
 });
 
+it('waits for the bus before it reads a version that the store has: later changes need no confirmation', async () => {
+  await start(true);
+  const { told } = follow();
+  await sleep(30);
+  const before = asked;
+  head.version = 1;
+  heads = [{ device, version: 1 }];
+  await vi.waitFor(() => expect(heads).toEqual([]), 5_000);
+  await sleep(20);
+  change(1);
+  await sleep(limits.updateBusMs);
+  change(2);
+  expect(told.map(({ version }) => version)).toEqual([1, 2]);
+  expect(asked).toBe(before);
+});
+
+it('reads a version that the bus has lost', async () => {
+  await start(true);
+  const { told } = follow();
+  await sleep(30);
+  head.version = 1;
+  heads = [{ device, version: 1 }];
+  await vi.waitFor(() => expect(told.map(({ version }) => version)).toEqual([1]), 5_000);
+});
+
 it('reads the store also for a poll that ended at once, so that the next one receives later changes', async () => {
   await start(true);
   follow().following.leave();
@@ -106,6 +142,7 @@ it('asks nothing of the store for a device that is known to know everything', as
   await start(true);
   follow().following.leave();
   const first = follow();
+  await vi.waitFor(() => expect(asked).toBeGreaterThan(0), 5_000);
   await sleep(30);
   first.following.leave();
   const before = asked;

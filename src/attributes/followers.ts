@@ -47,6 +47,8 @@ export class AttributeUpdates {
   readonly #settled = new FifoMap<number, number>(limits.settledDevicesMax);
   /** Devices for which a read of the store is running, and the highest version that this worker received meanwhile. */
   readonly #asked = new Map<number, { asks: number; version: number }>();
+  /** Versions of the store that the bus may still deliver; at most `updateHeadsRowsMax` a poll. */
+  readonly #late = new Set<NodeJS.Timeout>();
 
   constructor({ postgres, downlink, clock, log, metrics, lossFree }: AttributeUpdatesDeps) {
     this.#downlink = downlink;
@@ -73,6 +75,7 @@ export class AttributeUpdates {
 
   async stop(): Promise<void> {
     await this.#versionPoll.stop();
+    for (const timer of this.#late) clearTimeout(timer);
     await this.#reads.idle();
   }
 
@@ -136,9 +139,18 @@ export class AttributeUpdates {
     if (settled !== undefined && settled < version) this.#settled.delete(device);
   }
 
+  /**
+   * The bus delivers nearly every version itself, a moment after its commit. A read of the store for the same version
+   * would hold back the next ones until the client confirms, and two polls of one device would share its answer.
+   */
   #notifyVersion(device: number, version: number): void {
     this.#unsettle(device, version);
-    for (const following of [...(this.#followings.get(device) ?? [])]) following.receiveVersion(version);
+    if (!this.#followings.has(device)) return;
+    const timer = setTimeout(() => {
+      this.#late.delete(timer);
+      for (const following of [...(this.#followings.get(device) ?? [])]) following.receiveVersion(version);
+    }, limits.updateBusMs);
+    this.#late.add(timer);
   }
 
   /** Called when too many versions changed to notify each device separately. */

@@ -487,6 +487,8 @@ export const limits = {
   updateMessageCharsMax: 64 * 1024,
   /** Interval at which the store is asked for updates that the bus may have lost. */
   updatePollMs: 1_000,
+  /** Time that the bus has to deliver an update before the store is read for it. */
+  updateBusMs: 300,
   /** Rows of one such question. */
   updateHeadsRowsMax: 10_000,
   /** Devices whose settled state is remembered. */
