@@ -23,11 +23,13 @@ export function recordText(ts: number, points = recordPoints): string {
   return `{"ts":${ts},"values":{"temperature":21.50,"humidity":48.20,"pressure":1013.25,"battery":87${levels}}}`;
 }
 
-/** Returns the places of the digits that wander, counted from the first digit of `ts` at `tsAt`. */
-export function wanderingDigits(bytes: Buffer, tsAt: number): number[] {
-  const end = bytes.indexOf('}', tsAt);
-  return [...bytes.toString('latin1', tsAt, end).matchAll(/(?:21\.50|48\.20|61\.70)(?!\d)/g)].map(
-    ({ index }) => index + 3,
+/**
+ * Returns the places of the digits that wander, counted from the first digit of `ts` at `tsAt`: those between `from`
+ * and `until`, without them those of a record as JSON.
+ */
+export function wanderingDigits(bytes: Buffer, tsAt: number, from = tsAt, until = bytes.indexOf('}', tsAt)): number[] {
+  return [...bytes.toString('latin1', from, until).matchAll(/(?:21\.50|48\.20|61\.70)(?!\d)/g)].map(
+    ({ index }) => from - tsAt + index + 3,
   );
 }
 

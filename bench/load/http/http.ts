@@ -19,8 +19,10 @@ export interface HttpLoad {
   seconds: number;
   firstTs: number;
   stepMs: number;
-  kind?: MessageKind;
+  kind?: MessageKind | 'lines';
   points?: number;
+  /** Devices in each message of lines (1). */
+  messageDevices?: number;
   drawn?: boolean;
   onConnected?: (() => void) | undefined;
 }
@@ -44,11 +46,14 @@ export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
 
 function orderFor(load: HttpLoad, n: number): ProcessOrder {
   const share = (amount: number) => Math.ceil(amount / load.processes);
+  const { messageDevices = 1 } = load;
+  const tokens = load.tokens.filter((_, device) => device % load.processes === n);
   return {
     host: load.host,
     port: load.port,
-    tokens: load.tokens.filter((_, device) => device % load.processes === n),
-    sockets: Math.min(share(load.sockets), load.tokens.length),
+    tokens,
+    sockets: Math.min(share(load.sockets), Math.ceil(tokens.length / messageDevices)),
+    messageDevices,
     rate: load.rate / load.processes,
     rampMs: (load.rampSeconds ?? 0) * 1000,
     warmupMs: load.warmupSeconds * 1000,

@@ -3,6 +3,7 @@
  * Every (device, ts) is sent once.
  */
 import { MovingRecord, recordText, wanderingDigits } from '../moving-record.ts';
+import type { Requests } from '../one-in-flight.ts';
 
 /** The kind of message: the path after the token, and its body. */
 export type MessageKind = 'telemetry' | 'attributes';
@@ -31,19 +32,15 @@ function requestText(token: string, { kind, points }: RequestForm, ts: number) {
   return { text: head + body, tokenAt: begin.length, tsAt: head.length + body.indexOf(':') + 1 };
 }
 
-/** Requests of some devices: which one is next is the business of each kind. */
-export interface Requests {
-  /** The bytes of the next message; valid until the following call, which must wait for its answer. */
-  next(): Buffer;
-}
-
 /** The requests of one device, in a buffer of its own. */
 export class DeviceRequest implements Requests {
+  readonly token: string;
   readonly bytes: Buffer;
   readonly #record: MovingRecord;
   #sent = 0;
 
   constructor(token: string, form: RequestForm, seed: number) {
+    this.token = token;
     const { firstTs, stepMs } = form;
     const { text, tsAt } = requestText(token, form, firstTs - stepMs);
     this.bytes = Buffer.from(text);
@@ -63,21 +60,6 @@ export class DeviceRequest implements Requests {
     this.#record.move();
     this.#sent += 1;
     return this.bytes;
-  }
-}
-
-/** The devices of a socket, one after the other. */
-export class InTurn implements Requests {
-  readonly #requests: Requests[];
-  #turn = 0;
-
-  constructor(requests: Requests[]) {
-    this.#requests = requests;
-  }
-
-  next(): Buffer {
-    this.#turn = this.#turn + 1 < this.#requests.length ? this.#turn + 1 : 0;
-    return this.#requests[this.#turn]!.next();
   }
 }
 

@@ -1,0 +1,246 @@
+/**
+ * The loop of a generator process: sockets with one request in flight each. Closed loop (each answer sends the next
+ * request) finds the peak; open loop sends at a fixed rate in bursts of one millisecond, and counts latency from the
+ * millisecond in which a request was due, however late it left, so that a stalled server cannot hide its stall.
+ */
+import { connect, type Socket } from 'node:net';
+import { Counting } from './counting.ts';
+import { DueTimes, Pace } from './pace.ts';
+import type { ProcessResult } from './processes.ts';
+
+export interface LoopOrder {
+  host: string;
+  port: number;
+  /** Requests/s of this process; 0 = as fast as answers come. */
+  rate: number;
+  /** Time before the warm-up in which the rate grows from 0. */
+  rampMs: number;
+  warmupMs: number;
+  durationMs: number;
+}
+
+/** The requests of one socket. */
+export interface Requests {
+  /** The bytes of the next message; valid until the following call, which must wait for its answer. */
+  next(): Buffer;
+}
+
+/** The requests of several devices, one after the other. */
+export class InTurn implements Requests {
+  readonly #requests: Requests[];
+  #turn = 0;
+
+  constructor(requests: Requests[]) {
+    this.#requests = requests;
+  }
+
+  next(): Buffer {
+    this.#turn = this.#turn + 1 < this.#requests.length ? this.#turn + 1 : 0;
+    return this.#requests[this.#turn]!.next();
+  }
+}
+
+/** Puts the answers on one socket together. */
+export interface Reader {
+  /** Returns 0 while the answer is not whole, `accepted`, or the reason of a refusal. */
+  read(buffer: Buffer, length: number): number | string;
+  /** Starts again, for a new connection. */
+  forget(): void;
+}
+
+export const accepted = 200;
+
+/** What one socket sends and receives. */
+export interface Conversation {
+  /** Sent at each connect, and answered before the first request; undefined = the protocol has no greeting. */
+  greeting?: Buffer;
+  requests: Requests;
+  reader: Reader;
+}
+
+const stallMsMax = 30_000;
+const connectTriesMax = 20;
+const retryMs = 500;
+
+export class Loop {
+  readonly #order: LoopOrder;
+  readonly #slots: Slot[];
+  readonly #idle: Slot[] = [];
+  readonly #due = new DueTimes();
+  readonly #counting = new Counting(() => this.#due.length);
+  #stopping = false;
+  #open = 0;
+  #drained: () => void = () => {};
+
+  constructor(order: LoopOrder, conversations: Conversation[]) {
+    this.#order = order;
+    this.#slots = conversations.map((conversation) => new Slot(conversation));
+  }
+
+  async run(connected: () => Promise<void>): Promise<ProcessResult> {
+    const { rate, rampMs, warmupMs, durationMs } = this.#order;
+    const slots = this.#slots;
+    await Promise.all(slots.map((slot) => this.#connect(slot)));
+    await connected();
+    const startedAt = this.#counting.begin();
+    const pace = new Pace({ rate, rampMs });
+    const ready = slots.filter(({ isConnected }) => isConnected);
+    if (rate > 0) {
+      this.#idle.push(...ready);
+      pace.start(startedAt, (dueAt) => this.#schedule(dueAt));
+    } else {
+      for (const slot of ready) this.#send(slot, performance.now());
+    }
+    await elapse(rampMs + warmupMs);
+    this.#counting.beginMeasuring();
+    await elapse(durationMs);
+    this.#counting.endMeasuring();
+    pace.stop();
+    await this.#stop();
+    return this.#counting.end();
+  }
+
+  /** A refused attempt is counted and repeated. A socket that is refused each time sends nothing. */
+  async #connect(slot: Slot): Promise<void> {
+    for (let tries = 0; tries < connectTriesMax && !this.#stopping; tries += 1) {
+      const fault = await this.#attempt(slot);
+      if (fault === '') return;
+      this.#counting.refuse(fault);
+      await elapse(retryMs * (0.5 + Math.random()));
+    }
+  }
+
+  /** Resolves with '' when connected, else with the reason. */
+  #attempt(slot: Slot): Promise<string> {
+    const { host, port } = this.#order;
+    slot.reader.forget();
+    return new Promise((resolve) => {
+      const buffer = Buffer.allocUnsafe(16 * 1024);
+      const socket = connect({
+        host,
+        port,
+        noDelay: true,
+        onread: {
+          buffer,
+          callback: (length) => {
+            this.#received(slot, buffer, length);
+            return true;
+          },
+        },
+      });
+      slot.socket = socket;
+      slot.greeted = (fault) => {
+        slot.isConnected = fault === '';
+        if (fault !== '') socket.destroy();
+        resolve(fault);
+      };
+      socket.once('connect', () => {
+        if (slot.greeting === undefined) slot.greeted('');
+        else socket.write(slot.greeting);
+      });
+      socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
+      socket.on('close', () => {
+        if (slot.isConnected) this.#closed(slot);
+        else resolve('closed at the connect');
+      });
+    });
+  }
+
+  #send(slot: Slot, dueAt: number): void {
+    slot.dueAt = dueAt;
+    slot.inFlight = true;
+    this.#open += 1;
+    slot.socket!.write(slot.next());
+  }
+
+  #received(slot: Slot, buffer: Buffer, length: number): void {
+    const status = slot.reader.read(buffer, length);
+    if (status === 0) return;
+    if (!slot.isConnected) {
+      slot.greeted(status === accepted ? '' : `${status} at the connect`);
+      return;
+    }
+    // A server that closes an idle connection may say why.
+    if (!slot.inFlight) {
+      this.#counting.refuse(status);
+      return;
+    }
+    this.#open -= 1;
+    slot.inFlight = false;
+    if (status === accepted) this.#counting.acknowledged(slot.dueAt, performance.now());
+    else this.#counting.refuse(status);
+    this.#goOn(slot);
+  }
+
+  /** A connected slot without a request in flight takes the next one. */
+  #goOn(slot: Slot): void {
+    if (this.#stopping) {
+      if (this.#open === 0) this.#drained();
+    } else if (this.#order.rate === 0) {
+      this.#send(slot, performance.now());
+    } else {
+      const dueAt = this.#due.shift();
+      if (dueAt === undefined) this.#idle.push(slot);
+      else this.#send(slot, dueAt);
+    }
+  }
+
+  #schedule(dueAt: number): void {
+    const slot = this.#idle.pop();
+    if (slot) this.#send(slot, dueAt);
+    else this.#due.push(dueAt);
+  }
+
+  #closed(slot: Slot): void {
+    slot.isConnected = false;
+    if (slot.inFlight) {
+      slot.inFlight = false;
+      this.#open -= 1;
+      this.#counting.breakOff(1);
+    }
+    if (this.#stopping) {
+      if (this.#open === 0) this.#drained();
+      return;
+    }
+    const at = this.#idle.indexOf(slot);
+    if (at >= 0) this.#idle.splice(at, 1);
+    void this.#connect(slot).then(() => {
+      if (slot.isConnected) this.#goOn(slot);
+    });
+  }
+
+  /** No more requests; waits for the answers that are still out. */
+  async #stop(): Promise<void> {
+    const drained = new Promise<void>((resolve) => {
+      this.#drained = resolve;
+    });
+    this.#stopping = true;
+    if (this.#open > 0) await Promise.race([drained, elapse(stallMsMax)]);
+  }
+}
+
+/** A socket, its requests, and whether one is in flight. */
+class Slot {
+  socket: Socket | undefined;
+  isConnected = false;
+  dueAt = 0;
+  inFlight = false;
+  greeted: (fault: string) => void = () => {};
+  readonly greeting: Buffer | undefined;
+  readonly reader: Reader;
+  readonly #requests: Requests;
+
+  constructor({ greeting, requests, reader }: Conversation) {
+    this.greeting = greeting;
+    this.reader = reader;
+    this.#requests = requests;
+  }
+
+  next(): Buffer {
+    return this.#requests.next();
+  }
+}
+
+function elapse(milliseconds: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
