@@ -9,22 +9,30 @@ const idleShareMin = 0.85;
 const settleMsMax = 20_000;
 
 export function cpuMsOf(pid: number): number {
+  const [user, system] = cpuTicksOf(pid);
+  return (user + system) * millisecondsPerTick;
+}
+
+/** With its children, also those that have ended: PostgreSQL is a process for each connection. */
+function cpuMsOfFamily(pid: number): number {
+  const [user, system, endedUser, endedSystem] = cpuTicksOf(pid);
+  const own = (user + system + endedUser + endedSystem) * millisecondsPerTick;
   try {
-    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-    return (Number(fields[11]) + Number(fields[12])) * millisecondsPerTick;
+    const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
+    return children.reduce((sum, child) => sum + cpuMsOf(Number(child)), own);
   } catch {
-    return 0;
+    return own;
   }
 }
 
-/** With its children: PostgreSQL is a process for each connection. */
-function cpuMsOfFamily(pid: number): number {
+/** User and system time of the process, and of its children that have ended; zeros when there is no such process. */
+function cpuTicksOf(pid: number): [number, number, number, number] {
   try {
-    const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
-    return children.reduce((sum, child) => sum + cpuMsOf(Number(child)), cpuMsOf(pid));
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return [Number(fields[11]), Number(fields[12]), Number(fields[13]), Number(fields[14])];
   } catch {
-    return cpuMsOf(pid);
+    return [0, 0, 0, 0];
   }
 }
 
@@ -42,15 +50,19 @@ export function machineCpu(): { idle: number; total: number } {
   return { idle: ticks[3]! + ticks[4]!, total: ticks.slice(0, 8).reduce((sum, n) => sum + n, 0) };
 }
 
+/** Returns the share of the processors that had nothing to do in the next second. */
+export async function idleShare(): Promise<number> {
+  const before = machineCpu();
+  await sleep(1_000);
+  const after = machineCpu();
+  return (after.idle - before.idle) / Math.max(1, after.total - before.total);
+}
+
 /** Waits until the round before has left nothing to do: merges of ClickHouse, checkpoints of PostgreSQL. */
 export async function machineSettled(msMax = settleMsMax): Promise<void> {
   const deadline = performance.now() + msMax;
   while (performance.now() < deadline) {
-    const before = machineCpu();
-    await sleep(1_000);
-    const after = machineCpu();
-    const idle = (after.idle - before.idle) / Math.max(1, after.total - before.total);
-    if (idle >= idleShareMin) return;
+    if ((await idleShare()) >= idleShareMin) return;
   }
 }
 

@@ -23,6 +23,7 @@ import { runLists } from './scenarios/lists.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
 import { runMqtt } from './scenarios/mqtt.ts';
 import { runOta } from './scenarios/ota.ts';
+import { runQuick } from './scenarios/quick.ts';
 import { runReport } from './scenarios/report.ts';
 import { runRpc } from './scenarios/rpc.ts';
 import { runSoak } from './scenarios/soak.ts';
@@ -34,6 +35,8 @@ import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
 import { runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
+/** `quick` repeats parts of other scenarios; `versions` needs another checkout. */
+const notOfAll = ['quick', 'versions'];
 
 interface Scenario {
   about: string;
@@ -44,6 +47,10 @@ interface Scenario {
 }
 
 const scenarios: Record<string, Scenario> = {
+  quick: {
+    about: 'main ratios to bare uWebSockets.js, Mosquitto and Aedes, compared with the baseline, in three minutes',
+    run: runQuick,
+  },
   http: { about: 'telemetry over HTTP beside a bare uWebSockets.js server: rate, latency, CPU, disk', run: runHttp },
   visibility: { about: 'time from acknowledgement to readable, idle and at half of peak', run: runVisibility },
   latest: { about: 'latest values of one device among a million series', run: runLatest },
@@ -103,14 +110,14 @@ async function main(): Promise<number> {
   if (name === '') {
     say('npm run bench -- <scenario> [--help] [setting=number …] [--flag value …]\n');
     for (const [key, { about }] of Object.entries(scenarios)) say(`  ${key.padEnd(12)}${about}`);
-    say(`  ${'all'.padEnd(12)}all of them, but versions`);
+    say(`  ${'all'.padEnd(12)}all of them, but ${notOfAll.join(' and ')}`);
     say(`  ${'compare'.padEnd(12)}differences of two results or more, with their noise: compare A.json B.json`);
     say(`\n${targetKinds.join(', ')} --target URL measure a server that runs already.`);
     say('Settings: config/bench.yaml. Results: bench/results/.');
     return 0;
   }
   if (name === 'compare') return compareResults(line.overrides) ? 0 : 1;
-  const chosen = name === 'all' ? Object.keys(scenarios).filter((key) => key !== 'versions') : [name];
+  const chosen = name === 'all' ? Object.keys(scenarios).filter((key) => !notOfAll.includes(key)) : [name];
   const unknown = chosen.find((key) => scenarios[key] === undefined);
   if (unknown !== undefined) {
     say(`There is no scenario ${unknown}. Run without an argument for the list.`);

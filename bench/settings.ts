@@ -7,6 +7,7 @@ import { parse } from 'yaml';
 import { root } from '../test/harness/engine.ts';
 
 export interface BenchSettings {
+  quick: { rounds: number; warmupSeconds: number; seconds: number; targets: number; record: number };
   http: {
     devices: number;
     sockets: number;

@@ -1,6 +1,6 @@
 /**
- * The brokers that the MQTT benchmarks are measured against, on loopback, storing nothing: Mosquitto as Debian packages
- * it, with its limits on messages in flight lifted, and Aedes in a Node process.
+ * The servers without a store that the HTTP and MQTT benchmarks are measured against, on loopback: Mosquitto as Debian
+ * packages it, with its limits on messages in flight lifted, and Aedes and uWebSockets.js in a Node process each.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -11,9 +11,11 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { freePort } from '../../test/harness/engine.ts';
+import { daemonPath, packageVersion, printedVersion } from './versions.ts';
 
 export interface Peer {
   name: string;
+  version: string;
   port: number;
   pid: number;
   close(): void;
@@ -39,7 +41,7 @@ export async function startMosquitto(): Promise<Peer> {
   writeFileSync(config, `${lines.join('\n')}\n`);
   const child = spawn('mosquitto', ['-c', config], {
     stdio: 'ignore',
-    env: { PATH: `${process.env['PATH']}:/usr/sbin` },
+    env: { PATH: daemonPath },
   });
   const failed = once(child, 'error').then(([error]) => {
     throw new Error(`mosquitto cannot be started (apt-get install mosquitto): ${(error as Error).message}`);
@@ -52,22 +54,36 @@ export async function startMosquitto(): Promise<Peer> {
   };
   // An interrupted run ends without the scenario.
   process.once('exit', close);
-  return { name: 'Mosquitto', port, pid: child.pid!, close };
+  return { name: 'Mosquitto', version: printedVersion('mosquitto', '-h'), port, pid: child.pid!, close };
 }
 
-export async function startAedes(): Promise<Peer> {
-  const entry = fileURLToPath(new URL('./aedes.js', import.meta.url));
+export function startAedes(): Promise<Peer> {
+  return startNode('Aedes', 'aedes', './aedes.js');
+}
+
+export function startBare(): Promise<Peer> {
+  return startNode('bare uWebSockets.js', 'uWebSockets.js', './bare-uws.js');
+}
+
+/** Starts a server in a Node process that prints its port. */
+async function startNode(name: string, library: string, file: string): Promise<Peer> {
+  const entry = fileURLToPath(new URL(file, import.meta.url));
   const child: ChildProcess = spawn(process.execPath, [entry], { stdio: ['ignore', 'pipe', 'inherit'] });
-  const [line] = (await once(child.stdout!, 'data')) as [Buffer];
   const close = () => void child.kill('SIGKILL');
+  // An interrupted run ends without the scenario.
   process.once('exit', close);
-  return { name: 'Aedes', port: Number(line.toString()), pid: child.pid!, close };
+  const ended = once(child, 'exit').then(([code]) => {
+    throw new Error(`${name} ended with ${code} before it listened`);
+  });
+  ended.catch(() => {});
+  const [line] = (await Promise.race([once(child.stdout!, 'data'), ended])) as [Buffer];
+  return { name, version: packageVersion(library), port: Number(line.toString()), pid: child.pid!, close };
 }
 
 async function listening(port: number): Promise<void> {
   const deadline = performance.now() + readyMsMax;
   while (!(await accepts(port))) {
-    if (performance.now() > deadline) throw new Error(`nothing listens on ${port} after ${readyMsMax} ms`);
+    if (performance.now() > deadline) throw new Error(`no server listens on ${port} after ${readyMsMax} ms`);
     await sleep(20);
   }
 }

@@ -6,17 +6,20 @@ import { join } from 'node:path';
 import { root } from '../../test/harness/engine.ts';
 import { pageOf } from './page.ts';
 
+export interface Machine {
+  cores: number;
+  cpu: string;
+  memoryGiB: number;
+  kernel: string;
+  node: string;
+  /** What was called on it. */
+  command: string;
+}
+
 export interface ResultFile {
   scenario: string;
   at: string;
-  machine: {
-    cores: number;
-    cpu: string;
-    memoryGiB: number;
-    kernel: string;
-    node: string;
-    command: string;
-  };
+  machine: Machine;
   /** '' = unknown; `+` at its end: with changes that are not committed. */
   commit: string;
   version: string;
@@ -31,14 +34,7 @@ export function writeResultFile(scenario: string, settings: object, printed: str
   const directory = join(root, 'bench', 'results');
   mkdirSync(directory, { recursive: true });
   const at = new Date().toISOString();
-  const machine = {
-    cores: cpus().length,
-    cpu: cpus()[0]?.model ?? '',
-    memoryGiB: Math.round(totalmem() / 2 ** 30),
-    kernel: release(),
-    node: process.version,
-    command: `npm run bench -- ${process.argv.slice(2).filter(isPublic).join(' ')}`,
-  };
+  const machine = thisMachine();
   const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };
   const file: ResultFile = { scenario, at, machine, commit: commitOf(), version, settings, printed, result };
   const path = join(directory, `${scenario}-${at.replace(/[:.]/g, '-')}.json`);
@@ -47,13 +43,24 @@ export function writeResultFile(scenario: string, settings: object, printed: str
   return path;
 }
 
+export function thisMachine(): Machine {
+  return {
+    cores: cpus().length,
+    cpu: cpus()[0]?.model ?? '',
+    memoryGiB: Math.round(totalmem() / 2 ** 30),
+    kernel: release(),
+    node: process.version,
+    command: `npm run bench -- ${process.argv.slice(2).filter(isPublic).join(' ')}`,
+  };
+}
+
 /** Passwords and tokens do not belong into a file that is passed on. */
 function isPublic(arg: string, n: number, args: string[]): boolean {
   const secrets = ['--password', '--token', '--user'];
   return !secrets.some((name) => arg === name || arg.startsWith(`${name}=`) || args[n - 1] === name);
 }
 
-function commitOf(): string {
+export function commitOf(): string {
   const git = (...args: string[]) => {
     return execFileSync('git', args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }).trim();
   };

@@ -17,7 +17,7 @@ import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { Level } from '../load/mqtt/mqtt-packets.ts';
 import { SiteGateway } from '../load/mqtt/site.ts';
 import type { LoadResult } from '../load/processes.ts';
-import { type Peer, startAedes, startMosquitto } from '../peers/mqtt-peers.ts';
+import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

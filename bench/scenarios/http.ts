@@ -2,14 +2,12 @@
  * Telemetry over HTTP, one record of four keys in each request, side by side in one run: the bare library, Millrace
  * with one worker, Millrace with all of them. A rate counts only what was found in ClickHouse afterwards.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { availableParallelism } from 'node:os';
-import { fileURLToPath } from 'node:url';
 import { runAutocannon } from '../autocannon.ts';
 import { cpuMsOf } from '../cpu.ts';
-import { EngineUnderLoad, httpGenerator, type MeasuredLoad } from '../engine-under-load.ts';
+import { EngineUnderLoad, httpGenerator, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
 import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
+import { startBare } from '../peers/start.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -83,34 +81,23 @@ function peakRow(name: string, load: MeasuredLoad, bare: HttpLoadResult): (strin
 }
 
 async function measureBare(http: BenchSettings['http']): Promise<BareResult> {
-  const { child, port } = await startBare();
+  const peer = await startBare();
   try {
-    const cpuBefore = cpuMsOf(child.pid!);
-    const result = await runHttpLoad({
-      host: '127.0.0.1',
-      port,
-      tokens: Array.from({ length: http.devices }, (_, n) => `bench${String(n).padStart(15, '0')}`),
-      sockets: http.sockets,
-      processes: http.processes,
-      rate: 0,
-      warmupSeconds: http.warmupSeconds,
-      seconds: http.seconds,
-      firstTs: Date.now(),
-      stepMs: 100,
-    });
-    const cpuMs = cpuMsOf(child.pid!) - cpuBefore;
+    const cpuBefore = cpuMsOf(peer.pid);
+    const order = { rate: 0, seconds: http.seconds, warmupSeconds: http.warmupSeconds };
+    const result = await offerBare(peer.port, http, { ...order, firstTs: Date.now(), stepMs: 100 });
+    const cpuMs = cpuMsOf(peer.pid) - cpuBefore;
     return { ...result, cpuMicrosecondsPerRequest: (cpuMs * 1000) / result.accepted };
   } finally {
-    child.kill('SIGKILL');
+    peer.close();
   }
 }
 
-async function startBare(): Promise<{ child: ChildProcess; port: number }> {
-  const entry = fileURLToPath(new URL('../peers/bare-uws.js', import.meta.url));
-  const child = spawn(process.execPath, [entry], { stdio: ['ignore', 'pipe', 'inherit'] });
-  process.once('exit', () => child.kill('SIGKILL'));
-  const [line] = (await once(child.stdout!, 'data')) as [Buffer];
-  return { child, port: Number(line.toString()) };
+/** The load of the settings on a server that knows no devices. */
+export function offerBare(port: number, http: BenchSettings['http'], order: LoadOrder): Promise<HttpLoadResult> {
+  const { devices, sockets, processes } = http;
+  const tokens = Array.from({ length: devices }, (_, n) => `bench${String(n).padStart(15, '0')}`);
+  return runHttpLoad({ host: '127.0.0.1', port, tokens, sockets, processes, ...order });
 }
 
 async function measureOneWorker(http: BenchSettings['http']): Promise<MeasuredLoad> {

@@ -8,7 +8,7 @@ import { cpuMsOf, machineSettled } from '../cpu.ts';
 import { EngineUnderLoad, type Generator, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
-import { type Peer, startAedes, startMosquitto } from '../peers/mqtt-peers.ts';
+import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -84,7 +84,7 @@ export function generatorOf(settings: BenchSettings, window: number): Generator 
   return (engine, tokens, order) => offer(engine.mqttPort, tokens, settings, window, order);
 }
 
-function offer(port: number, tokens: string[], settings: BenchSettings, window: number, order: LoadOrder) {
+export function offer(port: number, tokens: string[], settings: BenchSettings, window: number, order: LoadOrder) {
   const { processes } = settings.mqtt;
   const clients = tokens.map((token) => ({ token, children: [] }));
   return runMqttLoad({ host: '127.0.0.1', port, clients, processes, window, level: 4, ...order });

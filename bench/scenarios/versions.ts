@@ -18,9 +18,10 @@ import { offer } from './gateway.ts';
 import { generatorOf } from './mqtt.ts';
 
 /** A load, and how its engine is prepared. */
-interface Kind {
+export interface Kind {
   name: 'http' | 'mqtt' | 'gateway';
-  start(main: string | undefined): Promise<EngineUnderLoad>;
+  /** `main`: of another build. */
+  start(main?: string): Promise<EngineUnderLoad>;
 }
 
 interface Measured {
@@ -49,8 +50,9 @@ export async function runVersions(settings: BenchSettings, against: string): Pro
     say(`There is no ${main}: \`--against DIR\` names another checkout, after \`npm ci && npm run build\` in it.`);
     return false;
   }
+  const { workers } = settings.versions;
   const compared: Compared[] = [];
-  for (const kind of kindsOf(settings).filter(({ name }) => settings.versions[name] !== 0)) {
+  for (const kind of kindsOf(settings, workers).filter(({ name }) => settings.versions[name] !== 0)) {
     compared.push(await compare(kind, main, settings.versions));
   }
   say('\nratios now / before: medians of the rounds, bytes after a merge\n');
@@ -73,17 +75,17 @@ export async function runVersions(settings: BenchSettings, against: string): Pro
   return verified;
 }
 
-function kindsOf(settings: BenchSettings): Kind[] {
-  const { http, mqtt, gateway, versions } = settings;
+/** The three loads, each with an engine of so many workers. */
+export function kindsOf(settings: BenchSettings, workers: number): Kind[] {
+  const { http, mqtt, gateway } = settings;
   const plain = (devices: number, generator: Generator) => (main: string | undefined) =>
-    EngineUnderLoad.start(versions.workers, devices, generator, main ? { main } : {});
+    EngineUnderLoad.start(workers, devices, generator, main ? { main } : {});
   return [
     { name: 'http', start: plain(http.devices, httpGenerator(http)) },
     { name: 'mqtt', start: plain(mqtt.connections, generatorOf(settings, mqtt.window)) },
     {
       name: 'gateway',
       start: async (main) => {
-        const { workers } = versions;
         const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' }, ...(main && { main }) });
         const tokens = await createDevices(engine.api, gateway.gateways, { additionalInfo: { gateway: true } });
         const send: Generator = (_, known, order) => offer(engine.mqttPort, known, gateway, 5, order);

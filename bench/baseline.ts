@@ -1,0 +1,52 @@
+/**
+ * The committed baseline: ratios of Millrace to servers that ran beside it, with the command, the machine and the
+ * versions. A ratio moves little from machine to machine, so that `quick` compares any machine with it; the bounds are
+ * wide, because other work on the machine moves even a ratio.
+ */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { root } from '../test/harness/engine.ts';
+import type { Machine } from './result/result-file.ts';
+
+/** One figure of Millrace, divided by that of another server in the same run. */
+export interface Ratio {
+  value: number;
+  /** Of the rounds. */
+  least: number;
+  greatest: number;
+  isHigherBetter: boolean;
+}
+
+export interface Baseline {
+  at: string;
+  commit: string;
+  machine: Machine;
+  /** Before the run: the load average of a minute, and the share of the processors that had nothing to do. */
+  loadBefore: { average: number; idleShare: number };
+  versions: Record<string, string>;
+  ratios: Record<string, Ratio>;
+}
+
+export type Verdict = 'as before' | 'better' | 'WORSE' | 'no baseline';
+
+/** How much worse, as a factor, a ratio may be on another machine or beside other work. */
+const factorMax = 2;
+
+const path = join(root, 'bench', 'baseline.json');
+
+export function readBaseline(): Baseline {
+  return JSON.parse(readFileSync(path, 'utf8')) as Baseline;
+}
+
+export function writeBaseline(baseline: Baseline): string {
+  writeFileSync(path, `${JSON.stringify(baseline, undefined, 2)}\n`);
+  return path;
+}
+
+export function verdictOf(ratio: Ratio, base: Ratio | undefined): Verdict {
+  if (base === undefined) return 'no baseline';
+  const gain = ratio.isHigherBetter ? ratio.value / base.value : base.value / ratio.value;
+  // A figure that could not be measured is NaN, and no better than a bad one.
+  if (!(gain >= 1 / factorMax)) return 'WORSE';
+  return gain > factorMax ? 'better' : 'as before';
+}

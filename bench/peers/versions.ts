@@ -1,0 +1,20 @@
+/** The versions of what is measured beside Millrace, for results that others can reproduce. */
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { root } from '../../test/harness/engine.ts';
+
+/** Daemons lie where the PATH of a user may not lead. */
+export const daemonPath = `${process.env['PATH']}:/usr/sbin:/sbin`;
+
+/** Of an installed npm package. */
+export function packageVersion(name: string): string {
+  const path = join(root, 'node_modules', name, 'package.json');
+  return (JSON.parse(readFileSync(path, 'utf8')) as { version: string }).version;
+}
+
+/** The first version number that a command prints; '' when the command is not installed or prints none. */
+export function printedVersion(command: string, ...args: string[]): string {
+  const { stdout, stderr } = spawnSync(command, args, { encoding: 'utf8', env: { PATH: daemonPath } });
+  return /\d+\.\d+[\w.~+-]*/.exec(`${stdout ?? ''}\n${stderr ?? ''}`)?.[0] ?? '';
+}
