@@ -1,8 +1,15 @@
 /** What an insert does about earlier tries of itself; the faults of stores are in test/crash/ship-faults.test.ts. */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
+import { ClickHouseError } from '../clickhouse/client.ts';
+import { orderUpTo } from '../ingest/order-number.ts';
+import { keyOf } from '../telemetry/keys.ts';
+import { blocksOf, readBlock } from '../telemetry/read-block.ts';
+import { Rows } from '../telemetry/rows.ts';
+import { Kind } from '../value/typed.ts';
 import { Inserter, type InserterDeps } from './insert.ts';
 
 test('rows that the client sent twice count as stored when the first try has ended', async () => {
@@ -23,4 +30,60 @@ test('rows that the client sent twice count as stored when the first try has end
   } as unknown as InserterDeps);
   expect(await inserter.insert([new Uint8Array(8)])).toMatchObject({ complete: true, refused: [] });
   expect(asked).toHaveLength(2);
+});
+
+test('of two rows of one point in one frame the later one counts, also when the frame is cut between them', async () => {
+  const today = Math.floor(clock.now() / 86_400_000) * 86_400_000;
+  const rows = new Rows();
+  const add = (key: string, ts: number, value: number) => {
+    rows.addDouble(keyOf(key)!, value);
+    rows.endRecord(7, ts);
+  };
+  add('a', today, 1);
+  add('b', today, 10);
+  add('t', today, 0);
+  rows.addText(keyOf('text')!, Kind.string, Buffer.from('early'), 0, 5);
+  rows.endRecord(7, today);
+  add('a', today, 2);
+  rows.addText(keyOf('text')!, Kind.string, Buffer.from('late'), 0, 4);
+  rows.endRecord(7, today);
+  // Another day, so that two inserts run at once.
+  add('a', today - 86_400_000, 3);
+  const frame = Buffer.concat(rows.encode({ order: orderUpTo(today), micros: 0, firstPlace: 0 }));
+  // As a store does that gets one version twice: the row that was inserted last is kept.
+  const stored = new Map<string, number | string>();
+  const clickhouse = {
+    insertBlocks: async (sql: string, body: Buffer, { parameters }: { parameters: Record<string, number> }) => {
+      const { fromTs = Number.NEGATIVE_INFINITY, toTs = Number.POSITIVE_INFINITY } = parameters;
+      const found = blocksOf(body)
+        .flatMap(readBlock)
+        .filter(({ ts }) => ts >= fromTs && ts < toTs);
+      if (found.length > 3) throw new ClickHouseError(241, 'size', 'Memory limit exceeded');
+      // The rows that came first are inserted last.
+      await sleep(found.some(({ num }) => num === 1) ? 300 : 50);
+      for (const { key, ts, num, text } of found)
+        if (sql.includes('telemetry')) stored.set(`${key} ${ts}`, text || num);
+      return { repeated: false };
+    },
+    ping: async () => true,
+    endInserts: async () => true,
+  };
+  const parts = { clickhouse, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
+  const { signal } = new AbortController();
+  const inserter = new Inserter({
+    ...parts,
+    control: { forget: () => {}, accepted: async () => true },
+    signal,
+    once: false,
+    parallelMax: 2,
+    patient: false,
+  } as unknown as InserterDeps);
+  expect(await inserter.insert([frame], { daysMax: 1 })).toMatchObject({ complete: true, refused: [] });
+  expect(Object.fromEntries(stored)).toEqual({
+    [`a ${today}`]: 2,
+    [`b ${today}`]: 10,
+    [`t ${today}`]: 0,
+    [`text ${today}`]: 'late',
+    [`a ${today - 86_400_000}`]: 3,
+  });
 });

@@ -5,7 +5,7 @@
 import type { ShipUnit } from '../journal/journal.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { addDays } from '../telemetry/block-days.ts';
-import { rowsOfBlock, splitBlock } from '../telemetry/read-block.ts';
+import { rowsOfBlock, splitBlock, withoutReplaced } from '../telemetry/read-block.ts';
 
 export interface Piece {
   readonly payloads: readonly Uint8Array[];
@@ -138,7 +138,7 @@ export function isWhole(piece: Piece): boolean {
   return piece.payloads.length === 1 && piece.days.length <= 1 && rowsIn(piece.payloads[0]!) < 2;
 }
 
-/** Returns two pieces with the same rows; undefined when the piece is whole. */
+/** Returns pieces with the same points, at most two of them; undefined when the piece is whole. */
 export function halvesOf(piece: Piece): Piece[] | undefined {
   const halves = cutInHalves(piece);
   if (!halves) return undefined;
@@ -158,10 +158,13 @@ function cutInHalves(piece: Piece): Piece[] | undefined {
   const { payloads } = piece;
   const half = payloads.length >> 1;
   if (half > 0) return [payloads.slice(0, half), payloads.slice(half)].flatMap((part) => partOf(piece, part));
-  const block = payloads[0]!;
+  if (rowsIn(payloads[0]!) < 2) {
+    return piece.days.length > 1 ? cutByDays(piece, Math.ceil(piece.days.length / 2)) : undefined;
+  }
+  // The halves are inserted in any order.
+  const block = withoutReplaced(payloads[0]!);
   const rows = rowsIn(block);
-  if (rows < 2) return piece.days.length > 1 ? cutByDays(piece, Math.ceil(piece.days.length / 2)) : undefined;
-  const parts = [splitBlock(block, 0, rows >> 1), splitBlock(block, rows >> 1, rows)];
+  const parts = rows < 2 ? [block] : [splitBlock(block, 0, rows >> 1), splitBlock(block, rows >> 1, rows)];
   return parts.flatMap((part) => partOf(piece, [part]));
 }
 

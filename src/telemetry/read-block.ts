@@ -67,6 +67,55 @@ export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Ar
   return Buffer.concat(blockParts(some, cut(device), cut(ts), half(seq), cut(version)));
 }
 
+/**
+ * Returns the block without rows that a later row of it replaces. The rows of a frame have one order number, so of two
+ * rows of one point the store keeps the one that it inserts last: parts of a block must not share a point.
+ */
+export function withoutReplaced(bytes: Uint8Array): Uint8Array {
+  const block = new Source(bytes).block();
+  const reader = new RowReader(block);
+  const last = new Map<string, number>();
+  const { count } = block.columns;
+  for (let row = 0; row < count; row += 1) last.set(reader.nameOf(row), row);
+  if (last.size === count) return bytes;
+  // The map has a name where it occurred first.
+  return pickRows(block, Uint32Array.from(last.values()).sort());
+}
+
+function pickRows({ columns, device, ts, seq, expires, version }: Block, rows: Uint32Array): Uint8Array {
+  const pick = (column: Uint8Array, width: number): Uint8Array => {
+    const picked = new Uint8Array(width * rows.length);
+    for (const [i, row] of rows.entries()) picked.set(column.subarray(width * row, width * (row + 1)), width * i);
+    return picked;
+  };
+  const some = encodeColumns({
+    count: rows.length,
+    keys: columns.keys,
+    keyIndexes: rows.map((row) => columns.keyIndexes[row]!),
+    kind: pick(columns.kind, 1),
+    num: pick(columns.num, 8),
+    int: columns.int && pick(columns.int, 8),
+    text: columns.text && pickTexts(columns.text, rows),
+  });
+  const parts = { ...some, expires: expires && pick(expires, 4) };
+  return Buffer.concat(blockParts(parts, pick(device, 8), pick(ts, 8), seq && pick(seq, 4), pick(version, 8)));
+}
+
+/** `rows` rise. */
+function pickTexts(text: Uint8Array, rows: Uint32Array): Uint8Array {
+  const source = new Source(text);
+  const picked: Uint8Array[] = [];
+  let next = 0;
+  for (const row of rows) {
+    for (; next < row; next += 1) source.take(source.varint());
+    const start = source.at;
+    source.take(source.varint());
+    picked.push(text.subarray(start, source.at));
+    next = row + 1;
+  }
+  return Buffer.concat(picked);
+}
+
 function addRows(block: Block, rows: BlockRow[]): void {
   const reader = new RowReader(block);
   for (let row = 0; row < block.columns.count; row += 1) rows.push(reader.row(row));
@@ -121,6 +170,14 @@ export class RowReader {
       version,
       order: version + (ts << 20n) - (1n << 63n),
     };
+  }
+
+  /** Names the point of a row and the order of the write: of two rows with one name the later one counts. */
+  nameOf(row: number): string {
+    const device = this.#devices.getBigUint64(8 * row, true);
+    const ts = this.#times.getBigInt64(8 * row, true);
+    const seq = this.#seqs ? this.#seqs.getUint32(4 * row, true) : 0;
+    return `${device} ${this.#columns.keyIndexes[row]} ${ts} ${seq} ${this.#versions.getBigUint64(8 * row, true)}`;
   }
 
   #textOf(row: number): string {
