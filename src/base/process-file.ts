@@ -51,16 +51,16 @@ export function markOf(pid: number): ProcessMark {
 }
 
 /**
- * Returns false when the disk has no room for the file. A full disk must not prevent a start that would empty it. The
- * file helps to end leftovers sooner; the lock of the data directory keeps two owners apart.
+ * Returns false when the file cannot be written: no room on the disk, no free file handle. The process runs already,
+ * and a full disk must not prevent a start that would empty it. The file helps to end leftovers sooner; the lock of the
+ * data directory keeps two owners apart.
  */
 export function writeProcessFile(path: string, pid: number): boolean {
   try {
     writeFileSync(path, JSON.stringify(markOf(pid)));
     return true;
   } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code !== 'ENOSPC' && code !== 'EDQUOT') throw error;
+    if ((error as NodeJS.ErrnoException).code === undefined) throw error;
     return false;
   }
 }

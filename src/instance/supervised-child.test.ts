@@ -11,7 +11,7 @@ import type { ToPrimary, ToWorker } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
 class FakeChild extends EventEmitter {
-  readonly pid = process.pid;
+  pid: number | undefined = process.pid;
   connected = true;
   readonly received: ToWorker[] = [];
   readonly signals: string[] = [];
@@ -39,6 +39,9 @@ const log: Log = { debug() {}, info() {}, warn() {}, error() {} };
 const samples = [{ name: 'n' }] as never;
 let dir = '';
 let forked: FakeChild[];
+/** The process file, and the process that the next fork makes. */
+let processFile: string;
+let pid: number | undefined;
 let changes: string[];
 let messages: string[];
 let deaths: number;
@@ -48,12 +51,19 @@ beforeEach(() => {
   vi.useFakeTimers();
   dir = mkdtempSync(join(tmpdir(), 'millrace-child-'));
   [forked, changes, messages, deaths] = [[], [], [], 0];
-  child = new SupervisedChild({
+  [processFile, pid] = [join(dir, 'worker-0.pid'), process.pid];
+  child = newChild();
+  child.start();
+});
+
+function newChild(): SupervisedChild {
+  return new SupervisedChild({
     name: 'worker-0',
-    processFile: join(dir, 'worker-0.pid'),
+    processFile,
     log,
     fork: () => {
       const fake = new FakeChild();
+      fake.pid = pid;
       forked.push(fake);
       return fake as unknown as ChildProcess;
     },
@@ -63,8 +73,7 @@ beforeEach(() => {
     onChange: () => changes.push(child.isReady ? 'ready' : (child.failure ?? 'starting')),
     onDeath: () => (deaths += 1),
   });
-  child.start();
-});
+}
 
 afterEach(() => {
   child.kill();
@@ -122,4 +131,26 @@ test('a stop is no death, and what does not end in time is killed', async () => 
   await drained;
   vi.advanceTimersByTime(60_000);
   expect([forked.length, deaths, child.failure]).toEqual([1, 0, undefined]);
+});
+
+test('a child that the system cannot make for lack of file handles or processes is tried again', async () => {
+  forked[0]!.end(1);
+  pid = undefined;
+  vi.advanceTimersByTime(limits.restartDelayMs);
+  forked[1]!.emit('error', new Error('spawn node EMFILE'));
+  expect([child.isRunning, child.failure]).toEqual([false, 'spawn node EMFILE']);
+  pid = process.pid;
+  vi.advanceTimersByTime(limits.restartDelayMsMax);
+  expect(forked).toHaveLength(3);
+  forked[2]!.say({ kind: 'ready' });
+  expect([child.isReady, child.failure]).toEqual([true, undefined]);
+});
+
+test('a child whose process file cannot be written serves all the same', () => {
+  child.kill();
+  processFile = join(dir, 'missing', 'worker-0.pid');
+  child = newChild();
+  child.start();
+  forked.at(-1)!.say({ kind: 'ready' });
+  expect(child.isReady).toBe(true);
 });

@@ -72,15 +72,20 @@ export class SupervisedChild {
 
   start(): void {
     const { fork, processFile, onForked, log, name } = this.#deps;
-    const child = fork();
-    this.#child = child;
     this.#lastWords = undefined;
     this.#waiting = undefined;
-    if (child.pid !== undefined) writeProcessFile(processFile, child.pid);
-    onForked(child);
+    const child = fork();
+    if (child.pid === undefined) {
+      // No process was made: an error follows, and no exit. The system has no file handle or no process left.
+      child.once('error', (error) => this.#ended(error.message));
+      return;
+    }
+    this.#child = child;
     child.on('message', (message: ToPrimary) => this.#receive(message));
     child.on('error', (error) => log.warn('child_channel', { child: name, reason: error.message }));
     child.once('exit', (code, signal) => this.#ended(signal ? `signal ${signal}` : `exit code ${code}`));
+    if (!writeProcessFile(processFile, child.pid)) log.warn('process_file_not_written', { path: processFile });
+    onForked(child);
   }
 
   send(message: ToWorker): void {

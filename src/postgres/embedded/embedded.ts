@@ -253,7 +253,9 @@ function lastLines(child: ChildProcess, log?: Log): () => string {
   child.on('error', (error) => {
     complaint = error.message;
   });
-  createInterface({ input: child.stderr! }).on('line', (line) => {
+  // A process that could not be made has no output.
+  if (!child.stderr) return () => complaint;
+  createInterface({ input: child.stderr }).on('line', (line) => {
     const [, severity, text] = /^(?:initdb: )?(LOG|WARNING|ERROR|FATAL|PANIC|error):\s+(.*)$/.exec(line) ?? [];
     if (text === undefined || severity === undefined) return;
     if (severity === 'LOG') {
