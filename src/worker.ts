@@ -2,7 +2,6 @@
  * One worker: opens its sections in the order in which data flows, listens, and stops them in the reverse order. Read
  * this file first: it names every long-lived object with its collaborators.
  */
-import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { Activity } from './activity/activity.ts';
 import { Admission } from './activity/admission.ts';
@@ -73,11 +72,12 @@ import { rpcDoor } from './http/rpc.ts';
 import { telemetryDoor } from './http/telemetry.ts';
 import { type Decode, Ingest } from './ingest/accept.ts';
 import { type JournalReport, reportOf } from './ingest/journal-report.ts';
-import { forgetJournal, takeWriterId, unknownRun } from './ingest/journal-store.ts';
+import { forgetJournal } from './ingest/journal-store.ts';
 import { OrderClock, orderMs } from './ingest/order-number.ts';
 import { Receipts } from './ingest/receipts.ts';
 import { refusedMessages } from './ingest/refusals.ts';
 import { seriesWriter } from './ingest/save-series.ts';
+import { writerIdOf } from './ingest/writer-id.ts';
 import { clockFault } from './instance/clock-offset.ts';
 import { checkInstance, instanceVariable } from './instance/data-directory.ts';
 import { openStores } from './instance/engines.ts';
@@ -88,7 +88,6 @@ import type { JournalRoom } from './instance/refusal-forecast.ts';
 import type { WorkerRefusals } from './instance/refusal-watch.ts';
 import { Started } from './instance/started.ts';
 import { StopSteps } from './instance/stop-steps.ts';
-import { readWriterId, storeWriterId, writerIdMax } from './journal/identity.ts';
 import { type Journal, openJournal } from './journal/journal.ts';
 import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
@@ -101,7 +100,6 @@ import { type ChildRequest, findOrCreateChildren } from './onboarding/gateway-ch
 import type { ProvisionDeps } from './onboarding/provision.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
-import { isAway, type Postgres } from './postgres/client.ts';
 import { RpcSessions } from './rpc/notify.ts';
 import { RpcNumbers } from './rpc/numbers.ts';
 import { PersistentRpcs } from './rpc/persistent.ts';
@@ -292,7 +290,7 @@ async function openChannel(
     onLost: (reason) => fail(link, log, reason),
   });
   started.addWhole('end of the journal', () => journal.close());
-  const writer = await writerId(journal, dir, postgres, link);
+  const writer = await writerIdOf({ journal, dir, postgres, onWaiting: (reason) => link.waiting(reason) });
   const orders = new OrderClock(clock, writer, journal.orderMax);
   const leadMs = orderMs(journal.orderMax) - clock.now();
   // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
@@ -699,34 +697,6 @@ function endByBug(thrown: unknown, link: PrimaryLink, log: Log): void {
   process.stderr.write(`${error.stack}\n`);
   link.died(error, work);
   process.exit(bugExitCode);
-}
-
-/**
- * Returns the writer id, assigned once in the life of a journal directory and unique across hosts. A worker with a new
- * journal waits for PostgreSQL, because it cannot serve without an id. A crash before the id is stored wastes the id,
- * and never gives it to two journals.
- */
-async function writerId(journal: Journal, dir: string, postgres: Postgres, link: PrimaryLink): Promise<number> {
-  const known = await readWriterId(dir);
-  if (known !== undefined) return known;
-  for (;;) {
-    try {
-      const run = journal.orderMax === 0n ? String(journal.epoch! - 1) : unknownRun;
-      const id = await takeWriterId(postgres, hostname(), run);
-      if (id !== undefined) {
-        await storeWriterId(dir, id);
-        return id;
-      }
-      link.waiting(
-        `its journal is new and all ${writerIdMax + 1} writer ids are in use: keep the data directories of hosts, or ` +
-          'lower TELEMETRY_TOMBSTONES_KEPT_DAYS, after which the id of a journal that is not reported is free again',
-      );
-    } catch (error) {
-      if (!isAway(error)) throw error;
-      link.waiting('its journal is new and needs an id from PostgreSQL');
-    }
-    await new Promise((resolve) => setTimeout(resolve, limits.storeCheckMs));
-  }
 }
 
 /** The disk of the journal failed twice: nothing that is accepted now could be kept. */

@@ -3,6 +3,7 @@
  * journal ships is an insert. `limits` that are times are passed over by setting the times of rows back.
  */
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { SimDisk } from '../../test/crash/sim-disk.ts';
 import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { Clock } from '../base/clock.ts';
@@ -12,6 +13,7 @@ import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { insertDeviceTombstone } from '../device/store.ts';
 import { goneReport, type JournalReport } from '../ingest/journal-report.ts';
 import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from '../ingest/journal-store.ts';
+import { writerIdOf } from '../ingest/writer-id.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { readLatest } from '../telemetry/latest.ts';
@@ -402,6 +404,26 @@ describe('a journal that deletes do not know yet', () => {
     expect(await takeWriterId(postgres, 'h', '0')).toBeUndefined();
     await postgres.query('delete from journals where writer = 77');
     expect(await takeWriterId(postgres, 'h', '0')).toBe(77);
+  });
+});
+
+describe('a journal whose directory cannot keep an id', () => {
+  test('takes none away, delays no delete, and says what it waits for until the disk has room', async () => {
+    const disk = new SimDisk();
+    disk.fault = (operation) => (operation === 'write' ? 'ENOSPC' : undefined);
+    const reasons: string[] = [];
+    const sleep = async () => {
+      expect(await readJournals(postgres)).toEqual([]);
+      if (reasons.length === 3) disk.fault = () => undefined;
+    };
+    const onWaiting = (reason: string) => reasons.push(reason);
+    const journal = { orderMax: 0n, epoch: 1 };
+    const deps = { journal, dir: '/journal/worker-0', postgres, onWaiting, disk, sleep };
+    const writer = await writerIdOf(deps);
+    expect(reasons).toHaveLength(3);
+    expect(reasons[0]).toMatch(/its id cannot be stored in .*ENOSPC/);
+    expect((await readJournals(postgres)).map((row) => row.writer)).toEqual([writer]);
+    expect(await writerIdOf(deps)).toBe(writer);
   });
 });
 

@@ -134,6 +134,11 @@ export async function takeWriterId(queries: Queries, host: string, run: string):
   }
 }
 
+/** Called for an id that was taken and that no journal has. */
+export async function giveBackWriterId(queries: Queries, writer: number): Promise<void> {
+  await queries.query('delete from journals where writer = $1', [writer]);
+}
+
 /**
  * Registers openings before their first reports count. An opening may ship rows again that finished deletes cover, so
  * these deletes wait for the journal once more. An opening whose predecessor was not registered counts with everything
