@@ -34,6 +34,9 @@ const zeroStepBytes = 256 * 1024;
 /** Pause after each step, as a multiple of its duration. */
 const zeroRest = 4;
 const retryAfterFullMs = 500;
+/** Without a free file handle an append waits this long: another part of the process may close one. */
+const noHandleMsMax = 10_000;
+const noHandleRetryMs = 50;
 
 export class SegmentPool {
   readonly #deps: PoolDeps;
@@ -78,7 +81,7 @@ export class SegmentPool {
   async take(): Promise<ReadySegment> {
     this.#awaited = true;
     try {
-      const ready = (await this.#ahead) ?? (await this.#prepare());
+      const ready = (await this.#ahead) ?? (await this.#prepareNow());
       this.prepareAhead();
       return ready;
     } finally {
@@ -105,6 +108,20 @@ export class SegmentPool {
     const ready = await this.#ahead;
     this.#ahead = undefined;
     await ready?.file.close();
+  }
+
+  async #prepareNow(): Promise<ReadySegment> {
+    const { clock } = this.#deps;
+    const deadline = clock.monotonic() + noHandleMsMax;
+    for (;;) {
+      try {
+        return await this.#prepare();
+      } catch (error) {
+        const code = errorCode(error);
+        if ((code !== 'EMFILE' && code !== 'ENFILE') || clock.monotonic() >= deadline) throw error;
+        await sleep(noHandleRetryMs);
+      }
+    }
   }
 
   async #prepare(): Promise<ReadySegment> {

@@ -387,6 +387,18 @@ test('ENOSPC on the write itself refuses, seals the file and loses nothing', asy
   await checkRecovered(disk.crash(new Random(3)), ledger);
 });
 
+test('without a free file handle an append waits for its segment; afterwards the journal continues', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  let refused = 0;
+  disk.fault = (operation) => (operation === 'open' && (refused += 1) <= 6 ? 'EMFILE' : undefined);
+  for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
+  expect(refused).toBeGreaterThan(6);
+  expect(journal.failed).toBe(false);
+  await checkRecovered(disk.crash(undefined), ledger);
+});
+
 test('a slow disk only makes appends slow', async () => {
   const disk = new SimDisk();
   const ledger = newLedger();
