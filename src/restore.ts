@@ -57,7 +57,7 @@ async function run([source, ...more]: string[]): Promise<void> {
       restored: new Date().toISOString(),
       pending: true,
     };
-    data.writePrivate(restoredFile, JSON.stringify(restored));
+    data.keepPrivate(restoredFile, JSON.stringify(restored));
     await syncDirectories(join(dataDir, journalDirectory));
     await rm(join(dataDir, restoringFile));
     await syncPath(dataDir);

@@ -9,6 +9,7 @@ import {
   closeSync,
   constants,
   existsSync,
+  fsyncSync,
   openSync,
   readdirSync,
   readFileSync,
@@ -17,7 +18,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { hostname } from 'node:os';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { makeDirectories } from '../base/directories.ts';
 import { messageOf, StartError } from '../base/errors.ts';
@@ -201,20 +202,40 @@ export class DataDirectory {
       postgresPassword: randomBytes(24).toString('base64url'),
       adminPassword: randomBytes(12).toString('base64url'),
     };
-    this.writePrivate(secretsFile, JSON.stringify(secrets, null, 2));
+    // The stores are made with these passwords: after a power cut they must be known.
+    this.keepPrivate(secretsFile, JSON.stringify(secrets, null, 2));
     return { secrets, fresh: true };
   }
 
+  /** Readers find the whole old text or the whole new one, except after a power cut. */
   writePrivate(name: string, text: string): void {
     const path = join(this.path, name);
     writeFileSync(`${path}.new`, `${text}\n`, { mode: 0o600 });
     renameSync(`${path}.new`, path);
   }
 
+  /** Like `writePrivate`, and durable when it returns. */
+  keepPrivate(name: string, text: string): void {
+    const path = join(this.path, name);
+    writeFileSync(`${path}.new`, `${text}\n`, { mode: 0o600 });
+    syncPath(`${path}.new`);
+    renameSync(`${path}.new`, path);
+    syncPath(dirname(path));
+  }
+
   /** Journals of worker slots that are not started any more, and of none other. */
   orphanJournals(workers: number): string[] {
     const names = readdirSync(this.journalPath).filter((name) => /^worker-\d+$/.test(name));
     return names.filter((name) => Number(name.slice(7)) >= workers).map((name) => join(this.journalPath, name));
+  }
+}
+
+function syncPath(path: string): void {
+  const descriptor = openSync(path, constants.O_RDONLY);
+  try {
+    fsyncSync(descriptor);
+  } finally {
+    closeSync(descriptor);
   }
 }
 

@@ -135,7 +135,7 @@ export class RestoredStores {
     await copyAllDevices(postgres);
     // Journals of the backup ship their rows again, and rows deleted between the snapshots of the stores exist again.
     await reopenTombstones(postgres);
-    data.writePrivate(restoredFile, JSON.stringify({ ...restored, pending: false } satisfies Restored));
+    data.keepPrivate(restoredFile, JSON.stringify({ ...restored, pending: false } satisfies Restored));
     log.info('restored', { backup: restored.backup, began: restored.began });
   }
 

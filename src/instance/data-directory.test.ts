@@ -1,0 +1,43 @@
+/** What the data directory keeps of its own; who owns it is in test/flow/data-directory.test.ts. */
+import fs, { mkdtempSync, readlinkSync, rmSync } from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { DataDirectory } from './data-directory.ts';
+
+const { fsyncSync, renameSync } = fs;
+let dir = '';
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'millrace-data-'));
+});
+
+afterEach(() => {
+  Object.assign(fs, { fsyncSync, renameSync });
+  syncBuiltinESMExports();
+  rmSync(dir, { recursive: true });
+});
+
+test('generated passwords are durable before a store is made with them', () => {
+  const steps: string[] = [];
+  fs.fsyncSync = (descriptor) => {
+    steps.push(`sync ${readlinkSync(`/proc/self/fd/${descriptor}`)}`);
+    fsyncSync(descriptor);
+  };
+  fs.renameSync = (from, to) => {
+    steps.push(`rename ${from}`);
+    renameSync(from, to);
+  };
+  syncBuiltinESMExports();
+  const data = new DataDirectory(dir);
+  const { secrets, fresh } = data.secrets();
+  const { path } = data;
+  expect(fresh).toBe(true);
+  expect(steps).toEqual([
+    `sync ${join(path, 'secrets.json.new')}`,
+    `rename ${join(path, 'secrets.json.new')}`,
+    `sync ${path}`,
+  ]);
+  expect(data.secrets()).toEqual({ secrets, fresh: false });
+});
