@@ -78,6 +78,12 @@ function follow() {
   return { told, following };
 }
 
+/** Resolves when the store has answered. */
+async function isFollowing(): Promise<void> {
+  await vi.waitFor(() => expect(asked).toBeGreaterThan(0), 5_000);
+  await sleep(20);
+}
+
 function change(version: number): void {
   head.version = version;
   downlink.send(device, 'attributes', { kind: 'changes', version, json: `{"k":${version}}` });
@@ -86,7 +92,7 @@ function change(version: number): void {
 it('sends a change that follows the known version without reading the store', async () => {
   await start(true);
   const { told } = follow();
-  await sleep(30);
+  await isFollowing();
   const before = asked;
   change(1);
   change(2);
@@ -97,20 +103,19 @@ it('sends a change that follows the known version without reading the store', as
 it('reads the store when a version is missing, and sends no version twice', async () => {
   await start(true);
   const { told } = follow();
-  await sleep(30);
+  await isFollowing();
   const before = asked;
   change(1);
   change(1);
   expect(told).toHaveLength(1);
   change(3);
-  await sleep(30);
-  expect(asked).toBeGreaterThan(before);
+  await vi.waitFor(() => expect(asked).toBeGreaterThan(before), 5_000);
 });
 
 it('waits for the bus before it reads a version that the store has: later changes need no confirmation', async () => {
   await start(true);
   const { told } = follow();
-  await sleep(30);
+  await isFollowing();
   const before = asked;
   head.version = 1;
   heads = [{ device, version: 1 }];
@@ -126,7 +131,7 @@ it('waits for the bus before it reads a version that the store has: later change
 it('reads a version that the bus has lost', async () => {
   await start(true);
   const { told } = follow();
-  await sleep(30);
+  await isFollowing();
   head.version = 1;
   heads = [{ device, version: 1 }];
   await vi.waitFor(() => expect(told.map(({ version }) => version)).toEqual([1]), 5_000);
@@ -142,8 +147,7 @@ it('asks nothing of the store for a device that is known to know everything', as
   await start(true);
   follow().following.leave();
   const first = follow();
-  await vi.waitFor(() => expect(asked).toBeGreaterThan(0), 5_000);
-  await sleep(30);
+  await isFollowing();
   first.following.leave();
   const before = asked;
   follow();
