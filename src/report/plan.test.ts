@@ -165,10 +165,11 @@ const groupings: [DateGrouping, GroupBy | null][] = [
 ];
 
 /**
- * The same draw each time, every aggregation of one key, and a pivot for each third grouping. REPORT_RUNS=8 makes that
- * many new draws for each grouping, of both keys, all with a pivot (`test/long/report-plans.test.ts`).
+ * The same draw each time, for each third grouping, every aggregation of one key. REPORT_RUNS=8 makes that many new
+ * draws for each grouping, of both keys (`test/long/report-plans.test.ts`).
  */
 const runs = process.env['REPORT_RUNS'];
+const tried = groupings.filter((_, index) => runs !== undefined || index % 3 === 0);
 const draws = runs === undefined ? { numRuns: 1, seed: 42 } : { numRuns: Number(runs), endOnFailure: true };
 
 type PointValue = { source: 'TELEMETRY' | 'LATENESS'; key: string; aggregation: NonNullable<Field['aggregation']> };
@@ -181,11 +182,10 @@ function valuesOf(index: number): PointValue[] {
   return runs === undefined ? all.filter(({ key }) => key === keys[index % keys.length]) : all;
 }
 
-test.each(groupings.map(([dateGrouping, groupBy], index) => ({ dateGrouping, groupBy, index })))(
+test.each(tried.map(([dateGrouping, groupBy], index) => ({ dateGrouping, groupBy, index })))(
   'every aggregation by $dateGrouping $groupBy',
   async ({ dateGrouping, groupBy, index }) => {
     const values = valuesOf(index);
-    const hasPivot = runs !== undefined || index % 3 === 0;
     const date: Field = { label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' };
     await fc.assert(
       fc.asyncProperty(data, async ({ zone, around, points, startsBefore, excluded }) => {
@@ -207,7 +207,6 @@ test.each(groupings.map(([dateGrouping, groupBy], index) => ({ dateGrouping, gro
         });
         expectTable(flat, 2, expected, (label) => ` ${label.slice(1)}`);
 
-        if (!hasPivot) return;
         const pivotFields: Field[] = [date, { ...site, role: 'COLUMN' }, ...fields];
         const pivot = await run({ ...view, fields: pivotFields }, { ...stored, ...range });
         const pivoted = referenceReport(stored.points, { ...of, row: (p) => [dateOf(p)], column: siteOf });
@@ -232,7 +231,9 @@ function timesOf(random: Random, from: number, to: number): number[] {
   return random.next() < 0.15 ? times.map(() => random.below(to - from) + from) : times;
 }
 
-test.each([...groupings.filter((_, index) => index % 3 === 1), undefined])('completeness by %o', async (grouping) => {
+const completed = groupings.filter((_, index) => index % (runs === undefined ? 12 : 3) === 1);
+
+test.each([...completed, undefined])('completeness by %o', async (grouping) => {
   const draw = fc.record({ zone: fc.constantFrom(...Object.keys(zones)), seed: fc.integer({ min: 0 }) });
   await fc.assert(
     fc.asyncProperty(draw, async ({ zone, seed }) => {
