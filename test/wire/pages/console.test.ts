@@ -115,14 +115,19 @@ async function callAsUser(): Promise<{ email: string; by: string }> {
   return { email: (await response.json()).email, by: response.request().headers()['x-authorization'] ?? '' };
 }
 
-/** Later loads get the operations of one tag alone: the whole document takes the browser seconds, each time. */
-async function shortenDocument(tag: string): Promise<void> {
+/**
+ * Later loads get the operations of one tag alone: the whole document takes the browser seconds, at each load and at
+ * each opened operation. Returns all tags.
+ */
+async function shortenDocument(tag: string): Promise<string[]> {
   const path = '/v3/api-docs/thingsboard';
   type Paths = Record<string, Record<string, { tags?: string[] }>>;
   const document = (await (await fetch(`${sharedEngine().http}${path}`)).json()) as { paths: Paths };
   const isOfTag = ([, item]: [string, Paths[string]]) => Object.values(item).some(({ tags }) => tags?.includes(tag));
   const paths = Object.fromEntries(Object.entries(document.paths).filter(isOfTag));
   await context.route(`**${path}`, (route) => route.fulfill({ json: { ...document, paths } }));
+  const operations = Object.values(document.paths).flatMap((item) => Object.values(item));
+  return [...new Set(operations.flatMap(({ tags = [] }) => tags))];
 }
 
 /** Fills in one of the forms of "Authorize". */
@@ -147,6 +152,11 @@ test(
     await page.getByRole('link', { name: 'API documentation' }).click();
     await page.getByText(`Calls go out as ${admin.email}, signed in at the console.`).waitFor();
     expect(new URL(page.url()).pathname).toBe('/swagger-ui/index.html');
+    await page.locator('#operations-tag-login-endpoint').waitFor({ timeout: 60_000 });
+    const shown = await page.locator('[id^="operations-tag-"]').evaluateAll((tags) => tags.map(({ id }) => id));
+    const tags = await shortenDocument('login-endpoint');
+    expect(shown.sort()).toEqual(tags.map((tag) => `operations-tag-${tag}`).sort());
+    await page.reload();
     await page.locator('#operations-tag-login-endpoint').click();
     await page.locator(userOperation).getByText('/api/auth/user').click();
     expect(await callAsUser()).toEqual({ email: admin.email, by: `Bearer ${await stored('jwt_token')}` });
@@ -167,7 +177,6 @@ test(
       });
     await giveKey();
     expect(await callAsUser()).toEqual({ email: admin.email, by: `ApiKey ${key}` });
-    await shortenDocument('login-endpoint');
     await page.reload();
     await page.getByText('No user is signed in').waitFor();
     await giveKey();
