@@ -50,9 +50,9 @@ export function sorted(source: string, { column, groups }: Sort, link: PageLink,
     limit ${link.pageSize} offset ${link.page * link.pageSize}`;
 }
 
-/** Reads a list of `total` devices in the order of an index, from the nearer end. */
-export function ordered(sort: Sort, where: string[], total: number, link: PageLink): Keys {
-  const select = sliceOf('device d', sort, where, sliceAt(link, total));
+/** Reads a part of a list in the order of an index. */
+export function ordered(sort: Sort, where: string[], slice: Slice): Keys {
+  const select = sliceOf('device d', sort, where, slice);
   return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
 }
 

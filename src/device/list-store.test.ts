@@ -8,7 +8,7 @@ import { hasSearchIndex } from '../postgres/server-facts.ts';
 import type { DeviceInfo } from './device.ts';
 import type { DeviceFilter } from './list-filter-store.ts';
 import { countDevices, listDevices } from './list-store.ts';
-import { infoColumns, infoJoins } from './store.ts';
+import { infoColumns, infoJoins, listDeviceTypes } from './store.ts';
 
 let server: TestPostgres;
 const tenants = [createUuid(1), createUuid(2)];
@@ -281,6 +281,23 @@ test('totals are exact after changes at once, and changes are added up', async (
   expect(groups.length).toBeGreaterThan(4);
   const [added] = await postgres.query<{ count: number }>('select count(*) as count from device_group_count');
   expect(added!.count).toBeGreaterThan(0);
+});
+
+test('the types in use are those of a plain look at the devices', async () => {
+  const { postgres } = server;
+  const [tenantId] = tenants;
+  await postgres.query('delete from device where tenant_id = $1 and device_profile_id = $2', [
+    tenantId,
+    profiles[0]!.id,
+  ]);
+  for (const customerId of [null, ...customers.map(({ id }) => id)]) {
+    const plain = await postgres.query<{ name: string }>(
+      `select distinct p.name from device d join device_profile p on p.id = d.device_profile_id
+        where d.tenant_id = $1 and ($2::uuid is null or d.customer_id = $2) order by 1`,
+      [tenantId, customerId],
+    );
+    expect(await listDeviceTypes(postgres, tenantId!, customerId)).toEqual(plain.map(({ name }) => name));
+  }
 });
 
 test('the bits of active devices are those of their rows after changes at once', async () => {

@@ -41,7 +41,7 @@ import {
 } from './list-order-store.ts';
 import { documents, infoColumns, infoJoins } from './store.ts';
 
-/** A list of so many devices is sorted as a whole, whatever the order; a page after so many is read by an index. */
+/** A list of so many devices is sorted as a whole, whatever the order. */
 const usualSortedMax = 20_000;
 
 /** A request for a page. */
@@ -116,9 +116,8 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Device
     const few = await readFew(queries, reading);
     if (few) return few;
   }
-  if (!sort.groups)
-    return pageOf(await readRows(queries, ordered(sort, where, count, link), values, reading), count, link);
-  if (sort.groups === 'activity') return await listByActivity(queries, reading, count);
+  if (!sort.groups) return pageOf(await readOrdered(queries, reading, count), count, link);
+  if (sort.groups === 'activity') return await listByActivity(queries, reading);
   const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
   return pageOf(await readRows(queries, keys, values, reading), count, link);
 }
@@ -134,14 +133,13 @@ async function listActive(queries: Queries, reading: Reading): Promise<Page<Devi
   return pageOf(await readOrdered(queries, reading, total), total, link);
 }
 
-/** Lists devices in the order of `active`; `count`: how many devices the list has, undefined = not known. */
-async function listByActivity(queries: Queries, reading: Reading, count?: number): Promise<Page<DeviceInfo>> {
+/** Lists devices in the order of `active`. */
+async function listByActivity(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
   const { scope, link } = reading;
   const { where, values } = conditionsOf(scope);
-  const { active, inactive } =
-    count !== undefined && isWholeTenant(scope)
-      ? await countByActivity(queries, scope.tenantId)
-      : await countEach(queries, { where, values });
+  const isWhole = scope.text === '' && isWholeTenant(scope);
+  const counts = isWhole ? countByActivity(queries, scope.tenantId) : countEach(queries, { where, values });
+  const { active, inactive } = await counts;
   const keys = orderedByActivity(where, active, inactive, link);
   return pageOf(await readRows(queries, keys, values, reading), active + inactive, link);
 }
@@ -191,18 +189,21 @@ async function listCounted(queries: Queries, reading: Reading): Promise<Page<Dev
   return pageOf(await readRows(queries, keys, values, reading), total, link);
 }
 
-/** Reads the page of a list of `total` devices in the order of an index, or without it when they are far along it. */
+/**
+ * Reads the page of a list of `total` devices in the order of an index when its devices are near one end of the index;
+ * else all devices of the list are sorted.
+ */
 async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<DeviceInfo[]> {
   const { scope, sort, link, sortedMax } = reading;
   const { where, values } = conditionsOf(scope);
   const slice = sliceAt(link, total);
   if (slice.take === 0) return [];
   // The index in the order of ids has all columns of the conditions; the others lead to a row of the table per device.
-  if (sort === byId || slice.skip > sortedMax) {
-    return await readRows(queries, ordered(sort, where, total, link), values, reading);
+  if (sort === byId) return await readRows(queries, ordered(sort, where, slice), values, reading);
+  if (slice.skip <= sortedMax) {
+    const near = await readRows(queries, orderedAmongFirst(sort, where, slice, 3 * sortedMax), values, reading);
+    if (near.length === slice.take) return near;
   }
-  const near = await readRows(queries, orderedAmongFirst(sort, where, slice, 3 * sortedMax), values, reading);
-  if (near.length === slice.take) return near;
   return await readRows(queries, orderedByLook(sort, where, slice), values, reading);
 }
 

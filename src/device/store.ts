@@ -172,12 +172,13 @@ export async function listDeviceTypes(
   tenantId: string,
   customerId: string | null,
 ): Promise<string[]> {
+  const ofCustomer = customerId === null ? '' : 'and customer_id = $2';
   const rows = await queries.query<{ name: string }>(
-    `select name from device_profile p
+    `select name from device_profile
       where tenant_id = $1
-        and exists (select 1 from device d where d.device_profile_id = p.id and ($2::uuid is null or d.customer_id = $2))
+        and id in (select device_profile_id from device_group where tenant_id = $1 ${ofCustomer})
       order by name`,
-    [tenantId, customerId],
+    customerId === null ? [tenantId] : [tenantId, customerId],
   );
   return rows.map(({ name }) => name);
 }

@@ -227,8 +227,11 @@ export async function countProfileDevices(
   profileId: string,
   type: PackageType,
 ): Promise<number> {
+  // Few devices have a package of their own, and an index has these.
   const [row] = await queries.query<{ count: number }>(
-    `select count(*) from device where tenant_id = $1 and device_profile_id = $2 and ${slot[type]} is null`,
+    `select (select coalesce(sum(count), 0)::bigint from device_group where tenant_id = $1 and device_profile_id = $2)
+          - (select count(*) from device
+              where tenant_id = $1 and device_profile_id = $2 and ${slot[type]} is not null) as count`,
     [tenantId, profileId],
   );
   return row!.count;
