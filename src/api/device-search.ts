@@ -59,6 +59,7 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
       pattern: '/api/devices',
       summary: 'Devices of some types that relations lead to, from a root or to it',
       roles: tenantUsers,
+      reads: true,
       body: searchBody,
       answer: Type.Array(deviceShape),
       async handle({ principal, body }) {

@@ -11,7 +11,7 @@ import type { DeviceRow } from '../device/cached-device.ts';
 import type { Queries } from '../postgres/client.ts';
 import { readExactJson } from '../rest/body.ts';
 import { pageLink, pageQuery } from '../rest/parameters.ts';
-import { empty, json, jsonText, type Route, route } from '../rest/route.ts';
+import { type Call, empty, json, jsonText, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds, nullable, pageShape } from '../rest/shapes.ts';
 import type { PersistentRpcs } from '../rpc/persistent.ts';
 import { expirationOf, type RpcOutcome, type RpcTimeouts } from '../rpc/rpc.ts';
@@ -110,8 +110,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
         },
         plainTextErrors: true,
         bodyBytesMax: limits.rpcBodyBytesMax,
-        handle: async ({ request, principal, params }) =>
-          await command(deps, request, principal, params.deviceId, oneway, failures),
+        handle: async (call) => await command(deps, call, call.params.deviceId, oneway, failures),
       }),
     ),
   );
@@ -162,8 +161,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
 
 async function command(
   { postgres, rpc, persistentRpcs, rpcTimeouts, clock }: RpcRoutesDeps,
-  request: HttpRequest,
-  principal: Principal,
+  { request, principal, inTurn }: Call,
   deviceId: string,
   oneway: boolean,
   failures: Failures,
@@ -171,7 +169,7 @@ async function command(
   const body = commandOf(request);
   let device: DeviceRow | undefined;
   const refused = await plainText(async () => {
-    device = await usableDevice(postgres, principal, deviceId);
+    device = await inTurn(() => usableDevice(postgres, principal, deviceId));
     return empty;
   });
   if (!device) return refused;
@@ -181,7 +179,8 @@ async function command(
   const call = { device: number, tenantId, customerId, method, params, oneway, expirationTime };
   if (body.persistent) {
     const { retries, additionalInfo } = body;
-    return json({ rpcId: await persistentRpcs.create({ ...call, deviceId, retries, additionalInfo }) });
+    const rpcId = await inTurn(() => persistentRpcs.create({ ...call, deviceId, retries, additionalInfo }));
+    return json({ rpcId });
   }
   return outcomeAnswer(await rpc.call(call, request.aborted), failures);
 }

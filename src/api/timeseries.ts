@@ -142,7 +142,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
   }
 
   async function remove(
-    principal: Principal,
+    { principal, inTurn }: Call,
     target: Target,
     query: Type.Static<typeof deleteQuery>,
   ): Promise<HttpResponse> {
@@ -157,7 +157,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
         const message = "When deleteAllDataForKeys is false, start and end timestamp values shouldn't be empty";
         throw badRequest('range', message);
       }
-      const device = await seriesNumber(postgres, principal, target, 'write');
+      const device = await inTurn(() => seriesNumber(postgres, principal, target, 'write'));
       const latest = !deleteLatest ? 'keep' : rewriteLatestIfDeleted ? 'rewrite' : 'delete';
       if (startTs >= endTs || device === 0) return empty;
       const outcome = await deleteSeries({ device, keys, startTs, endTs, latest }, principal.tenantId ?? '');
@@ -239,7 +239,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       // The delete is kept, and not carried out everywhere yet.
       otherAnswers: { 202: 'empty' },
       plainTextErrors: true,
-      handle: ({ principal, params, query }) => remove(principal, params, query),
+      handle: (call) => remove(call, call.params, call.query),
     }),
   ];
 }

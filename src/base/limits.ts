@@ -306,6 +306,10 @@ export const limits = {
   longAnswersTenantBytesMax: 128 * 1024 * 1024,
   /** Share of one customer in these bytes. */
   longAnswersCustomerBytesMax: 64 * 1024 * 1024,
+  /** Bytes above which an answer to a read holds room until its reader has taken it. */
+  unsentAnswerBytesMin: 64 * 1024,
+  /** Bytes of such answers of a worker, except those that `longAnswersBytesMax` counts. */
+  unsentAnswersBytesMax: 256 * 1024 * 1024,
   /** Bytes of values that one read of attributes returns. */
   attributesReadBytesMax: 8 * 1024 * 1024,
   /** Keys of one question for gaps. */

@@ -9,6 +9,7 @@ import type { AttributeUpdates } from '../attributes/followers.ts';
 import { foundJson, keysOfText, readWanted, type WantedAttributes, wantedScopes } from '../attributes/request.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { devicePlaceOwners } from '../base/places.ts';
 import { booleanOf } from '../base/schema.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
@@ -92,7 +93,8 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
     const { params, query } = request;
     const { alwaysClient, ...wanted } = wantedOfQuery(query);
     const device = await deviceAuth.admit(params[0]!, request);
-    return { ...json, body: foundJson(await readWanted(attributes, device, wanted), alwaysClient) };
+    const body = foundJson(await readWanted(attributes, device, wanted), alwaysClient);
+    return { ...json, body, owners: devicePlaceOwners(device) };
   };
   server.route('GET', '/api/v1/:token/attributes', deviceAuth.recorded(read));
 }

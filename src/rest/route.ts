@@ -6,6 +6,8 @@
 import type { Session } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { Account } from '../auth/user.ts';
+import { networkOf } from '../base/network.ts';
+import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
@@ -42,6 +44,8 @@ export interface PublicCall<Path = object, Query = object, Body = unknown> {
 export interface Call<Path = object, Query = object, Body = unknown> extends PublicCall<Path, Query, Body> {
   principal: Principal;
   account: Account;
+  /** For a route that waits: runs its statements when it is the caller's turn. */
+  inTurn<T>(work: () => Promise<T>): Promise<T>;
 }
 
 /** The description of a route in its row of the table. */
@@ -75,8 +79,13 @@ export interface RouteDescription {
   otherAnswers?: Record<number, AnswerShape>;
   /** True for the paths of telemetry and commands, whose own errors are plain text. */
   plainTextErrors?: boolean;
-  /** True: the calls wait for a device or ClickHouse and have caps of their own, so these calls take no turns. */
+  /**
+   * True: the calls wait for a device or ClickHouse and have caps of their own, so only their statements take turns
+   * (`Call.inTurn`).
+   */
   waits?: boolean;
+  /** True: the route changes nothing, as every GET. */
+  reads?: true;
   /** True: the API document leaves the route out. */
   hidden?: boolean;
   /** Default: that of the door. A handler of larger bodies must not read one in a single turn of the loop. */
@@ -123,8 +132,13 @@ export function route<
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       callers.admit(principal);
-      const call = { ...read(request), principal, account };
-      return await (input.waits ? handle(call, deps) : callers.inTurn(principal, () => handle(call, deps)));
+      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work);
+      const answer = await (input.waits
+        ? handle({ ...read(request), principal, account, inTurn }, deps)
+        : // A call that waits for its turn holds only bytes: the values in them may take many times as much memory.
+          inTurn(async () => await handle({ ...read(request), principal, account, inTurn: (work) => work() }, deps)));
+      const { tenantId, customerId } = principal;
+      return isRead(description) ? { ...answer, owners: placeOwners(tenantId, customerId) } : answer;
     },
     async admit(request, callers) {
       const { principal } = await callers.session(request, description);
@@ -149,7 +163,20 @@ export function publicRoute<
 ): Route<Deps> {
   const { handle, ...description } = input;
   const read = callReader(input);
-  return { ...description, roles: 'public', run: async (request, _, deps) => await handle(read(request), deps) };
+  return {
+    ...description,
+    roles: 'public',
+    async run(request, _, deps) {
+      const answer = await handle(read(request), deps);
+      if (!isRead(description)) return answer;
+      return { ...answer, owners: [{ name: `address ${networkOf(request.remoteAddress)}`, timesFree: 3 }] };
+    },
+  };
+}
+
+/** A long answer of a call that changed something is sent in any case. */
+function isRead({ method, reads }: Pick<RouteDescription, 'method' | 'reads'>): boolean {
+  return method === 'GET' || reads === true;
 }
 
 function callReader<Pattern extends string, Query extends Type.ObjectSchema, Body extends Type.Schema>(

@@ -9,6 +9,7 @@ import { gzip } from 'node:zlib';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Answer } from './exchange.ts';
+import { inSlices } from './slices.ts';
 
 const compress = promisify(gzip);
 
@@ -54,6 +55,7 @@ export class Assets {
     if (isKnown(request.header('if-none-match'), etag)) return { status: 304, headers };
     if (compressed) headers['Content-Encoding'] = 'gzip';
     const contentType = contentTypes[name.slice(name.lastIndexOf('.') + 1)]!;
+    // A slow reader holds one slice, and no copy of the file.
     return { status: 200, contentType, headers, body: body.length > limits.assetSliceBytes ? inSlices(body) : body };
   }
 
@@ -75,11 +77,6 @@ async function load(source: AssetSource, compressed: boolean): Promise<Kept> {
   const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22);
   // Compresses on the thread pool: a large file must not block the event loop.
   return compressed ? { body: await compress(plain), etag: `"${hash}-gzip"` } : { body: plain, etag: `"${hash}"` };
-}
-
-/** Sends slices, so that a slow reader holds one slice and no copy of the file. */
-function inSlices(body: Buffer) {
-  return { bytes: body.length, slice: async (at: number) => body.subarray(at, at + limits.assetSliceBytes) };
 }
 
 function takesGzip(acceptEncoding: string): boolean {

@@ -2,12 +2,14 @@
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
-import { Exchange } from './exchange.ts';
+import { Exchange, unsentBytes } from './exchange.ts';
 import { streams } from './slices.ts';
 
 /** A response whose reader takes everything, or disconnects on request. */
 class Response {
   readonly statuses: string[] = [];
+  /** The bytes that were written in one call. */
+  ended = 0;
   #aborted: () => void = () => {};
   #offset = 0;
 
@@ -22,7 +24,9 @@ class Response {
   }
   writeHeader() {}
   onWritable() {}
-  end() {}
+  end(body: string | Buffer) {
+    this.ended = body.length;
+  }
   endWithoutBody() {}
   getRemoteAddressAsText() {
     return new TextEncoder().encode('127.0.0.1').buffer;
@@ -101,4 +105,30 @@ test('an owner whose readers are slow leaves a place to the others', async () =>
     streams.release(owners, limits.streamsMax - 1);
   }
   expect(streams.held).toBe(0);
+});
+
+test('a long answer to a read holds room until it is sent; without room it is refused, and others find theirs', async () => {
+  const owners = [{ name: 'slow', timesFree: 9 }];
+  const body = 'x'.repeat(limits.unsentAnswerBytesMin + 1);
+  const sent = exchangeOf();
+  sent.exchange.answer({ status: 200, body, owners });
+  expect(unsentBytes.held).toBe(body.length);
+  expect(await sent.exchange.sent).toBe('sent');
+  expect(unsentBytes.held).toBe(0);
+  const held = 0.9 * limits.unsentAnswersBytesMax;
+  unsentBytes.take(owners, held);
+  try {
+    const refused = exchangeOf();
+    refused.exchange.answer({ status: 200, body, owners });
+    expect(refused.response.statuses).toEqual(['503 Service Unavailable']);
+    const other = exchangeOf();
+    other.exchange.answer({ status: 200, body: Buffer.from(body), owners: [{ name: 'other', timesFree: 9 }] });
+    expect(await other.exchange.sent).toBe('sent');
+    // A change that was made is answered in any case.
+    const changed = exchangeOf();
+    changed.exchange.answer({ status: 200, body });
+    expect([changed.response.statuses, changed.response.ended]).toEqual([['200 OK'], body.length]);
+  } finally {
+    unsentBytes.release(owners, held);
+  }
 });

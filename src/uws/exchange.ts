@@ -6,15 +6,21 @@
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { systemClock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
-import type { PlaceOwner } from '../base/places.ts';
-import { type SlicedBody, type SliceOutcome, SliceSender, streams } from './slices.ts';
+import { type PlaceOwner, Places } from '../base/places.ts';
+import { inSlices, type SlicedBody, type SliceOutcome, SliceSender, streams } from './slices.ts';
 
 export interface Answer {
   status: number;
   contentType?: string;
   headers?: Record<string, string>;
   body?: string | Buffer | SlicedBody;
+  /**
+   * The owners of an answer that changed nothing: a long body then holds room until its reader has taken it, and is
+   * refused where there is none. A body in slices names its own.
+   */
+  owners?: readonly PlaceOwner[];
 }
 
 const statusText: Record<number, string> = {
@@ -120,6 +126,10 @@ export class Exchange {
       this.#stream(answer, body);
       return;
     }
+    if (!isSliced && answer.owners && body.length > limits.unsentAnswerBytesMin && !this.done && !this.#headOnly) {
+      this.#sendLong(answer, typeof body === 'string' ? Buffer.from(body) : body, answer.owners);
+      return;
+    }
     if (isSliced) body.release?.();
     if (this.done) return;
     this.answered = true;
@@ -177,21 +187,32 @@ export class Exchange {
     const owners = body.owners ?? [{ name: `address ${networkOf(this.remoteAddress())}`, timesFree: 3 }];
     const outcome = streams.take(owners);
     if (outcome === 'taken') {
-      this.#answerInSlices(answer, body, owners);
+      this.#answerInSlices(answer, body, () => streams.release(owners));
       return;
     }
     body.release?.();
     this.refuse(outcome === 'full' ? streamsFull : streamsShare);
   }
 
-  #answerInSlices(answer: Answer, body: SlicedBody, owners: readonly PlaceOwner[]): void {
+  /** The library would copy what the reader does not take, without a cap. */
+  #sendLong(answer: Answer, body: Buffer, owners: readonly PlaceOwner[]): void {
+    const { length } = body;
+    if (unsentBytes.take(owners, length) === 'taken') {
+      this.#answerInSlices(answer, inSlices(body), () => unsentBytes.release(owners, length));
+    } else {
+      this.refuse(unsentFull);
+    }
+  }
+
+  /** `release` is called when the answer has ended. */
+  #answerInSlices(answer: Answer, body: SlicedBody, release: () => void): void {
     this.answered = true;
     const sender = new SliceSender(this.#res, body);
     this.#sender = sender;
     this.sent = sender
       .run(() => this.#writeHead(answer))
       .finally(() => {
-        streams.release(owners);
+        release();
         body.release?.();
         this.onDone?.();
       });
@@ -212,6 +233,9 @@ export class Exchange {
   }
 }
 
+/** Bytes of long answers with owners that their readers have not taken. */
+export const unsentBytes = new Places(limits.unsentAnswersBytesMax);
+const unsentFull = unavailable('answers_unsent', 'Too many large answers are being made or sent; try again.');
 const streamsFull = unavailable('streams', 'Too many large answers are being sent; try again.');
 const streamsShare = new Fault(
   'streams_share',

@@ -18,6 +18,11 @@ export interface SlicedBody {
   release?(): void;
 }
 
+/** Sends a body that is in memory. */
+export function inSlices(body: Buffer): SlicedBody {
+  return { bytes: body.length, slice: async (at) => body.subarray(at, at + limits.assetSliceBytes) };
+}
+
 /** Answers in slices that this process is sending. */
 export const streams = new Places(limits.streamsMax);
 
