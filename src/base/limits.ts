@@ -196,6 +196,8 @@ export const limits = {
   mqttUnreadBytesPause: 64 * 1024,
   /** Above this number of bytes that a client has not taken, its connection is closed. */
   mqttUnreadBytesMax: 1024 * 1024,
+  /** Bytes that all clients of a worker have not taken, of those clients that are not read for it. */
+  mqttUnreadBytesOfAllMax: 256 * 1024 * 1024,
   /** Time after which the connection of a client that takes nothing is closed. */
   mqttStallMsMax: 30_000,
   /** Unacknowledged messages to one client. */

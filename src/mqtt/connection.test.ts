@@ -385,6 +385,24 @@ describe('flow control', () => {
     expect(names(await sent())).toEqual(['publish 1']);
   });
 
+  test('a client that leaves large messages unread is closed when its share of the room for them is used up', async () => {
+    const size = 20 * 1024 * 1024;
+    const payload = Buffer.alloc(size);
+    for (let n = 0; n < 2; n += 1) {
+      const { sent, session, transport, endedBy } = bench();
+      await sent();
+      session().push(topic, payload, 0);
+      transport.bufferedBytes = size;
+      await new Promise((resolve) => setImmediate(resolve));
+      // The room of the first client is free again.
+      expect([endedBy(), transport.paused]).toEqual(['', true]);
+      session().push(topic, payload, 0);
+      transport.bufferedBytes = 2 * size;
+      await new Promise((resolve) => setImmediate(resolve));
+      expect([endedBy(), transport.end_]).toEqual(['slow_reader', 'destroyed']);
+    }
+  });
+
   test('a client that does not read is not read either, then closed', async () => {
     const { send, sent, publishes, transport, endedBy, move } = bench();
     await sent();

@@ -7,6 +7,8 @@
 import { randomUUID } from 'node:crypto';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { networkOf } from '../base/network.ts';
+import { devicePlaceOwners, type PlaceOwner } from '../base/places.ts';
 import { began, ended, type Work } from '../base/running-work.ts';
 import type { Place } from '../diagnostics/troubles.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
@@ -25,7 +27,7 @@ import { checkDisconnect, disconnectBytes } from './packets/disconnect.ts';
 import { type Gated, hold, ReadGate } from './read-gate.ts';
 import { type Confirm, type FileOutcome, type ProtocolLevel, Session, type SessionLink } from './session.ts';
 import type { SignedIn, SignInOwner, SignInRefused } from './sign-in.ts';
-import { SlowReader } from './slow-reader.ts';
+import { type Debtor, SlowReader } from './slow-reader.ts';
 import { stopAllStreams, takeSubscribe, takeUnsubscribe } from './streams.ts';
 import type { QoS } from './subscriptions.ts';
 import type { Transport, TransportEvents } from './transport.ts';
@@ -40,7 +42,9 @@ const provision = 'provision';
 const connectByte = 0x10;
 const pingresp = Buffer.from([0xd0, 0]);
 
-export class Connection implements TransportEvents, SessionLink, SignInOwner, Flushable, Gated, Sender, Recipient {
+export class Connection
+  implements TransportEvents, SessionLink, SignInOwner, Flushable, Gated, Sender, Recipient, Debtor
+{
   readonly #deps: ConnectionDeps;
   readonly #transport: Transport;
   readonly #certificate: ClientCertificate | undefined;
@@ -78,7 +82,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#caps = deps.settings;
     this.#outbox = new Outbox(transport, this);
     this.#gate = new ReadGate(deps, this, transport, deps.settings.inflightMax);
-    this.#reader = new SlowReader(transport);
+    this.#reader = new SlowReader(transport, this);
     this.#receivedAt = deps.clock.monotonic();
   }
 
@@ -275,6 +279,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#large?.close();
     this.#outbox.drop();
     this.#outgoing?.drop();
+    this.#reader.release();
     this.#deps.counters.disconnected(reason);
     const session = this.#session;
     if (session !== undefined) {
@@ -530,6 +535,11 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   flushSoon(): void {
     this.#deps.flusher.add(this);
+  }
+
+  unreadOwners(): readonly PlaceOwner[] {
+    const device = this.#signedIn?.device;
+    return device ? devicePlaceOwners(device) : [{ name: `address ${networkOf(this.remoteAddress)}`, timesFree: 3 }];
   }
 
   #flushOut(): void {

@@ -39,7 +39,7 @@ const rising: readonly (readonly Limit[])[] = [
   ['frameRowsMax', 'gatheredRowsMax'],
   // A client is paused before it is closed, and the socket library keeps the bytes that may wait until then.
   ['mqttWriteBytes', 'mqttUnreadBytesPause', 'otaMessageBytesMax', 'mqttUnreadBytesMax', 'webSocketWaitingBytesMax'],
-  ['mqttUnreadBytesPause', 'mqttFileUnreadBytesMax', 'mqttUnreadBytesMax'],
+  ['mqttUnreadBytesPause', 'mqttFileUnreadBytesMax', 'mqttUnreadBytesMax', 'mqttUnreadBytesOfAllMax'],
   ['webSocketMessageBytesMax', 'webSocketKeptBytesMax'],
   ['mqttFirstPacketBytesMax', 'mqttProvisioningPacketBytesMax'],
   ['mqttPushesInflightMax', 'mqttPushesWaitingMax'],
