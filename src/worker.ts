@@ -27,7 +27,7 @@ import { Proxies } from './auth/transport.ts';
 import { WrongCredentials } from './auth/wrong-credentials.ts';
 import { WrongTries } from './auth/wrong-tries.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
-import { Bug, messageOf, StartError, unavailable } from './base/errors.ts';
+import { Bug, Fault, messageOf, StartError, unavailable } from './base/errors.ts';
 import { filesForConnections } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
@@ -632,7 +632,12 @@ async function openUsers({ config, begin, log, started, proxies }: Base, { postg
     waitingMax: limits.restCallsWaitingMax,
     refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
   });
-  const auth = new Auth({ ...signIn, apiKeys, proxies, requireHttpsForApiKeys, requestLimits, calls });
+  const lookUps = new Turns({
+    atOnceMax: limits.signInReadsAtOnceMax,
+    waitingMax: limits.signInReadsWaitingMax,
+    refusal: () => new Fault('sign_in_queue', 'Too many sign-ins at once; try again.', 1),
+  });
+  const auth = new Auth({ ...signIn, apiKeys, proxies, requireHttpsForApiKeys, requestLimits, calls, lookUps });
   return { auth, apiKeys };
 }
 

@@ -25,17 +25,21 @@ export interface KeyOwner {
   account: Account;
 }
 
-/** Finds a key and its owner by the hash of the value, in one round trip. */
-export async function findKeyOwner(queries: Queries, valueSha256: Buffer): Promise<KeyOwner | undefined> {
-  const [row] = await queries.query<Account & Omit<KeyOwner, 'account'>>(
-    `select ${accountColumns('u')}, k.id as "keyId", k.enabled as "keyEnabled", k.expiration_time as "expirationTime"
-       from api_key k join user_account u on u.id = k.user_id where k.value_sha256 = $1`,
-    [valueSha256],
+/** Finds keys and their owners by the hashes of the values, by the places of the hashes. */
+export async function findKeyOwners(queries: Queries, valuesSha256: Buffer[]): Promise<Map<number, KeyOwner>> {
+  const rows = await queries.query<Account & Omit<KeyOwner, 'account'> & { place: number }>(
+    `select ${accountColumns('u')}, v.place,
+            k.id as "keyId", k.enabled as "keyEnabled", k.expiration_time as "expirationTime"
+       from unnest($1::bytea[]) with ordinality as v (sha256, place)
+       join api_key k on k.value_sha256 = v.sha256 join user_account u on u.id = k.user_id`,
+    [valuesSha256],
     { prepared: true },
   );
-  if (!row) return undefined;
-  const { keyId, keyEnabled, expirationTime, ...account } = row;
-  return { keyId, keyEnabled, expirationTime, account };
+  return new Map(
+    rows.map(({ place, keyId, keyEnabled, expirationTime, ...account }) => {
+      return [place - 1, { keyId, keyEnabled, expirationTime, account }];
+    }),
+  );
 }
 
 /** `madeBy`: the keys that made this one, the oldest first. */

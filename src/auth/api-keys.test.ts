@@ -32,7 +32,7 @@ const bus = {
 } as unknown as Bus;
 
 beforeEach(async () => {
-  [now, asked, rows, fails] = [1_000, 0, [{ keyEnabled: true, expirationTime: 0, email: 'a@b.c' }], false];
+  [now, asked, rows, fails] = [1_000, 0, [{ place: 1, keyEnabled: true, expirationTime: 0, email: 'a@b.c' }], false];
   keys = new ApiKeys({ postgres: store, bus, clock, log: createLog('error', 'test'), purges: false });
   await keys.start();
 });

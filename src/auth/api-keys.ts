@@ -11,7 +11,8 @@ import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { sha256, valueCharsMax } from './api-key.ts';
-import { findKeyOwner, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
+import { findKeyOwners, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
+import { GatheredReads } from './gathered-reads.ts';
 
 const channel = 'api-keys';
 
@@ -33,12 +34,14 @@ interface Known {
 
 export class ApiKeys {
   readonly #deps: ApiKeysDeps;
+  readonly #owners: GatheredReads<Buffer, KeyOwner>;
   readonly #known = new FifoMap<string, Known>(limits.apiKeyCacheMax);
   #leave: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(deps: ApiKeysDeps) {
     this.#deps = deps;
+    this.#owners = new GatheredReads((hashes) => findKeyOwners(deps.postgres, hashes));
   }
 
   async start(): Promise<void> {
@@ -59,11 +62,10 @@ export class ApiKeys {
     if (value === '' || value.length > valueCharsMax) return undefined;
     const hash = sha256(value);
     const name = hash.toString('base64url');
-    const { postgres, clock } = this.#deps;
-    const now = clock.monotonic();
+    const now = this.#deps.clock.monotonic();
     const known = this.#known.get(name);
     if (known && now - known.askedAt < limits.apiKeyBelievedMs) return await known.owner;
-    const asked: Known = { askedAt: now, owner: findKeyOwner(postgres, hash) };
+    const asked: Known = { askedAt: now, owner: this.#owners.find(name, hash) };
     this.#known.set(name, asked);
     try {
       return await asked.owner;

@@ -6,7 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { subnetOf } from '../base/network.ts';
+import { networkOf, subnetOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
 import type { Config } from '../base/settings/config.ts';
 import type { Turns } from '../base/turns.ts';
@@ -17,6 +17,7 @@ import { deleteKeysOfUser } from './api-key-store.ts';
 import type { ApiKeys } from './api-keys.ts';
 import { chooseCredential } from './credential.ts';
 import type { FailedSignIns } from './failed-sign-ins.ts';
+import { GatheredReads } from './gathered-reads.ts';
 import {
   type AccessClaims,
   BadToken,
@@ -37,9 +38,10 @@ import {
   endSessions,
   findAccount,
   findAccountByEmail,
-  findGuest,
-  findSession,
+  findGuests,
+  findSessions,
   findSignInNetwork,
+  type GuestKey,
   isActivationKnown,
   isResetTokenKnown,
   outdateSession,
@@ -48,7 +50,10 @@ import {
   rememberSignInNetwork,
   renewSession,
   resetPassword,
+  type SessionKey,
   type SessionOf,
+  type StoredGuest,
+  type StoredSession,
 } from './store.ts';
 import type { Caller, Proxies } from './transport.ts';
 import type { Account, User } from './user.ts';
@@ -67,6 +72,8 @@ export interface AuthDeps {
   requestLimits: RequestLimits | undefined;
   /** Calls of the REST API that run at once. Undefined where other caps hold. */
   calls?: Turns;
+  /** Look-ups for callers that have not signed in, by network. Undefined where nothing is bounded. */
+  lookUps?: Turns;
 }
 
 export interface Session {
@@ -76,9 +83,13 @@ export interface Session {
 
 export class Auth {
   readonly #deps: AuthDeps;
+  readonly #sessions: GatheredReads<SessionKey, StoredSession>;
+  readonly #guests: GatheredReads<GuestKey, StoredGuest>;
 
   constructor(deps: AuthDeps) {
     this.#deps = deps;
+    this.#sessions = new GatheredReads((keys) => findSessions(deps.postgres, keys));
+    this.#guests = new GatheredReads((keys) => findGuests(deps.postgres, keys));
   }
 
   async signIn(email: string, password: string, remoteAddress: string): Promise<TokenPair> {
@@ -86,9 +97,11 @@ export class Auth {
     const network = subnetOf(remoteAddress);
     // Refuses without a read of the store, where possible.
     this.#deps.failedSignIns.admit(email, network, true);
-    const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
-    // Runs for an unknown user as well, so that the time of a refusal does not reveal whether the user exists.
-    const before = await findSignInNetwork(postgres, account?.id ?? nullUuid, network);
+    const { account, before } = await this.#lookUp(remoteAddress, async () => {
+      const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
+      // Runs for an unknown user as well, so that the time of a refusal does not reveal whether the user exists.
+      return { account, before: await findSignInNetwork(postgres, account?.id ?? nullUuid, network) };
+    });
     this.#deps.failedSignIns.admit(email, network, before !== undefined);
     if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
     const asker = { network, isKnown: before !== undefined };
@@ -107,6 +120,11 @@ export class Auth {
       await rememberSignInNetwork(postgres, account.id, network, now, limits.signInNetworksMax);
     }
     return await jwt.issue(account);
+  }
+
+  /** Runs a look-up for a caller that has not signed in, now or when it is the turn of the caller's network. */
+  #lookUp<T>(remoteAddress: string, look: () => Promise<T>): Promise<T> {
+    return this.#deps.lookUps?.run(networkOf(remoteAddress), null, look) ?? look();
   }
 
   /** True when the password matches the hash. Wrong ones are counted, for the account and for the caller's network. */
@@ -154,9 +172,10 @@ export class Auth {
       const shown = activateToken.slice(0, 100);
       return badRequest('activate_token', `Unable to find user credentials by activateToken [${shown}]`);
     };
+    if (activateToken.includes('\0')) throw unknown();
     // Runs before the costly hash, because callers without credentials may call this.
-    if (activateToken.includes('\0') || !(await isActivationKnown(postgres, activateToken, clock.now())))
-      throw unknown();
+    const look = () => isActivationKnown(postgres, activateToken, clock.now());
+    if (!(await this.#lookUp(remoteAddress, look))) throw unknown();
     checkPassword(password);
     const hash = await passwords.hash(password, { network: subnetOf(remoteAddress), isKnown: true });
     const account = await activateAccount(postgres, activateToken, hash, clock.now());
@@ -174,7 +193,8 @@ export class Auth {
     const { postgres, passwords, jwt, clock } = this.#deps;
     const unknown = () => badRequest('reset_token', 'Invalid reset token!');
     const hash = sha256(resetToken);
-    if (!(await isResetTokenKnown(postgres, hash, clock.now()))) throw unknown();
+    const look = () => isResetTokenKnown(postgres, hash, clock.now());
+    if (!(await this.#lookUp(remoteAddress, look))) throw unknown();
     checkPassword(password);
     const next = await passwords.hash(password, { network: subnetOf(remoteAddress), isKnown: true });
     const now = clock.now();
@@ -360,7 +380,7 @@ export class Auth {
     const { subject, userId, sessionId, issuedSeconds, isPublic, epoch } = claims;
     if (isPublic) return isUuid(subject) && isUuid(sessionId) ? await this.#guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
-    const session = await findSession(this.#deps.postgres, userId, sessionId);
+    const session = await this.#sessions.find(`${userId} ${sessionId}`, { userId, sessionId });
     if (!session?.enabled || session.sessionOutdated) return undefined;
     if (epoch !== undefined && epoch !== session.sessionEpoch) return undefined;
     // Checks tokens without an epoch, and sessions that a host of an earlier version ended.
@@ -370,7 +390,7 @@ export class Auth {
 
   /** A guest is a customer user without a row, and is valid as long as the customer is public. */
   async #guest(customerId: string, sessionId: string | null): Promise<Account | undefined> {
-    const guest = await findGuest(this.#deps.postgres, customerId, sessionId);
+    const guest = await this.#guests.find(`${customerId} ${sessionId}`, { customerId, sessionId });
     if (!guest || guest.sessionOutdated) return undefined;
     const { tenantId, createdTime } = guest;
     const names = { email: customerId, firstName: 'Public', lastName: 'Public', phone: null };

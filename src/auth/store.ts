@@ -3,6 +3,7 @@
 import { limits } from '../base/limits.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { byPlace } from './gathered-reads.ts';
 import type { Authority } from './roles.ts';
 import type { Account, Activation, User, UserAccount } from './user.ts';
 
@@ -100,34 +101,49 @@ export async function listUsers(queries: Queries, filter: UserFilter, link: Page
   return await readPage<User>(queries, { ...list, sortColumns, idColumn: 'id' }, link);
 }
 
-/** Returns the account of a session, and whether the session was signed out: one round trip for each request. */
-export async function findSession(
-  queries: Queries,
-  userId: string,
-  sessionId: string,
-): Promise<(Account & { sessionOutdated: boolean }) | undefined> {
-  const [session] = await queries.query<Account & { sessionOutdated: boolean }>(
-    `select ${columns}, exists (select 1 from outdated_session where session_id = $2) as "sessionOutdated"
-       from user_account where id = $1`,
-    [userId, sessionId],
-    { prepared: true },
-  );
-  return session;
+export interface SessionKey {
+  userId: string;
+  sessionId: string;
 }
 
-/** Returns the public customer with which a guest signs in, and whether the session was signed out. */
-export async function findGuest(
-  queries: Queries,
-  customerId: string,
-  sessionId: string | null,
-): Promise<{ tenantId: string; createdTime: number; sessionOutdated: boolean } | undefined> {
-  const [guest] = await queries.query<{ tenantId: string; createdTime: number; sessionOutdated: boolean }>(
-    `select tenant_id as "tenantId", created_time as "createdTime",
-            exists (select 1 from outdated_session where session_id = $2) as "sessionOutdated"
-       from customer where id = $1 and is_public`,
-    [customerId, sessionId],
+export type StoredSession = Account & { sessionOutdated: boolean };
+
+/** Returns the accounts of sessions, and whether each session was signed out, by the places of their keys. */
+export async function findSessions(queries: Queries, keys: SessionKey[]): Promise<Map<number, StoredSession>> {
+  const rows = await queries.query<StoredSession & { place: number }>(
+    `select ${accountColumns('u')}, k.place,
+            exists (select 1 from outdated_session o where o.session_id = k.session_id) as "sessionOutdated"
+       from unnest($1::uuid[], $2::uuid[]) with ordinality as k (user_id, session_id, place)
+       join user_account u on u.id = k.user_id`,
+    [keys.map(({ userId }) => userId), keys.map(({ sessionId }) => sessionId)],
+    { prepared: true },
   );
-  return guest;
+  return byPlace(rows);
+}
+
+export interface GuestKey {
+  customerId: string;
+  /** Null at the sign-in. */
+  sessionId: string | null;
+}
+
+export interface StoredGuest {
+  tenantId: string;
+  createdTime: number;
+  sessionOutdated: boolean;
+}
+
+/** Returns the public customers with which guests sign in, and whether each session was signed out, by place. */
+export async function findGuests(queries: Queries, keys: GuestKey[]): Promise<Map<number, StoredGuest>> {
+  const rows = await queries.query<StoredGuest & { place: number }>(
+    `select c.tenant_id as "tenantId", c.created_time as "createdTime", k.place,
+            exists (select 1 from outdated_session o where o.session_id = k.session_id) as "sessionOutdated"
+       from unnest($1::uuid[], $2::uuid[]) with ordinality as k (customer_id, session_id, place)
+       join customer c on c.id = k.customer_id where c.is_public`,
+    [keys.map(({ customerId }) => customerId), keys.map(({ sessionId }) => sessionId)],
+    { prepared: true },
+  );
+  return byPlace(rows);
 }
 
 export type NewUser = User & { passwordHash: string | null };

@@ -31,6 +31,13 @@ export const limits = {
   restCallsPerConnection: 4,
   /** Calls of the REST API that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
   restCallsWaitingMax: 4_000,
+  /** Callers of the REST API that are identified by one statement, and that wait for it. */
+  callerReadsBatchMax: 1_000,
+  callerReadsQueueMax: 20_000,
+  /** Sign-ins, and passwords that are chosen by a link, that a worker looks up at once. */
+  signInReadsAtOnceMax: 16,
+  /** The same that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
+  signInReadsWaitingMax: 4_000,
   /** Requests of devices for attributes that a worker reads at once. */
   attributeReadsAtOnceMax: 128,
   /** Requests of devices for attributes that wait for their turn. */

@@ -1,0 +1,31 @@
+/** What callers without a sign-in may take of PostgreSQL. */
+import { expect, test } from 'vitest';
+import { Fault } from '../base/errors.ts';
+import { Turns } from '../base/turns.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { Auth, type AuthDeps } from './auth.ts';
+import { FailedSignIns } from './failed-sign-ins.ts';
+
+test('sign-ins of one address run few statements at once, and leave some to other addresses', async () => {
+  let running = 0;
+  const postgres = {
+    query: () => {
+      running += 1;
+      return new Promise(() => {});
+    },
+  } as unknown as Postgres;
+  const clock = { now: () => 0, monotonic: () => 0 };
+  const lookUps = new Turns({ atOnceMax: 8, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
+  const failedSignIns = new FailedSignIns(clock);
+  const auth = new Auth({ postgres, clock, failedSignIns, lookUps } as unknown as AuthDeps);
+  const settled = () => new Promise((resolve) => setImmediate(resolve));
+  for (let n = 0; n < 100; n += 1) {
+    void auth.signIn(`user-${n}@example.com`, 'wrong', '10.0.0.1');
+    void auth.activate(`token-${n}`, 'password', '10.0.0.1');
+  }
+  await settled();
+  expect(running).toBe(7);
+  void auth.resetPassword('token', 'password', '10.0.0.2', false);
+  await settled();
+  expect(running).toBe(8);
+});
