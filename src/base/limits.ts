@@ -547,6 +547,10 @@ export const limits = {
   rpcNumbersQueueMax: 20_000,
   /** Numbers given by one statement. */
   rpcNumbersBatchMax: 1_000,
+  /** Replies to commands that a worker stores at once. */
+  rpcRepliesAtOnceMax: 32,
+  /** Replies that wait for that. */
+  rpcRepliesWaitingMax: 4_000,
   /** Open persistent commands of one device. */
   rpcPersistentPerDeviceMax: 1_000,
   /** Lease of the owner of a persistent command. */

@@ -300,6 +300,7 @@ export const reasons = {
     rest_calls: 'too many calls of the REST API wait',
     rpc_full: 'the worker has the most waiting commands that it may have',
     rpc_numbers_queue: 'too many commands at once',
+    rpc_replies: 'too many replies to commands are being stored',
     shutting_down: 'the server is stopping',
     store_away: '`INGEST_ACK=store`: ClickHouse stores nothing',
     store_refused: '`INGEST_ACK=store`: ClickHouse refused a row of the frame',

@@ -63,7 +63,7 @@ export function rpcDoor(deps: RpcDoorDeps): void {
     if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
     requireBody(body);
     const device = await deviceAuth.admit(params[0]!, request);
-    await rpc.reply(device.number, id, replyText(body, readBody));
+    await rpc.reply(device, id, replyText(body, readBody));
     return acknowledged;
   };
 

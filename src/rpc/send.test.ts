@@ -22,11 +22,15 @@ import { Rpc } from './send.ts';
 
 const log = createLog('error', 'test');
 const device = 7;
+const replying = { number: device, tenantId: 't' };
 const owners = { device, tenantId: 't', customerId: null };
 
 /** Counts numbers and remembers statuses; any other statement finds nothing. */
 class Rows implements Queries {
   next = 0;
+  /** Replies that are being stored, and the most at once. */
+  storing = 0;
+  storedAtOnce = 0;
   readonly statuses: string[] = [];
   response: unknown;
   /** Persistent commands were deleted. */
@@ -36,6 +40,12 @@ class Rows implements Queries {
 
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
     if (this.askMs > 0 && text.startsWith('select 1 from rpc')) await sleep(this.askMs);
+    if (text.startsWith("update rpc set status = 'SUCCESSFUL'")) {
+      this.storing += 1;
+      this.storedAtOnce = Math.max(this.storedAtOnce, this.storing);
+      await sleep(1);
+      this.storing -= 1;
+    }
     return this.#rows(text, values) as Row[];
   }
 
@@ -123,7 +133,7 @@ test('a command that its session could not deliver is offered to the next one, w
   first.taken[0]!.confirm(false);
   await vi.waitFor(() => expect(second.taken).toHaveLength(1), 10_000);
   expect(second.taken.map(({ request }) => request)).toEqual([first.taken[0]!.request]);
-  await there.rpc.reply(device, 1, '"ok"');
+  await there.rpc.reply(replying, 1, '"ok"');
   expect(await calling).toEqual({ kind: 'replied', text: '"ok"' });
 });
 
@@ -193,7 +203,7 @@ test('a device whose owner died does not block the commands of another for long'
 test('without the bus a command is refused with its name, and so is a reply that is not for this worker', async () => {
   await here.bus.close();
   await expect(call(here, 'm')).rejects.toMatchObject({ status: 503, reason: 'bus_away' });
-  await expect(here.rpc.reply(device, 5, '1')).rejects.toMatchObject({ status: 503, reason: 'bus_away' });
+  await expect(here.rpc.reply(replying, 5, '1')).rejects.toMatchObject({ status: 503, reason: 'bus_away' });
 });
 
 test('without the bus a session of the same worker is still served', async () => {
@@ -201,7 +211,7 @@ test('without the bus a session of the same worker is still served', async () =>
   const session = listen(here);
   const calling = call(here, 'm');
   await sleep(1_200);
-  await here.rpc.reply(device, session.taken[0]!.request.id, '2');
+  await here.rpc.reply(replying, session.taken[0]!.request.id, '2');
   expect(await calling).toEqual({ kind: 'replied', text: '2' });
 });
 
@@ -234,7 +244,7 @@ test('a persistent command goes through the states that the session reports', as
   await sleep(200);
   session.taken[0]!.confirm(true);
   await sleep(80);
-  await there.rpc.reply(device, 1, '{"ok":1}');
+  await there.rpc.reply(replying, 1, '{"ok":1}');
   await sleep(80);
   expect(rows.statuses).toEqual(['SENT', 'DELIVERED', 'SUCCESSFUL']);
   expect(rows.response).toBe('{"ok":1}');
@@ -382,3 +392,14 @@ test('a command that no listener takes is offered again after pauses that grow a
     vi.useRealTimers();
   }
 });
+
+test('replies without a command take few statements at once; more than may wait are refused', async () => {
+  const floodMax = limits.rpcRepliesAtOnceMax + limits.rpcRepliesWaitingMax;
+  const replies = Array.from({ length: floodMax }, (_, n) => here.rpc.reply(replying, 1_000 + n, '1'));
+  const outcomes = await Promise.allSettled(replies);
+  const refused = outcomes.filter(({ status }) => status === 'rejected');
+  expect(refused.length).toBeGreaterThan(0);
+  expect(refused[0]).toMatchObject({ reason: { status: 503, reason: 'rpc_replies' } });
+  expect(rows.storedAtOnce).toBeGreaterThan(1);
+  expect(rows.storedAtOnce).toBeLessThan(limits.rpcRepliesAtOnceMax);
+}, 20_000);

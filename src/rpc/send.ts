@@ -8,6 +8,7 @@ import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { Turns } from '../base/turns.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -24,6 +25,12 @@ export interface RpcDeps {
   clock: Clock;
   log: Log;
   metrics: Metrics;
+}
+
+/** The device that replies to a command. */
+export interface ReplyingDevice {
+  readonly number: number;
+  readonly tenantId: string;
 }
 
 /** The state of the commands of one device. */
@@ -54,6 +61,12 @@ export class Rpc {
   readonly #announced = new Set<Command>();
   /** Commands with a waiting caller at this worker, each with the function that fails the caller. */
   readonly #calls = new Map<Command, (error: unknown) => void>();
+  /** Replies that are stored. A device may send any number of them, and without any command. */
+  readonly #stores = new Turns({
+    atOnceMax: limits.rpcRepliesAtOnceMax,
+    waitingMax: limits.rpcRepliesWaitingMax,
+    refusal: () => unavailable('rpc_replies', 'Too many replies to commands are being stored; send this one again.'),
+  });
 
   constructor(deps: RpcDeps) {
     this.#deps = deps;
@@ -137,7 +150,7 @@ export class Rpc {
    * Takes the reply of a device to a command, by any session on any worker. A reply without a waiting caller is
    * ignored.
    */
-  async reply(device: number, id: number, text: string): Promise<void> {
+  async reply({ number: device, tenantId }: ReplyingDevice, id: number, text: string): Promise<void> {
     const { downlink, bus, postgres } = this.#deps;
     const command = this.#offered(device, id);
     if (command) {
@@ -147,7 +160,7 @@ export class Rpc {
     if (!bus.connected) throw busAway();
     downlink.send(device, 'rpc-climb', { kind: 'reply', id, text } satisfies Climb);
     // A command that outlives restarts may have no owner at the moment.
-    await answerRpc(postgres, device, id, text);
+    await this.#stores.run(tenantId, `device ${device}`, () => answerRpc(postgres, device, id, text));
   }
 
   /** Takes ownership of the command; throws when there is no room for it. */

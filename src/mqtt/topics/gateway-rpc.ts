@@ -32,7 +32,7 @@ export function gatewayRpcTopics(
           return;
         }
         admission.touch(child.device);
-        run(publish, () => rpc.reply(child.device.number, reply.id, reply.data));
+        run(publish, () => rpc.reply(child.device, reply.id, reply.data));
       },
     },
   };

@@ -28,7 +28,7 @@ export function rpcTopics({ admission, rpc, readBody }: RpcTopicsDeps): TopicEnt
     if (payload.length === 0) throw badRequest('missing_body', 'A reply must not be empty.');
     admission.message(session.device);
     const text = replyText(payload, readBody);
-    run(publish, () => rpc.reply(session.device.number, id, text));
+    run(publish, () => rpc.reply(session.device, id, text));
   };
   const responses = { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' };
   return { prefixes: forms(responses, responses, () => reply) };
