@@ -733,6 +733,10 @@ export const limits = {
   streamsMax: 256,
   /** Time for which the assignment of a device is remembered while it takes chunks. */
   otaAssignmentMs: 2_000,
+  /** Look-ups of a device's package that a worker makes at once. */
+  otaLookUpsAtOnceMax: 32,
+  /** Look-ups that wait for that. */
+  otaLookUpsWaitingMax: 20_000,
   /** Devices whose assignment is remembered. */
   otaAssignmentsMax: 20_000,
   /** Interval at which the rollout checks for work. */

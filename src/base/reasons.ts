@@ -287,6 +287,7 @@ export const reasons = {
     loop_lag: 'the worker is overloaded',
     onboarding: 'too many devices are provisioned or offered for claiming at once',
     ota_busy: 'too many files are being sent',
+    ota_lookups: 'too many devices ask for their packages at once',
     ota_pieces: 'too many different files are being read',
     ota_uploads: 'too many uploads at once',
     password_thread: 'passwords cannot be checked',

@@ -4,10 +4,11 @@
  * may grant a request; only the store refuses one.
  */
 import type { Clock } from '../base/clock.ts';
-import { badRequest, notFound } from '../base/errors.ts';
+import { badRequest, notFound, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { Turns } from '../base/turns.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { PieceCache } from './chunks.ts';
 import { isStored, nounOf, type OtaPackage, type PackageType, type StoredPackage } from './package.ts';
@@ -29,6 +30,11 @@ export class Downloads {
   readonly pieces: PieceCache;
   readonly #queries: Postgres;
   readonly #clock: Clock;
+  readonly #turns = new Turns({
+    atOnceMax: limits.otaLookUpsAtOnceMax,
+    waitingMax: limits.otaLookUpsWaitingMax,
+    refusal: () => unavailable('ota_lookups', 'Too many devices ask for their packages at once; ask again.'),
+  });
   readonly #remembered = {
     FIRMWARE: new FifoMap<number, Remembered>(limits.otaAssignmentsMax),
     SOFTWARE: new FifoMap<number, Remembered>(limits.otaAssignmentsMax),
@@ -51,8 +57,11 @@ export class Downloads {
   async find(device: DownloadDevice, type: PackageType, title: string, version: string): Promise<StoredPackage> {
     const remembered = this.remembered(device, type, title, version);
     if (remembered) return remembered;
-    const assigned = await findAssigned(this.#queries, device.id, type);
-    if (!assigned || !isAsked(assigned, title, version)) throw await this.#refusal(device, type, title, version);
+    const assigned = await this.#inTurn(device, async () => {
+      const assigned = await findAssigned(this.#queries, device.id, type);
+      if (assigned && isAsked(assigned, title, version)) return assigned;
+      throw await this.#refusal(device, type, title, version);
+    });
     if (!isStored(assigned)) throw notFound(`This ${nounOf[type]} is not stored here but at its URL.`);
     const until = this.#clock.monotonic() + limits.otaAssignmentMs;
     this.#remembered[type].set(device.number, { assigned, until });
@@ -61,7 +70,7 @@ export class Downloads {
 
   /** Returns the package assigned to the device, directly or by its profile; the file may be at a URL. */
   assigned(device: DownloadDevice, type: PackageType): Promise<OtaPackage | undefined> {
-    return findAssigned(this.#queries, device.id, type);
+    return this.#inTurn(device, () => findAssigned(this.#queries, device.id, type));
   }
 
   /** Returns the file if the device requested it a moment ago, without a promise. */
@@ -85,6 +94,10 @@ export class Downloads {
   forgetAll(): void {
     this.#remembered.FIRMWARE.clear();
     this.#remembered.SOFTWARE.clear();
+  }
+
+  #inTurn<T>({ number, tenantId }: DownloadDevice, look: () => Promise<T>): Promise<T> {
+    return this.#turns.run(tenantId, `device ${number}`, look);
   }
 
   async #refusal({ tenantId }: DownloadDevice, type: PackageType, title: string, version: string) {
