@@ -257,6 +257,8 @@ export const limits = {
   /** Bodies that wait for that. */
   unpackedWaitingMax: 256,
 
+  /** A body of a REST call that arrived in one piece takes room if it is larger. */
+  bodyPieceBytesMin: 16 * 1024,
   /** Characters of all long headers of a request. */
   headerCharsMax: 8 * 1024,
   /** Files kept for journal, stores and logs when the file limit is divided. */

@@ -3,7 +3,7 @@
  * is passed on without a copy. Any other body takes room in this process as its bytes arrive. Until its sender is known
  * it takes only a little room, and then the socket is paused.
  */
-import { ByteBudget, Held } from '../base/byte-budget.ts';
+import { ByteBudget, Held, type Owner } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
@@ -33,11 +33,17 @@ export class BodyRoom {
 
   /** A sender may use room for one body of the largest size of any route, an address half of all room. */
   ofSender(name: string, remoteAddress: string): Held {
-    const addressBytesMax = Math.max(this.#bodyBytesMax, this.#bytesMax / 2);
-    return new Held(this.#budget, [
-      { name, bytesMax: this.#bodyBytesMax },
-      { name: `address ${networkOf(remoteAddress)}`, bytesMax: addressBytesMax },
-    ]);
+    return new Held(this.#budget, [{ name, bytesMax: this.#bodyBytesMax }, this.#shareOf(remoteAddress)]);
+  }
+
+  /** A body that arrived in one piece, and that a handler keeps before its sender is known. */
+  ofPiece(remoteAddress: string): Held {
+    return new Held(this.#budget, [this.#shareOf(remoteAddress)]);
+  }
+
+  #shareOf(remoteAddress: string): Owner {
+    const bytesMax = Math.max(this.#bodyBytesMax, this.#bytesMax / 2);
+    return { name: `address ${networkOf(remoteAddress)}`, bytesMax };
   }
 
   ofStranger(remoteAddress: string): Held {

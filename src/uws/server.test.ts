@@ -79,6 +79,38 @@ test('room for a body is held until its handler is done, also when the client ha
   expect(heldBytes()).toBe(0);
 });
 
+test('bodies that arrive in one piece take room until their handlers are done', async () => {
+  const server = open(64 * 1024);
+  const begun: string[] = [];
+  let end: () => void;
+  const ended = new Promise<void>((resolve) => (end = resolve));
+  server.route(
+    'POST',
+    '/slow',
+    async () => {
+      begun.push('slow');
+      await ended;
+      return { status: 200 };
+    },
+    24_000,
+  );
+  server.seal();
+  const port = await server.listen('127.0.0.1', 0);
+  const postWhole = () => {
+    const socket = connect(port, '127.0.0.1');
+    sockets.push(socket);
+    socket.write(`POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n${'x'.repeat(20_000)}`);
+    return new Promise<string>((resolve) => socket.once('data', (bytes) => resolve(String(bytes).slice(9, 12))));
+  };
+  const first = postWhole();
+  while (begun.length === 0) await new Promise((resolve) => setImmediate(resolve));
+  expect(await postWhole()).toBe('503');
+  end!();
+  expect(await first).toBe('200');
+  expect(heldBytes()).toBe(0);
+  expect(await postWhole()).toBe('200');
+});
+
 test('a sender has room for the largest body of any route, with any default of the server', async () => {
   const server = open(1024 * 1024);
   server.route(

@@ -148,8 +148,18 @@ export class HttpServer {
       const request = snapshot(req, names, exchange, remoteAddress, this.#options.tls !== undefined, work);
       const run = (body: Buffer) => {
         // The library reuses its buffer when the call returns; a handler may keep the body longer.
-        const release = keepBody(exchange, body);
-        request.body = body.length > 0 && !release ? Buffer.from(body) : body;
+        let release = keepBody(exchange, body);
+        if (!release && body.length > limits.bodyPieceBytesMin) {
+          const held = this.#room.ofPiece(remoteAddress);
+          if (!held.grow(body.length)) {
+            exchange.refuse(bodiesInFlight());
+            return;
+          }
+          release = () => held.release();
+          request.body = Buffer.from(body);
+        } else {
+          request.body = body.length > 0 && !release ? Buffer.from(body) : body;
+        }
         this.#run(exchange, request, work, handler, metrics, release);
       };
       if (contentLength <= 0 && !chunked) {
