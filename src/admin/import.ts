@@ -156,7 +156,7 @@ async function saveValues(
     const entries = row.attributes
       .filter((each) => each.scope === scope)
       .map(({ key, value }) => [key, value] as const);
-    await attributes.save(number, scope, new Map(entries));
+    await attributes.save(number, scope, new Map(entries), tenantId);
   }
   if (row.series.length === 0) return;
   const device = await findDeviceRow(postgres, tenantId, deviceId);

@@ -123,7 +123,7 @@ export class Calls {
 
   async #apply(rule: Rule, device: CallingDevice, document: Json, method: string | null): Promise<string> {
     const { answer, setShared } = rule;
-    const values = await this.#read(device.number, [answer, ...(setShared ? [setShared] : [])]);
+    const values = await this.#read(device, [answer, ...(setShared ? [setShared] : [])]);
     const now = this.#deps.clock.now();
     const params = document instanceof Map ? (document.get('params') ?? null) : document;
     const valueAt = ({ root, rest }: Place): string | undefined => {
@@ -140,12 +140,12 @@ export class Calls {
           return values.get(root)?.get(rest);
       }
     };
-    if (setShared) await this.#setShared(device.number, writeTemplate(setShared, valueAt));
+    if (setShared) await this.#setShared(device, writeTemplate(setShared, valueAt));
     return writeTemplate(answer, valueAt);
   }
 
   /** Makes one read for each scope that the templates name. */
-  async #read(device: number, templates: Template[]): Promise<Values> {
+  async #read(device: CallingDevice, templates: Template[]): Promise<Values> {
     const { attributes, clickhouse } = this.#deps;
     const values: Values = new Map();
     const keysOf = (root: Place['root']) => {
@@ -158,15 +158,16 @@ export class Calls {
     await Promise.all([
       ...scopes.map(async ([root, scope]) => {
         const keys = keysOf(root);
-        if (keys.length > 0) keep(root, await attributes.read(device, scope, keys));
+        if (keys.length > 0) keep(root, await attributes.readFor(device, device.number, [scope], keys));
       }),
-      latestKeys.length > 0 && readLatest(clickhouse, device, latestKeys).then((points) => keep('latest', points)),
+      latestKeys.length > 0 &&
+        readLatest(clickhouse, device.number, latestKeys).then((points) => keep('latest', points)),
     ]);
     return values;
   }
 
   /** Sets the attributes with the types that the rule gives: a string stays a string. A null sets nothing. */
-  async #setShared(device: number, text: string): Promise<void> {
+  async #setShared({ number, tenantId }: CallingDevice, text: string): Promise<void> {
     const entries = new Map<string, TypedValue>();
     const object = readJson(Buffer.from(text));
     if (!(object instanceof Map)) return;
@@ -174,7 +175,7 @@ export class Calls {
       const value = typedValue(json, false);
       if (value) entries.set(key, value);
     }
-    if (entries.size > 0) await this.#deps.attributes.save(device, 'SHARED_SCOPE', entries);
+    if (entries.size > 0) await this.#deps.attributes.save(number, 'SHARED_SCOPE', entries, tenantId);
   }
 
   /** Waits until the timeout, the end of the connection, or the stop of the server. */
