@@ -6,13 +6,13 @@
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
+import { GatheredReads } from '../base/gathered-reads.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { sha256, valueCharsMax } from './api-key.ts';
 import { findKeyOwners, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
-import { GatheredReads } from './gathered-reads.ts';
 
 const channel = 'api-keys';
 

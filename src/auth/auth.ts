@@ -5,6 +5,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
+import { GatheredReads } from '../base/gathered-reads.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf, subnetOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
@@ -17,7 +18,6 @@ import { deleteKeysOfUser } from './api-key-store.ts';
 import type { ApiKeys } from './api-keys.ts';
 import { chooseCredential } from './credential.ts';
 import type { FailedSignIns } from './failed-sign-ins.ts';
-import { GatheredReads } from './gathered-reads.ts';
 import {
   type AccessClaims,
   BadToken,

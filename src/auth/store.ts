@@ -1,9 +1,9 @@
 /** SQL of user accounts, sessions that were signed out, and the secrets that all hosts share. */
 
+import { byPlace } from '../base/gathered-reads.ts';
 import { limits } from '../base/limits.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
-import { byPlace } from './gathered-reads.ts';
 import type { Authority } from './roles.ts';
 import type { Account, Activation, User, UserAccount } from './user.ts';
 

@@ -704,6 +704,9 @@ export const limits = {
   seriesDeleteMsMax: 10_000,
   /** Deletes of series of one worker that wait to be carried out. */
   seriesDeletesWaitingMax: 1_000,
+  /** Statements of PostgreSQL of such deletes that run at once, and that wait for it. */
+  seriesDeleteStatementsMax: 16,
+  seriesDeleteStatementsWaitingMax: 4_000,
 
   /** Bytes of package files that one worker keeps. */
   otaPieceCacheBytesMax: 32 * 1024 * 1024,

@@ -5,9 +5,11 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
-import { messageOf } from '../base/errors.ts';
+import { messageOf, unavailable } from '../base/errors.ts';
+import { GatheredReads } from '../base/gathered-reads.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { Turns } from '../base/turns.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { type JournalRow, readJournals } from '../ingest/journal-store.ts';
@@ -43,6 +45,12 @@ export interface SeriesDelete {
 /** `tenantId`: the tenant of the caller, for its turn; undefined for calls of this installation itself. */
 export type DeleteSeries = (asked: SeriesDelete, tenantId?: string) => Promise<'done' | 'recorded'>;
 
+/** The journals of this host and of all hosts: deletes that wait at the same time share each question. */
+interface Journals {
+  ofHost(flush?: boolean): ReturnType<SeriesDeleteDeps['journals']>;
+  all(): Promise<JournalRow[]>;
+}
+
 const lookMs = 20;
 const lookAtHostsMs = 200;
 
@@ -50,9 +58,16 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
   const { postgres, clickhouse, cluster, latestAheadMsMax = 0, clock, log } = deps;
   const stores = { clickhouse, cluster, latestAheadMsMax };
   const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ ...stores, msLeft }, batch));
+  const journals = sharedJournals(deps);
+  const statements = new Turns({
+    atOnceMax: limits.seriesDeleteStatementsMax,
+    waitingMax: limits.seriesDeleteStatementsWaitingMax,
+    refusal: () => unavailable('rest_calls', 'Too many deletes of series at once; call again later.'),
+  });
   return async (asked, tenantId = '') => {
+    const inTurn = <T>(statement: () => Promise<T>): Promise<T> => statements.run(tenantId, null, statement);
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
-    const [host, all] = await Promise.all([deps.journals(), readJournals(postgres)]);
+    const [host, all] = await Promise.all([journals.ofHost(), journals.all()]);
     const now = clock.now();
     const order = orderUpTo(now);
     // An order clock never goes back: after a step of the clock a journal's orders are ahead by the size of the step.
@@ -63,18 +78,30 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
       aheadWriters: ahead.map(([writer]) => writer),
       aheadOrders: ahead.map(([, high]) => String(high)),
     };
-    const tombstone = await insertTombstone(postgres, erased, now);
+    const tombstone = await inTurn(() => insertTombstone(postgres, erased, now));
     let isDone = false;
     try {
-      const settled = host.isWhole ? await allSettled(deps, tombstone, host.reports) : undefined;
+      const settled = host.isWhole ? await allSettled(clock, journals, tombstone, host.reports) : undefined;
       await together.add(tombstone, tenantId, until);
       // A journal that was opened meanwhile may have rows that the delete covers, so the delete is not finished.
-      if (settled) isDone = (await markApplied(postgres, [tombstone], settled)) === 1;
+      if (settled) isDone = (await inTurn(() => markApplied(postgres, [tombstone], settled))) === 1;
     } catch (error) {
       log.warn('delete_later', { reason: messageOf(error) });
     }
-    if (!isDone) await handOver(postgres, tombstone.id).catch((error) => warnUnlessAway(log, error));
+    if (!isDone) await inTurn(() => handOver(postgres, tombstone.id)).catch((error) => warnUnlessAway(log, error));
     return isDone ? 'done' : 'recorded';
+  };
+}
+
+function sharedJournals({ postgres, journals }: SeriesDeleteDeps): Journals {
+  const ofHost = new GatheredReads<boolean, Awaited<ReturnType<typeof journals>>>(async (flushes) => {
+    const host = await journals(flushes.includes(true));
+    return new Map(flushes.map((_, place) => [place, host]));
+  });
+  const all = new GatheredReads<null, JournalRow[]>(async () => new Map([[0, await readJournals(postgres)]]));
+  return {
+    ofHost: async (flush = false) => (await ofHost.find(String(flush), flush))!,
+    all: async () => (await all.find('all', null))!,
   };
 }
 
@@ -92,7 +119,8 @@ function highOrders(own: JournalReport[], all: JournalRow[]): [number, bigint][]
  * Returns the journals once each has shipped the rows that it had at the delete; undefined when that takes too long.
  */
 async function allSettled(
-  { postgres, clock, journals }: SeriesDeleteDeps,
+  clock: Clock,
+  journals: Journals,
   { id }: Tombstone,
   own: JournalReport[],
 ): Promise<JournalRow[] | undefined> {
@@ -108,12 +136,12 @@ async function allSettled(
   while (!host.isWhole || !host.reports.every(isShipped)) {
     if (clock.monotonic() >= deadline) return undefined;
     await sleep(lookMs);
-    host = await journals(!isFlushed);
+    host = await journals.ofHost(!isFlushed);
     isFlushed = true;
     if (host.reports.some(({ orderHeld }) => orderHeld !== null)) return undefined;
   }
   for (;;) {
-    const rows = await readJournals(postgres);
+    const rows = await journals.all();
     const others = rows.filter(({ writer, isLive }) => isLive && !target.has(writer));
     if (others.every(({ settled }) => settled >= id)) {
       const isSettled = (row: JournalRow) => target.has(row.writer) || row.settled >= id;

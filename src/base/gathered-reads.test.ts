@@ -1,7 +1,7 @@
 /** How many statements identify many callers, and what each caller may rely on. */
 import { expect, test } from 'vitest';
-import { limits } from '../base/limits.ts';
 import { byPlace, GatheredReads } from './gathered-reads.ts';
+import { limits } from './limits.ts';
 
 function reads() {
   const statements: { keys: number[]; answer(rows: [number, string][]): void; fail(error: Error): void }[] = [];

@@ -1,11 +1,12 @@
 /**
- * Reads one row for each of many callers with few statements: callers that ask in the same turn, and while a statement
+ * Reads one row for each of many callers with few questions: callers that ask in the same turn, and while a question
  * runs, share the next one. So a flood of requests does not occupy the connections to PostgreSQL. `Auth` and `ApiKeys`
- * identify callers of the REST API with it. An answer is read after its caller asked, never before.
+ * identify callers of the REST API with it, and deletes of series ask for the journals. An answer is read after its
+ * caller asked, never before.
  */
-import { Batches } from '../base/batches.ts';
-import { unavailable } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
+import { Batches } from './batches.ts';
+import { unavailable } from './errors.ts';
+import { limits } from './limits.ts';
 
 class Asked<Key, Row> {
   readonly key: Key;
@@ -24,7 +25,7 @@ class Asked<Key, Row> {
 
 export class GatheredReads<Key, Row> {
   readonly #read: (keys: Key[]) => Promise<Map<number, Row>>;
-  /** What the next statements ask for, by name. */
+  /** What is asked next, by name. */
   readonly #asked = new Map<string, Asked<Key, Row>>();
   readonly #batches = new Batches(
     () => this.#asked.size > 0,
