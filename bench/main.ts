@@ -14,6 +14,7 @@ import { runAttributes } from './scenarios/attributes.ts';
 import { runBillion } from './scenarios/billion.ts';
 import { runConnections } from './scenarios/connections.ts';
 import { runCrash } from './scenarios/crash.ts';
+import { runDay } from './scenarios/day.ts';
 import { runFleet } from './scenarios/fleet.ts';
 import { runGateway } from './scenarios/gateway.ts';
 import { runHostile } from './scenarios/hostile.ts';
@@ -95,6 +96,10 @@ const scenarios: Record<string, Scenario> = {
   hostile: {
     about: 'an attacker beside a victim, for each resource that callers share: refusals and p99 of the victim',
     run: runHostile,
+  },
+  day: {
+    about: 'a mixed fleet beside reports, cut connections, a slow ClickHouse and a killed worker: what each event does',
+    run: runDay,
   },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: {

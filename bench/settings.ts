@@ -121,6 +121,21 @@ export interface BenchSettings {
     seconds: number;
     workers: number;
   };
+  day: {
+    devices: number;
+    gateways: number;
+    children: number;
+    commandDevices: number;
+    httpRate: number;
+    mqttRate: number;
+    gatewayRate: number;
+    attributeRate: number;
+    commandRate: number;
+    readRate: number;
+    reportClients: number;
+    phaseSeconds: number;
+    slowSeconds: number;
+  };
   hostile: { seconds: number; points: number; floorMs: number; only: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: {

@@ -67,6 +67,8 @@ export interface RunOptions {
   lastsSeconds: number;
   /** Called when every process is connected; none sends before it returns. */
   onConnected?: (() => void) | undefined;
+  /** Shows no live view, and nothing that is watched: another load beside it does. */
+  isBeside?: boolean | undefined;
 }
 
 const running = new Set<Child>();
@@ -79,10 +81,10 @@ export function endGenerators(): void {
 export async function runProcesses<Result extends ProcessResult>(
   entry: string,
   orders: object[],
-  { rate, lastsSeconds, onConnected }: RunOptions,
+  { rate, lastsSeconds, onConnected, isBeside = false }: RunOptions,
 ): Promise<{ results: Result[]; load: LoadResult }> {
   const children = orders.map(() => new Child(fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })));
-  const timeline = new Timeline(children.length, lastsSeconds);
+  const timeline = new Timeline(children.length, lastsSeconds, isBeside);
   for (const child of children) running.add(child);
   try {
     await Promise.all(children.map((child, n) => child.ask(orders[n]!)));

@@ -20,6 +20,8 @@ export interface Second extends Watched {
   maxMs: number;
 }
 
+const unwatched: Watched = { cpu: {}, memoryMiB: {}, gauges: {} };
+
 interface Gathering {
   histogram: Histogram;
   acknowledged: number;
@@ -30,18 +32,18 @@ interface Gathering {
 
 export class Timeline {
   readonly #processes: number;
-  readonly #view: LiveView;
+  readonly #view: LiveView | undefined;
   readonly #gathering = new Map<number, Gathering>();
   readonly #seconds: Second[] = [];
 
-  constructor(processes: number, lastsSeconds: number) {
+  constructor(processes: number, lastsSeconds: number, isBeside = false) {
     this.#processes = processes;
-    this.#view = new LiveView(lastsSeconds);
+    this.#view = isBeside ? undefined : new LiveView(lastsSeconds);
   }
 
   begin(): void {
     // What is watched counts from here.
-    readWatched();
+    if (this.#view) readWatched();
   }
 
   add({ n, acknowledged, refused, waiting, counts, maxMicroseconds }: ProcessSecond): void {
@@ -58,7 +60,7 @@ export class Timeline {
 
   /** Takes the live view away and returns all seconds. */
   end(): Second[] {
-    this.#view.end();
+    this.#view?.end();
     return this.#seconds;
   }
 
@@ -72,10 +74,10 @@ export class Timeline {
       p50Ms: histogram.percentileMs(50),
       p99Ms: histogram.percentileMs(99),
       maxMs: histogram.max / 1000,
-      ...readWatched(),
+      ...(this.#view ? readWatched() : unwatched),
     };
     this.#seconds.push(second);
-    this.#view.show(second);
+    this.#view?.show(second);
   }
 }
 

@@ -6,6 +6,13 @@ export interface Line {
   values: (number | undefined)[];
 }
 
+/** A moment at which something happened, as a vertical line. */
+export interface Mark {
+  name: string;
+  /** From 0 on. */
+  second: number;
+}
+
 export interface Bar {
   name: string;
   value: number;
@@ -21,7 +28,7 @@ const colours = ['#1f77b4', '#d62728', '#2ca02c', '#9467bd', '#ff7f0e', '#17becf
 const gridLines = 4;
 
 /** `title` names the unit, too. */
-export function lineChart(title: string, lines: Line[]): string {
+export function lineChart(title: string, lines: Line[], marks: Mark[] = []): string {
   const count = Math.max(2, ...lines.map(({ values }) => values.length));
   const highest = niceAbove(Math.max(0, ...lines.flatMap(({ values }) => values.filter(isFigure))));
   const x = (n: number) => left + (n / (count - 1)) * (width - left - right);
@@ -42,7 +49,12 @@ export function lineChart(title: string, lines: Line[]): string {
   const seconds = [1, Math.ceil(count / 2), count].map((second) => {
     return text(x(second - 1), height - 8, `${second} s`, 'middle');
   });
-  return chart(title, [...grid(highest, y), ...paths, ...seconds, ...legend(lines.map(({ name }) => name))]);
+  const marked = marks.map(({ name, second }) => {
+    const at = x(Math.min(second, count - 1)).toFixed(1);
+    const line = `<line x1="${at}" x2="${at}" y1="${top}" y2="${height - bottom}" stroke="#888" stroke-dasharray="3 3">`;
+    return `${line}<title>${escaped(name)}</title></line>`;
+  });
+  return chart(title, [...grid(highest, y), ...marked, ...paths, ...seconds, ...legend(lines.map(({ name }) => name))]);
 }
 
 export function barChart(title: string, bars: Bar[]): string {

@@ -1,7 +1,7 @@
 /** The page of a result: what was printed, the charts of each load, machine and settings; one file without scripts. */
 import type { LoadResult } from '../load/processes.ts';
 import type { Second } from '../load/timeline.ts';
-import { barChart, escaped, type Line, lineChart } from './chart.ts';
+import { barChart, escaped, type Line, lineChart as lineChartOf, type Mark } from './chart.ts';
 import { loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
 
@@ -21,6 +21,7 @@ export function pageOf(file: ResultFile): string {
     ['Node', machine.node],
     ['command', machine.command],
   ];
+  const events = eventsOf(result);
   const loads = loadsOf(result).filter(({ load }) => load.seconds.length > 1);
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>${escaped(`${scenario} ${at}`)}</title><style>${style}
@@ -28,13 +29,25 @@ export function pageOf(file: ResultFile): string {
 <h1>${escaped(scenario)}</h1>
 <table>${facts.map(([name, text]) => `<tr><th>${name}</th><td>${escaped(text)}</td></tr>`).join('')}</table>
 <pre>${escaped(printed.join('\n').trim())}</pre>
-${loads.map(({ path, load }) => `<h2>${escaped(path)}</h2>\n${chartsOf(load)}`).join('\n')}
+${loads.map(({ path, load }) => `<h2>${escaped(path)}</h2>\n${chartsOf(load, events)}`).join('\n')}
 <h2>Settings</h2><pre>${escaped(JSON.stringify(settings, undefined, 2))}</pre>
 </body></html>
 `;
 }
 
-function chartsOf({ seconds, bars }: LoadResult): string {
+/** What a scenario did beside its loads, at a moment in Unix time: each chart shows it as a line. */
+export interface PageEvent {
+  name: string;
+  atMs: number;
+}
+
+function eventsOf(result: object): PageEvent[] {
+  return 'events' in result && Array.isArray(result.events) ? (result.events as PageEvent[]) : [];
+}
+
+function chartsOf({ seconds, bars, startedAtMs }: LoadResult, events: PageEvent[]): string {
+  const marks = events.map(({ name, atMs }): Mark => ({ name, second: Math.max(0, (atMs - startedAtMs) / 1000) }));
+  const lineChart = (title: string, lines: Line[]) => lineChartOf(title, lines, marks);
   const one = (name: string, figureOf: (second: Second) => number) => [{ name, values: seconds.map(figureOf) }];
   const charts = [
     lineChart(

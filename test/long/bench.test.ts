@@ -57,7 +57,14 @@ test('idle connections all come back after they were cut, and none is refused', 
   expect(output).toContain('connections that were refused or ended by themselves: 0');
 });
 
-/** As the README's table of flags says: short, and at a rate that a busy machine holds. */
+test('a day of a mixed fleet loses nothing beside cut connections, a slow store and a killed worker', async () => {
+  const rates = { httpRate: 30, mqttRate: 30, gatewayRate: 4, attributeRate: 5, commandRate: 2, readRate: 5 };
+  const size = { devices: 40, gateways: 2, children: 10, commandDevices: 4, reportClients: 1 };
+  const output = await bench('day', { ...size, ...rates, phaseSeconds: 2, slowSeconds: 3 });
+  expect(output).toContain('stored: every acknowledged record, once');
+  for (const event of ['reports of 1 clients', 'slow ClickHouse', 'a worker killed']) expect(output).toContain(event);
+});
+
 const times = ['--rate', '50', '--warmup', '500ms', '--duration', '2s'];
 
 let engine: Engine | undefined;

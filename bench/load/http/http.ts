@@ -25,6 +25,7 @@ export interface HttpLoad {
   messageDevices?: number;
   drawn?: boolean;
   onConnected?: (() => void) | undefined;
+  isBeside?: boolean;
 }
 
 export interface HttpLoadResult extends LoadResult {
@@ -40,6 +41,7 @@ export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
     rate: load.rate,
     lastsSeconds: (load.rampSeconds ?? 0) + load.warmupSeconds + load.seconds,
     onConnected: load.onConnected,
+    isBeside: load.isBeside,
   });
   return { ...seen, lastTs: new Map(results.flatMap((result) => result.lastTs)) };
 }

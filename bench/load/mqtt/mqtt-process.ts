@@ -53,6 +53,11 @@ export interface MqttProcessOrder {
   drawn: boolean;
   /** Not 0: every block of devices has so many messages, whatever time that takes. */
   turns: number;
+  /** True: a connection that was lost is made again. False: it sends nothing more. */
+  reconnects: boolean;
+  /** Not 0: so long after the first message, this share of the connections is cut off. */
+  cutAtMs: number;
+  cutShare: number;
 }
 
 const stallMsMax = 30_000;
@@ -100,6 +105,7 @@ class Generator {
         connection.flush();
       }
     }
+    if (this.#order.cutAtMs > 0) setTimeout(() => this.#cut(), this.#order.cutAtMs);
     await elapse(rampMs + warmupMs);
     this.#counting.beginMeasuring();
     await (turns > 0 ? this.#allSent() : elapse(durationMs));
@@ -120,7 +126,7 @@ class Generator {
 
   /** A refused attempt is counted and repeated. A connection that is refused each time sends nothing. */
   async #connect(connection: Connection): Promise<void> {
-    for (let tries = 0; tries < connectTriesMax; tries += 1) {
+    for (let tries = 0; tries < connectTriesMax && !this.#stopping; tries += 1) {
       const fault = await this.#attempt(connection);
       if (fault === '') return;
       this.#counting.refuse(fault);
@@ -243,10 +249,25 @@ class Generator {
   }
 
   #closed(connection: Connection): void {
-    const lost = connection.lose();
+    const { reconnects, rate } = this.#order;
+    const goesOn = reconnects && !this.#stopping;
+    const lost = connection.lose(goesOn);
     this.#inFlight -= lost;
     this.#counting.breakOff(lost);
-    if (this.#inFlight === 0) this.#drained();
+    if (this.#inFlight === 0 && !goesOn) this.#drained();
+    if (!goesOn) return;
+    this.#idle.remove(connection);
+    void this.#connect(connection).then(() => {
+      if (rate > 0 || this.#stopping || connection.socket === undefined) return;
+      this.#sendNext(connection, performance.now());
+      connection.flush();
+    });
+  }
+
+  /** Ends some connections as a lost network does: without DISCONNECT or FIN. */
+  #cut(): void {
+    const count = Math.ceil(this.#connections.length * this.#order.cutShare);
+    for (const { socket } of this.#connections.slice(0, count)) socket?.resetAndDestroy();
   }
 
   /** Resolves when no connection has another message. */
@@ -369,12 +390,12 @@ class Connection {
     return slot < 0 ? undefined : slot;
   }
 
-  /** Returns the messages in flight. Their slots stay taken, because no more messages are sent on the connection. */
-  lose(): number {
+  /** Returns the messages in flight. Unless the connection `goesOn`, all slots stay taken: it sends nothing more. */
+  lose(goesOn: boolean): number {
     const lost = this.#inFlight;
-    this.#dueAt.fill(Number.POSITIVE_INFINITY);
+    this.#dueAt.fill(goesOn ? -1 : Number.POSITIVE_INFINITY);
     this.#inFlight = 0;
-    this.#left = 0;
+    if (!goesOn) this.#left = 0;
     this.#ready = 0;
     this.socket = undefined;
     this.#allJoined?.();
@@ -431,6 +452,13 @@ class Ring<T> {
   push(item: T): void {
     this.#items[(this.#head + this.#length) % this.#items.length] = item;
     this.#length += 1;
+  }
+
+  remove(item: T): void {
+    for (let left = this.#length; left > 0; left -= 1) {
+      const first = this.shift()!;
+      if (first !== item) this.push(first);
+    }
   }
 
   shift(): T | undefined {

@@ -4,7 +4,7 @@ import { recordPoints } from '../moving-record.ts';
 import { type LoadResult, runProcesses } from '../processes.ts';
 import type { MqttProcessOrder } from './mqtt-process.ts';
 
-type Chosen = 'messageDevices' | 'points' | 'drawn' | 'turns' | 'qos';
+type Chosen = 'messageDevices' | 'points' | 'drawn' | 'turns' | 'qos' | 'reconnects' | 'cutAtMs' | 'cutShare';
 
 export interface MqttLoad
   extends Omit<MqttProcessOrder, 'warmupMs' | 'durationMs' | 'rampMs' | Chosen>,
@@ -14,6 +14,7 @@ export interface MqttLoad
   warmupSeconds: number;
   seconds: number;
   onConnected?: (() => void) | undefined;
+  isBeside?: boolean;
 }
 
 const entry = fileURLToPath(new URL('./mqtt-process.js', import.meta.url));
@@ -24,13 +25,15 @@ export async function runMqttLoad(load: MqttLoad): Promise<LoadResult> {
   const orders = Array.from({ length: load.processes }, (_, n): MqttProcessOrder => {
     const { host, port, window, firstTs, stepMs, level } = load;
     const { messageDevices = 0, points = recordPoints, drawn = false, turns = 0, qos = 1 } = load;
+    const { reconnects = false, cutAtMs = 0, cutShare = 0 } = load;
     const clients = load.clients.filter((__, client) => client % load.processes === n);
     const rate = load.rate / load.processes;
     const [rampMs, warmupMs, durationMs] = [rampSeconds * 1000, warmupSeconds * 1000, seconds * 1000];
     const times = { rate, rampMs, warmupMs, durationMs, firstTs, stepMs };
-    return { host, port, clients, window, level, qos, messageDevices, points, drawn, turns, ...times };
+    const faults = { reconnects, cutAtMs, cutShare };
+    return { host, port, clients, window, level, qos, messageDevices, points, drawn, turns, ...times, ...faults };
   });
   const lastsSeconds = load.turns ? 0 : rampSeconds + warmupSeconds + seconds;
-  const { rate, onConnected } = load;
-  return (await runProcesses(entry, orders, { rate, lastsSeconds, onConnected })).load;
+  const { rate, onConnected, isBeside } = load;
+  return (await runProcesses(entry, orders, { rate, lastsSeconds, onConnected, isBeside })).load;
 }

@@ -27,6 +27,8 @@ export interface CallOrder {
   seconds: number;
   /** The call with this number; undefined = there are no more. */
   callOf(n: number): Call | undefined;
+  /** Called for each answer, also in the warm-up. */
+  seen?: (outcome: string, microseconds: number) => void;
 }
 
 export interface Outcome extends LatencySummary {
@@ -39,20 +41,25 @@ export interface CallsResult {
   outcomes: Record<string, Outcome>;
   /** Calls without an answer: their connection broke, or the wait for them was over. */
   unanswered: number;
+  /** Connects that failed and were tried again, by their reason. */
+  refused: Record<string, number>;
   /** Share of one core. */
   clientCpuShare: number;
 }
 
 const endMsMax = 30_000;
+const connectTriesMax = 20;
+const retryMs = 500;
 
 export function makeCalls(order: CallOrder): Promise<CallsResult> {
   return new Callers(order).run();
 }
 
-/** Answers that were right, and how many were not. */
-export function judged({ outcomes, unanswered }: CallsResult): { answered: Outcome; failed: number } {
+/** Answers that were right, and how many were not; a refused connect is one, too. */
+export function judged({ outcomes, unanswered, refused }: CallsResult): { answered: Outcome; failed: number } {
   const { [right]: answered = { count: 0, perSecond: 0, ...summaryOf(new Histogram()) }, ...others } = outcomes;
-  const failed = Object.values(others).reduce((sum, { count }) => sum + count, unanswered);
+  const refusals = Object.values(refused).reduce((sum, count) => sum + count, 0);
+  const failed = Object.values(others).reduce((sum, { count }) => sum + count, unanswered + refusals);
   return { answered, failed };
 }
 
@@ -75,6 +82,7 @@ class Callers {
   #made = 0;
   #inFlight = 0;
   #unanswered = 0;
+  readonly #refused: Record<string, number> = {};
   /** No more calls become due. */
   #ending = false;
   #closed = false;
@@ -89,7 +97,7 @@ class Callers {
   async run(): Promise<CallsResult> {
     const { rate, warmupSeconds, seconds } = this.#order;
     await Promise.all(this.#callers.map((caller) => this.#connect(caller)));
-    this.#idle.push(...this.#callers);
+    this.#idle.push(...this.#callers.filter(({ socket }) => socket !== undefined));
     const cpuAtStart = process.cpuUsage();
     const begin = performance.now();
     this.#measuredFrom = begin + warmupSeconds * 1000;
@@ -110,6 +118,7 @@ class Callers {
     return {
       outcomes: Object.fromEntries(outcomes),
       unanswered: this.#unanswered + this.#inFlight + this.#due.length,
+      refused: this.#refused,
       clientCpuShare: (cpu.user + cpu.system) / 1000 / (endedAt - begin),
     };
   }
@@ -130,8 +139,19 @@ class Callers {
     while (!this.#ending && performance.now() < until) await sleep(10);
   }
 
-  #connect(caller: Caller): Promise<void> {
-    return new Promise((resolve, reject) => {
+  /** A refused attempt is counted and repeated. A caller that is refused each time makes no call. */
+  async #connect(caller: Caller): Promise<void> {
+    for (let tries = 0; tries < connectTriesMax && !this.#closed; tries += 1) {
+      const fault = await this.#attempt(caller);
+      if (fault === '') return;
+      this.#refused[fault] = (this.#refused[fault] ?? 0) + 1;
+      await sleep(retryMs * (0.5 + Math.random()));
+    }
+  }
+
+  /** Resolves with '' when connected, else with the reason. */
+  #attempt(caller: Caller): Promise<string> {
+    return new Promise((resolve) => {
       const buffer = Buffer.allocUnsafe(64 * 1024);
       const callback = (length: number) => {
         this.#received(caller, buffer, length);
@@ -143,12 +163,12 @@ class Callers {
         noDelay: true,
         onread: { buffer, callback },
       });
-      caller.socket = socket;
       caller.answer.forget();
-      socket.on('error', reject);
+      socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.once('connect', () => {
+        caller.socket = socket;
         socket.once('close', () => this.#lost(caller));
-        resolve();
+        resolve('');
       });
     });
   }
@@ -174,6 +194,7 @@ class Callers {
     if (status === 0 || call === undefined) return;
     const microseconds = (performance.now() - dueAt) * 1000;
     const outcome = call.outcomeOf(status, answer.body.toString());
+    this.#order.seen?.(outcome, microseconds);
     if (dueAt >= this.#measuredFrom) (this.#histograms[outcome] ??= new Histogram()).record(microseconds);
     caller.call = undefined;
     this.#inFlight -= 1;
@@ -189,9 +210,9 @@ class Callers {
     }
     const at = this.#idle.indexOf(caller);
     if (at >= 0) this.#idle.splice(at, 1);
-    this.#connect(caller).then(
-      () => this.#next(caller),
-      () => {},
-    );
+    caller.socket = undefined;
+    void this.#connect(caller).then(() => {
+      if (caller.socket !== undefined) this.#next(caller);
+    });
   }
 }

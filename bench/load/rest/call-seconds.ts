@@ -1,0 +1,55 @@
+/** The answers of calls by second, in the form of a load: pages draw them, and scenarios print them beside loads. */
+import { Histogram, summaryOf } from '../histogram.ts';
+import type { LoadResult } from '../processes.ts';
+import type { Second } from '../timeline.ts';
+import { right } from './calls.ts';
+
+interface Gathering {
+  histogram: Histogram;
+  refused: number;
+}
+
+export class CallSeconds {
+  readonly #startedAtMs = Date.now();
+  readonly #startedAt = performance.now();
+  readonly #seconds: Gathering[] = [];
+  readonly #refused: Record<string, number> = {};
+
+  /** An answer came now; its latency counts only when it was right. */
+  add(outcome: string, microseconds: number): void {
+    const n = Math.floor((performance.now() - this.#startedAt) / 1000);
+    while (this.#seconds.length <= n) this.#seconds.push({ histogram: new Histogram(), refused: 0 });
+    const second = this.#seconds[n]!;
+    if (outcome === right) {
+      second.histogram.record(microseconds);
+    } else {
+      second.refused += 1;
+      this.#refused[outcome] = (this.#refused[outcome] ?? 0) + 1;
+    }
+  }
+
+  result(): LoadResult {
+    const whole = new Histogram();
+    for (const { histogram } of this.#seconds) whole.add(histogram);
+    const elapsedSeconds = (performance.now() - this.#startedAt) / 1000;
+    const counts = { accepted: whole.total, broken: 0, unsure: 0, unsent: 0, refused: this.#refused };
+    return {
+      ...counts,
+      requestsPerSecond: whole.total / elapsedSeconds,
+      latency: summaryOf(whole),
+      bars: whole.bars(),
+      seconds: this.#seconds.map(secondOf),
+      generatorCpuShare: Number.NaN,
+      machineIdleShare: Number.NaN,
+      invalid: '',
+      startedAtMs: this.#startedAtMs,
+      between: () => Number.NaN,
+    };
+  }
+}
+
+function secondOf({ histogram, refused }: Gathering, n: number): Second {
+  const [p50Ms, p99Ms] = [histogram.percentileMs(50), histogram.percentileMs(99)];
+  const shown = { rate: histogram.total, refused, waiting: 0, p50Ms, p99Ms, maxMs: histogram.max / 1000 };
+  return { second: n + 1, ...shown, cpu: {}, memoryMiB: {}, gauges: {} };
+}
