@@ -122,6 +122,11 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
       say(`CPU us/connect, with that of the others: ${costs.join(', ')}`);
       say(`failed attempts: ${JSON.stringify(storm.failed)}`);
     }
+    for (const [name, { refused }] of [
+      ['quiet', quiet] as const,
+      ...storms.map(({ others }, n) => [`storm ${n + 1}`, others] as const),
+    ])
+      if (Object.keys(refused).length > 0) say(`others, ${name}: refused ${JSON.stringify(refused)}`);
     const connects = [first.connected, second.connected, ...storms.map(({ storm }) => storm)];
     const refused = connects.reduce((sum, connected) => sum + refusedOf(connected), 0);
     say(`connections that were refused or ended by themselves: ${refused + lost}`);

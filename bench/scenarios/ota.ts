@@ -24,7 +24,7 @@ export async function runOta(settings: BenchSettings): Promise<boolean> {
     for (let round = 0; round < warmUpRounds; round += 1) await takeChunks(firstPiece);
     const warmUp = await fresh.stop();
     const memory = watchMemory(engine.workers());
-    const { requests, bytes, seconds } = await takeChunks({ host, port, paths, fileBytes, chunkBytes, step });
+    const { requests, bytes, seconds, refused } = await takeChunks({ host, port, paths, fileBytes, chunkBytes, step });
     const used = await memory.stop();
     const loads = await pieceLoads();
     const growthMiB = used.map(({ before, peak }) => (peak - before) / mebibyte);
@@ -52,7 +52,8 @@ export async function runOta(settings: BenchSettings): Promise<boolean> {
       ],
     );
     say(`target: at most ${growthMiBMax} MiB more in each worker, and each piece read once in each`);
-    writeResult('ota', settings.ota, { requests, seconds, loads, used, growthMiB, sinceStartMiB });
+    if (Object.keys(refused).length > 0) say(`refused: ${JSON.stringify(refused)}`);
+    writeResult('ota', settings.ota, { requests, seconds, refused, loads, used, growthMiB, sinceStartMiB });
     return growthMiB.every((each) => each <= growthMiBMax) && loads <= workers * Math.ceil(fileBytes / pieceBytes);
   } finally {
     await engine.destroy();

@@ -21,7 +21,12 @@ export interface ChunkResult {
   requests: number;
   bytes: number;
   seconds: number;
+  /** Connects that failed and were tried again, by their reason. */
+  refused: Record<string, number>;
 }
+
+const connectTriesMax = 20;
+const retryMs = 500;
 
 /** Ends when every device has every chunk; an answer of another length or status is an error. */
 export async function takeChunks(load: ChunkLoad): Promise<ChunkResult> {
@@ -31,7 +36,9 @@ export async function takeChunks(load: ChunkLoad): Promise<ChunkResult> {
   await Promise.all(takers.map((taker) => taker.done));
   const requests = takers.reduce((sum, taker) => sum + taker.requests, 0);
   const bytes = takers.reduce((sum, taker) => sum + taker.bytes, 0);
-  return { requests, bytes, seconds: (performance.now() - startedAt) / 1000 };
+  const refused: Record<string, number> = {};
+  for (const reason of takers.flatMap((taker) => taker.refused)) refused[reason] = (refused[reason] ?? 0) + 1;
+  return { requests, bytes, seconds: (performance.now() - startedAt) / 1000, refused };
 }
 
 const headEnd = Buffer.from('\r\n\r\n');
@@ -39,11 +46,13 @@ const headEnd = Buffer.from('\r\n\r\n');
 class Taker {
   requests = 0;
   bytes = 0;
+  readonly refused: string[] = [];
   readonly done: Promise<void>;
   readonly #load: ChunkLoad;
   readonly #path: string;
   readonly #chunks: number;
-  readonly #socket: Socket;
+  #socket: Socket | undefined;
+  #isConnected = false;
   #chunk: number;
   /** Bytes of the body that are still to come; -1 = the head is. */
   #missing = -1;
@@ -54,28 +63,50 @@ class Taker {
     this.#path = path;
     this.#chunks = chunks;
     this.#chunk = firstChunk;
-    this.#socket = connect({ host: load.host, port: load.port, noDelay: true });
-    this.done = new Promise((resolve, reject) => {
-      this.#socket.on('error', reject);
-      this.#socket.on('close', () => (this.#chunk >= chunks ? resolve() : reject(new Error('closed too early'))));
-      this.#socket.on('data', (data: Buffer) => {
+    this.done = this.#connect();
+  }
+
+  /** A refused attempt is counted and repeated. */
+  async #connect(): Promise<void> {
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await this.#takeAll();
+      } catch (error) {
+        if (this.#isConnected || tries === connectTriesMax) throw error;
+        const { code, message } = error as NodeJS.ErrnoException;
+        this.refused.push(`${code ?? message} at the connect`);
+        await sleep(retryMs);
+      }
+    }
+  }
+
+  #takeAll(): Promise<void> {
+    const socket = connect({ host: this.#load.host, port: this.#load.port, noDelay: true });
+    this.#socket = socket;
+    return new Promise((resolve, reject) => {
+      socket.on('error', reject);
+      socket.on('close', () => (this.#chunk >= this.#chunks ? resolve() : reject(new Error('closed too early'))));
+      socket.on('data', (data: Buffer) => {
         try {
           this.#receive(data);
         } catch (error) {
           reject(error as Error);
         }
       });
-      this.#socket.on('connect', () => this.#ask());
+      socket.on('connect', () => {
+        this.#isConnected = true;
+        this.#ask();
+      });
     });
   }
 
   #ask(): void {
     if (this.#chunk >= this.#chunks) {
-      this.#socket.destroy();
+      this.#socket!.destroy();
       return;
     }
     const query = `&size=${this.#load.chunkBytes}&chunk=${this.#chunk}`;
-    this.#socket.write(`GET ${this.#path}${query} HTTP/1.1\r\nHost: localhost\r\n\r\n`);
+    this.#socket!.write(`GET ${this.#path}${query} HTTP/1.1\r\nHost: localhost\r\n\r\n`);
   }
 
   #receive(data: Buffer): void {

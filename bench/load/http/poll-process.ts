@@ -4,6 +4,7 @@
  * share.
  */
 import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { AnswerReader } from './answer-reader.ts';
 
 export interface PollOrder {
@@ -17,9 +18,13 @@ export interface PollOrder {
 
 export type PollNote =
   | { kind: 'connected' }
+  /** A connect failed, or a poll was answered with a refusal; it is tried again. */
+  | { kind: 'refused'; reason: string }
   | { kind: 'answered'; token: string; status: number; body: string; atMs: number };
 
 const connectsAtOnce = 100;
+const connectTriesMax = 20;
+const retryMs = 500;
 
 // One for all sockets: an answer is small and read at once.
 const received = Buffer.allocUnsafe(16 * 1024);
@@ -37,9 +42,20 @@ class Waiter {
     this.#localAddress = order.localAddresses[n % order.localAddresses.length]!;
   }
 
-  connect(): Promise<void> {
+  /** A client that is refused each time does not poll. */
+  async connect(): Promise<void> {
+    for (let tries = 0; tries < connectTriesMax; tries += 1) {
+      const fault = await this.#attempt();
+      if (fault === '') return;
+      tell({ kind: 'refused', reason: fault });
+      await sleep(retryMs * (0.5 + Math.random()));
+    }
+  }
+
+  /** Resolves with '' when connected, else with the reason. */
+  #attempt(): Promise<string> {
     const { host, port } = this.#order;
-    return new Promise((resolve, reject) => {
+    return new Promise((resolve) => {
       const onread = {
         buffer: received,
         callback: (length: number) => {
@@ -47,15 +63,16 @@ class Waiter {
           return true;
         },
       };
-      this.#socket = connect({ host, port, localAddress: this.#localAddress, noDelay: true, onread });
-      this.#socket.once('connect', () => {
+      const socket = connect({ host, port, localAddress: this.#localAddress, noDelay: true, onread });
+      socket.once('connect', () => {
+        this.#socket = socket;
         this.#poll();
-        resolve();
+        socket.once('close', () => {
+          tell({ kind: 'answered', token: this.#token, status: 0, body: '', atMs: now() });
+        });
+        resolve('');
       });
-      this.#socket.once('error', reject);
-      this.#socket.once('close', () =>
-        tell({ kind: 'answered', token: this.#token, status: 0, body: '', atMs: now() }),
-      );
+      socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
     });
   }
 
@@ -68,6 +85,11 @@ class Waiter {
     const status = this.#answer.read(received, length);
     if (status === 0) return;
     const body = this.#answer.body.toString();
+    if (status >= 400) {
+      tell({ kind: 'refused', reason: `status ${status}` });
+      setTimeout(() => this.#poll(), retryMs);
+      return;
+    }
     this.#poll();
     tell({ kind: 'answered', token: this.#token, status, body, atMs });
   }

@@ -20,6 +20,8 @@ export class HeldPolls {
   readonly #waiting = new Map<string, (answer: PollAnswer) => void>();
   /** Unexpected answers: polls that expired, sockets that broke. */
   unexpected = 0;
+  /** Connects and polls that were refused and tried again, by their reason. */
+  readonly refused: Record<string, number> = {};
 
   private constructor(children: ChildProcess[]) {
     this.#children = children;
@@ -42,9 +44,8 @@ export class HeldPolls {
         const failed = once(child, 'exit').then(() => {
           throw new Error('a process of polling clients ended');
         });
-        const [first] = (await Promise.race([once(child, 'message'), failed])) as [PollNote];
         failed.catch(() => {});
-        if (first.kind !== 'connected') throw new Error(`a poll was answered ${first.status} at once`);
+        await Promise.race([connectedNote(child), failed]);
       }),
     );
     return polls;
@@ -60,10 +61,19 @@ export class HeldPolls {
   }
 
   #note(note: PollNote): void {
+    if (note.kind === 'refused') this.refused[note.reason] = (this.refused[note.reason] ?? 0) + 1;
     if (note.kind !== 'answered') return;
     const resolve = this.#waiting.get(note.token);
     this.#waiting.delete(note.token);
     if (resolve) resolve(note);
     else this.unexpected += 1;
   }
+}
+
+function connectedNote(child: ChildProcess): Promise<void> {
+  return new Promise((resolve) => {
+    child.on('message', ({ kind }: PollNote) => {
+      if (kind === 'connected') resolve();
+    });
+  });
 }

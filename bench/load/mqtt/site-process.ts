@@ -51,6 +51,8 @@ const subscriptions = ['v1/gateway/attributes', 'v1/gateway/attributes/response'
 /** Below the Receive Maximum of the server. */
 const inFlightMax = 500;
 const ackMsMax = 30_000;
+const connectTriesMax = 20;
+const retryMs = 500;
 
 class Site {
   readonly #order: SiteOrder;
@@ -131,19 +133,33 @@ class Site {
     };
   }
 
-  #open(): Promise<void> {
+  /** A refused attempt is counted and repeated. */
+  async #open(): Promise<void> {
+    for (let tries = 1; ; tries += 1) {
+      const fault = await this.#attempt();
+      if (fault === '') return;
+      this.#count(fault);
+      if (tries === connectTriesMax) throw new Error(`the gateway is refused: ${fault}`);
+      await elapse(retryMs);
+    }
+  }
+
+  /** Resolves with '' when connected, else with the reason. */
+  #attempt(): Promise<string> {
     const { host, port, token } = this.#order;
     const reader = new PacketReader();
     const socket = connect({ host, port, noDelay: true });
     this.#socket = socket;
-    return new Promise((resolve, reject) => {
+    return new Promise((resolve) => {
+      let isConnected = false;
       socket.on('data', (piece: Buffer) => {
         socket.cork();
         reader.read(piece, (firstByte, bytes, start, end) => {
           const type = firstByte >> 4;
           if (type === packetType.connack) {
-            if (bytes[start + 1] === 0) resolve();
-            else reject(new Error(`CONNACK ${bytes[start + 1]}`));
+            isConnected = bytes[start + 1] === 0;
+            resolve(isConnected ? '' : `CONNACK ${bytes[start + 1]}`);
+            if (!isConnected) socket.destroy();
           } else if (type === packetType.puback) {
             this.#acknowledged(bytes.readUInt16BE(start), end > start + 2 ? bytes[start + 2]! : 0);
           } else if (type === packetType.publish) {
@@ -154,8 +170,11 @@ class Site {
         });
         socket.uncork();
       });
-      socket.on('error', reject);
-      socket.on('close', () => fail(new Error(`the gateway was closed; ${JSON.stringify(this.#refused)}`)));
+      socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
+      socket.on('close', () => {
+        if (isConnected) fail(new Error(`the gateway was closed; ${JSON.stringify(this.#refused)}`));
+        else resolve('closed before CONNACK');
+      });
       socket.once('connect', () => {
         socket.write(connectPacket({ clientId: token, username: token, keepAliveSeconds, level }));
       });
