@@ -14,8 +14,10 @@ export interface CommandLine {
   /** Of the scenario; '' = none. */
   name: string;
   overrides: string[];
-  /** Empty without `--target`. */
+  /** Empty without `--target`, but for the sign-in of `--peer`. */
   flags: FlagValues;
+  /** A platform that `peers` measures, too, as in `thingsboard=http://host:8080`; '' = none. */
+  peer: string;
   against: string;
   isHelp: boolean;
 }
@@ -29,12 +31,16 @@ const meanings: Record<string, string[]> = {
 
 export function parseCommandLine(args: string[]): CommandLine {
   const { values, positionals } = parsed(args);
-  const { against = '', help = false, ...flags } = values;
+  const { against = '', peer = '', help = false, ...flags } = values;
   const [name = '', ...overrides] = positionals;
-  const line = { name, overrides, against: String(against), isHelp: help === true };
+  const line = { name, overrides, against: String(against), peer: String(peer), isHelp: help === true };
   if (flags['target'] !== undefined) return { ...line, flags };
-  const spelled = Object.entries(flags).map(([flag, value]) => settingOf(name, flag, String(value)));
-  return { ...line, overrides: [...overrides, ...spelled], flags: {} };
+  const { user, password, ...others } = flags;
+  const signIn = peer === '' ? {} : { ...(user && { user }), ...(password && { password }) };
+  const spelled = Object.entries(peer === '' ? flags : others).map(([flag, value]) => {
+    return settingOf(name, flag, String(value));
+  });
+  return { ...line, overrides: [...overrides, ...spelled], flags: signIn };
 }
 
 /** The flags of a target, and any other `--name value`, which must be a setting of the scenario. */

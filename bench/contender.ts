@@ -1,15 +1,21 @@
 /**
  * Servers that take part in a comparison: each is started, takes the same load, says what one message cost it and
- * whether everything that it acknowledged was found. `quick` runs contenders.
+ * whether everything that it acknowledged was found. `quick` and `peers` run contenders.
  */
-import { cpuMsOf } from './cpu.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { cpuMsOf, cpuMsOfFamily } from './cpu.ts';
 import type { EngineUnderLoad, LoadOrder } from './engine-under-load.ts';
+import { recordPoints } from './load/moving-record.ts';
 import type { LoadResult } from './load/processes.ts';
 import type { Peer } from './peers/start.ts';
+import type { StorePeer } from './peers/stores.ts';
+import { type FlagValues, targetOrder } from './target/order.ts';
+import { TargetRun } from './target/run.ts';
 
 const stepMs = 100;
+const storedMsMax = 60_000;
 
-type TurnTimes = Pick<LoadOrder, 'rate' | 'seconds' | 'warmupSeconds'>;
+export type TurnTimes = Pick<LoadOrder, 'rate' | 'seconds' | 'warmupSeconds'>;
 
 export interface Turn {
   /** Of Millrace, only messages that were found in ClickHouse, by the time until the last one was there. */
@@ -24,6 +30,8 @@ export interface Turn {
 export interface Contender {
   name: string;
   run(times: TurnTimes): Promise<Turn>;
+  /** Of a server that stores and whose disk can be seen. */
+  bytesPerPoint?(): Promise<number>;
   close(): Promise<void>;
 }
 
@@ -49,6 +57,62 @@ export function engineContender(name: string, engine: EngineUnderLoad): Contende
       const { storedRequestsPerSecond, cpuMicrosecondsPerRequest: cpuMicroseconds, verified } = load;
       return { messagesPerSecond: storedRequestsPerSecond, cpuMicroseconds, load, verified };
     },
+    bytesPerPoint: async () => (await engine.bytesPerPoint()).merged,
     close: () => engine.close(),
   };
+}
+
+/** A database. Its load takes another range of `ts` each time; a sender is a device, or a block of devices. */
+export function storeContender(
+  store: StorePeer,
+  { senders, messageRecords }: { senders: number; messageRecords: number },
+  offer: (order: LoadOrder) => Promise<LoadResult>,
+): Contender {
+  let firstTs = Date.now() - 6 * 3_600_000;
+  let accepted = 0;
+  return {
+    name: store.name,
+    run: async (times) => {
+      const cpuBefore = cpuMsOfFamily(store.pid);
+      const load = await offer({ ...times, firstTs, stepMs });
+      const server = ((cpuMsOfFamily(store.pid) - cpuBefore) * 1000) / load.accepted;
+      accepted += load.accepted * messageRecords;
+      const perSenderMax = Math.ceil((4 * load.accepted) / senders) + 1_000;
+      firstTs += perSenderMax * stepMs;
+      const verified = (await foundBy(store, accepted)) === accepted;
+      return { messagesPerSecond: load.requestsPerSecond, cpuMicroseconds: { server }, load, verified };
+    },
+    bytesPerPoint: async () => (await store.bytes()) / (accepted * recordPoints),
+    close: () => store.close(),
+  };
+}
+
+/** A platform that runs already, by the flags of `--target`: its processes and its disk cannot be seen. */
+export async function targetContender(name: string, flags: FlagValues): Promise<Contender> {
+  const run = new TargetRun(targetOrder('http', flags));
+  try {
+    await run.prepare();
+  } catch (error) {
+    await run.close();
+    throw error;
+  }
+  return {
+    name,
+    run: async ({ rate, seconds, warmupSeconds }) => {
+      const load = await run.offer({ rate, seconds, warmupSeconds, rampSeconds: 0 });
+      const { isWhole: verified } = await run.verify();
+      return { messagesPerSecond: load.requestsPerSecond, cpuMicroseconds: undefined, load, verified };
+    },
+    close: () => run.close(),
+  };
+}
+
+/** Waits until a reader finds so many records; returns how many there are. */
+async function foundBy(store: StorePeer, records: number): Promise<number> {
+  const deadline = performance.now() + storedMsMax;
+  for (;;) {
+    const found = await store.count();
+    if (found >= records || performance.now() > deadline) return found;
+    await sleep(500);
+  }
 }

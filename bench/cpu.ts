@@ -14,7 +14,7 @@ export function cpuMsOf(pid: number): number {
 }
 
 /** With its children, also those that have ended: PostgreSQL is a process for each connection. */
-function cpuMsOfFamily(pid: number): number {
+export function cpuMsOfFamily(pid: number): number {
   const [user, system, endedUser, endedSystem] = cpuTicksOf(pid);
   const own = (user + system + endedUser + endedSystem) * millisecondsPerTick;
   try {

@@ -24,6 +24,7 @@ import { runLists } from './scenarios/lists.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
 import { runMqtt } from './scenarios/mqtt.ts';
 import { runOta } from './scenarios/ota.ts';
+import { runPeers } from './scenarios/peers.ts';
 import { runQuick } from './scenarios/quick.ts';
 import { runReport } from './scenarios/report.ts';
 import { runRpc } from './scenarios/rpc.ts';
@@ -42,7 +43,7 @@ const notOfAll = ['quick', 'versions'];
 interface Scenario {
   about: string;
   /** Returns false when the result breaks a promise of Millrace. */
-  run(settings: BenchSettings, against: string): Promise<boolean>;
+  run(settings: BenchSettings, line: CommandLine): Promise<boolean>;
   /** True when `run` itself ends in order after Ctrl-C. */
   endsInOrder?: boolean;
 }
@@ -87,7 +88,12 @@ const scenarios: Record<string, Scenario> = {
   },
   versions: {
     about: 'this build beside that of another checkout (--against DIR), in turn: http, mqtt, gateway, bytes per point',
-    run: runVersions,
+    run: (settings, { against }) => runVersions(settings, against),
+  },
+  peers: {
+    about:
+      'the same records to VictoriaMetrics, InfluxDB, PostgreSQL and brokers: rate, p99, CPU, bytes (--peer thingsboard=URL)',
+    run: runPeers,
   },
   storeacks: {
     about: 'acknowledgements with INGEST_ACK=store: alone, beside late rows, beside one message of twenty years',
@@ -138,7 +144,7 @@ async function main(): Promise<number> {
   for (const key of chosen) {
     const scenario = scenarios[key]!;
     say(`\n== ${key}: ${scenario.about}\n`);
-    const good = await runToTheEnd(scenario, settings, line.against);
+    const good = await runToTheEnd(scenario, settings, line);
     if (!good) failed += 1;
   }
   return failed === 0 ? 0 : 1;
@@ -153,7 +159,7 @@ async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promis
 }
 
 /** Engines have process groups of their own, so that Ctrl-C in a terminal does not reach them. */
-async function runToTheEnd(scenario: Scenario, settings: BenchSettings, against: string): Promise<boolean> {
+async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: CommandLine): Promise<boolean> {
   let ending: Promise<void> | undefined;
   const interrupted = () => {
     endGenerators();
@@ -162,7 +168,7 @@ async function runToTheEnd(scenario: Scenario, settings: BenchSettings, against:
   const signals = scenario.endsInOrder ? [] : (['SIGINT', 'SIGTERM'] as const);
   for (const signal of signals) process.once(signal, interrupted);
   try {
-    return await scenario.run(settings, against);
+    return await scenario.run(settings, line);
   } finally {
     // What fails because its engine was ended says nothing.
     await (ending ?? destroyEngines());

@@ -54,6 +54,18 @@ export interface BenchSettings {
     seconds: number;
     latencySeconds: number;
   };
+  peers: {
+    sessions: number;
+    blocks: number;
+    blockDevices: number;
+    rate: number;
+    blockRate: number;
+    settleSeconds: number;
+    workers: number;
+    warmupSeconds: number;
+    seconds: number;
+    latencySeconds: number;
+  };
   gateway: {
     gateways: number;
     children: number;

@@ -1,6 +1,7 @@
 /** Rules of `npm run bench -- … --target` and of `compare`: what the flags mean, when a rate holds, what is noise. */
 import { expect, test } from 'vitest';
 import { parseCommandLine } from '../bench/command-line.ts';
+import { LinesRequest } from '../bench/load/http/lines.ts';
 import type { LoadResult } from '../bench/load/processes.ts';
 import type { Second } from '../bench/load/timeline.ts';
 import { verdictOf } from '../bench/result/compare.ts';
@@ -30,6 +31,29 @@ test('a flag is a setting without a target, and an order with one', () => {
   const order = httpOrder('--token', 'a,b', '--rate', '500', '--duration', '10s', '--ramp', '500ms');
   expect(order).toMatchObject({ server: { host: 'host', port: 8080 }, tokens: ['a', 'b'], devices: 2, connections: 2 });
   expect(order).toMatchObject({ rate: 500, seconds: 10, rampSeconds: 0.5 });
+});
+
+test('the sign-in of --peer is no setting of the comparison', () => {
+  const signIn = ['--user', 'me@x.org', '--password', 'secret'];
+  const line = parseCommandLine(['peers', '--peer', 'thingsboard=http://host:8080', ...signIn, '--seconds', '2']);
+  const flags = { user: 'me@x.org', password: 'secret' };
+  expect(line).toMatchObject({ peer: 'thingsboard=http://host:8080', flags, overrides: ['peers.seconds=2'] });
+});
+
+test('a message of lines has a record of each device, each time with another ts', () => {
+  const request = new LinesRequest(['a', 'b'], { firstTs: 1_700_000_000_000, stepMs: 100 }, 7);
+  const bodies = [0, 1].map(() => {
+    const [head = '', body = ''] = request.next().toString('latin1').split('\r\n\r\n');
+    expect(head).toContain(`Content-Length: ${body.length}`);
+    return body;
+  });
+  for (const [n, body] of bodies.entries()) {
+    const lines = ['a', 'b'].map((device) => {
+      const fields = 'temperature=21\\.\\d0,humidity=48\\.\\d0,pressure=1013\\.25,battery=87i';
+      return `telemetry,device=${device} ${fields} ${1_700_000_000_000 + n * 100}\\n`;
+    });
+    expect(body).toMatch(new RegExp(`^${lines.join('')}$`));
+  }
 });
 
 test.each([

@@ -13,6 +13,16 @@ export function packageVersion(name: string): string {
   return (JSON.parse(readFileSync(path, 'utf8')) as { version: string }).version;
 }
 
+export function isInstalled(command: string, ...args: string[]): boolean {
+  return spawnSync(command, args, { stdio: 'ignore', env: { PATH: daemonPath } }).error === undefined;
+}
+
+/** Of an installed Debian package; '' = the program came otherwise. */
+export function debianVersion(name: string): string {
+  const { status, stdout } = spawnSync('dpkg-query', ['-W', '-f=${Version}', name], { encoding: 'utf8' });
+  return status === 0 ? stdout : '';
+}
+
 /** The first version number that a command prints; '' when the command is not installed or prints none. */
 export function printedVersion(command: string, ...args: string[]): string {
   const { stdout, stderr } = spawnSync(command, args, { encoding: 'utf8', env: { PATH: daemonPath } });

@@ -45,7 +45,8 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   }
 }
 
-class TargetRun {
+/** The devices of a run at a target, and the loads that it offers. */
+export class TargetRun {
   readonly #order: TargetOrder;
   /** In the names of all that this run creates. */
   readonly #prefix = `bench-${randomBytes(3).toString('hex')}`;
@@ -77,14 +78,14 @@ class TargetRun {
     this.#tokens = (await this.#platform.create(rows)).map(({ token }) => token);
     say(`${'created'.padEnd(10)}${figure(devices)} in ${figure((performance.now() - startedAt) / 1000)} s\n`);
     // The first messages of a gateway create its devices.
-    if (kind === 'gateway') await this.#offer({ rate: devices, warmupSeconds: 0, rampSeconds: 0, seconds: 2 });
+    if (kind === 'gateway') await this.offer({ rate: devices, warmupSeconds: 0, rampSeconds: 0, seconds: 2 });
   }
 
   async measure(): Promise<boolean> {
     const { isSearch, repeat } = this.#order;
     const measurements = isSearch ? await findRate(this.#order, (rate) => this.#measureAt(rate)) : [];
     for (let n = 0; !isSearch && n < repeat; n += 1) measurements.push(await this.#measureAt(this.#order.rate));
-    const verified = await this.#verify();
+    const verified = await this.verify();
     const good = this.#tell(measurements);
     say(verifiedText(verified));
     for (const { load } of measurements) if (load.invalid !== '') say(`INVALID: ${load.invalid}`);
@@ -103,13 +104,13 @@ class TargetRun {
 
   async #measureAt(rate: number): Promise<Measurement> {
     const { rampSeconds, warmupSeconds, seconds } = this.#order;
-    const load = await this.#offer({ rate, rampSeconds, warmupSeconds, seconds });
+    const load = await this.offer({ rate, rampSeconds, warmupSeconds, seconds });
     const { p50Ms, p99Ms } = load.latency;
     say(`${figure(load.requestsPerSecond)} messages/s: p50 ${figure(p50Ms)} ms, p99 ${figure(p99Ms)} ms`);
     return { rate, load };
   }
 
-  async #offer(times: {
+  async offer(times: {
     rate: number;
     rampSeconds: number;
     warmupSeconds: number;
@@ -139,7 +140,7 @@ class TargetRun {
    * Waits until the server shows every acknowledged record. Records that were in flight when a connection broke may be
    * there too.
    */
-  async #verify(): Promise<Verified> {
+  async verify(): Promise<Verified> {
     if (this.#platform === undefined) return { isWhole: undefined, expected: this.#accepted, found: 0 };
     const ids = await this.#platform.idsOf(`${this.#prefix}-`);
     const records = Math.max(1, this.#order.children);

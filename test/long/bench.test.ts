@@ -2,13 +2,16 @@
  * Short forms of benchmarks whose full runs take minutes: every phase of them runs once over little data, and must
  * store, read and delete exactly what it says. Rates are not judged.
  */
-import { execFile, execFileSync } from 'node:child_process';
+import { execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 
 const timeoutMs = 240_000;
@@ -108,6 +111,61 @@ test('any server of the same protocol is measured, and what is refused is a resu
     server.closeAllConnections();
   }
 });
+
+const brief = ['--seconds', '1', '--warmup', '0', '--latencySeconds', '1', '--rate', '50', '--settleSeconds', '0'];
+
+test('databases, brokers and a platform that runs already take the same records; each store has all of them', async () => {
+  const { port, api } = engine!;
+  const { adminEmail, adminPassword } = api.address;
+  const platform = [
+    '--peer',
+    `thingsboard=http://localhost:${port}`,
+    '--user',
+    adminEmail,
+    '--password',
+    adminPassword,
+  ];
+  const output = await run('peers', ...brief, '--blocks', '0', ...platform);
+  expect(output).toContain('stored and read back: every acknowledged record, once');
+  for (const name of ['Mosquitto', 'Aedes', 'PostgreSQL', 'Millrace', 'thingsboard'])
+    expect(output).toMatch(new RegExp(`^${name}, .+ messages/s$`, 'm'));
+  // Databases that are not installed are named with the command that installs them.
+  for (const [name, install] of Object.entries({ VictoriaMetrics: 'victoria-metrics', InfluxDB: 'influxdb' }))
+    expect(output).toMatch(new RegExp(`^${name}(, | is not installed and left out: apt-get install ${install}$)`, 'm'));
+});
+
+test('Ctrl-C ends every server and generator that a comparison has started', async () => {
+  const mark = mkdtempSync(join(tmpdir(), 'millrace-bench-'));
+  const child = spawn(process.execPath, ['dist-bench/bench/main.js', 'peers', ...brief], {
+    env: { ...process.env, TMPDIR: mark },
+    stdio: 'ignore',
+  });
+  try {
+    await eventually(async () => marked(mark).some((command) => command.includes('mosquitto')), 60_000, 20);
+    child.kill('SIGINT');
+    const [code] = (await once(child, 'exit')) as [number];
+    expect(code).toBe(130);
+    await eventually(async () => marked(mark).length === 0, 10_000);
+    expect(readdirSync(mark)).toEqual([]);
+  } finally {
+    child.kill('SIGKILL');
+    rmSync(mark, { recursive: true, force: true });
+  }
+});
+
+/** Returns the commands of all processes that have this word in their command or environment. */
+function marked(word: string): string[] {
+  return readdirSync('/proc').flatMap((pid) => {
+    if (!/^\d+$/.test(pid)) return [];
+    try {
+      const [command, environment] = ['cmdline', 'environ'].map((file) => readFileSync(`/proc/${pid}/${file}`, 'utf8'));
+      return command!.includes(word) || environment!.includes(word) ? [command!.replaceAll('\0', ' ')] : [];
+    } catch {
+      // The process has ended.
+      return [];
+    }
+  });
+}
 
 /** The device protocol over HTTP in its simplest form: known tokens get 200. */
 async function standIn(): Promise<Server> {

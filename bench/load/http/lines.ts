@@ -5,8 +5,8 @@
 import { MovingRecord, wanderingDigits } from '../moving-record.ts';
 import type { Requests } from '../one-in-flight.ts';
 
-const lineDatabase = 'bench';
-const lineMeasurement = 'telemetry';
+export const lineDatabase = 'bench';
+export const lineMeasurement = 'telemetry';
 
 /** Whole numbers have an `i`: InfluxDB stores them as such. */
 function lineText(token: string, ts: number): string {
