@@ -74,9 +74,13 @@ let engine: Engine | undefined;
 
 afterAll(() => engine?.destroy());
 
+async function runningEngine(): Promise<Engine> {
+  engine ??= await startEngine({ workers: 1 });
+  return engine;
+}
+
 test('a server that runs already is measured over each protocol, read back, and left as it was', async () => {
-  engine = await startEngine({ workers: 1 });
-  const { port, mqttPort, api } = engine;
+  const { port, mqttPort, api } = await runningEngine();
   const { adminEmail, adminPassword } = api.address;
   const user = ['--user', adminEmail, '--password', adminPassword];
   const devices = async () => {
@@ -115,7 +119,7 @@ test('any server of the same protocol is measured, and what is refused is a resu
 const brief = ['--seconds', '1', '--warmup', '0', '--latencySeconds', '1', '--rate', '50', '--settleSeconds', '0'];
 
 test('databases, brokers and a platform that runs already take the same records; each store has all of them', async () => {
-  const { port, api } = engine!;
+  const { port, api } = await runningEngine();
   const { adminEmail, adminPassword } = api.address;
   const platform = [
     '--peer',
