@@ -15,9 +15,9 @@ import { type Config, type ConfigReading, checkedConfig, readConfig } from './ba
 import { describeUnknown } from './base/settings/setting-names.ts';
 import { shownValue } from './base/settings/settings.ts';
 import { clickHouseFacts, clickHouseSchema, clickHouseTables } from './clickhouse/server-facts.ts';
-import { ownVersion } from './instance/control.ts';
-import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';
-import { judgeMachine, readMachine } from './instance/machine.ts';
+import { judgeMachine, readMachine } from './instance/host/machine.ts';
+import { ownVersion } from './instance/operators/control.ts';
+import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
 import { postgresFacts, postgresSchema, postgresTables } from './postgres/server-facts.ts';
 import { machineFacts, processFacts } from './support/facts.ts';
 import { journalTable } from './support/journal-table.ts';

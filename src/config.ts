@@ -9,7 +9,7 @@ import { messageOf, StartError } from './base/errors.ts';
 import { type Config, readConfig } from './base/settings/config.ts';
 import { describeUnknown } from './base/settings/setting-names.ts';
 import { type Setting, shownValue } from './base/settings/settings.ts';
-import { checkConfig } from './instance/config-check.ts';
+import { checkConfig } from './instance/host/config-check.ts';
 
 const usage = 'usage: npm run config -- [all | changed]';
 

@@ -16,7 +16,7 @@ import { createLog, type Log } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
 import { openClickHouse } from './clickhouse/client.ts';
 import { startEmbeddedClickHouse } from './clickhouse/embedded/embedded.ts';
-import { DataDirectory } from './instance/data-directory.ts';
+import { DataDirectory } from './instance/host/data-directory.ts';
 import {
   clickhouseDirectory,
   journalDirectory,
@@ -24,8 +24,8 @@ import {
   restoredFile,
   restoringFile,
   secretsFile,
-} from './instance/messages.ts';
-import type { Restored } from './instance/restored-stores.ts';
+} from './instance/processes/messages.ts';
+import type { Restored } from './instance/stores/restored-stores.ts';
 import { openPostgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded/embedded.ts';
 import { migrate } from './postgres/migrate.ts';

@@ -1,6 +1,6 @@
 /**
  * The reasons for which a worker accepts no telemetry of any sender, and the number of messages refused for each. The
- * worker reports both to the primary, which logs when a refusal begins and ends (`instance/refusal-watch.ts`).
+ * worker reports both to the primary, which logs when a refusal begins and ends (`instance/health/refusal-watch.ts`).
  */
 import type { Fault } from '../base/errors.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';

@@ -3,7 +3,7 @@
  * syncs (O_DSYNC), over a file whose blocks exist. Used by `npm run doctor`; the file is removed at the end.
  */
 import { join } from 'node:path';
-import type { Finding } from '../instance/machine.ts';
+import type { Finding } from '../instance/host/machine.ts';
 import { type Disk, realDisk } from '../journal/disk.ts';
 
 export interface DiskTest {

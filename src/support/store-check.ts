@@ -9,9 +9,9 @@ import type { Config } from '../base/settings/config.ts';
 import { redisVersions } from '../bus/redis-version.ts';
 import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
 import { clickHouseFacts } from '../clickhouse/server-facts.ts';
-import { openClickHouseOf, openPostgresOf } from '../instance/engines.ts';
-import type { Finding } from '../instance/machine.ts';
-import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/store-refusals.ts';
+import type { Finding } from '../instance/host/machine.ts';
+import { openClickHouseOf, openPostgresOf } from '../instance/stores/engines.ts';
+import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/store-refusals.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 

@@ -8,7 +8,7 @@ import type { ClickHouse } from '../../src/clickhouse/client.ts';
 import { migrate } from '../../src/clickhouse/migrate.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
 import { eraseSeries } from '../../src/erase/erase-in-clickhouse.ts';
-import { openStores } from '../../src/instance/engines.ts';
+import { openStores } from '../../src/instance/stores/engines.ts';
 import { silentLog } from '../harness/clickhouse-server.ts';
 
 const inserts: URLSearchParams[] = [];

@@ -9,7 +9,7 @@ import { endProcess, liveProcess } from '../../src/base/process-file.ts';
 import { eventually } from '../harness/api.ts';
 import { root } from '../harness/engine.ts';
 
-const module = pathToFileURL(join(root, 'dist', 'instance', 'data-directory.js')).href;
+const module = pathToFileURL(join(root, 'dist', 'instance', 'host', 'data-directory.js')).href;
 /** An ordinary user needs a user namespace to make others. */
 const user = process.getuid?.() === 0 ? [] : ['--user', '--map-root-user'];
 const otherContainer = ['unshare', ...user, '--pid', '--fork', '--kill-child', '--mount-proc'];
@@ -106,7 +106,7 @@ test('a worker that outlives its killed primary keeps the directory until it is 
   const worker = 'process.send("up"); setInterval(() => {}, 1000);';
   const then = `
     const { spawn } = await import('node:child_process');
-    const { writeProcessFile } = await import(${JSON.stringify(module.replace('instance/data-directory.js', 'base/process-file.js'))});
+    const { writeProcessFile } = await import(${JSON.stringify(module.replace('instance/host/data-directory.js', 'base/process-file.js'))});
     const stdio = ['ignore', 'ignore', 'inherit', 'ipc', data.lockDescriptor];
     const worker = spawn(process.execPath, ['-e', ${JSON.stringify(worker)}], { stdio });
     writeProcessFile(data.processFile('worker-0'), worker.pid);

@@ -1,0 +1,28 @@
+/** Everything that a start refuses in its settings, before it touches a file: used by the primary and by commands. */
+import { parseRateLimits } from '../../auth/rate-limits.ts';
+import { StartError } from '../../base/errors.ts';
+import type { Config } from '../../base/settings/config.ts';
+import { checkLimits, checkSettings } from '../../base/settings/limit-relations.ts';
+import { describeUnknown, type UnknownName } from '../../base/settings/setting-names.ts';
+import { readRules } from '../../rules/file.ts';
+import type { RuleText } from '../../rules/table.ts';
+import { checkTls } from './tls.ts';
+
+/** Returns the rules of the settings; throws StartError with the first fault. */
+export function checkConfig(config: Config): RuleText[] {
+  checkLimits();
+  checkSettings(config);
+  parseRateLimits(config.rateLimits);
+  checkTls(config.ssl, 'SSL');
+  if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
+  return readRules(config.rules.file);
+}
+
+/**
+ * Returns a warning for each name that is probably misspelt; throws StartError with all of them when `strict` is set.
+ */
+export function checkNames({ strict }: Config, unknown: UnknownName[]): string[] {
+  const warnings = unknown.map(describeUnknown);
+  if (!strict || warnings.length === 0) return warnings;
+  throw new StartError(`${warnings.join(' ')} MILLRACE_STRICT=true refuses unknown names: correct or remove them.`);
+}

@@ -1,0 +1,85 @@
+/**
+ * Runs the steps of a stop one after the other, within one total time. A step that takes longer is abandoned, so that
+ * the stop continues; abandoned steps are named at the end. The primary and its workers each have one.
+ */
+import { messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+
+export interface StopStepsOptions {
+  msMax: number;
+  log: Log;
+  /** Milliseconds that only go forward. */
+  monotonic?: () => number;
+}
+
+/** Shorter waits are not worth a word. */
+const namedMsMin = 100;
+
+export class StopSteps {
+  readonly #log: Log;
+  readonly #monotonic: () => number;
+  readonly #begun: number;
+  readonly #deadline: number;
+  readonly #waits: string[] = [];
+  #unfinished = false;
+
+  constructor({ msMax, log, monotonic = () => performance.now() }: StopStepsOptions) {
+    this.#log = log;
+    this.#monotonic = monotonic;
+    this.#begun = monotonic();
+    this.#deadline = this.#begun + msMax;
+  }
+
+  get msLeft(): number {
+    return Math.max(0, this.#deadline - this.#monotonic());
+  }
+
+  get seconds(): number {
+    return (this.#monotonic() - this.#begun) / 1000;
+  }
+
+  /** True when some step did not end in time. */
+  get unfinished(): boolean {
+    return this.#unfinished;
+  }
+
+  /** `open requests 4.2 s, the journal 5.8 s (not finished)`; '' when nothing took long. */
+  get waits(): string {
+    return this.#waits.join(', ');
+  }
+
+  /** Resolves when `work` has ended, or when the time of all steps is over. A failure is logged. */
+  async step(name: string, work: () => Promise<unknown> | unknown): Promise<void> {
+    const begun = this.#monotonic();
+    const ended = this.#run(name, work);
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<'late'>((resolve) => {
+      timer = setTimeout(resolve, this.msLeft, 'late');
+    });
+    const outcome = await Promise.race([ended, late]);
+    clearTimeout(timer);
+    this.#note(name, begun, outcome === 'late');
+  }
+
+  /** Like `step`, but waits for `work` without a limit. */
+  async whole(name: string, work: () => Promise<unknown> | unknown): Promise<void> {
+    const begun = this.#monotonic();
+    await this.#run(name, work);
+    this.#note(name, begun, false);
+  }
+
+  async #run(name: string, work: () => Promise<unknown> | unknown): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      this.#log.error('stop_failed', { part: name, reason: messageOf(error) });
+    }
+  }
+
+  #note(name: string, begun: number, isLate: boolean): void {
+    const ms = this.#monotonic() - begun;
+    if (isLate) this.#unfinished = true;
+    if (isLate || ms >= namedMsMin)
+      this.#waits.push(`${name} ${(ms / 1000).toFixed(1)} s${isLate ? ' (not finished)' : ''}`);
+  }
+}

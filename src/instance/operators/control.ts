@@ -1,0 +1,50 @@
+/**
+ * The commands of an operator that the primary answers over `DATA_DIR/run/control.sock`. `npm run backup` uses them. A
+ * further command is one more entry of the table.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { listenControl } from '../../base/control-socket.ts';
+import type { Config } from '../../base/settings/config.ts';
+import type { JournalCut } from '../../journal/journal.ts';
+import type { JournalHold } from '../journals/journal-hold.ts';
+import { runDirectory } from '../processes/messages.ts';
+
+export interface InstanceDescription {
+  version: string;
+  /** The settings that the instance runs with, secrets included. */
+  config: Config;
+}
+
+export interface HeldJournals {
+  /** Ends the hold with `releaseJournals`, as the end of the connection does. */
+  id: number;
+  cuts: JournalCut[];
+}
+
+export interface ControlDeps {
+  dataDir: string;
+  config: Config;
+  journalHold: JournalHold;
+}
+
+export function controlPath(dataDir: string): string {
+  return join(dataDir, runDirectory, 'control.sock');
+}
+
+export function answerControl({ dataDir, config, journalHold }: ControlDeps): Promise<{ close(): Promise<void> }> {
+  return listenControl(controlPath(dataDir), {
+    describe: async (): Promise<InstanceDescription> => ({ version: ownVersion(), config }),
+    holdJournals: async (_argument, session): Promise<HeldJournals> => {
+      const held = await journalHold.begin();
+      session.onClosed(() => void journalHold.end(held.id));
+      return held;
+    },
+    releaseJournals: async (id): Promise<boolean> => await journalHold.end(Number(id)),
+  });
+}
+
+export function ownVersion(): string {
+  const file = new URL('../../../package.json', import.meta.url);
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version;
+}

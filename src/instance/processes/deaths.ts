@@ -1,0 +1,44 @@
+/**
+ * Records the work that crashed workers. The primary keeps the record, so it outlives restarts of workers; it covers
+ * this host only. Work (a route and its caller) that crashed two workers within ten minutes is refused for ten minutes,
+ * so that one caller cannot crash one worker after another.
+ */
+import { limits } from '../../base/limits.ts';
+import { keyOf, type Work } from '../../base/running-work.ts';
+
+export class Deaths {
+  readonly #monotonic: () => number;
+  /** Work → time of its last crash. */
+  readonly #lastDeath = new Map<string, number>();
+  readonly #blockedUntil = new Map<string, number>();
+
+  constructor(monotonic: () => number = () => performance.now()) {
+    this.#monotonic = monotonic;
+  }
+
+  /** Returns the work that is refused from now on because of this death. */
+  add(suspects: readonly Work[]): string[] {
+    const now = this.#monotonic();
+    const newlyBlocked: string[] = [];
+    for (const key of new Set(suspects.map(keyOf))) {
+      const last = this.#lastDeath.get(key);
+      this.#lastDeath.delete(key);
+      this.#lastDeath.set(key, now);
+      if (last === undefined || now - last > limits.deathsWithinMs) continue;
+      this.#blockedUntil.set(key, now + limits.deathsBlockMs);
+      newlyBlocked.push(key);
+    }
+    // The oldest make room: an attacker with many names must not fill the memory.
+    for (const [key] of this.#lastDeath) {
+      if (this.#lastDeath.size <= limits.deathsKept) break;
+      this.#lastDeath.delete(key);
+    }
+    return newlyBlocked;
+  }
+
+  get blocked(): string[] {
+    const now = this.#monotonic();
+    for (const [key, until] of this.#blockedUntil) if (until <= now) this.#blockedUntil.delete(key);
+    return [...this.#blockedUntil.keys()];
+  }
+}

@@ -1,0 +1,177 @@
+/** A worker's end of the channel to the primary: when to begin, the state of the instance, metrics, when to stop. */
+import { systemClock } from '../../base/clock.ts';
+import { limits } from '../../base/limits.ts';
+import type { Sample } from '../../base/metrics/metrics.ts';
+import { block, type Work } from '../../base/running-work.ts';
+import type { JournalCut } from '../../journal/journal.ts';
+import type { ClockState } from '../clock/clock-offset.ts';
+import type { JournalReportsOfHost } from '../journals/journal-reports.ts';
+import { type Begin, type InstanceState, type ToPrimary, type ToWorker, unmeasuredClock } from './messages.ts';
+
+type Status = Omit<Extract<ToPrimary, { kind: 'status' }>, 'kind'>;
+
+export class PrimaryLink {
+  readonly begin: Promise<Begin>;
+  state: InstanceState = {
+    status: 'starting',
+    parts: {},
+    reasons: [],
+    postgresReady: false,
+    leader: undefined,
+    blocked: [],
+    clock: unmeasuredClock,
+  };
+  readonly #askedJournals = new Map<number, (host: JournalReportsOfHost) => void>();
+  #begun: ((begin: Begin) => void) | undefined;
+  #lastAsked = 0;
+  #collect: () => Sample[] = () => [];
+  #journals: (flush: boolean) => JournalReportsOfHost = () => ({ reports: [], isWhole: false });
+  #onClock: (clock: ClockState) => void = () => {};
+  #drain: () => void = () => process.exit(0);
+  #holdJournals: (() => JournalCut[]) | undefined;
+  #releaseJournals: () => boolean = () => false;
+  #onState: (state: InstanceState) => void = () => {};
+
+  constructor() {
+    this.begin = new Promise((resolve) => {
+      this.#begun = resolve;
+    });
+    process.on('message', (message: ToWorker) => this.#receive(message));
+    send({ kind: 'hello' });
+    // Ctrl-C reaches every process of the terminal; only the primary decides.
+    process.on('SIGINT', () => {});
+    process.on('SIGTERM', () => this.#drain());
+  }
+
+  onCollect(collect: () => Sample[]): void {
+    this.#collect = collect;
+  }
+
+  /** Called at once and with each state; the clock of this process follows the measurement already. */
+  onClock(handler: (clock: ClockState) => void): void {
+    this.#onClock = handler;
+    handler(this.state.clock);
+  }
+
+  /** Called with each state of the instance; the latest one is given at once. */
+  onState(onState: (state: InstanceState) => void): void {
+    this.#onState = onState;
+    onState(this.state);
+  }
+
+  onDrain(drain: () => void): void {
+    let begun = false;
+    this.#drain = () => {
+      if (begun) return;
+      begun = true;
+      drain();
+    };
+  }
+
+  /** `release` answers whether every hold lasted until then. */
+  onHoldJournals(hold: () => JournalCut[], release: () => boolean): void {
+    this.#holdJournals = hold;
+    this.#releaseJournals = release;
+  }
+
+  onLost(lost: () => void): void {
+    process.once('disconnect', lost);
+    if (!process.connected) lost();
+  }
+
+  ready(): void {
+    send({ kind: 'ready' });
+  }
+
+  /** Resolves when the primary has been sent the reason. */
+  failed(error: Error): Promise<void> {
+    return send({ kind: 'failed', message: error.message });
+  }
+
+  /** Reports a crash. The process must end at once, so bytes that a pipe does not take now are lost. */
+  died(error: Error, suspects: Work[]): void {
+    void send({ kind: 'died', message: error.message, suspects });
+  }
+
+  /** Reports that the worker cannot continue yet and retries. */
+  waiting(reason: string): void {
+    send({ kind: 'waiting', reason });
+  }
+
+  reportStatus(status: () => Status): void {
+    const report = () => void send({ kind: 'status', ...status() });
+    report();
+    setInterval(report, limits.statusIntervalMs).unref();
+  }
+
+  onReportJournals(report: (flush: boolean) => JournalReportsOfHost): void {
+    this.#journals = report;
+  }
+
+  /**
+   * Requests the state of the journals of all workers of this instance. `flush`: rows that wait for more rows are
+   * shipped now.
+   */
+  askJournals(flush: boolean): Promise<JournalReportsOfHost> {
+    this.#lastAsked += 1;
+    const id = this.#lastAsked;
+    return new Promise((resolve) => {
+      const answer = (host: JournalReportsOfHost) => {
+        clearTimeout(timer);
+        this.#askedJournals.delete(id);
+        resolve(host);
+      };
+      const timer = setTimeout(answer, 2 * limits.journalReportsMsMax, { reports: [], isWhole: false });
+      this.#askedJournals.set(id, answer);
+      send({ kind: 'askJournals', id, flush });
+    });
+  }
+
+  #receive(message: ToWorker): void {
+    switch (message.kind) {
+      case 'begin':
+        follow(message.clock);
+        this.#begun?.(message);
+        return;
+      case 'state':
+        this.state = message.state;
+        block(message.state.blocked);
+        follow(message.state.clock);
+        this.#onClock(message.state.clock);
+        this.#onState(message.state);
+        return;
+      case 'collect':
+        send({ kind: 'samples', id: message.id, samples: this.#collect() });
+        return;
+      case 'holdJournals':
+        // Ends a hold whose release was lost.
+        this.#releaseJournals();
+        if (this.#holdJournals)
+          send({ kind: 'journalsHeld', id: message.id, cuts: this.#holdJournals(), intact: true });
+        return;
+      case 'releaseJournals':
+        send({ kind: 'journalsHeld', id: message.id, cuts: [], intact: this.#releaseJournals() });
+        return;
+      case 'reportJournals':
+        send({ kind: 'journalReports', id: message.id, ...this.#journals(message.flush) });
+        return;
+      case 'journals':
+        this.#askedJournals.get(message.id)?.(message);
+        return;
+      case 'drain':
+        this.#drain();
+        return;
+    }
+  }
+}
+
+function follow({ line }: ClockState): void {
+  if (line !== undefined) systemClock.follow(line);
+}
+
+function send(message: ToPrimary): Promise<void> {
+  return new Promise((resolve) => {
+    if (process.connected) process.send?.(message, () => resolve());
+    else resolve();
+  });
+}

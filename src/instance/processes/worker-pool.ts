@@ -1,0 +1,302 @@
+/**
+ * The workers of this instance: forks and restarts them, sends them the state of the whole instance, and gathers their
+ * metrics. The primary itself takes no traffic.
+ */
+import type { ChildProcess } from 'node:child_process';
+import cluster from 'node:cluster';
+import type { Log } from '../../base/log.ts';
+import type { Counter, Metrics, Sample } from '../../base/metrics/metrics.ts';
+import type { Config } from '../../base/settings/config.ts';
+import { BusHub } from '../../bus/ipc-primary.ts';
+import { childPort } from '../../bus/port.ts';
+import type { RuleText } from '../../rules/table.ts';
+import { type ClockState, clockSentence } from '../clock/clock-offset.ts';
+import type { JournalRoom } from '../health/refusal-forecast.ts';
+import type { Refusal, WorkerRefusals } from '../health/refusal-watch.ts';
+import { type DataDirectory, instanceVariable } from '../host/data-directory.ts';
+import { JournalHold } from '../journals/journal-hold.ts';
+import { JournalReports, type JournalReportsOfHost } from '../journals/journal-reports.ts';
+import { Deaths } from './deaths.ts';
+import {
+  type Engines,
+  type InstanceState,
+  journalName,
+  type PartState,
+  type ToPrimary,
+  type ToWorker,
+} from './messages.ts';
+import { SupervisedChild } from './supervised-child.ts';
+
+interface Slot {
+  readonly number: number;
+  readonly worker: SupervisedChild;
+  refusal: Refusal | undefined;
+  refused: WorkerRefusals['refused'];
+  /** Why the worker has no connection to Redis. */
+  busFailure: string | undefined;
+  room: Omit<JournalRoom, 'worker'> | undefined;
+  /** Reasons of the worker to be degraded. */
+  degraded: string[];
+}
+
+export interface WorkerPoolDeps {
+  workers: number;
+  config: Config;
+  rules: RuleText[];
+  engines: Engines;
+  installation: () => string;
+  data: DataDirectory;
+  log: Log;
+  metrics: Metrics;
+  clock: () => ClockState;
+  /** PostgreSQL has the tables of this version. */
+  isPostgresReady: () => boolean;
+  /** Every worker dies in a loop, for this reason: no traffic can be taken. */
+  onCrashLoop: (reason: string) => void;
+}
+
+export class WorkerPool {
+  readonly #deps: WorkerPoolDeps;
+  readonly #slots: Slot[];
+  readonly #hub: BusHub;
+  /** Used by a backup of the running instance. */
+  readonly journalHold: JournalHold;
+  readonly #reports = new JournalReports();
+  readonly #deaths = new Deaths();
+  readonly #restarts: Counter;
+  #parts: Record<string, PartState> = {};
+  #reasons: string[] = [];
+  #draining = false;
+  #onReady: (() => void) | undefined;
+
+  constructor(deps: WorkerPoolDeps) {
+    this.#deps = deps;
+    this.#hub = new BusHub(deps.metrics);
+    this.#slots = Array.from({ length: deps.workers }, (_, number) => this.#slot(number));
+    this.journalHold = new JournalHold(
+      deps.workers,
+      (number, message) => this.#slots[number]!.worker.send(message),
+      () => this.#notReady(),
+    );
+    this.#restarts = deps.metrics.counter('worker_restarts_total', 'Workers started again after their death.');
+  }
+
+  /** Resolves when every worker listens, or says why it does not, and at least one listens. */
+  start(): Promise<void> {
+    // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
+    cluster.schedulingPolicy = cluster.SCHED_NONE;
+    // A worker keeps the lock of the data directory until it ends, even without a primary.
+    const { lockDescriptor } = this.#deps.data;
+    const inherited = lockDescriptor === undefined ? [] : [lockDescriptor];
+    cluster.setupPrimary({ stdio: ['inherit', 'inherit', 'inherit', 'ipc', ...inherited] });
+    return new Promise((resolve) => {
+      this.#onReady = resolve;
+      for (const { worker } of this.#slots) worker.start();
+    });
+  }
+
+  get state(): InstanceState {
+    const ready = this.#slots.filter(({ worker }) => worker.isReady).length;
+    const parts: Record<string, PartState> = {
+      ...this.#parts,
+      workers: ready === this.#slots.length ? 'up' : 'starting',
+    };
+    const clock = this.#deps.clock();
+    const { refusal } = this;
+    const ownReasons = this.#slots.flatMap(({ number, worker, degraded, refusal: own }) => {
+      const { failure } = worker;
+      if (failure !== undefined) return [`worker-${number} does not serve: ${failure}`];
+      if (own === undefined || refusal !== undefined) return degraded;
+      return [`worker-${number} refuses telemetry: ${own.message}`, ...degraded];
+    });
+    const refusing = refusal === undefined ? [] : [refusal.message];
+    const reasons = [...new Set([...refusing, ...this.#reasons, ...ownReasons])];
+    const clockReason = clockSentence(clock);
+    if (clockReason !== undefined && refusal?.reason !== 'clock_wrong') reasons.push(clockReason);
+    const whole = Object.values(parts).every((part) => part === 'up') && reasons.length === 0;
+    const up = refusal !== undefined ? 'refusing' : whole ? 'ready' : 'degraded';
+    return {
+      status: this.#draining ? 'draining' : ready === 0 ? 'starting' : up,
+      parts,
+      reasons,
+      postgresReady: this.#deps.isPostgresReady(),
+      leader: this.#slots.find(({ worker }) => worker.isReady)?.number,
+      blocked: this.#deaths.blocked,
+      clock,
+    };
+  }
+
+  /** Why no worker that serves accepts telemetry; undefined while one accepts it, or none serves. */
+  get refusal(): Refusal | undefined {
+    const serving = this.#serving;
+    return serving.every(({ refusal }) => refusal !== undefined) ? serving[0]?.refusal : undefined;
+  }
+
+  /** What each worker that serves refuses now, and what it refused. */
+  get refusals(): WorkerRefusals[] {
+    return this.#serving.map(({ number, refusal, refused }) => ({ worker: number, refusal, refused }));
+  }
+
+  /** The room in the journals of the workers that serve. */
+  get rooms(): JournalRoom[] {
+    return this.#serving.flatMap(({ number, room }) => (room === undefined ? [] : { worker: number, ...room }));
+  }
+
+  /** Why a worker that serves has no connection to Redis; undefined when all have one. */
+  get busFailure(): string | undefined {
+    return this.#serving.find(({ busFailure }) => busFailure !== undefined)?.busFailure;
+  }
+
+  get #serving(): Slot[] {
+    return this.#slots.filter(({ worker }) => worker.isReady);
+  }
+
+  /** A process that is no worker joins the bus. */
+  join(child: ChildProcess): void {
+    this.#hub.attach(childPort(child));
+  }
+
+  /** Sets the state of the other parts, as the primary knows it. */
+  setParts(parts: Record<string, PartState>, reasons: string[]): void {
+    this.#parts = parts;
+    this.#reasons = reasons;
+    this.broadcast();
+  }
+
+  broadcast(): void {
+    const message: ToWorker = { kind: 'state', state: this.state };
+    for (const { worker } of this.#slots) worker.send(message);
+  }
+
+  /** Returns the metrics of the workers; one that does not answer in time is left out. */
+  collect(): Promise<Sample[][]> {
+    return Promise.all(this.#slots.map(({ worker }) => worker.collect()));
+  }
+
+  /** Lets every worker refuse new work, finish the rest and end; kills workers that do not end in time. */
+  async drain(timeMsMax: number): Promise<void> {
+    this.#draining = true;
+    this.broadcast();
+    await Promise.all(this.#slots.map(({ worker }) => worker.drain(timeMsMax)));
+  }
+
+  kill(): void {
+    this.#draining = true;
+    for (const { worker } of this.#slots) worker.kill();
+  }
+
+  /** A backup needs every worker: the journal of any one may be the only place of a row. */
+  #notReady(): string | undefined {
+    const slot = this.#slots.find(({ worker }) => !worker.isReady);
+    if (!slot) return undefined;
+    const { failure } = slot.worker;
+    if (failure === undefined) return `worker-${slot.number} is starting`;
+    return (
+      `worker-${slot.number} does not serve (${failure}): repair ${journalName(slot.number)} below ` +
+      `${this.#deps.data.journalPath}, or stop Millrace and copy the whole data directory`
+    );
+  }
+
+  #settle(): void {
+    const isSettled = ({ worker }: Slot) => worker.isReady || worker.failure !== undefined;
+    if (this.#slots.every(isSettled) && this.#slots.some(({ worker }) => worker.isReady)) this.#onReady?.();
+  }
+
+  #journalReports(flush: boolean): Promise<JournalReportsOfHost> {
+    const slots = this.#slots.map(({ number }) => number);
+    return this.#reports.gather(slots, (number, id) => {
+      const { worker } = this.#slots[number]!;
+      if (!worker.isReady) return false;
+      worker.send({ kind: 'reportJournals', id, flush });
+      return true;
+    });
+  }
+
+  #slot(number: number): Slot {
+    const { data, log, onCrashLoop } = this.#deps;
+    const name = `worker-${number}`;
+    const worker = new SupervisedChild({
+      name,
+      processFile: data.processFile(name),
+      log,
+      fork: () => this.#fork(number),
+      onForked: (child) => this.join(child),
+      begin: () => this.#begin(number),
+      onMessage: (message) => this.#receive(slot, message),
+      onDeath: () => this.#restarts.add(1),
+      onChange: () => this.#changed(slot),
+      onCrashLoop: (reason) => {
+        // One worker that cannot run degrades the service; the other workers take its share of the traffic.
+        if (this.#slots.every(({ worker }) => worker.isLooping)) onCrashLoop(reason);
+      },
+    });
+    const slot: Slot = {
+      number,
+      worker,
+      refusal: undefined,
+      refused: {},
+      busFailure: undefined,
+      room: undefined,
+      degraded: [],
+    };
+    return slot;
+  }
+
+  #fork(slot: number): ChildProcess {
+    // Workers share one listening socket; without this libuv setting the first to wake up would accept all that wait.
+    const worker = cluster.fork({
+      MILLRACE_SLOT: String(slot),
+      UV_TCP_SINGLE_ACCEPT: '1',
+      [instanceVariable]: this.#deps.data.instance,
+    });
+    // `SupervisedChild` logs the errors of the channel; without a listener here they would end the primary.
+    worker.on('error', () => {});
+    return worker.process;
+  }
+
+  #begin(slot: number): ToWorker[] {
+    const { config, rules, engines, installation, workers, data, isPostgresReady, clock } = this.#deps;
+    const orphanJournals = slot === 0 ? data.orphanJournals(workers) : [];
+    const known = { installation: installation(), postgresReady: isPostgresReady(), clock: clock() };
+    return [
+      { kind: 'begin', slot, config, rules, engines, orphanJournals, ...known },
+      { kind: 'state', state: this.state },
+    ];
+  }
+
+  #changed({ worker }: Slot): void {
+    if (worker.isReady) this.broadcast();
+    else if (!worker.isRunning) this.journalHold.workerEnded();
+    if (!this.#draining) this.#settle();
+  }
+
+  #receive(slot: Slot, message: ToPrimary): void {
+    const { log } = this.#deps;
+    switch (message.kind) {
+      case 'status':
+        slot.refusal = message.refusal;
+        slot.refused = message.refused;
+        slot.busFailure = message.busFailure;
+        slot.room = message.room;
+        slot.degraded = message.degraded;
+        return;
+      case 'journalsHeld':
+        this.journalHold.received(slot.number, message);
+        return;
+      case 'askJournals':
+        void this.#journalReports(message.flush).then((host) =>
+          slot.worker.send({ kind: 'journals', id: message.id, ...host }),
+        );
+        return;
+      case 'journalReports':
+        this.#reports.receive(message.id, slot.number, message);
+        return;
+      case 'died':
+        for (const work of this.#deaths.add(message.suspects)) log.error('work_blocked', { work });
+        return;
+      case 'failed':
+        log.error('worker_failed', { worker: slot.number, reason: message.message });
+        return;
+    }
+  }
+}

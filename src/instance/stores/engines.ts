@@ -1,0 +1,272 @@
+/**
+ * The stores of this instance: embedded engines that the primary starts and keeps running, or external ones by URL.
+ * Other code does not depend on the difference.
+ */
+import { randomInt } from 'node:crypto';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { join, resolve } from 'node:path';
+import { messageOf, StartError } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import type { Metrics } from '../../base/metrics/metrics.ts';
+import { endProcess, liveProcess } from '../../base/process-file.ts';
+import type { Config } from '../../base/settings/config.ts';
+import { type ClickHouse, openClickHouse } from '../../clickhouse/client.ts';
+import { startEmbeddedClickHouse } from '../../clickhouse/embedded/embedded.ts';
+import { openPostgres, type Postgres } from '../../postgres/client.ts';
+import { embeddedPostgresUrl, startEmbeddedPostgres } from '../../postgres/embedded/embedded.ts';
+import type { DataDirectory, Secrets } from '../host/data-directory.ts';
+import { Supervisor } from '../lifecycle/supervisor.ts';
+import {
+  clickhouseDirectory,
+  type Engines,
+  type InstanceState,
+  postgresDirectory,
+  runDirectory,
+} from '../processes/messages.ts';
+
+export interface RunningEngines {
+  engines: Engines;
+  /** A description of the stores for the operator. */
+  description: string;
+  /** Resolves when each embedded engine has started, or has failed once; rejects then when `mustStart` is set. */
+  begun: Promise<void>;
+  /** Returns the reason why an embedded engine does not run; undefined while it runs. */
+  failure(store: 'clickhouse' | 'postgres'): string | undefined;
+  stop(): Promise<void>;
+}
+
+interface Deps {
+  config: Config;
+  data: DataDirectory;
+  secrets: Secrets;
+  log: Log;
+  /** A first start, which serves no device yet: an engine that cannot start ends it with its reason. */
+  mustStart: boolean;
+}
+
+interface Embedded {
+  stop(): Promise<void>;
+  onExit(callback: (reason: string) => void): void;
+}
+
+/** Returns as soon as the addresses are known; the engines are starting then. */
+export async function startEngines(deps: Deps): Promise<RunningEngines> {
+  const { config, data, secrets, log } = deps;
+  const { clickhouse, postgres } = config;
+  const [housePort, serverPort] = await Promise.all([
+    clickhouse.embedded.port || freePort(),
+    postgres.embedded.port || freePort(),
+  ]);
+  const house = clickhouse.url ? undefined : new KeptEngine('clickhouse', deps, startHouse(deps, housePort));
+  const server = postgres.url ? undefined : new KeptEngine('postgres', deps, startServer(deps, serverPort));
+  const engines: Engines = {
+    clickhouse: house
+      ? { url: `http://127.0.0.1:${housePort}`, user: 'default', password: secrets.clickhousePassword }
+      : { url: clickhouse.url, user: clickhouse.user, password: clickhouse.password },
+    postgresUrl: server ? embeddedPostgresUrl(secrets.postgresPassword, serverPort) : postgres.url,
+  };
+  writeForOperators(data, engines, log);
+  const begun = Promise.all([house?.begin(), server?.begin()]).then(() => {});
+  // The caller may be done with an earlier failure before it waits for this.
+  begun.catch(() => {});
+  return {
+    engines,
+    description: `ClickHouse ${house ? 'embedded' : 'external'}, PostgreSQL ${server ? 'embedded' : 'external'}`,
+    begun,
+    failure: (store) => (store === 'clickhouse' ? house : server)?.failure,
+    stop: async () => {
+      await Promise.all([house?.stop(), server?.stop()]);
+    },
+  };
+}
+
+/** The way into the embedded stores, for operators and benchmarks. A full disk must not end a start. */
+function writeForOperators(data: DataDirectory, engines: Engines, log: Log): void {
+  try {
+    data.writePrivate(join('run', 'clickhouse.json'), JSON.stringify(engines.clickhouse));
+    data.writePrivate(join('run', 'postgres.json'), JSON.stringify({ url: engines.postgresUrl }));
+  } catch (error) {
+    log.warn('run_file_unwritten', { reason: messageOf(error) });
+  }
+}
+
+export interface StoreClientsDeps {
+  engines: Engines;
+  config: Config;
+  log: Log;
+  metrics: Metrics;
+  /** The stores as the primary sees them. */
+  parts: () => InstanceState['parts'];
+}
+
+export function openStores({ engines, config, log, metrics, parts }: StoreClientsDeps): {
+  clickhouse: ClickHouse;
+  postgres: Postgres;
+} {
+  const isUp = (store: string) => () => parts()[store] === 'up';
+  const { poolMax } = config.postgres;
+  return {
+    clickhouse: openClickHouse({
+      ...engines.clickhouse,
+      ...clickHouseOptions(config),
+      log,
+      isUp: isUp('clickhouse'),
+    }),
+    postgres: openPostgres({ url: engines.postgresUrl, poolMax, log, metrics, isUp: isUp('postgres') }),
+  };
+}
+
+/** Returns the options of every ClickHouse client that writes, also in commands that run beside an instance. */
+function clickHouseOptions({ clickhouse }: Config): {
+  database: string;
+  cluster: string;
+  insertQuorum: string | undefined;
+} {
+  const { database, cluster, insertQuorum } = clickhouse;
+  return { database, cluster, insertQuorum: cluster === '' ? undefined : insertQuorum };
+}
+
+/**
+ * Opens ClickHouse for a command beside the instance: external by its settings, embedded by the file of the running
+ * instance.
+ */
+export function openClickHouseOf(config: Config, log: Log): ClickHouse {
+  const { url, user, password } = config.clickhouse;
+  const options = clickHouseOptions(config);
+  if (url !== '') return openClickHouse({ url, user, password, ...options, log });
+  try {
+    const file = join(resolve(config.data.dir), runDirectory, 'clickhouse.json');
+    const address = JSON.parse(readFileSync(file, 'utf8')) as Engines['clickhouse'];
+    return openClickHouse({ ...address, ...options, log });
+  } catch {
+    throw new StartError('The embedded ClickHouse is not running: start Millrace first.');
+  }
+}
+
+/** Opens PostgreSQL in the same way. */
+export function openPostgresOf(config: Config, log: Log): Postgres {
+  const options = { poolMax: 1, log };
+  if (config.postgres.url !== '') return openPostgres({ url: config.postgres.url, ...options });
+  try {
+    const file = join(resolve(config.data.dir), runDirectory, 'postgres.json');
+    const { url } = JSON.parse(readFileSync(file, 'utf8')) as { url: string };
+    return openPostgres({ url, ...options });
+  } catch {
+    throw new StartError('The embedded PostgreSQL is not running: start Millrace first.');
+  }
+}
+
+function startHouse({ config, data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
+  const { memoryBytesMax, sessions, nice } = config.clickhouse.embedded;
+  return () =>
+    startEmbeddedClickHouse({
+      dir: join(data.path, clickhouseDirectory),
+      port,
+      password: secrets.clickhousePassword,
+      memoryBytesMax,
+      sessions,
+      nice,
+      runDir: data.runPath,
+      log,
+    });
+}
+
+function startServer({ data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
+  return () =>
+    startEmbeddedPostgres({
+      dir: join(data.path, postgresDirectory),
+      port,
+      password: secrets.postgresPassword,
+      runDir: data.runPath,
+      log,
+    });
+}
+
+/**
+ * One embedded engine, restarted on the same port after each death, as long as the service runs: a store that cannot
+ * run degrades the service and never ends it.
+ */
+class KeptEngine {
+  readonly #name: string;
+  readonly #deps: Deps;
+  readonly #start: () => Promise<Embedded>;
+  readonly #supervisor: Supervisor;
+  #current: Embedded | undefined;
+  #starting: Promise<void> | undefined;
+  #stopped = false;
+
+  constructor(name: string, deps: Deps, start: () => Promise<Embedded>) {
+    this.#name = name;
+    this.#deps = deps;
+    this.#start = start;
+    this.#supervisor = new Supervisor({ name, log: deps.log, restart: () => this.#attempt() });
+  }
+
+  get failure(): string | undefined {
+    return this.#supervisor.failure;
+  }
+
+  async begin(): Promise<void> {
+    try {
+      await this.#attempt();
+    } catch (error) {
+      if (this.#deps.mustStart) throw error;
+      this.#supervisor.died(messageOf(error));
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#supervisor.stop();
+    const unfinished = this.#current ? undefined : this.#starting;
+    if (unfinished) {
+      // A start may replay a log for minutes. The process file identifies a process that must be ended.
+      const pid = liveProcess(this.#deps.data.processFile(this.#name));
+      if (pid !== undefined && !(await endProcess(pid, 'SIGINT', stopMsMax)))
+        await endProcess(pid, 'SIGKILL', stopMsMax);
+      await unfinished.catch(() => {});
+    }
+    await this.#current?.stop();
+  }
+
+  #attempt(): Promise<void> {
+    this.#starting = this.#startOnce().finally(() => {
+      this.#starting = undefined;
+    });
+    return this.#starting;
+  }
+
+  async #startOnce(): Promise<void> {
+    const current = await this.#start();
+    this.#current = current;
+    if (this.#stopped) return;
+    this.#supervisor.up();
+    current.onExit((reason) => {
+      this.#current = undefined;
+      this.#supervisor.died(reason);
+    });
+  }
+}
+
+const stopMsMax = 5_000;
+
+/**
+ * Returns a port below those that Linux assigns to outgoing connections: none of them takes it while the engine is
+ * down.
+ */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = randomInt(20_000, 32_000);
+    const probe = createServer().listen({ port, host: '127.0.0.1', exclusive: true });
+    try {
+      await once(probe, 'listening');
+    } catch {
+      continue;
+    }
+    probe.close();
+    await once(probe, 'close');
+    return port;
+  }
+}

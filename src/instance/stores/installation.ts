@@ -1,0 +1,59 @@
+/**
+ * The id of this installation, shared by all hosts that use its stores: made by the first host and kept in PostgreSQL.
+ * At a start without PostgreSQL it is read from the file of known devices, which was made from the same database.
+ * `primary.ts` passes it to the workers, whose bus has it in the names of its channels.
+ */
+import { randomUUID } from 'node:crypto';
+import { closeSync, openSync, readSync } from 'node:fs';
+import { findSetting } from '../../admin/store.ts';
+import { findOrInsertSetting } from '../../auth/store.ts';
+import { decodeHeader, headerBytes, knownFile } from '../../device/known-devices-file.ts';
+import type { Postgres } from '../../postgres/client.ts';
+
+const setting = 'installation.id';
+
+export class Installation {
+  readonly #postgres: Postgres;
+  readonly #onOther: () => void;
+  #id: string;
+  #isInUse = false;
+
+  /** `onOther`: the database turned out to be of another installation than the one that the workers were given. */
+  constructor(postgres: Postgres, dataDir: string, onOther: () => void) {
+    this.#postgres = postgres;
+    this.#onOther = onOther;
+    this.#id = idOfFile(knownFile(dataDir));
+  }
+
+  /** 32 hexadecimal digits for the workers, or '' when neither the database nor a file has the id yet. */
+  get id(): string {
+    this.#isInUse = true;
+    return this.#id;
+  }
+
+  /** PostgreSQL has its tables: reads the id, and makes it when there is none. */
+  async read(): Promise<void> {
+    const stored =
+      (await findSetting(this.#postgres, setting)) ??
+      (await findOrInsertSetting(this.#postgres, setting, randomUUID()));
+    const id = stored.replaceAll('-', '');
+    const isOther = this.#isInUse && id !== this.#id;
+    this.#id = id;
+    if (isOther) this.#onOther();
+  }
+}
+
+function idOfFile(path: string): string {
+  const header = Buffer.alloc(headerBytes);
+  try {
+    const file = openSync(path, 'r');
+    try {
+      readSync(file, header);
+    } finally {
+      closeSync(file);
+    }
+  } catch {
+    return '';
+  }
+  return decodeHeader(header)?.source.toString('hex') ?? '';
+}

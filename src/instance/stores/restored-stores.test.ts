@@ -1,0 +1,91 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import type { ClickHouse } from '../../clickhouse/client.ts';
+import type { Postgres } from '../../postgres/client.ts';
+import { DataDirectory } from '../host/data-directory.ts';
+import { type Restored, RestoredStores } from './restored-stores.ts';
+
+const log = { debug() {}, info() {}, warn() {}, error() {} };
+let dir = '';
+let stores: RestoredStores | undefined;
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'millrace-restored-'));
+});
+
+afterEach(async () => {
+  await stores?.stop();
+  rmSync(dir, { recursive: true });
+});
+
+/** PostgreSQL whose last device has this number, and ClickHouse that knows devices up to those. */
+function setUp(last: number, clickhouseNumbers: { latest: number; telemetry?: number; copied?: number }) {
+  const numbers = { device: last, copy: 0 };
+  const copies = { all: 0 };
+  const queries = {
+    query: async (text: string, values: unknown[] = []) => {
+      const sequence = text.includes('device_copy_version') ? 'copy' : 'device';
+      if (/as last$/.test(text.trim())) return [{ last: numbers[sequence] }];
+      if (text.includes('setval')) {
+        if (numbers[sequence] >= Number(values[0])) return [];
+        numbers[sequence] = Number(values[1]);
+        return [{}];
+      }
+      if (text.includes('device_outbox')) copies.all += 1;
+      return [];
+    },
+  };
+  const postgres = { ...queries, transaction: async (work: (q: typeof queries) => unknown) => await work(queries) };
+  const clickhouse = {
+    rows: async (sql: string) => {
+      if (sql.includes('version')) return [{ n: String(clickhouseNumbers.copied ?? 0) }];
+      if (sql.includes('latest')) return [{ n: String(clickhouseNumbers.latest) }];
+      return sql.includes('telemetry') ? [{ n: String(clickhouseNumbers.telemetry ?? 0) }] : [];
+    },
+  };
+  const parts = { postgres: postgres as unknown as Postgres, clickhouse: clickhouse as unknown as ClickHouse };
+  stores = new RestoredStores({ ...parts, data: new DataDirectory(dir), log });
+  return { stores, numbers, copies };
+}
+
+test('nothing changes when PostgreSQL is ahead of all', async () => {
+  const { stores, numbers, copies } = setUp(100, { latest: 100, telemetry: 99 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  expect(numbers).toEqual({ device: 100, copy: 0 });
+  expect(copies.all).toBe(0);
+  await expect.poll(() => readFileSync(join(dir, 'device-numbers.json'), 'utf8')).toContain('100');
+});
+
+test('a device in ClickHouse raises the numbers, also one that has points only', async () => {
+  const { stores, numbers } = setUp(7, { latest: 100, telemetry: 2_000_000 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  await expect.poll(() => numbers.device).toBe(3_000_000);
+});
+
+test('a device that is known to this data directory only raises the numbers', async () => {
+  writeFileSync(join(dir, 'device-numbers.json'), '{"last":500}');
+  const { stores, numbers } = setUp(7, { latest: 100 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  expect(numbers.device).toBe(1_000_500);
+});
+
+test('newer copies for reports raise their versions, and all is copied again', async () => {
+  const { stores, numbers, copies } = setUp(7, { latest: 0, copied: 40 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  expect(numbers).toEqual({ device: 7, copy: 1_000_040 });
+  expect(copies.all).toBe(1);
+});
+
+test('the first start after a restore skips numbers and copies all for reports, the next does not', async () => {
+  const restored: Restored = { backup: '/b', began: '', restored: '', pending: true };
+  writeFileSync(join(dir, 'restored.json'), JSON.stringify(restored));
+  const first = setUp(7, { latest: 7 });
+  await Promise.all([first.stores.postgresPrepared(), first.stores.clickhousePrepared()]);
+  expect([first.numbers.device, first.copies.all]).toEqual([1_000_007, 1]);
+  await first.stores.stop();
+  const second = setUp(1_000_007, { latest: 7 });
+  await Promise.all([second.stores.postgresPrepared(), second.stores.clickhousePrepared()]);
+  expect([second.numbers.device, second.copies.all]).toEqual([1_000_007, 0]);
+});

@@ -1,0 +1,174 @@
+/**
+ * Repairs, in the primary, the state after a restore of one store to an earlier moment than the other, or of the data
+ * directory from a backup. No device number is assigned twice, deletes are carried out again, and reports copy all
+ * devices again. A start without a restore costs three small queries. Holds for all hosts that share the stores.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import type { ClickHouse } from '../../clickhouse/client.ts';
+import {
+  copyAllDevices,
+  greatestCopyVersion,
+  greatestDevice,
+  greatestDeviceOfPoints,
+  lastNumber,
+  raiseNumbers,
+  settleTransactions,
+} from '../../device/number-store.ts';
+import { reopenTombstones } from '../../erase/tombstone-store.ts';
+import type { Postgres } from '../../postgres/client.ts';
+import type { DataDirectory } from '../host/data-directory.ts';
+import { restoredFile } from '../processes/messages.ts';
+
+export interface RestoredStoresDeps {
+  postgres: Postgres;
+  clickhouse: ClickHouse;
+  data: DataDirectory;
+  log: Log;
+}
+
+/** The backup from which the directory was made; `pending` until a start has completed the repairs. */
+export interface Restored {
+  backup: string;
+  began: string;
+  restored: string;
+  pending: boolean;
+}
+
+const numbersFile = 'device-numbers.json';
+/** Devices that may have been made between the last note of their number and the loss of PostgreSQL, and many more. */
+const skippedNumbers = 1_000_000;
+const noteMs = 10_000;
+/** The time for which a start waits for ClickHouse's answer. */
+const clickhouseWaitMsMax = 5_000;
+
+export class RestoredStores {
+  readonly #deps: RestoredStoresDeps;
+  readonly #path: string;
+  readonly #ending = new AbortController();
+  /** The greatest number of a device that is known outside of PostgreSQL. */
+  #known: number;
+  #noted: number;
+  #copyVersion = 0;
+  #clickhouseAsked: () => void = () => {};
+  readonly #clickhouseKnown = new Promise<void>((resolve) => {
+    this.#clickhouseAsked = resolve;
+  });
+  #postgresReady = false;
+  #running: Promise<void> = Promise.resolve();
+
+  constructor(deps: RestoredStoresDeps) {
+    this.#deps = deps;
+    this.#path = deps.data.path;
+    this.#noted = readNumbers(join(this.#path, numbersFile));
+    this.#known = this.#noted;
+  }
+
+  /** ClickHouse has its tables. */
+  async clickhousePrepared(): Promise<void> {
+    const { clickhouse, log } = this.#deps;
+    const [device, version] = await Promise.all([greatestDevice(clickhouse), greatestCopyVersion(clickhouse)]);
+    this.#know(device);
+    this.#copyVersion = Math.max(this.#copyVersion, version);
+    this.#clickhouseAsked();
+    if (this.#postgresReady) await this.#raise();
+    greatestDeviceOfPoints(clickhouse)
+      .then(async (greatest) => {
+        this.#know(greatest);
+        if (this.#postgresReady) await this.#raise();
+      })
+      .catch((error: unknown) => {
+        if (!this.#ending.signal.aborted) log.warn('device_numbers_of_points', { reason: messageOf(error) });
+      });
+  }
+
+  /** ClickHouse does not answer: PostgreSQL need not wait for it. */
+  clickhouseUnavailable(): void {
+    this.#clickhouseAsked();
+  }
+
+  /** PostgreSQL has its tables, and no device was made in it by this start. */
+  async postgresPrepared(): Promise<void> {
+    const { signal } = this.#ending;
+    const waiting = new AbortController();
+    const waited = sleep(clickhouseWaitMsMax, undefined, { signal: AbortSignal.any([signal, waiting.signal]) });
+    await Promise.race([this.#clickhouseKnown, waited.catch(() => {})]);
+    waiting.abort();
+    await this.#finishRestore();
+    await settleTransactions(this.#deps.postgres);
+    await this.#raise();
+    if (this.#postgresReady) return;
+    this.#postgresReady = true;
+    this.#running = this.#noteNumbers();
+  }
+
+  async stop(): Promise<void> {
+    this.#ending.abort();
+    await this.#running;
+  }
+
+  #know(device: number): void {
+    this.#known = Math.max(this.#known, device);
+  }
+
+  async #raise(): Promise<void> {
+    const { postgres, log } = this.#deps;
+    const known = this.#known;
+    if (await raiseNumbers(postgres, 'device', known, known + skippedNumbers)) {
+      log.warn('device_numbers_raised', { known, next: known + skippedNumbers, reason: 'PostgreSQL was restored' });
+    }
+    if (await raiseNumbers(postgres, 'copy', this.#copyVersion, this.#copyVersion + skippedNumbers)) {
+      await copyAllDevices(postgres);
+    }
+  }
+
+  /** Runs once after `npm run restore`; repeated when a start ends in the middle. */
+  async #finishRestore(): Promise<void> {
+    const { postgres, data, log } = this.#deps;
+    const restored = readRestored(join(this.#path, restoredFile));
+    if (!restored?.pending) return;
+    const last = Math.max(await lastNumber(postgres, 'device'), this.#known);
+    await raiseNumbers(postgres, 'device', last + 1, last + skippedNumbers);
+    await copyAllDevices(postgres);
+    // Journals of the backup ship their rows again, and rows deleted between the snapshots of the stores exist again.
+    await reopenTombstones(postgres);
+    data.keepPrivate(restoredFile, JSON.stringify({ ...restored, pending: false } satisfies Restored));
+    log.info('restored', { backup: restored.backup, began: restored.began });
+  }
+
+  /** Keeps device numbers whose rows are only in a journal, in case PostgreSQL is lost. */
+  async #noteNumbers(): Promise<void> {
+    const { postgres, data, log } = this.#deps;
+    const { signal } = this.#ending;
+    while (!signal.aborted) {
+      try {
+        const last = await lastNumber(postgres, 'device');
+        if (last > this.#noted) data.writePrivate(numbersFile, JSON.stringify({ last }));
+        this.#noted = Math.max(this.#noted, last);
+      } catch (error) {
+        log.debug('device_numbers_note', { reason: messageOf(error) });
+      }
+      await sleep(noteMs, undefined, { signal }).catch(() => {});
+    }
+  }
+}
+
+function readNumbers(path: string): number {
+  const { last } = readJson<{ last: number }>(path) ?? { last: 0 };
+  return Number.isSafeInteger(last) && last > 0 ? last : 0;
+}
+
+function readRestored(path: string): Restored | undefined {
+  return readJson<Restored>(path);
+}
+
+function readJson<Content>(path: string): Content | undefined {
+  try {
+    return JSON.parse(readFileSync(path, 'utf8')) as Content;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,213 @@
+/**
+ * Watches the stores for the primary: pings each one twice a second, and brings its schema up to date at its first
+ * answer, even if that is late. An unavailable store is a state with a reason and never ends the service. Before
+ * `enterService` a wrong setting (a refused password, an unknown database, a newer schema) makes `begun` throw.
+ * Afterwards it is an ordinary reason, because known devices are served then.
+ */
+import { messageOf, type StartError } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import type { PartState } from '../processes/messages.ts';
+
+export interface WatchedStore {
+  name: 'clickhouse' | 'postgres' | 'redis';
+  /** The title in messages, as `PostgreSQL at db:5432`. */
+  title: string;
+  /** Rejects with the reason when the store does not answer. */
+  ping(): Promise<void>;
+  /** Brings the schema up to date; may be called again after a failure. */
+  prepare(): Promise<void>;
+  /** The error that says that a setting is wrong, in one line; undefined when a later try may succeed. */
+  configurationError(error: unknown): StartError | undefined;
+  /** A sentence to add to the reason of an absence. */
+  note?(): string | undefined;
+}
+
+export interface StoreWatchDeps {
+  stores: WatchedStore[];
+  log: Log;
+  onChange: () => void;
+}
+
+interface Watched {
+  store: WatchedStore;
+  state: PartState;
+  reason: string | undefined;
+  prepared: boolean;
+  /** Tries to prepare that failed in a row, and the monotonic time before which there is no further one. */
+  failures: number;
+  notBeforeMs: number;
+  awaySinceMs: number;
+}
+
+export class StoreWatch {
+  readonly #deps: StoreWatchDeps;
+  readonly #watched: Watched[];
+  readonly #loops: Promise<void>[] = [];
+  #refused: ((error: StartError) => void) | undefined;
+  #serving = false;
+  readonly #waiting: (() => void)[] = [];
+  readonly #ending = new AbortController();
+
+  constructor(deps: StoreWatchDeps) {
+    this.#deps = deps;
+    this.#watched = deps.stores.map((store) => ({
+      store,
+      state: 'starting',
+      reason: undefined,
+      prepared: false,
+      failures: 0,
+      notBeforeMs: 0,
+      awaySinceMs: performance.now(),
+    }));
+  }
+
+  /**
+   * Resolves when every store is prepared or certainly unavailable, at the latest after `msMax`; with `needed`, not
+   * before that store is prepared. Rejects when a setting is wrong.
+   */
+  async begin(msMax: number, needed?: WatchedStore['name'], onMissing?: (reason: string) => void): Promise<void> {
+    const deadline = performance.now() + msMax;
+    const refusal = new Promise<never>((_, reject) => {
+      this.#refused = reject;
+    });
+    refusal.catch(() => {});
+    for (const watched of this.#watched) this.#loops.push(this.#watch(watched));
+    let saidMissing = false;
+    for (;;) {
+      const missing = this.#watched.find(({ store, prepared }) => store.name === needed && !prepared);
+      const isLate = performance.now() >= deadline;
+      if (!missing && (isLate || this.#watched.every(({ state }) => state !== 'starting'))) return;
+      if (missing?.reason !== undefined && !saidMissing) {
+        saidMissing = true;
+        onMissing?.(missing.reason);
+      }
+      await Promise.race([refusal, this.#changed(missing ? limits.storeCheckMs : deadline - performance.now())]);
+    }
+  }
+
+  /** From this call on no store ends the service. */
+  enterService(): void {
+    this.#serving = true;
+  }
+
+  /** A running migration continues in the database: the next start finds its result. */
+  async stop(): Promise<void> {
+    this.#ending.abort();
+    await Promise.race([Promise.all(this.#loops), pause(stopMsMax)]);
+  }
+
+  get parts(): Record<string, PartState> {
+    return Object.fromEntries(this.#watched.map(({ store, state }) => [store.name, state]));
+  }
+
+  /** 1 = the store answers and is prepared, 0 = not. */
+  up(name: WatchedStore['name']): number {
+    return this.#watched.some(({ store, state }) => store.name === name && state === 'up') ? 1 : 0;
+  }
+
+  get reasons(): string[] {
+    return this.#watched.flatMap(({ store, reason }) => (reason === undefined ? [] : withNote(store, reason)));
+  }
+
+  isPrepared(name: WatchedStore['name']): boolean {
+    return this.#watched.some(({ store, prepared }) => store.name === name && prepared);
+  }
+
+  async #watch(watched: Watched): Promise<void> {
+    const { signal } = this.#ending;
+    while (!signal.aborted) {
+      await this.#look(watched);
+      await pause(limits.storeCheckMs, signal);
+    }
+  }
+
+  async #look(watched: Watched): Promise<void> {
+    const { store } = watched;
+    try {
+      await store.ping();
+    } catch (error) {
+      this.#fail(watched, `${store.title} does not answer`, error);
+      return;
+    }
+    if (watched.prepared) {
+      this.#set(watched, 'up', undefined);
+      return;
+    }
+    if (performance.now() < watched.notBeforeMs) return;
+    try {
+      await store.prepare();
+    } catch (error) {
+      watched.failures += 1;
+      const pauseMs = Math.min(limits.storeCheckMs * 2 ** (watched.failures - 1), limits.storePrepareMsMax);
+      watched.notBeforeMs = performance.now() + pauseMs;
+      this.#fail(watched, `${store.title} cannot be used yet`, error);
+      return;
+    }
+    watched.prepared = true;
+    this.#set(watched, 'up', undefined);
+  }
+
+  #fail(watched: Watched, what: string, error: unknown): void {
+    if (this.#ending.signal.aborted) return;
+    const refusal = watched.store.configurationError(error);
+    if (refusal && !this.#serving) this.#refused?.(refusal);
+    const cause = refusal ?? (error as { cause?: unknown } | null)?.cause ?? error;
+    this.#set(watched, 'away', `${what}: ${messageOf(cause)}`);
+  }
+
+  /** Logs one line for each change, however often the store is pinged. */
+  #set(watched: Watched, state: PartState, reason: string | undefined): void {
+    const { log, onChange } = this.#deps;
+    const { store, state: former, reason: formerReason } = watched;
+    if (state === former && reason === formerReason) return;
+    watched.state = state;
+    watched.reason = reason;
+    if (state === 'up') {
+      const awayMs = Math.round(performance.now() - watched.awaySinceMs);
+      if (formerReason !== undefined) log.info('store_back', { store: store.name, awayMs });
+    } else {
+      if (former === 'up') watched.awaySinceMs = performance.now();
+      // One warning for each absence; its reason may change meanwhile, as from a broken connection to a refused one.
+      log[former === 'away' ? 'info' : 'warn']('store_away', { store: store.name, reason: withNote(store, reason) });
+    }
+    onChange();
+    this.#signal();
+  }
+
+  /** Resolves at the next change of any store, at the latest after `msMax`. */
+  #changed(msMax: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, Math.max(0, msMax));
+      this.#waiting.push(() => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
+  #signal(): void {
+    for (const resolve of this.#waiting.splice(0)) resolve();
+  }
+}
+
+function withNote(store: WatchedStore, reason = ''): string {
+  const note = store.note?.();
+  return note === undefined ? reason : `${reason}. ${note}`;
+}
+
+const stopMsMax = 2_000;
+
+/** Ends early with the signal. */
+function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener('abort', end);
+    if (signal?.aborted) end();
+  });
+}
