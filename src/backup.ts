@@ -20,14 +20,9 @@ import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig } from './base/settings/config.ts';
 import { openClickHouse } from './clickhouse/client.ts';
+import { clickhouseDirectory, journalDirectory, runDirectory, secretsFile } from './instance/host/data-files.ts';
 import { controlPath, type HeldJournals, type InstanceDescription } from './instance/operators/control.ts';
-import {
-  clickhouseDirectory,
-  type Engines,
-  journalDirectory,
-  runDirectory,
-  secretsFile,
-} from './instance/processes/messages.ts';
+import type { Engines } from './instance/stores/engines.ts';
 import { dumpTables } from './postgres/dump.ts';
 
 const usage = 'usage: npm run backup -- DIR (a directory that is new or empty)';

@@ -16,6 +16,7 @@ import { metricsPage } from './base/metrics/metrics-page.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
 import { endProcess, liveProcess } from './base/process-file.ts';
 import { type Config, checkedConfig, readConfig } from './base/settings/config.ts';
+import { ownVersion } from './base/version.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
 import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
 import { hasKnownDevices, knownFile } from './device/known-devices-file.ts';
@@ -24,18 +25,19 @@ import { ClockWatch } from './instance/clock/clock-watch.ts';
 import { RefusalForecast } from './instance/health/refusal-forecast.ts';
 import { RefusalWatch, type WorkerRefusals } from './instance/health/refusal-watch.ts';
 import { StartingDoor } from './instance/health/starting-door.ts';
+import type { InstanceState } from './instance/health/state.ts';
 import { checkConfig, checkNames } from './instance/host/config-check.ts';
 import { DataDirectory, type Secrets } from './instance/host/data-directory.ts';
+import { clockFile } from './instance/host/data-files.ts';
 import { judgeMachine, readMachine } from './instance/host/machine.ts';
 import { portsOf, probePort } from './instance/host/ports.ts';
 import { Started } from './instance/lifecycle/started.ts';
 import { StopSteps } from './instance/lifecycle/stop-steps.ts';
 import { type Banner, printBanner, printLine } from './instance/operators/banner.ts';
-import { answerControl, ownVersion } from './instance/operators/control.ts';
+import { answerControl } from './instance/operators/control.ts';
 import { HostMetrics } from './instance/operators/host-metrics.ts';
 import { openMonitor } from './instance/operators/monitor.ts';
 import { AnalyticsProcess } from './instance/processes/analytics-process.ts';
-import { clockFile, type InstanceState } from './instance/processes/messages.ts';
 import { WorkerPool } from './instance/processes/worker-pool.ts';
 import { openStores, type RunningEngines, startEngines } from './instance/stores/engines.ts';
 import { Installation } from './instance/stores/installation.ts';
@@ -294,12 +296,14 @@ function watchedStores({
 }: WatchedDeps): WatchedStore[] {
   const { database, cluster, url, user } = config.clickhouse;
   const { migrate: apply } = config.stores;
-  const house = url ? `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)` : 'The embedded ClickHouse';
-  const server = config.postgres.url ? `PostgreSQL at ${postgres.address} (DATABASE_URL)` : 'The embedded PostgreSQL';
+  const clickhouseTitle = url ? `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)` : 'The embedded ClickHouse';
+  const postgresTitle = config.postgres.url
+    ? `PostgreSQL at ${postgres.address} (DATABASE_URL)`
+    : 'The embedded PostgreSQL';
   return [
     {
       name: 'clickhouse',
-      title: house,
+      title: clickhouseTitle,
       ping: async () => {
         const reason = await clickhouse.unavailability();
         if (reason === undefined) return;
@@ -310,12 +314,12 @@ function watchedStores({
         await migrateClickHouse(clickhouse, { database, cluster, apply, ttlDays: config.telemetry.ttlDays, log });
         await restored.clickhousePrepared();
       },
-      configurationError: (error) => clickHouseRefusal(error, house, user),
+      configurationError: (error) => clickHouseRefusal(error, clickhouseTitle, user),
       note: safety,
     },
     {
       name: 'postgres',
-      title: server,
+      title: postgresTitle,
       ping: async () => {
         if (await clock.measure()) return;
         const failure = engines.failure('postgres');
@@ -328,7 +332,7 @@ function watchedStores({
         await restored.postgresPrepared();
         onSeeded(await seed(config, postgres, secrets.adminPassword));
       },
-      configurationError: (error) => postgresRefusal(error, server),
+      configurationError: (error) => postgresRefusal(error, postgresTitle),
     },
     ...(config.redis.url === '' ? [] : [redisStore(busFailure)]),
   ];

@@ -12,7 +12,7 @@ import { type Config, loadConfig } from './base/settings/config.ts';
 import { insertLatestOf, insertTelemetryOf } from './clickhouse/statements.ts';
 import { withoutErased } from './erase/replay-filter.ts';
 import { reopenNewer } from './erase/tombstone-store.ts';
-import { journalDirectory } from './instance/processes/messages.ts';
+import { journalDirectory } from './instance/host/data-files.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import { readBlock } from './telemetry/read-block.ts';

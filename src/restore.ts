@@ -24,7 +24,7 @@ import {
   restoredFile,
   restoringFile,
   secretsFile,
-} from './instance/processes/messages.ts';
+} from './instance/host/data-files.ts';
 import type { Restored } from './instance/stores/restored-stores.ts';
 import { openPostgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded/embedded.ts';

@@ -4,7 +4,7 @@ import type { ApiKeyDeps } from '../admin/api-keys.ts';
 import type { Auth } from '../auth/auth.ts';
 import { limits } from '../base/limits.ts';
 import type { Config } from '../base/settings/config.ts';
-import { ownVersion } from '../instance/operators/control.ts';
+import { ownVersion } from '../base/version.ts';
 import type { ClaimDeps } from '../onboarding/claim.ts';
 import type { TaggedRoutes } from '../rest/openapi.ts';
 import { type Route, type ServedRoute, served } from '../rest/route.ts';

@@ -1,7 +1,7 @@
 /** Information about this server. */
 import { users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
-import { ownVersion } from '../instance/operators/control.ts';
+import { ownVersion } from '../base/version.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
 

@@ -1,5 +1,5 @@
 /** Answers /livez and /readyz for load balancers, for the whole instance. Metrics are at `monitor.ts`. */
-import { type InstanceState, isUp } from '../instance/processes/messages.ts';
+import { type InstanceState, isUp } from '../instance/health/state.ts';
 import type { HttpServer } from '../uws/server.ts';
 
 export interface HealthDeps {

@@ -5,7 +5,7 @@ import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { liveProcess } from '../base/process-file.ts';
 import type { Config } from '../base/settings/config.ts';
-import { runDirectory } from '../instance/processes/messages.ts';
+import { runDirectory } from '../instance/host/data-files.ts';
 
 /** Files whose whole content is a short fact. */
 const kernelFiles = [

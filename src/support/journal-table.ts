@@ -8,7 +8,7 @@ import { messageOf } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import type { Config } from '../base/settings/config.ts';
 import { countWaiting } from '../erase/tombstone-store.ts';
-import { journalDirectory } from '../instance/processes/messages.ts';
+import { journalDirectory } from '../instance/host/data-files.ts';
 import { openPostgresOf } from '../instance/stores/engines.ts';
 import { inspectJournal, type JournalReport } from '../journal/inspect.ts';
 import { listQuarantine } from '../journal/quarantine.ts';

@@ -4,8 +4,8 @@ import { openControl } from '../base/control-socket.ts';
 import { liveProcess } from '../base/process-file.ts';
 import type { Config } from '../base/settings/config.ts';
 import type { Setting } from '../base/settings/settings.ts';
+import { runDirectory } from '../instance/host/data-files.ts';
 import { controlPath, type InstanceDescription } from '../instance/operators/control.ts';
-import { runDirectory } from '../instance/processes/messages.ts';
 
 export interface RunningInstance extends InstanceDescription {
   /** The address at which this host reaches the REST port of the instance. */

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Config } from '../base/settings/config.ts';
 import type { Setting } from '../base/settings/settings.ts';
-import { runDirectory, secretsFile } from '../instance/processes/messages.ts';
+import { runDirectory, secretsFile } from '../instance/host/data-files.ts';
 import { at } from './running-instance.ts';
 
 /** Shorter secrets are not replaced: they occur in every text by chance, and protect nothing. */

@@ -18,6 +18,8 @@ export interface ClockState {
   verdict: ClockVerdict;
 }
 
+export const unmeasuredClock: ClockState = { line: undefined, offsetMs: 0, verdict: 'unmeasured' };
+
 /** One round trip to the database, in milliseconds. */
 export interface ClockSample {
   /** The database's answer. */

@@ -32,7 +32,7 @@ import {
   removeProcessFile,
   writeProcessFile,
 } from '../../base/process-file.ts';
-import { journalDirectory, restoringFile, runDirectory, secretsFile } from '../processes/messages.ts';
+import { journalDirectory, restoringFile, runDirectory, secretsFile } from './data-files.ts';
 
 export interface Secrets {
   clickhousePassword: string;

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { filesForConnections, openFilesMax } from '../../base/file-limit.ts';
 import { limits } from '../../base/limits.ts';
 import type { Config } from '../../base/settings/config.ts';
-import { clockFile } from '../processes/messages.ts';
+import { clockFile } from './data-files.ts';
 
 export interface Finding {
   subject: string;

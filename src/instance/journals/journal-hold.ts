@@ -2,11 +2,20 @@
  * Holds the journals of all workers for a backup: each worker names the content of a complete copy and recycles no
  * segment until the hold ends. `WorkerPool` of the primary owns it, so it covers only the workers of this instance.
  */
-
 import type { JournalCut } from '../../journal/journal.ts';
-import type { ToPrimary, ToWorker } from '../processes/messages.ts';
 
-type Held = Extract<ToPrimary, { kind: 'journalsHeld' }>;
+export interface HoldRequest {
+  kind: 'holdJournals' | 'releaseJournals';
+  id: number;
+}
+
+export interface HoldAnswer {
+  kind: 'journalsHeld';
+  id: number;
+  cuts: JournalCut[];
+  /** No hold ended before its release. */
+  intact: boolean;
+}
 
 interface Hold {
   id: number;
@@ -23,13 +32,13 @@ const answerMsMax = 10_000;
 
 export class JournalHold {
   readonly #slots: number;
-  readonly #send: (slot: number, message: ToWorker) => void;
+  readonly #send: (slot: number, message: HoldRequest) => void;
   readonly #missing: () => string | undefined;
   #lastId = 0;
   #hold: Hold | undefined;
 
   /** `missing`: a worker that cannot answer, and why; undefined when all can. */
-  constructor(slots: number, send: (slot: number, message: ToWorker) => void, missing: () => string | undefined) {
+  constructor(slots: number, send: (slot: number, message: HoldRequest) => void, missing: () => string | undefined) {
     this.#slots = slots;
     this.#send = send;
     this.#missing = missing;
@@ -74,7 +83,7 @@ export class JournalHold {
     }
   }
 
-  received(slot: number, { id, cuts, intact }: Held): void {
+  received(slot: number, { id, cuts, intact }: HoldAnswer): void {
     const hold = this.#hold;
     if (hold?.id !== id || !hold.missing.delete(slot)) return;
     hold.cuts.push(...cuts);
@@ -89,7 +98,7 @@ export class JournalHold {
     this.#hold.failed(new Error('a worker ended'));
   }
 
-  async #sendAll(hold: Hold, kind: 'holdJournals' | 'releaseJournals'): Promise<void> {
+  async #sendAll(hold: Hold, kind: HoldRequest['kind']): Promise<void> {
     const answered = new Promise<void>((resolve, reject) => {
       hold.answered = resolve;
       hold.failed = reject;

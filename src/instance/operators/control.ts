@@ -2,13 +2,13 @@
  * The commands of an operator that the primary answers over `DATA_DIR/run/control.sock`. `npm run backup` uses them. A
  * further command is one more entry of the table.
  */
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { listenControl } from '../../base/control-socket.ts';
 import type { Config } from '../../base/settings/config.ts';
+import { ownVersion } from '../../base/version.ts';
 import type { JournalCut } from '../../journal/journal.ts';
+import { runDirectory } from '../host/data-files.ts';
 import type { JournalHold } from '../journals/journal-hold.ts';
-import { runDirectory } from '../processes/messages.ts';
 
 export interface InstanceDescription {
   version: string;
@@ -42,9 +42,4 @@ export function answerControl({ dataDir, config, journalHold }: ControlDeps): Pr
     },
     releaseJournals: async (id): Promise<boolean> => await journalHold.end(Number(id)),
   });
-}
-
-export function ownVersion(): string {
-  const file = new URL('../../../package.json', import.meta.url);
-  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version;
 }

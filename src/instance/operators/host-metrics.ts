@@ -9,10 +9,10 @@ import type { Metrics } from '../../base/metrics/metrics.ts';
 import { usageOfTree } from '../../base/metrics/process-usage.ts';
 import { liveProcess } from '../../base/process-file.ts';
 import type { Config } from '../../base/settings/config.ts';
+import { ownVersion } from '../../base/version.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import { type PartsOfTables, partsOfTables } from '../../clickhouse/parts-statements.ts';
 import type { DataDirectory } from '../host/data-directory.ts';
-import { ownVersion } from './control.ts';
 
 export interface HostMetricsDeps {
   config: Config;

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest';
 import { silentLog } from '../../../test/harness/clickhouse-server.ts';
-import { type InstanceState, unmeasuredClock } from '../processes/messages.ts';
+import { unmeasuredClock } from '../clock/clock-offset.ts';
+import type { InstanceState } from '../health/state.ts';
 import { openMonitor } from './monitor.ts';
 
 const state: InstanceState = {

@@ -9,7 +9,7 @@ import { gzip } from 'node:zlib';
 import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
-import { type InstanceState, isUp } from '../processes/messages.ts';
+import { type InstanceState, isUp } from '../health/state.ts';
 
 export interface MonitorDeps {
   address: string;

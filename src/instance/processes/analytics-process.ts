@@ -8,8 +8,10 @@ import type { Log } from '../../base/log.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
 import type { Config } from '../../base/settings/config.ts';
 import type { ClockState } from '../clock/clock-offset.ts';
+import type { InstanceState, PartState } from '../health/state.ts';
 import type { DataDirectory } from '../host/data-directory.ts';
-import type { Begin, Engines, InstanceState, PartState } from './messages.ts';
+import type { Engines } from '../stores/engines.ts';
+import type { Begin } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
 export interface AnalyticsProcessDeps {

@@ -5,8 +5,10 @@ import type { Sample } from '../../base/metrics/metrics.ts';
 import { block, type Work } from '../../base/running-work.ts';
 import type { JournalCut } from '../../journal/journal.ts';
 import type { ClockState } from '../clock/clock-offset.ts';
+import { unmeasuredClock } from '../clock/clock-offset.ts';
+import type { InstanceState } from '../health/state.ts';
 import type { JournalReportsOfHost } from '../journals/journal-reports.ts';
-import { type Begin, type InstanceState, type ToPrimary, type ToWorker, unmeasuredClock } from './messages.ts';
+import type { Begin, ToPrimary, ToWorker } from './messages.ts';
 
 type Status = Omit<Extract<ToPrimary, { kind: 'status' }>, 'kind'>;
 

@@ -13,18 +13,14 @@ import type { RuleText } from '../../rules/table.ts';
 import { type ClockState, clockSentence } from '../clock/clock-offset.ts';
 import type { JournalRoom } from '../health/refusal-forecast.ts';
 import type { Refusal, WorkerRefusals } from '../health/refusal-watch.ts';
+import type { InstanceState, PartState } from '../health/state.ts';
 import { type DataDirectory, instanceVariable } from '../host/data-directory.ts';
+import { journalName } from '../host/data-files.ts';
 import { JournalHold } from '../journals/journal-hold.ts';
 import { JournalReports, type JournalReportsOfHost } from '../journals/journal-reports.ts';
+import type { Engines } from '../stores/engines.ts';
 import { Deaths } from './deaths.ts';
-import {
-  type Engines,
-  type InstanceState,
-  journalName,
-  type PartState,
-  type ToPrimary,
-  type ToWorker,
-} from './messages.ts';
+import type { ToPrimary, ToWorker } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
 interface Slot {

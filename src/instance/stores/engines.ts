@@ -16,15 +16,16 @@ import { type ClickHouse, openClickHouse } from '../../clickhouse/client.ts';
 import { startEmbeddedClickHouse } from '../../clickhouse/embedded/embedded.ts';
 import { openPostgres, type Postgres } from '../../postgres/client.ts';
 import { embeddedPostgresUrl, startEmbeddedPostgres } from '../../postgres/embedded/embedded.ts';
+import type { InstanceState } from '../health/state.ts';
 import type { DataDirectory, Secrets } from '../host/data-directory.ts';
+import { clickhouseDirectory, postgresDirectory, runDirectory } from '../host/data-files.ts';
 import { Supervisor } from '../lifecycle/supervisor.ts';
-import {
-  clickhouseDirectory,
-  type Engines,
-  type InstanceState,
-  postgresDirectory,
-  runDirectory,
-} from '../processes/messages.ts';
+
+/** The addresses of the running engines. */
+export interface Engines {
+  clickhouse: { url: string; user: string; password: string };
+  postgresUrl: string;
+}
 
 export interface RunningEngines {
   engines: Engines;
@@ -55,38 +56,40 @@ interface Embedded {
 export async function startEngines(deps: Deps): Promise<RunningEngines> {
   const { config, data, secrets, log } = deps;
   const { clickhouse, postgres } = config;
-  const [housePort, serverPort] = await Promise.all([
+  const [clickhousePort, postgresPort] = await Promise.all([
     clickhouse.embedded.port || freePort(),
     postgres.embedded.port || freePort(),
   ]);
-  const house = clickhouse.url ? undefined : new KeptEngine('clickhouse', deps, startHouse(deps, housePort));
-  const server = postgres.url ? undefined : new KeptEngine('postgres', deps, startServer(deps, serverPort));
+  const ownClickHouse = clickhouse.url
+    ? undefined
+    : new KeptEngine('clickhouse', deps, clickHouseStarter(deps, clickhousePort));
+  const ownPostgres = postgres.url ? undefined : new KeptEngine('postgres', deps, postgresStarter(deps, postgresPort));
   const engines: Engines = {
-    clickhouse: house
-      ? { url: `http://127.0.0.1:${housePort}`, user: 'default', password: secrets.clickhousePassword }
+    clickhouse: ownClickHouse
+      ? { url: `http://127.0.0.1:${clickhousePort}`, user: 'default', password: secrets.clickhousePassword }
       : { url: clickhouse.url, user: clickhouse.user, password: clickhouse.password },
-    postgresUrl: server ? embeddedPostgresUrl(secrets.postgresPassword, serverPort) : postgres.url,
+    postgresUrl: ownPostgres ? embeddedPostgresUrl(secrets.postgresPassword, postgresPort) : postgres.url,
   };
   writeForOperators(data, engines, log);
-  const begun = Promise.all([house?.begin(), server?.begin()]).then(() => {});
+  const begun = Promise.all([ownClickHouse?.begin(), ownPostgres?.begin()]).then(() => {});
   // The caller may be done with an earlier failure before it waits for this.
   begun.catch(() => {});
   return {
     engines,
-    description: `ClickHouse ${house ? 'embedded' : 'external'}, PostgreSQL ${server ? 'embedded' : 'external'}`,
+    description: `ClickHouse ${ownClickHouse ? 'embedded' : 'external'}, PostgreSQL ${ownPostgres ? 'embedded' : 'external'}`,
     begun,
-    failure: (store) => (store === 'clickhouse' ? house : server)?.failure,
+    failure: (store) => (store === 'clickhouse' ? ownClickHouse : ownPostgres)?.failure,
     stop: async () => {
-      await Promise.all([house?.stop(), server?.stop()]);
+      await Promise.all([ownClickHouse?.stop(), ownPostgres?.stop()]);
     },
   };
 }
 
-/** The way into the embedded stores, for operators and benchmarks. A full disk must not end a start. */
+/** Writes the addresses and passwords of the stores, for operators and benchmarks. A full disk must not end a start. */
 function writeForOperators(data: DataDirectory, engines: Engines, log: Log): void {
   try {
-    data.writePrivate(join('run', 'clickhouse.json'), JSON.stringify(engines.clickhouse));
-    data.writePrivate(join('run', 'postgres.json'), JSON.stringify({ url: engines.postgresUrl }));
+    data.writePrivate(join(runDirectory, 'clickhouse.json'), JSON.stringify(engines.clickhouse));
+    data.writePrivate(join(runDirectory, 'postgres.json'), JSON.stringify({ url: engines.postgresUrl }));
   } catch (error) {
     log.warn('run_file_unwritten', { reason: messageOf(error) });
   }
@@ -158,7 +161,7 @@ export function openPostgresOf(config: Config, log: Log): Postgres {
   }
 }
 
-function startHouse({ config, data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
+function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
   const { memoryBytesMax, sessions, nice } = config.clickhouse.embedded;
   return () =>
     startEmbeddedClickHouse({
@@ -173,7 +176,7 @@ function startHouse({ config, data, secrets, log }: Deps, port: number): () => P
     });
 }
 
-function startServer({ data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
+function postgresStarter({ data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
   return () =>
     startEmbeddedPostgres({
       dir: join(data.path, postgresDirectory),

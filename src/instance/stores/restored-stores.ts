@@ -21,7 +21,7 @@ import {
 import { reopenTombstones } from '../../erase/tombstone-store.ts';
 import type { Postgres } from '../../postgres/client.ts';
 import type { DataDirectory } from '../host/data-directory.ts';
-import { restoredFile } from '../processes/messages.ts';
+import { restoredFile } from '../host/data-files.ts';
 
 export interface RestoredStoresDeps {
   postgres: Postgres;

@@ -7,7 +7,7 @@
 import { messageOf, type StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
-import type { PartState } from '../processes/messages.ts';
+import type { PartState } from '../health/state.ts';
 
 export interface WatchedStore {
   name: 'clickhouse' | 'postgres' | 'redis';

@@ -1,0 +1,24 @@
+/** The state of this instance: made by the primary, sent to every child, and answered by the health pages. */
+import type { ClockState } from '../clock/clock-offset.ts';
+
+export type PartState = 'up' | 'starting' | 'away';
+
+export interface InstanceState {
+  status: 'starting' | 'ready' | 'degraded' | 'refusing' | 'draining';
+  parts: Record<string, PartState>;
+  /** The reasons of `degraded` and `refusing`, in sentences for an operator, except for parts that are not up. */
+  reasons: string[];
+  /** PostgreSQL has the tables of this version; once true, always true. */
+  postgresReady: boolean;
+  /** The slot of the worker that does the work of which an instance needs one; undefined while no worker is ready. */
+  leader: number | undefined;
+  /** Work that ended two workers: `keyOf` of each, refused for now. */
+  blocked: string[];
+  /** The time to go by, and how far this host's own clock is from it. */
+  clock: ClockState;
+}
+
+/** An unavailable store degrades the instance but leaves it in rotation: telemetry is still made durable. */
+export function isUp({ status }: Pick<InstanceState, 'status'>): boolean {
+  return status === 'ready' || status === 'degraded';
+}
