@@ -42,8 +42,8 @@ import { WorkerPool } from './instance/processes/worker-pool.ts';
 import { openStores, type RunningEngines, startEngines } from './instance/stores/engines.ts';
 import { Installation } from './instance/stores/installation.ts';
 import { RestoredStores } from './instance/stores/restored-stores.ts';
-import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/store-refusals.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
+import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
 

@@ -11,7 +11,7 @@ import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
 import { clickHouseFacts } from '../clickhouse/server-facts.ts';
 import type { Finding } from '../instance/host/machine.ts';
 import { openClickHouseOf, openPostgresOf } from '../instance/stores/engines.ts';
-import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/store-refusals.ts';
+import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/wrong-store-settings.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 

@@ -6,7 +6,7 @@ import { checkLimits, checkSettings } from '../../base/settings/limit-relations.
 import { describeUnknown, type UnknownName } from '../../base/settings/setting-names.ts';
 import { readRules } from '../../rules/file.ts';
 import type { RuleText } from '../../rules/table.ts';
-import { checkTls } from './tls.ts';
+import { checkTls } from './certificate-check.ts';
 
 /** Returns the rules of the settings; throws StartError with the first fault. */
 export function checkConfig(config: Config): RuleText[] {

@@ -19,7 +19,7 @@ import { journalName } from '../host/data-files.ts';
 import { JournalHold } from '../journals/journal-hold.ts';
 import { JournalReports, type JournalReportsOfHost } from '../journals/journal-reports.ts';
 import type { Engines } from '../stores/engines.ts';
-import { Deaths } from './deaths.ts';
+import { CrashingWork } from './crashing-work.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
@@ -58,7 +58,7 @@ export class WorkerPool {
   /** Used by a backup of the running instance. */
   readonly journalHold: JournalHold;
   readonly #reports = new JournalReports();
-  readonly #deaths = new Deaths();
+  readonly #crashing = new CrashingWork();
   readonly #restarts: Counter;
   #parts: Record<string, PartState> = {};
   #reasons: string[] = [];
@@ -117,7 +117,7 @@ export class WorkerPool {
       reasons,
       postgresReady: this.#deps.isPostgresReady(),
       leader: this.#slots.find(({ worker }) => worker.isReady)?.number,
-      blocked: this.#deaths.blocked,
+      blocked: this.#crashing.blocked,
       clock,
     };
   }
@@ -288,7 +288,7 @@ export class WorkerPool {
         this.#reports.receive(message.id, slot.number, message);
         return;
       case 'died':
-        for (const work of this.#deaths.add(message.suspects)) log.error('work_blocked', { work });
+        for (const work of this.#crashing.add(message.suspects)) log.error('work_blocked', { work });
         return;
       case 'failed':
         log.error('worker_failed', { worker: slot.number, reason: message.message });

@@ -6,7 +6,7 @@
 import { limits } from '../../base/limits.ts';
 import { keyOf, type Work } from '../../base/running-work.ts';
 
-export class Deaths {
+export class CrashingWork {
   readonly #monotonic: () => number;
   /** Work → time of its last crash. */
   readonly #lastDeath = new Map<string, number>();
