@@ -7,8 +7,8 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { errorCodeOf, Fault } from '../src/base/errors.ts';
 import { type Reason, reasons, statusOf } from '../src/base/reasons.ts';
-import { answerOf } from '../src/mqtt/answers.ts';
-import { closings } from '../src/mqtt/close-reason.ts';
+import { answerOf } from '../src/mqtt/incoming/answers.ts';
+import { closings } from '../src/mqtt/wire/close-reason.ts';
 
 const root = join(import.meta.dirname, '..');
 const all = Object.entries(reasons).flatMap(([status, names]) =>
@@ -20,7 +20,7 @@ const link = (text: string, page: string) => `[${text}](${page.replace('docs/', 
 
 const intro = `# Errors
 
-Written by \`test/errors.unit.test.ts\` from \`src/base/reasons.ts\` and \`src/mqtt/close-reason.ts\`.
+Written by \`test/errors.unit.test.ts\` from \`src/base/reasons.ts\` and \`src/mqtt/wire/close-reason.ts\`.
 
 Each refusal has one reason. The reason is the label of \`millrace_ingest_rejected_total{reason}\` and \`millrace_mqtt_discarded_total{reason,qos}\` and a
 word of the log. The body of an HTTP answer has the status, the error code and a sentence that says what to change

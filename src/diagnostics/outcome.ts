@@ -17,7 +17,7 @@ export type Event = (typeof events)[number];
 export interface Happening {
   event: Event;
   door: Door;
-  /** The stable word: of `base/reasons.ts`, or of `mqtt/close-reason.ts`. */
+  /** The stable word: of `base/reasons.ts`, or of `mqtt/wire/close-reason.ts`. */
   reason: string;
   /** The sentence that the sender got, or would have got. */
   message: string;

@@ -1,6 +1,6 @@
 /**
  * Decodes large telemetry of gateways in one thread of a worker (`telemetry/body-thread.ts`). Every large message of a
- * gateway holds room (`mqtt/packet-room.ts`), so as many wait as the room has messages, and none is refused.
+ * gateway holds room (`mqtt/flow/packet-room.ts`), so as many wait as the room has messages, and none is refused.
  */
 import { limits } from '../base/limits.ts';
 import { type BodySource, BodyThread } from '../telemetry/body-thread.ts';

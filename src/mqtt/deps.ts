@@ -5,14 +5,14 @@ import type { Clock } from '../base/clock.ts';
 import type { Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Troubles } from '../diagnostics/troubles.ts';
-import type { Addresses } from './addresses.ts';
-import type { Counters } from './counters.ts';
-import type { Flusher } from './flusher.ts';
-import type { JournalWaiters } from './journal-waiters.ts';
-import type { PacketRoom } from './packet-room.ts';
-import type { Session } from './session.ts';
-import type { SignIn } from './sign-in.ts';
-import type { TooLargeLog } from './too-large-log.ts';
+import type { Addresses } from './flow/addresses.ts';
+import type { Counters } from './flow/counters.ts';
+import type { JournalWaiters } from './flow/journal-waiters.ts';
+import type { PacketRoom } from './flow/packet-room.ts';
+import type { TooLargeLog } from './flow/too-large-log.ts';
+import type { Flusher } from './outgoing/flusher.ts';
+import type { Session } from './session/session.ts';
+import type { SignIn } from './sign-in/sign-in.ts';
 import type { Streams, TopicTable } from './topics/table.ts';
 
 /** Caps of a connection, by the role of its session, which CONNACK announces to MQTT 5 clients. */

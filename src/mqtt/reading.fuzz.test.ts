@@ -10,7 +10,7 @@ import { readConnect } from './packets/connect.ts';
 import { checkDisconnect } from './packets/disconnect.ts';
 import { PublishFrame, readPublish, writePublish } from './packets/publish.ts';
 import { readSubscribe, readUnsubscribe } from './packets/subscribe.ts';
-import type { ProtocolLevel } from './session.ts';
+import type { ProtocolLevel } from './session/session.ts';
 import { Frames } from './wire/frames.ts';
 import { isTopic, readText } from './wire/strings.ts';
 import { WireError } from './wire/wire-error.ts';

@@ -3,16 +3,16 @@
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { began, ended } from '../base/running-work.ts';
-import { Addresses } from './addresses.ts';
-import { packets } from './blocked.ts';
-import type { CloseReason } from './close-reason.ts';
 import { Connection } from './connection.ts';
-import { Counters } from './counters.ts';
 import type { ConnectionDeps, MqttDeps } from './deps.ts';
-import { Flusher } from './flusher.ts';
-import { JournalWaiters } from './journal-waiters.ts';
-import { TooLargeLog } from './too-large-log.ts';
-import type { OpenConnection } from './transport.ts';
+import { Addresses } from './flow/addresses.ts';
+import { Counters } from './flow/counters.ts';
+import { JournalWaiters } from './flow/journal-waiters.ts';
+import { TooLargeLog } from './flow/too-large-log.ts';
+import { Flusher } from './outgoing/flusher.ts';
+import { packets } from './sign-in/blocked.ts';
+import type { OpenConnection } from './transport/transport.ts';
+import type { CloseReason } from './wire/close-reason.ts';
 
 const drainStepMs = 5;
 

@@ -1,6 +1,6 @@
 /** Reads PUBACK and PUBREL of a client, and writes the PUBCOMP that answers PUBREL. */
-import { code } from '../answers.ts';
-import type { ProtocolLevel } from '../session.ts';
+import { code } from '../incoming/answers.ts';
+import type { ProtocolLevel } from '../session/session.ts';
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import { malformed } from '../wire/wire-error.ts';

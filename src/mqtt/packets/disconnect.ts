@@ -1,7 +1,7 @@
 /** Reads and writes DISCONNECT. */
 import type { IDisconnectPacket } from 'mqtt-packet';
-import { type CloseReason, closings } from '../close-reason.ts';
-import type { ProtocolLevel } from '../session.ts';
+import type { ProtocolLevel } from '../session/session.ts';
+import { type CloseReason, closings } from '../wire/close-reason.ts';
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import { generate } from './generate.ts';

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { generate, type IPublishPacket, parser } from 'mqtt-packet';
 import { describe, expect, test } from 'vitest';
-import type { ProtocolLevel } from '../session.ts';
+import type { ProtocolLevel } from '../session/session.ts';
 import { Frames } from '../wire/frames.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { WireError } from '../wire/wire-error.ts';

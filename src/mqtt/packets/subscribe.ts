@@ -3,8 +3,8 @@
  * session may receive messages. A filter that covers all topics of a stream switches the stream on.
  */
 import { limits } from '../../base/limits.ts';
-import type { ProtocolLevel, Session } from '../session.ts';
-import type { QoS, StreamName } from '../subscriptions.ts';
+import type { ProtocolLevel, Session } from '../session/session.ts';
+import type { QoS, StreamName } from '../session/subscriptions.ts';
 import { canMatch, covers, streamTopics } from '../topics/down.ts';
 import { profileStreamTopic } from '../topics/profile-topics.ts';
 import { Cursor } from '../wire/cursor.ts';

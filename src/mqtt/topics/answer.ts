@@ -3,7 +3,7 @@
  * subscription.
  */
 import { tooLarge } from '../../base/errors.ts';
-import type { Session } from '../session.ts';
+import type { Session } from '../session/session.ts';
 
 /** Returns false when the client accepts no packet of that size. A client that is gone needs no answer. */
 export function isAnswered(session: Session, topic: string, payload: string | Uint8Array): boolean {

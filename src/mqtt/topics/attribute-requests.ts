@@ -9,7 +9,7 @@ import type { Attributes } from '../../attributes/attributes.ts';
 import { foundJson, readWanted, wantedOf } from '../../attributes/request.ts';
 import { readJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import { type Operation, run } from '../operation.ts';
+import { type Operation, run } from '../session/operation.ts';
 import { sendAnswer } from './answer.ts';
 import { answerPatterns, forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';

@@ -13,8 +13,8 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { readJson, writeJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import { type Operation, run } from '../operation.ts';
-import type { Session } from '../session.ts';
+import { type Operation, run } from '../session/operation.ts';
+import type { Session } from '../session/session.ts';
 import { forms } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 

@@ -4,7 +4,7 @@ import type { Admission } from '../../activity/admission.ts';
 import { decodeClaim } from '../../admin/claim-rules.ts';
 import { type ClaimDeps, registerClaim } from '../../onboarding/claim.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import { run } from '../operation.ts';
+import { run } from '../session/operation.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface ClaimTopicsDeps {

@@ -2,7 +2,7 @@
  * Topics of the streams, and the meaning of a filter for a topic. The files of this folder name the topics of answers
  * beside their operations (`TopicEntries.answers`).
  */
-import type { StreamName } from '../subscriptions.ts';
+import type { StreamName } from '../session/subscriptions.ts';
 
 /** In each list the family comes first that is used for a filter of both families. */
 export const streamTopics: Record<StreamName, string[]> = {

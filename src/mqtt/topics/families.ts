@@ -4,7 +4,7 @@
  */
 import { badRequest } from '../../base/errors.ts';
 import { replyId } from '../../rpc/rpc.ts';
-import type { Operation } from '../operation.ts';
+import type { Operation } from '../session/operation.ts';
 import { protobufRefused } from './table.ts';
 
 /** Topics of one purpose, or their part before the ids. */

@@ -2,8 +2,8 @@ import { expect, it } from 'vitest';
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Downloads } from '../../ota/downloads.ts';
-import type { Publish } from '../operation.ts';
-import type { Confirm, FileOutcome, Session } from '../session.ts';
+import type { Publish } from '../session/operation.ts';
+import type { Confirm, FileOutcome, Session } from '../session/session.ts';
 import { type FirmwareTopicsDeps, firmwareTopics } from './firmware.ts';
 
 const fileBytes = limits.otaMessageBytesMax;

@@ -17,8 +17,8 @@ import type { Downloads } from '../../ota/downloads.ts';
 import { failedSeries } from '../../ota/effects.ts';
 import { isStored, nounOf, type PackageType, prefixOf, type StoredPackage } from '../../ota/package.ts';
 import { appendSeries, type SeriesIngest } from '../../ota/series.ts';
-import { type Operation, run } from '../operation.ts';
-import type { Session } from '../session.ts';
+import { type Operation, run } from '../session/operation.ts';
+import type { Session } from '../session/session.ts';
 import { isAnswered } from './answer.ts';
 import type { TopicEntries } from './table.ts';
 

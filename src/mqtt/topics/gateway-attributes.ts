@@ -15,7 +15,7 @@ import { Refusals } from '../../gateway/refusals.ts';
 import { attributeAnswer, readAttributeRequest, scopesAndKeys } from '../../gateway/requests.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { TypedValue } from '../../value/typed.ts';
-import { run } from '../operation.ts';
+import { run } from '../session/operation.ts';
 import { sendAnswer } from './answer.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';

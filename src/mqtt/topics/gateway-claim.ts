@@ -9,7 +9,7 @@ import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
 import { type ClaimDeps, registerClaim } from '../../onboarding/claim.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import { run } from '../operation.ts';
+import { run } from '../session/operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 

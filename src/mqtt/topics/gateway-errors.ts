@@ -3,7 +3,7 @@
  * acknowledgement can say so: QoS 0, and MQTT 3.
  */
 import type { Fault } from '../../base/errors.ts';
-import type { Publish } from '../operation.ts';
+import type { Publish } from '../session/operation.ts';
 
 export const errorsTopic = 'v1/gateway/errors';
 

@@ -16,7 +16,7 @@ import type { Ingest } from '../../ingest/accept.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { Chunk } from '../../telemetry/decoded-chunk.ts';
 import { faultOf } from '../../telemetry/plain-fault.ts';
-import type { Publish } from '../operation.ts';
+import type { Publish } from '../session/operation.ts';
 
 export interface LargeTelemetryDeps {
   ingest: Ingest;

@@ -4,7 +4,7 @@ import type { Log } from '../../base/log.ts';
 import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';
 import type { ConfirmRpc } from '../../rpc/notify.ts';
 import type { RpcRequest } from '../../rpc/rpc.ts';
-import type { Session } from '../session.ts';
+import type { Session } from '../session/session.ts';
 import { splitUpdate } from './attributes.ts';
 
 const attributesTopic = 'v1/gateway/attributes';

@@ -6,7 +6,7 @@ import type { Admission } from '../../activity/admission.ts';
 import { readReply } from '../../gateway/requests.ts';
 import type { Rpc } from '../../rpc/send.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import { run } from '../operation.ts';
+import { run } from '../session/operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 

@@ -9,7 +9,7 @@ import type { Gateway } from '../../gateway/gateway.ts';
 import type { Gateways } from '../../gateway/gateways.ts';
 import { readConnect, readDisconnect } from '../../gateway/requests.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import type { Session } from '../session.ts';
+import type { Session } from '../session/session.ts';
 import { errorsTopic } from './gateway-errors.ts';
 import { disconnectTopic, MqttGatewayLink } from './gateway-link.ts';
 import type { Streams, TopicEntries } from './table.ts';

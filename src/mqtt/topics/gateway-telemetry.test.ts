@@ -10,7 +10,7 @@ import type { GatewayDecodeThread } from '../../gateway/decode-thread.ts';
 import type { GatewayDecoder } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import { strictly } from '../../value/lenient.ts';
-import type { Publish } from '../operation.ts';
+import type { Publish } from '../session/operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import { gatewayTelemetryTopics } from './gateway-telemetry.ts';
 

@@ -10,7 +10,7 @@ import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import type { Publish } from '../operation.ts';
+import type { Publish } from '../session/operation.ts';
 import { type LargeTelemetryDeps, takeLargeTelemetry } from './gateway-large-telemetry.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';

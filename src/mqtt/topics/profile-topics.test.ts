@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
-import type { Operation } from '../operation.ts';
-import type { Session } from '../session.ts';
-import { matches } from '../subscriptions.ts';
+import type { Operation } from '../session/operation.ts';
+import type { Session } from '../session/session.ts';
+import { matches } from '../session/subscriptions.ts';
 import { profileOperations, profileStreamTopic } from './profile-topics.ts';
 
 const none = { telemetry: undefined, attributes: undefined, acknowledgesInvalid: false };

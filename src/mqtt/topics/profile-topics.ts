@@ -4,8 +4,8 @@
  */
 import { limits } from '../../base/limits.ts';
 import type { ProfileTopics } from '../../device/profile-topics.ts';
-import type { Operation } from '../operation.ts';
-import { matches } from '../subscriptions.ts';
+import type { Operation } from '../session/operation.ts';
+import { matches } from '../session/subscriptions.ts';
 import type { ProfileOperation } from './table.ts';
 
 /** Bytes of a string in a packet [MQTT-1.5.4]. */

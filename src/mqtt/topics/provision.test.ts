@@ -3,8 +3,8 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import type { Fault } from '../../base/errors.ts';
 import type { ProvisionDeps } from '../../onboarding/provision.ts';
 import { strictly } from '../../value/lenient.ts';
-import type { Publish } from '../operation.ts';
-import { Session } from '../session.ts';
+import type { Publish } from '../session/operation.ts';
+import { Session } from '../session/session.ts';
 import { provisionTopics } from './provision.ts';
 import { TopicTable } from './table.ts';
 

@@ -8,8 +8,8 @@ import { limits } from '../../base/limits.ts';
 import { type ProvisionDeps, provision } from '../../onboarding/provision.ts';
 import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../onboarding/provision-request.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import type { Operation, Publish } from '../operation.ts';
-import type { Session } from '../session.ts';
+import type { Operation, Publish } from '../session/operation.ts';
+import type { Session } from '../session/session.ts';
 import type { TopicEntries } from './table.ts';
 
 const provisionRequestTopic = '/provision/request';

@@ -10,8 +10,8 @@ import type { RpcSession, RpcSessions } from '../../rpc/notify.ts';
 import { type RpcRequest, replyText } from '../../rpc/rpc.ts';
 import type { Rpc } from '../../rpc/send.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import { type Operation, run } from '../operation.ts';
-import type { Session } from '../session.ts';
+import { type Operation, run } from '../session/operation.ts';
+import type { Session } from '../session/session.ts';
 import { forms, idOf } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 

@@ -3,7 +3,7 @@
  * limit their own rate. All members are always present; an empty string means no limit.
  */
 import type { Config } from '../../base/settings/config.ts';
-import type { SessionKind } from '../session.ts';
+import type { SessionKind } from '../session/session.ts';
 
 export function sessionLimits(
   { mqtt, rateLimits }: Pick<Config, 'mqtt' | 'rateLimits'>,

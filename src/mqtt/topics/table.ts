@@ -4,9 +4,9 @@
  */
 import { badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import type { Operation, Publish } from '../operation.ts';
-import type { Session } from '../session.ts';
-import type { StreamName } from '../subscriptions.ts';
+import type { Operation, Publish } from '../session/operation.ts';
+import type { Session } from '../session/session.ts';
+import type { StreamName } from '../session/subscriptions.ts';
 
 /** The entries of each file of topics/: topic → operation, prefix (with its last slash) → operation. */
 export interface TopicEntries {

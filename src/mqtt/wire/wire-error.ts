@@ -1,5 +1,5 @@
 /** What a reader of packets throws: the connection that sent it ends for `reason`, and no other is touched. */
-import { type CloseReason, closings } from '../close-reason.ts';
+import { type CloseReason, closings } from './close-reason.ts';
 
 export class WireError extends Error {
   readonly reason: CloseReason;

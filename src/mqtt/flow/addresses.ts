@@ -1,0 +1,55 @@
+/**
+ * Counts the open connections of one worker by network address. Every address has a share of all connections, and a
+ * smaller share of those without credentials. Addresses of trusted proxies have no share, because they carry many
+ * clients. Each worker counts separately, because each worker accepts for itself.
+ */
+import { networkOf } from '../../base/network.ts';
+
+export interface AddressesOptions {
+  connectionsMax: number;
+  /** Connections of one address that request credentials. */
+  provisioningMax: number;
+  isTrusted: (address: string) => boolean;
+}
+
+interface Open {
+  connections: number;
+  provisioning: number;
+}
+
+export class Addresses {
+  readonly #options: AddressesOptions;
+  readonly #open = new Map<string, Open>();
+
+  constructor(options: AddressesOptions) {
+    this.#options = options;
+  }
+
+  /** Counts a connection, until `leave`. Returns false when the address, with this connection, exceeds its share. */
+  enter(address: string): boolean {
+    const network = networkOf(address);
+    const open = this.#open.get(network) ?? { connections: 0, provisioning: 0 };
+    open.connections += 1;
+    this.#open.set(network, open);
+    return open.connections <= this.#options.connectionsMax || this.#options.isTrusted(address);
+  }
+
+  leave(address: string): void {
+    const network = networkOf(address);
+    const open = this.#open.get(network)!;
+    open.connections -= 1;
+    if (open.connections === 0) this.#open.delete(network);
+  }
+
+  /** Like `enter`, for a counted connection that requests credentials; a refused one is not counted. */
+  enterProvisioning(address: string): boolean {
+    const open = this.#open.get(networkOf(address))!;
+    if (open.provisioning >= this.#options.provisioningMax && !this.#options.isTrusted(address)) return false;
+    open.provisioning += 1;
+    return true;
+  }
+
+  leaveProvisioning(address: string): void {
+    this.#open.get(networkOf(address))!.provisioning -= 1;
+  }
+}

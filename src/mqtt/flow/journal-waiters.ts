@@ -1,0 +1,69 @@
+/**
+ * Connections that are not read because the journal refuses, in the order in which they began to wait. `JournalWaiters`
+ * checks every few milliseconds whether the journal accepts again. It then resumes connections for a slice of time, so
+ * that ten thousand connections do not block the event loop.
+ */
+import type { Clock } from '../../base/clock.ts';
+import type { Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+
+export interface JournalWaiter {
+  /** Called when the journal accepts again, or may accept. */
+  journalAccepts(): void;
+  /** Called while the journal still refuses; a waiter leaves after its longest wait. */
+  journalRefuses(): void;
+}
+
+export class JournalWaiters {
+  readonly #clock: Clock;
+  readonly #refusal: () => Fault | undefined;
+  readonly #waiting = new Set<JournalWaiter>();
+  #isScheduled = false;
+
+  constructor(clock: Clock, refusal: () => Fault | undefined) {
+    this.#clock = clock;
+    this.#refusal = refusal;
+  }
+
+  get size(): number {
+    return this.#waiting.size;
+  }
+
+  add(waiter: JournalWaiter): void {
+    this.#waiting.add(waiter);
+    this.#schedule();
+  }
+
+  delete(waiter: JournalWaiter): void {
+    this.#waiting.delete(waiter);
+  }
+
+  round(): void {
+    const began = this.#clock.monotonic();
+    // Iterates over a copy, because a client that is refused again waits after all other clients.
+    for (const waiter of [...this.#waiting]) {
+      // The turn of an earlier client may have ended this one.
+      if (!this.#waiting.has(waiter)) continue;
+      const now = this.#clock.monotonic();
+      if (this.#refusal() !== undefined) {
+        waiter.journalRefuses();
+      } else if (now - began > limits.mqttJournalSliceMs) {
+        break;
+      } else {
+        this.#waiting.delete(waiter);
+        waiter.journalAccepts();
+      }
+    }
+  }
+
+  #schedule(): void {
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    const timer = setTimeout(() => {
+      this.#isScheduled = false;
+      this.round();
+      if (this.#waiting.size > 0) this.#schedule();
+    }, limits.mqttJournalCheckMs);
+    timer.unref();
+  }
+}

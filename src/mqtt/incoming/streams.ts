@@ -1,0 +1,79 @@
+/** SUBSCRIBE and UNSUBSCRIBE of a session: their answers, and the streams that they switch on and off. */
+import type { Admission } from '../../activity/admission.ts';
+import { Fault } from '../../base/errors.ts';
+import {
+  readSubscribe,
+  readUnsubscribe,
+  subackBytes,
+  subscribe,
+  subscribeRefused,
+  unsubackBytes,
+  unsubscribe,
+} from '../packets/subscribe.ts';
+import type { Session } from '../session/session.ts';
+import type { StreamName } from '../session/subscriptions.ts';
+import type { Stream, Streams, TopicTable } from '../topics/table.ts';
+import type { Frames } from '../wire/frames.ts';
+
+interface StreamDeps {
+  topics: TopicTable;
+  provisionTopics: TopicTable;
+  streams: Streams;
+  admission: Admission;
+}
+
+type Send = (packet: Buffer) => void;
+
+/** Handles the SUBSCRIBE that `frames` has read. SUBACK comes first; a stream that starts may end the session. */
+export function takeSubscribe(deps: StreamDeps, session: Session, frames: Frames, send: Send): void {
+  const { streams, admission } = deps;
+  const { level } = session;
+  const packet = readSubscribe(frames.buffer, frames.start, frames.end, level);
+  if (!isCharged(admission, session)) {
+    send(subackBytes(level, packet.packetId, subscribeRefused(level, packet.filters.length)));
+    return;
+  }
+  const { codes, started, restarted } = subscribe(session, packet, answersOf(deps, session));
+  send(subackBytes(level, packet.packetId, codes));
+  stopStreams(streams, session, restarted);
+  for (const name of started) if (session.endedBy === undefined) streamOf(streams, session, name)?.start(session);
+}
+
+/** Handles the UNSUBSCRIBE that `frames` has read. */
+export function takeUnsubscribe(deps: StreamDeps, session: Session, frames: Frames, send: Send): void {
+  const { level } = session;
+  const packet = readUnsubscribe(frames.buffer, frames.start, frames.end, level);
+  const { codes, stopped } = unsubscribe(session, packet, answersOf(deps, session));
+  stopStreams(deps.streams, session, stopped);
+  send(unsubackBytes(level, packet.packetId, codes));
+}
+
+/** The session ends. */
+export function stopAllStreams({ streams }: Pick<StreamDeps, 'streams'>, session: Session): void {
+  stopStreams(streams, session, session.subscriptions.streams());
+}
+
+function answersOf({ topics, provisionTopics }: StreamDeps, { kind }: Session): readonly string[] {
+  return kind === 'provision' ? provisionTopics.answers : topics.answers;
+}
+
+function stopStreams(streams: Streams, session: Session, names: StreamName[]): void {
+  for (const name of names) streamOf(streams, session, name)?.stop(session);
+}
+
+/** The streams of a gateway are granted to every device, and bring it nothing. */
+function streamOf(streams: Streams, session: Session, name: StreamName): Stream | undefined {
+  return name.startsWith('gateway') && session.kind !== 'gateway' ? undefined : streams[name];
+}
+
+/** False when the device has sent too many messages. A session that asks for credentials has no device. */
+function isCharged(admission: Admission, { kind, device }: Session): boolean {
+  if (kind === 'provision') return true;
+  try {
+    admission.message(device);
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    return false;
+  }
+  return true;
+}

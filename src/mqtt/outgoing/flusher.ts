@@ -1,0 +1,34 @@
+/** Collects connections with packets to write: each is flushed once at the end of the turn of the event loop. */
+import { began, ended } from '../../base/running-work.ts';
+import { packets } from '../sign-in/blocked.ts';
+
+export interface Flushable {
+  isQueued: boolean;
+  /** For the log of a process that dies of a bug. */
+  describe(): string;
+  flush(): void;
+}
+
+export class Flusher {
+  #queued: Flushable[] = [];
+  #spare: Flushable[] = [];
+
+  add(connection: Flushable): void {
+    if (connection.isQueued) return;
+    connection.isQueued = true;
+    if (this.#queued.push(connection) === 1) process.nextTick(this.#flush);
+  }
+
+  readonly #flush = (): void => {
+    const queued = this.#queued;
+    this.#queued = this.#spare;
+    for (const connection of queued) {
+      connection.isQueued = false;
+      began(packets, connection);
+      connection.flush();
+    }
+    ended();
+    queued.length = 0;
+    this.#spare = queued;
+  };
+}

@@ -1,0 +1,121 @@
+/**
+ * A file in one PUBLISH that is too large for memory. The head is written first, then slice after slice as the client
+ * reads them, so a worker holds `mqttFileUnreadBytesMax` of the file and one slice. No other packet may be written
+ * meanwhile. Made by the connection, which also checks that the client still reads.
+ */
+import { setImmediate as turn } from 'node:timers/promises';
+import type { Clock } from '../../base/clock.ts';
+import { Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { SlicedFile } from '../../ota/chunks.ts';
+import type { Transport } from '../transport/transport.ts';
+
+export class OutgoingFile {
+  readonly #transport: Transport;
+  readonly #head: Buffer;
+  readonly #file: SlicedFile;
+  readonly #clock: Clock;
+  readonly #onEnd: (isSent: boolean) => void;
+  #hasBegun = false;
+  #hasEnded = false;
+  #drained: (() => void) | undefined;
+  /** Monotonic time at which the client last read, or at which no bytes waited for the client. */
+  #readAt = 0;
+  #unreadMark = Number.POSITIVE_INFINITY;
+
+  /** `onEnd` is called once: when all of the file is written, or will never be. */
+  constructor(transport: Transport, head: Buffer, file: SlicedFile, clock: Clock, onEnd: (isSent: boolean) => void) {
+    this.#transport = transport;
+    this.#head = head;
+    this.#file = file;
+    this.#clock = clock;
+    this.#onEnd = onEnd;
+  }
+
+  /** True when a part of the packet may have been written. */
+  get hasBegun(): boolean {
+    return this.#hasBegun;
+  }
+
+  begin(): void {
+    if (this.#hasBegun) return;
+    this.#hasBegun = true;
+    this.#transport.write(this.#head);
+    void this.#send();
+  }
+
+  /** Called when the transport has no bytes left to write. */
+  drained(): void {
+    this.#drained?.();
+  }
+
+  /** Called when the connection has ended. */
+  stop(): void {
+    this.#end(false);
+  }
+
+  /**
+   * True when bytes waited and the client has read none for too long. `lateMs`: time in which this process did not run.
+   */
+  isStalled(now: number, lateMs: number): boolean {
+    const { bufferedBytes, sendingBytes = 0 } = this.#transport;
+    const mark = bufferedBytes + sendingBytes;
+    if (this.#drained === undefined || mark < this.#unreadMark) this.#readAt = now;
+    else this.#readAt += lateMs;
+    this.#unreadMark = mark;
+    return now - this.#readAt > limits.mqttFileStallMsMax;
+  }
+
+  async #send(): Promise<void> {
+    for (let at = 0; at < this.#file.bytes; ) {
+      if (this.#transport.bufferedBytes >= limits.mqttFileUnreadBytesMax) await this.#untilDrained();
+      if (this.#hasEnded) return;
+      const slice = await this.#slice(at);
+      if (this.#hasEnded) return;
+      if (slice === undefined) {
+        this.#end(false);
+        return;
+      }
+      this.#transport.write(slice);
+      at += slice.length;
+      // Without this turn a file in memory, sent to a fast client, would block the event loop.
+      await turn();
+    }
+    this.#end(true);
+  }
+
+  #untilDrained(): Promise<void> {
+    this.#readAt = this.#clock.monotonic();
+    this.#unreadMark = Number.POSITIVE_INFINITY;
+    return new Promise((resolve) => {
+      this.#drained = () => {
+        this.#drained = undefined;
+        resolve();
+      };
+    });
+  }
+
+  /**
+   * Returns undefined when the file is deleted, or the store is unavailable for long: the packet cannot be completed.
+   */
+  async #slice(at: number): Promise<Buffer | undefined> {
+    const since = this.#clock.monotonic();
+    for (;;) {
+      try {
+        return await this.#file.slice(at);
+      } catch (error) {
+        const isDeleted = error instanceof Fault && error.status === 404;
+        if (isDeleted || this.#hasEnded || this.#clock.monotonic() - since > limits.mqttFileStoreMsMax)
+          return undefined;
+      }
+      await new Promise((resolve) => setTimeout(resolve, limits.mqttFileRetryMs));
+    }
+  }
+
+  #end(isSent: boolean): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#drained?.();
+    this.#onEnd(isSent);
+  }
+}

@@ -1,0 +1,109 @@
+/**
+ * Identifies the sender of a CONNECT: the rules of docs/mqtt.md#connect in their order (provisioning is checked
+ * earlier), then the one session that the device may have. The password is not kept.
+ */
+
+import { deviceLimitReason } from '../../admin/device-limit.ts';
+import type { RateLimits } from '../../auth/rate-limits.ts';
+import { credentialsName, type WrongCredentials } from '../../auth/wrong-credentials.ts';
+import type { Clock } from '../../base/clock.ts';
+import { Fault } from '../../base/errors.ts';
+import type { DeviceRow } from '../../device/cached-device.ts';
+import type { Login, LoginRefusal, Logins } from '../../device/logins.ts';
+import type { Strangers } from '../../diagnostics/strangers.ts';
+import type { Troubles } from '../../diagnostics/troubles.ts';
+import type { Sessions } from '../../downlink/sessions.ts';
+import {
+  type CertificateProvisioner,
+  type ClientCertificate,
+  isInForce,
+} from '../../onboarding/certificate-provision.ts';
+import { blockedSentence, isSenderBlocked } from './blocked.ts';
+import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
+
+export interface LoginDeps {
+  logins: Logins;
+  sessions: Sessions;
+  certificates: CertificateProvisioner;
+  /** Undefined = unlimited. */
+  rateLimits: RateLimits | undefined;
+  /** Undefined = an address may try without limit. */
+  wrongCredentials: WrongCredentials | undefined;
+  troubles: Troubles;
+  strangers: Strangers;
+  clock: Clock;
+}
+
+export function createSignIn(deps: LoginDeps): SignIn {
+  return (request, owner) => signIn(deps, request, owner);
+}
+
+async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwner): Promise<SignedIn | SignInRefused> {
+  const { clientId, username, password, certificate, remoteAddress } = request;
+  const { wrongCredentials, strangers } = deps;
+  const credentials = wrongCredentials === undefined ? '' : nameOf(request);
+  try {
+    wrongCredentials?.check(remoteAddress, credentials);
+    const answer = certificate
+      ? await byCertificate(deps, certificate, remoteAddress)
+      : await deps.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
+    // Checks again, so that parallel tries get no more answers than sequential ones.
+    wrongCredentials?.check(remoteAddress, credentials);
+    if (answer.kind === 'refused') {
+      if (isWrong(answer.refusal)) {
+        wrongCredentials?.wrong(remoteAddress);
+        strangers.refused(remoteAddress, 'mqtt', answer.refusal);
+      }
+      return { refused: answer.refusal };
+    }
+    wrongCredentials?.right(remoteAddress, credentials);
+    const { device: row, isGateway, topics, credentialsVersion } = answer.login;
+    if (isSenderBlocked(row.id, remoteAddress)) return { refused: 'unavailable', text: blockedSentence };
+    countConnect(deps, row, remoteAddress);
+    const session = deps.sessions.open(row, owner, credentialsVersion);
+    return { device: session.device, isGateway, topics, end: () => session.end() };
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    return refusedBy(error);
+  }
+}
+
+/** Counts a CONNECT as a message of the device. Throws 429, and then records it. */
+function countConnect({ rateLimits, troubles }: LoginDeps, device: DeviceRow, remoteAddress: string): void {
+  try {
+    rateLimits?.message(device);
+  } catch (error) {
+    if (error instanceof Fault) troubles.connectRefused(device, error, { door: 'mqtt', address: () => remoteAddress });
+    throw error;
+  }
+}
+
+/**
+ * Names credentials. A token alone has the same name as over HTTP, with any client id, so a right token counts for
+ * both doors.
+ */
+function nameOf({ clientId, username = '', password, certificate }: SignInRequest): string {
+  if (certificate !== undefined) return certificate.credentialsId;
+  return password === undefined || password.length === 0 ? username : credentialsName(clientId, username, password);
+}
+
+function isWrong(refusal: LoginRefusal): boolean {
+  return refusal !== 'unavailable' && refusal !== 'transport';
+}
+
+async function byCertificate(
+  { logins, certificates, clock }: LoginDeps,
+  certificate: ClientCertificate,
+  remoteAddress: string,
+): Promise<Login> {
+  if (!isInForce(certificate.leaf, clock.now())) return { kind: 'refused', refusal: 'certificate' };
+  const claim = { kind: 'certificate', credentialsId: certificate.credentialsId } as const;
+  const login = await logins.find(claim);
+  if (login.kind === 'accepted' || login.refusal !== 'certificate') return login;
+  return (await certificates.provision(certificate, remoteAddress)) === 'made' ? await logins.find(claim) : login;
+}
+
+function refusedBy({ status, reason, message }: Fault): SignInRefused {
+  if (reason === deviceLimitReason) return { refused: 'quota', text: message };
+  return { refused: status === 429 ? 'rate' : 'unavailable', text: message };
+}

@@ -1,0 +1,45 @@
+/**
+ * The interface between a connection and the sign-in. The rules are in `device/logins.ts`, and `worker.ts` connects the
+ * two.
+ */
+import type { CachedDevice } from '../../device/cached-device.ts';
+import type { ProfileTopics } from '../../device/profile-topics.ts';
+import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
+import type { Refusal } from '../packets/connect.ts';
+import type { CloseReason } from '../wire/close-reason.ts';
+
+export interface SignInRequest {
+  clientId: string;
+  username: string | undefined;
+  password: Buffer | undefined;
+  /** The certificate that a TLS client has sent: `certificateOf(socket)`. */
+  certificate: ClientCertificate | undefined;
+  remoteAddress: string;
+}
+
+export interface SignedIn {
+  device: CachedDevice;
+  isGateway: boolean;
+  /** Topics that the device's profile added at the time of the sign-in. */
+  topics: ProfileTopics | undefined;
+  /** Called when the connection no longer uses the device. */
+  end(): void;
+}
+
+/** The connection that signs in. */
+export interface SignInOwner {
+  /** Called when another session or a change of the device ended this session. Never called inside `SignIn`. */
+  sessionEnded(reason: CloseReason): void;
+}
+
+export interface SignInRefused {
+  refused: Refusal;
+  /** A more precise sentence than that of the refusal. */
+  text?: string;
+}
+
+/** `owner` is called only after a success. A cached answer is returned in the same turn. */
+export type SignIn = (
+  request: SignInRequest,
+  owner: SignInOwner,
+) => SignedIn | SignInRefused | Promise<SignedIn | SignInRefused>;

@@ -1,0 +1,98 @@
+/**
+ * One listening socket of a worker, which accepts while the worker has room for connections. Without room it closes, so
+ * that the kernel gives new connections to other workers of this host; with room it listens again. Made by `listen.ts`.
+ * When all workers of the host are full, nothing listens and new connections are refused by the kernel.
+ */
+import type { Server } from 'node:net';
+import { messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+
+/** The kernel reduces the value to net.core.somaxconn. */
+const backlog = 65_535;
+/** Interval at which a worker that does not accept checks for room. */
+const roomCheckMs = 100;
+
+export interface AcceptingDeps {
+  hasRoom(): boolean;
+  log: Log;
+}
+
+export class Accepting {
+  readonly #server: Server;
+  readonly #address: string;
+  readonly #port: number;
+  readonly #deps: AcceptingDeps;
+  /** Runs while the socket is closed for lack of room. */
+  #roomCheck: NodeJS.Timeout | undefined;
+  #isClosed = false;
+
+  private constructor(server: Server, address: string, port: number, deps: AcceptingDeps) {
+    this.#server = server;
+    this.#address = address;
+    this.#port = port;
+    this.#deps = deps;
+  }
+
+  /** Rejects when the address cannot be used. */
+  static async on(server: Server, address: string, port: number, deps: AcceptingDeps): Promise<Accepting> {
+    const accepting = new Accepting(server, address, port, deps);
+    await accepting.#listen();
+    return accepting;
+  }
+
+  /** Called after each accepted connection: a listening socket that closes now accepts no further one. */
+  check(): void {
+    if (this.#roomCheck !== undefined || this.#deps.hasRoom()) return;
+    this.#server.close();
+    this.#deps.log.warn('mqtt_not_accepting', { address: this.#address, port: this.#port });
+    this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    clearInterval(this.#roomCheck);
+    this.#server.close();
+  }
+
+  #listenWithRoom(): void {
+    if (this.#server.listening || !this.#deps.hasRoom()) return;
+    const { log } = this.#deps;
+    const place = { address: this.#address, port: this.#port };
+    clearInterval(this.#roomCheck);
+    this.#listen().then(
+      () => {
+        this.#roomCheck = undefined;
+        // `close` was called while the socket was being opened.
+        if (this.#isClosed) {
+          this.#server.close();
+          return;
+        }
+        log.info('mqtt_accepting', place);
+        // Connections may have arrived over another socket of this worker meanwhile.
+        this.check();
+      },
+      (error: unknown) => {
+        if (this.#isClosed) return;
+        log.error('mqtt_listen_failed', { ...place, reason: messageOf(error) });
+        this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);
+      },
+    );
+  }
+
+  #listen(): Promise<void> {
+    const server = this.#server;
+    return new Promise((resolve, reject) => {
+      const failed = (error: Error) => {
+        server.off('listening', listening);
+        reject(error);
+      };
+      const listening = () => {
+        server.off('error', failed);
+        resolve();
+      };
+      server.once('error', failed);
+      server.once('listening', listening);
+      server.listen({ host: this.#address, port: this.#port, backlog });
+    });
+  }
+}

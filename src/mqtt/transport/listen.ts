@@ -1,0 +1,221 @@
+/**
+ * MQTT over TCP and TLS. Each worker accepts for itself (the primary forks with SCHED_NONE). A connection costs only a
+ * socket and its transport, because all sockets share their handlers. Certificates are read again when their files
+ * change.
+ */
+import { readFileSync, unwatchFile, watchFile } from 'node:fs';
+import { createServer, type Socket } from 'node:net';
+import { createServer as createTlsServer, type TLSSocket, type Server as TlsServer } from 'node:tls';
+import { messageOf } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
+import type { CloseReason } from '../wire/close-reason.ts';
+import { Accepting } from './accepting.ts';
+import { certificateOf } from './certificate.ts';
+import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
+
+export interface ListenDeps {
+  open: OpenConnection;
+  /** Called for a socket that ended without a connection. */
+  refused: (reason: CloseReason) => void;
+  connections: () => number;
+  connectionsMax: number;
+  log: Log;
+}
+
+export interface Listener {
+  /** Stops accepting connections. */
+  close(): void;
+}
+
+/** Half open: a client may have sent all its packets while it is still being signed in. */
+const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
+const endMsMax = 2_000;
+const certificateCheckMs = 5_000;
+
+export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<Listener> {
+  const hasRoom = () => deps.connections() < deps.connectionsMax;
+  const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
+    accept(socket, deps, undefined);
+    accepting.check();
+  });
+  const accepting = await Accepting.on(server, address, port, { hasRoom, log: deps.log });
+  return { close: () => accepting.close() };
+}
+
+export interface TlsFiles {
+  cert: string;
+  key: string;
+}
+
+/** Clients may send a certificate; its device is looked up at the sign-in. */
+export async function listenTls(address: string, port: number, files: TlsFiles, deps: ListenDeps): Promise<Listener> {
+  const { log } = deps;
+  const server = createTlsServer({
+    ...readTls(files),
+    ...socketOptions,
+    minVersion: 'TLSv1.2',
+    requestCert: true,
+    rejectUnauthorized: false,
+    handshakeTimeout: limits.mqttTlsHandshakeMsMax,
+  });
+  server.on('secureConnection', (socket: TLSSocket) => {
+    socket.disableRenegotiation();
+    accept(socket, deps, certificateOf(socket));
+  });
+  server.on('tlsClientError', (error, socket) => {
+    deps.refused('tls_failed');
+    // On a handshake timeout Node only emits an event; this handler must destroy the socket.
+    socket.destroy();
+    log.debug('mqtt_tls_failed', { reason: messageOf(error) });
+  });
+  // A handshake occupies the place of the connection that it becomes.
+  let [sockets, secured] = [0, 0];
+  server.on('connection', (socket: Socket) => {
+    sockets += 1;
+    socket.once('close', () => {
+      sockets -= 1;
+    });
+    accepting.check();
+  });
+  server.on('secureConnection', (socket: TLSSocket) => {
+    secured += 1;
+    socket.once('close', () => {
+      secured -= 1;
+    });
+  });
+  const hasRoom = () => deps.connections() + sockets - secured < deps.connectionsMax;
+  const accepting = await Accepting.on(server, address, port, { hasRoom, log });
+  const stopWatching = watchCertificate(server, files, log);
+  return {
+    close: () => {
+      stopWatching();
+      accepting.close();
+    },
+  };
+}
+
+function readTls({ cert, key }: TlsFiles): { cert: Buffer; key: Buffer } {
+  return { cert: readFileSync(cert), key: readFileSync(key) };
+}
+
+/** New connections get the new certificate; after an unusable file the old certificate stays in force. */
+function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => void {
+  const reload = () => {
+    try {
+      server.setSecureContext({ ...readTls(files), minVersion: 'TLSv1.2' });
+      log.info('mqtt_certificate_loaded', { file: files.cert });
+    } catch (error) {
+      log.error('mqtt_certificate_unusable', { file: files.cert, reason: messageOf(error) });
+    }
+  };
+  for (const file of [files.cert, files.key])
+    watchFile(file, { interval: certificateCheckMs, persistent: false }, reload);
+  return () => {
+    for (const file of [files.cert, files.key]) unwatchFile(file, reload);
+  };
+}
+
+function accept(
+  socket: Socket,
+  { open, refused, connections, connectionsMax }: ListenDeps,
+  certificate?: ClientCertificate,
+): void {
+  if (connections() >= connectionsMax) {
+    refused('too_many_connections');
+    socket.on('error', ignore);
+    socket.destroy();
+    return;
+  }
+  new SocketTransport(socket as OwnedSocket, open, certificate);
+}
+
+/** A socket with a reference to its transport, so that all sockets share their handlers. */
+interface OwnedSocket extends Socket {
+  transport: SocketTransport;
+  /** Node uses this field to decide whether a socket is idle; only this field shows a partial write. */
+  _handle: { writeQueueSize?: number } | null;
+}
+
+class SocketTransport implements Transport {
+  readonly remoteAddress: string;
+  readonly #socket: OwnedSocket;
+  readonly events: TransportEvents;
+  #paused = false;
+  #hasEnded = false;
+
+  constructor(socket: OwnedSocket, open: OpenConnection, certificate: ClientCertificate | undefined) {
+    this.#socket = socket;
+    this.remoteAddress = socket.remoteAddress ?? '';
+    socket.transport = this;
+    socket.on('data', onData);
+    socket.on('drain', onDrain);
+    socket.on('end', onEnd);
+    socket.on('error', ignore);
+    socket.on('close', onClose);
+    this.events = open(this, certificate);
+  }
+
+  get bufferedBytes(): number {
+    return this.#socket.writableLength;
+  }
+
+  get sendingBytes(): number {
+    return this.#socket._handle?.writeQueueSize ?? 0;
+  }
+
+  /** Copies the bytes, because unsent bytes would be kept as a view. */
+  write(bytes: Buffer): void {
+    if (this.#socket.writable) this.#socket.write(Buffer.from(bytes));
+  }
+
+  pause(): void {
+    this.#paused = true;
+    this.#socket.pause();
+  }
+
+  resume(): void {
+    this.#paused = false;
+    this.#socket.resume();
+    if (this.#hasEnded) this.end();
+  }
+
+  /** Called when the client sends no more; received bytes may not be handled yet. */
+  ended(): void {
+    this.#hasEnded = true;
+    if (!this.#paused) this.end();
+  }
+
+  end(): void {
+    const socket = this.#socket;
+    if (socket.destroyed) return;
+    socket.end();
+    // Further input is ignored, but unread bytes would make the kernel drop the bytes just written.
+    socket.resume();
+    socket.setTimeout(endMsMax, () => socket.destroy());
+  }
+
+  destroy(): void {
+    this.#socket.destroy();
+  }
+}
+
+function onData(this: OwnedSocket, bytes: Buffer): void {
+  this.transport.events.onData(bytes);
+}
+
+function onEnd(this: OwnedSocket): void {
+  this.transport.ended();
+}
+
+function onDrain(this: OwnedSocket): void {
+  this.transport.events.onDrained();
+}
+
+function onClose(this: OwnedSocket): void {
+  this.transport.events.onClosed();
+}
+
+/** The event 'close' follows with all that matters. */
+function ignore(): void {}

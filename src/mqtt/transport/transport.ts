@@ -1,0 +1,38 @@
+/**
+ * The byte stream of a connection: a TCP or TLS socket (listen.ts) or a WebSocket (websocket.ts). Pieces need not align
+ * with packets.
+ */
+import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
+export interface Transport {
+  readonly remoteAddress: string;
+  /** Written bytes that have not left this process. */
+  readonly bufferedBytes: number;
+  /** Unsent bytes of the current write, if known: the number decreases while a large write is sent. */
+  readonly sendingBytes?: number;
+  /** Sends all bytes, in order; a slow reader is visible in `bufferedBytes`. The caller may reuse the buffer. */
+  write(bytes: Buffer): void;
+  /** Pauses and resumes reading. A transport that cannot pause keeps a bounded number of bytes, then ends. */
+  pause(): void;
+  resume(): void;
+  /** Closes when all written bytes were sent, or after a short time. */
+  end(): void;
+  /** Closes at once. */
+  destroy(): void;
+}
+
+/** Events of a transport for its connection. */
+export interface TransportEvents {
+  /** Called with received bytes, valid during the call only. */
+  onData(bytes: Buffer): void;
+  /**
+   * Called when a transport that cannot pause has reached its cap: messages that wait for the journal are refused now.
+   */
+  onOverflow(): void;
+  /** Called when all written bytes were sent. */
+  onDrained(): void;
+  /** Called exactly once, after all other events, for a close by either side; never from inside a call above. */
+  onClosed(): void;
+}
+
+/** Makes the connection of an accepted transport; `certificate` is what a TLS client has sent. */
+export type OpenConnection = (transport: Transport, certificate?: ClientCertificate) => TransportEvents;

@@ -1,0 +1,60 @@
+/**
+ * The reasons for which an MQTT connection ends: one list for the DISCONNECT of MQTT 5 (code and Reason String), the
+ * label of `mqtt_disconnects_total` and the field of the log. MQTT 3 has no DISCONNECT from the server: its connection
+ * is only closed.
+ */
+
+import { blockedSentence } from '../sign-in/blocked.ts';
+
+interface Closing {
+  /** Reason code of the DISCONNECT to an MQTT 5 client; undefined = no packet is sent. */
+  code: number | undefined;
+  /** Reason String: the cause, and what the client can do. */
+  sentence: string;
+}
+
+export const closings = {
+  client_disconnect: { code: undefined, sentence: 'The client sent DISCONNECT.' },
+  connection_lost: { code: undefined, sentence: 'The connection broke without DISCONNECT.' },
+  connect_timeout: { code: undefined, sentence: 'No CONNECT came in time.' },
+  tls_failed: { code: undefined, sentence: 'The TLS handshake failed.' },
+  not_mqtt: { code: undefined, sentence: 'The first packet is not a well-formed CONNECT.' },
+  login_refused: { code: undefined, sentence: 'CONNECT was refused.' },
+  too_many_connections: { code: undefined, sentence: 'This worker has its limit of connections.' },
+  address_connections: {
+    code: undefined,
+    sentence: 'This address has its share of connections (mqtt.connectionsPerAddressMax).',
+  },
+  blocked: { code: undefined, sentence: blockedSentence },
+
+  taken_over: { code: 0x8e, sentence: 'A newer connection of the same device took over.' },
+  credentials_changed: {
+    code: 0x98,
+    sentence: 'The credentials of the device were changed; sign in with the new ones.',
+  },
+  device_deleted: { code: 0x98, sentence: 'The device was deleted.' },
+  server_shutdown: { code: 0x8b, sentence: 'The server is stopping; connect again.' },
+  keep_alive: { code: 0x8d, sentence: 'Nothing came for one and a half times the Keep Alive.' },
+  idle: { code: 0x83, sentence: 'Nothing came for too long (mqtt.idleSeconds); set a Keep Alive and send PINGREQ.' },
+
+  malformed: { code: 0x81, sentence: 'A packet is malformed.' },
+  protocol_error: { code: 0x82, sentence: 'A packet is not allowed here.' },
+  packet_too_large: { code: 0x95, sentence: 'A packet is larger than the Maximum Packet Size of CONNACK.' },
+  receive_maximum: { code: 0x93, sentence: 'More unacknowledged messages than the Receive Maximum of CONNACK.' },
+  topic_alias: { code: 0x94, sentence: 'Topic aliases are not supported: the Topic Alias Maximum is 0.' },
+  slow_reader: { code: 0x97, sentence: 'The client does not read what it is sent.' },
+  file_unreadable: { code: undefined, sentence: 'A file was deleted, or could not be read to its end.' },
+  too_many_pushes: { code: 0x97, sentence: 'Too many messages wait for the acknowledgement of the client.' },
+
+  provisioned: { code: 0xa0, sentence: 'A provisioning connection ends a minute after its CONNECT.' },
+  provisioning_topic: { code: 0x90, sentence: 'A provisioning connection may only publish to /provision/request.' },
+
+  invalid_message: { code: 0x99, sentence: 'A message could not be read (mqtt.closeOnInvalid).' },
+  rate_limit: { code: 0x96, sentence: 'Too many messages; send fewer, and the refused one again.' },
+  journal_refused: { code: 0x97, sentence: 'Messages cannot be stored at the moment; send again.' },
+  server_fault: { code: 0x83, sentence: 'A message could not be handled at the moment; send again.' },
+} as const satisfies Record<string, Closing>;
+
+export type CloseReason = keyof typeof closings;
+
+export const closeReasons = Object.keys(closings) as CloseReason[];
