@@ -34,6 +34,12 @@ const floors: string[][] = [
   ['mqtt', 'http', 'api', 'analytics', 'console'],
 ];
 
+/** The folders of a room, from the ground up; the room's own files are above them. */
+const innerFloors: Record<string, string[]> = {
+  instance: ['lifecycle', 'host', 'clock', 'health', 'journals', 'stores', 'processes', 'operators'],
+  mqtt: ['wire', 'packets', 'session', 'topics', 'sign-in', 'transport', 'flow', 'outgoing', 'incoming'],
+};
+
 /** Rooms that may import a package. A package that is not listed may not be imported at all. */
 const roomsOfPackage: Record<string, string[]> = {
   'uWebSockets.js': ['uws'],
@@ -169,6 +175,7 @@ test('the tour lists every room, in the order of the plan', () => {
   const tour = readFileSync('src/README.md', 'utf8');
   const order = floors.flat().slice(floors.flat().indexOf('value'), floors.flat().indexOf('backup') + 1);
   expect(tour.replace(/\s+/g, ' ')).toContain(order.join(' → '));
+  for (const inner of Object.values(innerFloors)) expect(tour).toContain(inner.join(' → '));
   expectNone(
     floors
       .flat()
@@ -187,6 +194,46 @@ test('no file imports upward, from a neighbour of floor 1, or from another door'
       if (floorOf(other) >= floorOf(room)) faults.push(`${path} imports ${target}`);
     }
   }
+  expectNone(faults);
+});
+
+test('no file imports upward inside its room', () => {
+  const folderOf = (path: string): string => dirname(path).split('/')[1] ?? '';
+  const faults: string[] = [];
+  for (const [room, order] of Object.entries(innerFloors)) {
+    const levelOf = (path: string): number => (folderOf(path) === '' ? order.length : order.indexOf(folderOf(path)));
+    const own = [...files.values()].filter(({ path }) => roomOf(path) === room);
+    const folders = new Set(own.map(({ path }) => folderOf(path)));
+    for (const folder of order) if (!folders.has(folder)) faults.push(`there is no folder ${room}/${folder}`);
+    for (const { path, imports } of own) {
+      if (levelOf(path) < 0) faults.push(`${path} is on no floor of ${room}`);
+      for (const target of imports) {
+        if (roomOf(target) === room && levelOf(target) > levelOf(path)) faults.push(`${path} imports ${target}`);
+      }
+    }
+  }
+  expectNone(faults);
+});
+
+test('the folders of a room do not import each other in a circle', () => {
+  const below = new Map<string, Set<string>>();
+  for (const { path, imports } of files.values()) {
+    const own = dirname(path);
+    for (const target of imports) {
+      const folder = dirname(target);
+      if (folder === own || roomOf(target) !== roomOf(path)) continue;
+      below.set(own, (below.get(own) ?? new Set()).add(folder));
+    }
+  }
+  const faults: string[] = [];
+  const walk = (folder: string, trail: string[]): void => {
+    if (trail.includes(folder)) {
+      faults.push([...trail, folder].join(' -> '));
+      return;
+    }
+    for (const next of below.get(folder) ?? []) walk(next, [...trail, folder]);
+  };
+  for (const folder of below.keys()) walk(folder, []);
   expectNone(faults);
 });
 

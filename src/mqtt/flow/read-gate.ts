@@ -5,8 +5,8 @@
 import type { Clock } from '../../base/clock.ts';
 import { assert, type Fault, type Subject } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import type { ProtocolLevel } from '../session/session.ts';
 import type { Transport } from '../transport/transport.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
 import type { JournalWaiter, JournalWaiters } from './journal-waiters.ts';
 
 /** Why a connection is not read at the moment; several reasons may hold at once. */

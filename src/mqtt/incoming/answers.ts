@@ -8,6 +8,7 @@
 import { ErrorCode, type Fault } from '../../base/errors.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
+import { code } from '../wire/reason-codes.ts';
 
 export interface Answer {
   /** Reason code of PUBACK and PUBREC. */
@@ -17,17 +18,6 @@ export interface Answer {
    */
   closesOld: CloseReason | undefined;
 }
-
-export const code = {
-  success: 0x00,
-  unspecified: 0x80,
-  implementation: 0x83,
-  notAuthorized: 0x87,
-  topicName: 0x90,
-  packetIdUnknown: 0x92,
-  quota: 0x97,
-  payload: 0x99,
-} as const;
 
 const topicReasons = new Set(['unknown_topic', 'provisioning_topic']);
 

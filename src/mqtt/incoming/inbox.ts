@@ -7,21 +7,26 @@
 import { readEncoding, unpack, unpackNow } from '../../base/content-encoding.ts';
 import { assert, Fault, isBug, notFound, type Subject } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import type { Troubles } from '../../diagnostics/troubles.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
-import type { ConnectionDeps } from '../deps.ts';
+import type { Counters } from '../flow/counters.ts';
+import type { PacketRoom } from '../flow/packet-room.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
 import { type Outbox, withheld } from '../outgoing/outbox.ts';
 import { pubcompBytes, pubrecBytes } from '../packets/acknowledgements.ts';
 import { PublishFrame, readPublish } from '../packets/publish.ts';
 import { type Answered, giveBack, type Incoming, takeIncoming } from '../session/incoming.ts';
-import type { ProtocolLevel, Session } from '../session/session.ts';
+import type { Session } from '../session/session.ts';
 import { sendGatewayError } from '../topics/gateway-errors.ts';
 import type { ExactTopic, TopicTable } from '../topics/table.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 import type { Frames } from '../wire/frames.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
+import { code } from '../wire/reason-codes.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { malformed } from '../wire/wire-error.ts';
-import { answerOf, code, isDiscarded, mayPass } from './answers.ts';
+import { answerOf, isDiscarded, mayPass } from './answers.ts';
 import { Discards } from './discards.ts';
 
 /** The connection, as the messages of its client see it. */
@@ -32,7 +37,23 @@ export interface Sender extends Subject {
   close(reason: CloseReason): void;
 }
 
+/** What the inboxes of all connections share. */
 export interface InboxDeps {
+  settings: {
+    gateway: { packetBytesMax: number };
+    /** True: a message that cannot be decoded ends an MQTT 3 connection. */
+    closeOnInvalid: boolean;
+  };
+  topics: TopicTable;
+  provisionTopics: TopicTable;
+  packetRoom: PacketRoom;
+  counters: Counters;
+  troubles: Troubles;
+  log: Log;
+}
+
+/** The connection of one inbox. */
+export interface InboxConnection {
   sender: Sender;
   session: Session;
   frames: Frames;
@@ -66,7 +87,7 @@ const gone = notFound('The connection has ended.');
 const frame = new PublishFrame();
 
 export class Inbox implements Answered {
-  readonly #deps: ConnectionDeps;
+  readonly #deps: InboxDeps;
   readonly #sender: Sender;
   readonly #session: Session;
   readonly #table: TopicTable;
@@ -80,7 +101,7 @@ export class Inbox implements Answered {
   /** Messages on `v1/gateway/errors` since the last sweep. */
   #errorsSent = 0;
 
-  constructor(deps: ConnectionDeps, { sender, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxDeps) {
+  constructor(deps: InboxDeps, { sender, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxConnection) {
     this.#deps = deps;
     this.#sender = sender;
     this.#session = session;

@@ -3,21 +3,31 @@
  * received bytes; when there is no room the connection is not read for a while. Any other PUBLISH is skipped and
  * refused with a reason, and the connection stays. Made by the connection of a gateway with its first such packet.
  */
+
+import type { Admission } from '../../activity/admission.ts';
+import type { Clock } from '../../base/clock.ts';
 import { type Fault, tooLarge, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { FittingChildren } from '../../gateway/fitting-children.ts';
-import type { ConnectionDeps } from '../deps.ts';
-import type { RoomWaiter } from '../flow/packet-room.ts';
+import type { PacketRoom, RoomWaiter } from '../flow/packet-room.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
+import type { TooLargeLog } from '../flow/too-large-log.ts';
 import { PublishFrame, readPublish } from '../packets/publish.ts';
 import type { Session } from '../session/session.ts';
+import type { TopicTable } from '../topics/table.ts';
 import type { Frames, Step } from '../wire/frames.ts';
 import type { LargePacket } from '../wire/large-packet.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { malformed } from '../wire/wire-error.ts';
 import type { Inbox, SkippedPublish } from './inbox.ts';
 
-export interface LargePacketsDeps extends ConnectionDeps {
+export interface LargePacketsDeps {
+  settings: { gateway: { packetBytesMax: number } };
+  topics: TopicTable;
+  packetRoom: PacketRoom;
+  admission: Admission;
+  tooLargeLog: TooLargeLog;
+  clock: Clock;
   session: Session;
   frames: Frames;
   gate: ReadGate;

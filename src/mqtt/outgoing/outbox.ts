@@ -5,12 +5,13 @@
  */
 import { assert, type Subject } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { code } from '../incoming/answers.ts';
 import { generate } from '../packets/generate.ts';
 import { giveBack, type Incoming } from '../session/incoming.ts';
-import type { Confirm, ProtocolLevel } from '../session/session.ts';
+import type { Confirm } from '../session/session.ts';
 import type { Transport } from '../transport/transport.ts';
 import { receiptName } from '../wire/properties.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
+import { code } from '../wire/reason-codes.ts';
 
 /** Shared by all connections of the worker: a write copies its bytes. */
 const scratch = Buffer.allocUnsafe(limits.mqttWriteBytes);

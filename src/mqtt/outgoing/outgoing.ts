@@ -11,10 +11,10 @@ import type { Counters } from '../flow/counters.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
 import type { SlowReader } from '../flow/slow-reader.ts';
 import { payloadBytesMax, publishBytes, publishHead, writePublish } from '../packets/publish.ts';
-import type { Confirm, FileOutcome, ProtocolLevel } from '../session/session.ts';
-import type { QoS } from '../session/subscriptions.ts';
+import type { Confirm, FileOutcome } from '../session/session.ts';
 import type { Transport } from '../transport/transport.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
+import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { OutgoingFile } from './outgoing-file.ts';
 import { Pushes } from './pushes.ts';
 

@@ -1,8 +1,9 @@
 /** Reads PUBACK and PUBREL of a client, and writes the PUBCOMP that answers PUBREL. */
-import { code } from '../incoming/answers.ts';
-import type { ProtocolLevel } from '../session/session.ts';
+
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
+import { code } from '../wire/reason-codes.ts';
 import { malformed } from '../wire/wire-error.ts';
 import { generate } from './generate.ts';
 

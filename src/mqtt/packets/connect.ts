@@ -2,9 +2,9 @@
  * Reads CONNECT strictly and writes CONNACK, with a reason code for every error for which the specification has one.
  */
 import type { IConnackPacket } from 'mqtt-packet';
-import type { ProtocolLevel } from '../session/session.ts';
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, type Properties, property, readProperties } from '../wire/properties.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
 import { generate } from './generate.ts';
 

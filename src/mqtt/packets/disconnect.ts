@@ -1,9 +1,9 @@
 /** Reads and writes DISCONNECT. */
 import type { IDisconnectPacket } from 'mqtt-packet';
-import type { ProtocolLevel } from '../session/session.ts';
 import { type CloseReason, closings } from '../wire/close-reason.ts';
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
 import { generate } from './generate.ts';
 
 /** Checks that the packet is well-formed; its fields are not used. */

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { generate, type IPublishPacket, parser } from 'mqtt-packet';
 import { describe, expect, test } from 'vitest';
-import type { ProtocolLevel } from '../session/session.ts';
 import { Frames } from '../wire/frames.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { WireError } from '../wire/wire-error.ts';
 import { PublishFrame, readPublish, writePublish } from './publish.ts';

@@ -3,10 +3,9 @@
  * in a reused object and makes no string. A caller that needs the topic as a string checks its UTF-8 then.
  */
 
-import type { ProtocolLevel } from '../session/session.ts';
-import type { QoS } from '../session/subscriptions.ts';
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, contentEncoding, readProperties, receipt } from '../wire/properties.ts';
+import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
 
 export class PublishFrame {

@@ -6,11 +6,10 @@ import type { CachedDevice } from '../../device/cached-device.ts';
 import type { ProfileTopics } from '../../device/profile-topics.ts';
 import type { SlicedFile } from '../../ota/chunks.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
-import { type QoS, Subscriptions } from './subscriptions.ts';
+import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
+import { Subscriptions } from './subscriptions.ts';
 
 export type SessionKind = 'device' | 'gateway' | 'provision';
-/** MQTT 3.1, 3.1.1, 5. */
-export type ProtocolLevel = 3 | 4 | 5;
 /** Called once with the outcome of a message to the client. */
 export type Confirm = (delivered: boolean) => void;
 

@@ -2,9 +2,7 @@
  * The subscriptions of one session: filters with their granted QoS, and the streams that they switch on. A stream is on
  * when a filter covers every topic of the stream. Of several topic families only the one subscribed last is used.
  */
-
-/** The granted QoS, and the QoS of messages to the client. QoS 2 is accepted from clients, never granted. */
-export type QoS = 0 | 1;
+import type { QoS } from '../wire/protocol.ts';
 
 export type StreamName = 'attributes' | 'rpc' | 'gateway-attributes' | 'gateway-rpc';
 

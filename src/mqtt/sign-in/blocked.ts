@@ -20,5 +20,3 @@ export function isSenderBlocked(deviceId: string | undefined, address: string): 
   if (!anyBlocked()) return false;
   return isBlocked(workOf(deviceId, address));
 }
-
-export const blockedSentence = 'Packets like these ended this service twice; try again in ten minutes.';

@@ -18,7 +18,8 @@ import {
   type ClientCertificate,
   isInForce,
 } from '../../onboarding/certificate-provision.ts';
-import { blockedSentence, isSenderBlocked } from './blocked.ts';
+import { closings } from '../wire/close-reason.ts';
+import { isSenderBlocked } from './blocked.ts';
 import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
 
 export interface LoginDeps {
@@ -58,7 +59,7 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
     }
     wrongCredentials?.right(remoteAddress, credentials);
     const { device: row, isGateway, topics, credentialsVersion } = answer.login;
-    if (isSenderBlocked(row.id, remoteAddress)) return { refused: 'unavailable', text: blockedSentence };
+    if (isSenderBlocked(row.id, remoteAddress)) return { refused: 'unavailable', text: closings.blocked.sentence };
     countConnect(deps, row, remoteAddress);
     const session = deps.sessions.open(row, owner, credentialsVersion);
     return { device: session.device, isGateway, topics, end: () => session.end() };

@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { loadConfig } from '../../base/settings/config.ts';
 import { deviceTopics, type MqttDoorDeps } from '../open.ts';
-import { subscribe } from '../packets/subscribe.ts';
 import { Session, type SessionKind, type SessionLink } from '../session/session.ts';
 import { gatewayTopics } from './gateway.ts';
+import { subscribe } from './grants.ts';
 import { provisionTopics } from './provision.ts';
 import { TopicTable } from './table.ts';
 

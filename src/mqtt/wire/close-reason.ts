@@ -4,8 +4,6 @@
  * is only closed.
  */
 
-import { blockedSentence } from '../sign-in/blocked.ts';
-
 interface Closing {
   /** Reason code of the DISCONNECT to an MQTT 5 client; undefined = no packet is sent. */
   code: number | undefined;
@@ -25,7 +23,7 @@ export const closings = {
     code: undefined,
     sentence: 'This address has its share of connections (mqtt.connectionsPerAddressMax).',
   },
-  blocked: { code: undefined, sentence: blockedSentence },
+  blocked: { code: undefined, sentence: 'Packets like these ended this service twice; try again in ten minutes.' },
 
   taken_over: { code: 0x8e, sentence: 'A newer connection of the same device took over.' },
   credentials_changed: {

@@ -5,15 +5,15 @@
 import fc from 'fast-check';
 import { generate, type Packet, parser } from 'mqtt-packet';
 import { expect, test } from 'vitest';
-import { readAcknowledgement } from './packets/acknowledgements.ts';
-import { readConnect } from './packets/connect.ts';
-import { checkDisconnect } from './packets/disconnect.ts';
-import { PublishFrame, readPublish, writePublish } from './packets/publish.ts';
-import { readSubscribe, readUnsubscribe } from './packets/subscribe.ts';
-import type { ProtocolLevel } from './session/session.ts';
-import { Frames } from './wire/frames.ts';
-import { isTopic, readText } from './wire/strings.ts';
-import { WireError } from './wire/wire-error.ts';
+import { Frames } from '../wire/frames.ts';
+import type { ProtocolLevel } from '../wire/protocol.ts';
+import { isTopic, readText } from '../wire/strings.ts';
+import { WireError } from '../wire/wire-error.ts';
+import { readAcknowledgement } from './acknowledgements.ts';
+import { readConnect } from './connect.ts';
+import { checkDisconnect } from './disconnect.ts';
+import { PublishFrame, readPublish, writePublish } from './publish.ts';
+import { readSubscribe, readUnsubscribe } from './subscribe.ts';
 
 const level = fc.constantFrom<ProtocolLevel>(3, 4, 5);
 const packetId = fc.integer({ min: 1, max: 65_535 });

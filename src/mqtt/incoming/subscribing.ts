@@ -1,17 +1,10 @@
 /** SUBSCRIBE and UNSUBSCRIBE of a session: their answers, and the streams that they switch on and off. */
 import type { Admission } from '../../activity/admission.ts';
 import { Fault } from '../../base/errors.ts';
-import {
-  readSubscribe,
-  readUnsubscribe,
-  subackBytes,
-  subscribe,
-  subscribeRefused,
-  unsubackBytes,
-  unsubscribe,
-} from '../packets/subscribe.ts';
+import { readSubscribe, readUnsubscribe, subackBytes, unsubackBytes } from '../packets/subscribe.ts';
 import type { Session } from '../session/session.ts';
 import type { StreamName } from '../session/subscriptions.ts';
+import { subscribe, subscribeRefused, unsubscribe } from '../topics/grants.ts';
 import type { Stream, Streams, TopicTable } from '../topics/table.ts';
 import type { Frames } from '../wire/frames.ts';
 
