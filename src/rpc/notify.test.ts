@@ -3,19 +3,20 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { limits } from '../base/limits.ts';
 import type { Downlink, Listener } from '../downlink/downlink.ts';
 import { type ConfirmRpc, RpcSessions } from './notify.ts';
-import type { Climb, RpcRequest } from './rpc.ts';
+import type { OwnerMessage } from './owner-messages.ts';
+import type { RpcRequest } from './rpc.ts';
 
 const device = 7;
 const request: RpcRequest = { id: 3, method: 'm', params: '1', confirm: true };
 
-let told: Climb[];
+let sent: OwnerMessage[];
 let listener: Listener;
 const downlink = {
   listen: (_device: number, _topic: string, added: Listener) => {
     listener = added;
     return () => {};
   },
-  send: (_device: number, _topic: string, message: object) => told.push(message as Climb),
+  send: (_device: number, _topic: string, message: object) => sent.push(message as OwnerMessage),
 } as unknown as Downlink;
 
 /** Gives the command to a session that does this with it. */
@@ -25,7 +26,7 @@ function deliver(does: (confirm: ConfirmRpc) => boolean, given = request): unkno
 }
 
 beforeEach(() => {
-  told = [];
+  sent = [];
   vi.useFakeTimers();
 });
 
@@ -42,11 +43,11 @@ test('a session that confirms nothing in time has not delivered the command, eve
     }),
   ).toBe(true);
   vi.advanceTimersByTime(limits.rpcConfirmMs - 1);
-  expect(told).toEqual([]);
+  expect(sent).toEqual([]);
   vi.advanceTimersByTime(1);
-  expect(told).toEqual([{ kind: 'confirm', id: 3, delivered: false }]);
+  expect(sent).toEqual([{ kind: 'confirm', id: 3, delivered: false }]);
   late(true);
-  expect(told).toHaveLength(1);
+  expect(sent).toHaveLength(1);
 });
 
 test('a confirmation is sent once', () => {
@@ -56,13 +57,13 @@ test('a confirmation is sent once', () => {
     return true;
   });
   vi.advanceTimersByTime(2 * limits.rpcConfirmMs);
-  expect(told).toEqual([{ kind: 'confirm', id: 3, delivered: true }]);
+  expect(sent).toEqual([{ kind: 'confirm', id: 3, delivered: true }]);
 });
 
 test('a command that is not taken is not waited for', () => {
   expect(deliver(() => false)).toBe(false);
   vi.advanceTimersByTime(2 * limits.rpcConfirmMs);
-  expect(told).toEqual([]);
+  expect(sent).toEqual([]);
 });
 
 test('without a request for confirmations only failed deliveries are reported', () => {
@@ -73,7 +74,7 @@ test('without a request for confirmations only failed deliveries are reported', 
     },
     { ...request, confirm: false },
   );
-  expect(told).toEqual([]);
+  expect(sent).toEqual([]);
   deliver(
     (confirm) => {
       confirm(false, 'too large');
@@ -81,5 +82,5 @@ test('without a request for confirmations only failed deliveries are reported', 
     },
     { ...request, confirm: false },
   );
-  expect(told).toEqual([{ kind: 'confirm', id: 3, delivered: false, error: 'too large' }]);
+  expect(sent).toEqual([{ kind: 'confirm', id: 3, delivered: false, error: 'too large' }]);
 });

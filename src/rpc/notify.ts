@@ -4,7 +4,8 @@
  */
 import { limits } from '../base/limits.ts';
 import type { CloseReason, Downlink } from '../downlink/downlink.ts';
-import type { Climb, RpcRequest } from './rpc.ts';
+import { type OwnerMessage, sendToOwners } from './owner-messages.ts';
+import type { RpcRequest } from './rpc.ts';
 
 /**
  * Reports once what happened to a command that a session took. True: the device has the command (answer written,
@@ -51,7 +52,7 @@ export class RpcSessions {
   /** A caller that waits for a reply needs no confirmation of the delivery. */
   #confirm(device: number, { id, confirm }: RpcRequest, delivered: boolean, error: string | undefined): void {
     if (delivered && !confirm) return;
-    const message: Climb = { kind: 'confirm', id, delivered };
-    this.#downlink.send(device, 'rpc-climb', error === undefined ? message : { ...message, error });
+    const message: OwnerMessage = { kind: 'confirm', id, delivered };
+    sendToOwners(this.#downlink, device, error === undefined ? message : { ...message, error });
   }
 }

@@ -12,7 +12,8 @@ import { createUuid } from '../base/uuid.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import type { RpcNumbers } from './numbers.ts';
-import type { Climb, RpcCall } from './rpc.ts';
+import { sendToOwners } from './owner-messages.ts';
+import type { RpcCall } from './rpc.ts';
 import type { Rpc } from './send.ts';
 import {
   claimRpcs,
@@ -131,7 +132,7 @@ export class PersistentRpcs {
     if (!rpc) return false;
     const held = this.#held.get(id);
     if (held) this.#forget(held);
-    downlink.send(rpc.device, 'rpc-climb', { kind: 'withdraw', id: rpc.number } satisfies Climb);
+    sendToOwners(downlink, rpc.device, { kind: 'withdraw', id: rpc.number });
     return true;
   }
 

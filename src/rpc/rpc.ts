@@ -32,15 +32,6 @@ export type RpcOutcome =
   | { kind: 'unanswered' }
   | { kind: 'unreachable' };
 
-/** A message from the worker of a session, or of a reply, to the worker that owns the command. */
-export type Climb =
-  | { kind: 'reply'; id: number; text: string }
-  | { kind: 'confirm'; id: number; delivered: boolean; error?: string }
-  | { kind: 'withdraw'; id: number }
-  /** This command waits for a session; owners of one device let the oldest go first. A new one asks for the others. */
-  | { kind: 'held'; id: number; isNew: boolean }
-  | { kind: 'gone'; id: number };
-
 export interface RpcTimeouts {
   timeoutMsMin: number;
   timeoutMsDefault: number;

@@ -1,7 +1,7 @@
 /**
- * Sends commands to devices. The worker that a caller asked owns the command until its deadline. The owner offers the
- * oldest command to one session at a time, by `Downlink.offer`, and takes the reply from any session. Replies come on
- * the device's shard channel, to which an owner subscribes while it has a command.
+ * Sends commands to devices. The worker that a caller asked owns the command until its deadline: it offers the command
+ * to sessions (`offering.ts`), the oldest of a device first (`oldest-first.ts`), and takes the reply from any session.
+ * Replies come on the shard channel of the device, to which an owner subscribes while it has a command.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
@@ -13,9 +13,12 @@ import type { Bus } from '../bus/bus.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { RpcNumbers } from './numbers.ts';
-import { busAway, type Climb, type RpcCall, type RpcOutcome, type RpcRequest } from './rpc.ts';
+import { Offering } from './offering.ts';
+import { OldestFirst } from './oldest-first.ts';
+import { type OwnerMessage, sendToOwners, watchOwnerMessages } from './owner-messages.ts';
+import { busAway, type RpcCall, type RpcOutcome } from './rpc.ts';
 import { answerRpc } from './store.ts';
-import { type Command, isOlder, Waiters } from './waiters.ts';
+import { type Command, Waiters } from './waiters.ts';
 
 export interface RpcDeps {
   postgres: Queries;
@@ -33,32 +36,11 @@ export interface ReplyingDevice {
   readonly tenantId: string;
 }
 
-/** The state of the commands of one device. */
-interface Delivery {
-  offering: Command | undefined;
-  /**
-   * A confirmation of the offered command that arrived before the answer to the offer; applied when the offer settles.
-   */
-  early: (() => void) | undefined;
-  running: boolean;
-  /** A session opened while an offer ran. */
-  again: boolean;
-  /** Commands that wait at other owners, as these owners announced. */
-  foreign: Set<number>;
-  elderTimer: NodeJS.Timeout | undefined;
-  announceTimer: NodeJS.Timeout | undefined;
-  /** Timer of the next offer of a command that no listener took, and the pause before that offer. */
-  repeatTimer: NodeJS.Timeout | undefined;
-  repeatMs: number;
-  leave(): void;
-}
-
 export class Rpc {
   readonly #deps: RpcDeps;
   readonly #waiters: Waiters;
-  readonly #deliveries = new Map<number, Delivery>();
-  /** Commands that were announced to other owners. */
-  readonly #announced = new Set<Command>();
+  readonly #order: OldestFirst;
+  readonly #offering: Offering;
   /** Commands with a waiting caller at this worker, each with the function that fails the caller. */
   readonly #calls = new Map<Command, (error: unknown) => void>();
   /** Replies that are stored. A device may send any number of them, and without any command. */
@@ -70,17 +52,24 @@ export class Rpc {
 
   constructor(deps: RpcDeps) {
     this.#deps = deps;
+    const { clock, downlink } = deps;
     this.#waiters = new Waiters({
-      clock: deps.clock,
+      clock,
       perDeviceMax: limits.rpcWaitingPerDeviceMax,
       commandsMax: limits.rpcWaitingMax,
       bytesMax: limits.rpcWaitingBytesMax,
       deviceBytesMax: limits.rpcWaitingBytesPerDeviceMax,
       customerBytesMax: limits.rpcWaitingBytesPerCustomerMax,
       tenantBytesMax: limits.rpcWaitingBytesPerTenantMax,
-      onEmpty: (device) => this.#leave(device),
+      onEmpty: (device) => this.#offering.end(device),
     });
-    deps.downlink.watch('rpc-climb', (device, message) => this.#climbed(device, message as Climb));
+    this.#order = new OldestFirst({
+      queued: (device) => this.#waiters.line(device)?.queued ?? [],
+      send: (device, message) => sendToOwners(downlink, device, message),
+      onFree: (device) => this.#offering.offer(device),
+    });
+    this.#offering = new Offering({ downlink, clock, waiters: this.#waiters, order: this.#order });
+    watchOwnerMessages(downlink, (device, message) => this.#received(device, message));
     deps.metrics.observed('rpc_waiting', 'Commands that wait for a session or a reply.', () => this.#waiters.size);
     deps.metrics.observed(
       'rpc_waiting_bytes',
@@ -152,46 +141,28 @@ export class Rpc {
    */
   async reply({ number: device, tenantId }: ReplyingDevice, id: number, text: string): Promise<void> {
     const { downlink, bus, postgres } = this.#deps;
-    const command = this.#offered(device, id);
-    if (command) {
+    const command = this.#waiters.find(device, id);
+    if (command && this.#hasSession(command)) {
       await command.replied(text);
       return;
     }
     if (!bus.connected) throw busAway();
-    downlink.send(device, 'rpc-climb', { kind: 'reply', id, text } satisfies Climb);
+    sendToOwners(downlink, device, { kind: 'reply', id, text });
     // A command that outlives restarts may have no owner at the moment.
     await this.#stores.run(tenantId, `device ${device}`, () => answerRpc(postgres, device, id, text));
   }
 
   /** Takes ownership of the command; throws when there is no room for it. */
   hold(command: Command): void {
-    const { device } = command;
     this.#waiters.add(command);
-    const delivery = this.#deliveries.get(device);
-    if (delivery) {
-      delivery.repeatMs = limits.rpcRepeatMsMin;
-    } else {
-      const leave = this.#deps.downlink.onOpened(device, 'rpc', () => void this.#deliver(device));
-      const none = {
-        offering: undefined,
-        early: undefined,
-        running: false,
-        again: false,
-        elderTimer: undefined,
-        announceTimer: undefined,
-        repeatTimer: undefined,
-        repeatMs: limits.rpcRepeatMsMin,
-      };
-      this.#deliveries.set(device, { ...none, foreign: new Set(), leave });
-    }
-    if (command.stage === 'queued') void this.#deliver(device);
+    this.#offering.begin(command);
   }
 
   /** Ends the ownership. Returns false when this worker did not own the command. */
   drop(command: Command): boolean {
     this.#calls.delete(command);
     const dropped = this.#waiters.remove(command);
-    this.#announceGone(command);
+    this.#order.left(command);
     return dropped;
   }
 
@@ -199,7 +170,7 @@ export class Rpc {
   retry(command: Command): void {
     if (!this.#waiters.has(command) || command.stage !== 'taken') return;
     this.#waiters.requeue(command);
-    void this.#deliver(command.device);
+    this.#offering.offer(command.device);
   }
 
   /** Refuses all waiting callers, who may send the command again to another server. */
@@ -209,136 +180,23 @@ export class Rpc {
     this.#waiters.close();
   }
 
-  /** Makes one offer at a time for each device, so that commands arrive in order and none twice. */
-  async #deliver(device: number): Promise<void> {
-    const delivery = this.#deliveries.get(device);
-    if (!delivery) return;
-    delivery.again = true;
-    // A device that listens has taken the command by then.
-    delivery.announceTimer ??= setTimeout(() => {
-      delivery.announceTimer = undefined;
-      this.#announce(device);
-    }, limits.rpcAnnounceMs);
-    if (delivery.running) return;
-    delivery.running = true;
-    // The reply comes on the channel that also announces new listeners.
-    await this.#deps.downlink.inForce(device);
-    while (delivery.again && this.#deliveries.get(device) === delivery) {
-      delivery.again = false;
-      await this.#offerNext(device, delivery);
-    }
-    delivery.running = false;
-  }
-
-  async #offerNext(device: number, delivery: Delivery): Promise<void> {
-    const { downlink, clock } = this.#deps;
-    const command = this.#waiters.line(device)?.queued[0];
-    if (!command || command.deadline <= clock.monotonic() || this.#isElderElsewhere(command, delivery)) return;
-    const { id, method, params, oneway, persistent } = command;
-    const request: RpcRequest = { id, method, params, confirm: persistent || oneway };
-    delivery.offering = command;
-    let isHeldBack = false;
-    const outcome = await downlink.offer(device, 'rpc', request, {
-      now: () => {
-        isHeldBack = this.#hasElder(command, delivery);
-        return !isHeldBack && this.#waiters.has(command);
-      },
-      stored: persistent ? () => this.#isStillStored(command) : undefined,
-    });
-    const { early } = delivery;
-    delivery.offering = undefined;
-    delivery.early = undefined;
-    if (outcome === 'taken' || early) {
-      delivery.repeatMs = limits.rpcRepeatMsMin;
-      if (this.#waiters.has(command)) {
-        this.#waiters.take(command);
-        this.#announceGone(command);
-        command.taken();
-        early?.();
-      }
-      delivery.again = true;
-    } else if (!this.#waiters.has(command)) {
-      delivery.again = true;
-    } else if (outcome === 'away') {
-      for (const queued of [...(this.#waiters.line(device)?.queued ?? [])]) queued.away();
-    } else if (isHeldBack) {
-      // A session exists, but an older command was announced while this one was offered.
-      this.#isElderElsewhere(command, delivery);
-    } else {
-      this.#repeatLater(device, delivery);
-    }
-  }
-
-  /**
-   * Offers the command again later. No listener took the command in time, but a listener may exist on a worker that
-   * answered too late: such a listener opened before the command came and will not be announced. Pauses differ a
-   * little, so that commands of many devices are not offered in the same millisecond. Pauses double and end at
-   * `rpcRepeatMsMax`: a later listener announces itself when it opens, and commands of offline devices cost nothing
-   * more.
-   */
-  #repeatLater(device: number, delivery: Delivery): void {
-    if (delivery.repeatMs > limits.rpcRepeatMsMax) return;
-    delivery.repeatTimer ??= setTimeout(
-      () => {
-        delivery.repeatTimer = undefined;
-        delivery.repeatMs *= 2;
-        void this.#deliver(device);
-      },
-      delivery.repeatMs * (0.75 + Math.random() / 2),
-    );
-  }
-
-  /** Reads the store: another worker may have deleted the command, and its message may still be in transit. */
-  async #isStillStored(command: Command): Promise<boolean> {
-    const isWanted = await command.isWanted();
-    if (!isWanted) command.withdrawn();
-    return isWanted;
-  }
-
-  /**
-   * Workers that own commands of one device announce to each other which commands wait, so that a session gets the
-   * oldest first. An owner that died withdraws nothing, so after `rpcElderWaitMs` the younger command is offered.
-   */
-  #isElderElsewhere(command: Command, delivery: Delivery): boolean {
-    if (!this.#hasElder(command, delivery)) return false;
-    delivery.elderTimer ??= setTimeout(() => {
-      delivery.elderTimer = undefined;
-      delivery.foreign.clear();
-      void this.#deliver(command.device);
-    }, limits.rpcElderWaitMs);
-    return true;
-  }
-
-  #hasElder(command: Command, { foreign }: Delivery): boolean {
-    for (const id of foreign) if (isOlder(id, command.id)) return true;
-    return false;
-  }
-
-  #climbed(device: number, message: Climb): void {
-    const delivery = this.#deliveries.get(device);
-    if (!delivery) return;
+  #received(device: number, message: OwnerMessage): void {
     const command = this.#waiters.find(device, message.id);
     switch (message.kind) {
       case 'reply':
-        if (command && this.#offered(device, message.id)) void this.#replied(command, message.text);
+        if (command && this.#hasSession(command)) void this.#replied(command, message.text);
         return;
-      case 'confirm': {
-        if (!command) return;
-        const confirm = () => command.confirmed(message.delivered, message.error);
-        if (delivery.offering === command) delivery.early = confirm;
-        else confirm();
+      case 'confirm':
+        if (command) this.#offering.confirm(command, () => command.confirmed(message.delivered, message.error));
         return;
-      }
       case 'withdraw':
         command?.withdrawn();
         return;
       case 'held':
-        if (command) return;
-        delivery.foreign.add(message.id);
-        if (message.isNew) this.#announceHeld(device);
+        if (!command) this.#order.held(device, message.id, message.isNew);
         return;
       case 'gone':
-        if (delivery.foreign.delete(message.id)) void this.#deliver(device);
+        this.#order.gone(device, message.id);
         return;
     }
   }
@@ -351,45 +209,8 @@ export class Rpc {
     }
   }
 
-  /** Returns a command that a session may have taken: a reply may arrive before the answer to the offer. */
-  #offered(device: number, id: number): Command | undefined {
-    const command = this.#waiters.find(device, id);
-    const isOffered = command?.stage === 'taken' || this.#deliveries.get(device)?.offering === command;
-    return isOffered ? command : undefined;
-  }
-
-  /**
-   * Runs when no listener took the command: announces the waiting commands of this worker and requests those of other
-   * owners.
-   */
-  #announce(device: number): void {
-    for (const command of this.#waiters.line(device)?.queued ?? []) {
-      if (this.#announced.has(command)) continue;
-      this.#announced.add(command);
-      this.#climb(device, { kind: 'held', id: command.id, isNew: true });
-    }
-  }
-
-  #announceHeld(device: number): void {
-    for (const { id } of this.#waiters.line(device)?.queued.filter((command) => this.#announced.has(command)) ?? []) {
-      this.#climb(device, { kind: 'held', id, isNew: false });
-    }
-  }
-
-  #announceGone(command: Command): void {
-    if (this.#announced.delete(command)) this.#climb(command.device, { kind: 'gone', id: command.id });
-  }
-
-  #climb(device: number, message: Climb): void {
-    this.#deps.downlink.send(device, 'rpc-climb', message);
-  }
-
-  #leave(device: number): void {
-    const delivery = this.#deliveries.get(device);
-    this.#deliveries.delete(device);
-    clearTimeout(delivery?.elderTimer);
-    clearTimeout(delivery?.announceTimer);
-    clearTimeout(delivery?.repeatTimer);
-    delivery?.leave();
+  /** True for a command that a session may have taken: a reply may arrive before the answer to the offer. */
+  #hasSession(command: Command): boolean {
+    return command.stage === 'taken' || this.#offering.isOffered(command);
   }
 }

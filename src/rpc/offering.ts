@@ -1,0 +1,174 @@
+/**
+ * Offers the commands that this worker owns to sessions, by `Downlink.offer`. One command of a device is on offer at a
+ * time, the oldest first, so commands arrive in order and none twice. A command that no listener took is offered again
+ * when a listener opens, and after growing pauses.
+ */
+import type { Clock } from '../base/clock.ts';
+import { assert } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Downlink } from '../downlink/downlink.ts';
+import type { OldestFirst } from './oldest-first.ts';
+import type { RpcRequest } from './rpc.ts';
+import type { Command, Waiters } from './waiters.ts';
+
+export interface OfferingDeps {
+  downlink: Downlink;
+  clock: Clock;
+  waiters: Waiters;
+  order: OldestFirst;
+}
+
+/** The offers to the sessions of one device. */
+interface Delivery {
+  offering: Command | undefined;
+  /**
+   * A confirmation of the offered command that arrived before the answer to the offer; applied when the offer settles.
+   */
+  early: (() => void) | undefined;
+  running: boolean;
+  /** A session opened while an offer ran. */
+  again: boolean;
+  /** Timer of the next offer of a command that no listener took, and the pause before that offer. */
+  repeatTimer: NodeJS.Timeout | undefined;
+  repeatMs: number;
+  leave(): void;
+}
+
+export class Offering {
+  readonly #deps: OfferingDeps;
+  readonly #deliveries = new Map<number, Delivery>();
+
+  constructor(deps: OfferingDeps) {
+    this.#deps = deps;
+  }
+
+  /** Called with each command that this worker owns from now on. */
+  begin({ device, stage }: Command): void {
+    const delivery = this.#deliveries.get(device);
+    if (delivery) {
+      delivery.repeatMs = limits.rpcRepeatMsMin;
+    } else {
+      const leave = this.#deps.downlink.onOpened(device, 'rpc', () => this.offer(device));
+      this.#deps.order.begin(device);
+      this.#deliveries.set(device, {
+        offering: undefined,
+        early: undefined,
+        running: false,
+        again: false,
+        repeatTimer: undefined,
+        repeatMs: limits.rpcRepeatMsMin,
+        leave,
+      });
+    }
+    if (stage === 'queued') this.offer(device);
+  }
+
+  /** This worker owns no command of the device any more. An offer that runs is not repeated. */
+  end(device: number): void {
+    const delivery = this.#deliveries.get(device);
+    if (delivery === undefined) return;
+    this.#deliveries.delete(device);
+    clearTimeout(delivery.repeatTimer);
+    this.#deps.order.end(device);
+    delivery.leave();
+  }
+
+  /** Offers the oldest command that waits: now, or after the offer that runs. */
+  offer(device: number): void {
+    void this.#deliver(device);
+  }
+
+  /** True while a session may take the command: its reply may arrive before the answer to the offer. */
+  isOffered(command: Command): boolean {
+    return this.#deliveries.get(command.device)?.offering === command;
+  }
+
+  /** Calls `confirm` now, or, when the command is on offer, after the offer was taken. */
+  confirm(command: Command, confirm: () => void): void {
+    const delivery = this.#deliveries.get(command.device);
+    if (delivery?.offering === command) delivery.early = confirm;
+    else confirm();
+  }
+
+  async #deliver(device: number): Promise<void> {
+    const delivery = this.#deliveries.get(device);
+    if (!delivery) return;
+    delivery.again = true;
+    this.#deps.order.announceSoon(device);
+    if (delivery.running) return;
+    delivery.running = true;
+    // The reply comes on the channel that also announces new listeners.
+    await this.#deps.downlink.inForce(device);
+    while (delivery.again && this.#deliveries.get(device) === delivery) {
+      delivery.again = false;
+      await this.#offerNext(device, delivery);
+    }
+    delivery.running = false;
+  }
+
+  async #offerNext(device: number, delivery: Delivery): Promise<void> {
+    const { downlink, clock, waiters, order } = this.#deps;
+    const command = waiters.line(device)?.queued[0];
+    if (!command || command.deadline <= clock.monotonic() || order.mustWait(command)) return;
+    const { id, method, params, oneway, persistent } = command;
+    const request: RpcRequest = { id, method, params, confirm: persistent || oneway };
+    assert(delivery.offering === undefined, 'one command of a device is on offer at a time');
+    delivery.offering = command;
+    let isHeldUp = false;
+    const outcome = await downlink.offer(device, 'rpc', request, {
+      now: () => {
+        isHeldUp = order.isHeldUp(command);
+        return !isHeldUp && waiters.has(command);
+      },
+      stored: persistent ? () => isStillStored(command) : undefined,
+    });
+    const { early } = delivery;
+    delivery.offering = undefined;
+    delivery.early = undefined;
+    if (outcome === 'taken' || early) {
+      delivery.repeatMs = limits.rpcRepeatMsMin;
+      if (waiters.has(command)) {
+        waiters.take(command);
+        order.left(command);
+        command.taken();
+        early?.();
+      }
+      delivery.again = true;
+    } else if (!waiters.has(command)) {
+      delivery.again = true;
+    } else if (outcome === 'away') {
+      for (const queued of [...(waiters.line(device)?.queued ?? [])]) queued.away();
+    } else if (isHeldUp) {
+      // A session exists, but an older command was announced while this one was offered.
+      order.mustWait(command);
+    } else {
+      this.#repeatLater(device, delivery);
+    }
+  }
+
+  /**
+   * Offers the command again later. No listener took the command in time, but a listener may exist on a worker that
+   * answered too late: such a listener opened before the command came and will not be announced. Pauses differ a
+   * little, so that commands of many devices are not offered in the same millisecond. Pauses double and end at
+   * `rpcRepeatMsMax`: a later listener announces itself when it opens, and commands of offline devices cost nothing
+   * more.
+   */
+  #repeatLater(device: number, delivery: Delivery): void {
+    if (delivery.repeatMs > limits.rpcRepeatMsMax) return;
+    delivery.repeatTimer ??= setTimeout(
+      () => {
+        delivery.repeatTimer = undefined;
+        delivery.repeatMs *= 2;
+        this.offer(device);
+      },
+      delivery.repeatMs * (0.75 + Math.random() / 2),
+    );
+  }
+}
+
+/** Reads the store: another worker may have deleted the command, and its message may still be in transit. */
+async function isStillStored(command: Command): Promise<boolean> {
+  const isWanted = await command.isWanted();
+  if (!isWanted) command.withdrawn();
+  return isWanted;
+}

@@ -1,0 +1,108 @@
+/**
+ * Lets the oldest command of a device go first when several workers, also of several hosts, own commands of this
+ * device. Owners announce to each other which commands wait. An owner that died withdraws nothing, so after
+ * `rpcElderWaitMs` the younger command is offered.
+ */
+import { assert } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { OwnerMessage } from './owner-messages.ts';
+import { type Command, isOlder } from './waiters.ts';
+
+export interface OldestFirstDeps {
+  /** The commands of this worker that wait for a session of the device, the oldest first. */
+  queued: (device: number) => readonly Command[];
+  send: (device: number, message: OwnerMessage) => void;
+  /** Called when an older command of another owner no longer holds up those of this worker. */
+  onFree: (device: number) => void;
+}
+
+interface DeviceOrder {
+  /** Commands that wait at other owners, as these owners announced. */
+  readonly elsewhere: Set<number>;
+  waitTimer: NodeJS.Timeout | undefined;
+  announceTimer: NodeJS.Timeout | undefined;
+}
+
+export class OldestFirst {
+  readonly #deps: OldestFirstDeps;
+  readonly #devices = new Map<number, DeviceOrder>();
+  /** Commands that were announced to other owners. */
+  readonly #announced = new Set<Command>();
+
+  constructor(deps: OldestFirstDeps) {
+    this.#deps = deps;
+  }
+
+  /** This worker owns a first command of the device. */
+  begin(device: number): void {
+    assert(!this.#devices.has(device), 'the order of the commands of a device begins once');
+    this.#devices.set(device, { elsewhere: new Set(), waitTimer: undefined, announceTimer: undefined });
+  }
+
+  /** This worker owns no command of the device any more. */
+  end(device: number): void {
+    const order = this.#devices.get(device);
+    assert(order !== undefined, 'the order of the commands of a device ends once');
+    this.#devices.delete(device);
+    clearTimeout(order.waitTimer);
+    clearTimeout(order.announceTimer);
+  }
+
+  /** Announces the waiting commands of the device, unless a session that listens has taken them by then. */
+  announceSoon(device: number): void {
+    const order = this.#devices.get(device);
+    if (order === undefined) return;
+    order.announceTimer ??= setTimeout(() => {
+      order.announceTimer = undefined;
+      this.#announce(device);
+    }, limits.rpcAnnounceMs);
+  }
+
+  /** True when another owner has an older command of the same device. */
+  isHeldUp(command: Command): boolean {
+    for (const id of this.#devices.get(command.device)?.elsewhere ?? []) if (isOlder(id, command.id)) return true;
+    return false;
+  }
+
+  /** As `isHeldUp`. If so, `onFree` is called when the older command has gone, or after the longest wait. */
+  mustWait(command: Command): boolean {
+    const { device } = command;
+    const order = this.#devices.get(device);
+    if (order === undefined || !this.isHeldUp(command)) return false;
+    order.waitTimer ??= setTimeout(() => {
+      order.waitTimer = undefined;
+      order.elsewhere.clear();
+      this.#deps.onFree(device);
+    }, limits.rpcElderWaitMs);
+    return true;
+  }
+
+  /** Another owner announced a command. `isNew`: the other owner asks for those of this worker. */
+  held(device: number, id: number, isNew: boolean): void {
+    const order = this.#devices.get(device);
+    if (order === undefined) return;
+    order.elsewhere.add(id);
+    if (!isNew) return;
+    for (const command of this.#deps.queued(device)) {
+      if (this.#announced.has(command)) this.#deps.send(device, { kind: 'held', id: command.id, isNew: false });
+    }
+  }
+
+  /** A command of another owner no longer waits. */
+  gone(device: number, id: number): void {
+    if (this.#devices.get(device)?.elsewhere.delete(id)) this.#deps.onFree(device);
+  }
+
+  /** A command of this worker no longer waits: a session took it, or it has ended. */
+  left(command: Command): void {
+    if (this.#announced.delete(command)) this.#deps.send(command.device, { kind: 'gone', id: command.id });
+  }
+
+  #announce(device: number): void {
+    for (const command of this.#deps.queued(device)) {
+      if (this.#announced.has(command)) continue;
+      this.#announced.add(command);
+      this.#deps.send(device, { kind: 'held', id: command.id, isNew: true });
+    }
+  }
+}
