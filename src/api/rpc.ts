@@ -100,7 +100,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
         summary: oneway ? 'A command to a device' : 'A command to a device, and its reply',
         roles: users,
         waits: true,
-        // Its numbers keep their digits.
+        // Numbers of the reply keep their digits.
         ownBody: { shape: commandBody },
         answer: oneway ? persistentShape : Type.Union([persistentShape, anyJson]),
         otherAnswers: {

@@ -75,7 +75,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
       query: mailQuery,
       body: userBody,
       answer: userShape,
-      // Without a mail server.
+      // There is no mail server.
       otherAnswers: { 500: errorShape },
       async handle({ request, principal, query, body }) {
         const id = entityUuid(body.id);

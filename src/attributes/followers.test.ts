@@ -17,7 +17,7 @@ const log = createLog('error', 'test');
 const device = 7;
 let downlink: Downlink;
 let updates: AttributeUpdates;
-/** Of the store: the head of the device, how often it was asked, and what an answer waits for after it was read. */
+/** The store: the head of the device, how often it was asked, and what an answer waits for after it was read. */
 let head = { version: 0, changesSeen: 0, deletionsSeen: 0 };
 let asked = 0;
 /** Begun polls of versions. */

@@ -43,7 +43,7 @@ export class Proxies {
   isSecure({ secure, remoteAddress, header }: Pick<Caller, 'secure' | 'remoteAddress' | 'header'>): boolean {
     if (secure) return true;
     if (!this.isTrusted(remoteAddress)) return false;
-    // Of several proxies in a row only the last one is trusted.
+    // Only the last of several proxies in a row is trusted.
     return header('x-forwarded-proto').split(',').at(-1)!.trim() === 'https';
   }
 }

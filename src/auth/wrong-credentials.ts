@@ -96,7 +96,7 @@ export class WrongCredentials {
     throw this.#tries.refusal(network);
   }
 
-  /** Of known credentials while the worker is not calm: false = refused. Notes what is right, should a refusal come. */
+  /** Checks known credentials while the worker is not calm: false = refused. Notes right ones for a later refusal. */
   mayUse(address: string, credentials: string): boolean {
     const network = networkOf(address);
     if (this.#tries.isRefused(network)) return this.#right.has(network, credentials);

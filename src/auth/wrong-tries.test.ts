@@ -29,7 +29,7 @@ async function open(): Promise<WrongTries> {
   return tries;
 }
 
-/** Of a try with a wrong or a right secret. */
+/** The outcome of a try with a wrong or a right secret. */
 const f = (tries: WrongTries, address: string, found?: string) =>
   tries.look(address, async () => found).catch(({ status }: { status: number }) => status);
 

@@ -138,7 +138,7 @@ export class FairQueue<T> {
 
 const always = () => true;
 
-/** Without a copy of the names. */
+/** Makes no copy of the names. */
 function some(names: Iterable<string>, accepts: (name: string) => boolean): boolean {
   for (const name of names) if (accepts(name)) return true;
   return false;

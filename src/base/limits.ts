@@ -94,7 +94,7 @@ export const limits = {
   keyCacheMax: 100_000,
   /** Devices that a worker remembers by token, about 100 bytes each (docs/durability.md#memory-of-known-devices). */
   tokenCacheMax: 16_000_000,
-  /** Of these, the devices that sent lately: each is an object that a request finds at once. */
+  /** Cached devices that sent lately: each is an object that a request finds at once. */
   recentDevicesMax: 32_768,
   /** Work of a load of devices before other work has a turn. */
   loadStepMs: 2,

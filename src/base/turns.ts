@@ -11,7 +11,7 @@ import { type PlaceOwner, Places, placeOwners } from './places.ts';
 export interface TurnsOptions {
   atOnceMax: number;
   waitingMax: number;
-  /** For work that finds no place in the queue, or loses it. */
+  /** The refusal of work that finds no place in the queue, or loses it. */
   refusal: () => Fault;
 }
 

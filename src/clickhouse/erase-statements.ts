@@ -13,7 +13,7 @@ const columnsOfLatest = 'device, key, ts, seq, kind, num, int, text, version';
 const markers = `${pointKey}, 0, 0, 0, '', version + 1`;
 
 export const notErased = 'kind != 0';
-/** By the clock of ClickHouse, in seconds. */
+/** Compares with the clock of ClickHouse, in seconds. */
 export const notExpired = '(expires = 0 OR expires > toUInt32(now()))';
 
 /** Each read of `telemetry` has this in its WHERE (never in PREWHERE, which comes before the merge of `FINAL`). */

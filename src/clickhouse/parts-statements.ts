@@ -22,7 +22,7 @@ const query = `
     GROUP BY table, partition_id
   )`;
 
-/** Of the server that answers: in a cluster, of one of its servers. */
+/** Returns the parts of the server that answers: in a cluster, of one of the servers. */
 export async function partsOfTables(clickhouse: ClickHouse, timeoutMs: number): Promise<PartsOfTables> {
   const [row] = await clickhouse.rows<PartsOfTables>(query, {}, { timeoutMs });
   return row!;

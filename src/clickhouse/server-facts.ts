@@ -3,7 +3,7 @@ import type { ClickHouse } from './client.ts';
 
 export interface ClickHouseFacts {
   version: string;
-  /** Its clock, in epoch milliseconds. */
+  /** The clock of the server, in epoch milliseconds. */
   nowMs: number;
 }
 

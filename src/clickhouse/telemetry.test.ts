@@ -296,7 +296,7 @@ describe('migrations', () => {
       await older.insertBlocks(insertTelemetry, body);
       await older.insertBlocks(insertLatest, body);
     };
-    // Of one ts: the largest seq, then the later write, in any order of arrival; a repeated one counts once.
+    // For one ts: the largest seq, then the later write, in any order of arrival; a repeated one counts once.
     await later({ ts: now, seq: 300, num: 6, order: order + 2n }, { ts: now, seq: 200, num: 4, order: order + 2n });
     await later({ ts: now, seq: 200, num: 5, order: order + 3n });
     await later({ ts: now, seq: 200, num: 4, order: order + 2n });

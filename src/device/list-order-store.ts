@@ -6,7 +6,7 @@ import type { PageLink } from '../postgres/page.ts';
 import { activeBit, isActive, withBits } from './list-filter-store.ts';
 
 export interface Sort {
-  /** Of `device d` and `infoJoins`. */
+  /** SQL, over `device d` and `infoJoins`. */
   column: string;
   /** Columns of an index, after the columns that are equal in all devices of a group. */
   walk: string[];
@@ -16,7 +16,7 @@ export interface Sort {
 
 export const byId: Sort = { column: 'd.id', walk: ['d.id'] };
 const byProfile: Sort = { column: 'p.name', walk: ['d.id'], groups: 'profile' };
-/** By the property of a request. */
+/** The order for each property that a request may name. */
 export const sorts: ReadonlyMap<string, Sort> = new Map<string, Sort>([
   ['', byId],
   ['id', byId],

@@ -199,7 +199,7 @@ export class Offers {
     this.#send(next.node, { kind: 'grant', from: this.node, id, heardAt: next.heardAt, device, topic, message });
   }
 
-  /** Its listener went meanwhile; another may be there. */
+  /** The listener left meanwhile; another one may exist. */
   #wait(offer: Offer): void {
     clearTimeout(offer.timer);
     offer.timer = setTimeout(() => offer.settle('untaken'), limits.offerWaitMs);

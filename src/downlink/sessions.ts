@@ -2,7 +2,7 @@
  * A device has at most one session, direct or through a gateway, over all workers and hosts: the newer one wins.
  * Workers announce their new sessions to each other; one message has those of one turn. Each session has a stamp, which
  * is higher than that of an earlier session of the device: a worker's clock never falls below a stamp that it received.
- * Of two sessions the one with the lower stamp ends and the other is announced again, so exactly one stays. When a
+ * The one of two sessions with the lower stamp ends and the other is announced again, so exactly one stays. When a
  * device or its credentials change, its session is compared with the store.
  */
 import { randomUUID } from 'node:crypto';

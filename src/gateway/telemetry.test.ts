@@ -30,7 +30,7 @@ function rowOf(number: number, name: string): DeviceRow {
   return { number, name, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', version: 1 };
 }
 
-/** With these children connected, numbered from 1. */
+/** A gateway with these children connected, numbered from 1. */
 async function gatewayWith(children: string[]): Promise<Gateway> {
   const deps = {
     sessions: { open: (row: DeviceRow) => ({ device: new CachedDevice(row), end: () => {} }) },

@@ -143,7 +143,7 @@ export class GatewayDecoder {
         else previous.next = child;
         at = end + 1;
       }
-      // Of a repeated name the last one counts.
+      // The last entry of a repeated name counts.
       if (child.seen === lastPass) return false;
       child.seen = lastPass;
       at = skipBlank(body, at);

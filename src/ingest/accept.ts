@@ -72,7 +72,7 @@ const lagRefusedMsMax = 2_000;
 /** One write and one sync: its frames, and the waiters for them. */
 interface Commit {
   readonly waiters: Waiter[];
-  /** Those of `waiters` whose receipt is to be made. */
+  /** The waiters that asked for a receipt. */
   readonly askers: Askers;
   readonly messages: number;
   readonly points: number;
@@ -408,7 +408,7 @@ export class Ingest {
   readonly #flush = (): void => {
     this.#scheduled = false;
     if (this.#writing || !this.#waiting) return;
-    // They take turns, so that no stream of such messages delays the gathered ones.
+    // Large messages and the gathered ones take turns, so that a stream of large ones delays no other message.
     const isTurn = this.#gathering.messages === 0 || !this.#wasLarge;
     const large = isTurn ? this.#large.shift() : undefined;
     this.#wasLarge = large !== undefined;

@@ -74,7 +74,7 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
 export interface StoredOrder {
   /** True: every row up to the order is in ClickHouse, or in quarantine. Undefined: the journal is no longer known. */
   isStored: boolean | undefined;
-  /** A time at which that was so, the earliest that is kept; undefined when none is. */
+  /** The earliest kept time at which the row was stored; undefined when no such time is kept. */
   storedBefore: number | undefined;
 }
 

@@ -109,7 +109,7 @@ function stateOfWritten(receipt: Receipt, point: ReceiptPoint, found: WrittenPoi
   if (found.isErased) return { point, state: 'deleted', replacedBy: undefined };
   if (found.version === version && found.digest === point.digest)
     return { point, state: 'stored', replacedBy: undefined };
-  // With the same version: a later record of the same commit had this point, too.
+  // A write of the same version is a later record of the same commit for this point.
   const order = found.version + (BigInt(point.ts) << 20n) - (1n << 63n);
   return { point, state: 'replaced', replacedBy: { order, receivedTime: orderMs(order) } };
 }

@@ -79,7 +79,7 @@ export function digestOf({ kind, num, int, text }: { kind: number; num: number; 
   return crc32(text, crc32(head));
 }
 
-/** Returns the receipt. Of the points as many are named as fit. */
+/** Returns the receipt, which names as many of the points as fit. */
 export function writeReceipt(receipt: Receipt, key: Uint8Array): string {
   const { order, device, oldestTs } = receipt;
   const bytes = new Writer(limits.receiptBytesMax);
@@ -132,7 +132,7 @@ export function readReceipt(text: string, key: Uint8Array): Receipt {
   return readContent(new Reader(content));
 }
 
-/** Reads what this installation wrote: the signature is right. */
+/** Reads a receipt of this installation: the caller has verified the signature. */
 function readContent(bytes: Reader): Receipt {
   bytes.fixed(1);
   const ack = ackLevels[bytes.fixed(1)]!;

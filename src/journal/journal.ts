@@ -188,7 +188,7 @@ export class Journal {
   readonly #orderRecovered: bigint | undefined;
   readonly #orderFound: bigint;
   #orderDone: bigint;
-  /** Its promise resolves when the hold ends. */
+  /** The promise of the hold resolves when the hold ends. */
   #held: { ended: Promise<void>; end: () => void } | undefined;
 
   constructor(deps: Deps, orderFound: bigint, metrics: Metrics | undefined) {

@@ -732,7 +732,7 @@ describe('a large file', () => {
     transport.bufferedBytes = 300_000;
     await settle();
     expect(firmware.read.slices).toBe(0);
-    // It reads a little.
+    // The client reads a little.
     for (let minutes = 0; minutes < 3; minutes += 1) {
       transport.bufferedBytes -= 1;
       move(59_000);

@@ -3,7 +3,7 @@ import type { Queries } from './client.ts';
 
 export interface PostgresFacts {
   version: string;
-  /** Its clock, in epoch milliseconds. */
+  /** The clock of the server, in epoch milliseconds. */
   nowMs: number;
   /** Connections of all its clients together. */
   connectionsMax: number;

@@ -138,7 +138,7 @@ const unique: Aggregate = {
   result: (name) => ({ kind: `if(${name('points')} = 0, 0, 1)`, text: `toString(${name('texts')})`, double: '0.' }),
 };
 
-/** Of several points of one moment, picks the point of the newest device. */
+/** Picks the point of the newest device among several points of one moment. */
 const latest: Aggregate = {
   columns: {
     points,
@@ -216,7 +216,7 @@ function latenessResult(name: (column: string) => string): { kind: string; text:
   return { kind: `if(${name('points')} = 0, 0, 1)`, text: `toString(${name('late')})`, double: '0.' };
 }
 
-/** Of `late_ms` of points, in whole milliseconds; the average is a double. */
+/** Aggregates `late_ms` of points, in whole milliseconds; the average is a double. */
 export const latenessAggregates: Record<LatenessAggregation, Aggregate> = {
   AVG: {
     columns: { points, late: latenessSum },
@@ -234,7 +234,7 @@ export const latenessAggregates: Record<LatenessAggregation, Aggregate> = {
   P99: percentile(0.99),
 };
 
-/** Of the entries made by `completeness.ts`: the share of the expected points that are present. */
+/** The share of the expected points that are present, from the entries of `completeness.ts`. */
 export const completenessAggregate: Aggregate = {
   columns: {
     present: {

@@ -21,7 +21,7 @@ export interface PlanInput extends Omit<DeviceScope, 'scope'> {
   definition: ViewDefinition;
   startTs: number;
   endTs: number;
-  /** The present, until which points are expected. */
+  /** The present time: later points are not expected. */
   now: number;
   expired: Expired;
   /** Rows of the answer. The query asks for one more, which shows whether rows are left out. */

@@ -13,7 +13,7 @@ export type AttributeScope = (typeof attributeScopes)[number];
 
 export const aggregations = ['AVG', 'SUM', 'MIN', 'MAX', 'LATEST', 'COUNT', 'UNIQ', 'DELTA'] as const;
 export type Aggregation = (typeof aggregations)[number];
-/** Of the time from a point to its arrival. */
+/** Aggregations of the time from a point to its arrival. */
 export const latenessAggregations = ['AVG', 'MIN', 'MAX', 'LATEST', 'P50', 'P95', 'P99'] as const;
 export type LatenessAggregation = (typeof latenessAggregations)[number];
 

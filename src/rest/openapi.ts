@@ -19,7 +19,7 @@ export interface TaggedRoutes {
 
 export interface OpenApiInfo {
   title: string;
-  /** Of Millrace. */
+  /** The version of Millrace. */
   version: string;
   /** The version of ThingsBoard whose API this is. */
   platform: string;

@@ -38,7 +38,7 @@ export interface InserterDeps {
   latestAheadMsMax?: number;
   /** True: other inserts go first, because no caller waits for these rows and they are not of today. */
   patient: boolean;
-  /** Marks of inserts: how those of this process begin, and those of earlier processes, which may still run. */
+  /** Marks of inserts: how the marks of this process begin, and marks of earlier processes that may still run. */
   notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
 }
 
@@ -105,7 +105,7 @@ export class Inserter {
     return Math.max(1, Math.floor(most * this.#share));
   }
 
-  /** Makes the next units smaller: an earlier process did not end a unit of so many rows of at most `most`. */
+  /** Makes the next units smaller: an earlier process did not finish a unit of `rows` rows; `most` is the full size. */
   shrink(rows: number, most: number): void {
     this.#share = Math.min(1, Math.max(1e-6, rows / most / 2));
   }

@@ -9,7 +9,7 @@ const dayMs = 24 * hourMs;
 
 /** Fewer steps teach no interval. */
 export const stepsMin = 8;
-/** Of a series with fewer steps in the window, so many older points are read, and so far back. */
+/** Older points that complete a series with fewer steps in the window, and how far back they are read. */
 export const olderPoints = 64;
 export const olderMs = 30 * dayMs;
 

@@ -31,7 +31,8 @@ export function typedValue(json: Json, castNumericStrings: boolean): TypedValue 
 
 /**
  * The type of a JSON number literal. Whole: long, beyond 64 bits the string of its digits. With a fraction: double.
- * With an exponent: long if the value is whole and fits, else double. The literal is finite (`JsonReader`).
+ * A number with an exponent is a long if the value is whole and fits, else a double. The literal is finite
+ * (`JsonReader`).
  */
 export function typedNumber(literal: string): TypedValue {
   const exponentAt = Math.max(literal.indexOf('e'), literal.indexOf('E'));

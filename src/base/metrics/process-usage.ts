@@ -26,7 +26,7 @@ interface OneUsage {
   ownBytes: number;
   sharedBytes: number;
   seconds: number;
-  /** Of children that have ended. */
+  /** CPU time of children that have ended. */
   endedSeconds: number;
 }
 

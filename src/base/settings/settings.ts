@@ -15,9 +15,9 @@ const placeholder = /^\$\{([A-Z][A-Z0-9_]*):(.*)\}$/s;
 export type Tree = { [key: string]: unknown };
 
 export interface Setting {
-  /** Its place in a settings file: `http.port`. */
+  /** The place of the setting in a settings file: `http.port`. */
   path: string;
-  /** Its environment name. */
+  /** The name of the setting in the environment. */
   name: string;
   /** Undefined when it is faulty. */
   value: unknown;

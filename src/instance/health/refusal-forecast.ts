@@ -25,7 +25,7 @@ interface Sample {
 
 export class RefusalForecast {
   readonly #now: () => number;
-  /** By worker, the oldest first. */
+  /** The samples of each worker, the oldest first. */
   readonly #samples = new Map<number, Sample[]>();
   #rooms: readonly JournalRoom[] = [];
 

@@ -46,7 +46,7 @@ const somaxconnMin = 4096;
 const freeFilesMin = 10_000;
 const littleRoomBytes = 1024 ** 3;
 const clockToleranceMs = 60_000;
-/** Of `linux/magic.h`. */
+/** Kinds of file systems, as `linux/magic.h` numbers them. */
 const memoryTypes = new Set([0x01021994, 0x858458f6]);
 const containerType = 0x794c7630;
 const networkTypes = new Map([

@@ -44,7 +44,7 @@ export interface ExactTopic {
 export class TopicTable {
   readonly exact = new Map<string, Operation>();
   readonly prefixes: { prefix: string; operation: Operation }[] = [];
-  /** Of all entries. */
+  /** The answers of all entries. */
   readonly answers: string[] = [];
   readonly #byLength: (ExactTopic[] | undefined)[] = [];
   readonly #ofProfile: ProfileOperation | undefined;
