@@ -123,15 +123,25 @@ function listen(worker: Worker, { confirmed = false } = {}) {
   return { taken, leave };
 }
 
+/** Waits until the session has taken so many commands. */
+async function takes({ taken }: ReturnType<typeof listen>, count: number): Promise<void> {
+  await vi.waitFor(() => expect(taken).toHaveLength(count), 10_000);
+}
+
+/** Waits until the rows had these statuses. */
+async function hasStatuses(statuses: string[]): Promise<void> {
+  await vi.waitFor(() => expect(rows.statuses).toEqual(statuses), 10_000);
+}
+
 test('a command that its session could not deliver is offered to the next one, with the same id', async () => {
   const first = listen(there);
   await sleep(80);
   const calling = call(here, 'again');
-  await vi.waitFor(() => expect(first.taken).toHaveLength(1), 10_000);
+  await takes(first, 1);
   first.leave();
   const second = listen(there);
   first.taken[0]!.confirm(false);
-  await vi.waitFor(() => expect(second.taken).toHaveLength(1), 10_000);
+  await takes(second, 1);
   expect(second.taken.map(({ request }) => request)).toEqual([first.taken[0]!.request]);
   await there.rpc.reply(replying, 1, '"ok"');
   expect(await calling).toEqual({ kind: 'replied', text: '"ok"' });
@@ -151,7 +161,7 @@ test.each([
     close: () => {},
   });
   await send();
-  await vi.waitFor(() => expect(deliveries).toBe(2));
+  await vi.waitFor(() => expect(deliveries).toBe(2), 10_000);
   await here.persistent.stop();
 });
 
@@ -210,7 +220,7 @@ test('without the bus a session of the same worker is still served', async () =>
   await here.bus.close();
   const session = listen(here);
   const calling = call(here, 'm');
-  await sleep(1_200);
+  await takes(session, 1);
   await here.rpc.reply(replying, session.taken[0]!.request.id, '2');
   expect(await calling).toEqual({ kind: 'replied', text: '2' });
 });
@@ -222,13 +232,11 @@ test('a persistent command without a confirmation is retried, and then failed wi
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
   for (let attempt = 0; attempt < 2; attempt += 1) {
-    await sleep(200);
-    expect(session.taken).toHaveLength(attempt + 1);
+    await takes(session, attempt + 1);
     session.taken[attempt]!.confirm(false);
   }
-  await sleep(200);
+  await hasStatuses(['SENT', 'TIMEOUT', 'SENT', 'FAILED']);
   expect(session.taken).toHaveLength(2);
-  expect(rows.statuses).toEqual(['SENT', 'TIMEOUT', 'SENT', 'FAILED']);
   expect(rows.response).toBe(
     '{"error":"There was a Timeout and all retry attempts have been exhausted. Retry attempts set: 1"}',
   );
@@ -241,12 +249,11 @@ test('a persistent command goes through the states that the session reports', as
   const row = { ...owners, deviceId: 'd', retries: null, additionalInfo: null };
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
-  await sleep(200);
+  await takes(session, 1);
   session.taken[0]!.confirm(true);
-  await sleep(80);
+  await hasStatuses(['SENT', 'DELIVERED']);
   await there.rpc.reply(replying, 1, '{"ok":1}');
-  await sleep(80);
-  expect(rows.statuses).toEqual(['SENT', 'DELIVERED', 'SUCCESSFUL']);
+  await hasStatuses(['SENT', 'DELIVERED', 'SUCCESSFUL']);
   expect(rows.response).toBe('{"ok":1}');
   await here.persistent.stop();
 });
@@ -292,7 +299,7 @@ test.each([
     expect(session.taken).toEqual([]);
     rows.deleted = false;
     await persist(there);
-    await sleep(100);
+    await takes(session, 1);
     expect(session.taken.map(({ request }) => request.id)).toEqual([2]);
     await Promise.all([here.persistent.stop(), there.persistent.stop()]);
   },
@@ -318,11 +325,11 @@ test('a one-way command is delivered when its session confirms, and offered agai
   const first = listen(there);
   await sleep(80);
   const calling = call(here, 'm', true);
-  await sleep(200);
+  await takes(first, 1);
   first.leave();
   first.taken[0]!.confirm(false);
   const second = listen(here);
-  await sleep(200);
+  await takes(second, 1);
   expect(second.taken.map(({ request }) => request.id)).toEqual([1]);
   second.taken[0]!.confirm(true);
   expect(await calling).toEqual({ kind: 'delivered' });
@@ -333,14 +340,14 @@ test('a command that no session can ever deliver fails with the reason of the se
   await sleep(80);
   const calling = call(here, 'm');
   const failure = expect(calling).rejects.toMatchObject({ status: 413, message: 'too large' });
-  await sleep(200);
+  await takes(session, 1);
   session.taken[0]!.confirm(false, 'too large');
   await failure;
   await persist(here);
-  await sleep(200);
+  await takes(session, 2);
   session.taken[1]!.confirm(false, 'too large');
-  await sleep(200);
-  expect([rows.statuses.at(-1), rows.response]).toEqual(['FAILED', '{"error":"too large"}']);
+  await hasStatuses(['SENT', 'FAILED']);
+  expect(rows.response).toBe('{"error":"too large"}');
   await here.persistent.stop();
 });
 
