@@ -42,7 +42,7 @@ export default defineConfig({
           // One engine serves them all, and most of them wait for it. Groups run one after the other.
           maxWorkers: 4,
           sequence: { groupOrder: 0 },
-          // Real processes on shared cores: a deadline that fell into somebody else's second may be tried again.
+          // Real processes share the cores: a deadline that another process made late may be tried again.
           retry: 2,
           testTimeout: 60_000,
           hookTimeout: 120_000,

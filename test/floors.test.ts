@@ -99,7 +99,7 @@ interface SourceFile {
   entries: string[];
 }
 
-/** What operators and maintainers read beside the code. */
+/** What users, operators and maintainers read beside the code. */
 const pages = [
   'README.md',
   'src/README.md',
@@ -108,6 +108,10 @@ const pages = [
       .filter((path) => /\.(md|ya?ml)$/.test(path))
       .map((path) => join(top, path)),
   ),
+  ...readdirSync(source, { recursive: true, encoding: 'utf8' })
+    .filter((path) => /\/page\/.*\.(html|js)$/.test(path))
+    .map((path) => join(source, path)),
+  ...['docker-compose.yml', 'vitest.config.ts', '.ci/run'],
 ];
 
 /** Folders whose files may use exports of `src`. */
