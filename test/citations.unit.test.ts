@@ -117,6 +117,25 @@ test('a source file that a page, a comment or the rules of alerts name exists', 
   expectNone(faults);
 });
 
+test('a name that the tour places in a file is declared there', () => {
+  const tour = read('src/README.md');
+  const placed = [
+    ...tour.matchAll(/`(\w+)(?:\.(\w+))?` \(`([\w./-]+\.ts)`\)/g),
+    ...tour.matchAll(/^\| `(\w+)()` \| `([\w./-]+\.ts)` \|/gm),
+  ];
+  const faults = placed
+    .filter(([, name, member, file]) => {
+      const text = read(`src/${file}`);
+      const isDeclared = new RegExp(`^export (?:async )?(?:class|interface|type|function|const) ${name}\\b`, 'm').test(
+        text,
+      );
+      return !isDeclared || (member && !new RegExp(`^  (?:async |readonly )?${member}\\b`, 'm').test(text));
+    })
+    .map(([cited]) => `src/README.md: ${cited}`);
+  expect(placed.length).toBeGreaterThan(20);
+  expectNone(faults);
+});
+
 test('a setting that a page names exists', () => {
   const words = [...settingsFiles, ...sources].flatMap((file) =>
     read(file).match(/\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b/g),
