@@ -46,7 +46,6 @@ export async function startMosquitto(): Promise<Peer> {
   const failed = once(child, 'error').then(([error]) => {
     throw new Error(`mosquitto cannot be started (apt-get install mosquitto): ${(error as Error).message}`);
   });
-  await Promise.race([listening(port), failed]);
   failed.catch(() => {});
   const close = () => {
     child.kill('SIGTERM');
@@ -54,6 +53,7 @@ export async function startMosquitto(): Promise<Peer> {
   };
   // An interrupted run ends without the scenario.
   process.once('exit', close);
+  await Promise.race([listening(port), failed]);
   return { name: 'Mosquitto', version: printedVersion('mosquitto', '-h'), port, pid: child.pid!, close };
 }
 

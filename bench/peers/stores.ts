@@ -8,6 +8,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { liveProcess } from '../../src/base/process-file.ts';
 import { Client } from '../../src/postgres/driver.ts';
 import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
 import { freePort } from '../../test/harness/engine.ts';
@@ -145,16 +146,14 @@ async function startPostgres(): Promise<StorePeer> {
   const remove = () => removeDirectory(directory);
   const log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
   const options = { dir: join(directory, 'store'), port: 0, password: 'bench', runDir: join(directory, 'run'), log };
-  const server = await startEmbeddedPostgres(options).catch((error: Error) => {
-    remove();
-    throw error;
-  });
-  const killAtExit = () => {
-    process.kill(server.pid, 'SIGQUIT');
+  const endAtOnce = () => {
+    const pid = liveProcess(join(options.runDir, 'postgres.pid'));
+    if (pid !== undefined) process.kill(pid, 'SIGQUIT');
     remove();
   };
-  // An interrupted run ends without the scenario.
-  process.once('exit', killAtExit);
+  // An interrupted run ends without the scenario, perhaps before the server is ready.
+  process.once('exit', endAtOnce);
+  const server = await startEmbeddedPostgres(options);
   // The generators know no password exchange; the server listens on loopback only.
   const access = join(options.dir, 'cluster', 'pg_hba.conf');
   writeFileSync(access, readFileSync(access, 'utf8').replaceAll('scram-sha-256', 'trust'));
@@ -169,7 +168,7 @@ async function startPostgres(): Promise<StorePeer> {
     count: async () => Number(await query(server.url, 'select count(*) from telemetry')),
     bytes: async () => Number(await query(server.url, `select pg_total_relation_size('telemetry')`)),
     close: async () => {
-      process.off('exit', killAtExit);
+      process.off('exit', endAtOnce);
       await server.stop();
       remove();
     },
