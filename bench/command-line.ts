@@ -77,6 +77,16 @@ function settingOf(scenario: string, flag: string, value: string): string {
   return `${group.name}.${setting}=${text}`;
 }
 
+/** Flags of single scenarios that are no settings. */
+const flagsOf: Record<string, [flag: string, about: string][]> = {
+  peers: [
+    ['--peer NAME=URL', "a platform with ThingsBoard's device protocol and REST interface, for instance thingsboard"],
+    ['--user EMAIL', 'an administrator of a tenant of that platform'],
+    ['--password TEXT', 'of --user; without it, the variable BENCH_PASSWORD'],
+  ],
+  versions: [['--against DIR', 'the other checkout, built']],
+};
+
 /** The settings of a scenario with what config/bench.yaml says of each, and its flags. */
 export function helpOf(scenario: string, about: string): string[] {
   const group = groupOf(scenario);
@@ -84,11 +94,15 @@ export function helpOf(scenario: string, about: string): string[] {
   const map = document.get(group.name);
   const lines = [`\n${scenario}: ${about}`, `\nSettings, changed as ${group.name}.NAME=NUMBER or --NAME NUMBER:\n`];
   if (isMap(map)) {
-    for (const { key, value } of map.items) {
-      const comment = isScalar(key) ? (key.commentBefore ?? '').replaceAll(/\s*\n\s*/g, ' ').trim() : '';
+    for (const [n, { key, value }] of map.items.entries()) {
+      // The parser takes the comment of the first setting for one of the whole map.
+      const before = (isScalar(key) ? key.commentBefore : undefined) ?? (n === 0 ? map.commentBefore : undefined);
+      const comment = (before ?? '').replaceAll(/\s*\n\s*/g, ' ').trim();
       lines.push(`  ${`${key}=${value}`.padEnd(28)}${comment}`.trimEnd());
     }
   }
+  const flags = flagsOf[scenario] ?? [];
+  if (flags.length > 0) lines.push('\nFlags:\n', ...flags.map(([flag, text]) => `  ${flag.padEnd(28)}${text}`));
   const kind = targetKinds.find((each) => each === scenario);
   if (kind === undefined) return lines;
   lines.push('\nFlags for a server that runs already:\n');
