@@ -1,7 +1,7 @@
 /** Attributes by scope (docs/rest.md#attributes). These paths answer their own errors as plain text. */
 
 import { claimKeys } from '../admin/claim-rules.ts';
-import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
+import { type AttributeRow, type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
 import { attributesOf } from '../attributes/decode.ts';
 import { EntityAttributes } from '../attributes/entity-attributes.ts';
 import { everyone, type Principal, permissionDenied, users } from '../auth/roles.ts';
@@ -9,12 +9,13 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import type { Postgres } from '../postgres/client.ts';
-import { type Call, empty, json, jsonText, type Route, route } from '../rest/route.ts';
+import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
+import type { LongAnswers } from './long-answer.ts';
 import { deviceTarget, isOtherKind, plainText, seriesNumber, type Target, withNumber } from './plain-text.ts';
 import { keyList, keysQuery } from './queries.ts';
 
@@ -22,6 +23,7 @@ export interface AttributesDeps {
   postgres: Postgres;
   clock: Clock;
   attributes: Attributes;
+  longAnswers: LongAnswers;
 }
 
 const prefix = '/api/plugins/telemetry';
@@ -29,7 +31,7 @@ const values = Type.Array(closed({ lastUpdateTs: milliseconds, key: Type.String(
 const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
 export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castNumericStrings: boolean): Route[] {
-  const { postgres, attributes, clock } = deps;
+  const { postgres, attributes, clock, longAnswers } = deps;
   const others = new EntityAttributes(postgres, clock);
   const rowsOf = (target: Target) => (isOtherKind(target) ? others : attributes);
 
@@ -47,10 +49,7 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
     await plainText(async () => {
       const number = await seriesNumber(postgres, principal, target, 'read');
       const rows = await rowsOf(target).readScopes(number, wanted, listed.length > 0 ? listed : null);
-      const texts = rows.map(({ key, value, lastUpdateTs }) => {
-        return `{"lastUpdateTs":${lastUpdateTs},"key":${JSON.stringify(key)},"value":${strictForm(value)}}`;
-      });
-      return jsonText(`[${texts.join(',')}]`);
+      return await longAnswers.json(principal, (text) => text.addAll(valueTexts(rows)));
     });
 
   const write = async ({ principal, request }: Call, target: Target, scope: Scope): Promise<HttpResponse> =>
@@ -161,6 +160,15 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
       handle: ({ principal, params, query }) => remove(principal, params, params.scope, keyList(query)),
     }),
   ];
+}
+
+function* valueTexts(rows: AttributeRow[]): Generator<string> {
+  let separator = '[';
+  for (const { key, value, lastUpdateTs } of rows) {
+    yield `${separator}{"lastUpdateTs":${lastUpdateTs},"key":${JSON.stringify(key)},"value":${strictForm(value)}}`;
+    separator = ',';
+  }
+  yield rows.length === 0 ? '[]' : ']';
 }
 
 function entriesOf(body: Buffer, readBody: ReadBody, castNumericStrings: boolean): Map<string, TypedValue> {

@@ -2,18 +2,19 @@
  * Attributes of devices: the types, and the one object through which all doors and rooms read and write them. A write
  * is acknowledged after its commit. A change of shared attributes is then sent to the sessions of the device.
  */
-import { unavailable } from '../base/errors.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Turns } from '../base/turns.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
-import { type AttributeRow, readAttributes, readKeys } from './store.ts';
+import { type AttributeRow, readAttributes, readAttributesWithin, readKeys } from './store.ts';
 import type { AttributeWriter } from './writer.ts';
 
 export type { AttributeRow } from './store.ts';
 
 export const scopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
 export type Scope = (typeof scopes)[number];
+export type ScopedRow = AttributeRow & { scope: Scope };
 
 /** Numbers of the column `scope`. A number never changes its meaning. */
 export const scopeNumber: Record<Scope, number> = { CLIENT_SCOPE: 1, SHARED_SCOPE: 2, SERVER_SCOPE: 3 };
@@ -25,7 +26,13 @@ export class Attributes {
   readonly #turns = new Turns({
     atOnceMax: limits.attributeReadsAtOnceMax,
     waitingMax: limits.attributeReadsWaitingMax,
-    refusal: () => unavailable('attribute_reads', 'Too many devices ask for attributes at once; ask again.'),
+    refusal: tooManyReads,
+  });
+  /** Reads of many bytes: an answer is larger still, and takes long to write. */
+  readonly #largeTurns = new Turns({
+    atOnceMax: limits.attributeLargeReadsAtOnceMax,
+    waitingMax: limits.attributeReadsWaitingMax,
+    refusal: tooManyReads,
   });
 
   constructor(queries: Queries, writer: AttributeWriter) {
@@ -52,36 +59,48 @@ export class Attributes {
   }
 
   /** Returns the attributes of several scopes, ordered by scope and key. */
-  async readScopes(
-    device: number,
-    wanted: readonly Scope[],
-    keys: string[] | null,
-  ): Promise<(AttributeRow & { scope: Scope })[]> {
-    const numbers = wanted.map((scope) => scopeNumber[scope]);
-    const rows = await readAttributes(this.#queries, device, numbers, keys);
-    return rows.map((row) => ({ ...row, scope: scopes[row.scope - 1]! }));
+  async readScopes(device: number, wanted: readonly Scope[], keys: string[] | null): Promise<ScopedRow[]> {
+    return scoped(await readAttributes(this.#queries, device, numbersOf(wanted), keys));
   }
 
   /**
-   * As `readScopes`, for a device or gateway that asks. Tenants, then their devices, take turns, so that no device uses
-   * up the statements that may wait for PostgreSQL.
+   * Calls `use` with the attributes as `readScopes` returns them, for a device or gateway that asks. Tenants, then
+   * their devices, take turns, so that no device uses up the statements that may wait for PostgreSQL. Few large reads
+   * run at once, from the statement to the end of `use`.
    */
-  readFor(
+  async readFor<T>(
     asker: { readonly number: number; readonly tenantId: string },
     device: number,
     wanted: readonly Scope[],
     keys: string[] | null,
-  ): Promise<(AttributeRow & { scope: Scope })[]> {
-    return this.#turns.run(asker.tenantId, `device ${asker.number}`, () => this.readScopes(device, wanted, keys));
+    use: (rows: ScopedRow[]) => T | Promise<T>,
+  ): Promise<T> {
+    const caller = `device ${asker.number}`;
+    const bytesMax = limits.attributeLargeReadBytesMin;
+    const rows = await this.#turns.run(asker.tenantId, caller, () =>
+      readAttributesWithin(this.#queries, device, numbersOf(wanted), keys, bytesMax),
+    );
+    if (rows) return await use(scoped(rows));
+    return await this.#largeTurns.run(asker.tenantId, caller, async () => {
+      return await use(await this.readScopes(device, wanted, keys));
+    });
   }
 
   keys(device: number, wanted: readonly Scope[]): Promise<string[]> {
-    return readKeys(
-      this.#queries,
-      device,
-      wanted.map((scope) => scopeNumber[scope]),
-    );
+    return readKeys(this.#queries, device, numbersOf(wanted));
   }
+}
+
+function numbersOf(wanted: readonly Scope[]): number[] {
+  return wanted.map((scope) => scopeNumber[scope]);
+}
+
+function scoped(rows: (AttributeRow & { scope: number })[]): ScopedRow[] {
+  return rows.map((row) => ({ ...row, scope: scopes[row.scope - 1]! }));
+}
+
+function tooManyReads(): Fault {
+  return unavailable('attribute_reads', 'Too many devices ask for attributes at once; ask again.');
 }
 
 /** Makes a value that the service itself writes: its type is never cast. */

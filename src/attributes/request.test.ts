@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { readJson } from '../value/json.ts';
-import { ownValue } from './attributes.ts';
+import { type Attributes, ownValue, type ScopedRow } from './attributes.ts';
 import { foundJson, keysOfText, readWanted, wantedOf } from './request.ts';
 
 function f(body: string) {
@@ -46,7 +46,8 @@ it('finds the keys of each scope apart, and leaves out a scope without any', asy
     { scope: 'CLIENT_SCOPE', key: 'b', value: ownValue.long(2), ts: 0 },
     { scope: 'SHARED_SCOPE', key: 'a', value: ownValue.string('x"y'), ts: 0 },
   ];
-  const attributes = { readFor: () => Promise.resolve(rows) } as unknown as Parameters<typeof readWanted>[0];
+  const readFor = (...[, , , , use]: Parameters<Attributes['readFor']>) => use(rows as unknown as ScopedRow[]);
+  const attributes = { readFor } as unknown as Parameters<typeof readWanted>[0];
   const answer = async (body: string) =>
     foundJson(await readWanted(attributes, { number: 1, tenantId: 't' }, wantedOf(readJson(Buffer.from(body)))));
   expect(await answer('{}')).toBe('{"client":{"a":1,"b":2},"shared":{"a":"x\\"y"}}');

@@ -2,11 +2,12 @@
  * The rules for a device's request to read attributes, which all doors share (docs/http.md#attributes). A request that
  * names no key and no scope is answered with all attributes.
  */
+import { setImmediate as turn } from 'node:timers/promises';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Json } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';
-import type { Attributes, Scope } from './attributes.ts';
+import type { Attributes, Scope, ScopedRow } from './attributes.ts';
 
 /** Keys of a scope; 'all'; or undefined when the scope is not requested. */
 export type WantedKeys = 'all' | string[] | undefined;
@@ -72,11 +73,22 @@ export async function readWanted(
   const sharedKeys = new Set(shared);
   const listed = client === 'all' || shared === 'all' ? null : [...new Set([...clientKeys, ...sharedKeys])];
   if (listed?.length === 0) return found;
-  for (const { scope, key, value } of await attributes.readFor(device, device.number, asked, listed)) {
-    const isClient = scope === 'CLIENT_SCOPE';
-    const isAsked = isClient ? client === 'all' || clientKeys.has(key) : shared === 'all' || sharedKeys.has(key);
-    if (isAsked) found[isClient ? 'client' : 'shared'].push(`${JSON.stringify(key)}:${strictForm(value)}`);
-  }
+  const write = async (rows: ScopedRow[]): Promise<void> => {
+    let chars = 0;
+    for (const { scope, key, value } of rows) {
+      const isClient = scope === 'CLIENT_SCOPE';
+      const isAsked = isClient ? client === 'all' || clientKeys.has(key) : shared === 'all' || sharedKeys.has(key);
+      if (!isAsked) continue;
+      const member = `${JSON.stringify(key)}:${strictForm(value)}`;
+      found[isClient ? 'client' : 'shared'].push(member);
+      chars += member.length;
+      if (chars < limits.attributeTurnChars) continue;
+      // Lets the event loop run in between: a control character becomes six.
+      chars = 0;
+      await turn();
+    }
+  };
+  await attributes.readFor(device, device.number, asked, listed, write);
   return found;
 }
 

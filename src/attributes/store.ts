@@ -217,14 +217,31 @@ export async function readStoredBytes(
   return rows[0]?.bytes ?? 0;
 }
 
+type ScopedRow = AttributeRow & { scope: number };
+
 /** Throws a 400 fault when the values together exceed `limits.attributesReadBytesMax` bytes. */
 export async function readAttributes(
   queries: Queries,
   device: number,
   scopes: number[],
   keys: string[] | null,
+  rowsOf = deviceRows,
+): Promise<ScopedRow[]> {
+  const bytesMax = limits.attributesReadBytesMax;
+  const rows = await readAttributesWithin(queries, device, scopes, keys, bytesMax, rowsOf);
+  if (rows) return rows;
+  throw badRequest('attributes_bytes', `The attributes have more than ${bytesMax} bytes: name fewer keys.`);
+}
+
+/** Returns undefined when the values together exceed `bytesMax` bytes; then no value was read. */
+export async function readAttributesWithin(
+  queries: Queries,
+  device: number,
+  scopes: number[],
+  keys: string[] | null,
+  bytesMax: number,
   { table, owner } = deviceRows,
-): Promise<(AttributeRow & { scope: number })[]> {
+): Promise<ScopedRow[] | undefined> {
   const named = keys === null ? '' : 'and key = any($4)';
   const own = `select scope, key, kind, value, last_update_ts from ${table}
                 where ${owner} = $1 and scope = any($2) and kind <> ${deletedKind} ${named}`;
@@ -236,12 +253,9 @@ export async function readAttributes(
        from (select *, sum(octet_length(value)) over () <= $3 as fits
                from (${table === deviceRows.table && mayBeActivity(scopes, keys) ? withActivity : own}) read) a
       order by scope, key`,
-    [device, scopes, limits.attributesReadBytesMax, ...(keys === null ? [] : [keys])],
+    [device, scopes, bytesMax, ...(keys === null ? [] : [keys])],
   );
-  if (rows[0]?.fits === false) {
-    const message = `The attributes have more than ${limits.attributesReadBytesMax} bytes: name fewer keys.`;
-    throw badRequest('attributes_bytes', message);
-  }
+  if (rows[0]?.fits === false) return undefined;
   return rows.map(({ scope, key, kind, value, lastUpdateTs }) => ({
     scope,
     key,

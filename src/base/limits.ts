@@ -40,6 +40,9 @@ export const limits = {
   signInReadsWaitingMax: 4_000,
   /** Requests of devices for attributes that a worker reads at once. */
   attributeReadsAtOnceMax: 128,
+  /** Bytes above which such a read is a large one, and large ones that a worker carries out at once. */
+  attributeLargeReadBytesMin: 256 * 1024,
+  attributeLargeReadsAtOnceMax: 2,
   /** Requests of devices for attributes that wait for their turn. */
   attributeReadsWaitingMax: 20_000,
   /** Provisioning requests, certificates that are looked up, and offers for claiming that a worker works on at once. */
@@ -323,6 +326,8 @@ export const limits = {
   unsentAnswersBytesMax: 256 * 1024 * 1024,
   /** Bytes of values that one read of attributes returns. */
   attributesReadBytesMax: 8 * 1024 * 1024,
+  /** Characters of attributes that are written as JSON in one turn of the loop. */
+  attributeTurnChars: 256 * 1024,
   /** Keys of one question for gaps. */
   gapKeysMax: 100,
   /** Gaps of one key that are listed. */

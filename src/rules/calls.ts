@@ -158,7 +158,7 @@ export class Calls {
     await Promise.all([
       ...scopes.map(async ([root, scope]) => {
         const keys = keysOf(root);
-        if (keys.length > 0) keep(root, await attributes.readFor(device, device.number, [scope], keys));
+        if (keys.length > 0) await attributes.readFor(device, device.number, [scope], keys, (rows) => keep(root, rows));
       }),
       latestKeys.length > 0 &&
         readLatest(clickhouse, device.number, latestKeys).then((points) => keep('latest', points)),

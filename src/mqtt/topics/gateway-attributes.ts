@@ -4,7 +4,7 @@
  */
 
 import type { Admission } from '../../activity/admission.ts';
-import type { Attributes } from '../../attributes/attributes.ts';
+import type { Attributes, ScopedRow } from '../../attributes/attributes.ts';
 import { attributesOf } from '../../attributes/decode.ts';
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -97,9 +97,9 @@ export function gatewayAttributeTopics(
             if (fault) throw fault;
             const { number } = gateway.child(request.device)!.device;
             const { scopes, keys } = scopesAndKeys(request);
-            const isNothing = keys?.length === 0;
-            const rows = isNothing ? [] : await attributes.readFor(gateway.device, number, scopes, keys);
-            sendAnswer(session, responseTopic, attributeAnswer(request, rows));
+            const answer = (rows: ScopedRow[]) => sendAnswer(session, responseTopic, attributeAnswer(request, rows));
+            if (keys?.length === 0) answer([]);
+            else await attributes.readFor(gateway.device, number, scopes, keys, answer);
           });
         });
       },
