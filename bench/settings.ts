@@ -55,6 +55,7 @@ export interface BenchSettings {
     latencySeconds: number;
   };
   peers: {
+    brokers: number;
     sessions: number;
     blocks: number;
     blockDevices: number;

@@ -154,10 +154,13 @@ function entriesOfOne(settings: BenchSettings, stores: StoreKind[]): Entry[] {
     );
   };
   const size = { devices: http.devices, messageDevices: 1, sockets: http.sockets, sessions };
-  return [
+  const storeless = [
     entry('HTTP', () => startPeer(startBare, (port, order) => offerBare(port, http, order))),
     broker(startMosquitto),
     broker(startAedes),
+  ];
+  return [
+    ...(settings.peers.brokers === 0 ? [] : storeless),
     ...stores.map((kind) => entry(doorOf(kind), () => startStore(kind, size))),
     entry('HTTP', () => startMillrace(EngineUnderLoad.start(workers, http.devices, httpGenerator(http)))),
     entry('MQTT', () =>
