@@ -40,11 +40,14 @@ test('of two rows of one point in one frame the later one counts, also when the 
     rows.endRecord(7, ts);
   };
   add('a', today, 1);
+  // Each occurrence of a long key has a separate entry in the dictionary of the frame.
+  const long = 'l'.repeat(200);
   add('b', today, 10);
-  add('t', today, 0);
+  add(long, today, 1);
   rows.addText(keyOf('text')!, Kind.string, Buffer.from('early'), 0, 5);
   rows.endRecord(7, today);
   add('a', today, 2);
+  add(long, today, 20);
   rows.addText(keyOf('text')!, Kind.string, Buffer.from('late'), 0, 4);
   rows.endRecord(7, today);
   // Another day, so that two inserts run at once.
@@ -82,7 +85,7 @@ test('of two rows of one point in one frame the later one counts, also when the 
   expect(Object.fromEntries(stored)).toEqual({
     [`a ${today}`]: 2,
     [`b ${today}`]: 10,
-    [`t ${today}`]: 0,
+    [`${long} ${today}`]: 20,
     [`text ${today}`]: 'late',
     [`a ${today - 86_400_000}`]: 3,
   });

@@ -177,7 +177,9 @@ export class RowReader {
     const device = this.#devices.getBigUint64(8 * row, true);
     const ts = this.#times.getBigInt64(8 * row, true);
     const seq = this.#seqs ? this.#seqs.getUint32(4 * row, true) : 0;
-    return `${device} ${this.#columns.keyIndexes[row]} ${ts} ${seq} ${this.#versions.getBigUint64(8 * row, true)}`;
+    // A long key may have several indexes.
+    const key = this.#keys[this.#columns.keyIndexes[row]!]!;
+    return `${device} ${ts} ${seq} ${this.#versions.getBigUint64(8 * row, true)} ${key}`;
   }
 
   #textOf(row: number): string {
