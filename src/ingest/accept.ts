@@ -95,6 +95,11 @@ class Gathering implements Commit {
   readonly askers = new Askers();
   /** The members of `waiters` whose rows are in the late lane; kept for `ingest.ack: store` only. */
   readonly lateWaiters = new Set<Waiter>();
+  /** True when a message of the late lane has a record of the live lane's times, too. */
+  isMixed = false;
+  /** The points of such records, of the first `lateNamed` records of the late lane. */
+  readonly lateNames = new Set<string>();
+  lateNamed = 0;
   messages = 0;
   points = 0;
   since = 0;
@@ -130,6 +135,9 @@ class Gathering implements Commit {
     this.waiters.length = 0;
     this.askers.reset();
     this.lateWaiters.clear();
+    if (this.isMixed) this.lateNames.clear();
+    this.isMixed = false;
+    this.lateNamed = 0;
     this.messages = 0;
     this.points = 0;
   }
@@ -281,11 +289,14 @@ export class Ingest {
     const isUsual = isNear(gathering.live, this.#mark, this.#usual) && gathering.live.converted.length === 0;
     let lane: Lane = live;
     let first = this.#mark.spans;
-    if (!isUsual && this.#placeUnusual(gathering, now)) {
+    const isLate = !isUsual && this.#placeUnusual(gathering, now);
+    if (isLate || (gathering.isMixed && this.#followLate(gathering))) {
       lane = late;
       first = gathering.late.spans().count;
       points = decode(body, source, now, gathering.late);
-      this.#noteTimes(gathering.late, first, now);
+      gathering.isMixed ||= hasTimeIn(gathering.late, first, this.#near);
+      // The times of a message that follows another one are noted already.
+      if (isLate) this.#noteTimes(gathering.late, first, now);
       if (this.#storeAcks) gathering.lateWaiters.add(waiter);
     }
     if (shares !== undefined) shares.add(sender!, gathering.bytes - bytesBefore);
@@ -359,6 +370,20 @@ export class Ingest {
       this.#noteTimes(live, this.#mark.spans, now);
       return false;
     }
+    live.rollback(this.#mark);
+    return true;
+  }
+
+  /**
+   * The late frame of a commit has the higher order. So a message that writes a point of an earlier message of the late
+   * lane again follows it there: removes it from the live lane and returns true.
+   */
+  #followLate(gathering: Gathering): boolean {
+    const { live, late, lateNames } = gathering;
+    const { from, to } = this.#near;
+    for (const name of late.pointNames(gathering.lateNamed, from, to)) lateNames.add(name);
+    gathering.lateNamed = late.spans().count;
+    if (!live.pointNames(this.#mark.spans, from, to).some((name) => lateNames.has(name))) return false;
     live.rollback(this.#mark);
     return true;
   }
@@ -581,6 +606,13 @@ function isNear(rows: Rows, mark: Mark, { from, to }: Range): boolean {
   const { ts, count } = rows.spans();
   for (let i = mark.spans; i < count; i += 1) if (ts[i]! < from || ts[i]! >= to) return false;
   return true;
+}
+
+/** True when a record from `first` on is within the range. */
+function hasTimeIn(rows: Rows, first: number, { from, to }: Range): boolean {
+  const { ts, count } = rows.spans();
+  for (let i = first; i < count; i += 1) if (ts[i]! >= from && ts[i]! < to) return true;
+  return false;
 }
 
 function loopLag(): Fault {

@@ -248,6 +248,22 @@ export class Rows {
     return this.#spans;
   }
 
+  /**
+   * Names the points with their own `ts`, from ≤ ts < to, of the records from `first` on: two rows with one name are
+   * writes of one point.
+   */
+  pointNames(first: number, from: number, to: number): string[] {
+    const { count, end, device, ts, isServerTime } = this.#spans;
+    const names: string[] = [];
+    for (let i = first; i < count; i += 1) {
+      if (ts[i]! < from || ts[i]! >= to || isServerTime[i] === 1) continue;
+      for (let row = i === 0 ? 0 : end[i - 1]!; row < end[i]!; row += 1) {
+        names.push(`${device[i]} ${ts[i]} ${this.#keys[this.#keyIndexes[row]!]!.text}`);
+      }
+    }
+    return names;
+  }
+
   /** The place of the closed span; -1 when no row has come since the last one. */
   #endSpan(device: number, ts: number): number {
     const spans = this.#spans;

@@ -12,7 +12,7 @@ import type { FrameStamp } from '../../src/telemetry/block.ts';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
 import type { Chunk } from '../../src/telemetry/decoded-chunk.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
-import { readBlock } from '../../src/telemetry/read-block.ts';
+import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
 import { open, silentLog } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
@@ -271,6 +271,35 @@ test('points older than yesterday take the late lane, also beside new ones', asy
   await Promise.all([send(message).outcome, send({ ts: now, values: { c: 3 } }).outcome]);
   expect((await journaled(0)).map((row) => row.key)).toEqual(['c']);
   expect((await journaled(1)).map((row) => row.key)).toEqual(['a', 'b']);
+});
+
+test('of two messages of one commit that have the same point the later one counts, whatever their lanes', async () => {
+  await start(new SimDisk());
+  const today = Date.now();
+  const old = { ts: today - 5 * 86_400_000, values: { a: 0.5 } };
+  const at = (ts: number, a: number) => ({ ts, values: { a } });
+  const messages = [
+    at(today, 1.5),
+    [old, at(today, 2.5), at(today + 1, 3.5)],
+    [at(today, 4.5), at(today + 2, 5.5)],
+    at(today + 2, 7.5),
+  ];
+  const senders = messages.map((message) => send(message));
+  const other = send(at(today + 1, 6.5), new Device(8));
+  await Promise.all([...senders, other].map(({ outcome }) => outcome));
+  const rows = [...(await journaled(0)), ...(await journaled(1))] as BlockRow[];
+  const kept = new Map<string, BlockRow>();
+  for (const row of rows) {
+    const name = `${row.device} ${row.ts - today}`;
+    if (row.order >= (kept.get(name)?.order ?? 0n)) kept.set(name, row);
+  }
+  expect([...kept].map(([name, { num }]) => [name, num]).sort()).toEqual([
+    ['7 -432000000', 0.5],
+    ['7 0', 4.5],
+    ['7 1', 3.5],
+    ['7 2', 7.5],
+    ['8 1', 6.5],
+  ]);
 });
 
 test('ingest.ack memory answers before the disk does', async () => {
