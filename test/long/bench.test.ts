@@ -129,7 +129,8 @@ test('databases and a platform that runs already take the same records; each sto
     '--password',
     adminPassword,
   ];
-  const output = await run('peers', ...brief, '--blocks', '0', '--brokers', '0', ...platform);
+  const few = ['--blocks', '0', '--brokers', '0', 'http.devices=50', 'mqtt.connections=50'];
+  const output = await run('peers', ...brief, ...few, ...platform);
   expect(output).toContain('stored and read back: every acknowledged record, once');
   for (const name of ['PostgreSQL', 'Millrace', 'thingsboard'])
     expect(output).toMatch(new RegExp(`^${name}, .+ messages/s$`, 'm'));
