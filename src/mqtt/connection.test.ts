@@ -870,7 +870,7 @@ describe('a call that the state of a connection rules out', () => {
     const clock = { now: () => 0, monotonic: () => 0 };
     const journalWaiters = new JournalWaiters(clock, () => undefined);
     const deps = { clock, journalWaiters, journalRefusal: () => undefined };
-    const gate = new ReadGate(deps, connection, new MemoryTransport(), 1);
+    const gate = new ReadGate(deps, { readOn() {}, work: () => connection.work() }, new MemoryTransport(), 1);
     expect(() => gate.journalAccepts()).toThrow(bug(/that waits/));
     expect(() => gate.journalRefuses()).toThrow(bug(/that waits/));
     send(publish(1, 0));

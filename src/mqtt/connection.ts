@@ -14,15 +14,18 @@ import type { Place } from '../diagnostics/troubles.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
 import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
-import { type Gated, hold, ReadGate } from './flow/read-gate.ts';
+import { Deadlines } from './flow/deadlines.ts';
+import { hold, type ReadGate } from './flow/read-gate.ts';
 import { type Debtor, SlowReader } from './flow/slow-reader.ts';
-import { Inbox, type Sender } from './incoming/inbox.ts';
+import { Inbox } from './incoming/inbox.ts';
 import { LargePackets } from './incoming/large-packets.ts';
+import { type PacketHandler, Reader } from './incoming/reader.ts';
 import { stopAllStreams, takeSubscribe, takeUnsubscribe } from './incoming/subscribing.ts';
 import type { Flushable } from './outgoing/flusher.ts';
 import { Outbox } from './outgoing/outbox.ts';
-import { Outgoing, type Recipient } from './outgoing/outgoing.ts';
+import { Outgoing } from './outgoing/outgoing.ts';
 import { readAcknowledgement } from './packets/acknowledgements.ts';
+import { unknownClient } from './packets/client.ts';
 import { type Connect, connackBytes, type Refusal, readConnect, refusalBytes } from './packets/connect.ts';
 import { checkDisconnect, disconnectBytes } from './packets/disconnect.ts';
 import { type Confirm, type FileOutcome, Session, type SessionLink } from './session/session.ts';
@@ -30,49 +33,38 @@ import { isSenderBlocked, packets, workOf } from './sign-in/blocked.ts';
 import type { SignedIn, SignInOwner, SignInRefused } from './sign-in/sign-in.ts';
 import type { Transport, TransportEvents } from './transport/transport.ts';
 import { type CloseReason, closings } from './wire/close-reason.ts';
-import { Frames, type Step } from './wire/frames.ts';
-import type { ProtocolLevel, QoS } from './wire/protocol.ts';
-import { malformed, protocolError, WireError } from './wire/wire-error.ts';
+import type { Frames } from './wire/frames.ts';
+import type { QoS } from './wire/protocol.ts';
+import { malformed, protocolError } from './wire/wire-error.ts';
 
 type State = 'new' | 'signing_in' | 'live' | 'closed';
 
 /** The user name of a client that signs in without credentials, to be provisioned. */
 const provision = 'provision';
 
-const connectByte = 0x10;
 const pingresp = Buffer.from([0xd0, 0]);
 
-export class Connection
-  implements TransportEvents, SessionLink, SignInOwner, Flushable, Gated, Sender, Recipient, Debtor
-{
+export class Connection implements TransportEvents, SessionLink, SignInOwner, Flushable, PacketHandler, Debtor {
   readonly #deps: ConnectionDeps;
   readonly #transport: Transport;
   readonly #certificate: ClientCertificate | undefined;
-  readonly #frames = new Frames();
-  readonly #outbox: Outbox;
+  readonly #deadlines: Deadlines;
+  readonly #reader: Reader;
   readonly #gate: ReadGate;
-  readonly #reader: SlowReader;
+  readonly #frames: Frames;
+  readonly #outbox: Outbox;
+  readonly #slowReader: SlowReader;
   #state: State = 'new';
   #session: Session | undefined = undefined;
   #signedIn: SignedIn | undefined = undefined;
   /** Set with the session. */
   #inbox: Inbox | undefined = undefined;
-  /** Made with the first large packet of a gateway. */
-  #large: LargePackets | undefined = undefined;
   /** Made with the first message to the client. */
   #outgoing: Outgoing | undefined = undefined;
   #caps: ConnectionCaps;
-  #level: ProtocolLevel = 4;
-  #isTerse = false;
-  #packetBytesMax = Number.POSITIVE_INFINITY;
-  #receiveMaximum = 0;
-  #reading = false;
+  #client = unknownClient;
   /** True when the transport is closed; received bytes may still wait to be read. */
   #isGone = false;
-  /** Monotonic time of the last packet. */
-  #receivedAt: number;
-  /** Monotonic time at which a connection without credentials ends. */
-  #endsAt = Number.POSITIVE_INFINITY;
   isQueued = false;
 
   constructor(deps: ConnectionDeps, transport: Transport, certificate: ClientCertificate | undefined) {
@@ -81,9 +73,11 @@ export class Connection
     this.#certificate = certificate;
     this.#caps = deps.settings;
     this.#outbox = new Outbox(transport, this);
-    this.#gate = new ReadGate(deps, this, transport, deps.settings.inflightMax);
-    this.#reader = new SlowReader(transport, this);
-    this.#receivedAt = deps.clock.monotonic();
+    this.#deadlines = new Deadlines(this, deps.settings.idleMs, deps.clock.monotonic());
+    this.#reader = new Reader(deps, this, transport, this.#deadlines, deps.settings.inflightMax);
+    this.#gate = this.#reader.gate;
+    this.#frames = this.#reader.frames;
+    this.#slowReader = new SlowReader(transport, this);
   }
 
   get remoteAddress(): string {
@@ -99,10 +93,10 @@ export class Connection
   }
 
   onData(bytes: Buffer): void {
-    assert(!this.#isGone && !this.#reading, 'packets come one after the other, and none after the end', this);
+    assert(!this.#isGone && !this.#reader.isReading, 'packets come one after the other, and none after the end', this);
     if (this.#state === 'closed') return;
     began(packets, this);
-    this.#take(bytes);
+    this.#reader.take(bytes);
     ended();
   }
 
@@ -124,34 +118,26 @@ export class Connection
     return this.#state === 'closed' ? 'closed' : this.#isGone ? 'gone' : 'open';
   }
 
-  #take(bytes: Buffer): void {
-    this.#deps.counters.bytesIn.add(bytes.length);
-    this.#frames.feed(bytes);
-    if (this.#gate.held === 0) this.#read();
-    else this.#frames.keep();
-  }
-
   onDrained(): void {
     assert(!this.#isGone, 'a transport that is closed has nothing to write', this);
     this.#outgoing?.drained();
-    this.#reader.drained();
+    this.#slowReader.drained();
     this.#gate.release(hold.reader);
   }
 
   /** Ends a wait early: a client that sends more bytes than can be kept is refused now instead of at the deadline. */
   onOverflow(): void {
     assert(!this.#isGone, 'a transport that is closed keeps nothing', this);
-    this.#gate.endWait();
-    this.#large?.endWait();
+    this.#reader.endWait();
   }
 
   /** A client may publish and disconnect at once: its packets are handled first, even after a slow sign-in. */
   onClosed(): void {
-    assert(!this.#isGone && !this.#reading, 'a transport closes once, and not while packets are read', this);
+    assert(!this.#isGone && !this.#reader.isReading, 'a transport closes once, and not while packets are read', this);
     this.#isGone = true;
     this.#gate.drop(hold.reader);
     this.#outgoing?.stopFile();
-    this.#large?.endWait();
+    this.#reader.endWaitForRoom();
     if (this.#gate.held === 0) this.#end('connection_lost');
     if (this.#state === 'closed') this.#deps.left(this);
   }
@@ -171,7 +157,7 @@ export class Connection
       this.#flushOut();
       // A callback of a write may have closed the connection.
       if (this.#hasClosed()) return;
-      const bytes = this.#level === 5 ? disconnectBytes(reason, this.#isTerse, this.#packetBytesMax) : undefined;
+      const bytes = this.#client.level === 5 ? disconnectBytes(reason, this.#client) : undefined;
       if (bytes !== undefined) this.#transport.write(bytes);
     }
     this.#end(reason);
@@ -194,15 +180,13 @@ export class Connection
 
   #toClient(): Outgoing {
     this.#outgoing ??= new Outgoing({
-      recipient: this,
+      connection: this,
       transport: this.#transport,
       gate: this.#gate,
-      reader: this.#reader,
+      slowReader: this.#slowReader,
       counters: this.#deps.counters,
       clock: this.#deps.clock,
-      level: this.#level,
-      packetBytesMax: this.#packetBytesMax,
-      receiveMaximum: this.#receiveMaximum,
+      client: this.#client,
     });
     return this.#outgoing;
   }
@@ -212,7 +196,7 @@ export class Connection
     assert(this.#state === 'live', 'packets are written to a connection that signed in', this);
     this.#flushOut();
     if (this.#hasClosed() || this.#outgoing?.beginFile()) return;
-    const verdict = this.#reader.verdict(this.#deps.clock.monotonic);
+    const verdict = this.#slowReader.verdict(this.#deps.clock.monotonic);
     if (verdict === 'close') this.close('slow_reader');
     else if (verdict === 'pause') this.#gate.hold(hold.reader);
     this.#gate.releaseAnswers();
@@ -223,37 +207,25 @@ export class Connection
    */
   sweep(now: number, lateMs = 0): void {
     this.#checkState();
-    this.#receivedAt += lateMs;
-    this.#reader.late(lateMs);
+    this.#deadlines.late(lateMs);
+    this.#slowReader.late(lateMs);
     this.#inbox?.sweep();
-    this.#large?.sweep(now);
-    const silentMs = now - this.#receivedAt;
-    switch (this.#state) {
-      case 'new':
-        if (silentMs > limits.mqttConnectMsMax) this.close('connect_timeout');
-        return;
-      case 'live':
-        break;
-      default:
-        return;
-    }
-    if (now > this.#endsAt) {
+    this.#reader.sweep(now);
+    if (this.#state === 'new' && this.#deadlines.isConnectOverdue(now)) this.close('connect_timeout');
+    if (this.#state !== 'live') return;
+    if (this.#deadlines.hasEnded(now)) {
       this.close('provisioned');
-    } else if (this.#outgoing?.isStalled(now, lateMs) ?? this.#reader.isStalled(now)) {
+    } else if (this.#outgoing?.isStalled(now, lateMs) ?? this.#slowReader.isStalled(now)) {
       this.close('slow_reader');
     } else if (this.#gate.held === 0) {
-      const { keepAliveMs } = this.#gate;
-      if (keepAliveMs > 0) {
-        if (silentMs > keepAliveMs * 1.5) this.close('keep_alive');
-      } else if (this.#deps.settings.idleMs > 0 && silentMs > this.#deps.settings.idleMs) {
-        this.close('idle');
-      }
+      const reason = this.#deadlines.silence(now, this.#gate.keepAliveMs);
+      if (reason !== undefined) this.close(reason);
     }
   }
 
   /** Asserts the state between any two events; called twice a second. */
   #checkState(): void {
-    assert(!this.#reading, 'no packet is read between two events', this);
+    assert(!this.#reader.isReading, 'no packet is read between two events', this);
     if (this.#state !== 'live') return;
     assert(this.#session?.endedBy === undefined, 'a session ends with its connection', this);
     this.#gate.check(this.#outgoing?.hasFile === true);
@@ -261,7 +233,7 @@ export class Connection
 
   /** Stops reading; returns true when no message waits for an answer. */
   drain(): boolean {
-    assert(!this.#reading, 'a stop begins between two events', this);
+    assert(!this.#reader.isReading, 'a stop begins between two events', this);
     if (this.#state === 'new' || this.#state === 'signing_in') this.close('server_shutdown');
     if (this.#state === 'closed') return true;
     this.#gate.hold(hold.drain);
@@ -274,12 +246,10 @@ export class Connection
     const wasLive = this.#state === 'live';
     this.#state = 'closed';
     if (wasLive) this.#inbox?.discardUnread(reason);
-    this.#frames.clear();
-    this.#gate.close();
-    this.#large?.close();
+    this.#reader.close();
     this.#outbox.drop();
     this.#outgoing?.drop();
-    this.#reader.release();
+    this.#slowReader.release();
     this.#deps.counters.disconnected(reason);
     const session = this.#session;
     if (session !== undefined) {
@@ -297,57 +267,21 @@ export class Connection
 
   // Reading.
 
-  #read(): void {
-    this.#reading = true;
-    const { counters, clock } = this.#deps;
-    let now = 0;
-    while (this.#gate.held === 0 && this.#state !== 'closed') {
-      const isFirst = this.#state === 'new';
-      if (isFirst && this.#isAddressBlocked()) {
-        this.close('blocked');
-        break;
-      }
-      if (isFirst && !this.#frames.mayBe(connectByte)) {
-        this.close('not_mqtt');
-        break;
-      }
-      const step = this.#frames.next(isFirst ? limits.mqttFirstPacketBytesMax : this.#caps.packetBytesMax);
-      if (step === 'more') {
-        if (this.#large?.hasProgressed()) this.#receivedAt = clock.monotonic();
-        break;
-      }
-      if (step === 'packet') {
-        // Only whole packets count as activity: a drip of bytes does not postpone the deadline.
-        now ||= clock.monotonic();
-        this.#receivedAt = now;
-        counters.packetsIn[this.#frames.type]!.add(1);
-        this.#handle(isFirst);
-      } else {
-        this.#takeLarge(step, isFirst);
-      }
-    }
-    this.#reading = false;
-    if (this.#gate.held !== 0 && this.#state !== 'closed') this.#frames.keep();
+  /** Only gateways may send packets above the cap of all; elsewhere such a packet ends the connection. */
+  largePackets(): LargePackets | undefined {
+    const session = this.#session;
+    if (session?.kind !== 'gateway') return undefined;
+    const own = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
+    return new LargePackets({ ...this.#deps, ...own });
   }
 
-  /** Only gateways may send packets above the cap of all; elsewhere such a packet ends the connection. */
-  #takeLarge(step: Step, isFirst: boolean): void {
-    const session = this.#session;
-    try {
-      if (session?.kind === 'gateway') {
-        const own = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
-        this.#large ??= new LargePackets({ ...this.#deps, ...own });
-        if (this.#large.take(step)) return;
-      }
-      if (step === 'too_large' && session?.device !== undefined) {
-        const { packetBytesMax: bytesMax } = this.#caps;
-        this.#deps.tooLargeLog.add(session.device, { bytes: this.#frames.declaredBytes, bytesMax });
-      }
-      this.close(isFirst ? 'not_mqtt' : step === 'malformed' ? 'malformed' : 'packet_too_large');
-    } catch (error) {
-      if (!(error instanceof WireError)) throw error;
-      this.close(error.reason);
-    }
+  tooLarge(bytes: number): void {
+    const device = this.#session?.device;
+    if (device !== undefined) this.#deps.tooLargeLog.add(device, { bytes, bytesMax: this.#caps.packetBytesMax });
+  }
+
+  refusesFirst(): CloseReason | undefined {
+    return this.#isAddressBlocked() ? 'blocked' : undefined;
   }
 
   /** The address of a trusted proxy belongs to many senders. */
@@ -355,32 +289,18 @@ export class Connection
     return isSenderBlocked(undefined, this.remoteAddress) && !this.#deps.isTrustedProxy(this.remoteAddress);
   }
 
-  #handle(isFirst: boolean): void {
-    try {
-      if (isFirst) this.#connect();
-      else this.#dispatch();
-    } catch (error) {
-      if (!(error instanceof WireError)) throw error;
-      this.close(isFirst ? 'not_mqtt' : error.reason);
-    }
-  }
-
-  #dispatch(): void {
+  dispatch(): void {
     const { type, flags, buffer, start, end } = this.#frames;
-    if (type === 3) {
-      this.#inbox!.publish();
-      return;
-    }
     if (flags !== (type === 6 || type === 8 || type === 10 ? 2 : 0)) throw malformed;
     switch (type) {
       case 4: {
         // Read in any case: a malformed packet ends the connection.
-        const packetId = readAcknowledgement(buffer, start, end, this.#level);
+        const packetId = readAcknowledgement(buffer, start, end, this.#client.level);
         this.#outgoing?.acknowledged(packetId);
         return;
       }
       case 6:
-        this.#inbox!.released(readAcknowledgement(buffer, start, end, this.#level));
+        this.#inbox!.released(readAcknowledgement(buffer, start, end, this.#client.level));
         return;
       case 8:
         takeSubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
@@ -394,7 +314,7 @@ export class Connection
         this.send(pingresp);
         return;
       case 14:
-        checkDisconnect(buffer, start, end, this.#level);
+        checkDisconnect(buffer, start, end, this.#client.level);
         this.close('client_disconnect');
         return;
       case 0:
@@ -405,15 +325,7 @@ export class Connection
     }
   }
 
-  /** Called by the gate: nothing holds any more. */
-  readOn(): void {
-    assert(this.#gate.held === 0, 'a connection is read when nothing holds it', this);
-    if (this.#reading || this.#state === 'closed') return;
-    // Nothing was read, so the silence of the client does not count: Keep Alive starts again.
-    this.#receivedAt = this.#deps.clock.monotonic();
-    this.#read();
-    // The kept bytes may cause another hold.
-    if (this.#gate.held !== 0 || this.#hasClosed()) return;
+  caughtUp(): void {
     if (this.#isGone) this.#end('connection_lost');
     else this.#transport.resume();
   }
@@ -424,18 +336,15 @@ export class Connection
 
   // CONNECT.
 
-  #connect(): void {
+  connect(): void {
     const { type, flags, buffer, start, end } = this.#frames;
     if (type !== 1 || flags !== 0) throw malformed;
     const connect = readConnect(buffer, start, end);
-    this.#level = connect.level;
+    this.#client = connect.client;
     if (connect.kind === 'refusal') {
       this.#refuse(connect.refusal);
       return;
     }
-    this.#isTerse = connect.isTerse;
-    this.#packetBytesMax = connect.packetBytesMax;
-    this.#receiveMaximum = connect.receiveMaximum;
     this.#gate.keepAliveMs = connect.keepAliveSeconds * 1000;
     this.#state = 'signing_in';
     if (connect.username === provision || connect.clientId === provision) {
@@ -471,7 +380,7 @@ export class Connection
     }
     this.#caps = provisioningCaps;
     this.#gate.inflightMax = provisioningCaps.inflightMax;
-    this.#endsAt = clock.monotonic() + limits.provisioningSessionMs;
+    this.#deadlines.endAt(clock.monotonic() + limits.provisioningSessionMs);
     this.#open(connect, undefined);
   }
 
@@ -487,9 +396,10 @@ export class Connection
     }
   }
 
-  #open({ clientId, level }: Connect, signedIn: SignedIn | undefined): void {
+  #open({ clientId, client }: Connect, signedIn: SignedIn | undefined): void {
     assert(this.#state === 'signing_in' && this.#session === undefined, 'a connection signs in once', this);
     const { settings, counters } = this.#deps;
+    const { level, isTerse } = client;
     const assignedClientId = clientId === '' && level === 5 ? randomUUID() : '';
     this.#session = new Session(this, {
       device: signedIn?.device,
@@ -500,14 +410,16 @@ export class Connection
       remoteAddress: this.#transport.remoteAddress,
     });
     this.#inbox = new Inbox(this.#deps, {
-      sender: this,
+      connection: this,
       session: this.#session,
       frames: this.#frames,
       gate: this.#gate,
       outbox: this.#outbox,
-      isTerse: this.#isTerse,
+      isTerse,
       packetBytesMax: this.#caps.packetBytesMax,
     });
+    this.#reader.inbox = this.#inbox;
+    this.#reader.packetBytesMax = this.#caps.packetBytesMax;
     this.#state = 'live';
     counters.connected('accepted');
     if (signedIn !== undefined) this.#deps.troubles.connected(signedIn.device, this.#place);
@@ -520,8 +432,7 @@ export class Connection
   #refuse(refusal: Refusal, text?: string): void {
     assert(this.#session === undefined && this.#state !== 'closed', 'a sign-in is refused before its session', this);
     this.#deps.counters.connected(refusal);
-    const client = { isTerse: this.#isTerse, packetBytesMax: this.#packetBytesMax };
-    this.#transport.write(refusalBytes(this.#level, refusal, client, text));
+    this.#transport.write(refusalBytes(this.#client, refusal, text));
     this.#end('login_refused');
     this.#transport.end();
   }
@@ -545,7 +456,8 @@ export class Connection
   #flushOut(): void {
     const gate = this.#gate;
     const outbox = this.#outbox;
-    outbox.flush(this.#level, this.#packetBytesMax);
+    const client = this.#client;
+    outbox.flush(client.level, client.packetBytesMax);
     this.#deps.counters.packetsOut.add(outbox.sent);
     gate.unacknowledged -= outbox.acknowledged;
     assert(gate.unacknowledged >= 0, 'only messages that wait are acknowledged', this);

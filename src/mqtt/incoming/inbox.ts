@@ -5,11 +5,12 @@
  */
 
 import { readEncoding, unpack, unpackNow } from '../../base/content-encoding.ts';
-import { assert, Fault, isBug, notFound, type Subject } from '../../base/errors.ts';
+import { assert, Fault, isBug, notFound } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import type { Troubles } from '../../diagnostics/troubles.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
+import type { ClientConnection } from '../flow/client-connection.ts';
 import type { Counters } from '../flow/counters.ts';
 import type { PacketRoom } from '../flow/packet-room.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
@@ -29,14 +30,6 @@ import { malformed } from '../wire/wire-error.ts';
 import { answerOf, isDiscarded, mayPass } from './answers.ts';
 import { Discards } from './discards.ts';
 
-/** The connection, as the messages of its client see it. */
-export interface Sender extends Subject {
-  readonly reach: 'open' | 'gone' | 'closed';
-  send(packet: Buffer): void;
-  flushSoon(): void;
-  close(reason: CloseReason): void;
-}
-
 /** What the inboxes of all connections share. */
 export interface InboxDeps {
   settings: {
@@ -54,7 +47,7 @@ export interface InboxDeps {
 
 /** The connection of one inbox. */
 export interface InboxConnection {
-  sender: Sender;
+  connection: ClientConnection;
   session: Session;
   frames: Frames;
   gate: ReadGate;
@@ -88,7 +81,7 @@ const frame = new PublishFrame();
 
 export class Inbox implements Answered {
   readonly #deps: InboxDeps;
-  readonly #sender: Sender;
+  readonly #connection: ClientConnection;
   readonly #session: Session;
   readonly #table: TopicTable;
   readonly #frames: Frames;
@@ -101,9 +94,12 @@ export class Inbox implements Answered {
   /** Messages on `v1/gateway/errors` since the last sweep. */
   #errorsSent = 0;
 
-  constructor(deps: InboxDeps, { sender, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxConnection) {
+  constructor(
+    deps: InboxDeps,
+    { connection, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxConnection,
+  ) {
     this.#deps = deps;
-    this.#sender = sender;
+    this.#connection = connection;
     this.#session = session;
     this.#table = session.kind === 'provision' ? deps.provisionTopics : deps.topics;
     this.#frames = frames;
@@ -146,7 +142,7 @@ export class Inbox implements Answered {
       return;
     }
     gate.forgetRefusal();
-    if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
+    if (this.#connection.reach !== 'closed') gate.holdForAnswers(this.#level);
   }
 
   /** Handles an unpacked message. `mayUnread`: its packet is the current one of `frames`. */
@@ -161,21 +157,21 @@ export class Inbox implements Answered {
       return;
     }
     this.#gate.forgetRefusal();
-    if (this.#sender.reach !== 'closed') this.#gate.holdForAnswers(this.#level);
+    if (this.#connection.reach !== 'closed') this.#gate.holdForAnswers(this.#level);
   }
 
   /** The operation of a message threw: the message waits for the journal, or is refused. */
   #failed(incoming: Incoming, error: unknown, mayUnread: boolean): void {
     if (!(error instanceof Fault)) throw error;
     const gate = this.#gate;
-    if (mayUnread && this.#sender.reach !== 'closed' && mayPass(error) && gate.mayWait) {
+    if (mayUnread && this.#connection.reach !== 'closed' && mayPass(error) && gate.mayWait) {
       this.#waitForJournal(incoming);
       return;
     }
     this.#passRoom(incoming);
     incoming.refuse(error);
     gate.forgetRefusal();
-    if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
+    if (this.#connection.reach !== 'closed') gate.holdForAnswers(this.#level);
   }
 
   /** Handles a compressed message, whose unpacked bytes have the limit of a packet of its sender. */
@@ -222,7 +218,7 @@ export class Inbox implements Answered {
       incoming.payload = await unpack(encoding, packed, bytesMax, sender, (bytes) => room.grow(bytes));
       incoming.isOwned = true;
       incoming.room = room;
-      if (this.#sender.reach === 'closed') incoming.refuse(gone);
+      if (this.#connection.reach === 'closed') incoming.refuse(gone);
       else this.#handle(incoming, exact, false);
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
@@ -240,7 +236,7 @@ export class Inbox implements Answered {
     const incoming = this.#take(topic, qos, packetId);
     if (incoming === undefined) return;
     incoming.refuse(fault);
-    if (this.#sender.reach !== 'closed') this.#gate.holdForAnswers(this.#level);
+    if (this.#connection.reach !== 'closed') this.#gate.holdForAnswers(this.#level);
   }
 
   /**
@@ -251,7 +247,7 @@ export class Inbox implements Answered {
     const gate = this.#gate;
     if (qos === 2 && this.#isRepeated(packetId)) return undefined;
     if (qos > 0 && gate.unacknowledged >= gate.inflightMax) {
-      this.#sender.close('receive_maximum');
+      this.#connection.close('receive_maximum');
       return undefined;
     }
     const incoming = takeIncoming();
@@ -272,14 +268,14 @@ export class Inbox implements Answered {
   answered(incoming: Incoming, fault: Fault | undefined): void {
     const gate = this.#gate;
     const isWaited = incoming.qos === 0 ? gate.unanswered > 0 : gate.unacknowledged > 0;
-    assert(isWaited, 'a message is answered while its connection waits for the answer', this.#sender);
+    assert(isWaited, 'a message is answered while its connection waits for the answer', this.#connection);
     if (fault !== undefined) this.#refused(incoming, fault);
     if (incoming.qos === 0) {
       gate.unanswered -= 1;
       giveBack(incoming);
       gate.releaseAnswers();
-    } else if (this.#sender.reach !== 'closed') {
-      this.#sender.flushSoon();
+    } else if (this.#connection.reach !== 'closed') {
+      this.#connection.flushSoon();
     }
   }
 
@@ -287,8 +283,8 @@ export class Inbox implements Answered {
   released(packetId: number): void {
     const isKnown = this.#outbox.released(packetId);
     if (isKnown && this.#level === 5) this.#gate.unacknowledged -= 1;
-    assert(this.#gate.unacknowledged >= 0, 'only messages that wait are released', this.#sender);
-    this.#sender.send(pubcompBytes(this.#level, packetId, isKnown));
+    assert(this.#gate.unacknowledged >= 0, 'only messages that wait are released', this.#connection);
+    this.#connection.send(pubcompBytes(this.#level, packetId, isKnown));
   }
 
   /**
@@ -321,7 +317,7 @@ export class Inbox implements Answered {
   #isRepeated(packetId: number): boolean {
     if (this.#outbox.isExpected(packetId)) return true;
     if (!this.#outbox.isReceived(packetId)) return false;
-    this.#sender.send(pubrecBytes(packetId));
+    this.#connection.send(pubrecBytes(packetId));
     return true;
   }
 
@@ -345,16 +341,16 @@ export class Inbox implements Answered {
         const reason = isJournalRefusal(fault) ? 'journal_refused' : answer.closesOld;
         if (reason !== undefined) {
           incoming.code = withheld;
-          this.#sender.close(reason);
+          this.#connection.close(reason);
         } else if (isInvalid && session.profileTopics?.acknowledgesInvalid !== true) {
           incoming.code = withheld;
-          this.#sender.close('invalid_message');
+          this.#connection.close('invalid_message');
         } else {
           this.#discardRefused(incoming, fault);
         }
       }
     }
-    if (session.kind === 'provision' && fault.status === 404) this.#sender.close('provisioning_topic');
+    if (session.kind === 'provision' && fault.status === 404) this.#connection.close('provisioning_topic');
   }
 
   /** Keeps the message for another try, and reads nothing before it. */
@@ -380,6 +376,6 @@ export class Inbox implements Answered {
     this.#discards ??= new Discards(this.#deps.counters);
     this.#discards.add(reason, qos);
     // No further sweep will log them.
-    if (this.#sender.reach === 'closed') this.#discards.log(this.#deps.log, this.#session.device?.id);
+    if (this.#connection.reach === 'closed') this.#discards.log(this.#deps.log, this.#session.device?.id);
   }
 }

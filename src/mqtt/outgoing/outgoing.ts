@@ -4,42 +4,29 @@
  * when its session opens.
  */
 import type { Clock } from '../../base/clock.ts';
-import { assert, type Subject } from '../../base/errors.ts';
+import { assert } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { SlicedFile } from '../../ota/chunks.ts';
+import type { ClientConnection } from '../flow/client-connection.ts';
 import type { Counters } from '../flow/counters.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
 import type { SlowReader } from '../flow/slow-reader.ts';
+import type { Client } from '../packets/client.ts';
 import { payloadBytesMax, publishBytes, publishHead, writePublish } from '../packets/publish.ts';
 import type { Confirm, FileOutcome } from '../session/session.ts';
 import type { Transport } from '../transport/transport.ts';
-import type { CloseReason } from '../wire/close-reason.ts';
-import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
+import type { QoS } from '../wire/protocol.ts';
 import { OutgoingFile } from './outgoing-file.ts';
 import { Pushes } from './pushes.ts';
 
-/** The connection, as the messages to its client see it. */
-export interface Recipient extends Subject {
-  /** `gone`: the transport is closed, and what it brought is still being handled. */
-  readonly reach: 'open' | 'gone' | 'closed';
-  /** The packet leaves at the end of the turn of the loop. */
-  send(packet: Buffer, confirm?: Confirm): void;
-  /** At the end of the turn, `beginFile` is called after the packets that leave before. */
-  flushSoon(): void;
-  close(reason: CloseReason): void;
-}
-
 export interface OutgoingDeps {
-  recipient: Recipient;
+  connection: ClientConnection;
   transport: Transport;
   gate: ReadGate;
-  reader: SlowReader;
+  slowReader: SlowReader;
   counters: Counters;
   clock: Clock;
-  level: ProtocolLevel;
-  /** Maximum Packet Size and Receive Maximum of the client. */
-  packetBytesMax: number;
-  receiveMaximum: number;
+  client: Client;
 }
 
 export class Outgoing {
@@ -65,7 +52,8 @@ export class Outgoing {
 
   /** As `Session.push`, on a connection that is open. */
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean {
-    const { recipient, reader, counters, level, packetBytesMax } = this.#deps;
+    const { connection, slowReader, counters, client } = this.#deps;
+    const { level, packetBytesMax } = client;
     const topicBytes = Buffer.byteLength(topic);
     const payloadBytes = typeof payload === 'string' ? Buffer.byteLength(payload) : payload.length;
     if (publishBytes(topicBytes, payloadBytes, qos, level) > packetBytesMax) {
@@ -76,28 +64,29 @@ export class Outgoing {
     if (this.#file !== undefined) {
       this.#behindFileBytes += packet.length;
       if (this.#behindFileBytes > limits.mqttUnreadBytesMax) {
-        recipient.close('too_many_pushes');
+        connection.close('too_many_pushes');
         return false;
       }
     }
-    reader.sends(packet.length);
+    slowReader.sends(packet.length);
     if (qos === 0) {
-      recipient.send(packet, confirm);
+      connection.send(packet, confirm);
       return true;
     }
     const pushes = this.#withIds();
     if (pushes.isFull) {
-      recipient.close('too_many_pushes');
+      connection.close('too_many_pushes');
       return false;
     }
     const idAt = packet.length - payloadBytes - (level === 5 ? 3 : 2);
-    if (pushes.add(packet, idAt, confirm)) recipient.send(packet);
+    if (pushes.add(packet, idAt, confirm)) connection.send(packet);
     return true;
   }
 
   /** As `Session.sendFile`, on a connection that is open. */
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome {
-    const { recipient, transport, gate, counters, clock, level, packetBytesMax } = this.#deps;
+    const { connection, transport, gate, counters, clock, client } = this.#deps;
+    const { level, packetBytesMax } = client;
     const topicBytes = Buffer.byteLength(topic);
     if (
       file.bytes > payloadBytesMax(topicBytes, qos, level) ||
@@ -117,14 +106,14 @@ export class Outgoing {
     this.#behindFileBytes = 0;
     gate.hold(hold.file);
     // The file begins after the packets that are due, among them the acknowledgement of the request.
-    recipient.flushSoon();
+    connection.flushSoon();
     return 'taken';
   }
 
   /** Handles a PUBACK. */
   acknowledged(packetId: number): void {
     const next = this.#pushes?.acknowledged(packetId);
-    if (next !== undefined) this.#deps.recipient.send(next);
+    if (next !== undefined) this.#deps.connection.send(next);
   }
 
   /** True when a file begins now: no other packet may leave after it. */
@@ -151,27 +140,27 @@ export class Outgoing {
 
   /** The client has read nothing for too long. `lateMs`: this process did not run. */
   isStalled(now: number, lateMs: number): boolean {
-    return this.#file === undefined ? this.#deps.reader.isStalled(now) : this.#file.isStalled(now, lateMs);
+    return this.#file === undefined ? this.#deps.slowReader.isStalled(now) : this.#file.isStalled(now, lateMs);
   }
 
   #withIds(): Pushes {
-    this.#pushes ??= new Pushes(this.#deps.receiveMaximum);
+    this.#pushes ??= new Pushes(this.#deps.client.receiveMaximum);
     return this.#pushes;
   }
 
   #fileEnded(isSent: boolean): void {
-    const { recipient, gate, counters } = this.#deps;
-    const { reach } = recipient;
+    const { connection, gate, counters } = this.#deps;
+    const { reach } = connection;
     if (reach === 'closed') return;
-    assert(this.#file !== undefined, 'a file ends once', recipient);
+    assert(this.#file !== undefined, 'a file ends once', connection);
     if (!isSent && reach === 'open') {
-      recipient.close('file_unreadable');
+      connection.close('file_unreadable');
       return;
     }
     this.#file = undefined;
     if (reach === 'open') {
       counters.packetsOut.add(1);
-      recipient.flushSoon();
+      connection.flushSoon();
     }
     gate.release(hold.file);
   }

@@ -6,25 +6,21 @@ import { Cursor } from '../wire/cursor.ts';
 import { allowed, type Properties, property, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
+import { type Client, unknownClient } from './client.ts';
 import { generate } from './generate.ts';
 
 export interface Connect {
   kind: 'connect';
-  level: ProtocolLevel;
+  client: Client;
   clientId: string;
   username: string | undefined;
   password: Buffer | undefined;
   keepAliveSeconds: number;
-  /** Limits of the client: unacknowledged messages, and bytes of one packet. */
-  receiveMaximum: number;
-  packetBytesMax: number;
-  /** True when the client wants no Reason Strings. */
-  isTerse: boolean;
 }
 
 export interface ConnectRefusal {
   kind: 'refusal';
-  level: ProtocolLevel;
+  client: Client;
   refusal: Refusal;
 }
 
@@ -78,14 +74,16 @@ export function readConnect(bytes: Buffer, start: number, end: number): Connect 
   if (properties?.has(property.authenticationData)) throw malformed;
   return {
     kind: 'connect',
-    level,
+    client: {
+      level,
+      isTerse: properties?.get(property.requestProblemInformation) === 0,
+      packetBytesMax: (properties?.get(property.maximumPacketSize) as number | undefined) ?? Number.POSITIVE_INFINITY,
+      receiveMaximum: (properties?.get(property.receiveMaximum) as number | undefined) ?? anyReceiveMaximum,
+    },
     clientId,
     username,
     password,
     keepAliveSeconds,
-    receiveMaximum: (properties?.get(property.receiveMaximum) as number | undefined) ?? anyReceiveMaximum,
-    packetBytesMax: (properties?.get(property.maximumPacketSize) as number | undefined) ?? Number.POSITIVE_INFINITY,
-    isTerse: properties?.get(property.requestProblemInformation) === 0,
   };
 }
 
@@ -114,7 +112,7 @@ function readWill(cursor: Cursor, flags: number, level: ProtocolLevel): boolean 
 }
 
 function refuse(level: ProtocolLevel, refusal: Refusal): ConnectRefusal {
-  return { kind: 'refusal', level, refusal };
+  return { kind: 'refusal', client: { ...unknownClient, level }, refusal };
 }
 
 export interface Welcome {
@@ -150,12 +148,7 @@ export function connackBytes(
 /**
  * Writes a refusal. The sentence is left out for clients without a use or room for it; `text` replaces the sentence.
  */
-export function refusalBytes(
-  level: ProtocolLevel,
-  refusal: Refusal,
-  { isTerse, packetBytesMax }: Pick<Connect, 'isTerse' | 'packetBytesMax'>,
-  text = '',
-): Buffer {
+export function refusalBytes({ level, isTerse, packetBytesMax }: Client, refusal: Refusal, text = ''): Buffer {
   const { code, old, text: sentence } = refusals[refusal];
   if (level !== 5) return generate({ cmd: 'connack', returnCode: old, sessionPresent: false });
   const packet: IConnackPacket = { cmd: 'connack', reasonCode: code, sessionPresent: false };

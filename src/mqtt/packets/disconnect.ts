@@ -4,6 +4,7 @@ import { type CloseReason, closings } from '../wire/close-reason.ts';
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
+import type { Client } from './client.ts';
 import { generate } from './generate.ts';
 
 /** Checks that the packet is well-formed; its fields are not used. */
@@ -17,7 +18,7 @@ export function checkDisconnect(bytes: Buffer, start: number, end: number, level
 }
 
 /** Returns undefined for a reason that is not sent. */
-export function disconnectBytes(reason: CloseReason, isTerse: boolean, packetBytesMax: number): Buffer | undefined {
+export function disconnectBytes(reason: CloseReason, { isTerse, packetBytesMax }: Client): Buffer | undefined {
   const { code, sentence } = closings[reason];
   if (code === undefined) return undefined;
   const packet: IDisconnectPacket = { cmd: 'disconnect', reasonCode: code };

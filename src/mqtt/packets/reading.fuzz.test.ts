@@ -312,7 +312,7 @@ test('a spoiled CONNECT is refused, or means the same to both', () => {
         const wanted = read(() => readConnect(bytes, bodyStart(bytes), bytes.length));
         if (changes === null) expect(wanted).toMatchObject({ kind: 'connect', clientId: clientId || 'c' });
         if (wanted?.kind !== 'connect') return;
-        const theirs = parsed(bytes, wanted.level);
+        const theirs = parsed(bytes, wanted.client.level);
         expect(theirs).toMatchObject({ cmd: 'connect', clientId: wanted.clientId, keepalive: wanted.keepAliveSeconds });
       },
     ),

@@ -1,0 +1,51 @@
+/**
+ * The times by which a client must send: its CONNECT, then a packet within one and a half times its Keep Alive, or
+ * without Keep Alive within `mqtt.idleSeconds`; and the end of a connection without credentials. Each connection owns
+ * one and asks twice a second. Only whole packets count, so bytes that drip in do not postpone a deadline.
+ */
+import { assert, type Subject } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { CloseReason } from '../wire/close-reason.ts';
+
+export class Deadlines {
+  readonly #owner: Subject;
+  /** 0 = silence without Keep Alive is allowed. */
+  readonly #idleMs: number;
+  /** Monotonic time of the last packet, or of the end of a pause in which nothing was read. */
+  receivedAt: number;
+  #endsAt = Number.POSITIVE_INFINITY;
+
+  constructor(owner: Subject, idleMs: number, now: number) {
+    this.#owner = owner;
+    this.#idleMs = idleMs;
+    this.receivedAt = now;
+  }
+
+  /** The connection ends at this monotonic time. */
+  endAt(time: number): void {
+    assert(this.#endsAt === Number.POSITIVE_INFINITY, 'the end of a connection is set once', this.#owner);
+    this.#endsAt = time;
+  }
+
+  /** This process did not run for `ms`, so this time does not count against the client. */
+  late(ms: number): void {
+    assert(ms >= 0, 'time does not run backwards', this.#owner);
+    this.receivedAt += ms;
+  }
+
+  /** True when a client that has sent no CONNECT had its time. */
+  isConnectOverdue(now: number): boolean {
+    return now - this.receivedAt > limits.mqttConnectMsMax;
+  }
+
+  hasEnded(now: number): boolean {
+    return now > this.#endsAt;
+  }
+
+  /** Returns the reason to end a connection that is read and whose client is silent for too long. */
+  silence(now: number, keepAliveMs: number): CloseReason | undefined {
+    const silentMs = now - this.receivedAt;
+    if (keepAliveMs > 0) return silentMs > keepAliveMs * 1.5 ? 'keep_alive' : undefined;
+    return this.#idleMs > 0 && silentMs > this.#idleMs ? 'idle' : undefined;
+  }
+}

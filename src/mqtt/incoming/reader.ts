@@ -1,0 +1,183 @@
+/**
+ * Reads the packets of one connection while its gate is open: cuts them from the received bytes, passes each PUBLISH to
+ * the inbox and any other packet to the connection. Packets above the cap of all go to `LargePackets`, which only
+ * gateways have. Bytes that arrive while the gate is closed are kept.
+ */
+
+import type { Clock } from '../../base/clock.ts';
+import { assert } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Work } from '../../base/running-work.ts';
+import type { ClientConnection } from '../flow/client-connection.ts';
+import type { Counters } from '../flow/counters.ts';
+import type { Deadlines } from '../flow/deadlines.ts';
+import { type Gated, ReadGate, type ReadGateDeps } from '../flow/read-gate.ts';
+import type { Transport } from '../transport/transport.ts';
+import type { CloseReason } from '../wire/close-reason.ts';
+import { Frames, type Step } from '../wire/frames.ts';
+import { WireError } from '../wire/wire-error.ts';
+import type { Inbox } from './inbox.ts';
+import type { LargePackets } from './large-packets.ts';
+
+/** The connection, as its reader sees it. */
+export interface PacketHandler extends ClientConnection {
+  /** Returns the reason to read no first packet of this client. */
+  refusesFirst(): CloseReason | undefined;
+  /** Handles the packet that `frames` has read, the first one. Throws a WireError for what ends the connection. */
+  connect(): void;
+  /** Handles any later packet, except PUBLISH, in the same way. */
+  dispatch(): void;
+  /** Returns what takes packets above the cap of all; undefined for a client that may not send them. */
+  largePackets(): LargePackets | undefined;
+  /** A packet above its cap ends the connection. */
+  tooLarge(bytes: number): void;
+  /** All kept bytes are read, and nothing holds the connection. */
+  caughtUp(): void;
+}
+
+export interface ReaderDeps extends ReadGateDeps {
+  counters: Counters;
+}
+
+const connectByte = 0x10;
+const publishType = 3;
+
+export class Reader implements Gated {
+  readonly #clock: Clock;
+  readonly #counters: Counters;
+  readonly #connection: PacketHandler;
+  readonly #deadlines: Deadlines;
+  readonly frames = new Frames();
+  readonly gate: ReadGate;
+  /** The cap of a packet, above which only gateways send. */
+  packetBytesMax: number = limits.mqttFirstPacketBytesMax;
+  /** Takes each PUBLISH. Set with the session. */
+  inbox: Inbox | undefined = undefined;
+  #large: LargePackets | undefined = undefined;
+  #isFirst = true;
+  #isReading = false;
+  #isClosed = false;
+
+  constructor(
+    deps: ReaderDeps,
+    connection: PacketHandler,
+    transport: Transport,
+    deadlines: Deadlines,
+    inflightMax: number,
+  ) {
+    this.#clock = deps.clock;
+    this.#counters = deps.counters;
+    this.#connection = connection;
+    this.#deadlines = deadlines;
+    this.gate = new ReadGate(deps, this, transport, inflightMax);
+  }
+
+  /** True inside the handler of a packet. */
+  get isReading(): boolean {
+    return this.#isReading;
+  }
+
+  work(): Work {
+    return this.#connection.work();
+  }
+
+  /** Takes received bytes, which are valid during the call only. */
+  take(bytes: Buffer): void {
+    this.#counters.bytesIn.add(bytes.length);
+    this.frames.feed(bytes);
+    if (this.gate.held === 0) this.#read();
+    else this.frames.keep();
+  }
+
+  /** Called by the gate: nothing holds any more. */
+  readOn(): void {
+    assert(this.gate.held === 0, 'a connection is read when nothing holds it', this.#connection);
+    if (this.#isReading || this.#isClosed) return;
+    // Nothing was read, so the silence of the client does not count: Keep Alive starts again.
+    this.#deadlines.receivedAt = this.#clock.monotonic();
+    this.#read();
+    // The kept bytes may cause another hold.
+    if (this.gate.held === 0 && !this.#isClosed) this.#connection.caughtUp();
+  }
+
+  /** Ends a wait for the journal or for room early, because the transport can keep no more. */
+  endWait(): void {
+    this.gate.endWait();
+    this.#large?.endWait();
+  }
+
+  /** The transport is closed: no room is waited for. */
+  endWaitForRoom(): void {
+    this.#large?.endWait();
+  }
+
+  /** Twice a second. */
+  sweep(now: number): void {
+    this.#large?.sweep(now);
+  }
+
+  /** The connection has ended. */
+  close(): void {
+    assert(!this.#isClosed, 'the reading of a connection ends once', this.#connection);
+    this.#isClosed = true;
+    this.frames.clear();
+    this.gate.close();
+    this.#large?.close();
+  }
+
+  #read(): void {
+    this.#isReading = true;
+    const { frames, gate } = this;
+    let now = 0;
+    while (gate.held === 0 && !this.#isClosed) {
+      if (this.#isFirst && this.#refusesFirst()) break;
+      const step = frames.next(this.packetBytesMax);
+      if (step === 'more') {
+        if (this.#large?.hasProgressed()) this.#deadlines.receivedAt = this.#clock.monotonic();
+        break;
+      }
+      if (step === 'packet') {
+        // Only whole packets count as activity: a drip of bytes does not postpone the deadline.
+        now ||= this.#clock.monotonic();
+        this.#deadlines.receivedAt = now;
+        this.#counters.packetsIn[frames.type]!.add(1);
+        this.#handle();
+      } else {
+        this.#takeLarge(step);
+      }
+    }
+    this.#isReading = false;
+    if (gate.held !== 0 && !this.#isClosed) frames.keep();
+  }
+
+  #refusesFirst(): boolean {
+    const reason = this.#connection.refusesFirst() ?? (this.frames.mayBe(connectByte) ? undefined : 'not_mqtt');
+    if (reason !== undefined) this.#connection.close(reason);
+    return reason !== undefined;
+  }
+
+  #handle(): void {
+    const isFirst = this.#isFirst;
+    this.#isFirst = false;
+    try {
+      if (this.inbox !== undefined && this.frames.type === publishType) this.inbox.publish();
+      else if (isFirst) this.#connection.connect();
+      else this.#connection.dispatch();
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error;
+      this.#connection.close(isFirst ? 'not_mqtt' : error.reason);
+    }
+  }
+
+  #takeLarge(step: Step): void {
+    try {
+      this.#large ??= this.#connection.largePackets();
+      if (this.#large?.take(step)) return;
+      if (step === 'too_large') this.#connection.tooLarge(this.frames.declaredBytes);
+      this.#connection.close(this.#isFirst ? 'not_mqtt' : step === 'malformed' ? 'malformed' : 'packet_too_large');
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error;
+      this.#connection.close(error.reason);
+    }
+  }
+}
