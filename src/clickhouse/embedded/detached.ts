@@ -23,8 +23,8 @@ const detachedQuery = `SELECT database, table, path FROM system.detached_parts
 const nameForm = /^(?:broken-on-start_|attaching_)?(\d.*?)(?:_try\d+)?$/;
 
 /**
- * Codes with which the engine refuses a part whose files are damaged: cut, overwritten or missing. A merge that a kill
- * interrupted leaves empty files; its sources are loaded instead of it.
+ * Codes with which the engine refuses a part whose files are damaged: cut, overwritten or missing. A merge on a full
+ * disk leaves empty files (see write-check.ts); its sources are loaded instead of it.
  */
 const damageCodes = new Set([
   6, 26, 27, 32, 33, 38, 40, 41, 50, 72, 79, 107, 117, 128, 131, 226, 227, 228, 233, 246, 271, 432,

@@ -373,6 +373,34 @@ describe('life of the process', () => {
     expect(await value('SELECT count(), sum(a) FROM kept')).toBe('20\t190');
   });
 
+  test('an insert whose files the disk does not take is refused, and costs no row that is stored', async () => {
+    await shared.command({ query: 'CREATE TABLE full (a Int64) ENGINE = MergeTree ORDER BY a' });
+    await shared.command({ query: 'INSERT INTO full SELECT number FROM numbers(5)' });
+    const died = new Promise<string>((resolve) => house.server.onExit(resolve));
+    // As on a full disk, every write of a file fails.
+    execFileSync('prlimit', ['--pid', String(house.server.pid), '--fsize=0:unlimited']);
+    const answer = await post('', 'INSERT INTO full SELECT number + 5 FROM numbers(5)');
+    expect([answer.status, await answer.text()]).toEqual([500, expect.stringContaining('NOT_ENOUGH_SPACE')]);
+    expect(await died).toBe('exit code 1');
+    house.server = await startEmbeddedClickHouse(house.options);
+    expect(await value('SELECT count(), sum(a) FROM full')).toBe('5\t10');
+    await shared.command({ query: 'INSERT INTO full SELECT number + 5 FROM numbers(5)' });
+    expect(await value('SELECT count(), sum(a) FROM full')).toBe('10\t45');
+  });
+
+  test('a merge whose files the disk does not take ends the process, and its sources are loaded', async () => {
+    await shared.command({ query: 'CREATE TABLE merged (a Int64) ENGINE = MergeTree ORDER BY a' });
+    await shared.command({ query: 'SYSTEM STOP MERGES merged' });
+    for (let i = 0; i < 3; i += 1) await shared.command({ query: `INSERT INTO merged SELECT ${i}` });
+    const died = new Promise<string>((resolve) => house.server.onExit(resolve));
+    execFileSync('prlimit', ['--pid', String(house.server.pid), '--fsize=0:unlimited']);
+    await shared.command({ query: 'SYSTEM START MERGES merged' }).catch(() => {});
+    await shared.command({ query: 'OPTIMIZE TABLE merged FINAL' }).catch(() => {});
+    expect(await died).toBe('exit code 1');
+    house.server = await startEmbeddedClickHouse(house.options);
+    expect(await value('SELECT count(), sum(a) FROM merged')).toBe('3\t3');
+  });
+
   test('a start ends the server that an earlier primary left running', async () => {
     const leftover = house.server.pid;
     const next = await startEmbeddedClickHouse(house.options);

@@ -14,6 +14,7 @@ import { type Asked, authenticate, readRequest } from './request.ts';
 import { type EmbeddedServerSettings, serverLimits } from './settings.ts';
 import type { Slots } from './slots.ts';
 import { readStatement, type Statement } from './statement.ts';
+import { type WriteCheck, writesTables } from './write-check.ts';
 
 export interface HttpDeps {
   engine: Engine;
@@ -21,6 +22,7 @@ export interface HttpDeps {
   files: BodyFiles;
   settings: EmbeddedServerSettings;
   log: Log;
+  writeCheck: WriteCheck;
 }
 
 const killAgainMs = 100;
@@ -64,7 +66,7 @@ async function answer(deps: HttpDeps, request: IncomingMessage, response: Server
 }
 
 async function execute(
-  { engine, slots, files, settings: { nice }, log }: HttpDeps,
+  { engine, slots, files, settings: { nice }, log, writeCheck }: HttpDeps,
   asked: Asked,
   request: IncomingMessage,
   response: ServerResponse,
@@ -92,6 +94,9 @@ async function execute(
     const threadsNice = String(niceOf(statement.verb, asked.settings, nice));
     const settings = new Map([['os_threads_nice_value_query', threadsNice], ...asked.settings]);
     const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
+    if (writesTables(statement.verb) && !(await writeCheck.isIntact())) {
+      throw new Exception(243, 'NOT_ENOUGH_SPACE', 'A file could not be written, so nothing of the statement counts.');
+    }
     sendResult(response, asked, statement, rows, result);
   } finally {
     settled = true;

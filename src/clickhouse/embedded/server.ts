@@ -23,10 +23,15 @@ import {
 } from './settings.ts';
 import { Slots } from './slots.ts';
 import { setTornMutationsAside } from './torn-mutations.ts';
+import { WriteCheck } from './write-check.ts';
 
 const killMsMax = 2_000;
 /** Without a parent no caller waits for answers, and a new primary may wait for the directory. */
 const orphanDrainMsMax = 500;
+/** Interval at which the writes of merges are checked; the sources of a merge live much longer. */
+const mergesCheckedMs = 2_000;
+/** Statements whose files may be damaged get an answer before the process ends. */
+const failedDrainMsMax = 1_000;
 
 /** The parent receives exactly one of these messages. */
 export type StartMessage = { ready: { port: number } } | { refused: string };
@@ -52,6 +57,8 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
   standBack(settings.nice);
   setTornMutationsAside(settings.dir, log);
   const engine = openEngine(settings);
+  const writeCheck = new WriteCheck(engine);
+  await writeCheck.begin();
   await attachDetached(engine, log);
   const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);
   const slots = new Slots(
@@ -60,7 +67,7 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     serverLimits.waitersMax,
     serverLimits.waitMsMax,
   );
-  const server = createHttpServer({ engine, slots, files, settings, log });
+  const server = createHttpServer({ engine, slots, files, settings, log, writeCheck });
   server.listen(settings.port, '127.0.0.1');
   try {
     await once(server, 'listening');
@@ -71,9 +78,10 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
   }
 
   let stopping = false;
-  const stop = async (drainMsMax: number): Promise<void> => {
+  const stop = async (drainMsMax: number, exitCode = 0): Promise<void> => {
     if (stopping) return;
     stopping = true;
+    clearInterval(merges);
     server.close();
     server.closeIdleConnections();
     await idle(slots, drainMsMax, () => server.closeIdleConnections());
@@ -83,8 +91,16 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     files.close();
     // Closing the engine under a running statement would abort it; its parts are on disk either way.
     if (slots.running === 0) engine.close();
-    process.exit(0);
+    process.exit(exitCode);
   };
+  const merges = setInterval(() => {
+    writeCheck.isIntact().catch((error) => log.warn('clickhouse_writes_unchecked', { reason: messageOf(error) }));
+  }, mergesCheckedMs);
+  void writeCheck.failed.then(() => {
+    const reason = `A file in ${settings.dir} could not be written: free disk space there. ClickHouse starts again.`;
+    log.error('clickhouse_write_failed', { reason });
+    void stop(failedDrainMsMax, 1);
+  });
   process.on('SIGTERM', () => void stop(settings.drainMsMax));
   // The primary ends this process; a terminal's Ctrl-C reaches the whole group.
   process.on('SIGINT', () => {});
