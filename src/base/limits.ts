@@ -31,8 +31,9 @@ export const limits = {
   restCallsPerConnection: 4,
   /** Calls of the REST API that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
   restCallsWaitingMax: 4_000,
-  /** Callers of the REST API that are identified by one statement, and that wait for it. */
+  /** Callers of the REST API that one statement identifies. */
   callerReadsBatchMax: 1_000,
+  /** Callers that wait for such a statement. */
   callerReadsQueueMax: 20_000,
   /** Sign-ins, and passwords that are chosen by a link, that a worker looks up at once. */
   signInReadsAtOnceMax: 16,
@@ -40,8 +41,9 @@ export const limits = {
   signInReadsWaitingMax: 4_000,
   /** Requests of devices for attributes that a worker reads at once. */
   attributeReadsAtOnceMax: 128,
-  /** Bytes above which such a read is a large one, and large ones that a worker carries out at once. */
+  /** Bytes above which such a read is a large one. */
   attributeLargeReadBytesMin: 256 * 1024,
+  /** Large reads of attributes that a worker carries out at once. */
   attributeLargeReadsAtOnceMax: 2,
   /** Requests of devices for attributes that wait for their turn. */
   attributeReadsWaitingMax: 20_000,
@@ -507,10 +509,10 @@ export const limits = {
   updateMessageCharsMax: 64 * 1024,
   /** Interval at which the store is asked for updates that the bus may have lost. */
   updatePollMs: 1_000,
-  /** Time that the bus has to deliver an update before the store is read for it. */
-  updateBusMs: 300,
   /** Rows of one such question. */
   updateHeadsRowsMax: 10_000,
+  /** Time that the bus has to deliver an update before the store is read for it. */
+  updateBusMs: 300,
   /** Devices whose settled state is remembered. */
   settledDevicesMax: 200_000,
   /** Requests for updates in one statement. */
@@ -709,8 +711,9 @@ export const limits = {
   seriesDeleteMsMax: 10_000,
   /** Deletes of series of one worker that wait to be carried out. */
   seriesDeletesWaitingMax: 1_000,
-  /** Statements of PostgreSQL of such deletes that run at once, and that wait for it. */
+  /** Statements of PostgreSQL of such deletes that run at once. */
   seriesDeleteStatementsMax: 16,
+  /** Statements of such deletes that wait for their turn. */
   seriesDeleteStatementsWaitingMax: 4_000,
 
   /** Bytes of package files that one worker keeps. */

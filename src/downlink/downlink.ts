@@ -2,8 +2,7 @@
  * Delivers messages to the listeners of a device on any worker or host: long polls and MQTT sessions. Devices are
  * spread over a fixed number of shard channels. A worker subscribes to a shard while it has an interest in one of its
  * devices, so no registry is needed. Delivery is at most once: a caller that must not lose a message reads its store
- * again when `onOpened` calls. Payload values travel as JSON text (strings), so that no number loses a
- * digit.
+ * again when `onOpened` calls. Payload values travel as JSON text (strings), so that no number loses a digit.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
