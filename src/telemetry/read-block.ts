@@ -61,10 +61,10 @@ export function rowsOfBlock(bytes: Uint8Array): number {
 /** Returns rows [from, to) as a separate block, with only the keys that they need. */
 export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Array {
   const { columns, device, ts, seq, expires, version } = new Source(bytes).block();
-  const cut = (column: Uint8Array): Uint8Array => column.subarray(8 * from, 8 * to);
-  const half = (column: Uint8Array | undefined) => column?.subarray(4 * from, 4 * to);
-  const some = { ...encodeColumns(sliceColumns(columns, from, to)), expires: half(expires) };
-  return Buffer.concat(blockParts(some, cut(device), cut(ts), half(seq), cut(version)));
+  const cut64 = (column: Uint8Array): Uint8Array => column.subarray(8 * from, 8 * to);
+  const cut32 = (column: Uint8Array | undefined) => column?.subarray(4 * from, 4 * to);
+  const some = { ...encodeColumns(sliceColumns(columns, from, to)), expires: cut32(expires) };
+  return Buffer.concat(blockParts(some, cut64(device), cut64(ts), cut32(seq), cut64(version)));
 }
 
 /**
@@ -101,7 +101,7 @@ function pickRows({ columns, device, ts, seq, expires, version }: Block, rows: U
   return Buffer.concat(blockParts(parts, pick(device, 8), pick(ts, 8), seq && pick(seq, 4), pick(version, 8)));
 }
 
-/** `rows` rise. */
+/** Returns the texts of some rows; `rows` is ascending. */
 function pickTexts(text: Uint8Array, rows: Uint32Array): Uint8Array {
   const source = new Source(text);
   const picked: Uint8Array[] = [];
