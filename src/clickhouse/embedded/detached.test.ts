@@ -1,9 +1,9 @@
 import { mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest';
 import { silentLog, startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
-import { attachDetached } from './detached.ts';
+import { attachDetached, attachTriesMax } from './detached.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 import type { Run } from './engine.ts';
 import { Exception } from './exception.ts';
@@ -40,18 +40,56 @@ test('a part whose attachment was interrupted by a kill is there again after the
   expect(await ask('SELECT a FROM mill.cut ORDER BY a')).toBe('1\n2\n3');
 });
 
-test('a part that cannot be attached for another reason than damage ends the start, and stays for the next one', async () => {
-  const part = join(mkdtempSync(join(tmpdir(), 'millrace-detached-')), 'detached', 'broken-on-start_1_1_1_0');
-  mkdirSync(part, { recursive: true });
+test('a part with an empty file, as a merge leaves it on a full disk, does not end the start', async () => {
+  await makeTable('full', 2);
+  const parts = await partsOf('full');
+  await house.server.stop();
+  const damaged = setAside(parts[0]!, 'broken-on-start_');
+  writeFileSync(join(damaged, 'serialization.json'), '');
+  house.server = await startEmbeddedClickHouse(house.options);
+  expect(await ask('SELECT a FROM mill.full ORDER BY a')).toBe('2');
+  expect(readdirSync(dirname(damaged))).toEqual([basename(damaged).replace('broken-on-start', 'unreadable')]);
+});
+
+test('a part whose failed starts are counted in its name is attached by the next start', async () => {
+  await makeTable('counted', 2);
+  const parts = await partsOf('counted');
+  await house.server.stop();
+  const counted = setAside(parts[0]!, 'attaching_');
+  renameSync(counted, `${counted}_try9`);
+  house.server = await startEmbeddedClickHouse(house.options);
+  expect(await ask('SELECT a FROM mill.counted ORDER BY a')).toBe('1\n2');
+});
+
+test('a reason that is unknown ends the start, for ten starts; then the engine opens without the part', async () => {
+  const { folder, start } = failingWith('nobody has seen this before');
+  for (let n = 1; n < attachTriesMax; n += 1) {
+    await expect(start()).rejects.toThrow('nobody has seen this before');
+    expect(readdirSync(folder)).toEqual([`attaching_1_1_1_0_try${n}`]);
+  }
+  await start();
+  expect(readdirSync(folder)).toEqual(['unreadable_1_1_1_0']);
+});
+
+test('a lack of memory ends every start, and the part stays for the next one', async () => {
+  const { folder, start } = failingWith('std::bad_alloc');
+  for (let n = 0; n <= attachTriesMax; n += 1) await expect(start()).rejects.toThrow('bad_alloc');
+  expect(readdirSync(folder)).toEqual(['attaching_1_1_1_0_try0']);
+});
+
+/** A part set aside, and starts of an engine that refuses to attach it. */
+function failingWith(reason: string): { folder: string; start(): Promise<void> } {
+  const folder = join(mkdtempSync(join(tmpdir(), 'millrace-detached-')), 'detached');
+  mkdirSync(join(folder, 'broken-on-start_1_1_1_0'), { recursive: true });
+  onTestFinished(() => rmSync(dirname(folder), { recursive: true }));
   const answers = (sql: string) => {
-    if (!sql.startsWith('ALTER')) return JSON.stringify({ database: 'mill', table: 'held', path: part });
-    throw new Exception(1001, 'STD_EXCEPTION', 'nobody has seen this before');
+    const [path] = readdirSync(folder).map((name) => join(folder, name));
+    if (!sql.startsWith('ALTER')) return JSON.stringify({ database: 'mill', table: 'held', path });
+    throw new Exception(1001, 'STD_EXCEPTION', reason);
   };
   const engine = { run: async ({ sql }: Run) => ({ ...noRows, body: Buffer.from(answers(sql)) }) };
-  await expect(attachDetached(engine, silentLog)).rejects.toThrow('nobody has seen this before');
-  expect(readdirSync(dirname(part))).toEqual(['1_1_1_0']);
-  rmSync(dirname(dirname(part)), { recursive: true });
-});
+  return { folder, start: () => attachDetached(engine, silentLog) };
+}
 
 /** A table with a part for each row. */
 async function makeTable(name: string, rows: number): Promise<void> {

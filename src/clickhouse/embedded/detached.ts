@@ -5,7 +5,7 @@
  * delete is carried out while such a part is missing. A kill at any moment leaves a part under a name that the next
  * start attaches.
  */
-import { rename } from 'node:fs/promises';
+import { readdir, rename, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import type { Log } from '../../base/log.ts';
 import { type Engine, identifier, literal } from './engine.ts';
@@ -20,41 +20,69 @@ interface Detached {
 /** The engine's own names, and the name between `rename` and the end of `ATTACH PART`, which is that of the part. */
 const detachedQuery = `SELECT database, table, path FROM system.detached_parts
   WHERE reason IN ('broken-on-start', 'attaching', '') ORDER BY length(reason)`;
-const nameForm = /^(?:broken-on-start_|attaching_)?(\d.*?)(?:_try\d+)?$/;
+const nameForm = /^(?:broken-on-start_|attaching_)?(\d.*?)(?:_try(\d+))?$/;
 
-/**
- * Codes with which the engine refuses a part whose files are damaged: cut, overwritten or missing. A merge on a full
- * disk leaves empty files (see write-check.ts); its sources are loaded instead of it.
- */
+/** Codes with which the engine refuses a part whose files are damaged: cut, overwritten or missing. */
 const damageCodes = new Set([
   6, 26, 27, 32, 33, 38, 40, 41, 50, 72, 79, 107, 117, 128, 131, 226, 227, 228, 233, 246, 271, 432,
 ]);
 
+/** Files of a part that the engine never writes empty. An empty one fails with a code that is not about damage. */
+const neverEmpty = new Set([
+  'checksums.txt',
+  'columns.txt',
+  'columns_substreams.txt',
+  'count.txt',
+  'default_compression_codec.txt',
+  'metadata_version.txt',
+  'serialization.json',
+]);
+
+/** Lack of memory, file handles, threads or disk space, by code or by the words of an error without a code. */
+const shortageCodes = new Set([74, 75, 76, 173, 241, 243, 439]);
+const shortageForm = /bad_alloc|memory|too many open files|no space|resource temporarily unavailable/i;
+
+/** Starts at which a part fails for a reason that is neither damage nor a shortage, before the engine opens without it. */
+export const attachTriesMax = 10;
+
 /**
- * Throws unless each part is attached or known to be damaged, for instance while memory, file handles or disk space are
- * missing: the process ends, and its next start tries again. A part that is damaged gets another name, so that no later
- * start brings back rows that were deleted meanwhile, and the log names it.
+ * Throws unless each part is attached or unreadable: the process ends, and its next start tries again. A part is
+ * unreadable when its files are damaged, or when so many starts failed to attach it while the engine lacked nothing; the
+ * part's name counts these starts. A merge on a full disk leaves damaged files (see write-check.ts), and the engine
+ * loads the parts that it was made of. An unreadable part gets another name, so that no later start brings back rows
+ * that were deleted meanwhile, and the log names the part.
  */
 export async function attachDetached(engine: Pick<Engine, 'run'>, log: Log): Promise<void> {
   for (const { database, table, path } of await detachedParts(engine)) {
-    const part = nameForm.exec(basename(path))?.[1];
+    const [, part, tries = '0'] = nameForm.exec(basename(path)) ?? [];
     if (part === undefined) continue;
-    const whole = join(dirname(path), part);
+    const named = (name: string) => join(dirname(path), name);
+    const whole = named(part);
     if (whole !== path) await rename(path, whole);
     try {
       await run(engine, `ALTER TABLE ${identifier(database)}.${identifier(table)} ATTACH PART ${literal(part)}`);
       log.warn('part_attached', { database, table, part });
     } catch (error) {
       const { code, message } = exceptionFrom(error);
-      if (!damageCodes.has(code)) {
-        log.error('part_not_attached', { database, table, path: whole, reason: message });
+      const isShortage = shortageCodes.has(code) || shortageForm.test(message);
+      const failed = Number(tries) + (isShortage ? 0 : 1);
+      if (failed < attachTriesMax && !damageCodes.has(code) && !(await hasEmptyFile(whole))) {
+        await rename(whole, named(`attaching_${part}_try${failed}`));
+        log.error('part_not_attached', { database, table, part, tries: failed, reason: message });
         throw error;
       }
-      const kept = join(dirname(path), `unreadable_${part}`);
+      const kept = named(`unreadable_${part}`);
       await rename(whole, kept);
       log.error('part_unreadable', { database, table, path: kept, reason: message });
     }
   }
+}
+
+async function hasEmptyFile(part: string): Promise<boolean> {
+  for (const name of await readdir(part)) {
+    if (neverEmpty.has(name) && (await stat(join(part, name))).size === 0) return true;
+  }
+  return false;
 }
 
 async function detachedParts(engine: Pick<Engine, 'run'>): Promise<Detached[]> {
