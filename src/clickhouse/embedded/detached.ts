@@ -42,12 +42,12 @@ const neverEmpty = new Set([
 const shortageCodes = new Set([74, 75, 76, 173, 241, 243, 439]);
 const shortageForm = /bad_alloc|memory|too many open files|no space|resource temporarily unavailable/i;
 
-/** Starts at which a part fails for a reason that is neither damage nor a shortage, before the engine opens without it. */
+/** So many starts fail for a part whose reason is neither damage nor a shortage; then the engine opens without it. */
 export const attachTriesMax = 10;
 
 /**
  * Throws unless each part is attached or unreadable: the process ends, and its next start tries again. A part is
- * unreadable when its files are damaged, or when so many starts failed to attach it while the engine lacked nothing; the
+ * unreadable when its files are damaged, or when `attachTriesMax` starts failed while the engine lacked nothing; the
  * part's name counts these starts. A merge on a full disk leaves damaged files (see write-check.ts), and the engine
  * loads the parts that it was made of. An unreadable part gets another name, so that no later start brings back rows
  * that were deleted meanwhile, and the log names the part.
