@@ -7,28 +7,25 @@
  * The counts hold for all workers and hosts on the bus. What was right is known to the worker that saw it, and to all
  * workers and hosts when the network is refused.
  */
-import { createHash, randomUUID } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { networkOf } from '../base/network.ts';
 import type { Bus } from '../bus/bus.ts';
-import { isListOf, isObject, isText, readMessage } from '../bus/messages.ts';
+import { JsonChannel } from '../bus/json-channel.ts';
+import { isListOf, isText } from '../bus/messages.ts';
 import { RightCredentials } from './right-credentials.ts';
 import { WrongTries } from './wrong-tries.ts';
 
-const rightChannel = 'right-credentials';
-
 /** Digests of what was right from a network that is refused now. */
-interface RightMessage {
-  /** The worker that saw them. */
-  from: string;
+interface RightDigests {
   network: string;
   digests: string[];
 }
 
-function isRightMessage(value: unknown): value is RightMessage {
-  return isObject(value) && isText(value['from']) && isText(value['network']) && isListOf(value['digests'], isText);
+function isRightDigests(value: object): value is RightDigests {
+  return 'network' in value && isText(value.network) && 'digests' in value && isListOf(value.digests, isText);
 }
 
 export interface WrongCredentialsDeps {
@@ -41,15 +38,18 @@ export interface WrongCredentialsDeps {
 }
 
 export class WrongCredentials {
-  readonly #bus: Bus;
-  readonly #worker = randomUUID();
+  readonly #channel: JsonChannel<RightDigests>;
   readonly #tries: WrongTries;
   readonly #right = new RightCredentials();
   readonly #refused: Counter;
-  #unsubscribe = () => {};
 
   constructor({ bus, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
-    this.#bus = bus;
+    this.#channel = new JsonChannel({
+      bus,
+      channel: 'right-credentials',
+      isContent: isRightDigests,
+      onMessage: ({ network, digests }) => this.#right.learn(network, digests),
+    });
     this.#tries = new WrongTries({
       bus,
       channel: 'wrong-device-credentials',
@@ -74,12 +74,12 @@ export class WrongCredentials {
   }
 
   async start(): Promise<void> {
-    this.#unsubscribe = await this.#bus.subscribe(rightChannel, (payload) => this.#receive(payload));
+    await this.#channel.start();
     await this.#tries.start();
   }
 
   stop(): void {
-    this.#unsubscribe();
+    this.#channel.stop();
     this.#tries.stop();
   }
 
@@ -116,15 +116,8 @@ export class WrongCredentials {
   #publishRight(network: string): void {
     const digests = this.#right.digests(network);
     for (let at = 0; at < digests.length; at += limits.wrongTriesPerMessage) {
-      const some = digests.slice(at, at + limits.wrongTriesPerMessage);
-      const message: RightMessage = { from: this.#worker, network, digests: some };
-      this.#bus.publish(rightChannel, JSON.stringify(message));
+      this.#channel.publish({ network, digests: digests.slice(at, at + limits.wrongTriesPerMessage) });
     }
-  }
-
-  #receive(payload: Buffer): void {
-    const { from, network, digests } = readMessage(payload, isRightMessage);
-    if (from !== this.#worker) this.#right.learn(network, digests);
   }
 }
 

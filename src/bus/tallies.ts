@@ -2,9 +2,9 @@
  * Counts that all workers and hosts share. A process adds its own counts; `Tallies` publishes the sums and passes on
  * the counts of other processes. After a lost message the other processes have counts that are too low.
  */
-import { randomUUID } from 'node:crypto';
 import type { Bus } from './bus.ts';
-import { isListOf, isObject, isText, isWhole, readMessage } from './messages.ts';
+import { JsonChannel } from './json-channel.ts';
+import { isListOf, isText, isWhole } from './messages.ts';
 
 /** The owner of counts: a device by its number, any other owner by its id or name. */
 export type Owner = number | string;
@@ -25,9 +25,7 @@ export interface TalliesDeps<Group extends string> {
 
 type Entry<Group> = [group: Group, owner: Owner, counts: number[]];
 
-interface Message<Group> {
-  /** The process that counted. */
-  from: string;
+interface Counted<Group> {
   taken: Entry<Group>[];
 }
 
@@ -52,23 +50,24 @@ export class Tally {
 
 export class Tallies<Group extends string> {
   readonly #deps: TalliesDeps<Group>;
-  readonly #process = randomUUID();
+  readonly #channel: JsonChannel<Counted<Group>>;
   readonly #tallies: Map<Group, Tally>;
   #timer: NodeJS.Timeout | undefined;
-  #unsubscribe: (() => void) | undefined;
 
   constructor(deps: TalliesDeps<Group>) {
     this.#deps = deps;
+    const { bus, channel } = deps;
+    const isContent = (value: object) => this.#isCounted(value);
+    this.#channel = new JsonChannel({ bus, channel, isContent, onMessage: (counted) => this.#receive(counted) });
     this.#tallies = new Map(deps.groups.map((group) => [group, new Tally()]));
   }
 
   async start(): Promise<void> {
-    const { bus, channel } = this.#deps;
-    this.#unsubscribe = await bus.subscribe(channel, (payload) => this.#receive(payload));
+    await this.#channel.start();
   }
 
   stop(): void {
-    this.#unsubscribe?.();
+    this.#channel.stop();
     clearTimeout(this.#timer);
   }
 
@@ -84,27 +83,25 @@ export class Tallies<Group extends string> {
 
   #send(): void {
     this.#timer = undefined;
-    const { bus, channel, intervalMs, ownersPerMessage } = this.#deps;
+    const { intervalMs, ownersPerMessage } = this.#deps;
     const taken: Entry<Group>[] = [];
     for (const [group, tally] of this.#tallies) {
       for (const [owner, counts] of tally.take()) taken.push([group, owner, counts]);
     }
     if (taken.length === 0) return;
     for (let at = 0; at < taken.length; at += ownersPerMessage) {
-      const message: Message<Group> = { from: this.#process, taken: taken.slice(at, at + ownersPerMessage) };
-      bus.publish(channel, JSON.stringify(message));
+      this.#channel.publish({ taken: taken.slice(at, at + ownersPerMessage) });
     }
     this.#timer = setTimeout(() => this.#send(), intervalMs).unref();
   }
 
-  #receive(payload: Buffer): void {
-    const { from, taken } = readMessage(payload, this.#isMessage);
-    if (from === this.#process) return;
+  #receive({ taken }: Counted<Group>): void {
     for (const [group, owner, counts] of taken) this.#deps.onCounts(group, owner, counts);
   }
 
-  readonly #isMessage = (value: unknown): value is Message<Group> =>
-    isObject(value) && isText(value['from']) && isListOf(value['taken'], this.#isEntry);
+  #isCounted(value: object): value is Counted<Group> {
+    return 'taken' in value && isListOf(value.taken, this.#isEntry);
+  }
 
   readonly #isEntry = (value: unknown): value is Entry<Group> => {
     if (!Array.isArray(value) || value.length !== 3) return false;

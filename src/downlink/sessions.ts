@@ -5,7 +5,6 @@
  * The one of two sessions with the lower stamp ends and the other is announced again, so exactly one stays. When a
  * device or its credentials change, its session is compared with the store.
  */
-import { randomUUID } from 'node:crypto';
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
@@ -14,7 +13,8 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
-import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
+import { JsonChannel } from '../bus/json-channel.ts';
+import { isListOf, isWhole } from '../bus/messages.ts';
 import type { CachedDevice, DeviceRow, StoredDevice } from '../device/cached-device.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CredentialChange } from '../device/store.ts';
@@ -46,15 +46,12 @@ export interface SessionsDeps {
   metrics: Metrics;
 }
 
-const channel = 'sessions';
-
-interface OpenedMessage {
-  from: string;
+interface OpenedSessions {
   opened: [device: number, stamp: number][];
 }
 
-function isOpenedMessage(value: unknown): value is OpenedMessage {
-  return isObject(value) && isText(value['from']) && isListOf(value['opened'], isOpened);
+function isOpenedSessions(value: object): value is OpenedSessions {
+  return 'opened' in value && isListOf(value.opened, isOpened);
 }
 
 function isOpened(value: unknown): value is [number, number] {
@@ -107,7 +104,7 @@ export class DeviceSession {
 
 export class Sessions {
   readonly #deps: SessionsDeps;
-  readonly #node: string = randomUUID();
+  readonly #channel: JsonChannel<OpenedSessions>;
   readonly #here = new Map<number, DeviceSession>();
   /** Device → monotonic time of its last change. A login that started earlier is checked again. */
   readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
@@ -121,12 +118,17 @@ export class Sessions {
   #endPause = () => {};
   #toAnnounce: DeviceSession[] = [];
   #lastStamp = 0;
-  #unsubscribe: (() => void) | undefined;
   #onChecked: (device: CachedDevice, owner: SessionOwner) => void = () => {};
   #stopped = false;
 
   constructor(deps: SessionsDeps) {
     this.#deps = deps;
+    this.#channel = new JsonChannel({
+      bus: deps.bus,
+      channel: 'sessions',
+      isContent: isOpenedSessions,
+      onMessage: ({ opened }, from) => this.#receive(opened, from),
+    });
     deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
     deps.bus.onReconnect(() => {
       // Other workers may have opened sessions of the same devices unnoticed.
@@ -140,12 +142,12 @@ export class Sessions {
 
   /** Called before the first session. */
   async start(): Promise<void> {
-    this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
+    await this.#channel.start();
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    this.#unsubscribe?.();
+    this.#channel.stop();
     this.#endPause();
     await this.#checks.idle();
   }
@@ -225,19 +227,17 @@ export class Sessions {
       const opened = sessions
         .slice(i, i + limits.openedPerMessageMax)
         .filter((session) => this.#here.get(session.device.number) === session)
-        .map(({ device, stamp }) => [device.number, stamp]);
-      if (opened.length > 0) this.#deps.bus.publish(channel, JSON.stringify({ from: this.#node, opened }));
+        .map(({ device, stamp }): [number, number] => [device.number, stamp]);
+      if (opened.length > 0) this.#channel.publish({ opened });
     }
   }
 
-  #receive(payload: Buffer): void {
-    const message = readMessage(payload, isOpenedMessage);
-    if (message.from === this.#node) return;
-    for (const [number, stamp] of message.opened) {
+  #receive(opened: OpenedSessions['opened'], from: string): void {
+    for (const [number, stamp] of opened) {
       this.#lastStamp = Math.max(this.#lastStamp, stamp);
       const session = this.#here.get(number);
       if (!session) continue;
-      const isNewer = stamp > session.stamp || (stamp === session.stamp && message.from > this.#node);
+      const isNewer = stamp > session.stamp || (stamp === session.stamp && from > this.#channel.process);
       if (isNewer) this.#over(session, 'taken_over');
       else this.#announce(session);
     }
