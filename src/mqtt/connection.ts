@@ -290,6 +290,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   }
 
   dispatch(): void {
+    assert(this.#state === 'live', 'packets other than CONNECT are those of a live connection', this);
     const { type, flags, buffer, start, end } = this.#frames;
     if (flags !== (type === 6 || type === 8 || type === 10 ? 2 : 0)) throw malformed;
     switch (type) {
@@ -326,6 +327,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   }
 
   caughtUp(): void {
+    assert(this.#state !== 'closed', 'a connection that has ended is not read', this);
     if (this.#isGone) this.#end('connection_lost');
     else this.#transport.resume();
   }
@@ -337,6 +339,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   // CONNECT.
 
   connect(): void {
+    assert(this.#state === 'new', 'CONNECT is the first packet', this);
     const { type, flags, buffer, start, end } = this.#frames;
     if (type !== 1 || flags !== 0) throw malformed;
     const connect = readConnect(buffer, start, end);
@@ -440,6 +443,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   // Writing.
 
   send(packet: Buffer, confirm?: Confirm): void {
+    assert(this.#state === 'live', 'packets go to a connection that signed in', this);
     this.#outbox.add(packet, confirm);
     this.#deps.flusher.add(this);
   }
