@@ -2,7 +2,7 @@
  * Wall-clock time of a time zone as whole numbers: when its distance from UTC changes, and back from a local time to
  * the moment it begins. Rules are followed from 1900 to 2150; before and after, the distance stays what it was last.
  */
-import { badRequest } from '../base/errors.ts';
+import { WallClock } from '../value/wall-clock.ts';
 
 export const minuteMs = 60_000;
 export const hourMs = 3_600_000;
@@ -21,34 +21,17 @@ const strideMs = 7 * dayMs;
 
 export class Zone {
   readonly name: string;
-  readonly #format: Intl.DateTimeFormat;
+  readonly #clock: WallClock;
 
   /** Throws a 400 fault for an unknown name. */
   constructor(name: string) {
     this.name = name;
-    try {
-      this.#format = new Intl.DateTimeFormat('en-US', {
-        timeZone: name,
-        calendar: 'iso8601',
-        hourCycle: 'h23',
-        year: 'numeric',
-        month: '2-digit',
-        day: '2-digit',
-        hour: '2-digit',
-        minute: '2-digit',
-        second: '2-digit',
-      });
-    } catch {
-      throw badRequest('time_zone', `Unknown time zone '${name.slice(0, 100)}'.`);
-    }
+    this.#clock = new WallClock(name);
   }
 
   offsetAt(ts: number): number {
     const second = Math.floor(Math.min(lastMs, Math.max(firstMs, ts)) / 1000) * 1000;
-    const part: Record<string, number> = {};
-    for (const { type, value } of this.#format.formatToParts(second)) part[type] = Number(value);
-    const { year, month, day, hour, minute, second: s } = part as Record<string, number>;
-    return Date.UTC(year!, month! - 1, day!, hour!, minute!, s!) - second;
+    return this.#clock.local(second) - second;
   }
 
   /** The offset at `start` and every later change before `end`, in order. */

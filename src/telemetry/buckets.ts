@@ -5,6 +5,7 @@
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { WallClock } from '../value/wall-clock.ts';
 
 export const intervalTypes = ['MILLISECONDS', 'WEEK', 'WEEK_ISO', 'MONTH', 'QUARTER'] as const;
 export type IntervalType = (typeof intervalTypes)[number];
@@ -24,9 +25,9 @@ export function bucketStarts(range: Range, intervalType: IntervalType, interval:
     return Array.from({ length: Math.max(0, count) }, (_, i) => startTs + i * interval);
   }
   if (Math.max(-startTs, endTs) > dateMsMax) throw noDate();
-  const zone = new Zone(timeZone);
+  const calendar = new Calendar(timeZone);
   const starts: number[] = [];
-  for (let ts = startTs; ts < endTs; ts = zone.nextStart(ts, intervalType)) {
+  for (let ts = startTs; ts < endTs; ts = calendar.nextStart(ts, intervalType)) {
     if (starts.length === limits.historyIntervalsMax) throw tooMany(starts.length + 1, 'intervalType');
     starts.push(ts);
   }
@@ -56,32 +57,17 @@ function noDate(): Error {
 
 const dayMs = 86_400_000;
 
-/** Converts between UTC and local dates of a time zone. */
-class Zone {
-  readonly #format: Intl.DateTimeFormat;
+/** Calendar intervals of a time zone. */
+class Calendar {
+  readonly #clock: WallClock;
 
   constructor(timeZone: string) {
-    try {
-      this.#format = new Intl.DateTimeFormat('en-US', {
-        timeZone: timeZone || 'UTC',
-        calendar: 'iso8601',
-        hourCycle: 'h23',
-        era: 'short',
-        year: 'numeric',
-        month: 'numeric',
-        day: 'numeric',
-        hour: 'numeric',
-        minute: 'numeric',
-        second: 'numeric',
-      });
-    } catch {
-      throw badRequest('time_zone', `Unknown time zone '${timeZone.slice(0, 100)}'.`);
-    }
+    this.#clock = new WallClock(timeZone || 'UTC');
   }
 
   /** Returns the start of the calendar interval after the one that contains `ts`. */
   nextStart(ts: number, type: IntervalType): number {
-    const local = new Date(this.#local(ts));
+    const local = new Date(this.#clock.local(ts));
     const [year, month, day] = [local.getUTCFullYear(), local.getUTCMonth(), local.getUTCDate()];
     const next = new Date(0);
     switch (type) {
@@ -100,25 +86,14 @@ class Zone {
     return this.#instant(next.getTime());
   }
 
-  /** Returns the local wall-clock time as if it were UTC. */
-  #local(ts: number): number {
-    const parts: Record<string, string> = {};
-    for (const { type, value } of this.#format.formatToParts(ts)) parts[type] = value;
-    const year = parts['era']?.startsWith('B') ? 1 - Number(parts['year']) : Number(parts['year']);
-    const date = new Date(0);
-    date.setUTCFullYear(year, Number(parts['month']) - 1, Number(parts['day']));
-    const time = Number(parts['hour']) * 3_600_000 + Number(parts['minute']) * 60_000 + Number(parts['second']) * 1000;
-    return date.getTime() + time;
-  }
-
   /** Returns the instant of midnight of a local date; when the clock skips midnight, the first instant after it. */
   #instant(local: number): number {
     for (const around of [local - dayMs, local + dayMs]) {
-      const offset = this.#local(around) - around;
+      const offset = this.#clock.local(around) - around;
       const instant = local - offset;
-      if (this.#local(instant) === local) return instant;
+      if (this.#clock.local(instant) === local) return instant;
     }
     // A change to summer time skipped midnight: the offset before the change gives its instant.
-    return local - (this.#local(local - dayMs) - (local - dayMs));
+    return local - (this.#clock.local(local - dayMs) - (local - dayMs));
   }
 }
