@@ -22,6 +22,7 @@ import { runHttp } from './scenarios/http.ts';
 import { runLatest } from './scenarios/latest.ts';
 import { runLists } from './scenarios/lists.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
+import { runMicro } from './scenarios/micro.ts';
 import { runMqtt } from './scenarios/mqtt.ts';
 import { runOta } from './scenarios/ota.ts';
 import { runPeers } from './scenarios/peers.ts';
@@ -37,8 +38,8 @@ import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
 import { runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
-/** `quick` repeats parts of other scenarios; `versions` needs another checkout. */
-const notOfAll = ['quick', 'versions'];
+/** `quick` repeats parts of other scenarios; `versions` needs another checkout; `micro` measures no promise. */
+const notOfAll = ['quick', 'versions', 'micro'];
 
 interface Scenario {
   about: string;
@@ -107,6 +108,10 @@ const scenarios: Record<string, Scenario> = {
     about: 'a mixed fleet beside reports, cut connections, a slow ClickHouse and a killed worker: what each event does',
     run: runDay,
   },
+  micro: {
+    about: 'parts of a worker alone: decoding beside JSON.parse, the journal on this disk, the table of known devices',
+    run: runMicro,
+  },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: {
     about: 'processes killed, stopped and starved, the clock set, under load: what is lost, twice, resurrected, stuck',
@@ -121,7 +126,7 @@ async function main(): Promise<number> {
   if (name === '') {
     say('npm run bench -- <scenario> [--help] [setting=number …] [--flag value …]\n');
     for (const [key, { about }] of Object.entries(scenarios)) say(`  ${key.padEnd(12)}${about}`);
-    say(`  ${'all'.padEnd(12)}all of them, but ${notOfAll.join(' and ')}`);
+    say(`  ${'all'.padEnd(12)}all of them, but ${notOfAll.join(', ')}`);
     say(`  ${'compare'.padEnd(12)}differences of two results or more, with their noise: compare A.json B.json`);
     say(`\n${targetKinds.join(', ')} --target URL measure a server that runs already.`);
     say('Settings: config/bench.yaml. Results: bench/results/.');

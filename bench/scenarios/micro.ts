@@ -1,0 +1,45 @@
+/** Parts of a worker alone, without an engine: decoding, the journal on this disk, the table of known devices. */
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { benchDecode } from '../micro/decode.ts';
+import { benchBacklog, benchJournal } from '../micro/journal.ts';
+import { benchKnownDevices } from '../micro/known-devices.ts';
+import { say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+const backlogBytes = 250e6;
+
+export async function runMicro(settings: BenchSettings): Promise<boolean> {
+  const decode = benchDecode();
+  table(
+    ['message', 'bytes', 'decode ns', 'encode ns', 'JSON.parse ns', 'ratio'],
+    decode.map((each) => [each.message, each.bytes, each.decodeNs, each.encodeNs, each.parseNs, each.ratio]),
+  );
+  const journal = await benchJournal();
+  say('');
+  table(
+    ['frame bytes', 'shipper', 'commits/s', 'MB/s', 'p50 ms', 'p99 ms', 'CPU µs'],
+    journal.map((each) => [
+      each.frameBytes,
+      each.shipping ? 'yes' : 'no',
+      each.commitsPerSecond,
+      each.megabytesPerSecond,
+      each.p50Ms,
+      each.p99Ms,
+      each.cpuMicrosPerCommit,
+    ]),
+  );
+  const backlog = await benchBacklog(backlogBytes);
+  say(
+    `\na backlog of ${backlogBytes / 1e6} MB: opened in ${backlog.openMs} ms, ${backlog.readMegabytesPerSecond} MB/s read\n`,
+  );
+  setFlagsFromString('--expose-gc');
+  globalThis.gc = runInNewContext('gc') as NodeJS.GCFunction;
+  const known = await benchKnownDevices();
+  table(
+    ['known devices', 'bytes each', 'recent ns', 'any ns', 'longest add ms', 'longest lookup ms'],
+    [[known.devices, known.bytesPerDevice, known.recentNs, known.randomNs, known.addMsMax, known.lookupMsMax]],
+  );
+  writeResult('micro', settings, { decode, journal, backlog, known });
+  return true;
+}
