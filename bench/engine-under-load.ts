@@ -2,8 +2,6 @@
  * An engine prepared for a benchmark: devices with known tokens, the load of a generator, and the proof that everything
  * that was acknowledged lies in ClickHouse.
  */
-import { readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Api, Device } from '../test/harness/api.ts';
 import { type Engine, type EngineOptions, startEngine } from '../test/harness/engine.ts';
@@ -61,15 +59,7 @@ export async function createFleet(
       const n = fleet.length + i;
       return { name: `${prefix}-${n}`, accessToken: `${prefix}${String(n).padStart(15, '0')}`, ...fieldsOf(n) };
     });
-    const response = await api.send('POST', '/api/devices/bulk', { devices });
-    if (response.status !== 200) throw new Error(`create devices: ${response.status} ${await response.text()}`);
-    const { results } = (await response.json()) as {
-      results: { id: { id: string } | null; accessToken: string; error: string }[];
-    };
-    for (const { id, accessToken, error } of results) {
-      if (id === null) throw new Error(`create device: ${error}`);
-      fleet.push({ id: id.id, token: accessToken });
-    }
+    fleet.push(...(await api.createDevices(devices)));
   }
   return fleet;
 }
@@ -206,16 +196,4 @@ export class EngineUnderLoad {
   async #command(sql: string): Promise<void> {
     await this.engine.clickhouseCommand(sql);
   }
-}
-
-export function bytesBelow(directory: string): number {
-  let bytes = 0;
-  for (const entry of readdirSync(directory, { recursive: true, withFileTypes: true })) {
-    try {
-      if (entry.isFile()) bytes += statSync(join(entry.parentPath, entry.name)).size;
-    } catch {
-      // The file was merged between listing and reading.
-    }
-  }
-  return bytes;
 }

@@ -186,11 +186,7 @@ async function newDevices(api: Api, name: string, token: string): Promise<Device
     name: `${name}-${n}`,
     accessToken: `${name}${String(n).padStart(12, '0')}`,
   }));
-  const { results } = await call(api, 'POST', '/api/devices/bulk', { devices }, token);
-  return results.map(({ id, accessToken }: { id: { id: string }; accessToken: string }) => ({
-    id: id.id,
-    token: accessToken,
-  }));
+  return await api.createDevices(devices, token);
 }
 
 /** The history of one device of each: the attacker's has `points`, the victim's a tenth. */

@@ -2,7 +2,7 @@
  * A user of the REST interface that the target speaks: creates the devices of a run, counts what is stored, removes the
  * devices. It uses calls that ThingsBoard has, too, and Millrace's bulk creation where that exists.
  */
-import type { Device } from '../../test/harness/api.ts';
+import { type Device, devicesMade } from '../../test/harness/api.ts';
 import { UsageError } from '../settings.ts';
 
 const bulkSize = 1_000;
@@ -41,10 +41,10 @@ export class Platform {
       await answer.arrayBuffer();
       return await inTurns(devices, (device) => this.#createOne(device));
     }
-    const made = await madeOf(answer);
+    const made = await devicesMade(answer);
     for (let from = bulkSize; from < devices.length; from += bulkSize) {
       made.push(
-        ...(await madeOf(
+        ...(await devicesMade(
           await this.#send('POST', '/api/devices/bulk', bulkBody(devices.slice(from, from + bulkSize))),
         )),
       );
@@ -138,17 +138,6 @@ function bulkBody(devices: NewDevice[]): object {
     return { name, accessToken, ...(isGateway && { additionalInfo: { gateway: true } }) };
   });
   return { devices: rows };
-}
-
-async function madeOf(answer: Response): Promise<Device[]> {
-  if (answer.status !== 200) throw new Error(`creation was answered ${answer.status}: ${await answer.text()}`);
-  const { results } = (await answer.json()) as {
-    results: { id: { id: string } | null; accessToken: string; error: string }[];
-  };
-  return results.map(({ id, accessToken, error }) => {
-    if (id === null) throw new Error(`a device was not created: ${error}`);
-    return { id: id.id, token: accessToken };
-  });
 }
 
 /** Calls for all items, a few at once; results in the order of the items. */

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type Level, type MqttClient } from '../harness/mqtt-client.ts';
+import { makeUser } from '../harness/tenants.ts';
 
 const telemetry = 'v1/gateway/telemetry';
 const claimMs = 1500;
@@ -143,12 +144,5 @@ test('at the limit of devices the first are made, the others refused by name, an
 async function newCustomerUser(): Promise<string> {
   const customer = await (await engine.api.send('POST', '/api/customer', { title: 'Miller' })).json();
   const { id: customerId } = customer as { id: { id: string } };
-  const body = { email: 'miller@millrace.local', authority: 'CUSTOMER_USER', customerId };
-  const user = (await (await engine.api.send('POST', '/api/user?sendActivationMail=false', body)).json()) as {
-    id: { id: string };
-  };
-  const link = await (await engine.api.send('GET', `/api/user/${user.id.id}/activationLink`)).text();
-  const activateToken = new URL(link).searchParams.get('activateToken');
-  await engine.api.send('POST', '/api/noauth/activate', { activateToken, password: 'wheel-and-stone' }, '');
-  return (await engine.api.login('miller@millrace.local', 'wheel-and-stone')).token;
+  return (await makeUser(engine.api, { authority: 'CUSTOMER_USER', customerId })).token;
 }

@@ -109,6 +109,11 @@ export class Api {
     return { id: id.id, token: credentialsId };
   }
 
+  /** Many devices in one call. Throws unless all of them are made; `token` is that of another caller. */
+  async createDevices(devices: object[], token?: string): Promise<Device[]> {
+    return await devicesMade(await this.send('POST', '/api/devices/bulk', { devices }, token));
+  }
+
   /** A device that no other test knows. */
   newDevice(): Promise<Device> {
     return this.createDevice(`device-${randomUUID()}`);
@@ -173,6 +178,18 @@ export class Api {
     if (response.status !== 200) throw new Error(`GET ${path}: ${response.status} ${text}`);
     return text;
   }
+}
+
+/** Reads the answer of the bulk creation, in the order of the request. */
+export async function devicesMade(answer: Response): Promise<Device[]> {
+  if (answer.status !== 200) throw new Error(`create devices: ${answer.status} ${await answer.text()}`);
+  const { results } = (await answer.json()) as {
+    results: { id: { id: string } | null; accessToken: string; error: string }[];
+  };
+  return results.map(({ id, accessToken, error }) => {
+    if (id === null) throw new Error(`create device: ${error}`);
+    return { id: id.id, token: accessToken };
+  });
 }
 
 const pauseMsMax = 200;

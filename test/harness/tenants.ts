@@ -17,7 +17,8 @@ export interface NewTenant {
   admin: Person;
 }
 
-const password = 'pear-tree-7';
+/** That of every user made here. */
+export const password = 'pear-tree-7';
 
 // biome-ignore lint/suspicious/noExplicitAny: callers look at members freely
 type Json = any;
@@ -32,12 +33,12 @@ export async function call(api: Api, method: string, path: string, body?: unknow
 }
 
 /** Created, activated and signed in. */
-export async function makeUser(api: Api, user: object, creator?: string): Promise<Person> {
-  const email = `user-${randomUUID()}@orchard.example`;
-  const created = await call(api, 'POST', '/api/user?sendActivationMail=false', { email, ...user }, creator);
+export async function makeUser(api: Api, members: object, creator?: string): Promise<Person> {
+  const user = { email: `user-${randomUUID()}@orchard.example`, ...members };
+  const created = await call(api, 'POST', '/api/user?sendActivationMail=false', user, creator);
   const activateToken = await activateTokenOf(api, created.id.id, creator);
   const { token } = await call(api, 'POST', '/api/noauth/activate', { activateToken, password }, '');
-  return { id: created.id.id, email, password, token };
+  return { id: created.id.id, email: user.email, password, token };
 }
 
 export async function activateTokenOf(api: Api, userId: string, caller?: string): Promise<string> {

@@ -1,9 +1,9 @@
 /** Users with passwords, and their sign-ins, right and wrong ones. */
 import type { Api } from '../../../test/harness/api.ts';
 import { requestBytes } from '../../../test/harness/raw.ts';
+import { makeUser, password } from '../../../test/harness/tenants.ts';
 import type { Call } from './calls.ts';
 
-const password = 'wheel-and-stone-7';
 /** Each waits for a password hash; more at once would be refused. */
 const activationsAtOnce = 8;
 
@@ -14,28 +14,15 @@ export async function createUsers(api: Api, count: number): Promise<string[]> {
   const create = async (): Promise<void> => {
     while (next < count) {
       const email = emails[next++];
-      const user = { email, authority: 'TENANT_ADMIN' };
-      const { id } = JSON.parse(await ask(api, 'POST', '/api/user?sendActivationMail=false', user)) as {
-        id: { id: string };
-      };
-      const link = await ask(api, 'GET', `/api/user/${id.id}/activationLink`);
-      const activateToken = new URL(link).searchParams.get('activateToken');
-      await ask(api, 'POST', '/api/noauth/activate', { activateToken, password });
+      await makeUser(api, { email, authority: 'TENANT_ADMIN' });
     }
   };
   await Promise.all(Array.from({ length: activationsAtOnce }, create));
   return emails;
 }
 
-async function ask(api: Api, method: string, path: string, body?: object): Promise<string> {
-  const response = await api.send(method, path, body);
-  const text = await response.text();
-  if (response.status !== 200) throw new Error(`${method} ${path}: ${response.status} ${text}`);
-  return text;
-}
-
 /** The names under which sign-ins are counted that were answered as they must be. */
-export const signInOutcomes = {
+const signInOutcomes = {
   signedIn: '200, signed in',
   wrongPassword: '401, wrong password',
   tooMany: '429, the queue of password checks is full',
