@@ -29,7 +29,7 @@ export class LiveView {
   }
 }
 
-export function lineOf(second: Second, lastsSeconds: number): string {
+function lineOf(second: Second, lastsSeconds: number): string {
   const { rate, refused, waiting, p50Ms, p99Ms, cpu, gauges } = second;
   const parts = [`${second.second} s`, `${figure(rate)}/s`, `p50 ${figure(p50Ms)} p99 ${figure(p99Ms)} ms`];
   if (refused > 0) parts.push(`${figure(refused)} refused`);

@@ -61,7 +61,7 @@ export function compareResults(paths: string[]): boolean {
   return !isWorse;
 }
 
-export function figuresOf(load: FoundLoad['load']): Figure[] {
+function figuresOf(load: FoundLoad['load']): Figure[] {
   const { requestsPerSecond, storedRequestsPerSecond, latency, cpuMicrosecondsPerRequest = {}, seconds } = load;
   const rateError = errorOf(seconds.map(({ rate }) => rate));
   const figures: Figure[] = [

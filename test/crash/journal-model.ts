@@ -13,7 +13,7 @@ import type { SimDisk } from './sim-disk.ts';
 
 export const silentLog: Log = { debug() {}, info() {}, warn() {}, error() {} };
 export const dir = '/journal/worker-1';
-export const segmentBytes = 20 * 1024;
+const segmentBytes = 20 * 1024;
 
 export interface Ledger {
   /** Payload size by order number, for everything ever handed in. */
@@ -36,7 +36,7 @@ export function open(disk: SimDisk, options: Partial<JournalOptions> = {}): Prom
 }
 
 /** Its own order number, then bytes that follow from it. */
-export function payloadOf(order: bigint, bytes: number): Buffer {
+function payloadOf(order: bigint, bytes: number): Buffer {
   const payload = Buffer.alloc(bytes, Number(order % 251n) + 1);
   payload.writeBigUInt64LE(order);
   return payload;

@@ -373,7 +373,7 @@ export interface ClickhouseAddress {
 }
 
 /** Returns the address of the embedded ClickHouse of this data directory. */
-export function clickhouseAddress(dataDir: string): ClickhouseAddress {
+function clickhouseAddress(dataDir: string): ClickhouseAddress {
   return JSON.parse(readFileSync(join(dataDir, 'run', 'clickhouse.json'), 'utf8')) as ClickhouseAddress;
 }
 

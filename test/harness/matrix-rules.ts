@@ -5,7 +5,7 @@
  */
 
 export type Role = 'system' | 'tenant' | 'customer' | 'guest';
-export const roles: readonly Role[] = ['system', 'tenant', 'customer', 'guest'];
+const roles: readonly Role[] = ['system', 'tenant', 'customer', 'guest'];
 
 /**
  * Whose the named entity is, as the caller of tenant A sees it: `self` (the user itself), `own` (of the own customer;

@@ -373,7 +373,7 @@ export class MqttClient {
 }
 
 /** A PUBLISH that the server sent. */
-export class Message {
+class Message {
   readonly packet: IPublishPacket;
 
   constructor(packet: IPublishPacket) {
@@ -442,7 +442,7 @@ export function hex(code = 0): string {
 }
 
 /** Describes a packet in a line, for failures. */
-export function describe(packet: Packet): string {
+function describe(packet: Packet): string {
   const { cmd, messageId, ...rest } = packet as Packet & { payload?: unknown };
   const fields = JSON.stringify({ ...rest, ...(rest.payload !== undefined && { payload: String(rest.payload) }) });
   return `${cmd}${messageId === undefined ? '' : ` ${messageId}`} ${fields.slice(0, 300)}`;

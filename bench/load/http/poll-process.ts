@@ -96,7 +96,7 @@ class Waiter {
 }
 
 /** Milliseconds since the machine started. */
-export function now(): number {
+function now(): number {
   return Number(process.hrtime.bigint()) / 1e6;
 }
 
