@@ -6,6 +6,7 @@
  * copied. No step loses a point when it is interrupted or meets rows that arrive meanwhile. Called by `retention.ts`.
  */
 import type { Clock } from '../base/clock.ts';
+import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -45,7 +46,6 @@ export interface ExpiredPointsDeps {
   mayContinue: () => Promise<boolean>;
 }
 
-const dayMs = 86_400_000;
 /** A replicated table refuses a subquery in a mutation otherwise; here each replica has the same list. */
 const subqueryAllowed = { allow_nondeterministic_mutations: '1' };
 

@@ -6,6 +6,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
+import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -40,7 +41,6 @@ export interface RetentionDeps {
 }
 
 const leaseName = 'retention';
-const dayMs = 86_400_000;
 /** The error of ClickHouse for a partition above `max_partition_size_to_drop`, a protection against mistakes. */
 const partitionTooLarge = 359;
 

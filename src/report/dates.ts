@@ -3,7 +3,8 @@
  * day number, …). The calendar value (`key`) is computed for each group, and the cell for each row. Weeks begin on
  * Sunday (docs/rest.md#reports); the first week of a year or month contains its first day.
  */
-import { dayMs, hourMs, minuteMs, type Zone } from './zone.ts';
+import { dayMs, hourMs, minuteMs } from '../base/durations.ts';
+import type { Zone } from './zone.ts';
 
 export const dateGroupings = [
   ...(['RAW', 'FULL_MINUTE', 'FULL_HOUR', 'FULL_DATE', 'START_OF_WEEK', 'YEARMONTH', 'YEAR'] as const),

@@ -3,8 +3,8 @@
  * at the newest point before it. The query searches for that point nearby first, and farther back only for devices
  * without one nearby. A drop means that a counter restarted: the step is the new value.
  */
+import { dayMs } from '../base/durations.ts';
 import { notExpired } from '../clickhouse/erase-statements.ts';
-import { dayMs } from './zone.ts';
 
 const nearMs = 2 * dayMs;
 

@@ -2,11 +2,8 @@
  * Wall-clock time of a time zone as whole numbers: when its distance from UTC changes, and back from a local time to
  * the moment it begins. Rules are followed from 1900 to 2150; before and after, the distance stays what it was last.
  */
+import { dayMs } from '../base/durations.ts';
 import { WallClock } from '../value/wall-clock.ts';
-
-export const minuteMs = 60_000;
-export const hourMs = 3_600_000;
-export const dayMs = 86_400_000;
 
 /** Local time is UTC plus `offset` milliseconds from `ts` on. */
 export interface OffsetChange {

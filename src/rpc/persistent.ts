@@ -5,6 +5,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
+import { dayMs } from '../base/durations.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -51,7 +52,6 @@ export interface PersistentCall extends RpcCall {
 }
 
 const openStatuses: RpcStatus[] = ['QUEUED', 'SENT', 'DELIVERED', 'TIMEOUT'];
-const dayMs = 24 * 3_600_000;
 const claimRoundsMax = 10;
 
 /** Reason of a refusal → the owner whose share is used up (`shares.ts`, `waiters.ts`). */

@@ -3,6 +3,7 @@
  * enough time, while a control row is accepted each time, is proven bad and moves to quarantine. `Trials` also counts
  * the entries of the quarantine and removes expired ones. Each journal has one.
  */
+import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Counter } from '../base/metrics/metrics.ts';
 import type { Journal } from '../journal/journal.ts';
@@ -36,7 +37,6 @@ const roundBytesMax = 8 * 1024 * 1024;
 const parallelMax = 4;
 const idleMs = 60_000;
 const expiryMs = 3_600_000;
-const dayMs = 86_400_000;
 
 interface Trial {
   since: number;

@@ -3,6 +3,7 @@
  * range. Steps have a fixed length or end at the next calendar week, month or quarter. The last bucket ends at the end
  * of the range.
  */
+import { dayMs } from '../base/durations.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { WallClock } from '../value/wall-clock.ts';
@@ -54,8 +55,6 @@ const dateMsMax = 8.6e15;
 function noDate(): Error {
   return badRequest('range', `Calendar intervals need 'startTs' and 'endTs' between -${dateMsMax} and ${dateMsMax}.`);
 }
-
-const dayMs = 86_400_000;
 
 /** Calendar intervals of a time zone. */
 class Calendar {

@@ -3,9 +3,7 @@
  * the steps between neighbouring points, in whole milliseconds. A series is regular when more than half of its steps
  * are within a quarter of the interval. Points may arrive in any order; only their times count, each time once.
  */
-
-const hourMs = 3_600_000;
-const dayMs = 24 * hourMs;
+import { dayMs, hourMs } from '../base/durations.ts';
 
 /** Fewer steps teach no interval. */
 export const stepsMin = 8;
