@@ -101,6 +101,7 @@ import { type ChildRequest, findOrCreateChildren } from './onboarding/gateway-ch
 import type { ProvisionDeps } from './onboarding/provision.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
+import { register } from './rest/route.ts';
 import { RpcSessions } from './rpc/notify.ts';
 import { RpcNumbers } from './rpc/numbers.ts';
 import { PersistentRpcs } from './rpc/persistent.ts';
@@ -580,9 +581,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     rpcDoor({ server, deviceAuth, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
     claimDoor({ server, deviceAuth, claims: engine.claims, readBody });
     provisionDoor({ server, provisioning: engine.provisioning, readBody });
-    for (const { method, pattern, handler, bodyBytesMax, admit } of api) {
-      server.route(method, pattern, handler, bodyBytesMax, admit);
-    }
+    register(server, api);
     for (const path of notOffered) server.refusePath(path);
     consoleDoor(server);
     healthDoor({

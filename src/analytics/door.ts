@@ -3,7 +3,7 @@ import type { Auth } from '../auth/auth.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { ReportDeps } from '../report/report.ts';
-import { json, served } from '../rest/route.ts';
+import { json, register, served } from '../rest/route.ts';
 import type { HttpServer } from '../uws/server.ts';
 import { ReportCallers } from './caller.ts';
 import { pageRoutes } from './page.ts';
@@ -27,9 +27,7 @@ export function analyticsDoor({ server, auth, metrics, away, ...reportDeps }: An
   );
   const callers = new ReportCallers(auth);
   const deps = { ...reportDeps, auth, unsent };
-  for (const each of served(reportRoutes, { callers, deps, bodyBytesMax: limits.viewBodyBytesMax })) {
-    server.route(each.method, each.pattern, each.handler, each.bodyBytesMax, each.admit);
-  }
+  register(server, served(reportRoutes, { callers, deps, bodyBytesMax: limits.viewBodyBytesMax }));
   pageRoutes(server);
   server.route('GET', '/livez', async () => json({ status: 'live' }));
   server.route('GET', '/readyz', async () => {

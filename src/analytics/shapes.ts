@@ -13,37 +13,36 @@ import {
   sources,
   type View,
 } from '../report/view.ts';
-import { flag, text, version } from '../rest/body.ts';
+import { flag, optional, text, version } from '../rest/body.ts';
 import { closed, milliseconds, nullable } from '../rest/shapes.ts';
 
-const absent = <T extends Type.Schema>(schema: T) => Type.Optional(nullable(schema));
 const orders = ['ASC', 'DESC'] as const;
 const fieldAggregations = [...new Set([...aggregations, ...latenessAggregations])];
 const roles = ['ROW', 'COLUMN', 'VALUE'] as const;
 const uuid = Type.String({ format: 'uuid' });
 const count = Type.Integer({ minimum: 1 });
-const bound = absent(Type.Integer({ description: 'Epoch milliseconds; 0 = that of the saved range' }));
+const bound = optional(Type.Integer({ description: 'Epoch milliseconds; 0 = that of the saved range' }));
 const filterValues = Type.Array(Type.Union([Type.String(), Type.Number(), Type.Boolean()]));
 
 const sourceBody = {
   key: Type.Optional(Type.String({ description: 'Of all sources but DATE' })),
-  attributeScope: absent(Type.Enum(attributeScopes)),
-  dateGrouping: absent(Type.Enum(dateGroupings)),
+  attributeScope: optional(Type.Enum(attributeScopes)),
+  dateGrouping: optional(Type.Enum(dateGroupings)),
 };
 const fieldBody = Type.Object({
   label: Type.String({ minLength: 1 }),
   role: Type.Enum(roles),
   source: Type.Enum(sources),
   ...sourceBody,
-  aggregation: absent(Type.Enum(fieldAggregations)),
-  decimals: absent(Type.Integer({ minimum: 0 })),
+  aggregation: optional(Type.Enum(fieldAggregations)),
+  decimals: optional(Type.Integer({ minimum: 0 })),
 });
 const filterBody = Type.Object({
   name: Type.String({ minLength: 1 }),
   source: Type.Enum(filterSources),
   ...sourceBody,
-  operation: absent(Type.Enum(operations)),
-  values: absent(filterValues),
+  operation: optional(Type.Enum(operations)),
+  values: optional(filterValues),
 });
 const rangeBody = Type.Object({
   type: Type.Enum(['LAST', 'FIXED']),
@@ -55,26 +54,32 @@ const rangeBody = Type.Object({
 });
 
 const definition = {
-  type: absent(Type.Enum(['TABLE'])),
-  scope: absent(
-    Type.Object({ deviceProfiles: absent(Type.Array(Type.String())), deviceIds: absent(Type.Array(uuid)) }),
+  type: optional(Type.Enum(['TABLE'])),
+  scope: optional(
+    Type.Object({ deviceProfiles: optional(Type.Array(Type.String())), deviceIds: optional(Type.Array(uuid)) }),
   ),
   fields: Type.Array(fieldBody),
-  timeRange: absent(rangeBody),
-  groupBy: absent(Type.Object({ unit: Type.Enum(groupUnits), amount: absent(count) })),
+  timeRange: optional(rangeBody),
+  groupBy: optional(Type.Object({ unit: Type.Enum(groupUnits), amount: optional(count) })),
   timeZone: text,
-  filters: absent(Type.Array(filterBody)),
-  sort: absent(Type.Array(Type.Object({ label: Type.String(), order: absent(Type.Enum(orders)) }))),
-  limit: absent(count),
+  filters: optional(Type.Array(filterBody)),
+  sort: optional(Type.Array(Type.Object({ label: Type.String(), order: optional(Type.Enum(orders)) }))),
+  limit: optional(count),
 };
-export const viewBody = Type.Object({ id: absent(uuid), customerId: absent(uuid), name: text, version, ...definition });
+export const viewBody = Type.Object({
+  id: optional(uuid),
+  customerId: optional(uuid),
+  name: text,
+  version,
+  ...definition,
+});
 export const previewBody = Type.Object({ ...definition, rangeStartTs: bound, rangeEndTs: bound });
 
 export const reportBody = Type.Object({
   viewConfigId: uuid,
   rangeStartTs: bound,
   rangeEndTs: bound,
-  filters: absent(Type.Record(filterValues)),
+  filters: optional(Type.Record(filterValues)),
 });
 
 const sourceShape = {

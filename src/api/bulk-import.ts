@@ -13,7 +13,7 @@ import {
   type NewCredentials,
   tokenCredentials,
 } from '../device/credentials.ts';
-import { text } from '../rest/body.ts';
+import { flag, optional, text } from '../rest/body.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
 import { keyFault } from '../telemetry/keys.ts';
@@ -32,9 +32,9 @@ const importBody = Type.Object({
     columns: Type.Array(Type.Object({ type: Type.Enum(columnTypes), key: text }), {
       maxItems: limits.importColumnsMax,
     }),
-    delimiter: Type.Optional(Type.Union([Type.String({ minLength: 1, maxLength: 8 }), Type.Null()])),
-    update: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
-    header: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+    delimiter: optional(Type.String({ minLength: 1, maxLength: 8 })),
+    update: flag,
+    header: flag,
   }),
 });
 

@@ -13,7 +13,7 @@ import { readMqttBasic } from '../device/credentials.ts';
 import type { Device, DeviceCredentials } from '../device/device.ts';
 import { findDevices, listDeviceTypes } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
-import { text } from '../rest/body.ts';
+import { flag, optional, text } from '../rest/body.ts';
 import { oneOf, uuid } from '../rest/parameters.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
@@ -32,8 +32,8 @@ const searchBody = Type.Object({
     rootType: Type.String(),
     direction: Type.Enum(['FROM', 'TO']),
     relationTypeGroup: text,
-    maxLevel: Type.Optional(Type.Union([Type.Integer(), Type.Null()])),
-    fetchLastLevelOnly: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+    maxLevel: optional(Type.Integer()),
+    fetchLastLevelOnly: flag,
   }),
   relationType: text,
   deviceTypes: Type.Array(Type.String(), { maxItems: limits.listedKeysMax }),

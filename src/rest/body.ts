@@ -7,14 +7,15 @@ import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
 import { readPlainJson } from '../value/plain-json.ts';
+import { nullable } from './shapes.ts';
 
-export const text = Type.Optional(Type.Union([Type.String(), Type.Null()]));
-const id = Type.Optional(Type.Union([Type.String({ format: 'uuid' }), Type.Null()]));
-export const reference = Type.Optional(Type.Union([Type.Object({ id, entityType: text }), Type.Null()]));
-export const version = Type.Optional(
-  Type.Union([Type.Integer({ description: 'As it was read: a save of something older is 409' }), Type.Null()]),
-);
-export const flag = Type.Optional(Type.Union([Type.Boolean(), Type.Null()]));
+/** A member that may be absent or null. */
+export const optional = <T extends Type.Schema>(schema: T) => Type.Optional(nullable(schema));
+export const text = optional(Type.String());
+const id = optional(Type.String({ format: 'uuid' }));
+export const reference = optional(Type.Object({ id, entityType: text }));
+export const version = optional(Type.Integer({ description: 'As it was read: a save of something older is 409' }));
+export const flag = optional(Type.Boolean());
 export const anything = Type.Optional(Type.Unknown({ description: 'Any JSON; kept as it is' }));
 
 export function bodyReader(schema: Type.Schema | undefined): (request: HttpRequest) => unknown {

@@ -9,7 +9,7 @@ import type { Account } from '../auth/user.ts';
 import { networkOf } from '../base/network.ts';
 import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
-import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/server.ts';
+import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
 
@@ -214,6 +214,12 @@ export function served<Deps>(
     handler: (request) => route.run(request, callers, deps),
     ...(route.admit && { admit: (request) => route.admit!(request, callers) }),
   }));
+}
+
+export function register(server: HttpServer, rows: readonly ServedRoute[]): void {
+  for (const { method, pattern, handler, bodyBytesMax, admit } of rows) {
+    server.route(method, pattern, handler, bodyBytesMax, admit);
+  }
 }
 
 export function json(value: unknown): HttpResponse {
