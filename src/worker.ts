@@ -37,6 +37,7 @@ import { keyOf, suspects } from './base/running-work.ts';
 import type { Config } from './base/settings/config.ts';
 import { Turns } from './base/turns.ts';
 import { openBus } from './bus/open.ts';
+import { querySlots } from './clickhouse/embedded/settings.ts';
 import { createConsole } from './console/door.ts';
 import type { CachedDevice } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
@@ -627,18 +628,35 @@ async function openUsers({ config, begin, log, started, proxies }: Base, { postg
   started.add('limits of requests', () => requestLimits?.stop());
   const failedSignIns = new FailedSignIns(clock);
   const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };
-  const calls = new Turns({
-    atOnceMax: limits.restCallsPerConnection * config.postgres.poolMax,
+  const waitingCalls = {
     waitingMax: limits.restCallsWaitingMax,
     refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
-  });
+  };
+  const calls = new Turns({ atOnceMax: limits.restCallsPerConnection * config.postgres.poolMax, ...waitingCalls });
+  const telemetryReads = new Turns({ atOnceMax: readsAtOnce(config, begin.workers), ...waitingCalls });
   const lookUps = new Turns({
     atOnceMax: limits.signInReadsAtOnceMax,
     waitingMax: limits.signInReadsWaitingMax,
     refusal: () => new Fault('sign_in_queue', 'Too many sign-ins at once; try again.', 1),
   });
-  const auth = new Auth({ ...signIn, apiKeys, proxies, requireHttpsForApiKeys, requestLimits, calls, lookUps });
+  const auth = new Auth({
+    ...signIn,
+    apiKeys,
+    proxies,
+    requireHttpsForApiKeys,
+    requestLimits,
+    calls,
+    telemetryReads,
+    lookUps,
+  });
   return { auth, apiKeys };
+}
+
+/** Returns this worker's part of the statements that the embedded ClickHouse runs at once beside inserts. */
+function readsAtOnce({ clickhouse: { url, embedded } }: Config, workers: number): number {
+  if (url !== '') return limits.telemetryReadsAtOnceMax;
+  // With two places one tenant never has both.
+  return Math.max(2, Math.floor(querySlots(embedded.sessions) / workers));
 }
 
 async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, log: Log): Promise<Listener[]> {

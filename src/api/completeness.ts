@@ -78,6 +78,7 @@ export function completenessRoutes({ postgres, clickhouse, clock, diagnostics }:
       pattern: '/api/device/:deviceId/completeness',
       summary: 'What telemetry of a device is missing or was late, and why',
       roles: tenantUsers,
+      readsTelemetry: true,
       query: completenessQuery,
       answer: completenessShape,
       async handle({ principal, params: { deviceId }, query: { startTs, endTs, lateMs, ...query } }) {

@@ -301,6 +301,7 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       pattern: '/api/deviceProfile/devices/keys/timeseries',
       summary: 'Telemetry keys of the newest devices of a profile, or of all',
       roles: tenantAdmins,
+      readsTelemetry: true,
       query: keysQuery,
       answer: Type.Array(Type.String()),
       handle: async ({ principal, query }) =>

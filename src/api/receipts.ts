@@ -64,6 +64,7 @@ export function receiptRoutes({ postgres, clickhouse, clock, signingKey, config 
       pattern: '/api/receipt/:receipt',
       summary: 'What has become of a message of a device: journaled, stored, replaced, deleted',
       roles: tenantUsers,
+      readsTelemetry: true,
       answer: receiptShape,
       async handle({ principal, params }) {
         const receipt = readSigned(params.receipt, receiptKeyOf(await signingKey.read()));

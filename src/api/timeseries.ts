@@ -181,6 +181,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       pattern: `${prefix}/values/timeseries`,
       summary: 'Latest values, or with startTs and endTs historical ones',
       roles: everyone,
+      readsTelemetry: true,
       query: historyQuery,
       answer,
       plainTextErrors: true,
@@ -197,6 +198,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       pattern: `${prefix}/values/timeseries/history`,
       summary: 'Historical values',
       roles: everyone,
+      readsTelemetry: true,
       query: rangeQuery,
       answer,
       plainTextErrors: true,
@@ -207,6 +209,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       pattern: `${prefix}/keys/timeseries`,
       summary: 'Keys that have telemetry',
       roles: everyone,
+      readsTelemetry: true,
       answer: Type.Array(Type.String()),
       plainTextErrors: true,
       handle: async ({ principal, params }) =>

@@ -72,6 +72,8 @@ export interface AuthDeps {
   requestLimits: RequestLimits | undefined;
   /** Calls of the REST API that run at once. Undefined where other caps hold. */
   calls?: Turns;
+  /** Those of them that read ClickHouse at once. */
+  telemetryReads?: Turns;
   /** Look-ups for callers that have not signed in, by network. Undefined where nothing is bounded. */
   lookUps?: Turns;
 }
@@ -352,8 +354,11 @@ export class Auth {
   }
 
   /** Runs a call of the REST API now, or when it is the turn of the caller's tenant and customer. */
-  inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>): Promise<T> {
-    return this.#deps.calls?.run(tenantId, customerId, call) ?? call();
+  inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>, readsTelemetry = false): Promise<T> {
+    const { calls, telemetryReads } = this.#deps;
+    const reads = readsTelemetry ? telemetryReads : undefined;
+    const work = reads ? () => reads.run(tenantId, customerId, call) : call;
+    return calls?.run(tenantId, customerId, work) ?? work();
   }
 
   /** True when the caller reaches this server over HTTPS. */

@@ -29,6 +29,8 @@ export const limits = {
   takenNamesMs: 600_000,
   /** Calls of the REST API that a worker carries out at once, for each of its connections to PostgreSQL. */
   restCallsPerConnection: 4,
+  /** Calls of the REST API that read an external ClickHouse at once, in a worker. The client has as many sockets. */
+  telemetryReadsAtOnceMax: 32,
   /** Calls of the REST API that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
   restCallsWaitingMax: 4_000,
   /** Callers of the REST API that one statement identifies. */

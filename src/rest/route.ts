@@ -19,8 +19,11 @@ export interface Callers {
   session(request: HttpRequest, route: RouteDescription): Promise<Session>;
   /** Counts a request of the caller. Throws 429 when the caller has made too many. */
   admit(principal: Principal): void;
-  /** Runs the call now or when it is the caller's turn. Throws 503 when too many calls wait. */
-  inTurn<T>(principal: Principal, call: () => Promise<T>): Promise<T>;
+  /**
+   * Runs the call now or when it is the caller's turn; with `readsTelemetry` also its turn to read ClickHouse. Throws
+   * 503 when too many calls wait.
+   */
+  inTurn<T>(principal: Principal, call: () => Promise<T>, readsTelemetry?: boolean): Promise<T>;
 }
 
 /** The content of an answer: JSON, a string or bytes of another type, or nothing. */
@@ -84,6 +87,8 @@ export interface RouteDescription {
    * (`Call.inTurn`).
    */
   waits?: boolean;
+  /** True: the handler reads ClickHouse, where few reads run at once. */
+  readsTelemetry?: true;
   /** True: the route changes nothing, as every GET. */
   reads?: true;
   /** True: the API document leaves the route out. */
@@ -132,7 +137,7 @@ export function route<
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       callers.admit(principal);
-      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work);
+      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work, input.readsTelemetry);
       const answer = await (input.waits
         ? handle({ ...read(request), principal, account, inTurn }, deps)
         : // A call that waits for its turn holds only bytes: the values in them may take many times as much memory.

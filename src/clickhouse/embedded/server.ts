@@ -17,7 +17,7 @@ import { standBack } from './priority.ts';
 import {
   type EmbeddedServerSettings,
   engineArguments,
-  insertReserve,
+  querySlots,
   serverLimits,
   settingsVariable,
 } from './settings.ts';
@@ -63,7 +63,7 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
   const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);
   const slots = new Slots(
     settings.sessions,
-    insertReserve(settings.sessions),
+    querySlots(settings.sessions),
     serverLimits.waitersMax,
     serverLimits.waitMsMax,
   );

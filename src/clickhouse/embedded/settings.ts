@@ -36,8 +36,13 @@ export const serverLimits = {
 } as const;
 
 /** Slots that only inserts may take. */
-export function insertReserve(sessions: number): number {
+function insertReserve(sessions: number): number {
   return Math.max(1, Math.floor(sessions / 4));
+}
+
+/** Slots that queries may take. */
+export function querySlots(sessions: number): number {
+  return Math.max(1, sessions - insertReserve(sessions));
 }
 
 /** Writes the engine's configuration file and returns its command line. */

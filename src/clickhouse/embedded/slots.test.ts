@@ -5,7 +5,7 @@ const here = () => new AbortController().signal;
 const full = expect.objectContaining({ code: 202 });
 
 test('queries leave the reserve to inserts', async () => {
-  const slots = new Slots(3, 1, 10, 20);
+  const slots = new Slots(3, 2, 10, 20);
   const first = await slots.take('query', here());
   await slots.take('query', here());
   await expect(slots.take('query', here())).rejects.toEqual(full);
@@ -45,7 +45,7 @@ test('waiting is bounded in number and in time, and ends when the client leaves'
 });
 
 test('patient inserts take half of the slots, and leave one to other inserts beside any queries', async () => {
-  const slots = new Slots(4, 1, 10, 20);
+  const slots = new Slots(4, 3, 10, 20);
   const patient = await slots.take('patient insert', here());
   await slots.take('patient insert', here());
   await expect(slots.take('patient insert', here())).rejects.toEqual(full);

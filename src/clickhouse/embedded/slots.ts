@@ -23,9 +23,9 @@ export class Slots {
   #inserts = 0;
   #patientInserts = 0;
 
-  constructor(slots: number, insertReserve: number, waitersMax: number, waitMsMax: number) {
+  constructor(slots: number, querySlots: number, waitersMax: number, waitMsMax: number) {
     this.#slots = slots;
-    this.#querySlots = Math.max(1, slots - insertReserve);
+    this.#querySlots = querySlots;
     this.#patientSlots = Math.max(1, Math.floor(slots / 2));
     this.#waitersMax = waitersMax;
     this.#waitMsMax = waitMsMax;

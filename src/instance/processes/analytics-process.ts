@@ -88,7 +88,7 @@ export class AnalyticsProcess {
 
   #begin(): Begin {
     const { config, engines, installation, isPostgresReady, clock } = this.#deps;
-    const none = { slot: 0, rules: [], orphanJournals: [] };
+    const none = { slot: 0, workers: 1, rules: [], orphanJournals: [] };
     const known = { installation: installation(), postgresReady: isPostgresReady(), clock: clock() };
     return { kind: 'begin', ...none, config, engines, ...known };
   }

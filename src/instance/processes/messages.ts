@@ -15,6 +15,8 @@ import type { Engines } from '../stores/engines.ts';
 export interface Begin {
   kind: 'begin';
   slot: number;
+  /** The number of workers of this host. */
+  workers: number;
   /** Read once, by the primary. */
   config: Config;
   rules: RuleText[];

@@ -255,7 +255,7 @@ export class WorkerPool {
     const orphanJournals = slot === 0 ? data.orphanJournals(workers) : [];
     const known = { installation: installation(), postgresReady: isPostgresReady(), clock: clock() };
     return [
-      { kind: 'begin', slot, config, rules, engines, orphanJournals, ...known },
+      { kind: 'begin', slot, workers, config, rules, engines, orphanJournals, ...known },
       { kind: 'state', state: this.state },
     ];
   }
