@@ -5,6 +5,7 @@ import { createUuid, isUuid } from '../base/uuid.ts';
 import { checkDocument, type DeviceInfo } from '../device/device.ts';
 import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
+import { forgetClaims } from './claim-store.ts';
 import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
 import type { AdminDeps } from './deps.ts';
@@ -14,7 +15,6 @@ import {
   deleteCustomer as deleteRows,
   findCustomer,
   findOrInsertPublicCustomer,
-  forgetClaims,
   insertCustomer,
   nextTitleNumber,
   setDeviceCustomer,

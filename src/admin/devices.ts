@@ -33,11 +33,11 @@ import {
 } from '../device/store.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import type { Queries } from '../postgres/client.ts';
+import { forgetClaims } from './claim-store.ts';
 import type { AdminDeps } from './deps.ts';
 import { admitDevice } from './device-limit.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import { resolveProfile } from './profiles.ts';
-import { forgetClaims } from './store.ts';
 import { type CheckAgain, choosing } from './taken-names.ts';
 
 /** Repeats a transaction that lost a race: attributes and activity of a device are written while a user changes it. */

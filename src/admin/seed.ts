@@ -5,16 +5,17 @@
  */
 import type { PasswordHasher } from '../auth/password.ts';
 import type { Authority } from '../auth/roles.ts';
-import { findOrInsertSetting, insertUser } from '../auth/store.ts';
+import { insertUser } from '../auth/store.ts';
 import type { Clock } from '../base/clock.ts';
 import { createUuid } from '../base/uuid.ts';
 import { tokenCredentials } from '../device/credentials.ts';
 import { defaultProfileName } from '../device/device.ts';
 import { findCredentials } from '../device/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
+import { findOrInsertSetting, findSetting } from '../postgres/stored-settings.ts';
 import { insertNewDevice, randomToken } from './devices.ts';
 import { findOrCreateProfile } from './profiles.ts';
-import { findSetting, insertCustomer, insertTenant } from './store.ts';
+import { insertCustomer, insertTenant } from './store.ts';
 
 export interface SeedDeps {
   postgres: Postgres;

@@ -1,17 +1,10 @@
-/** SQL of tenants, customers and claims, and of marks in the settings. */
-import { scopeNumber } from '../attributes/attributes.ts';
+/** SQL of tenants and customers. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
-import { type Claim, claimKeys } from './claim-rules.ts';
 import type { Customer, Tenant } from './customer.ts';
-
-export async function findSetting(queries: Queries, name: string): Promise<string | undefined> {
-  const [row] = await queries.query<{ value: string }>('select value from setting where name = $1', [name]);
-  return row?.value;
-}
 
 const contactColumns = 'country, state, city, address, address2, zip, phone, email';
 const tenantColumns = `id, created_time as "createdTime", title, region, ${contactColumns},
@@ -271,100 +264,4 @@ export async function setDeviceCustomer(queries: Queries, deviceId: string, cust
 /** Locks the tenant: until the transaction ends no other transaction makes a device of this tenant. */
 export async function holdDeviceCount(queries: Queries, tenantId: string): Promise<void> {
   await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
-}
-
-/** Returns false when the device has a valid claim. */
-export async function insertClaim(queries: Queries, deviceId: string, claim: Claim, now: number): Promise<boolean> {
-  const rows = await queries.query(
-    `insert into device_claim (device_id, secret_sha256, expires_time)
-       select id, $2, $3 from device where id = $1 and customer_id is null
-     on conflict (device_id) do update set secret_sha256 = excluded.secret_sha256, expires_time = excluded.expires_time
-      where device_claim.expires_time <= $4
-     returning 1`,
-    [deviceId, claim.secretSha256, claim.expiresTime, now],
-  );
-  return rows.length === 1;
-}
-
-export async function findClaim(queries: Queries, deviceId: string): Promise<Claim | undefined> {
-  const [claim] = await queries.query<Claim>(
-    'select secret_sha256 as "secretSha256", expires_time as "expiresTime" from device_claim where device_id = $1',
-    [deviceId],
-  );
-  return claim;
-}
-
-/** Deletes the offers that were made for the device under its previous owner. */
-export async function forgetClaims(queries: Queries, device: { id: string; number: number }): Promise<void> {
-  await queries.query('delete from device_claim where device_id = $1', [device.id]);
-  await queries.query('delete from attribute where device = $1 and scope = $2 and key = $3', [
-    device.number,
-    scopeNumber.SERVER_SCOPE,
-    claimKeys.data,
-  ]);
-}
-
-export async function deleteClaim(queries: Queries, deviceId: string): Promise<void> {
-  await queries.query('delete from device_claim where device_id = $1', [deviceId]);
-  await queries.query('delete from device_claim_tries where device_id = $1', [deviceId]);
-}
-
-/** Returns the wrong keys of the running window, and when the window ends. */
-export async function findWrongKeys(
-  queries: Queries,
-  deviceId: string,
-  now: number,
-): Promise<{ wrongKeys: number; windowEndsTime: number }> {
-  const [row] = await queries.query<{ wrongKeys: number; windowEndsTime: number }>(
-    `select wrong_keys as "wrongKeys", window_ends_time as "windowEndsTime"
-       from device_claim_tries where device_id = $1 and window_ends_time > $2`,
-    [deviceId, now],
-  );
-  return row ?? { wrongKeys: 0, windowEndsTime: now };
-}
-
-export async function recordWrongKey(queries: Queries, deviceId: string, now: number, windowMs: number): Promise<void> {
-  await queries.query(
-    `insert into device_claim_tries as tries (device_id, wrong_keys, window_ends_time) values ($1, 1, $3)
-     on conflict (device_id) do update set
-       wrong_keys = case when tries.window_ends_time > $2 then tries.wrong_keys + 1 else 1 end,
-       window_ends_time = case when tries.window_ends_time > $2 then tries.window_ends_time else $3 end`,
-    [deviceId, now, now + windowMs],
-  );
-}
-
-export interface TakenNameTries {
-  met: number;
-  endsTime: number;
-}
-
-/** Names of other tenants that the owner met in the running window. */
-export async function findTakenNameTries(queries: Queries, owner: string, now: number): Promise<TakenNameTries> {
-  const [row] = await queries.query<TakenNameTries>(
-    'select met, window_ends_time as "endsTime" from taken_name_tries where owner = $1 and window_ends_time > $2',
-    [owner, now],
-  );
-  return row ?? { met: 0, endsTime: now };
-}
-
-/** Adds to the running window, or begins one, and returns the sum. Deletes some windows that have ended. */
-export async function countTakenNames(
-  queries: Queries,
-  owner: string,
-  names: number,
-  now: number,
-  windowMs: number,
-): Promise<TakenNameTries> {
-  const [row] = await queries.query<TakenNameTries>(
-    `with ended as (
-       delete from taken_name_tries where owner in (
-         select owner from taken_name_tries where window_ends_time <= $3 and owner <> $1 limit 100 for update skip locked))
-     insert into taken_name_tries as tries (owner, met, window_ends_time) values ($1, $2, $4)
-     on conflict (owner) do update set
-       met = case when tries.window_ends_time > $3 then tries.met + $2 else $2 end,
-       window_ends_time = case when tries.window_ends_time > $3 then tries.window_ends_time else $4 end
-     returning met, window_ends_time as "endsTime"`,
-    [owner, names, now, now + windowMs],
-  );
-  return row!;
 }

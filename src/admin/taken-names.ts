@@ -14,7 +14,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Queries } from '../postgres/client.ts';
-import { countTakenNames, findTakenNameTries } from './store.ts';
+import { countTakenNames, findTakenNameTries } from './taken-name-store.ts';
 
 export class TakenNames {
   readonly #clock: Clock;

@@ -5,7 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import { StartError } from '../base/errors.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { findOrInsertSetting } from './store.ts';
+import { findOrInsertSetting } from '../postgres/stored-settings.ts';
 
 const bytesMin = 64;
 

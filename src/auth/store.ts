@@ -1,4 +1,4 @@
-/** SQL of user accounts, sessions that were signed out, and the secrets that all hosts share. */
+/** SQL of user accounts, and of sessions that were signed out. */
 
 import { byPlace } from '../base/gathered-reads.ts';
 import { limits } from '../base/limits.ts';
@@ -435,11 +435,4 @@ export async function endSessions(queries: Queries, ownerId: string, tokensOutda
   );
   await queries.query('delete from session_renewal where user_id = $1', [ownerId]);
   await queries.query('delete from outdated_session where owner_id = $1', [ownerId]);
-}
-
-/** Returns the setting `name`; the first caller of all hosts sets it to `value`. */
-export async function findOrInsertSetting(queries: Queries, name: string, value: string): Promise<string> {
-  await queries.query('insert into setting (name, value) values ($1, $2) on conflict (name) do nothing', [name, value]);
-  const [row] = await queries.query<{ value: string }>('select value from setting where name = $1', [name]);
-  return row!.value;
 }

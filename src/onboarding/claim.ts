@@ -11,11 +11,11 @@ import {
   isClaimValid,
   opensClaim,
 } from '../admin/claim-rules.ts';
+import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from '../admin/claim-store.ts';
 import { rotateToken } from '../admin/credentials.ts';
 import { moveDevice } from '../admin/customers.ts';
 import type { AdminDeps } from '../admin/deps.ts';
 import { lostRaceAgain } from '../admin/devices.ts';
-import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from '../admin/store.ts';
 import { type Attributes, ownValue } from '../attributes/attributes.ts';
 import { permissionDenied, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import { Fault, notFound } from '../base/errors.ts';

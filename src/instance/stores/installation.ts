@@ -5,10 +5,9 @@
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
-import { findSetting } from '../../admin/store.ts';
-import { findOrInsertSetting } from '../../auth/store.ts';
 import { decodeHeader, headerBytes, knownFile } from '../../device/known-devices-file.ts';
 import type { Postgres } from '../../postgres/client.ts';
+import { findOrInsertSetting, findSetting } from '../../postgres/stored-settings.ts';
 
 const setting = 'installation.id';
 
