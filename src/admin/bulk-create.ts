@@ -12,9 +12,9 @@ import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './bulk-create-store.ts';
 import type { AdminDeps } from './deps.ts';
-import { findProfileIds, insertProfiles, insertTokens } from './device-batch-store.ts';
+import { insertTokens } from './device-batch-store.ts';
 import { admitDevices, deviceLimitReached } from './device-limit.ts';
-import { resolveProfile } from './profiles.ts';
+import { resolveProfileIds } from './profiles.ts';
 
 export interface NewDeviceInput {
   name: string;
@@ -163,27 +163,14 @@ async function createInside(
 }
 
 /** Returns the profile of each row. Rows that name a missing profile are left out. */
-async function profilesOf({ postgres, clock }: AdminDeps, tenantId: string, rows: Row[]): Promise<Map<Row, string>> {
+async function profilesOf(deps: AdminDeps, tenantId: string, rows: Row[]): Promise<Map<Row, string>> {
   const given = [...new Set(rows.flatMap(({ profileId }) => profileId ?? []))];
-  const known = given.length > 0 ? await findTenantProfiles(postgres, tenantId, given) : new Set<string>();
-  const types = [...new Set(rows.filter(({ profileId }) => profileId === null).map(({ type }) => type.trim() && type))];
-  const names = types.filter((type) => type !== '');
-  const byName = names.length > 0 ? await findProfileIds(postgres, tenantId, names) : new Map<string, string>();
-  const missing = names.filter((name) => !byName.has(name));
-  if (missing.length > 0) {
-    const now = clock.now();
-    await insertProfiles(
-      postgres,
-      tenantId,
-      missing.map((name) => ({ id: createUuid(now), name })),
-      now,
-    );
-    for (const [name, id] of await findProfileIds(postgres, tenantId, missing)) byName.set(name, id);
-  }
-  if (types.includes('')) byName.set('', (await resolveProfile(postgres, tenantId, null, '')).id);
+  const known = given.length > 0 ? await findTenantProfiles(deps.postgres, tenantId, given) : new Set<string>();
+  const types = rows.filter(({ profileId }) => profileId === null).map(({ type }) => type);
+  const ofType = await resolveProfileIds(deps, tenantId, types);
   const profiles = new Map<Row, string>();
   for (const row of rows) {
-    const id = row.profileId === null ? byName.get(row.type.trim() && row.type) : row.profileId;
+    const id = row.profileId ?? ofType.get(row.type);
     if (id !== undefined && (row.profileId === null || known.has(id))) profiles.set(row, id);
   }
   return profiles;

@@ -36,6 +36,7 @@ import { checkVersion, findDefaultProfile, findProfile, findProfileByName, inser
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
+import { findProfileIds, insertProfiles } from './device-batch-store.ts';
 import { changeIssuer, checkIssuer, type IssuerProof } from './issuers.ts';
 import { lockTenant } from './store.ts';
 import { type CheckAgain, choosing } from './taken-names.ts';
@@ -99,6 +100,31 @@ export async function findOrCreateProfile(
   const stored = ofName ?? (isDefault ? await findDefaultProfile(queries, tenantId) : undefined);
   assert(stored, 'a profile exists after its insert or a conflict of its name');
   return stored;
+}
+
+/**
+ * Like `resolveProfile`, for the types of many devices at once. A profile that another caller deletes meanwhile may be
+ * absent from the result.
+ */
+export async function resolveProfileIds(
+  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  tenantId: string,
+  types: readonly string[],
+): Promise<Map<string, string>> {
+  const names = [...new Set(types)].filter((type) => type.trim() !== '');
+  const ids = names.length > 0 ? await findProfileIds(postgres, tenantId, names) : new Map<string, string>();
+  const missing = names.filter((name) => !ids.has(name));
+  if (missing.length > 0) {
+    const now = clock.now();
+    const profiles = missing.map((name) => ({ id: createUuid(now), name }));
+    await insertProfiles(postgres, tenantId, profiles, now);
+    for (const [name, id] of await findProfileIds(postgres, tenantId, missing)) ids.set(name, id);
+  }
+  const blank = new Set(types.filter((type) => type.trim() === ''));
+  if (blank.size === 0) return ids;
+  const { id } = await resolveProfile(postgres, tenantId, null, '');
+  for (const type of blank) ids.set(type, id);
+  return ids;
 }
 
 export async function createProfile(deps: AdminDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {

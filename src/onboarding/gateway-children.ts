@@ -6,18 +6,9 @@
  */
 
 import type { AdminDeps } from '../admin/deps.ts';
-import {
-  findNames,
-  findProfileIds,
-  insertChildren,
-  insertProfiles,
-  insertTokens,
-  type NamedRow,
-  type NewChild,
-  updateInfos,
-} from '../admin/device-batch-store.ts';
+import { insertTokens } from '../admin/device-batch-store.ts';
 import { admitDevices, deviceLimitReached } from '../admin/device-limit.ts';
-import { resolveProfile } from '../admin/profiles.ts';
+import { resolveProfileIds } from '../admin/profiles.ts';
 import { insertCreated } from '../admin/relation-store.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
@@ -26,6 +17,7 @@ import { checkDeviceName, checkText, createAccessToken } from '../device/device.
 import type { LoggedChange } from '../device/store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isLostRace, type Queries } from '../postgres/client.ts';
+import { findNames, insertChildren, type NamedRow, type NewChild, updateInfos } from './gateway-children-store.ts';
 
 /**
  * `type`: name of the profile for a device that is made; '' = the default profile. `actsFor`: whether the gateway acts
@@ -138,7 +130,8 @@ async function create(
 ): Promise<void> {
   const { postgres, changes, onAssigned } = deps;
   try {
-    const profiles = await resolveProfiles(deps, tenantId, requests);
+    const types = requests.map(({ type }) => type);
+    const profiles = await resolveProfileIds(deps, tenantId, types);
     const { published, assigned } = await postgres.transaction((queries) =>
       createInside(deps, queries, tenantId, requests, profiles, outcomes),
     );
@@ -211,26 +204,4 @@ async function admit(
   const fault = deviceLimitReached(devicesMax);
   for (const { name } of missing.slice(Math.max(0, room))) outcomes.set(name, fault);
   return missing.slice(0, Math.max(0, room));
-}
-
-/** Returns the ids of the requested profiles. A missing profile is made, exactly once, before the devices. */
-async function resolveProfiles(
-  { postgres, clock }: AdminDeps,
-  tenantId: string,
-  requests: ChildRequest[],
-): Promise<Map<string, string>> {
-  const types = new Set(requests.map(({ type }) => type));
-  const names = [...types].filter((type) => type.trim() !== '');
-  const known = names.length > 0 ? await findProfileIds(postgres, tenantId, names) : new Map<string, string>();
-  const missing = names.filter((name) => !known.has(name));
-  if (missing.length > 0) {
-    const now = clock.now();
-    const profiles = missing.map((name) => ({ id: createUuid(now), name }));
-    await insertProfiles(postgres, tenantId, profiles, now);
-    for (const [name, id] of await findProfileIds(postgres, tenantId, missing)) known.set(name, id);
-  }
-  for (const type of types) {
-    if (type.trim() === '') known.set(type, (await resolveProfile(postgres, tenantId, null, '')).id);
-  }
-  return known;
 }
