@@ -1,6 +1,7 @@
 /**
- * The network of a caller's address, by which wrong secrets and waiting callers are counted, because a caller may own
- * the neighbouring addresses. For IPv6 it is the /64, in any spelling. An IPv4 address inside IPv6 counts as IPv4.
+ * The network of a caller's address, by which connections, wrong secrets and waiting callers are counted, because a
+ * caller may own the neighbouring addresses. For IPv6 it is the /64, in any spelling. An IPv4 address inside IPv6
+ * counts as IPv4. Sign-ins with a password are counted by `subnetOf`, everything else by `networkOf`.
  */
 
 /** Each IPv4 address counts separately, and a /64 of IPv6. A string that is not an address is its own network. */
