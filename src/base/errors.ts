@@ -77,6 +77,9 @@ export class Fault extends Error {
   }
 }
 
+/** A fault as it passes from one thread to another. */
+export type PlainFault = Pick<Fault, 'reason' | 'message' | 'retryAfterSeconds'>;
+
 export function badRequest(reason: ReasonOf<400>, message: string): Fault {
   return new Fault(reason, message);
 }

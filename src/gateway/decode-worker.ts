@@ -7,7 +7,7 @@ import { assert, Fault, notFound } from '../base/errors.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { DecodeOptions } from '../telemetry/decode.ts';
 import { buffersOf, chunksOf, type DecodedChunk } from '../telemetry/decoded-chunk.ts';
-import { type PlainFault, plainFault } from '../telemetry/plain-fault.ts';
+import { type PlainDecodeFault, plainFault } from '../telemetry/plain-fault.ts';
 import { Rows } from '../telemetry/rows.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
 import { GatewayDecoder, GatewayTelemetry } from './telemetry.ts';
@@ -26,10 +26,10 @@ export interface DecodedByName {
   /** Data points of each child. */
   points: number[];
   /** Children with a fault of their own. */
-  refused: [name: string, fault: PlainFault][];
+  refused: [name: string, fault: PlainDecodeFault][];
 }
 
-export type GatewayDecodeReply = DecodedByName | { fault: PlainFault };
+export type GatewayDecodeReply = DecodedByName | { fault: PlainDecodeFault };
 
 /** Every name of the message is a child, except the names that are left out. */
 class NamesOfMessage implements NamedChildren {

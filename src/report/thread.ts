@@ -5,10 +5,9 @@
 import { setPriority } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { workerData } from 'node:worker_threads';
-import { badRequest, Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, type PlainFault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
-import type { Reason } from '../base/reasons.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
 import type { Expired } from './expired-store.ts';
@@ -42,12 +41,6 @@ export interface ReportTask {
   now: number;
   expired: Expired;
   format: ReportFormat;
-}
-
-export interface PlainFault {
-  reason: Reason;
-  message: string;
-  retryAfterSeconds: number;
 }
 
 /** `bug`: an unexpected error, for the log. */

@@ -3,7 +3,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault } from '../base/errors.ts';
 import { type DecodeOptions, decodeTelemetry } from './decode.ts';
 import { buffersOf, chunksOf, type DecodedChunk } from './decoded-chunk.ts';
-import { type PlainFault, plainFault } from './plain-fault.ts';
+import { type PlainDecodeFault, plainFault } from './plain-fault.ts';
 import { Rows } from './rows.ts';
 
 export interface DecodeRequest {
@@ -11,7 +11,7 @@ export interface DecodeRequest {
   now: number;
 }
 
-export type DecodeReply = { chunks: DecodedChunk[] } | { fault: PlainFault };
+export type DecodeReply = { chunks: DecodedChunk[] } | { fault: PlainDecodeFault };
 
 const noDevice = { number: 0 };
 

@@ -1,17 +1,17 @@
-/** A Fault as it passes from a decoding thread to the main thread, with what the diagnostics need. */
-import { Fault } from '../base/errors.ts';
+/** The fault of a message as it passes from a decoding thread to the main thread, with what the diagnostics need. */
+import { Fault, type PlainFault } from '../base/errors.ts';
 import type { OddTime } from '../diagnostics/odd-time.ts';
 import { TimeFault } from './decode.ts';
 
-export interface PlainFault extends Pick<Fault, 'reason' | 'message' | 'retryAfterSeconds'> {
+export interface PlainDecodeFault extends PlainFault {
   oddTime: OddTime | undefined;
 }
 
-export function plainFault(fault: Fault): PlainFault {
+export function plainFault(fault: Fault): PlainDecodeFault {
   const { reason, message, retryAfterSeconds } = fault;
   return { reason, message, retryAfterSeconds, oddTime: fault instanceof TimeFault ? fault.oddTime : undefined };
 }
 
-export function faultOf({ reason, message, retryAfterSeconds, oddTime }: PlainFault): Fault {
+export function faultOf({ reason, message, retryAfterSeconds, oddTime }: PlainDecodeFault): Fault {
   return oddTime === undefined ? new Fault(reason, message, retryAfterSeconds) : new TimeFault(message, oddTime);
 }
