@@ -11,7 +11,7 @@ import { type Port, parentPort } from './port.ts';
 import { channelNames, type LinkOwner, RedisBus, type RedisLink } from './redis.ts';
 import type { ClusterAddress } from './redis-cluster.ts';
 
-export interface BusOptions {
+export interface BusDeps {
   redisUrl: string;
   /** The id of this installation, which separates its channels from those of others on the same Redis. */
   installation: string;
@@ -21,7 +21,7 @@ export interface BusOptions {
   port?: Port;
 }
 
-export async function openBus({ redisUrl, installation, log, metrics, port }: BusOptions): Promise<Bus> {
+export async function openBus({ redisUrl, installation, log, metrics, port }: BusDeps): Promise<Bus> {
   const counters = busCounters(metrics, log);
   const bus =
     redisUrl === ''

@@ -12,7 +12,7 @@ import { StoreOutage } from '../base/store-outage.ts';
 import { CopyValue } from './copy.ts';
 import { Pool, types } from './driver.ts';
 
-export interface PostgresOptions {
+export interface PostgresDeps {
   url: string;
   poolMax: number;
   log: Log;
@@ -37,8 +37,8 @@ export interface Queries {
   query<Row>(text: string, values?: unknown[], options?: QueryOptions): Promise<Row[]>;
 }
 
-export function openPostgres(options: PostgresOptions): Postgres {
-  return new Postgres(options);
+export function openPostgres(deps: PostgresDeps): Postgres {
+  return new Postgres(deps);
 }
 
 export class Postgres implements Queries {
@@ -52,7 +52,7 @@ export class Postgres implements Queries {
   #closing = false;
   #held = false;
 
-  constructor({ url, poolMax, log, isUp = () => true, metrics }: PostgresOptions) {
+  constructor({ url, poolMax, log, isUp = () => true, metrics }: PostgresDeps) {
     this.#outage = new StoreOutage({ store: 'postgres', log, isUp });
     this.address = addressOf(url);
     this.#poolMax = poolMax;

@@ -17,7 +17,7 @@ import type { EncodedReport } from './encode.ts';
 import { createPermits, givePermitBack } from './query-slots.ts';
 import type { ReportOutcome, ReportTask, ThreadData } from './thread.ts';
 
-export interface ReportPoolOptions {
+export interface ReportPoolDeps {
   threads: number;
   queue: number;
   queriesMax: number;
@@ -44,7 +44,7 @@ const idleThreadMs = 60_000;
 const ticketMax = 2 ** 31 - 1;
 
 export class ReportPool {
-  readonly #options: ReportPoolOptions;
+  readonly #deps: ReportPoolDeps;
   readonly #piscina: Piscina<ReportTask, ReportOutcome>;
   readonly #permits: SharedArrayBuffer;
   readonly #waiting: FairQueue<Waiting>;
@@ -56,13 +56,13 @@ export class ReportPool {
   #running = 0;
   #ticket = 0;
 
-  constructor(options: ReportPoolOptions) {
-    this.#options = options;
-    const { threads, metrics, thread } = options;
-    this.#waiting = new FairQueue(options.queue);
-    this.#permits = createPermits(options.queriesMax);
+  constructor(deps: ReportPoolDeps) {
+    this.#deps = deps;
+    const { threads, metrics, thread } = deps;
+    this.#waiting = new FairQueue(deps.queue);
+    this.#permits = createPermits(deps.queriesMax);
     this.#piscina = new Piscina({
-      filename: (options.entry ?? new URL('./thread.js', import.meta.url)).href,
+      filename: (deps.entry ?? new URL('./thread.js', import.meta.url)).href,
       minThreads: 0,
       maxThreads: threads + 1,
       idleTimeout: idleThreadMs,
@@ -72,7 +72,7 @@ export class ReportPool {
       resourceLimits: { maxOldGenerationSizeMb: limits.reportHeapMegabytesMax },
       workerData: { ...thread, permits: this.#permits } satisfies ThreadData,
     });
-    this.#piscina.on('error', (error: Error) => options.log.error('report_thread', { reason: messageOf(error) }));
+    this.#piscina.on('error', (error: Error) => deps.log.error('report_thread', { reason: messageOf(error) }));
     metrics.observed('report_running', 'Reports being made.', () => this.#running);
     metrics.observed('report_waiting', 'Reports that wait for a thread.', () => this.#waiting.length);
     metrics.observed('report_threads', 'Threads of the report pool.', () => this.#piscina.threads.length);
@@ -117,7 +117,7 @@ export class ReportPool {
 
   /** A customer leaves a quarter of the threads to the other customers of its tenant. */
   #mayRun({ tenant, caller }: Waiter): boolean {
-    const { threads } = this.#options;
+    const { threads } = this.#deps;
     const ofCustomer = caller === '' ? 0 : (this.#runningOfCustomer.get(caller) ?? 0);
     if (ofCustomer > 0 && ofCustomer >= Math.floor(threads * 0.75)) return false;
     return this.#running < threads || (this.#running === threads && !this.#runningOf.has(tenant));
@@ -160,14 +160,14 @@ export class ReportPool {
       gone.addEventListener('abort', leave, { once: true });
       const refused = this.#waiting.push(waiter, waiting);
       if (!refused) return;
-      const { threads, queue } = this.#options;
+      const { threads, queue } = this.#deps;
       this.#refused.add(1);
       refused.refuse(refused === waiting ? full(threads, queue) : displaced());
     });
   }
 
   async #make(order: ReportOrder & { isFirst: boolean }, gone: AbortSignal): Promise<EncodedReport> {
-    const { thread, onAbandoned, log } = this.#options;
+    const { thread, onAbandoned, log } = this.#deps;
     this.#ticket = (this.#ticket % ticketMax) + 1;
     const ticket = this.#ticket;
     const queryId = `report-${randomUUID()}`;
@@ -197,7 +197,7 @@ export class ReportPool {
     if (error.code === 'ERR_WORKER_OUT_OF_MEMORY') {
       return new Fault('report_too_large', 'The report is too large: choose a shorter range or fewer rows.');
     }
-    this.#options.log.error('report_thread_failed', { reason: error.message, error });
+    this.#deps.log.error('report_thread_failed', { reason: error.message, error });
     return unavailable('report_thread', 'The report could not be finished. Ask for it again.');
   }
 }

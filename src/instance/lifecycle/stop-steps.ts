@@ -5,7 +5,7 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 
-export interface StopStepsOptions {
+export interface StopStepsDeps {
   msMax: number;
   log: Log;
   /** Milliseconds that only go forward. */
@@ -23,7 +23,7 @@ export class StopSteps {
   readonly #waits: string[] = [];
   #unfinished = false;
 
-  constructor({ msMax, log, monotonic = () => performance.now() }: StopStepsOptions) {
+  constructor({ msMax, log, monotonic = () => performance.now() }: StopStepsDeps) {
     this.#log = log;
     this.#monotonic = monotonic;
     this.#begun = monotonic();
