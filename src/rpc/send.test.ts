@@ -400,9 +400,11 @@ test('a command that no listener takes is offered again after pauses that grow a
   }
 });
 
-test('replies without a command take few statements at once; more than may wait are refused', async () => {
+test('replies without a command take few statements and messages at once; more than may wait are refused', async () => {
+  const sent = vi.spyOn(here.downlink, 'send');
   const floodMax = limits.rpcRepliesAtOnceMax + limits.rpcRepliesWaitingMax;
   const replies = Array.from({ length: floodMax }, (_, n) => here.rpc.reply(replying, 1_000 + n, '1'));
+  expect(sent.mock.calls.length).toBeLessThan(limits.rpcRepliesAtOnceMax);
   const outcomes = await Promise.allSettled(replies);
   const refused = outcomes.filter(({ status }) => status === 'rejected');
   expect(refused.length).toBeGreaterThan(0);

@@ -146,10 +146,13 @@ export class Rpc {
       await command.replied(text);
       return;
     }
-    if (!bus.connected) throw busAway();
-    sendToOwners(downlink, device, { kind: 'reply', id, text });
-    // A command that outlives restarts may have no owner at the moment.
-    await this.#stores.run(tenantId, `device ${device}`, () => answerRpc(postgres, device, id, text));
+    // The message takes the turn of the statement: nothing else bounds the replies that no command waits for.
+    await this.#stores.run(tenantId, `device ${device}`, async () => {
+      if (!bus.connected) throw busAway();
+      sendToOwners(downlink, device, { kind: 'reply', id, text });
+      // A command that outlives restarts may have no owner at the moment.
+      await answerRpc(postgres, device, id, text);
+    });
   }
 
   /** Takes ownership of the command; throws when there is no room for it. */
