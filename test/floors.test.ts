@@ -477,6 +477,18 @@ test('no line of a comment is wider than 120 characters', () => {
   expectNone(faults);
 });
 
+test('each constant of limits.ts has a comment of its own, which needs no other', () => {
+  const lines = readFileSync(join(source, 'base/limits.ts'), 'utf8').split('\n');
+  const faults: string[] = [];
+  for (const [at, line] of lines.entries()) {
+    const place = `src/base/limits.ts:${at + 1}`;
+    if (/^ {2}\w+: /.test(line) && !lines[at - 1]!.trim().endsWith('*/')) faults.push(`${place} has no comment`);
+    if (/^ {2}(\/\*)?\*.*\b(these|such)\b|\/\*\* The same\b/i.test(line))
+      faults.push(`${place} speaks of another constant`);
+  }
+  expectNone(faults);
+});
+
 test('comments, pages and settings files use the words of the field', () => {
   const faults: string[] = [];
   for (const top of tops) {

@@ -26,6 +26,7 @@ export const limits = {
   wrongClaimWindowMs: 60_000,
   /** Names of other tenants (credentials, emails, keys) that a tenant may meet within `takenNamesMs`. */
   takenNamesMax: 20,
+  /** Length of the window in which names of other tenants are counted. */
   takenNamesMs: 600_000,
   /** Calls of the REST API that a worker carries out at once, for each of its connections to PostgreSQL. */
   restCallsPerConnection: 4,
@@ -35,15 +36,15 @@ export const limits = {
   restCallsWaitingMax: 4_000,
   /** Callers of the REST API that one statement identifies. */
   callerReadsBatchMax: 1_000,
-  /** Callers that wait for such a statement. */
+  /** Callers of the REST API that wait for the statement that identifies them. */
   callerReadsQueueMax: 20_000,
   /** Sign-ins, and passwords that are chosen by a link, that a worker looks up at once. */
   signInReadsAtOnceMax: 16,
-  /** The same that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
+  /** Look-ups for sign-ins that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
   signInReadsWaitingMax: 4_000,
   /** Requests of devices for attributes that a worker reads at once. */
   attributeReadsAtOnceMax: 128,
-  /** Bytes above which such a read is a large one. */
+  /** Bytes above which a read of attributes for a device is a large one. */
   attributeLargeReadBytesMin: 256 * 1024,
   /** Large reads of attributes that a worker carries out at once. */
   attributeLargeReadsAtOnceMax: 2,
@@ -51,7 +52,7 @@ export const limits = {
   attributeReadsWaitingMax: 20_000,
   /** Provisioning requests, certificates that are looked up, and offers for claiming that a worker works on at once. */
   onboardingAtOnceMax: 64,
-  /** The same that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
+  /** Work of `onboardingAtOnceMax` that waits for its turn: less than statements may wait (`postgresWaitersMax`). */
   onboardingWaitingMax: 4_000,
   /**
    * Networks whose wrong device credentials, or wrong provisioning keys, a worker counts; a new one evicts the oldest.
@@ -61,7 +62,7 @@ export const limits = {
   wrongTriesWindowMs: 60_000,
   /** Time between two messages of a worker about wrong tries. */
   wrongTriesPublishMs: 3,
-  /** Networks in one such message, and credentials in one about what was right. */
+  /** Networks in one message about wrong tries, and credentials in one message about right ones. */
   wrongTriesPerMessage: 1_000,
   /** Interval at which ended windows of wrong tries are removed. */
   wrongTriesSweepMs: 1_000,
@@ -79,7 +80,7 @@ export const limits = {
   mqttProvisioningPacketBytesMax: 24 * 1024,
   /** Messages of a provisioning connection that wait for an answer. */
   mqttProvisioningInflightMax: 10,
-  /** Provisioning connections of one address at a worker: such connections have no credentials. */
+  /** Connections of one address at a worker that have no credentials and ask for some. */
   mqttProvisioningPerAddressMax: 500,
   /** Interval at which a worker logs that an address has its share of connections. */
   mqttAddressLogMs: 60_000,
@@ -105,9 +106,9 @@ export const limits = {
   recentDevicesMax: 32_768,
   /** Work of a load of devices before other work has a turn. */
   loadStepMs: 2,
-  /** Records of one such step between two readings of the clock. */
+  /** Records between two readings of the clock, in a load of devices. */
   loadRecordsAtOnce: 128,
-  /** Longest rest after such a step. */
+  /** Longest rest between two turns of a load of devices. */
   loadRestMsMax: 20,
   /** Tokens that a worker remembers to be unknown. */
   unknownTokenCacheMax: 50_000,
@@ -115,14 +116,14 @@ export const limits = {
   unknownTokenMs: 5_000,
   /** Tokens that wait for a lookup in SQL. */
   tokenLookupQueueMax: 20_000,
-  /** Tokens of one such lookup. */
+  /** Tokens of one lookup in SQL. */
   tokenLookupBatchMax: 1_000,
   /** Time that a token waits for its lookup. */
   tokenLookupTimeoutMs: 5_000,
 
   /** MQTT logins that wait for a lookup in SQL. */
   loginQueueMax: 20_000,
-  /** Logins of one such lookup. */
+  /** MQTT logins of one lookup in SQL. */
   loginBatchMax: 1_000,
   /** Time that a login waits for its lookup. */
   loginLookupTimeoutMs: 5_000,
@@ -143,7 +144,7 @@ export const limits = {
   rateLimitTenantsMax: 10_000,
   /** Time between two messages of a worker about what was taken from its buckets. */
   rateLimitPublishMs: 3,
-  /** Devices and tenants in one such message. */
+  /** Devices and tenants in one message about what was taken from buckets. */
   rateLimitOwnersPerMessage: 2_000,
 
   /** Interval at which devices that woke up are written. */
@@ -158,7 +159,7 @@ export const limits = {
   activityRowsMax: 2_000,
   /** Devices that are judged together. */
   activityPageDevices: 65_536,
-  /** Such pages of active devices that a worker reads in one round after its start. */
+  /** Pages of `activityPageDevices` that a worker reads in one round after its start, to learn the active devices. */
   activityLoadPages: 4,
   /** Interval at which a check reads all devices again, also those that were inactive. */
   activityReadAllMs: 600_000,
@@ -166,11 +167,13 @@ export const limits = {
   activityLateMs: 2_000,
   /** Interval at which a worker reports up to which time its activity is stored. */
   activityReportMs: 2_000,
-  /** Time without a report after which a worker is dead: the inactivity time, within these bounds. */
+  /** Least time without a report after which a worker counts as dead; the time itself is the inactivity time. */
   activityDeadMsMin: 5_000,
+  /** Longest time without a report after which a worker counts as dead. */
   activityDeadMsMax: 60_000,
-  /** Batches of devices that became inactive, read in one statement, and kept for workers that read late. */
+  /** Batches of devices that became inactive, read in one statement. */
   activityEndedRowsMax: 20,
+  /** Batches of devices that became inactive, kept for workers that read late. */
   activityEndedKeptMax: 4_096,
 
   /** Bytes of the first MQTT packet. */
@@ -183,7 +186,7 @@ export const limits = {
   mqttLargeStallMsMax: 60_000,
   /** Time between two lines of a worker about packets of one device that are too large. */
   mqttTooLargeLogMs: 60_000,
-  /** Devices whose last such line is remembered. */
+  /** Devices whose last line about a packet that is too large is remembered. */
   mqttTooLargeLoggedMax: 10_000,
   /** Time from the connection to its CONNECT. */
   mqttConnectMsMax: 10_000,
@@ -204,34 +207,34 @@ export const limits = {
   mqttPausedMsMax: 5_000,
   /** Interval at which clients that wait for the journal may continue. */
   mqttJournalCheckMs: 20,
-  /** Time for which such clients are served before other work has a turn. */
+  /** Time for which clients that wait for the journal are served before other work has a turn. */
   mqttJournalSliceMs: 20,
   /** Above this number of bytes that a client has not taken, the client is not read any more. */
   mqttUnreadBytesPause: 64 * 1024,
   /** Above this number of bytes that a client has not taken, its connection is closed. */
   mqttUnreadBytesMax: 1024 * 1024,
-  /** Bytes that all clients of a worker have not taken, of those clients that are not read for it. */
+  /** Bytes that clients have not taken: all clients of a worker that are not read above `mqttUnreadBytesPause`. */
   mqttUnreadBytesOfAllMax: 256 * 1024 * 1024,
   /** Time after which the connection of a client that takes nothing is closed. */
   mqttStallMsMax: 30_000,
   /** Unacknowledged messages to one client. */
   mqttPushesInflightMax: 1_000,
-  /** Messages that wait after these; one more closes the connection. */
+  /** Messages to one client that wait for an earlier acknowledgement; one more closes the connection. */
   mqttPushesWaitingMax: 50_000,
-  /** Bytes of the messages that wait; one more closes the connection. */
+  /** Bytes of the messages to one client that wait; one more closes the connection. */
   mqttPushBytesWaitingMax: 8 * 1024 * 1024,
   /** Packets to one client that leave together are written in pieces of this size. */
   mqttWriteBytes: 64 * 1024,
 
   /** Bytes of one WebSocket message; browsers send up to 512 kB in one. */
   webSocketMessageBytesMax: 1024 * 1024,
-  /** Bytes that are kept while the MQTT connection does not read. */
+  /** Bytes of a WebSocket that are kept while its MQTT connection is not read. */
   webSocketKeptBytesMax: 2 * 1024 * 1024,
-  /** Size of the blocks in which these bytes are kept. */
+  /** Size of the blocks in which `webSocketKeptBytesMax` bytes are kept. */
   webSocketBlockBytes: 16 * 1024,
-  /** Bytes that wait for a client which does not read. */
+  /** Bytes that wait for a WebSocket client that does not read. */
   webSocketWaitingBytesMax: 16 * 1024 * 1024,
-  /** Time in which these bytes must be sent before the connection is closed. */
+  /** Time in which the bytes that wait for a WebSocket client are sent, at the end of its connection. */
   webSocketEndMsMax: 5_000,
 
   /** Rows at which a frame stops gathering. */
@@ -242,10 +245,11 @@ export const limits = {
   receiptPointsMax: 64,
   /** Receipts of one commit, each about 15 µs of work; further messages are acknowledged without one. */
   receiptsPerCommitMax: 1_000,
-  /** Share of one sender in these. */
+  /** Share of one sender in `receiptsPerCommitMax`. */
   receiptsPerSenderMax: 100,
-  /** Interval at which the positions of journals are kept (`ingest/journal-store.ts`), and for how long. */
+  /** Interval at which the positions of journals are recorded (`ingest/journal-store.ts`). */
   storedOrdersMs: 60_000,
+  /** Time for which a recorded position is kept. */
   storedOrdersKeptMs: 7 * 86_400_000,
   /** Bytes at which a frame stops gathering. */
   frameBytesMax: 1024 * 1024,
@@ -277,9 +281,9 @@ export const limits = {
   crashLoopAliveMs: 2_000,
   /** Work that ended two workers by a bug within this time is refused. */
   deathsWithinMs: 600_000,
-  /** Time for which such work is refused. */
+  /** Time for which work that ended two workers is refused. */
   deathsBlockMs: 600_000,
-  /** Kinds of such work that are remembered. */
+  /** Kinds of work that ended a worker which are remembered. */
   deathsKept: 1_000,
   /** Open requests that a dying worker names. */
   suspectsMax: 20,
@@ -320,13 +324,13 @@ export const limits = {
   longAnswerBytesMax: 64 * 1024 * 1024,
   /** Bytes of all long answers that a worker holds until their readers have taken them. */
   longAnswersBytesMax: 256 * 1024 * 1024,
-  /** Share of one tenant in these bytes. */
+  /** Share of one tenant in `longAnswersBytesMax`. */
   longAnswersTenantBytesMax: 128 * 1024 * 1024,
-  /** Share of one customer in these bytes. */
+  /** Share of one customer in `longAnswersBytesMax`. */
   longAnswersCustomerBytesMax: 64 * 1024 * 1024,
   /** Bytes above which an answer to a read holds room until its reader has taken it. */
   unsentAnswerBytesMin: 64 * 1024,
-  /** Bytes of such answers of a worker, except those that `longAnswersBytesMax` counts. */
+  /** Bytes of the answers that hold room in a worker, without the answers that `longAnswersBytesMax` counts. */
   unsentAnswersBytesMax: 256 * 1024 * 1024,
   /** Bytes of values that one read of attributes returns. */
   attributesReadBytesMax: 8 * 1024 * 1024,
@@ -441,7 +445,7 @@ export const limits = {
    * dropped.
    */
   busMessagesInFlightMax: 20_000,
-  /** Bytes of these messages; further ones are dropped. */
+  /** Bytes of the messages that `busMessagesInFlightMax` counts; further messages are dropped. */
   busBytesInFlightMax: 8 * 1024 * 1024,
   /** Time that a subscription waits for its confirmation. */
   busTimeoutMs: 1_000,
@@ -458,8 +462,9 @@ export const limits = {
   diagnosedOutcomesMax: 8,
   /** Outcomes of a device that a worker looks at in a second; further ones are counted. */
   diagnosedPerSecondMax: 4,
-  /** Devices that get a record in a second, and those of one tenant. */
+  /** Devices that get a record in a second. */
   diagnosedNewPerSecondMax: 500,
+  /** Devices of one tenant that get a record in a second. */
   diagnosedNewPerTenantMax: 250,
   /** Characters of the sentence of an outcome. */
   diagnosedMessageCharsMax: 300,
@@ -481,13 +486,15 @@ export const limits = {
   attributeBodyBytesMax: 1024 * 1024,
   /** Keys of one attribute message. */
   attributeKeysPerMessageMax: 1_000,
-  /** Rows of a worker that wait for a commit. */
+  /** Rows of attributes that wait for a commit of a worker. */
   attributeRowsWaitingMax: 100_000,
-  /** Bytes of these rows. */
+  /** Bytes of the rows of attributes that wait for a commit of a worker. */
   attributeBytesWaitingMax: 64 * 1024 * 1024,
-  /** Share of one device in these bytes; a message with the most keys and a body of the most bytes fits. */
+  /**
+   * Share of one device in `attributeBytesWaitingMax`. A message with the most keys and a body of the most bytes fits.
+   */
   attributeBytesWaitingPerDeviceMax: 4 * 1024 * 1024,
-  /** Share of one tenant in these bytes. */
+  /** Share of one tenant in `attributeBytesWaitingMax`. */
   attributeBytesWaitingPerTenantMax: 48 * 1024 * 1024,
   /** Rows of one statement. */
   attributeBatchRowsMax: 4_000,
@@ -511,7 +518,7 @@ export const limits = {
   updateMessageCharsMax: 64 * 1024,
   /** Interval at which the store is asked for updates that the bus may have lost. */
   updatePollMs: 1_000,
-  /** Rows of one such question. */
+  /** Rows of one question for updates that the bus may have lost. */
   updateHeadsRowsMax: 10_000,
   /** Time that the bus has to deliver an update before the store is read for it. */
   updateBusMs: 300,
@@ -538,11 +545,11 @@ export const limits = {
   rpcWaitingMax: 50_000,
   /** Bytes of the waiting commands of a worker; a command counts at least 512 bytes. */
   rpcWaitingBytesMax: 64 * 1024 * 1024,
-  /** Share of one device in these bytes. */
+  /** Share of one device in `rpcWaitingBytesMax`. */
   rpcWaitingBytesPerDeviceMax: 1024 * 1024,
-  /** Share of one customer in these bytes. */
+  /** Share of one customer in `rpcWaitingBytesMax`. */
   rpcWaitingBytesPerCustomerMax: 4 * 1024 * 1024,
-  /** Share of one tenant in these bytes. */
+  /** Share of one tenant in `rpcWaitingBytesMax`. */
   rpcWaitingBytesPerTenantMax: 16 * 1024 * 1024,
   /** Longest wait of the caller of a command. */
   rpcWaitMsMax: 3_600_000,
@@ -552,7 +559,7 @@ export const limits = {
   rpcElderWaitMs: 500,
   /** First pause before a command that no listener took is offered again; each pause is twice the previous one. */
   rpcRepeatMsMin: 1_000,
-  /** Longest such pause; after it the command is not offered again without a new listener. */
+  /** Longest pause before a command is offered again; then the command waits for a new listener. */
   rpcRepeatMsMax: 30_000,
   /** Commands that wait for their number. */
   rpcNumbersQueueMax: 20_000,
@@ -574,7 +581,7 @@ export const limits = {
   rpcConfirmMs: 10_000,
   /** Interval at which old persistent commands are deleted. */
   rpcPruneMs: 600_000,
-  /** Rows of one such delete. */
+  /** Old persistent commands in one delete. */
   rpcPruneRowsMax: 10_000,
   /** Calls of one device that wait for an answer. */
   clientCallsPerDeviceMax: 20,
@@ -595,13 +602,13 @@ export const limits = {
   childInfoBytesMax: 8 * 1024,
   /** Names without a device that a worker remembers as refused. */
   refusedChildrenMax: 20_000,
-  /** Time for which such a name stays refused. */
+  /** Time for which a name without a device stays refused. */
   refusedChildMs: 5_000,
   /** Bytes of messages that wait until their devices are looked up. */
   gatewayHeldBytesMax: 64 * 1024 * 1024,
-  /** Share of one gateway in these bytes. */
+  /** Share of one gateway in `gatewayHeldBytesMax`. */
   gatewayHeldBytesPerGatewayMax: 8 * 1024 * 1024,
-  /** Share of one tenant in these bytes. */
+  /** Share of one tenant in `gatewayHeldBytesMax`. */
   gatewayHeldBytesPerTenantMax: 48 * 1024 * 1024,
   /** Updates that one gateway has not confirmed. */
   gatewayUpdatesInFlightMax: 500,
@@ -615,11 +622,11 @@ export const limits = {
   gatewayClaimsAtOnce: 16,
   /** Names of children that one refusal spells out. */
   refusedChildrenNamedMax: 5,
-  /** Characters of each of these names. */
+  /** Characters of each name of a child that a refusal spells out. */
   refusedChildNameCharsMax: 60,
   /** Time for which a disconnected gateway still gets the notice that a device of it was deleted or renamed. */
   gatewayCommandMs: 24 * 3_600_000,
-  /** Times that such a notice is delivered again. */
+  /** Times that the notice of a deleted or renamed device is delivered again. */
   gatewayCommandRetries: 3,
   /** Relations that one REST call may return. */
   relationsMax: 100_000,
@@ -634,13 +641,13 @@ export const limits = {
   newDevicesPerTransaction: 1_000,
   /** Rows of a file of devices that is imported. */
   importRowsMax: 10_000,
-  /** Columns of such a file. */
+  /** Columns of a file of devices that is imported. */
   importColumnsMax: 200,
-  /** Body of a request with such a file. */
+  /** Body of a request that imports a file of devices. */
   importBodyBytesMax: 8 * 1024 * 1024,
-  /** Characters of such a file that are read in one turn of the loop. */
+  /** Characters of a file of devices that are read in one turn of the loop. */
   importTurnChars: 256 * 1024,
-  /** Rows of such a file that are worked on at once. */
+  /** Rows of a file of devices that are worked on at once. */
   importedAtOnce: 4,
 
   /** Interval at which the fence of deletes is read. */
@@ -713,9 +720,9 @@ export const limits = {
   seriesDeleteMsMax: 10_000,
   /** Deletes of series of one worker that wait to be carried out. */
   seriesDeletesWaitingMax: 1_000,
-  /** Statements of PostgreSQL of such deletes that run at once. */
+  /** Statements of PostgreSQL for deletes of series that run at once, in one worker. */
   seriesDeleteStatementsMax: 16,
-  /** Statements of such deletes that wait for their turn. */
+  /** Statements of PostgreSQL for deletes of series that wait for their turn. */
   seriesDeleteStatementsWaitingMax: 4_000,
 
   /** Bytes of package files that one worker keeps. */
@@ -724,19 +731,19 @@ export const limits = {
   otaPieceLoadsMax: 4096,
   /** Bytes of a file that is sent as one MQTT message from memory. */
   otaMessageBytesMax: 512 * 1024,
-  /** Bytes of such files that a worker is sending. */
+  /** Bytes of all files that a worker is sending from memory, each as one MQTT message. */
   otaMessageBytesInFlightMax: 64 * 1024 * 1024,
-  /** Share of one tenant in these bytes. */
+  /** Share of one tenant in `otaMessageBytesInFlightMax`. */
   otaMessageBytesInFlightPerTenantMax: 48 * 1024 * 1024,
   /** Larger files that a worker sends at once, each in one MQTT message, slice by slice. */
   mqttFilesMax: 200,
-  /** Bytes of one such file that wait for its client. */
+  /** Bytes of one file, sent slice by slice, that wait for its client. */
   mqttFileUnreadBytesMax: 256 * 1024,
   /** Time after which a client that reads nothing of its file is disconnected. */
   mqttFileStallMsMax: 60_000,
   /** Time for which a worker retries reading a slice from an unavailable store. */
   mqttFileStoreMsMax: 30_000,
-  /** Interval of these retries. */
+  /** Interval at which a worker retries reading a slice. */
   mqttFileRetryMs: 500,
   /** Downloads that a connection may have begun under ids of its own; a new download evicts the oldest. */
   otaDownloadsPerSessionMax: 16,
