@@ -7,6 +7,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  rmdirSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -149,6 +150,22 @@ describe('leftovers of a killed run', () => {
     writeFileSync(lockFile, `999999\n${cluster}\n1700000000\n5432\n\n127.0.0.1\n\nready\n`);
     await start();
   }, 60_000);
+
+  it('an empty lock file, as a kill or a full disk leaves it, does not block a start', async () => {
+    const server = await start();
+    await server.stop();
+    writeFileSync(lockFile, '');
+    expect(await select(await start(), 'select n from kept')).toEqual([{ n: 7 }]);
+  }, 30_000);
+
+  it('a lock file that the server cannot use ends the start with the reason, without further tries', async () => {
+    const server = await start();
+    await server.stop();
+    mkdirSync(lockFile);
+    const error = await failure(start());
+    rmdirSync(lockFile);
+    expect(error).toMatchObject({ name: 'StartError', message: /does not start: could not read lock file/ });
+  }, 30_000);
 });
 
 describe('the launcher', () => {

@@ -131,7 +131,8 @@ async function startServer(
     await endChild(child);
     const portTaken = /could not bind|could not create.*listen/i.test(reason);
     // A backend of a killed server may need a moment to notice and go; a server that was just starting shows up late.
-    const dirTaken = /shared memory block.*in use|lock file/i.test(reason);
+    // A lock file that cannot be written or read, as on a full disk, is a fault of its own.
+    const dirTaken = /shared memory block.*in use|lock file ".*" (already exists|is empty)/i.test(reason);
     if ((dirTaken || (portTaken && options.port === 0)) && performance.now() < deadline) {
       await sleep(100);
       await stopOrphan(cluster, processFile, limits.postgresStopMsMax, options.log);

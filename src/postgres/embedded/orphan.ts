@@ -3,7 +3,16 @@
  * its old pid is never touched. The lock file is never deleted: PostgreSQL uses it to check that no backend of a killed
  * server still has the shared memory.
  */
-import { readFileSync, readlinkSync, statSync, writeFileSync } from 'node:fs';
+import {
+  chownSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { basename, join } from 'node:path';
 import { StartError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
@@ -71,12 +80,28 @@ function wordsOf(pid: number): string[] {
 
 /**
  * PostgreSQL refuses to start while the pid in its lock file exists, even if that is another program's or an unreaped
- * zombie's. PostgreSQL treats a lock that names its own parent as stale, so the pid of this process is written there.
- * The check of the shared memory remains.
+ * zombie's. An empty file, which a kill or a full disk leaves, is refused as well. PostgreSQL treats a lock that names
+ * its own parent as stale, so the pid of this process is written there. The check of the shared memory remains.
  */
 function disownLock(dir: string): void {
-  if (!readPostmasterFile(dir)) return;
   const path = join(dir, 'postmaster.pid');
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (!found?.isFile()) return;
+  if (!readPostmasterFile(dir) && (found.size > 0 || isServed(dir))) return;
   const rest = readFileSync(path, 'utf8').split('\n').slice(1);
-  writeFileSync(path, [process.pid, ...rest].join('\n'));
+  // A write in place could lose the other lines on a full disk.
+  const written = `${path}.new`;
+  try {
+    writeFileSync(written, [process.pid, ...rest].join('\n'), { mode: found.mode });
+    chownSync(written, found.uid, found.gid);
+    renameSync(written, path);
+  } catch (error) {
+    rmSync(written, { force: true });
+    throw error;
+  }
+}
+
+/** True while any process serves the directory. An empty lock file does not name the shared memory to check. */
+function isServed(dir: string): boolean {
+  return readdirSync('/proc').some((name) => /^\d+$/.test(name) && servesDirectory(Number(name), dir));
 }
