@@ -14,6 +14,7 @@ import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics/metrics.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
+import { sizeText } from './base/size-text.ts';
 import { reopenTombstones } from './erase/tombstone-store.ts';
 import { orderMs } from './ingest/order-number.ts';
 import { DataDirectory } from './instance/host/data-directory.ts';
@@ -23,7 +24,7 @@ import { inspectJournal, readSegment, type SegmentReport } from './journal/inspe
 import { listQuarantine } from './journal/quarantine.ts';
 import { laneNames } from './journal/segment.ts';
 import type { Postgres } from './postgres/client.ts';
-import { bytesText, counted, journalsOf, journalTable } from './support/journal-table.ts';
+import { counted, journalsOf, journalTable, requireJournals } from './support/journal-table.ts';
 import { readBlock } from './telemetry/read-block.ts';
 
 const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGMENT] | ship DIR | drain';
@@ -34,10 +35,11 @@ async function run([verb = 'list', name, segment]: string[]): Promise<void> {
   const config = loadConfig();
   switch (verb) {
     case 'list':
+      requireJournals(config);
       for (const line of await journalTable(config)) printLine(line);
       return;
     case 'verify':
-      return verify(name === undefined ? journalsOf(config) : [journalNamed(config, name)]);
+      return verify(name === undefined ? requireJournals(config) : [journalNamed(config, name)]);
     case 'show':
       if (name === undefined) throw new StartError(usage);
       return show(journalNamed(config, name), segment);
@@ -107,10 +109,11 @@ async function show(dir: string, name: string | undefined): Promise<void> {
         continue;
       }
       if (step.rows === 0) continue;
+      const stored = step.offset < segment.waitingFrom[step.lane] ? '  stored' : '';
       const lane = laneNames[step.lane];
       const at = new Date(orderMs(step.order)).toISOString();
       printLine(
-        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes`,
+        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes${stored}`,
       );
       if (name === undefined) continue;
       for (const row of readBlock(step.payload)) printLine(`  ${JSON.stringify(row, asText)}`);
@@ -145,6 +148,7 @@ async function drain(config: Config): Promise<void> {
         'Start Millrace on this DATA_DIR instead: it ships what waits.',
     );
   }
+  requireJournals(config);
   const data = new DataDirectory(config.data.dir);
   await data.take(createLog('warn', 'journal'), 0);
   try {
@@ -168,13 +172,13 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   let stopped = false;
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => (stopped = true));
   await journals.start();
-  printLine(`${counted(journals.count, 'journal')} with ${bytesText(journals.bytes)} to ship to ClickHouse`);
+  printLine(`${counted(journals.count, 'journal')} with ${sizeText(journals.bytes)} to ship to ClickHouse`);
   let loggedAt = clock.monotonic();
   while (journals.count > 0 && !stopped) {
     await sleep(50);
     if (clock.monotonic() - loggedAt < progressMs) continue;
     loggedAt = clock.monotonic();
-    printLine(`${counted(journals.count, 'journal')} with ${bytesText(journals.bytes)} to ship`);
+    printLine(`${counted(journals.count, 'journal')} with ${sizeText(journals.bytes)} to ship`);
   }
   await journals.drain(0);
   await Promise.all([clickhouse.close(), repeatDeletes(postgres).finally(() => postgres.close())]);

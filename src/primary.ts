@@ -55,6 +55,7 @@ const startStopMsMax = 60_000;
 const leftoverMsMax = 500;
 /** An environment of another program may have many names that look like ours. */
 const warningsMax = 20;
+const refusedWithoutStore = 'Telemetry is refused until ClickHouse answers (INGEST_ACK=store).';
 
 export async function runPrimary(): Promise<void> {
   const started = performance.now();
@@ -115,7 +116,7 @@ export async function runPrimary(): Promise<void> {
         secrets,
         log,
         busFailure: () => busFailure(),
-        safety: () => forecast.sentence,
+        safety: () => (config.ingest.ack === 'store' ? refusedWithoutStore : forecast.sentence),
         onSeeded: (result) => {
           seeded = result;
           if (serving && result.adminCreated)

@@ -3,8 +3,7 @@
  * `replay [NAME]` sends rows to ClickHouse again (once its cause is gone), except rows that were deleted meanwhile, and
  * removes what was stored, `remove NAME` gives up one entry. Works while Millrace runs: replayed rows are idempotent.
  */
-import { readdirSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import { printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
@@ -12,9 +11,9 @@ import { type Config, loadConfig } from './base/settings/config.ts';
 import { insertLatestOf, insertTelemetryOf } from './clickhouse/statements.ts';
 import { withoutErased } from './erase/replay-filter.ts';
 import { reopenNewer } from './erase/tombstone-store.ts';
-import { journalDirectory } from './instance/host/data-files.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
+import { counted, requireJournals } from './support/journal-table.ts';
 import { readBlock } from './telemetry/read-block.ts';
 
 const usage = 'usage: npm run quarantine -- list | show NAME | replay [NAME] | remove NAME';
@@ -25,7 +24,7 @@ async function run([verb = 'list', name]: string[]): Promise<void> {
   switch (verb) {
     case 'list':
       for (const entry of entries) printLine(describe(entry));
-      printLine(`${entries.length} entries`);
+      printLine(`${counted(entries.length, 'entry', 'entries')} in quarantine`);
       return;
     case 'show':
       for (const line of await shown(named(entries, name))) printLine(line);
@@ -44,9 +43,7 @@ async function run([verb = 'list', name]: string[]): Promise<void> {
 }
 
 async function allEntries(config: Config): Promise<QuarantineEntry[]> {
-  const journals = join(resolve(config.data.dir), journalDirectory);
-  const names = readdirSync(journals).sort();
-  return (await Promise.all(names.map((journal) => listQuarantine(join(journals, journal))))).flat();
+  return (await Promise.all(requireJournals(config).map((dir) => listQuarantine(dir)))).flat();
 }
 
 function named(entries: QuarantineEntry[], name: string | undefined): QuarantineEntry {
@@ -57,7 +54,7 @@ function named(entries: QuarantineEntry[], name: string | undefined): Quarantine
 }
 
 function describe({ name, kind, rows, bytes, at, reason }: QuarantineEntry): string {
-  return `${name}  ${kind}  ${rows} rows  ${bytes} bytes  ${at}  ${reason}`;
+  return `${name}  ${kind}  ${counted(rows, 'row')}  ${bytes} bytes  ${at}  ${reason}`;
 }
 
 /** Returns the rows of an entry; for damaged bytes their place, and what an operator can do. */
@@ -124,7 +121,7 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   }
   await Promise.all([clickhouse.close(), postgres.close()]);
   if (deleted > 0) printLine(`${deleted} rows had been deleted meanwhile and were dropped`);
-  printLine(`${stored} rows stored, ${refused} entries refused again`);
+  printLine(`${counted(stored, 'row')} stored, ${counted(refused, 'entry', 'entries')} refused again`);
   if (refused > 0) process.exitCode = 1;
 }
 

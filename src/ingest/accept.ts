@@ -11,6 +11,7 @@ import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
+import { sizeText } from '../base/size-text.ts';
 import { type OddTime, type OddTimeKind, oddKindOf } from '../diagnostics/odd-time.ts';
 import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { FrameStamp } from '../telemetry/block.ts';
@@ -624,19 +625,19 @@ function slowDisk(): Fault {
 }
 
 function diskFull(): Fault {
-  return unavailable('disk_full', 'The disk of the journal is full; free space or add to it (data.dir).', 5);
+  return unavailable('disk_full', 'The disk of the journal is full; free space or add to it (DATA_DIR).', 5);
 }
 
 function diskBelow(bytesMin: number): Fault {
   const message =
-    `The disk of the journal is full: less than ${bytesMin} bytes are free (JOURNAL_FREE_DISK_BYTES_MIN); ` +
-    'free space or add to it (data.dir).';
+    `The disk of the journal is full: less than ${sizeText(bytesMin)} are free (JOURNAL_FREE_DISK_BYTES_MIN); ` +
+    'free space or add to it (DATA_DIR).';
   return unavailable('disk_full', message, 5);
 }
 
 function backlogFull(bytesMax: number): Fault {
   const message =
-    `ClickHouse has not taken data for so long that the journal holds its limit of ${bytesMax} bytes ` +
-    '(ingest.journal.backlogBytesMax).';
+    `ClickHouse has not taken data for so long that the journal holds its limit of ${sizeText(bytesMax)} ` +
+    '(JOURNAL_BACKLOG_BYTES_MAX).';
   return unavailable('backlog_full', message, 5);
 }

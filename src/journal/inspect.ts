@@ -18,6 +18,8 @@ export interface SegmentReport {
   end: number;
   /** Shares of the lanes: live, late. */
   waiting: [LaneShare, LaneShare];
+  /** Offset of the first frame of each lane that ClickHouse does not have. */
+  waitingFrom: [number, number];
 }
 
 export interface JournalReport {
@@ -57,13 +59,14 @@ async function inspectOnce(dir: string, disk: Disk): Promise<JournalReport> {
   for (const name of await disk.list(dir)) {
     if (parseSegmentName(name) || /^spare-\d+$/.test(name)) fileBytes += await sizeOf(disk, `${dir}/${name}`);
   }
-  const segments = recovered.segments.map(({ segment: { epoch, seq, path, seed, start, end, waiting } }) => ({
+  const segments = recovered.segments.map(({ segment: { epoch, seq, path, seed, start, end, waiting }, starts }) => ({
     name: `${epoch}-${seq}`,
     path,
     seed,
     start,
     end,
     waiting,
+    waitingFrom: starts,
   }));
   return { dir, writer: await readWriterId(dir, disk), segments, fileBytes, lost };
 }

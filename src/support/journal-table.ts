@@ -4,9 +4,10 @@ import { availableParallelism } from 'node:os';
 import { basename, join, resolve } from 'node:path';
 import { systemClock as clock } from '../base/clock.ts';
 import { columns } from '../base/columns.ts';
-import { messageOf } from '../base/errors.ts';
+import { messageOf, StartError } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import type { Config } from '../base/settings/config.ts';
+import { sizeText } from '../base/size-text.ts';
 import { countWaiting } from '../erase/tombstone-store.ts';
 import { journalDirectory } from '../instance/host/data-files.ts';
 import { openPostgresOf } from '../instance/stores/engines.ts';
@@ -20,6 +21,13 @@ export function journalsOf(config: Config): string[] {
   const parent = join(resolve(config.data.dir), journalDirectory);
   const names = existsSync(parent) ? readdirSync(parent).filter((name) => /^worker-\d+$/.test(name)) : [];
   return names.sort((a, b) => slotOf(a) - slotOf(b)).map((name) => join(parent, name));
+}
+
+/** Returns the same; a StartError when DATA_DIR is no data directory, so that a wrong one does not look empty. */
+export function requireJournals(config: Config): string[] {
+  const dir = resolve(config.data.dir);
+  if (existsSync(join(dir, journalDirectory))) return journalsOf(config);
+  throw new StartError(`There is no journal in ${dir}: set DATA_DIR to the data directory of the instance.`);
 }
 
 function slotOf(name: string): number {
@@ -41,7 +49,7 @@ export async function journalTable(config: Config): Promise<string[]> {
       basename(dir),
       slotOf(dir) < workers ? 'worker' : 'orphan',
       String(report.segments.length + report.lost.length),
-      bytesText(report.fileBytes),
+      sizeText(report.fileBytes),
       String(live.rows),
       String(late.rows),
       ageText(Math.min(live.oldestMs, late.oldestMs)),
@@ -60,7 +68,7 @@ async function describeDeletes(config: Config): Promise<string> {
     const oldest = waiting > 0 ? `, the oldest for ${Math.round(oldestMs / 1000)} s` : '';
     return `${waiting} wait${waiting === 1 ? 's' : ''}${oldest}; ${again} will be repeated for journals that are not stored`;
   } catch (error) {
-    return `unknown, because PostgreSQL does not answer (${messageOf(error)})`;
+    return `unknown, because PostgreSQL keeps them: ${messageOf(error)}`;
   }
 }
 
@@ -82,10 +90,6 @@ function waitingOf({ segments }: JournalReport): [Waiting, Waiting] {
     };
   });
   return waiting as [Waiting, Waiting];
-}
-
-export function bytesText(bytes: number): string {
-  return bytes < 10 * 1024 * 1024 ? `${Math.ceil(bytes / 1024)} KiB` : `${Math.round(bytes / 1024 / 1024)} MiB`;
 }
 
 function ageText(oldestMs: number): string {

@@ -75,6 +75,26 @@ test('a worker whose journal cannot be opened ends alone, with its reason, and r
   await allStored();
 });
 
+test('an acknowledgement that waits for ClickHouse: readiness promises no time without ClickHouse', async () => {
+  const strict = await startEngine({ workers: 1, env: { INGEST_ACK: 'store' } });
+  const clickhouse = strict.pids().get('clickhouse')!;
+  try {
+    const { token } = await strict.api.newDevice();
+    expect(await strict.api.postTelemetry(token, '{"n":1}')).toBe(200);
+    process.kill(clickhouse, 'SIGSTOP');
+    await eventually(async () => (await strict.status()).status === 'degraded', 20_000);
+    const { reasons } = await strict.status();
+    expect(reasons).toEqual([
+      expect.stringMatching(
+        /does not answer: .*\. Telemetry is refused until ClickHouse answers \(INGEST_ACK=store\)\.$/,
+      ),
+    ]);
+  } finally {
+    process.kill(clickhouse, 'SIGCONT');
+    await strict.destroy();
+  }
+});
+
 test('when no worker can open its journal the service ends with the reason', async () => {
   await engine.stop();
   const former = [0, 1].map((worker) => readFileSync(writerFile(worker)));

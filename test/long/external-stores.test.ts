@@ -147,9 +147,23 @@ function journalCommand(...words: string[]): Promise<{ code: number; output: str
   });
 }
 
+/** Rows of the lanes in the table of `list`. */
+function waitingIn(listed: string): number {
+  const lines = listed.split('\n').filter((line) => line.startsWith('worker-'));
+  return lines.reduce((sum, line) => {
+    const [, , , , live, late] = line.split(/ {2,}/);
+    return sum + Number(live) + Number(late);
+  }, 0);
+}
+
+function rowsIn(frames: string[]): number {
+  return frames.reduce((sum, line) => sum + Number(/ (\d+) rows? /.exec(line)![1]), 0);
+}
+
 test('the journals of a host that is gone are listed, verified, shipped from a copy, and drained', async () => {
   await engine.start();
   await accept('known_again', 32);
+  await eventually(async () => waitingIn((await journalCommand('list')).output) === 0, 30_000);
   await stores.clickhouse.kill();
   await accept('left_behind', 60);
   expect((await journalCommand('drain')).output).toMatch(/in use by process \d+/);
@@ -163,6 +177,12 @@ test('the journals of a host that is gone are listed, verified, shipped from a c
     output: expect.stringContaining('every frame is whole'),
   });
   expect((await journalCommand('show', 'worker-0')).output).toMatch(/ live {2}order \d+ .+ rows?/);
+  const frames = (await Promise.all(['worker-0', 'worker-1'].map((name) => journalCommand('show', name))))
+    .flatMap(({ output }) => output.split('\n'))
+    .filter((line) => line.includes('  order '));
+  const waiting = frames.filter((line) => !line.endsWith('  stored'));
+  expect(rowsIn(waiting)).toBe(waitingIn(listed));
+  expect(rowsIn(frames)).toBeGreaterThan(rowsIn(waiting));
 
   const copy = join(engine.dataDir, 'copied');
   cpSync(join(engine.dataDir, 'journal', 'worker-1'), copy, { recursive: true });

@@ -28,6 +28,13 @@ test('the fullest journal decides, at its own rate', () => {
   expect(forecast.sentence).toBe('At the present rate telemetry is accepted for about 60 minutes.');
 });
 
+test('a long time has no number, and no room is no time', () => {
+  pass(60, [1_000, 0], 1e15);
+  expect(forecast.sentence).toBe('At the present rate telemetry is accepted for more than a year.');
+  pass(1, [1_000, 0], 0);
+  expect(forecast.sentence).toBeUndefined();
+});
+
 test('the disk is shared by the journals', () => {
   pass(60, [mega, mega], 1e15, 7_200 * mega);
   expect(forecast.seconds).toBeCloseTo(3_600, -1);

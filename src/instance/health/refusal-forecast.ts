@@ -17,6 +17,8 @@ export interface JournalRoom {
 
 const sampleMs = 10_000;
 const windowMs = 300_000;
+/** No rate of five minutes says more. */
+const longestSeconds = 365 * 86_400;
 
 interface Sample {
   at: number;
@@ -59,10 +61,11 @@ export class RefusalForecast {
     return Math.min(ofDisk, ...ofJournals);
   }
 
-  /** Returns the same as a sentence; undefined while nothing is journaled. */
+  /** Returns the same as a sentence; undefined while nothing is journaled, and without room. */
   get sentence(): string | undefined {
     const { seconds } = this;
-    if (!Number.isFinite(seconds)) return undefined;
+    if (!Number.isFinite(seconds) || seconds <= 0) return undefined;
+    if (seconds > longestSeconds) return 'At the present rate telemetry is accepted for more than a year.';
     return `At the present rate telemetry is accepted for about ${lengthOf(seconds)}.`;
   }
 

@@ -154,7 +154,7 @@ function judgeDisk({ freeBytes, freeFiles, type }: Disk, { ingest }: Config, wor
     const says = `${free}: the journals have room for ${gigabytes(room)} when ClickHouse does not answer. Free space.`;
     found.push({ subject, level: 'warning', says });
   } else {
-    const most = `${gigabytes(allowed)} that JOURNAL_BACKLOG_BYTES_MAX allows (${workers} workers)`;
+    const most = `${gigabytes(allowed)} that JOURNAL_BACKLOG_BYTES_MAX allows (${workers} ${workers === 1 ? 'worker' : 'workers'})`;
     const says =
       room >= allowed
         ? `${free}: the journals have room for all ${most}.`
