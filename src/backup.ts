@@ -16,7 +16,7 @@ import { tablePath, tablesLeftOut } from './backup/postgres.ts';
 import { printFailure, printLine } from './base/command.ts';
 import { type Control, openControl } from './base/control-socket.ts';
 import { makeDirectories } from './base/directories.ts';
-import { messageOf, StartError } from './base/errors.ts';
+import { Bug, messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig } from './base/settings/config.ts';
 import { openClickHouse } from './clickhouse/client.ts';
@@ -30,6 +30,8 @@ const journalTriesMax = 5;
 const retryMs = 2_000;
 /** Ingest has precedence over a backup on a busy core. */
 const nice = 10;
+/** Errors of a disk that takes no more, or that does not let this user write. */
+const targetCodes = new Set(['ENOSPC', 'EDQUOT', 'EROFS', 'EIO', 'EACCES', 'EPERM']);
 
 async function run([target, ...more]: string[]): Promise<void> {
   if (target === undefined || target.startsWith('-') || more.length > 0) throw new StartError(usage);
@@ -41,6 +43,9 @@ async function run([target, ...more]: string[]): Promise<void> {
     makeEmptyDirectory(dir);
     setPriority(nice);
     await save(control, dataDir, dir);
+  } catch (error) {
+    if (!isOfTarget(error)) throw error;
+    throw new StartError(`The backup cannot be written (${messageOf(error)}): free space, or name another directory.`);
   } finally {
     control.close();
   }
@@ -117,6 +122,8 @@ async function freeze(dataDir: string, database: string): Promise<Frozen[]> {
   const clickhouse = openClickHouse({ ...engine, database, log: createLog('warn', 'backup') });
   try {
     return await freezeTables(clickhouse, join(dataDir, clickhouseDirectory));
+  } catch (error) {
+    throw unsaved('ClickHouse', error);
   } finally {
     await clickhouse.close();
   }
@@ -124,7 +131,20 @@ async function freeze(dataDir: string, database: string): Promise<Frozen[]> {
 
 async function savePostgres(dataDir: string, files: BackupFiles) {
   const { url } = readRunFile<{ url: string }>(dataDir, 'postgres.json');
-  return await dumpTables(url, (table) => files.create(tablePath(table)), tablesLeftOut);
+  return await dumpTables(url, (table) => files.create(tablePath(table)), tablesLeftOut).catch((error: unknown) => {
+    throw unsaved('PostgreSQL', error);
+  });
+}
+
+/** Returns the error of a store as a sentence; a fault of the target directory is no fault of the store. */
+function unsaved(store: string, error: unknown): unknown {
+  if (error instanceof StartError || error instanceof Bug || isOfTarget(error)) return error;
+  const advice = 'when /readyz says "ready", call this again with a new directory';
+  return new StartError(`The embedded ${store} cannot be saved (${messageOf(error)}): ${advice}.`);
+}
+
+function isOfTarget(error: unknown): boolean {
+  return targetCodes.has((error as NodeJS.ErrnoException | null)?.code ?? '');
 }
 
 async function saveFrozen(files: BackupFiles, frozen: Frozen[]): Promise<void> {

@@ -169,11 +169,10 @@ async function checkReadiness(url: string): Promise<void> {
   try {
     const response = await fetch(`${url}/readyz`, { signal: AbortSignal.timeout(5_000) });
     const { status, parts, reasons = [] } = (await response.json()) as Readiness;
-    const down = Object.entries(parts ?? {}).flatMap(([part, state]) =>
-      state === 'up' ? [] : [`${part} is ${state}`],
-    );
-    const why = [...down, ...reasons].join('; ');
-    const says = `${url}/readyz answers ${response.status} ${status}${why === '' ? '' : `: ${why}`}.`;
+    const down = Object.entries(parts ?? {}).flatMap(([part, state]) => (state === 'up' ? [] : [`${part} ${state}`]));
+    const state = down.length === 0 ? status : `${status} (${down.join(', ')})`;
+    const why = reasons.map((reason) => (reason.endsWith('.') ? reason : `${reason}.`)).join(' ');
+    const says = `${url}/readyz answers ${response.status} ${state}${why === '' ? '.' : `: ${why}`}`;
     const level = !response.ok ? 'fault' : status === 'ready' ? 'ok' : 'warning';
     report({ subject, level, says });
   } catch (error) {
@@ -192,7 +191,15 @@ async function checkRoundTrip(config: Config, url: string, given: string | undef
   const postgres = openPostgresOf(config, log);
   const clickhouse = openClickHouseOf(config, log);
   try {
-    const token = given ?? (await findFirstDevice(postgres).catch(() => undefined))?.token;
+    let token = given;
+    try {
+      token ??= (await findFirstDevice(postgres))?.token;
+    } catch {
+      const says =
+        'The demo device is not known, because PostgreSQL does not answer: give the token of a device with --token.';
+      report({ subject: 'round trip', level: 'warning', says });
+      return;
+    }
     if (token === undefined) {
       const says = 'The demo device is not found: give the token of a device with --token.';
       report({ subject: 'round trip', level: 'warning', says });

@@ -129,7 +129,9 @@ export async function openControl(path: string): Promise<Control> {
       socket.once('error', reject);
     });
   } catch (error) {
-    throw new StartError(`No running instance answers at ${path} (${messageOf(error)}): start Millrace first.`);
+    throw new StartError(
+      `No running instance answers at ${path} (${messageOf(error)}): start Millrace first, or set DATA_DIR.`,
+    );
   } finally {
     address.close();
   }

@@ -1,4 +1,4 @@
-/** `npm run doctor` and `npm run bundle` beside an instance that runs, and without one. */
+/** Commands of an operator beside an instance that runs, and without one. */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
@@ -26,8 +26,17 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-async function run(command: string, ...more: string[]): Promise<{ code: number; output: string }> {
-  const child = spawn(process.execPath, [`dist/${command}.js`, ...more], { env: engine.environment });
+interface Run {
+  code: number;
+  output: string;
+}
+
+async function run(command: string, ...more: string[]): Promise<Run> {
+  return await runWith(engine.environment, command, ...more);
+}
+
+async function runWith(env: NodeJS.ProcessEnv, command: string, ...more: string[]): Promise<Run> {
+  const child = spawn(process.execPath, [`dist/${command}.js`, ...more], { env });
   let output = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk));
   const [code] = await once(child, 'close');
@@ -69,6 +78,43 @@ test('doctor checks a running instance and sends a data point through it', async
   expect(wrong.code).toBe(1);
   expect(wrong.output).toMatch(/^fault +round trip +http:\S+ answers a data point with 401: /m);
   expect(wrong.output).not.toContain('no-such-token');
+});
+
+test('commands with a wrong DATA_DIR say so', async () => {
+  const env = { ...engine.environment, DATA_DIR: join(directory, 'elsewhere') };
+  for (const [command, verb] of [
+    ['journal', 'list'],
+    ['journal', 'verify'],
+    ['quarantine', 'list'],
+  ] as const) {
+    const { code, output } = await runWith(env, command, verb);
+    expect({ code, output }).toEqual({
+      code: 1,
+      output: expect.stringMatching(/^millrace: There is no journal in .*DATA_DIR.*\.\n$/),
+    });
+  }
+});
+
+test('while the stores do not answer, doctor and backup say so in one sentence each', async () => {
+  const pids = engine.pids();
+  const stopped = [pids.get('clickhouse')!, pids.get('postgres')!];
+  const target = join(directory, 'no-backup');
+  for (const pid of stopped) process.kill(pid, 'SIGSTOP');
+  try {
+    await eventually(async () => (await engine.status()).status === 'degraded', 30_000);
+    const [doctor, backup] = await Promise.all([run('doctor'), run('backup', target)]);
+    expect(doctor.output).toMatch(/^fault +clickhouse +The embedded ClickHouse does not answer: .*[^.]\.$/m);
+    expect(doctor.output).toMatch(/^fault +postgresql +The embedded PostgreSQL does not answer: .*[^.]\.$/m);
+    expect(doctor.output).toMatch(/^warning +readiness .* 200 degraded \(clickhouse away.*\): The .*[^.]\.$/m);
+    expect(doctor.output).toMatch(/^warning +round trip .*because PostgreSQL does not answer: .*--token\.$/m);
+    expect(backup.code).toBe(1);
+    const lines = backup.output.trim().split('\n');
+    expect(lines.at(-1)).toMatch(/^millrace: The embedded \w+ cannot be saved \(.*\): when .* new directory\.$/);
+    expect(lines.filter((line) => /^ +at /.test(line))).toEqual([]);
+  } finally {
+    for (const pid of stopped) process.kill(pid, 'SIGCONT');
+  }
+  await eventually(async () => (await engine.status()).status === 'ready', 30_000);
 });
 
 test('a bundle has what a report needs, and no secret, token, address or telemetry', async () => {

@@ -1,0 +1,14 @@
+/** The scripts of package.json: what an operator calls works in a fresh checkout, too, as a restore on a new host. */
+import { readFileSync } from 'node:fs';
+import { expect, test } from 'vitest';
+
+const { scripts } = JSON.parse(readFileSync('package.json', 'utf8')) as { scripts: Record<string, string> };
+
+test('each command of an operator builds what is missing', () => {
+  const commands = Object.entries(scripts).filter(([, script]) => script.startsWith('node dist/'));
+  expect(commands.length).toBeGreaterThan(5);
+  for (const [name, script] of commands) {
+    const file = script.slice('node '.length);
+    expect(scripts[`pre${name}`], name).toBe(`[ -f ${file} ] || npm run --silent build`);
+  }
+});
