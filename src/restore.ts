@@ -103,7 +103,9 @@ async function fill(data: DataDirectory, dir: string, manifest: Manifest, config
   if (clickhouse) {
     const { memoryBytesMax, sessions } = config.clickhouse.embedded;
     const password = secrets.clickhousePassword;
-    const options = { dir: join(data.path, clickhouseDirectory), port: 0, password, memoryBytesMax, sessions };
+    const { freeDiskBytesMin } = config.ingest.journal;
+    const limits = { memoryBytesMax, freeDiskBytesMin, sessions };
+    const options = { dir: join(data.path, clickhouseDirectory), port: 0, password, ...limits };
     const engine = await startEmbeddedClickHouse({ ...options, nice: 0, runDir: data.runPath, log });
     const client = openClickHouse({ ...engine, database: clickhouse.database, log });
     try {

@@ -101,6 +101,7 @@ export async function startServer(
     port: 0,
     password: 'test-password',
     memoryBytesMax: 1024 * 1024 * 1024,
+    freeDiskBytesMin: 0,
     sessions: 4,
     nice: 0,
     drainMsMax: 300,

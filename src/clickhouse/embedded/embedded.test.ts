@@ -1,7 +1,7 @@
 /** The embedded server as its users see it: @clickhouse/client, curl, a supervisor. */
 import { type ChildProcess, execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
-import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { gzipSync } from 'node:zlib';
@@ -11,6 +11,7 @@ import { builtServer, startTestClickHouse, type TestClickHouse } from '../../../
 import { endProcess, startedTicksOf } from '../../base/process-file.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 import { mayRaiseThreads } from './priority.ts';
+import { serverLimits } from './settings.ts';
 
 const nice = 8;
 let house: TestClickHouse;
@@ -59,6 +60,13 @@ const eventually = async (check: () => Promise<boolean>) => {
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   return false;
+};
+/** Starts the server again with twice the free space of the disk as this share of its minimum; undefined = none. */
+const restartWanting = async (share: number | undefined) => {
+  await house.server.stop();
+  const { bavail, bsize } = statfsSync(house.options.dir);
+  const freeDiskBytesMin = share === undefined ? 0 : (2 * bavail * bsize) / share;
+  house.server = await startEmbeddedClickHouse({ ...house.options, freeDiskBytesMin });
 };
 
 test('other users of the machine read none of its files', async () => {
@@ -399,6 +407,38 @@ describe('life of the process', () => {
     expect(await died).toBe('exit code 1');
     house.server = await startEmbeddedClickHouse(house.options);
     expect(await value('SELECT count(), sum(a) FROM merged')).toBe('3\t3');
+  });
+
+  test('inserts are refused while little of the disk is free; reads go on, and a partition can be dropped', async () => {
+    await shared.command({ query: 'CREATE TABLE little (a Int64) ENGINE = MergeTree PARTITION BY a ORDER BY a' });
+    for (let a = 0; a < 3; a += 1) await shared.command({ query: `INSERT INTO little SELECT ${a}` });
+    await restartWanting(serverLimits.insertsFreeShare);
+    const { pid } = house.server;
+    const answer = await post('', 'INSERT INTO little SELECT 3');
+    expect([answer.status, await answer.text()]).toEqual([500, expect.stringContaining('NOT_ENOUGH_SPACE')]);
+    expect(await value('SELECT count(), sum(a) FROM little')).toBe('3\t3');
+    await shared.command({ query: 'ALTER TABLE little DROP PARTITION 1' });
+    expect(await value('SELECT count(), sum(a) FROM little')).toBe('2\t2');
+    expect(startedTicksOf(pid)).toBeDefined();
+    await restartWanting(undefined);
+    await shared.command({ query: 'INSERT INTO little SELECT 3' });
+    expect(await value('SELECT count(), sum(a) FROM little')).toBe('3\t5');
+  });
+
+  test('nothing is merged while the disk has no room for the result, and a delete is carried out later', async () => {
+    await shared.command({ query: 'CREATE TABLE apart (a Int64) ENGINE = MergeTree ORDER BY a' });
+    await shared.command({ query: 'SYSTEM STOP MERGES apart' });
+    for (let a = 0; a < 3; a += 1) await shared.command({ query: `INSERT INTO apart SELECT ${a}` });
+    await restartWanting(serverLimits.reservedFreeShare);
+    await shared.command({ query: 'OPTIMIZE TABLE apart FINAL' }).catch(() => {});
+    const parts = "SELECT count() FROM system.parts WHERE table = 'apart' AND active";
+    expect(await value(parts)).toBe('3');
+    await shared.command({ query: 'DELETE FROM apart WHERE a = 1 SETTINGS lightweight_deletes_sync = 0' });
+    expect(await value('SELECT count(), sum(a) FROM apart')).toBe('3\t3');
+    await restartWanting(undefined);
+    await shared.command({ query: 'OPTIMIZE TABLE apart FINAL' });
+    expect(await value(parts)).toBe('1');
+    expect(await value('SELECT count(), sum(a) FROM apart')).toBe('2\t2');
   });
 
   test('a start ends the server that an earlier primary left running', async () => {

@@ -23,6 +23,8 @@ export interface EmbeddedOptions {
   password: string;
   /** 0 = a quarter of the machine. */
   memoryBytesMax: number;
+  /** The minimum of the journal; see `serverLimits` for the shares that the engine leaves free. */
+  freeDiskBytesMin: number;
   sessions: number;
   nice: number;
   /** Milliseconds that running statements may take after a stop. */
@@ -104,13 +106,15 @@ const inherited = Object.fromEntries(
 );
 
 function spawnServer(options: EmbeddedOptions): ChildProcess {
-  const { dir, port, password, memoryBytesMax, sessions, nice, drainMsMax, logLevel, serverFile } = options;
+  const { dir, port, password, memoryBytesMax, freeDiskBytesMin, sessions, nice, drainMsMax, logLevel, serverFile } =
+    options;
   const settings: EmbeddedServerSettings = {
     dir,
     port,
     user,
     password,
     memoryBytesMax: memoryBytesMax || Math.floor(totalmem() / 4),
+    freeDiskBytesMin,
     sessions,
     nice,
     drainMsMax: drainMsMax ?? drainMsDefault,

@@ -10,6 +10,8 @@ export interface EmbeddedServerSettings {
   user: string;
   password: string;
   memoryBytesMax: number;
+  /** Free bytes below which the journal refuses telemetry. The engine leaves shares of these bytes free. */
+  freeDiskBytesMin: number;
   /** Statements that may run at once. */
   sessions: number;
   nice: number;
@@ -33,6 +35,15 @@ export const serverLimits = {
   waitMsMax: 10_000,
   connectionsMax: 1_024,
   keepAliveMs: 30_000,
+  /**
+   * Share of `freeDiskBytesMin` below which inserts are refused. A journal that refuses telemetry can still be stored.
+   */
+  insertsFreeShare: 1 / 4,
+  /**
+   * Share below which the engine reserves no space at all. `DROP PARTITION` reserves 1 MiB, so retention works longer
+   * than inserts.
+   */
+  reservedFreeShare: 1 / 16,
 } as const;
 
 /** Slots that only inserts may take. */
@@ -46,13 +57,13 @@ export function querySlots(sessions: number): number {
 }
 
 /** Writes the engine's configuration file and returns its command line. */
-export function engineArguments({ dir, memoryBytesMax, nice }: EmbeddedServerSettings): string[] {
+export function engineArguments({ dir, memoryBytesMax, freeDiskBytesMin, nice }: EmbeddedServerSettings): string[] {
   // Also restricts a directory of an earlier version: the files hold the data of all tenants, and the data directory is
   // open to other users.
   mkdirSync(dir, { recursive: true, mode: 0o700 });
   chmodSync(dir, 0o700);
   const file = join(dir, 'engine.xml');
-  writeFileSync(file, configFile(memoryBytesMax, nice));
+  writeFileSync(file, configFile(memoryBytesMax, freeDiskBytesMin, nice));
   const threads = Math.max(1, Math.min(8, availableParallelism()));
   return [
     `--config-file=${file}`,
@@ -69,8 +80,13 @@ export function engineArguments({ dir, memoryBytesMax, nice }: EmbeddedServerSet
   ];
 }
 
-/** The engine's defaults take 95 % of the machine's memory and pools for a large server. */
-function configFile(memoryBytesMax: number, nice: number): string {
+/**
+ * The engine's defaults take 95 % of the machine's memory and pools for a large server, and fill the disk. The engine
+ * ignores a failed write (see write-check.ts), so inserts, merges and mutations are refused before the disk is full.
+ */
+function configFile(memoryBytesMax: number, freeDiskBytesMin: number, nice: number): string {
+  const freeForInserts = Math.floor(freeDiskBytesMin * serverLimits.insertsFreeShare);
+  const keptFree = Math.floor(freeDiskBytesMin * serverLimits.reservedFreeShare);
   const cache = Math.floor(memoryBytesMax / 16);
   return `<clickhouse>
   <logger><level>none</level></logger>
@@ -82,6 +98,12 @@ function configFile(memoryBytesMax: number, nice: number): string {
   <index_uncompressed_cache_size>0</index_uncompressed_cache_size>
   <mmap_cache_size>64</mmap_cache_size>
   <compiled_expression_cache_size>8388608</compiled_expression_cache_size>
+  <storage_configuration>
+    <disks><default><keep_free_space_bytes>${keptFree}</keep_free_space_bytes></default></disks>
+  </storage_configuration>
+  <merge_tree>
+    <min_free_disk_bytes_to_perform_insert>${freeForInserts - keptFree}</min_free_disk_bytes_to_perform_insert>
+  </merge_tree>
   <os_threads_nice_value_merge_mutate>${nice}</os_threads_nice_value_merge_mutate>
   <background_pool_size>2</background_pool_size>
   <background_merges_mutations_concurrency_ratio>2</background_merges_mutations_concurrency_ratio>

@@ -169,6 +169,7 @@ function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): 
       port,
       password: secrets.clickhousePassword,
       memoryBytesMax,
+      freeDiskBytesMin: config.ingest.journal.freeDiskBytesMin,
       sessions,
       nice,
       runDir: data.runPath,
