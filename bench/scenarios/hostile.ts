@@ -339,6 +339,17 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       },
     },
     {
+      resource: 'reads of telemetry',
+      victim: {
+        port,
+        rate: 10,
+        connections: 4,
+        expected: 200,
+        request: (n) => get(series(ofVictim(n).id, 10), bearer(victim.token)),
+      },
+      attack: { ...rest, requests: [get(series(attacker.devices[0]!.id, points), bearer(attacker.token))] },
+    },
+    {
       resource: 'reports',
       victim: {
         port: analyticsPort,
