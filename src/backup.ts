@@ -30,8 +30,8 @@ const journalTriesMax = 5;
 const retryMs = 2_000;
 /** Ingest has precedence over a backup on a busy core. */
 const nice = 10;
-/** Errors of a disk that takes no more, or that does not let this user write. */
-const targetCodes = new Set(['ENOSPC', 'EDQUOT', 'EROFS', 'EIO', 'EACCES', 'EPERM']);
+/** Errors of a full disk, of a place where this user may not write, and of a file instead of a directory. */
+const targetCodes = new Set(['ENOSPC', 'EDQUOT', 'EROFS', 'EACCES', 'EPERM', 'ENOTDIR']);
 
 async function run([target, ...more]: string[]): Promise<void> {
   if (target === undefined || target.startsWith('-') || more.length > 0) throw new StartError(usage);
@@ -107,6 +107,7 @@ async function saveJournals(
       });
       if (reason === '') return { journals, bytes: files.bytes };
     } catch (error) {
+      if (isOfTarget(error)) throw error;
       reason = messageOf(error);
     }
     if (attempt === journalTriesMax) throw new StartError(`The journals cannot be copied: ${reason}`);

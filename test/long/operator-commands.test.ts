@@ -95,6 +95,16 @@ test('commands with a wrong DATA_DIR say so', async () => {
   }
 });
 
+test('a backup into what is no directory ends with one sentence', async () => {
+  const { code, output } = await run('backup', logFile);
+  expect({ code, output }).toEqual({
+    code: 1,
+    output: expect.stringMatching(
+      /^millrace: The backup cannot be written \(ENOTDIR.*\): free space, or name another directory\.\n$/,
+    ),
+  });
+});
+
 test('while the stores do not answer, doctor and backup say so in one sentence each', async () => {
   const pids = engine.pids();
   const stopped = [pids.get('clickhouse')!, pids.get('postgres')!];
