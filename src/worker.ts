@@ -368,7 +368,7 @@ async function openChannel(
   started.add('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
   // Makes accepted messages durable, even on a slow disk; the primary ends a worker that hangs.
   started.addWhole('accepted messages', () => ingest.close());
-  return { decoding, readBody, decode, thread, journal, journals, ingest, orphans, signingKey };
+  return { decoding, readBody, decode, thread, journal, journals, ingest, shipper, orphans, signingKey };
 }
 
 type Channel = Awaited<ReturnType<typeof openChannel>>;
@@ -685,8 +685,11 @@ function roomOf({ ingest }: Config, journal: Journal, metrics: Metrics): Omit<Jo
 }
 
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */
-function degraded(config: Config, { journal, orphans }: Channel): string[] {
+function degraded(config: Config, { journal, orphans, shipper }: Channel): string[] {
   const reasons: string[] = [];
+  const { refusal } = shipper;
+  if (refusal !== undefined)
+    reasons.push(`ClickHouse takes no rows, which wait in the journal: ${refusal.slice(0, 200)}`);
   const set = journal.quarantine.entries + orphans.quarantineEntries;
   if (set > 0) reasons.push(`rows in quarantine: ${set} entries (npm run quarantine -- list)`);
   const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());

@@ -73,6 +73,8 @@ const unknownMax = 3;
 const slowMax = 3;
 /** The timeout doubles with each insert that exceeds it, up to this many times its length. */
 const deadlineFactorMax = 8;
+/** A store that refuses inserts for so long is a reason in `/readyz`; a short refusal follows from load. */
+const refusedMsMin = 5_000;
 /** Interval at which inserts that still run after their deadline are checked. */
 const leftInsertsMs = 250;
 /** Bytes of the bodies that are inserted at once. */
@@ -92,12 +94,20 @@ export class Inserter {
   #deadlineFactor = 1;
   /** The part of a unit's size that is left after recent failures: 1 = all of it. */
   #share = 1;
+  /** The latest refusal since the last insert that succeeded, and the time of the first one. */
+  #refused: { since: number; reason: string } | undefined;
 
   constructor(deps: InserterDeps) {
     this.#deps = deps;
     this.#backoff = new Backoff(deps);
     this.#mark = `${deps.notes?.mark ?? 'millrace'}-${randomUUID()}`;
     this.#earlier = [...(deps.notes?.earlierMarks ?? [])];
+  }
+
+  /** Returns why the store has refused inserts for a while, although it answers; undefined when it takes them. */
+  get refusal(): string | undefined {
+    const refused = this.#refused;
+    return refused && this.#deps.clock.monotonic() - refused.since >= refusedMsMin ? refused.reason : undefined;
   }
 
   /** Returns the rows of the next unit, at most `most`: fewer after inserts that were too large or too slow. */
@@ -254,8 +264,12 @@ export class Inserter {
         ? await Promise.all([insert('telemetry'), insert('latest')])
         : [(await insert('telemetry')) ?? (await insert('latest'))];
     const error = worstOf(errors);
+    if (error?.transient && !isUnanswered(error)) {
+      this.#refused = { since: this.#refused?.since ?? this.#deps.clock.monotonic(), reason: error.message };
+    }
     if (!error) {
       this.#backoff.succeeded();
+      this.#refused = undefined;
       this.#deadlineFactor = 1;
       this.#share = Math.min(1, this.#share * 1.5);
     }

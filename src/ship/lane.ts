@@ -61,6 +61,10 @@ export class LaneLoop {
     if (rows !== undefined) this.#inserter.shrink(rows, deps.rowsMax);
   }
 
+  get refusal(): string | undefined {
+    return this.#inserter.refusal;
+  }
+
   start(): void {
     this.#running = this.#run();
   }

@@ -34,6 +34,11 @@ export class Shipper {
     observe(deps.metrics, journal, clock);
   }
 
+  /** Returns why ClickHouse, which answers, has taken no rows of a lane for a while; undefined when it takes them. */
+  get refusal(): string | undefined {
+    return this.#lanes.map(({ refusal }) => refusal).find((refusal) => refusal !== undefined);
+  }
+
   start(): void {
     for (const lane of this.#lanes) lane.start();
     this.#trials.start();

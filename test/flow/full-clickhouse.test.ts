@@ -1,0 +1,36 @@
+/** ClickHouse answers and refuses every insert, as when its disk is full. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+
+let engine: Engine;
+
+beforeAll(async () => {
+  engine = await startEngine({ workers: 1 });
+});
+
+afterAll(() => engine.destroy());
+
+test('readiness says that ClickHouse takes no rows; they are stored when there is room', async () => {
+  const { id, token } = await engine.api.newDevice();
+  const set = 'ALTER TABLE telemetry MODIFY SETTING min_free_disk_bytes_to_perform_insert';
+  await engine.clickhouseCommand(`${set} = 1000000000000000`);
+  const pid = engine.pids().get('clickhouse');
+  expect(await engine.api.postTelemetry(token, '{"level": 7}')).toBe(200);
+  const degraded = await eventually(async () => {
+    const status = await engine.status();
+    return status.status === 'degraded' ? status : undefined;
+  }, 30_000);
+  expect(degraded.code).toBe(200);
+  expect(degraded.parts).toMatchObject({ clickhouse: 'up' });
+  expect(degraded.reasons).toEqual([
+    expect.stringMatching(/^ClickHouse takes no rows, which wait in the journal: ClickHouse error 243: .*free space/),
+  ]);
+  expect(await engine.api.readSeries(id, ['level'], { startTs: 0, endTs: Date.now() + 1000 })).toEqual({});
+  await engine.clickhouseCommand(`${set} = 0`);
+  const ready = async () => ((await engine.status()).status === 'ready' ? true : undefined);
+  expect(await eventually(ready, 60_000)).toBe(true);
+  const points = await engine.api.readSeries(id, ['level'], { startTs: 0, endTs: Date.now() + 1000 });
+  expect(points['level']).toHaveLength(1);
+  expect(engine.pids().get('clickhouse')).toBe(pid);
+});
