@@ -441,6 +441,14 @@ describe('life of the process', () => {
     expect(await value('SELECT count(), sum(a) FROM apart')).toBe('2\t2');
   });
 
+  test('a start writes no configuration that is on the disk already: a full disk would not take it', async () => {
+    const written = () => lstatSync(join(house.options.dir, 'engine.xml'), { bigint: true }).mtimeNs;
+    const before = written();
+    await house.server.stop();
+    house.server = await startEmbeddedClickHouse(house.options);
+    expect(written()).toBe(before);
+  });
+
   test('a start ends the server that an earlier primary left running', async () => {
     const leftover = house.server.pid;
     const next = await startEmbeddedClickHouse(house.options);

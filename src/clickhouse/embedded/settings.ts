@@ -1,5 +1,5 @@
 /** Settings of the embedded server, and the engine's configuration made of them: memory, threads, quiet logs. */
-import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 
@@ -63,7 +63,9 @@ export function engineArguments({ dir, memoryBytesMax, freeDiskBytesMin, nice }:
   mkdirSync(dir, { recursive: true, mode: 0o700 });
   chmodSync(dir, 0o700);
   const file = join(dir, 'engine.xml');
-  writeFileSync(file, configFile(memoryBytesMax, freeDiskBytesMin, nice));
+  const text = configFile(memoryBytesMax, freeDiskBytesMin, nice);
+  // A full disk may not take the file again, and the engine serves reads there.
+  if (!existsSync(file) || readFileSync(file, 'utf8') !== text) writeFileSync(file, text);
   const threads = Math.max(1, Math.min(8, availableParallelism()));
   return [
     `--config-file=${file}`,
