@@ -42,6 +42,8 @@ interface Trial {
   since: number;
   rounds: number;
   next: number;
+  /** Counted apart by suspicion: a kill of the store proves nothing about a row that lacked memory for hours. */
+  refusals: Map<Suspicion, { since: number; rounds: number }>;
 }
 
 export class Trials {
@@ -113,7 +115,7 @@ export class Trials {
     for (const suspect of journal.suspects.list()) {
       const trial = this.#trials.get(suspect);
       if (!trial) {
-        this.#trials.set(suspect, { since: now, rounds: 0, next: now + roundMsFirst });
+        this.#trials.set(suspect, { since: now, rounds: 0, next: now + roundMsFirst, refusals: new Map() });
       } else if (trial.next <= now && due.length < suspectsMax && bytes < roundBytesMax) {
         due.push(suspect);
         bytes += suspect.bytes;
@@ -156,8 +158,13 @@ export class Trials {
     if (refusal) trial.rounds += 1;
     trial.next = now + Math.min(roundMsMax, roundMsFirst * 2 ** Math.min(trial.rounds, 10));
     if (!refusal) return false;
+    const { refusals } = trial;
+    const since = refusals.size === 0 ? trial.since : now;
+    const own = refusals.get(refusal.suspicion) ?? { since, rounds: 0 };
+    refusals.set(refusal.suspicion, own);
+    own.rounds += 1;
     const proof = proofs[refusal.suspicion];
-    return trial.rounds >= proof.rounds && now - trial.since >= proof.ms;
+    return own.rounds >= proof.rounds && now - own.since >= proof.ms;
   }
 
   async #quarantine(

@@ -248,6 +248,29 @@ test('one row that crashes the store is found by cutting, and stops crashing the
   expect(house.deaths).toBeLessThan(60);
 });
 
+test('a row that lacked memory for minutes is not proven bad when the store is killed', async () => {
+  const channel = await openChannel();
+  const { journal, clock } = channel;
+  house.behave = (insert) => (has(1)(insert) ? 241 : 'ok');
+  await channel.add(1, [now]);
+  await vi.waitFor(() => expect(journal.suspects.rows).toBe(1), { timeout: 10_000 });
+  const started = clock.monotonic();
+  await vi.waitFor(() => expect(clock.monotonic() - started).toBeGreaterThan(20 * 60_000), { timeout: 10_000 });
+  const tries = () => house.inserts.filter((insert) => insert.table === 'telemetry' && has(1)(insert)).length;
+  const before = tries();
+  house.behave = (insert) => {
+    if (!has(1)(insert)) return 'ok';
+    return insert.table === 'telemetry' && tries() <= before + 4 ? { deadMs: 20 } : 241;
+  };
+  await vi.waitFor(() => expect(tries() > before + 6 || journal.quarantine.entries > 0).toBe(true), {
+    timeout: 15_000,
+  });
+  expect(journal.quarantine.entries).toBe(0);
+  house.behave = () => 'ok';
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(1);
+}, 60_000);
+
 test('a store that manages a thousand rows within the deadline gets all of them in the end', async () => {
   const channel = await openChannel({ timeoutMs: 100, factor: 100 });
   house.behave = ({ rows }) => (rows.length > 1_000 ? 'none' : 'ok');
