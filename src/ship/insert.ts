@@ -94,7 +94,7 @@ export class Inserter {
   #deadlineFactor = 1;
   /** The part of a unit's size that is left after recent failures: 1 = all of it. */
   #share = 1;
-  /** The latest refusal since the last insert that succeeded, and the time of the first one. */
+  /** The latest refusal since the last insert or control row that was accepted, and the time of the first one. */
   #refused: { since: number; reason: string } | undefined;
 
   constructor(deps: InserterDeps) {
@@ -213,6 +213,7 @@ export class Inserter {
       if (suspicion === 'crash') await this.#backoff.untilAnswered();
       if (suspicion && (await control.accepted())) {
         this.#backoff.succeeded();
+        this.#refused = undefined;
         return { verdict: whole ? 'refused' : 'cut', error };
       }
       if (once && !error.connectionLost) return { verdict: 'given up' };
@@ -264,7 +265,7 @@ export class Inserter {
         ? await Promise.all([insert('telemetry'), insert('latest')])
         : [(await insert('telemetry')) ?? (await insert('latest'))];
     const error = worstOf(errors);
-    if (error?.transient && !isUnanswered(error)) {
+    if (error && !isUnanswered(error)) {
       this.#refused = { since: this.#refused?.since ?? this.#deps.clock.monotonic(), reason: error.message };
     }
     if (!error) {
