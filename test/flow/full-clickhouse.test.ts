@@ -11,8 +11,11 @@ beforeAll(async () => {
 
 afterAll(() => engine.destroy());
 
-test('readiness says that ClickHouse takes no rows; they are stored when there is room', async () => {
+test('readiness says that ClickHouse takes no rows; rows and deletes wait and are carried out when there is room', async () => {
   const { id, token } = await engine.api.newDevice();
+  expect(await engine.api.postTelemetry(token, '{"deleted": 1}')).toBe(200);
+  const series = (key: string) => engine.api.readSeries(id, [key], { startTs: 0, endTs: Date.now() + 1000 });
+  await eventually(async () => (await series('deleted'))['deleted']);
   const set = 'ALTER TABLE telemetry MODIFY SETTING min_free_disk_bytes_to_perform_insert';
   await engine.clickhouseCommand(`${set} = 1000000000000000`);
   const pid = engine.pids().get('clickhouse');
@@ -26,11 +29,14 @@ test('readiness says that ClickHouse takes no rows; they are stored when there i
   expect(degraded.reasons).toEqual([
     expect.stringMatching(/^ClickHouse takes no rows, which wait in the journal: ClickHouse error 243: .*free space/),
   ]);
-  expect(await engine.api.readSeries(id, ['level'], { startTs: 0, endTs: Date.now() + 1000 })).toEqual({});
+  expect(await series('level')).toEqual({});
+  const path = `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=deleted&deleteAllDataForKeys=true`;
+  expect((await engine.api.send('DELETE', path)).status).toBe(202);
   await engine.clickhouseCommand(`${set} = 0`);
   const ready = async () => ((await engine.status()).status === 'ready' ? true : undefined);
   expect(await eventually(ready, 60_000)).toBe(true);
-  const points = await engine.api.readSeries(id, ['level'], { startTs: 0, endTs: Date.now() + 1000 });
-  expect(points['level']).toHaveLength(1);
+  expect((await series('level'))['level']).toHaveLength(1);
+  const isDeleted = async () => (await series('deleted'))['deleted'] === undefined;
+  expect(await eventually(isDeleted, 60_000)).toBe(true);
   expect(engine.pids().get('clickhouse')).toBe(pid);
 });
