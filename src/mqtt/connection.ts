@@ -443,6 +443,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   // Writing.
 
   send(packet: Buffer, confirm?: Confirm): void {
+    // A push that a SUBSCRIBE causes may close the connection before the answer to it.
+    if (this.#hasClosed()) return;
     assert(this.#state === 'live', 'packets go to a connection that signed in', this);
     this.#outbox.add(packet, confirm);
     this.#deps.flusher.add(this);

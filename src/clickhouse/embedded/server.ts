@@ -14,6 +14,7 @@ import { attachDetached } from './detached.ts';
 import { Engine } from './engine.ts';
 import { createHttpServer } from './http.ts';
 import { standBack } from './priority.ts';
+import { setRolledBackPartsAside } from './rolled-back-parts.ts';
 import {
   type EmbeddedServerSettings,
   engineArguments,
@@ -56,6 +57,7 @@ async function main(): Promise<void> {
 async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> {
   standBack(settings.nice);
   setTornMutationsAside(settings.dir, log);
+  setRolledBackPartsAside(settings.dir, log);
   const engine = openEngine(settings);
   const writeCheck = new WriteCheck(engine);
   await writeCheck.begin();

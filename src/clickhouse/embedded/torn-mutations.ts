@@ -4,9 +4,10 @@
  * such a mutation got no answer, and `erase/` repeats its deletes until they are answered. Called before the engine
  * opens.
  */
-import { readdirSync, readFileSync, renameSync } from 'node:fs';
+import { readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Log } from '../../base/log.ts';
+import { namesIn, tableDirectories } from './table-files.ts';
 
 const entryForm = /^mutation_\d+\.txt$/;
 const wholeForm = /^format version: 1\n[\s\S]*\ncommands: [\s\S]*\n$/;
@@ -22,21 +23,5 @@ export function setTornMutationsAside(dir: string, log: Log): void {
       renameSync(entry, kept);
       log.warn('mutation_unreadable', { path: kept });
     }
-  }
-}
-
-/** Databases keep their tables in `store`, two levels deep. */
-function tableDirectories(dir: string): string[] {
-  const store = join(dir, 'store');
-  return namesIn(store).flatMap((first) => namesIn(join(store, first)).map((table) => join(store, first, table)));
-}
-
-function namesIn(dir: string): string[] {
-  try {
-    return readdirSync(dir);
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code === 'ENOENT' || code === 'ENOTDIR') return [];
-    throw error;
   }
 }

@@ -1,0 +1,85 @@
+/**
+ * Sets aside parts of merges that failed after their part had its final name, for instance for lack of file handles
+ * when the directory was synced. The engine goes on with the sources of such a part and merges or mutates them into
+ * newer parts. A kill before the engine has removed the failed part leaves both on the disk: they overlap, neither
+ * holds the other, and the engine refuses to open. Of overlapping parts the one that was written first is the failed
+ * one: had it been taken, its blocks could not have been used again. All its rows are in the others. Called before
+ * the engine opens.
+ */
+import { mkdirSync, renameSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Log } from '../../base/log.ts';
+import { namesIn, tableDirectories } from './table-files.ts';
+
+interface Part {
+  name: string;
+  partition: string;
+  /** First and last number of its blocks. */
+  first: number;
+  last: number;
+  /** Number of merges. */
+  level: number;
+  /** Number of the last mutation. */
+  mutation: number;
+}
+
+const nameForm = /^([^_]+)_(\d+)_(\d+)_(\d+)(?:_(\d+))?$/;
+
+/** `dir`: the data directory of the engine. */
+export function setRolledBackPartsAside(dir: string, log: Log): void {
+  for (const table of tableDirectories(dir)) {
+    for (const parts of partitionsOf(table)) {
+      if (!parts.some((part, n) => parts.slice(n + 1).some((other) => overlap(part, other)))) continue;
+      const kept: Part[] = [];
+      for (const part of newestFirst(table, parts)) {
+        if (!kept.some((newer) => overlap(part, newer))) {
+          kept.push(part);
+          continue;
+        }
+        const path = join(table, 'detached', `rolled-back_${part.name}`);
+        mkdirSync(join(table, 'detached'), { recursive: true, mode: 0o700 });
+        renameSync(join(table, part.name), path);
+        log.warn('part_rolled_back', { path });
+      }
+    }
+  }
+}
+
+function partitionsOf(table: string): Iterable<Part[]> {
+  const partitions = new Map<string, Part[]>();
+  for (const name of namesIn(table)) {
+    const [, partition, first, last, level, mutation = 0] = nameForm.exec(name) ?? [];
+    if (partition === undefined) continue;
+    const part = { name, partition, first: Number(first), last: Number(last), level: Number(level) };
+    const parts = partitions.get(partition);
+    if (parts) parts.push({ ...part, mutation: Number(mutation) });
+    else partitions.set(partition, [{ ...part, mutation: Number(mutation) }]);
+  }
+  return partitions.values();
+}
+
+/** True when the parts have common blocks and neither replaces the other. */
+function overlap(a: Part, b: Part): boolean {
+  return a.first <= b.last && b.first <= a.last && !replaces(a, b) && !replaces(b, a);
+}
+
+/** The rule of the engine for a part that makes another one outdated. */
+function replaces(a: Part, b: Part): boolean {
+  const isSameRange = a.first === b.first && a.last === b.last;
+  return (
+    a.first <= b.first &&
+    a.last >= b.last &&
+    a.mutation >= b.mutation &&
+    (a.level > b.level || (a.level === b.level && isSameRange))
+  );
+}
+
+function newestFirst(table: string, parts: readonly Part[]): Part[] {
+  const writtenAt = new Map(parts.map((part) => [part, writtenMs(join(table, part.name))]));
+  return [...parts].sort((a, b) => writtenAt.get(b)! - writtenAt.get(a)!);
+}
+
+/** A mutation links files that it does not change, so the newest file counts. Directories have the time of a rename. */
+function writtenMs(part: string): number {
+  return Math.max(0, ...namesIn(part).map((name) => statSync(join(part, name)).mtimeMs));
+}
