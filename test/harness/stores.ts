@@ -51,6 +51,7 @@ export async function startStores({ empty = false } = {}): Promise<Stores> {
   const clickhouse = new BuiltStore('clickhouse', 'startEmbeddedClickHouse', directory, await freePort(), {
     password: passwords.clickhousePassword,
     memoryBytesMax: 1024 ** 3,
+    freeDiskBytesMin: 64 * 1024 ** 2,
     sessions: 4,
     nice: 0,
   });
