@@ -33,6 +33,8 @@ import { judgeMachine, readMachine } from './instance/host/machine.ts';
 import { portsOf, probePort } from './instance/host/ports.ts';
 import { Started } from './instance/lifecycle/started.ts';
 import { StopSteps } from './instance/lifecycle/stop-steps.ts';
+import { describeHost } from './instance/membership/host-description.ts';
+import { Membership } from './instance/membership/membership.ts';
 import { type Banner, printBanner, printLine } from './instance/operators/banner.ts';
 import { answerControl } from './instance/operators/control.ts';
 import { HostMetrics } from './instance/operators/host-metrics.ts';
@@ -90,6 +92,9 @@ export async function runPrimary(): Promise<void> {
     processMetrics(metrics, 'primary');
     const stores = openStores({ engines: engines.engines, config, log, metrics, parts: () => parts() });
     running.add('store clients', () => closeStores(stores));
+    const host = describeHost(config, workers, data.hostId(log));
+    const membership = new Membership({ postgres: stores.postgres, host, log, metrics });
+    running.add('membership', () => membership.stop());
     const restored = new RestoredStores({ ...stores, data, log });
     running.add('restored stores', () => restored.stop());
     const clock = new ClockWatch({
@@ -112,6 +117,7 @@ export async function runPrimary(): Promise<void> {
         engines,
         clock,
         restored,
+        membership,
         installation,
         secrets,
         log,
@@ -150,6 +156,7 @@ export async function runPrimary(): Promise<void> {
       log,
       metrics,
       clock: () => clock.state,
+      mismatch: () => membership.mismatch,
       isPostgresReady,
       onCrashLoop: (reason) => ending.crashLoop(reason),
     });
@@ -204,14 +211,19 @@ export async function runPrimary(): Promise<void> {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
     const isClickHouseUp = () => watch.up('clickhouse') === 1;
-    const host = new HostMetrics({ config, data, clickhouse: stores.clickhouse, isClickHouseUp, metrics });
+    const hostMetrics = new HostMetrics({ config, data, clickhouse: stores.clickhouse, isClickHouseUp, metrics });
     const { address, port } = config.monitor;
     const monitor = await openMonitor({
       address,
       port,
       state: () => pool.state,
+      silentHosts: () => membership.silentHosts,
       metrics: async () => {
-        const [, ofWorkers, ofReports] = await Promise.all([host.refresh(), pool.collect(), analytics?.collect()]);
+        const [, ofWorkers, ofReports] = await Promise.all([
+          hostMetrics.refresh(),
+          pool.collect(),
+          analytics?.collect(),
+        ]);
         return metricsPage([metrics.snapshot(), ...ofWorkers, ofReports ?? []], config.monitor.oldNames);
       },
       log,
@@ -271,6 +283,7 @@ interface WatchedDeps {
   engines: RunningEngines;
   clock: ClockWatch;
   restored: RestoredStores;
+  membership: Membership;
   installation: Installation;
   secrets: Secrets;
   log: Log;
@@ -288,6 +301,7 @@ function watchedStores({
   engines,
   clock,
   restored,
+  membership,
   installation,
   secrets,
   log,
@@ -328,6 +342,7 @@ function watchedStores({
       },
       prepare: async () => {
         await migratePostgres(postgres, { log, apply });
+        await membership.join();
         await installation.read();
         // Runs before this start creates its first device.
         await restored.postgresPrepared();

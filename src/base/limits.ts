@@ -825,6 +825,12 @@ export const limits = {
 
   /** Interval at which a worker reports its state to the primary. */
   statusIntervalMs: 250,
+  /** Interval of the heartbeats by which the hosts of an installation know each other. */
+  hostHeartbeatMs: 2_000,
+  /** A host without a heartbeat for longer is silent: its settings bind no other host. */
+  hostSilentMs: 10_000,
+  /** A host that is silent for longer is forgotten. */
+  hostKeptMs: 3_600_000,
   /** Connections to the port for operators. */
   monitorConnectionsMax: 64,
   /** Time in which a request to that port must arrive. */

@@ -29,6 +29,7 @@ const schema = Type.Object({
     lockWaitSeconds: Type.Integer({ minimum: 0, maximum: 3600 }),
   }),
   workers: Type.Integer({ minimum: 0, maximum: 256 }),
+  host: Type.Object({ name: Type.String(), address: Type.String(), zone: Type.String() }),
   log: Type.Object({ level: Type.Enum(['trace', 'debug', 'info', 'warn', 'error']) }),
   http: Type.Object({
     address: Type.String({ minLength: 1 }),

@@ -3,7 +3,7 @@
  * generated secrets. The owner holds a kernel lock on the file `lock`, and so do its workers: a worker that outlives a
  * killed primary keeps the directory locked until it ends. The content of `lock` names the owner (see `Owner`).
  */
-import { randomBytes } from 'node:crypto';
+import { randomBytes, randomUUID } from 'node:crypto';
 import {
   chmodSync,
   closeSync,
@@ -32,7 +32,8 @@ import {
   removeProcessFile,
   writeProcessFile,
 } from '../../base/process-file.ts';
-import { journalDirectory, restoringFile, runDirectory, secretsFile } from './data-files.ts';
+import { isUuid } from '../../base/uuid.ts';
+import { hostFile, journalDirectory, restoringFile, runDirectory, secretsFile } from './data-files.ts';
 
 export interface Secrets {
   clickhousePassword: string;
@@ -205,6 +206,24 @@ export class DataDirectory {
     // The stores are made with these passwords: after a power cut they must be known.
     this.keepPrivate(secretsFile, JSON.stringify(secrets, null, 2));
     return { secrets, fresh: true };
+  }
+
+  /** Returns the id by which other hosts know this directory, made at the first start. */
+  hostId(log: Log): string {
+    try {
+      const id = readFileSync(join(this.path, hostFile), 'utf8').trim();
+      if (isUuid(id)) return id;
+    } catch {
+      // The first start of this version.
+    }
+    const made = randomUUID();
+    try {
+      this.keepPrivate(hostFile, made);
+    } catch (error) {
+      // A full disk must not end a start; the next one has another id.
+      log.warn('host_id_unkept', { reason: messageOf(error) });
+    }
+    return made;
   }
 
   /** Readers find the whole old text or the whole new one, except after a power cut. */

@@ -6,6 +6,8 @@ export const postgresDirectory = 'postgres';
 export const secretsFile = 'secrets.json';
 /** The last measurement of the database's clock. */
 export const clockFile = 'clock.json';
+/** The id by which other hosts know this directory. */
+export const hostFile = 'host.id';
 /** Present while a restore fills the directory: it must not be started. */
 export const restoringFile = 'restoring';
 /** Names the backup from which a restore made the directory. */

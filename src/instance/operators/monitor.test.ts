@@ -27,6 +27,7 @@ test('scrapes that come at once share one collection, the next one has its own',
     address: '127.0.0.1',
     port: 0,
     state: () => ({ ...state, status }),
+    silentHosts: () => [],
     metrics,
     log: silentLog,
   };

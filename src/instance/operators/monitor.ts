@@ -16,6 +16,8 @@ export interface MonitorDeps {
   /** 0 = any free one. */
   port: number;
   state: () => InstanceState;
+  /** Names of the hosts of the installation that no longer send heartbeats. */
+  silentHosts: () => string[];
   metrics: () => Promise<string>;
   log: Log;
 }
@@ -55,7 +57,7 @@ export async function openMonitor(deps: MonitorDeps): Promise<Monitor> {
 }
 
 async function answer(
-  { state }: MonitorDeps,
+  { state, silentHosts }: MonitorDeps,
   scrape: () => Promise<string>,
   request: IncomingMessage,
   response: ServerResponse,
@@ -83,7 +85,9 @@ async function answer(
     response.end(await promisify(gzip)(text, { level: 1 }));
   } else {
     const { status, parts, reasons } = state();
-    send(response, isUp({ status }) ? 200 : 503, { status, parts, reasons });
+    const silent = silentHosts();
+    const ofOthers = silent.length > 0 && { silentHosts: silent };
+    send(response, isUp({ status }) ? 200 : 503, { status, parts, reasons, ...ofOthers });
   }
 }
 

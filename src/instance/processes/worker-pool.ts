@@ -45,6 +45,8 @@ export interface WorkerPoolDeps {
   log: Log;
   metrics: Metrics;
   clock: () => ClockState;
+  /** The setting that differs from that of another host, in one line. */
+  mismatch: () => string | undefined;
   /** PostgreSQL has the tables of this version. */
   isPostgresReady: () => boolean;
   /** Every worker dies in a loop, for this reason: no traffic can be taken. */
@@ -110,7 +112,10 @@ export class WorkerPool {
     const clockReason = clockSentence(clock);
     if (clockReason !== undefined && refusal?.reason !== 'clock_wrong') reasons.push(clockReason);
     const whole = Object.values(parts).every((part) => part === 'up') && reasons.length === 0;
-    const up = refusal !== undefined ? 'refusing' : whole ? 'ready' : 'degraded';
+    const mismatch = this.#deps.mismatch();
+    if (mismatch !== undefined) reasons.unshift(mismatch);
+    const serving = refusal !== undefined ? 'refusing' : whole ? 'ready' : 'degraded';
+    const up = mismatch !== undefined ? 'mismatch' : serving;
     return {
       status: this.#draining ? 'draining' : ready === 0 ? 'starting' : up,
       parts,

@@ -1,0 +1,25 @@
+/** The settings that must be equal: each is a setting, and a difference is one line with both values and the host. */
+import { readFileSync } from 'node:fs';
+import { expect, test } from 'vitest';
+import { loadConfig } from '../../base/settings/config.ts';
+import { equalSettingsOf, mismatchOf } from './equal-settings.ts';
+
+const other = (settings: Record<string, string>) => ({ name: 'b', address: '10.0.0.2:8080', settings });
+
+test('each name is one of a setting, and every limit that is counted together is there', () => {
+  const names = Object.keys(equalSettingsOf(loadConfig()));
+  const file = readFileSync('config/default.yaml', 'utf8');
+  for (const name of names) expect(file).toContain(`\${${name}:`);
+  const limits = [...file.matchAll(/\$\{((?:RATE_LIMITS|LIMITS)_[A-Z_]+):/g)].map(([, name]) => name);
+  expect(limits.length).toBeGreaterThan(10);
+  expect(names).toEqual(expect.arrayContaining(limits));
+});
+
+test('a difference is one line, and what one version alone knows is not compared', () => {
+  expect(mismatchOf({ A: '1', B: '' }, other({ A: '1', B: '', C: '3' }))).toBeUndefined();
+  expect(mismatchOf({ A: '1', C: '3' }, other({ A: '1' }))).toBeUndefined();
+  expect(mismatchOf({ A: '1', B: '' }, other({ A: '1', B: '5:1' }))).toBe(
+    'B is empty here and 5:1 on the host b (10.0.0.2:8080), which runs: ' +
+      'give all hosts the same value, or stop that host first.',
+  );
+});

@@ -1,0 +1,74 @@
+/**
+ * The settings that all hosts must have equal, because hosts share what these settings describe. A host with another
+ * value would not reach the others, count for itself, or write elsewhere.
+ */
+import type { Config } from '../../base/settings/config.ts';
+
+/** Environment name → value as text. */
+export type EqualSettings = Record<string, string>;
+
+export function equalSettingsOf(config: Config): EqualSettings {
+  const { bus, redis, limits, gateway, clickhouse, values, telemetry, ingest, rateLimits, activity } = config;
+  const settings: Record<string, string | number | boolean> = {
+    // Commands and sessions reach a device only on its channel.
+    BUS_SHARDS: bus.shards,
+    // The URLs may differ by host; a host without one receives no message of another host.
+    REDIS_URL: redis.url === '' ? 'empty' : 'set',
+    // What all hosts write to and read from.
+    CLICKHOUSE_DATABASE: clickhouse.database,
+    CLICKHOUSE_CLUSTER: clickhouse.cluster,
+    // The promise of an acknowledgement, whichever host a device reaches.
+    INGEST_ACK: ingest.ack,
+    // The same message has the same stored value, whichever host takes it.
+    JSON_TYPE_CAST_ENABLED: values.castNumericStrings,
+    TELEMETRY_TS_UNIT: telemetry.tsUnit,
+    // One schema has one value: the last host to start would decide.
+    TELEMETRY_TTL_DAYS: telemetry.ttlDays,
+    TELEMETRY_TTL_OF_LATEST: telemetry.ttlOfLatest,
+    TELEMETRY_TOMBSTONES_KEPT_DAYS: telemetry.tombstonesKeptDays,
+    // Any host may find a device silent.
+    DEFAULT_INACTIVITY_TIMEOUT: activity.inactivitySeconds,
+    // Rights and counts that hold for all hosts together.
+    GATEWAY_CUSTOMER_SCOPE: gateway.customerScope,
+    LIMITS_DEVICES: limits.devices,
+    RATE_LIMITS_REST_TENANT: rateLimits.rest.tenant,
+    RATE_LIMITS_REST_CUSTOMER: rateLimits.rest.customer,
+  };
+  for (const [scope, prefix] of Object.entries(rateLimitScopes)) {
+    const { messages, telemetryMessages, telemetryDataPoints } = rateLimits[scope as keyof typeof rateLimitScopes];
+    settings[`RATE_LIMITS_${prefix}_MESSAGES`] = messages;
+    settings[`RATE_LIMITS_${prefix}_TELEMETRY_MESSAGES`] = telemetryMessages;
+    settings[`RATE_LIMITS_${prefix}_TELEMETRY_DATA_POINTS`] = telemetryDataPoints;
+  }
+  return Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, String(value)]));
+}
+
+const rateLimitScopes = {
+  device: 'DEVICE',
+  gatewayDevice: 'GATEWAY_DEVICE',
+  gateway: 'GATEWAY',
+  tenant: 'TENANT',
+} as const;
+
+/**
+ * Returns one line for the first setting that `other` has with another value; undefined when all are equal. A setting
+ * that only one of two versions knows is not compared.
+ */
+export function mismatchOf(
+  own: EqualSettings,
+  other: { name: string; address: string; settings: EqualSettings },
+): string | undefined {
+  for (const [name, value] of Object.entries(own)) {
+    const theirs = other.settings[name];
+    if (theirs === undefined || theirs === value) continue;
+    return (
+      `${name} is ${shown(value)} here and ${shown(theirs)} on the host ${other.name} (${other.address}), ` +
+      'which runs: give all hosts the same value, or stop that host first.'
+    );
+  }
+  return undefined;
+}
+
+function shown(value: string): string {
+  return value === '' ? 'empty' : value;
+}

@@ -1,0 +1,93 @@
+/**
+ * Stores the hosts of this installation: one row for each, in the table `instance`. All times are the database's, so
+ * the clocks of hosts do not matter.
+ */
+import { limits } from '../../base/limits.ts';
+import type { Postgres, Queries } from '../../postgres/client.ts';
+import { type EqualSettings, mismatchOf } from './equal-settings.ts';
+
+/** A host as it describes itself. */
+export interface HostDescription {
+  /** The id of its data directory. */
+  id: string;
+  name: string;
+  /** Where its HTTP port is, as `10.0.0.1:8080`. */
+  address: string;
+  zone: string;
+  workers: number;
+  version: string;
+  settings: EqualSettings;
+}
+
+export interface FleetHost extends HostDescription {
+  epoch: number;
+  schemaVersion: number;
+  startedMs: number;
+  heartbeatMs: number;
+  /** Milliseconds since the last heartbeat. */
+  ageMs: number;
+}
+
+export type Joining = { epoch: number } | { mismatch: string };
+
+const lockName = 'instance';
+
+/**
+ * Writes the row of a start and returns its epoch, or says which setting differs from that of a live host. Starts of
+ * several hosts take turns, so two hosts with different settings never join both.
+ */
+export async function joinFleet(postgres: Postgres, host: HostDescription): Promise<Joining> {
+  return await postgres.transaction(async (queries) => {
+    await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [lockName]);
+    for (const other of await readHosts(queries)) {
+      if (other.id === host.id || !isLive(other)) continue;
+      const mismatch = mismatchOf(host.settings, other);
+      if (mismatch !== undefined) return { mismatch };
+    }
+    const { id, name, address, zone, workers, version, settings } = host;
+    const [row] = await queries.query<{ epoch: number }>(
+      `insert into instance (id, epoch, name, address, zone, workers, version, schema_version, settings)
+       values ($1, nextval('instance_epoch'), $2, $3, $4, $5, $6,
+               (select coalesce(max(number), 0) from schema_migrations), $7)
+       on conflict (id) do update set epoch = excluded.epoch, name = excluded.name, address = excluded.address,
+         zone = excluded.zone, workers = excluded.workers, version = excluded.version,
+         schema_version = excluded.schema_version, settings = excluded.settings,
+         started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at
+       returning epoch`,
+      [id, name, address, zone, workers, version, JSON.stringify(settings)],
+    );
+    return { epoch: row!.epoch };
+  });
+}
+
+/** False when the row is gone, or belongs to a later start. Removes hosts that are gone for long. */
+export async function beat(queries: Queries, id: string, epoch: number): Promise<boolean> {
+  const rows = await queries.query(
+    'update instance set heartbeat_at = clock_timestamp() where id = $1 and epoch = $2 returning id',
+    [id, epoch],
+  );
+  const gone = `delete from instance where heartbeat_at < clock_timestamp() - make_interval(secs => $1)`;
+  await queries.query(gone, [limits.hostKeptMs / 1000]);
+  return rows.length > 0;
+}
+
+/** Removes the row of this start, and of no later one. */
+export async function leaveFleet(queries: Queries, id: string, epoch: number): Promise<void> {
+  await queries.query('delete from instance where id = $1 and epoch = $2', [id, epoch]);
+}
+
+/** Returns all hosts, the one that started first at the top. */
+export async function readHosts(queries: Queries): Promise<FleetHost[]> {
+  return await queries.query<FleetHost>(
+    `select id, name, address, zone, workers, version, settings, epoch, schema_version as "schemaVersion",
+            (extract(epoch from started_at) * 1000)::float8 as "startedMs",
+            (extract(epoch from heartbeat_at) * 1000)::float8 as "heartbeatMs",
+            (extract(epoch from clock_timestamp() - heartbeat_at) * 1000)::float8 as "ageMs"
+     from instance order by epoch`,
+  );
+}
+
+/** A host without a heartbeat for longer has died, or does not reach PostgreSQL. */
+export function isLive({ ageMs }: FleetHost): boolean {
+  return ageMs <= limits.hostSilentMs;
+}

@@ -1,0 +1,130 @@
+/**
+ * This host as one of the hosts of its installation. The primary joins as soon as PostgreSQL has its tables, and writes
+ * a heartbeat while it runs. A host whose settings differ from those of a live host that started earlier does not join.
+ * Before the service begins that ends the start. Afterwards `mismatch` makes the host not ready until the settings
+ * agree.
+ */
+import { messageOf, StartError } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import type { Metrics } from '../../base/metrics/metrics.ts';
+import type { Postgres } from '../../postgres/client.ts';
+import { mismatchOf } from './equal-settings.ts';
+import { beat, type FleetHost, type HostDescription, isLive, joinFleet, leaveFleet, readHosts } from './host-store.ts';
+
+export interface MembershipDeps {
+  postgres: Postgres;
+  host: HostDescription;
+  log: Log;
+  metrics: Metrics;
+}
+
+/** A row that cannot be removed in this time ages out. */
+const leaveMsMax = 2_000;
+
+export class Membership {
+  readonly #deps: MembershipDeps;
+  #epoch: number | undefined;
+  #hosts: FleetHost[] = [];
+  #mismatch: string | undefined;
+  #beating: Promise<void> = Promise.resolve();
+  #timer: NodeJS.Timeout | undefined;
+  #isBeating = false;
+  #isObserved = false;
+  #stopped = false;
+
+  constructor(deps: MembershipDeps) {
+    this.#deps = deps;
+  }
+
+  /** The setting that differs from that of another host, in one line; undefined while all agree. */
+  get mismatch(): string | undefined {
+    return this.#mismatch;
+  }
+
+  /** Names of the hosts that no longer send heartbeats, as information: this host is no worse for them. */
+  get silentHosts(): string[] {
+    return this.#hosts.filter((host) => !isLive(host)).map(({ name }) => name);
+  }
+
+  /** PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
+  async join(): Promise<void> {
+    if (this.#epoch === undefined) await this.#join();
+    if (this.#mismatch !== undefined) throw new StartError(this.#mismatch);
+    this.#timer ??= setInterval(() => this.#next(), limits.hostHeartbeatMs);
+  }
+
+  /** Other hosts see at once that this one has left. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearInterval(this.#timer);
+    await this.#beating;
+    if (this.#epoch === undefined) return;
+    const { postgres, host, log } = this.#deps;
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, leaveMsMax);
+    });
+    const left = leaveFleet(postgres, host.id, this.#epoch).catch((error: unknown) =>
+      log.info('host_not_removed', { reason: messageOf(error) }),
+    );
+    await Promise.race([left, late]);
+    clearTimeout(timer);
+  }
+
+  #next(): void {
+    if (this.#isBeating || this.#stopped) return;
+    this.#isBeating = true;
+    this.#beating = this.#beat()
+      // `StoreWatch` reports that PostgreSQL does not answer.
+      .catch((error: unknown) => this.#deps.log.debug('heartbeat_failed', { reason: messageOf(error) }))
+      .finally(() => {
+        this.#isBeating = false;
+      });
+  }
+
+  async #beat(): Promise<void> {
+    const { postgres, host } = this.#deps;
+    if (this.#epoch === undefined || !(await beat(postgres, host.id, this.#epoch))) await this.#join();
+    else await this.#compare();
+  }
+
+  async #join(): Promise<void> {
+    const { postgres, host } = this.#deps;
+    const joining = await joinFleet(postgres, host);
+    this.#epoch = 'epoch' in joining ? joining.epoch : undefined;
+    this.#say('mismatch' in joining ? joining.mismatch : undefined);
+    await this.#read();
+  }
+
+  /** After an outage of PostgreSQL every heartbeat was old: a host with other settings may have joined meanwhile. */
+  async #compare(): Promise<void> {
+    await this.#read();
+    const { id, settings } = this.#deps.host;
+    const earlier = this.#hosts.filter((other) => other.id !== id && other.epoch < this.#epoch! && isLive(other));
+    this.#say(earlier.map((other) => mismatchOf(settings, other)).find((line) => line !== undefined));
+  }
+
+  async #read(): Promise<void> {
+    this.#hosts = await readHosts(this.#deps.postgres);
+    if (this.#hosts.length > 1 && !this.#isObserved) this.#observe();
+  }
+
+  /** The page of an installation with one host has no lines for this. */
+  #observe(): void {
+    this.#isObserved = true;
+    const { metrics } = this.#deps;
+    const help = 'Hosts of this installation: live = with a heartbeat, silent = without one, not yet forgotten.';
+    const live = () => this.#hosts.filter(isLive).length;
+    metrics.observed('hosts', help, live, 'max', { state: 'live' });
+    metrics.observed('hosts', help, () => this.#hosts.length - live(), 'max', { state: 'silent' });
+  }
+
+  #say(mismatch: string | undefined): void {
+    if (mismatch === this.#mismatch) return;
+    const { log } = this.#deps;
+    if (mismatch === undefined) log.info('host_settings_equal', {});
+    else log.error('host_settings_differ', { reason: mismatch });
+    this.#mismatch = mismatch;
+  }
+}

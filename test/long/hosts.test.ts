@@ -1,0 +1,135 @@
+/**
+ * Three engines as hosts of one installation: each knows the others, a killed host becomes silent and comes back as
+ * itself, a stopped one is gone at once, and a host with another value of a setting that must be equal is refused.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../harness/api.ts';
+import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
+import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+
+let stores: Stores;
+let one: Engine;
+let two: Engine;
+let three: Engine;
+
+beforeAll(async () => {
+  stores = await startStores();
+  const env = (name: string) => ({ ...hostSettings(stores), INSTANCE_NAME: name, INSTANCE_ZONE: `zone-${name}` });
+  one = await startEngine({ workers: 1, env: env('one') });
+  [two, three] = (await Promise.all(['two', 'three'].map((name) => prepareEngine({ workers: 1, env: env(name) })))) as [
+    Engine,
+    Engine,
+  ];
+  await two.start();
+});
+
+afterAll(async () => {
+  await Promise.all([one, two, three].map((engine) => engine?.destroy()));
+  await stores?.stopAll();
+});
+
+/** The lines of `npm run hosts` below the head, each as its cells. */
+async function hosts(engine = one): Promise<string[][]> {
+  const child = spawn(process.execPath, ['dist/hosts.js'], { env: engine.environment });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk));
+  const [code] = await once(child, 'close');
+  expect(code, output).toBe(0);
+  return output
+    .trim()
+    .split('\n')
+    .slice(1)
+    .map((line) => line.split(/\s{2,}/));
+}
+
+async function states(): Promise<Record<string, string>> {
+  return Object.fromEntries((await hosts()).slice(0, -1).map((cells) => [cells[0], cells.at(-1)!]));
+}
+
+async function count(state: string): Promise<number | undefined> {
+  return await one.metric(`hosts{state="${state}"}`);
+}
+
+/** The one line of a start that was refused. */
+async function refusal(engine: Engine, env: Record<string, string>): Promise<string> {
+  engine.spawn(env);
+  const { code } = await engine.exit(60_000);
+  expect(code).not.toBe(0);
+  const lines = engine.output.split('\n').filter((line) => line !== '' && !line.startsWith('{'));
+  expect(lines, engine.output).toHaveLength(1);
+  return lines[0]!;
+}
+
+test('each host is a row, with where it is and what it runs', async () => {
+  const [first, second, last] = await hosts();
+  expect(first?.slice(0, 5)).toEqual(['one', `127.0.0.1:${one.port}`, 'zone-one', '0.1.0', '1']);
+  expect(first?.at(-1)).toBe('live');
+  expect(second?.[0]).toBe('two');
+  expect(last).toEqual(['2 live, 0 silent']);
+  await eventually(async () => (await count('live')) === 2, 10_000);
+  expect(await count('silent')).toBe(0);
+});
+
+test('a host with another value of such a setting does not start: one line names it, both values and the host', async () => {
+  expect(await refusal(three, { BUS_SHARDS: '32' })).toContain(
+    `BUS_SHARDS is 32 here and 64 on the host one (127.0.0.1:${one.port}), which runs`,
+  );
+  expect(await refusal(three, { RATE_LIMITS_TENANT_MESSAGES: '5:1' })).toContain(
+    'RATE_LIMITS_TENANT_MESSAGES is 5:1 here and empty on the host one',
+  );
+  expect(await states()).toEqual({ one: 'live', two: 'live' });
+  await three.start();
+  expect(await states()).toEqual({ one: 'live', two: 'live', three: 'live' });
+});
+
+test('a stopped host is gone at once', async () => {
+  await three.stop();
+  expect(await states()).toEqual({ one: 'live', two: 'live' });
+});
+
+test('a killed host becomes silent, which degrades no other, and comes back as the same row', async () => {
+  await two.killAll();
+  await eventually(async () => (await states())['two'] === 'silent', 20_000);
+  await eventually(async () => (await count('silent')) === 1, 10_000);
+  expect(await one.status()).toMatchObject({ code: 200, status: 'ready', reasons: [] });
+  const monitor = await fetch(`http://127.0.0.1:${one.api.address.monitorPort}/readyz`);
+  expect(monitor.status).toBe(200);
+  expect(await monitor.json()).toMatchObject({ status: 'ready', silentHosts: ['two'] });
+  // A silent host binds no other.
+  await three.start();
+  await three.stop();
+  await two.start();
+  expect(await states()).toEqual({ one: 'live', two: 'live' });
+  const [, second] = await hosts();
+  expect(second?.[0]).toBe('two');
+});
+
+test('without PostgreSQL a host starts; with other settings it is not ready when PostgreSQL is back, and goes on', async () => {
+  const device = await one.api.newDevice();
+  const post = () =>
+    fetch(`${two.api.http}/api/v1/${device.token}/telemetry`, { method: 'POST', body: '{"a":1}' }).then(
+      (r) => r.status,
+    );
+  await eventually(async () => (await post()) === 200, 10_000);
+  const asked = performance.now();
+  await eventually(async () => {
+    const age = (await two.metric('known_devices_age_seconds')) ?? -1;
+    return age >= 0 && age * 1000 < performance.now() - asked;
+  }, 20_000);
+  await two.stop();
+  await stores.postgres.kill();
+  await two.start({ BUS_SHARDS: '32' }, false);
+  expect(await two.status()).toMatchObject({ code: 200, status: 'degraded' });
+  expect(await post()).toBe(200);
+  await stores.postgres.start();
+  await eventually(async () => (await two.status()).status === 'mismatch', 60_000);
+  const { code, reasons = [] } = await two.status();
+  expect(code).toBe(503);
+  expect(reasons[0]).toContain('BUS_SHARDS is 32 here and 64 on the host one');
+  await eventually(async () => (await one.status()).status === 'ready', 20_000);
+  // Only when no host has other settings, the host is ready.
+  await one.stop();
+  await eventually(async () => (await two.status()).status === 'ready', 60_000);
+});
