@@ -63,7 +63,7 @@ async function run({ log: logFile, out }: Options): Promise<void> {
   printLine(`${path}: ${Math.ceil(archive.length / 1024)} KiB`);
   for (const line of bundle.contents) printLine(`  ${line}`);
   if (logFile === undefined) printLine('Add the log with --log FILE: without it a fault is often not found.');
-  printLine('Secrets, tokens and e-mail addresses are masked. Read it before you send it: tar -xzOf FILE | less');
+  printLine(`Secrets, tokens and e-mail addresses are masked. Read it before you send it: tar -xzOf ${path} | less`);
 }
 
 /** Files of text, each without secrets and with a cap. */

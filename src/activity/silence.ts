@@ -30,7 +30,7 @@ export interface SilenceDeps {
 }
 
 const reasons: Record<Exclude<CheckTurn['held'], undefined>, string> = {
-  gap: 'Silence was not checked for some time: it counts from now on.',
+  gap: 'Silence was not checked for a while, as before each start: it counts from now on.',
   back: 'The clock went back: silence counts from now on.',
   lost_worker: 'A worker ended without writing what it knew: silence counts from now on.',
 };
