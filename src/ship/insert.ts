@@ -266,7 +266,9 @@ export class Inserter {
         : [(await insert('telemetry')) ?? (await insert('latest'))];
     const error = worstOf(errors);
     if (error && !isUnanswered(error)) {
-      this.#refused = { since: this.#refused?.since ?? this.#deps.clock.monotonic(), reason: error.message };
+      // Other errors may quote values of a row, and `/readyz` needs no sign-in.
+      const reason = error.transient ? error.message : `ClickHouse error ${error.code}, see storage_insert in the log`;
+      this.#refused = { since: this.#refused?.since ?? this.#deps.clock.monotonic(), reason };
     }
     if (!error) {
       this.#backoff.succeeded();
