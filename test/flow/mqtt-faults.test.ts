@@ -155,7 +155,7 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
       if ((ack.reasonCode ?? 0) >= 0x80) {
         expect(ack.reasonCode).toBe(0x97);
         // A busy machine has other reasons, which pass, and so has a tenant with its share.
-        if (/backlogBytesMax/.test(ack.properties?.reasonString ?? '')) {
+        if (/JOURNAL_BACKLOG_BYTES_MAX/.test(ack.properties?.reasonString ?? '')) {
           for (const client of clients) client.cut();
           return;
         }
