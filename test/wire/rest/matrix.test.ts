@@ -5,6 +5,7 @@
  * write changes nothing.
  */
 import { beforeAll, describe, expect, test, vi } from 'vitest';
+import { eventually } from '../../harness/api.ts';
 import { callsOf, type MatrixCall, type ValueOf } from '../../harness/matrix-calls.ts';
 import { type Caller, type CallerName, House, type Slot } from '../../harness/matrix-house.ts';
 import { expected, isListed, type Ownership, type Rule, table, type Word } from '../../harness/matrix-rules.ts';
@@ -50,8 +51,18 @@ let before: Record<string, string>;
 beforeAll(async () => {
   house = await House.build();
   await upload(house.things.c1.otaPackageId);
+  await eventually(sendersAreActive);
   before = await snapshot();
 });
+
+/** True when each device that has sent is shown as active, which takes a moment. */
+async function sendersAreActive(): Promise<boolean> {
+  const { a, b } = house.admins;
+  const path = '/api/tenant/deviceInfos?pageSize=1000&page=0';
+  const lists = await Promise.all([a, b].map(({ token }) => ok('GET', path, undefined, token)));
+  const active = new Set(lists.flatMap(({ data }) => data).flatMap((info) => (info.active ? [info.id.id] : [])));
+  return Object.values(house.things).every(({ deviceId }) => active.has(deviceId));
+}
 
 function ruleOf({ name }: MatrixCall): Rule {
   const rule = table.find(({ fits }) => fits(name));
