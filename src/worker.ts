@@ -127,8 +127,8 @@ export async function runWorker(): Promise<void> {
   }
 }
 
-/** The parts that every section of a worker uses. */
-interface Base {
+/** Every section of a worker is opened with these. */
+interface WorkerDeps {
   link: PrimaryLink;
   begin: Begin;
   config: Config;
@@ -149,17 +149,17 @@ async function serve(link: PrimaryLink): Promise<void> {
   link.onClock((state) => refuseServerTimes(clockFault(state)));
 
   const proxies = new Proxies(config.http.trustedProxies);
-  const base: Base = { link, begin, config, log, metrics, started: new Started(), proxies };
+  const deps: WorkerDeps = { link, begin, config, log, metrics, started: new Started(), proxies };
   const stop = { shipMsMax: Number.POSITIVE_INFINITY };
   // Acknowledgements are sent until the channel is closed, so the sockets close last of all.
-  const servers = openServers(base);
-  const stores = await openStoresAndBus(base);
-  const identity = await openIdentity(base, stores);
-  const channel = await openChannel(base, stores, identity, stop);
-  const state = await openDeviceState(base, stores, identity, channel);
-  const commands = openCommands(base, stores, state);
-  const onboarding = await openOnboarding(base, stores, identity, state, commands);
-  await openDoors(base, servers, { ...stores, ...identity, ...channel, ...state, ...commands, ...onboarding });
+  const servers = openServers(deps);
+  const stores = await openStoresAndBus(deps);
+  const identity = await openIdentity(deps, stores);
+  const channel = await openChannel(deps, stores, identity, stop);
+  const state = await openDeviceState(deps, stores, identity, channel);
+  const commands = openCommands(deps, stores, state);
+  const onboarding = await openOnboarding(deps, stores, identity, state, commands);
+  await openDoors(deps, servers, { ...stores, ...identity, ...channel, ...state, ...commands, ...onboarding });
 
   link.onCollect(() => metrics.snapshot());
   link.reportStatus(() => ({
@@ -172,7 +172,7 @@ async function serve(link: PrimaryLink): Promise<void> {
 
   const end = async () => {
     const steps = new StopSteps({ msMax: config.shutdown.drainMsMax, log });
-    await base.started.stop(steps);
+    await deps.started.stop(steps);
     if (steps.waits !== '') log.info('stop_waited', { seconds: Number(steps.seconds.toFixed(1)), for: steps.waits });
     process.exit(0);
   };
@@ -185,7 +185,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   });
 }
 
-function openServers({ config, begin, log, metrics, started, proxies }: Base): HttpServer[] {
+function openServers({ config, begin, log, metrics, started, proxies }: WorkerDeps): HttpServer[] {
   const { bodyBytesMax, bodyBytesInFlightMax, connectionsPerAddressMax, tellWorker } = config.http;
   const connectionsMax = config.http.connectionsMax || filesForConnections();
   const worker = tellWorker ? String(begin.slot) : '';
@@ -201,7 +201,7 @@ function openServers({ config, begin, log, metrics, started, proxies }: Base): H
 }
 
 /** The stores, and the bus between workers. */
-async function openStoresAndBus({ link, begin, config, log, metrics, started }: Base) {
+async function openStoresAndBus({ link, begin, config, log, metrics, started }: WorkerDeps) {
   const { clickhouse, postgres } = openStores({
     engines: begin.engines,
     config,
@@ -223,7 +223,7 @@ async function openStoresAndBus({ link, begin, config, log, metrics, started }: 
 type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;
 
 /** Opens the parts that authenticate devices. */
-async function openIdentity({ begin, config, log, metrics, started }: Base, { postgres, bus, downlink }: Stores) {
+async function openIdentity({ begin, config, log, metrics, started }: WorkerDeps, { postgres, bus, downlink }: Stores) {
   const devices = new LocalDevices();
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
   started.add('file of known devices', () => known.close());
@@ -266,7 +266,7 @@ type Identity = Awaited<ReturnType<typeof openIdentity>>;
 
 /** Opens the journal, the shipping to ClickHouse, and the call that every door uses. */
 async function openChannel(
-  { link, begin, config, log, metrics, started }: Base,
+  { link, begin, config, log, metrics, started }: WorkerDeps,
   { clickhouse, postgres, cluster }: Stores,
   { changes, devices, oddTimes }: Identity,
   stop: { shipMsMax: number },
@@ -375,7 +375,7 @@ type Channel = Awaited<ReturnType<typeof openChannel>>;
 
 /** Opens the state of devices beside telemetry: limits, activity, sessions, attributes, packages. */
 async function openDeviceState(
-  { begin, config, log, metrics, started }: Base,
+  { begin, config, log, metrics, started }: WorkerDeps,
   { postgres, bus, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
@@ -435,7 +435,7 @@ type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
 
 /** Commands to devices, and the calls that devices make. */
 function openCommands(
-  { begin, config, log, metrics, started }: Base,
+  { begin, config, log, metrics, started }: WorkerDeps,
   { clickhouse, postgres, bus, downlink }: Stores,
   { attributes }: DeviceState,
 ) {
@@ -455,7 +455,7 @@ type Commands = ReturnType<typeof openCommands>;
 
 /** Devices that are made, claimed and provisioned, and the devices of gateways. */
 async function openOnboarding(
-  { config, log, metrics, started, proxies }: Base,
+  { config, log, metrics, started, proxies }: WorkerDeps,
   { postgres, bus }: Stores,
   { devices, known, changes, troubles }: Identity,
   { sessions, attributes, updates, rollout }: DeviceState,
@@ -501,14 +501,14 @@ type Onboarding = Awaited<ReturnType<typeof openOnboarding>>;
 type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 /** Sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, MQTT. */
-async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Promise<void> {
-  const { config, begin, link, log, metrics, started } = base;
+async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<void> {
+  const { config, begin, link, log, metrics, started } = deps;
   const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
   const { troubles, strangers, diagnostics } = engine;
   const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
     engine;
   const { castNumericStrings } = decoding;
-  const users = await openUsers(base, engine);
+  const users = await openUsers(deps, engine);
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
   const api = createApi({
@@ -536,7 +536,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
   });
   const consoleDoor = createConsole({ docs: config.docs.enabled });
 
-  const isTrustedProxy = (address: string) => base.proxies.isTrusted(address);
+  const isTrustedProxy = (address: string) => deps.proxies.isTrusted(address);
   const { perMinuteMax: wrongMax } = config.wrongCredentials;
   const wrongCredentials =
     wrongMax === 0 ? undefined : new WrongCredentials({ bus, wrongMax, isTrustedProxy, clock, metrics });
@@ -611,7 +611,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
 }
 
 /** Opens users and API keys, and the limits of their requests. */
-async function openUsers({ config, begin, log, started, proxies }: Base, { postgres, bus }: Stores) {
+async function openUsers({ config, begin, log, started, proxies }: WorkerDeps, { postgres, bus }: Stores) {
   const { signInQueueMax, passwordCost, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
   const passwords = new PasswordHasher(signInQueueMax, costOf(passwordCost));
   started.add('passwords', () => passwords.close());

@@ -14,7 +14,7 @@ import { runningInserts, stopInserts } from './statements.ts';
 export { ClickHouseError, isUnanswered } from './clickhouse-error.ts';
 export type { Parameters } from './read.ts';
 
-export interface ClickHouseOptions {
+export interface ClickHouseDeps {
   url: string;
   user: string;
   password: string;
@@ -70,8 +70,8 @@ const answerCharsMax = 1_000_000;
 const always = () => true;
 const never = () => false;
 
-export function openClickHouse(options: ClickHouseOptions): ClickHouse {
-  return new ClickHouse(options);
+export function openClickHouse(deps: ClickHouseDeps): ClickHouse {
+  return new ClickHouse(deps);
 }
 
 export class ClickHouse {
@@ -84,7 +84,7 @@ export class ClickHouse {
   readonly #cluster: string;
   readonly #insertQuorum: string | undefined;
 
-  constructor({ url, user, password, database, log, cluster = '', insertQuorum, isUp = always }: ClickHouseOptions) {
+  constructor({ url, user, password, database, log, cluster = '', insertQuorum, isUp = always }: ClickHouseDeps) {
     this.database = database;
     this.#log = log;
     this.#outage = new StoreOutage({ store: 'clickhouse', log, isUp });

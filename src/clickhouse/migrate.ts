@@ -10,10 +10,14 @@ import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type ClickHouse, ClickHouseError } from './client.ts';
 
-export interface MigrateOptions {
+/** Names that the statements of a migration contain. */
+interface SchemaNames {
   database: string;
   /** Empty: one server. */
   cluster: string;
+}
+
+interface MigrateDeps extends SchemaNames {
   /** 0: points are kept without limit. */
   ttlDays: number;
   /** False: nothing is changed, and a missing migration is an error. */
@@ -38,12 +42,12 @@ const directory = fileURLToPath(new URL('./migrations/', import.meta.url));
  * Reads first and applies only missing migrations: a start without any sends no statement that other servers of a
  * cluster must confirm.
  */
-export async function migrate(clickhouse: ClickHouse, options: MigrateOptions): Promise<void> {
-  const { cluster, apply = true, log } = options;
-  const run = (sql: string) => change(clickhouse, fill(sql, options), cluster);
-  const applied = await appliedMigrations(clickhouse, options);
+export async function migrate(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
+  const { cluster, apply = true, log } = deps;
+  const run = (sql: string) => change(clickhouse, fill(sql, deps), cluster);
+  const applied = await appliedMigrations(clickhouse, deps);
   const migrations = readMigrations();
-  checkNewer(applied, migrations.at(-1)?.version ?? 0, options);
+  checkNewer(applied, migrations.at(-1)?.version ?? 0, deps);
   const missing = migrations.filter(({ version }) => !applied.has(version));
   if (missing.length > 0) {
     if (!apply) throw new Error(`the migration ${missing[0]!.name} is not applied yet, and MIGRATE is false`);
@@ -63,7 +67,7 @@ export async function migrate(clickhouse: ClickHouse, options: MigrateOptions): 
     );
     log.info('clickhouse_migrated', { version, name });
   }
-  if (apply) await setTimeToLive(clickhouse, options);
+  if (apply) await setTimeToLive(clickhouse, deps);
 }
 
 /**
@@ -89,7 +93,7 @@ const onClusterSettings: ClickHouseSettings = {
  * Called when a newer Millrace has migrated. Its schema names the older versions that may run beside it, as in a
  * rolling upgrade.
  */
-function checkNewer(applied: Map<number, number>, newest: number, { database, log }: MigrateOptions): void {
+function checkNewer(applied: Map<number, number>, newest: number, { database, log }: MigrateDeps): void {
   const newer = [...applied].filter(([version]) => version > newest);
   if (newer.length === 0) return;
   const version = Math.max(...newer.map(([each]) => each));
@@ -104,9 +108,9 @@ function checkNewer(applied: Map<number, number>, newest: number, { database, lo
 }
 
 /** Returns every statement of the schema, so that an operator can read them before a start runs them. */
-export function schemaStatements(options: Pick<MigrateOptions, 'database' | 'cluster'>): string[] {
+export function schemaStatements(names: SchemaNames): string[] {
   return readMigrations().flatMap(({ statements }) =>
-    forThisSetup(statements, options.cluster).map((statement) => fill(statement, options)),
+    forThisSetup(statements, names.cluster).map((statement) => fill(statement, names)),
   );
 }
 
@@ -145,7 +149,7 @@ function splitStatements(text: string): string[] {
     .filter((statement) => statement !== '');
 }
 
-function fill(sql: string, { database, cluster }: Pick<MigrateOptions, 'database' | 'cluster'>): string {
+function fill(sql: string, { database, cluster }: SchemaNames): string {
   const clustered = cluster !== '';
   const replicated = `ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/{database}/{table}', '{replica}'`;
   const values: Record<string, string> = {
@@ -167,8 +171,8 @@ function fill(sql: string, { database, cluster }: Pick<MigrateOptions, 'database
  * Returns the applied versions, each with the oldest version that works with it; empty without a database. In a cluster
  * each shard has the table and one server wrote it, so all servers that answer are queried.
  */
-async function appliedMigrations(clickhouse: ClickHouse, options: MigrateOptions): Promise<Map<number, number>> {
-  const { database, cluster } = options;
+async function appliedMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Promise<Map<number, number>> {
+  const { database, cluster } = deps;
   const read = async (table: string) => {
     // All columns: `compatible_from` is newer than the table.
     const sql = `SELECT * FROM ${table}`;
@@ -198,8 +202,8 @@ function isMissing(error: unknown): boolean {
 }
 
 /** Whole parts are dropped, a day at a time. `ts` may be any number, a DateTime only 1970 to 2105: it is clamped. */
-async function setTimeToLive(clickhouse: ClickHouse, options: MigrateOptions): Promise<void> {
-  const { database, ttlDays, cluster, log } = options;
+async function setTimeToLive(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
+  const { database, ttlDays, cluster, log } = deps;
   const name = cluster === '' ? 'telemetry' : 'telemetry_local';
   const expires = `toDateTime(least(greatest(intDiv(ts, 1000) + ${ttlDays * 86_400}, 0), 4294967295))`;
   const [table] = await clickhouse.rows<{ sql: string }>(
@@ -208,7 +212,7 @@ async function setTimeToLive(clickhouse: ClickHouse, options: MigrateOptions): P
   );
   const current = table?.sql ?? '';
   const alter = (change: string): Promise<void> =>
-    clickhouse.exec(fill(`ALTER TABLE {database}.telemetry{local} {on_cluster} ${change}`, options));
+    clickhouse.exec(fill(`ALTER TABLE {database}.telemetry{local} {on_cluster} ${change}`, deps));
   if (ttlDays === 0) {
     if (!/\bTTL\b/.test(current)) return;
     await alter('REMOVE TTL');

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { realDisk } from './disk.ts';
 import { readWriterId, storeWriterId } from './identity.ts';
-import { type Journal, type JournalOptions, type Lane, openJournal } from './journal.ts';
+import { type Journal, type Lane, type OpenJournalDeps, openJournal } from './journal.ts';
 import { positionFile } from './position.ts';
 
 const log = { debug() {}, info() {}, warn() {}, error() {} };
@@ -18,7 +18,7 @@ beforeEach(() => {
 
 afterEach(() => rmSync(join(dir, '..'), { recursive: true }));
 
-function open(options: Partial<JournalOptions> = {}): Promise<Journal> {
+function open(options: Partial<OpenJournalDeps> = {}): Promise<Journal> {
   return openJournal({ dir, log, segmentBytes: 64 * 1024, locked: true, ...options });
 }
 

@@ -27,7 +27,7 @@ export { laneNames, lanes, late, live } from './segment.ts';
 export type { JournalFrame, Lane, ShipUnit, UnitLimits };
 export { JournalError };
 
-export interface JournalOptions {
+export interface OpenJournalDeps {
   dir: string;
   log: Log;
   metrics?: Metrics;
@@ -72,26 +72,26 @@ const freeRefreshMs = 1000;
 const repackRetryMs = 10_000;
 
 /** Throws a StartError that names the directory when the disk or a file of a later version prevents the opening. */
-export async function openJournal(options: JournalOptions): Promise<Journal> {
+export async function openJournal(deps: OpenJournalDeps): Promise<Journal> {
   try {
-    return await open(options);
+    return await open(deps);
   } catch (error) {
     // A bug has no system error code and keeps its stack.
     if (error instanceof StartError || errorCode(error) === '') throw error;
-    throw new StartError(`The journal ${options.dir} cannot be opened: ${messageOf(error)}.`);
+    throw new StartError(`The journal ${deps.dir} cannot be opened: ${messageOf(error)}.`);
   }
 }
 
-async function open(options: JournalOptions): Promise<Journal> {
-  const { dir, log, adopt = false, disk = realDisk, clock = systemClock, locked = false } = options;
+async function open(deps: OpenJournalDeps): Promise<Journal> {
+  const { dir, log, adopt = false, disk = realDisk, clock = systemClock, locked = false } = deps;
   await disk.makeDirectory(dir);
   // The owner's id is written before frames are read, so every frame that an earlier owner acknowledged is found.
   const epochMax = await newestEpoch(disk, dir);
   const owner = await Owner.take({ disk, dir, clock, log, epochMax, locked });
   for (const name of await disk.list(dir)) if (name.endsWith('.tmp')) await disk.remove(`${dir}/${name}`);
-  const quarantine = await Quarantine.open(disk, dir, options.quarantineBytesMax ?? 1024 ** 3);
-  const damage = new Damage(disk, log, quarantine, options.metrics);
-  const suspects = await Suspects.open(disk, dir, options.suspectBytesMax ?? 64 * 1024 ** 2, (name, bytes) =>
+  const quarantine = await Quarantine.open(disk, dir, deps.quarantineBytesMax ?? 1024 ** 3);
+  const damage = new Damage(disk, log, quarantine, deps.metrics);
+  const suspects = await Suspects.open(disk, dir, deps.suspectBytesMax ?? 64 * 1024 ** 2, (name, bytes) =>
     damage.keep(name, 0, bytes),
   );
   const notes = await ShipNotes.open(disk, dir, log, owner);
@@ -116,9 +116,9 @@ async function open(options: JournalOptions): Promise<Journal> {
   }
   let writer: Writer | undefined;
   let pool: SegmentPool | undefined;
-  const { segmentBytes } = options;
+  const { segmentBytes, metrics } = deps;
   if (!adopt) {
-    const { durable = 'sync', sparesMax = 4, freeBytesMin = 0 } = options;
+    const { durable = 'sync', sparesMax = 4, freeBytesMin = 0 } = deps;
     const { epoch } = owner;
     pool = new SegmentPool({ disk, dir, log, clock, epoch, segmentBytes, freeBytesMin, sparesMax, durable });
     for (const name of await disk.list(dir)) if (/^spare-\d+$/.test(name)) await pool.adoptSpare(`${dir}/${name}`);
@@ -130,12 +130,16 @@ async function open(options: JournalOptions): Promise<Journal> {
     writer = new Writer({ log, clock, pool, backlog, owner, disk, segmentBytes, orderMax: found.orderMax });
   }
   const free = await disk.freeBytes(dir);
-  const { idleBytesMax = 4 * segmentBytes, onLost, freeBytesMin = 0 } = options;
+  const { idleBytesMax = 4 * segmentBytes, onLost, freeBytesMin = 0 } = deps;
   const kept = { positionFile, quarantine, suspects, damage, owner, notes };
   const settings = { segmentBytes, idleBytesMax, freeBytesMin, onLost };
   const epoch = adopt ? undefined : owner.epoch;
-  const deps = { dir, log, disk, clock, epoch, backlog, ...kept, writer, pool, free, ...settings };
-  const journal = new Journal(deps, found.orderMax, options.metrics);
+  const world = { dir, log, disk, clock };
+  const journal = new Journal(
+    { ...world, epoch, backlog, ...kept, writer, pool, free, ...settings },
+    found.orderMax,
+    metrics,
+  );
   const { frames: now } = backlog.lane(0);
   const { frames: apart } = backlog.lane(1);
   if (now + apart > 0) log.info('journal_recovered', { dir, segments: found.segments.length, frames: now + apart });
@@ -149,7 +153,7 @@ async function newestEpoch(disk: Disk, dir: string): Promise<number> {
   return [...cursors, ...files].reduce((max, { epoch }) => Math.max(max, epoch), 0);
 }
 
-interface Deps {
+interface JournalDeps {
   dir: string;
   log: Log;
   disk: Disk;
@@ -172,7 +176,7 @@ interface Deps {
 }
 
 export class Journal {
-  readonly #deps: Deps;
+  readonly #deps: JournalDeps;
   readonly #backlog: Backlog;
   readonly #writer: Writer | undefined;
   readonly #commits: Counter | undefined;
@@ -191,7 +195,7 @@ export class Journal {
   /** The promise of the hold resolves when the hold ends. */
   #held: { ended: Promise<void>; end: () => void } | undefined;
 
-  constructor(deps: Deps, orderFound: bigint, metrics: Metrics | undefined) {
+  constructor(deps: JournalDeps, orderFound: bigint, metrics: Metrics | undefined) {
     this.#deps = deps;
     this.#backlog = deps.backlog;
     this.#writer = deps.writer;

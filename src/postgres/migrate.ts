@@ -29,7 +29,7 @@ interface Applied {
 const lockKey = 7_155_720_361;
 const ownFiles = fileURLToPath(new URL('migrations', import.meta.url));
 
-export interface MigrateOptions {
+interface MigrateDeps {
   dir?: string;
   log: Log;
   /** Numbers of the files to apply, for a restore of tables that were made by these; else all are. */
@@ -39,8 +39,8 @@ export interface MigrateOptions {
 }
 
 /** Throws the 503 fault of the client when the server does not answer: the same again later is safe. */
-export async function migrate(postgres: Postgres, options: MigrateOptions): Promise<void> {
-  const { dir = ownFiles, log, only, apply: mayApply = true } = options;
+export async function migrate(postgres: Postgres, deps: MigrateDeps): Promise<void> {
+  const { dir = ownFiles, log, only, apply: mayApply = true } = deps;
   const files = readMigrations(dir);
   const unknown = only?.find((number) => !files.some((migration) => migration.number === number));
   if (unknown !== undefined) {

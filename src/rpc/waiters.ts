@@ -45,7 +45,7 @@ export interface Line {
 /** A command that is checked for room before it is added. */
 export type WantedCommand = CommandOwners & Pick<Command, 'method' | 'params'>;
 
-export interface WaitersOptions extends ShareLimits {
+export interface WaitersDeps extends ShareLimits {
   clock: Clock;
   perDeviceMax: number;
   commandsMax: number;
@@ -59,16 +59,16 @@ const timerMsMax = 2_147_483_647;
 const commandOverheadBytes = 512;
 
 export class Waiters {
-  readonly #options: WaitersOptions;
+  readonly #deps: WaitersDeps;
   readonly #lines = new Map<number, Line>();
   /** A binary heap with the next deadline first. */
   readonly #heap: Command[] = [];
   readonly #budget: ByteBudget;
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(options: WaitersOptions) {
-    this.#options = options;
-    this.#budget = new ByteBudget(options.bytesMax);
+  constructor(deps: WaitersDeps) {
+    this.#deps = deps;
+    this.#budget = new ByteBudget(deps.bytesMax);
   }
 
   get size(): number {
@@ -81,7 +81,7 @@ export class Waiters {
 
   /** The number of commands that still fit. */
   get room(): number {
-    return this.bytes >= this.#options.bytesMax ? 0 : this.#options.commandsMax - this.#heap.length;
+    return this.bytes >= this.#deps.bytesMax ? 0 : this.#deps.commandsMax - this.#heap.length;
   }
 
   lines(): Iterable<Line> {
@@ -99,14 +99,14 @@ export class Waiters {
 
   /** Returns the refusal of a further command; undefined when there is room. */
   refusal(wanted: WantedCommand): Fault | undefined {
-    const { perDeviceMax, commandsMax, bytesMax } = this.#options;
+    const { perDeviceMax, commandsMax, bytesMax } = this.#deps;
     const line = this.#lines.get(wanted.device);
     if (line && line.queued.length + line.taken.size >= perDeviceMax) {
       const message = `The device has ${perDeviceMax} commands waiting, which is the most it can have.`;
       return new Fault('rpc_device_full', message, 1);
     }
     const bytes = bytesOf(wanted);
-    const full = this.#budget.lacking(bytes, ownersOf(wanted, this.#options));
+    const full = this.#budget.lacking(bytes, ownersOf(wanted, this.#deps));
     if (full) return shareFull(full);
     if (this.#heap.length >= commandsMax || this.bytes + bytes > bytesMax) {
       return unavailable('rpc_full', 'This server holds the most waiting commands that are allowed; try again.');
@@ -122,7 +122,7 @@ export class Waiters {
     let line = this.#lines.get(command.device);
     if (!line) this.#lines.set(command.device, (line = { device: command.device, queued: [], taken: new Map() }));
     this.#place(line, command);
-    const isTaken = this.#budget.take(bytesOf(command), ownersOf(command, this.#options));
+    const isTaken = this.#budget.take(bytesOf(command), ownersOf(command, this.#deps));
     assert(isTaken, 'a command that is not refused has room');
     this.#heap.push(command);
     this.#rise(this.#heap.length - 1);
@@ -140,13 +140,13 @@ export class Waiters {
       this.#rise(at);
       this.#sink(last.heapAt);
     }
-    this.#budget.release(bytesOf(command), ownersOf(command, this.#options));
+    this.#budget.release(bytesOf(command), ownersOf(command, this.#deps));
     const line = this.#lines.get(command.device);
     assert(line, 'a waiting command is in a line');
     this.#leave(line, command);
     if (line.queued.length === 0 && line.taken.size === 0) {
       this.#lines.delete(command.device);
-      this.#options.onEmpty(command.device);
+      this.#deps.onEmpty(command.device);
     }
     return true;
   }
@@ -195,12 +195,12 @@ export class Waiters {
     clearTimeout(this.#timer);
     const next = this.#heap[0];
     if (!next) return;
-    const waitMs = Math.ceil(next.deadline - this.#options.clock.monotonic());
+    const waitMs = Math.ceil(next.deadline - this.#deps.clock.monotonic());
     this.#timer = setTimeout(() => this.#expire(), Math.max(0, Math.min(waitMs, timerMsMax)));
   }
 
   #expire(): void {
-    const now = this.#options.clock.monotonic();
+    const now = this.#deps.clock.monotonic();
     for (let next = this.#heap[0]; next && next.deadline <= now; next = this.#heap[0]) {
       this.remove(next);
       next.expired();

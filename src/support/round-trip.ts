@@ -10,7 +10,7 @@ import type { Finding } from '../instance/host/machine.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { readLatest } from '../telemetry/latest.ts';
 
-export interface RoundTrip {
+export interface RoundTripDeps {
   /** The instance: `http://host:8080`. */
   url: string;
   token: string;
@@ -23,7 +23,7 @@ const answerMsMax = 10_000;
 const readableMsMax = 15_000;
 const readEveryMs = 50;
 
-export async function roundTrip({ url, token, clickhouse, postgres }: RoundTrip): Promise<Finding> {
+export async function roundTrip({ url, token, clickhouse, postgres }: RoundTripDeps): Promise<Finding> {
   const subject = 'round trip';
   const ts = Date.now();
   const began = performance.now();

@@ -65,7 +65,7 @@ export type WaitingReceiver = (exchange: Exchange, parameter: string, query: str
 /** Receives the body of a raw route, which is valid during the call only. */
 export type RawReceiver = (exchange: Exchange, parameter: string, body: Buffer) => void;
 
-export interface HttpServerOptions {
+export interface HttpServerDeps {
   log: Log;
   metrics: Metrics;
   bodyBytesMax: number;
@@ -84,7 +84,7 @@ const anyRegistrars = { ...registrars, HEAD: 'head' } as const;
 
 export class HttpServer {
   readonly #app: TemplatedApp;
-  readonly #options: HttpServerOptions;
+  readonly #deps: HttpServerDeps;
   readonly #headers: ServerHeaders;
   readonly #room: BodyRoom;
   readonly #allowed = new Map<string, Set<string>>();
@@ -96,14 +96,14 @@ export class HttpServer {
   #open = 0;
   #draining = false;
 
-  constructor(options: HttpServerOptions) {
-    this.#options = options;
-    const { tls, metrics, worker } = options;
+  constructor(deps: HttpServerDeps) {
+    this.#deps = deps;
+    const { tls, metrics, worker } = deps;
     const transportSecurity = tls && tls.hstsSeconds > 0 ? `max-age=${tls.hstsSeconds}` : '';
     this.#headers = { worker, transportSecurity };
     this.#app = tls ? uws.SSLApp({ cert_file_name: tls.cert, key_file_name: tls.key }) : uws.App();
-    this.#room = new BodyRoom(options.bodyBytesInFlightMax);
-    const { connectionsMax, connectionsPerAddressMax, isTrustedProxy = () => false } = options;
+    this.#room = new BodyRoom(deps.bodyBytesInFlightMax);
+    const { connectionsMax, connectionsPerAddressMax, isTrustedProxy = () => false } = deps;
     const perAddressMax = connectionsPerAddressMax || Math.ceil(0.9 * connectionsMax);
     this.#sockets = new Sockets({ connectionsMax, perAddressMax, isTrusted: isTrustedProxy });
     this.#app.filter((res, change) => (Number(change) > 0 ? this.#opened(res) : this.#countConnection(-1)));
@@ -131,12 +131,12 @@ export class HttpServer {
     method: HttpMethod,
     pattern: string,
     handler: HttpHandler,
-    bodyBytesMax = this.#options.bodyBytesMax,
+    bodyBytesMax = this.#deps.bodyBytesMax,
     admit?: Admit<HttpRequest>,
   ): void {
     this.#room.mayHold(bodyBytesMax);
     const route = `${method} ${pattern}`;
-    const metrics = new RouteMetrics(this.#options.metrics, method, pattern);
+    const metrics = new RouteMetrics(this.#deps.metrics, method, pattern);
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
     const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
@@ -145,7 +145,7 @@ export class HttpServer {
       const { contentLength, chunked } = head;
       const remoteAddress = exchange.remoteAddress();
       const work: Work = { what: route, caller: `address ${remoteAddress}` };
-      const request = snapshot(req, names, exchange, remoteAddress, this.#options.tls !== undefined, work);
+      const request = snapshot(req, names, exchange, remoteAddress, this.#deps.tls !== undefined, work);
       const run = (body: Buffer) => {
         // The library reuses its buffer when the call returns; a handler may keep the body longer.
         let release = keepBody(exchange, body);
@@ -182,7 +182,7 @@ export class HttpServer {
     pattern: string,
     receive: RawReceiver,
     admit: Admit<string>,
-    bodyBytesMax = this.#options.bodyBytesMax,
+    bodyBytesMax = this.#deps.bodyBytesMax,
     onRefused?: OnRefused<string>,
   ): void {
     this.#room.mayHold(bodyBytesMax);
@@ -400,7 +400,7 @@ export class HttpServer {
 
   #doorRefusal(): Fault | undefined {
     if (this.#draining) return unavailable('draining', 'This server is stopping; connect again.');
-    if (this.#connections <= this.#options.connectionsMax) return undefined;
+    if (this.#connections <= this.#deps.connectionsMax) return undefined;
     return unavailable('connections', 'This server holds the most connections that are allowed.', 5);
   }
 
@@ -433,7 +433,7 @@ export class HttpServer {
       answer = await handler(request);
     } catch (error) {
       // The path is not logged: it may contain a token.
-      if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { ...work, error });
+      if (!(error instanceof Fault)) this.#deps.log.error('handler_bug', { ...work, error });
       answer = faultAnswer(asFault(error));
     } finally {
       releaseBody?.();
@@ -444,7 +444,7 @@ export class HttpServer {
     if (exchange.sent) {
       const outcome = await exchange.sent;
       if (outcome instanceof Error) {
-        this.#options.log.warn('answer_cut', { path: request.path, reason: outcome.message });
+        this.#deps.log.warn('answer_cut', { path: request.path, reason: outcome.message });
       }
     }
     this.#open -= 1;

@@ -8,7 +8,7 @@
 import { open } from 'node:fs/promises';
 import { networkOf } from '../base/network.ts';
 
-export interface SocketsOptions {
+export interface SocketsDeps {
   connectionsMax: number;
   perAddressMax: number;
   /** True for the address of a trusted proxy, which has no share. */
@@ -26,7 +26,7 @@ const readingMs = 1_000;
 const readingPart = 0.05;
 
 export class Sockets {
-  readonly #options: Required<SocketsOptions>;
+  readonly #deps: Required<SocketsDeps>;
   /** Undefined while less than half of all connections are in use. */
   #counts: Map<string, number> | undefined;
   /** Connections of any address that opened since the last read began. */
@@ -35,13 +35,13 @@ export class Sockets {
   #nextReadingAt = 0;
   port = 0;
 
-  constructor(options: SocketsOptions) {
-    this.#options = { readTable: connectionsByNetwork, ...options };
+  constructor(deps: SocketsDeps) {
+    this.#deps = { readTable: connectionsByNetwork, ...deps };
   }
 
   /** Called when a connection opened; `connections` includes it. Returns false when its address exceeds its share. */
   admits(addressOf: () => string, connections: number): boolean {
-    const { connectionsMax, perAddressMax, isTrusted } = this.#options;
+    const { connectionsMax, perAddressMax, isTrusted } = this.#deps;
     if (connections <= Math.min(perAddressMax, connectionsMax / 2)) {
       this.#counts = undefined;
       return true;
@@ -70,7 +70,7 @@ export class Sockets {
     const meanwhile = new Map<string, number>();
     this.#openedMeanwhile = meanwhile;
     try {
-      const table = await this.#options.readTable(this.port);
+      const table = await this.#deps.readTable(this.port);
       if (!this.#counts) return;
       let all = 0;
       for (const count of table.values()) all += count;

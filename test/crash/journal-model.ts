@@ -3,8 +3,8 @@ import type { Log } from '../../src/base/log.ts';
 import {
   type Journal,
   type JournalFrame,
-  type JournalOptions,
   type Lane,
+  type OpenJournalDeps,
   openJournal,
   type ShipUnit,
 } from '../../src/journal/journal.ts';
@@ -31,7 +31,7 @@ export function newLedger(): Ledger {
   return { sent: new Map(), acked: new Set(), confirmed: new Set(), commits: [], refused: new Set(), order: 1000n };
 }
 
-export function open(disk: SimDisk, options: Partial<JournalOptions> = {}): Promise<Journal> {
+export function open(disk: SimDisk, options: Partial<OpenJournalDeps> = {}): Promise<Journal> {
   return openJournal({ dir, disk, log: silentLog, segmentBytes, locked: true, ...options });
 }
 
@@ -120,7 +120,7 @@ function checkedOrder(payload: Buffer, ledger: Ledger): bigint {
 export async function checkRecovered(
   disk: SimDisk,
   ledger: Ledger,
-  options: Partial<JournalOptions> = {},
+  options: Partial<OpenJournalDeps> = {},
 ): Promise<Journal> {
   const owed = [...ledger.acked].filter((order) => !ledger.confirmed.has(order));
   const journal = await open(disk, options);

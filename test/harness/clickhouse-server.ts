@@ -16,7 +16,7 @@ import { startedTicksOf } from '../../src/base/process-file.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import {
   type EmbeddedClickHouse,
-  type EmbeddedOptions,
+  type EmbeddedClickHouseDeps,
   startEmbeddedClickHouse,
 } from '../../src/clickhouse/embedded/embedded.ts';
 import { migrate } from '../../src/clickhouse/migrate.ts';
@@ -28,7 +28,7 @@ export interface TestClickHouse {
   server: EmbeddedClickHouse;
   clickhouse: ClickHouse;
   /** As started, with the port it got. */
-  options: EmbeddedOptions;
+  options: EmbeddedClickHouseDeps;
   /** Sends a statement over HTTP; throws unless it succeeds. */
   ask(sql: string): Promise<string>;
   stop(): Promise<void>;
@@ -62,7 +62,7 @@ export async function shareTestClickHouse(): Promise<SharedClickHouse> {
 
 /** A server of its own, with the schema in database `millrace` unless `migrated` is false. */
 export async function startTestClickHouse(
-  overrides: Partial<EmbeddedOptions> = {},
+  overrides: Partial<EmbeddedClickHouseDeps> = {},
   migrated = true,
 ): Promise<TestClickHouse> {
   const home = mkdtempSync(join(tmpdir(), 'millrace-clickhouse-'));
@@ -93,9 +93,9 @@ export async function startTestClickHouse(
 /** Starts a server in `home`, without the schema. */
 export async function startServer(
   home: string,
-  overrides: Partial<EmbeddedOptions> = {},
-): Promise<{ server: EmbeddedClickHouse; options: EmbeddedOptions }> {
-  const options: EmbeddedOptions = {
+  overrides: Partial<EmbeddedClickHouseDeps> = {},
+): Promise<{ server: EmbeddedClickHouse; options: EmbeddedClickHouseDeps }> {
+  const options: EmbeddedClickHouseDeps = {
     dir: join(home, 'clickhouse'),
     runDir: join(home, 'run'),
     port: 0,

@@ -16,7 +16,7 @@ import { endProcess, liveProcess, removeProcessFile, writeProcessFile } from '..
 import type { StartMessage } from './server.ts';
 import { type EmbeddedServerSettings, settingsVariable } from './settings.ts';
 
-export interface EmbeddedOptions {
+export interface EmbeddedClickHouseDeps {
   dir: string;
   /** 0 = any free port. For a restart hand in the port of the last run. */
   port: number;
@@ -54,13 +54,13 @@ const drainMsDefault = 5_000;
 /** Longer than any drain: a process that still runs then must be killed. */
 const endMsMax = 15_000;
 
-export async function startEmbeddedClickHouse(options: EmbeddedOptions): Promise<EmbeddedClickHouse> {
-  const { runDir, password, log } = options;
+export async function startEmbeddedClickHouse(deps: EmbeddedClickHouseDeps): Promise<EmbeddedClickHouse> {
+  const { runDir, password, log } = deps;
   mkdirSync(runDir, { recursive: true });
   const processFile = join(runDir, 'clickhouse.pid');
   await endLeftover(processFile, log);
 
-  const child = spawnServer(options);
+  const child = spawnServer(deps);
   const exited = new Promise<string>((resolve) => {
     child.once('error', (error) => resolve(messageOf(error)));
     child.once('exit', (code, signal) => resolve(signal ? `signal ${signal}` : `exit code ${code}`));
@@ -105,9 +105,9 @@ const inherited = Object.fromEntries(
   ),
 );
 
-function spawnServer(options: EmbeddedOptions): ChildProcess {
+function spawnServer(deps: EmbeddedClickHouseDeps): ChildProcess {
   const { dir, port, password, memoryBytesMax, freeDiskBytesMin, sessions, nice, drainMsMax, logLevel, serverFile } =
-    options;
+    deps;
   const settings: EmbeddedServerSettings = {
     dir,
     port,

@@ -5,7 +5,7 @@
  */
 import { networkOf } from '../../base/network.ts';
 
-export interface AddressesOptions {
+export interface AddressesDeps {
   connectionsMax: number;
   /** Connections of one address that request credentials. */
   provisioningMax: number;
@@ -18,11 +18,11 @@ interface Open {
 }
 
 export class Addresses {
-  readonly #options: AddressesOptions;
+  readonly #deps: AddressesDeps;
   readonly #open = new Map<string, Open>();
 
-  constructor(options: AddressesOptions) {
-    this.#options = options;
+  constructor(deps: AddressesDeps) {
+    this.#deps = deps;
   }
 
   /** Counts a connection, until `leave`. Returns false when the address, with this connection, exceeds its share. */
@@ -31,7 +31,7 @@ export class Addresses {
     const open = this.#open.get(network) ?? { connections: 0, provisioning: 0 };
     open.connections += 1;
     this.#open.set(network, open);
-    return open.connections <= this.#options.connectionsMax || this.#options.isTrusted(address);
+    return open.connections <= this.#deps.connectionsMax || this.#deps.isTrusted(address);
   }
 
   leave(address: string): void {
@@ -44,7 +44,7 @@ export class Addresses {
   /** Like `enter`, for a counted connection that requests credentials; a refused one is not counted. */
   enterProvisioning(address: string): boolean {
     const open = this.#open.get(networkOf(address))!;
-    if (open.provisioning >= this.#options.provisioningMax && !this.#options.isTrusted(address)) return false;
+    if (open.provisioning >= this.#deps.provisioningMax && !this.#deps.isTrusted(address)) return false;
     open.provisioning += 1;
     return true;
   }

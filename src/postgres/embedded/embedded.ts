@@ -18,7 +18,7 @@ import { type Binaries, findBinaries } from './binaries.ts';
 import { chooseLauncher, type Launcher, launch, own } from './launch.ts';
 import { readPostmasterFile, stopOrphan } from './orphan.ts';
 
-export interface EmbeddedPostgresOptions {
+export interface EmbeddedPostgresDeps {
   dir: string;
   /** 0 = any free one. A restart after a crash passes the earlier port, so that the URL stays. */
   port: number;
@@ -42,9 +42,9 @@ export interface EmbeddedPostgres {
 const user = 'millrace';
 const database = 'millrace';
 
-export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): Promise<EmbeddedPostgres> {
-  const { runDir, log } = options;
-  const dir = resolve(options.dir);
+export async function startEmbeddedPostgres(deps: EmbeddedPostgresDeps): Promise<EmbeddedPostgres> {
+  const { runDir, log } = deps;
+  const dir = resolve(deps.dir);
   const cluster = join(dir, 'cluster');
   const processFile = join(runDir, 'postgres.pid');
   mkdirSync(dir, { recursive: true, mode: 0o700 });
@@ -55,10 +55,10 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
   const launcher = chooseLauncher(binaries.postgres, dirname(dir));
   own(dir, launcher);
   removeHalfMade(dir);
-  if (!existsSync(cluster)) await makeCluster(binaries, launcher, dir, options.password);
+  if (!existsSync(cluster)) await makeCluster(binaries, launcher, dir, deps.password);
 
-  const server = await startServer(binaries, launcher, cluster, processFile, options);
-  const url = embeddedPostgresUrl(options.password, server.port);
+  const server = await startServer(binaries, launcher, cluster, processFile, deps);
+  const url = embeddedPostgresUrl(deps.password, server.port);
   try {
     await ensureDatabase(url, dir);
   } catch (error) {
@@ -118,13 +118,13 @@ async function startServer(
   launcher: Launcher,
   cluster: string,
   processFile: string,
-  options: EmbeddedPostgresOptions,
+  deps: EmbeddedPostgresDeps,
 ): Promise<Server> {
   const deadline = performance.now() + limits.postgresStartMsMax;
   for (;;) {
-    const port = options.port || (await freePort());
-    const child = launch(launcher, binaries.postgres, serverArguments(cluster, port, options.connectionsMax ?? 200));
-    const complaint = lastLines(child, options.log);
+    const port = deps.port || (await freePort());
+    const child = launch(launcher, binaries.postgres, serverArguments(cluster, port, deps.connectionsMax ?? 200));
+    const complaint = lastLines(child, deps.log);
     if (child.pid) writeProcessFile(processFile, child.pid);
     if (await becomesReady(child, cluster, deadline)) return serverOf(child, port);
     const reason = complaint();
@@ -133,9 +133,9 @@ async function startServer(
     // A backend of a killed server may need a moment to notice and go; a server that was just starting shows up late.
     // A lock file that cannot be written or read, as on a full disk, is a fault of its own.
     const dirTaken = /shared memory block.*in use|lock file ".*" (already exists|is empty)/i.test(reason);
-    if ((dirTaken || (portTaken && options.port === 0)) && performance.now() < deadline) {
+    if ((dirTaken || (portTaken && deps.port === 0)) && performance.now() < deadline) {
       await sleep(100);
-      await stopOrphan(cluster, processFile, limits.postgresStopMsMax, options.log);
+      await stopOrphan(cluster, processFile, limits.postgresStopMsMax, deps.log);
       continue;
     }
     if (portTaken) {
