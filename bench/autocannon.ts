@@ -6,7 +6,7 @@ import { execFile } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { promisify } from 'node:util';
 
-export interface AutocannonResult {
+interface AutocannonResult {
   rate: number;
   requestsPerSecond: number;
   p50Ms: number;

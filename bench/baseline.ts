@@ -27,7 +27,7 @@ export interface Baseline {
   ratios: Record<string, Ratio>;
 }
 
-export type Verdict = 'as before' | 'better' | 'WORSE' | 'no baseline';
+type Verdict = 'as before' | 'better' | 'WORSE' | 'no baseline';
 
 /** How much worse, as a factor, a ratio may be on another machine or beside other work. */
 const factorMax = 2;

@@ -15,7 +15,7 @@ import { TargetRun } from './target/run.ts';
 const stepMs = 100;
 const storedMsMax = 60_000;
 
-export type TurnTimes = Pick<LoadOrder, 'rate' | 'seconds' | 'warmupSeconds'>;
+type TurnTimes = Pick<LoadOrder, 'rate' | 'seconds' | 'warmupSeconds'>;
 
 export interface Turn {
   /** Of Millrace, only messages that were found in ClickHouse, by the time until the last one was there. */

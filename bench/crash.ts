@@ -73,7 +73,7 @@ export interface CrashOutcome {
   good: boolean;
 }
 
-export interface CrashSums {
+interface CrashSums {
   lost: number;
   altered: number;
   twice: number;

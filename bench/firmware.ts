@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { type Engine, startEngine } from '../test/harness/engine.ts';
 
-export interface FirmwareForDevices {
+interface FirmwareForDevices {
   engine: Engine;
   /** Path and query with which each device requests its file. */
   paths: string[];

@@ -5,7 +5,7 @@ import { byteMutations, changed, type Mutation, mutate } from './bytes.ts';
 
 /** MQTT 3.1, 3.1.1 or 5. */
 export const levels = [3, 4, 5] as const;
-export type Level = (typeof levels)[number];
+type Level = (typeof levels)[number];
 
 const topics = [
   'v1/devices/me/telemetry',

@@ -353,7 +353,7 @@ test('SQL is in the rooms of the engines and in files named for it', () => {
   expectNone(faults);
 });
 
-test('every exported value is imported by some other file', () => {
+test('every export is imported by some other file', () => {
   const imported = new Map<string, Set<string>>();
   const texts = new Map<string, string>();
   const note = (path: string, name: string): void =>
@@ -385,11 +385,15 @@ test('every exported value is imported by some other file', () => {
     }
   }
   const faults: string[] = [];
-  const exported = /^export\s+(?:abstract\s+)?(?:async\s+)?(?:const|let|function\*?|class|enum)\s+(\w+)/gm;
+  const exported =
+    /^export\s+(?:abstract\s+|declare\s+)?(?:async\s+)?(?:const|let|function\*?|class|enum|interface|type)\s+(\w+)/gm;
+  /** `export { a, type B as C }`, with or without `from`. */
+  const listed = /^export\s+(?:type\s+)?\{([^}]*)\}/gm;
   for (const [path, text] of texts) {
     const names = imported.get(path) ?? new Set();
     if (names.has('*')) continue;
-    for (const [, name = ''] of text.matchAll(exported)) {
+    const inLists = [...text.matchAll(listed)].flatMap(([, list = '']) => list.match(/\w+(?=\s*(?:,|$))/g) ?? []);
+    for (const name of [...[...text.matchAll(exported)].map(([, name = '']) => name), ...inLists]) {
       if (!names.has(name) && !calledByVitest.includes(name))
         faults.push(`${path} exports ${name}, which no other file imports`);
     }

@@ -41,7 +41,7 @@ export interface DoomedVerdict {
   missing: number;
 }
 
-export interface DeletesOptions {
+interface DeletesOptions {
   api: Api;
   port: number;
   random: Random;

@@ -53,7 +53,7 @@ const quickMs = 4_000;
 const startsMax = 3;
 const smallMemoryBytes = 40 * 1024 * 1024;
 
-export interface FaultsOptions {
+interface FaultsOptions {
   engine: Engine;
   machine: Machine;
   random: Random;

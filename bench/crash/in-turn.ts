@@ -12,7 +12,7 @@ const reconnectMs = 20;
 const valuesOfSender = 1_000_000_000;
 export const turnKey = 'turn';
 
-export interface InTurnOptions {
+interface InTurnOptions {
   port: number;
   tokens: string[];
   /** DeviceAuth of one device, and the connections that each of them takes in turn. */

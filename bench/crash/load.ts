@@ -8,7 +8,7 @@ import { Fate, type Ledger, type RecordId } from './ledger.ts';
 
 const reconnectMs = 20;
 
-export interface CrashLoadOptions {
+interface CrashLoadOptions {
   port: number;
   tokens: string[];
   sockets: number;

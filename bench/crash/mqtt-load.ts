@@ -15,7 +15,7 @@ const reconnectMs = 20;
 /** A connection is given up after this time without a packet from the engine. */
 const silenceMsMax = 10_000;
 
-export interface CrashMqttLoadOptions {
+interface CrashMqttLoadOptions {
   port: number;
   tokens: string[];
   /** Messages/s offered over all connections. */

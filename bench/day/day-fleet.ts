@@ -17,7 +17,7 @@ import { latestCall, outcomeOf, readFleet } from '../load/rest/latest-values.ts'
 import type { BenchSettings } from '../settings.ts';
 import { CommandDevices } from './command-devices.ts';
 
-export type DaySettings = BenchSettings['day'];
+type DaySettings = BenchSettings['day'];
 
 /** What each kind of client saw, by its name. */
 export type Streams = Record<string, LoadResult>;

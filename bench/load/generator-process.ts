@@ -11,7 +11,7 @@ export const beginNote = 'begin';
 export const secondNote = 'second';
 
 /** `connected` resolves when all processes of the run are connected. */
-export type RunOrder<Order, Result> = (order: Order, connected: () => Promise<void>) => Promise<Result>;
+type RunOrder<Order, Result> = (order: Order, connected: () => Promise<void>) => Promise<Result>;
 
 export function serveOrder<Order, Result extends object>(run: RunOrder<Order, Result>): void {
   const connected = () => {

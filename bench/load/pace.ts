@@ -4,7 +4,7 @@
  */
 
 /** `rate`: messages/s after the ramp. `rampMs`: time in which the rate grows from 0; 0 = full rate at once. */
-export interface PaceOrder {
+interface PaceOrder {
   rate: number;
   rampMs: number;
 }

@@ -61,7 +61,7 @@ const generatorShareMax = 0.97;
 const machineIdleShareMin = 0.05;
 
 /** How a run goes: `rate` is that of all processes together, 0 = as fast as answers come. */
-export interface RunOptions {
+interface RunOptions {
   rate: number;
   /** Of warm-up and measured time; 0 = not known. */
   lastsSeconds: number;

@@ -11,7 +11,7 @@ export interface Watched {
   gauges: Record<string, number>;
 }
 
-export interface Watch {
+interface Watch {
   /** Milliseconds of CPU time by role, counted from any moment on. */
   cpuMs(): Record<string, number>;
   memoryMiB(): Record<string, number>;

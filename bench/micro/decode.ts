@@ -6,7 +6,7 @@ import { tsDistanceMsMax } from '../../src/telemetry/block.ts';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
 
-export interface DecodeFigure {
+interface DecodeFigure {
   message: string;
   bytes: number;
   decodeNs: number;

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import type { Log } from '../../src/base/log.ts';
 import { type Journal, openJournal } from '../../src/journal/journal.ts';
 
-export interface JournalFigure {
+interface JournalFigure {
   frameBytes: number;
   shipping: boolean;
   commitsPerSecond: number;

@@ -10,7 +10,7 @@ import type { DeviceRow } from '../../src/device/cached-device.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
 import { TokenCache } from '../../src/device/token-cache.ts';
 
-export interface KnownDevicesFigure {
+interface KnownDevicesFigure {
   devices: number;
   bytesPerDevice: number;
   activityBytesPerDevice: number;

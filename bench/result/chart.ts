@@ -13,7 +13,7 @@ export interface Mark {
   second: number;
 }
 
-export interface Bar {
+interface Bar {
   name: string;
   value: number;
 }

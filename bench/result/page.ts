@@ -36,7 +36,7 @@ ${loads.map(({ path, load }) => `<h2>${escaped(path)}</h2>\n${chartsOf(load, eve
 }
 
 /** What a scenario did beside its loads, at a moment in Unix time: each chart shows it as a line. */
-export interface PageEvent {
+interface PageEvent {
   name: string;
   atMs: number;
 }

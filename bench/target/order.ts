@@ -50,7 +50,7 @@ export const targetFlags = {
 export type TargetFlag = keyof typeof targetFlags;
 export type FlagValues = Partial<Record<TargetFlag, string | boolean>>;
 
-export interface Server {
+interface Server {
   host: string;
   port: number;
 }

@@ -74,7 +74,7 @@ function valuesOf(marks: ActivityMark[]): number[][] {
 }
 
 /** Devices that one judgement made inactive. */
-export interface Ended {
+interface Ended {
   number: number;
   judgedTime: number;
   devices: number[];

@@ -26,7 +26,7 @@ import { type SeenBlock, SeenTimes } from './seen-times.ts';
 import { Silence } from './silence.ts';
 import { lastDevice, readActiveNumbers } from './silence-store.ts';
 
-export interface ActivityDeps {
+interface ActivityDeps {
   postgres: Postgres;
   clock: Clock;
   log: Log;

@@ -5,7 +5,7 @@
 import type { RateLimits } from '../auth/rate-limits.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 
-export interface MeterDeps {
+interface MeterDeps {
   /** Undefined = unlimited. */
   rateLimits: RateLimits | undefined;
   touch: (device: CachedDevice) => void;

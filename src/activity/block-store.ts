@@ -6,7 +6,7 @@ import { assert } from '../base/errors.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { blockBytes } from './blocks.ts';
 
-export interface StoredBlock {
+interface StoredBlock {
   block: number;
   /** 0 = not stored yet. */
   version: number;

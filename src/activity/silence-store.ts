@@ -14,7 +14,7 @@ export interface CheckTurn {
   held: 'gap' | 'back' | 'lost_worker' | undefined;
 }
 
-export interface CheckTimes {
+interface CheckTimes {
   now: number;
   /** A check is made only when the last one is at least this old. */
   everyMs: number;
@@ -125,7 +125,7 @@ function int8At(bytes: Buffer, at: number): number {
   return bytes.readUInt32BE(at) * 2 ** 32 + bytes.readUInt32BE(at + 4);
 }
 
-export interface Judgement {
+interface Judgement {
   /** The floor at the start of the check: nothing becomes inactive when the floor has moved since. */
   floorTime: number;
   judgedTime: number;

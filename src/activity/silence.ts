@@ -21,7 +21,7 @@ import {
   takeCheckTurn,
 } from './silence-store.ts';
 
-export interface SilenceDeps {
+interface SilenceDeps {
   postgres: Postgres;
   clock: Clock;
   log: Log;

@@ -2,7 +2,7 @@
 import { defaultDeviceData } from '../device/device.ts';
 import type { Queries } from '../postgres/client.ts';
 
-export interface NewDeviceRow {
+interface NewDeviceRow {
   id: string;
   name: string;
   label: string | null;

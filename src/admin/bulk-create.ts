@@ -28,7 +28,7 @@ export interface NewDeviceInput {
   accessToken: string;
 }
 
-export type NewDeviceOutcome = { id: string; accessToken: string } | Fault;
+type NewDeviceOutcome = { id: string; accessToken: string } | Fault;
 
 interface Row extends NewDeviceInput {
   /** True when the caller chose the token. */

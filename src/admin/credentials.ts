@@ -17,7 +17,7 @@ import type { Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
 import { type CheckAgain, choosing } from './taken-names.ts';
 
-export interface CredentialsInput {
+interface CredentialsInput {
   id: string;
   deviceId: string;
   credentials: NewCredentials;

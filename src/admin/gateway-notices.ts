@@ -13,7 +13,7 @@ import { findDeviceRow } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { PersistentCall } from '../rpc/persistent.ts';
 
-export interface GatewayNoticesDeps {
+interface GatewayNoticesDeps {
   postgres: Queries;
   persistentRpcs: { create(call: PersistentCall): Promise<string> };
   clock: Clock;
@@ -22,7 +22,7 @@ export interface GatewayNoticesDeps {
 }
 
 /** A device as it was before the change. */
-export interface ChangedDevice {
+interface ChangedDevice {
   id: string;
   number: number;
   name: string;

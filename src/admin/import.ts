@@ -33,7 +33,7 @@ export interface ImportRow {
   series: { key: string; value: TypedValue }[];
 }
 
-export type ImportOutcome = 'created' | 'updated' | Fault;
+type ImportOutcome = 'created' | 'updated' | Fault;
 
 /** Returns the outcomes in the order of the rows. `mayUpdate` false: a row whose name exists is refused. */
 export async function importDevices(

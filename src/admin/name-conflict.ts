@@ -10,7 +10,7 @@ export interface NameConflict {
 
 export const refuseTakenName: NameConflict = { policy: 'FAIL', separator: '_', strategy: 'RANDOM' };
 
-export interface Names {
+interface Names {
   /** The reason of the fault for a taken name. */
   takenReason: string;
   /** Returns the number after the greatest `N` of the names that are `prefix` followed by `N`. */

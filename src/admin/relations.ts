@@ -95,7 +95,7 @@ export async function readableRelations(
   });
 }
 
-export interface RelationSearch {
+interface RelationSearch {
   root: EntityRef;
   direction: 'FROM' | 'TO';
   group: string;

@@ -17,7 +17,7 @@ import { insertNewDevice, randomToken } from './devices.ts';
 import { findOrCreateProfile } from './profiles.ts';
 import { insertCustomer, insertTenant } from './store.ts';
 
-export interface SeedDeps {
+interface SeedDeps {
   postgres: Postgres;
   passwords: PasswordHasher;
   clock: Clock;
@@ -28,7 +28,7 @@ const firstDeviceMark = 'seed.firstDevice';
 const demoMark = 'seed.demoTenant';
 const firstDeviceName = 'Demo Device';
 
-export interface FirstAdmins {
+interface FirstAdmins {
   email: string;
   /** The email of the system administrator. */
   systemEmail: string;

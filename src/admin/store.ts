@@ -10,7 +10,7 @@ const contactColumns = 'country, state, city, address, address2, zip, phone, ema
 const tenantColumns = `id, created_time as "createdTime", title, region, ${contactColumns},
   additional_info as "additionalInfo", version`;
 
-export type NewTenant = Pick<Tenant, 'id' | 'createdTime' | 'title'> & Partial<Tenant>;
+type NewTenant = Pick<Tenant, 'id' | 'createdTime' | 'title'> & Partial<Tenant>;
 
 export async function insertTenant(queries: Queries, tenant: NewTenant): Promise<void> {
   await queries.query(
@@ -122,7 +122,7 @@ const customerSortColumns = new Map([
   ['city', 'city'],
 ]);
 
-export type NewCustomer = Pick<Customer, 'id' | 'tenantId' | 'createdTime' | 'title'> & Partial<Customer>;
+type NewCustomer = Pick<Customer, 'id' | 'tenantId' | 'createdTime' | 'title'> & Partial<Customer>;
 
 export async function insertCustomer(queries: Queries, customer: NewCustomer): Promise<void> {
   const { id, createdTime, tenantId, title, isPublic = false, externalId = null } = customer;

@@ -67,7 +67,7 @@ const takenReasons = new Set(['credentials_taken', 'email_taken', 'provision_key
 /** Throws 429 when the count became full since the call began. */
 export type CheckAgain = (queries: Queries) => Promise<void>;
 
-export interface Choice {
+interface Choice {
   postgres: Queries;
   /** Absent where nothing is counted. */
   takenNames?: TakenNames;

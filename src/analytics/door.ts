@@ -10,7 +10,7 @@ import { pageRoutes } from './page.ts';
 import { reportRoutes } from './routes.ts';
 import { UnsentReports } from './unsent-reports.ts';
 
-export interface AnalyticsDoorDeps extends ReportDeps {
+interface AnalyticsDoorDeps extends ReportDeps {
   server: HttpServer;
   auth: Auth;
   metrics: Metrics;

@@ -21,7 +21,7 @@ import type { HttpRequest } from '../uws/server.ts';
 import { previewBody, reportBody, reportShape, viewBody, viewJson, viewShape } from './shapes.ts';
 import type { UnsentReports } from './unsent-reports.ts';
 
-export interface ReportRouteDeps extends ReportDeps {
+interface ReportRouteDeps extends ReportDeps {
   auth: Auth;
   unsent: UnsentReports;
 }

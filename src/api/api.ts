@@ -31,7 +31,7 @@ import { tenantRoutes } from './tenants.ts';
 import { type TimeseriesDeps, timeseriesRoutes } from './timeseries.ts';
 import { userRoutes } from './users.ts';
 
-export interface ApiDeps
+interface ApiDeps
   extends ClaimDeps,
     ApiKeyDeps,
     RpcRoutesDeps,

@@ -20,7 +20,7 @@ import { closed } from '../rest/shapes.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
 
-export interface DeviceSearchDeps {
+interface DeviceSearchDeps {
   postgres: Queries;
   auth: Auth;
   config: Config;

@@ -10,7 +10,7 @@ const prefix = '/v3/api-docs';
 /** A placeholder in the document for the host of its reader. */
 const hostMark = '<host>';
 
-export interface DocsConfig {
+interface DocsConfig {
   enabled: boolean;
   groupName: string;
   title: string;

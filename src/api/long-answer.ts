@@ -17,7 +17,7 @@ const pieceChars = 64 * 1024;
 /** A longer answer is sent in slices. */
 const sliceBytes = 256 * 1024;
 
-export interface LongAnswerCaps {
+interface LongAnswerCaps {
   longAnswerBytesMax: number;
   longAnswersBytesMax: number;
   longAnswersTenantBytesMax: number;

@@ -4,7 +4,7 @@
  */
 import { badRequest, Fault } from '../base/errors.ts';
 
-export interface Part {
+interface Part {
   name: string;
   /** '' = not a file. */
   fileName: string;

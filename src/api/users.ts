@@ -38,7 +38,7 @@ import type { HttpRequest } from '../uws/server.ts';
 import { type PasswordPage, tokenNames } from './password-page.ts';
 import { userJson, userShape } from './shapes.ts';
 
-export interface UserRoutesDeps extends AdminDeps {
+interface UserRoutesDeps extends AdminDeps {
   auth: Auth;
 }
 

@@ -26,7 +26,7 @@ export interface Follower {
   close(reason: CloseReason): void;
 }
 
-export interface AttributeUpdatesDeps {
+interface AttributeUpdatesDeps {
   postgres: Queries;
   downlink: Downlink;
   clock: Clock;

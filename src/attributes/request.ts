@@ -18,7 +18,7 @@ export interface WantedAttributes {
 }
 
 /** The attributes that exist, as JSON members: `"key":value`. */
-export interface FoundAttributes {
+interface FoundAttributes {
   client: string[];
   shared: string[];
 }

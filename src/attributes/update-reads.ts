@@ -20,7 +20,7 @@ import {
 } from './store.ts';
 import { type CursorState, cursorStateOf, isFirst, type Update, updateOf } from './update.ts';
 
-export interface Answer {
+interface Answer {
   version: number;
   update: Update | undefined;
 }

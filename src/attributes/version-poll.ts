@@ -11,7 +11,7 @@ import { settledTransaction } from '../device/store.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { readChangedHeads } from './store.ts';
 
-export interface VersionPollDeps {
+interface VersionPollDeps {
   postgres: Queries;
   clock: Clock;
   log: Log;

@@ -37,7 +37,7 @@ export interface SharedChange {
   deleted: string[] | undefined;
 }
 
-export interface AttributeWriterDeps {
+interface AttributeWriterDeps {
   postgres: Queries;
   clock: Clock;
   metrics: Metrics;

@@ -16,7 +16,7 @@ import { findKeyOwners, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
 
 const channel = 'api-keys';
 
-export interface ApiKeysDeps {
+interface ApiKeysDeps {
   postgres: Queries;
   bus: Bus;
   clock: Clock;

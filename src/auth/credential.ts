@@ -1,6 +1,6 @@
 /** Chooses the credential in a request's headers (docs/rest.md#sign-in): any JWT takes precedence over any API key. */
 
-export interface Credential {
+interface Credential {
   scheme: 'Bearer' | 'ApiKey';
   value: string;
 }

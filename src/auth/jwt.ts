@@ -14,7 +14,7 @@ import type { Account, UserNames } from './user.ts';
 export const clockSkewSecondsMax = 60;
 const refreshScope = 'REFRESH_TOKEN';
 
-export interface JwtDeps {
+interface JwtDeps {
   /** Throws a 503 fault while the key cannot be read. */
   signingKey: () => Promise<Uint8Array>;
   issuer: string;

@@ -27,7 +27,7 @@ parentPort.on('message', ({ password, salt, ln, r, p, bytes }) => {
 });`;
 
 /** Parameters of scrypt: 2^ln rounds of r · 128 bytes, p times. */
-export interface Cost {
+interface Cost {
   ln: number;
   r: number;
   p: number;

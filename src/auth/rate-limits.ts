@@ -39,7 +39,7 @@ const nounOf: Record<ScopeName, string> = {
 /** As in the settings: one string for each kind, '' = unlimited. */
 export type RateLimitSettings = Record<ScopeName, Record<Counted, string>>;
 
-export interface LimitedDevice {
+interface LimitedDevice {
   readonly number: number;
   readonly tenantId: string;
   readonly isGateway?: boolean | undefined;
@@ -60,7 +60,7 @@ export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, 
   };
 }
 
-export interface RateLimitDeps {
+interface RateLimitDeps {
   buckets: Record<ScopeName, Bucket[]>;
   bus: Bus;
   clock: Clock;
@@ -75,7 +75,7 @@ export async function openRateLimits(deps: RateLimitDeps): Promise<RateLimits | 
 }
 
 /** A limit, and what is left of it. */
-export interface Level {
+interface Level {
   scope: ScopeName;
   /** The setting. */
   limit: string;

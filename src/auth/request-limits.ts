@@ -9,7 +9,7 @@ import { parseBuckets, TokenBuckets } from './token-buckets.ts';
 const callers = ['tenant', 'customer'] as const;
 type Caller = (typeof callers)[number];
 
-export interface RequestLimitDeps {
+interface RequestLimitDeps {
   settings: Record<Caller, string>;
   bus: Bus;
   clock: Clock;

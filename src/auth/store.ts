@@ -72,7 +72,7 @@ export async function findAccount(
   return account;
 }
 
-export interface UserFilter {
+interface UserFilter {
   tenantId: string;
   customerId?: string | undefined;
   authority?: Authority | undefined;
@@ -146,7 +146,7 @@ export async function findGuests(queries: Queries, keys: GuestKey[]): Promise<Ma
   return byPlace(rows);
 }
 
-export type NewUser = User & { passwordHash: string | null };
+type NewUser = User & { passwordHash: string | null };
 
 /** Returns false when the email is taken. */
 export async function insertUser(queries: Queries, user: NewUser): Promise<boolean> {

@@ -28,7 +28,7 @@ function isRightDigests(value: object): value is RightDigests {
   return 'network' in value && isText(value.network) && 'digests' in value && isListOf(value.digests, isText);
 }
 
-export interface WrongCredentialsDeps {
+interface WrongCredentialsDeps {
   bus: Bus;
   /** Within a minute. */
   wrongMax: number;

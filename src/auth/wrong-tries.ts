@@ -25,7 +25,7 @@ interface Window {
   isRefused: boolean;
 }
 
-export interface WrongTriesDeps {
+interface WrongTriesDeps {
   bus: Bus;
   channel: string;
   /** Within `wrongTriesWindowMs`. */

@@ -88,7 +88,7 @@ export function unpackNow(encoding: string, packed: Uint8Array, bytesMax: number
 }
 
 /** Whose body waits for its turn: owners take turns, and so do the senders of one owner. */
-export interface PackedBodySender {
+interface PackedBodySender {
   /** The tenant where it is known, else the network of the address. */
   owner: string;
   sender: string;

@@ -10,9 +10,9 @@ import { createInterface } from 'node:readline';
 import { messageOf, StartError } from './errors.ts';
 
 /** Answers a value that JSON can carry, or throws with a sentence for the operator. */
-export type ControlCommand = (argument: unknown, session: ControlSession) => Promise<unknown>;
+type ControlCommand = (argument: unknown, session: ControlSession) => Promise<unknown>;
 
-export interface ControlSession {
+interface ControlSession {
   /** Called once, when the connection of the caller has ended. */
   onClosed(callback: () => void): void;
 }

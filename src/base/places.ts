@@ -12,7 +12,7 @@ export interface PlaceOwner {
 }
 
 /** `full`: no place is free. `share`: the owner has its share, and others still find a place. */
-export type PlaceOutcome = 'taken' | 'full' | 'share';
+type PlaceOutcome = 'taken' | 'full' | 'share';
 
 export class Places {
   readonly #max: number;

@@ -13,7 +13,7 @@ export interface Work {
 }
 
 /** A token of a path, or an object that can describe its sender. */
-export type Caller = string | { describe(): string };
+type Caller = string | { describe(): string };
 
 let what = '';
 let caller: Caller = '';

@@ -5,7 +5,7 @@
  */
 import type { Log } from './log.ts';
 
-export interface StoreOutageDeps {
+interface StoreOutageDeps {
   store: 'clickhouse' | 'postgres';
   log: Log;
   /** True while the primary reaches the store. */

@@ -8,7 +8,7 @@ import type { Fault } from './errors.ts';
 import { FairQueue, type Waiter } from './fair-queue.ts';
 import { type PlaceOwner, Places, placeOwners } from './places.ts';
 
-export interface TurnsOptions {
+interface TurnsOptions {
   atOnceMax: number;
   waitingMax: number;
   /** The refusal of work that finds no place in the queue, or loses it. */

@@ -8,7 +8,7 @@ import { limits } from '../base/limits.ts';
 import type { Bus } from './bus.ts';
 import { isObject, isText, isWhole, readMessage } from './messages.ts';
 
-export interface GatherDeps<Question, Answer> {
+interface GatherDeps<Question, Answer> {
   bus: Bus;
   /** The channel of the questions; answers go to a channel of the worker that asks. */
   channel: string;
@@ -19,7 +19,7 @@ export interface GatherDeps<Question, Answer> {
   waitMsMax?: number;
 }
 
-export interface Gathered<Answer> {
+interface Gathered<Answer> {
   answers: Answer[];
   /** The number of workers that were asked, this one included. */
   asked: number;

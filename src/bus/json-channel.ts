@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto';
 import type { Bus } from './bus.ts';
 import { isObject, isText, readMessage } from './messages.ts';
 
-export interface JsonChannelDeps<Content extends object> {
+interface JsonChannelDeps<Content extends object> {
   bus: Bus;
   channel: string;
   isContent: (value: object) => value is Content;

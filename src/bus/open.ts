@@ -11,7 +11,7 @@ import { type Port, parentPort } from './port.ts';
 import { channelNames, type LinkOwner, RedisBus, type RedisLink } from './redis.ts';
 import type { ClusterAddress } from './redis-cluster.ts';
 
-export interface BusDeps {
+interface BusDeps {
   redisUrl: string;
   /** The id of this installation, which separates its channels from those of others on the same Redis. */
   installation: string;

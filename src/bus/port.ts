@@ -16,7 +16,7 @@ export interface Port {
 /** Channel, payload, and whether the payload is base64 of bytes: process channels carry only strings. */
 export type Entry = [channel: string, payload: string, bytes: 0 | 1];
 
-export type Message =
+type Message =
   | { millrace: 'bus'; verb: 'carry'; entries: Entry[] }
   | { millrace: 'bus'; verb: 'subscribe'; channel: string; id: number }
   | { millrace: 'bus'; verb: 'unsubscribe'; channel: string }

@@ -32,7 +32,7 @@ export interface LinkOwner {
 }
 
 /** The names of channels on the wire. */
-export interface ChannelNames {
+interface ChannelNames {
   /** The prefix for publishing. */
   written: string;
   /** The prefixes for subscribing. */

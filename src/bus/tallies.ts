@@ -9,7 +9,7 @@ import { isListOf, isText, isWhole } from './messages.ts';
 /** The owner of counts: a device by its number, any other owner by its id or name. */
 export type Owner = number | string;
 
-export interface TalliesDeps<Group extends string> {
+interface TalliesDeps<Group extends string> {
   bus: Bus;
   channel: string;
   /** Kinds of owners. */

@@ -6,7 +6,7 @@ import { messageOf } from '../base/errors.ts';
  * transient: the same again, later; no row can be the cause. size: the same in smaller pieces. content: a value of some
  * row may be the cause. unknown: the same again, later, as for transient; a row as the cause is not ruled out.
  */
-export type ClickHouseErrorKind = 'transient' | 'size' | 'content' | 'unknown';
+type ClickHouseErrorKind = 'transient' | 'size' | 'content' | 'unknown';
 
 interface NoAnswer {
   /** The socket broke before an answer came: the statement may have run or not. */

@@ -14,7 +14,7 @@ import { runningInserts, stopInserts } from './statements.ts';
 export { ClickHouseError, isUnanswered } from './clickhouse-error.ts';
 export type { Parameters } from './read.ts';
 
-export interface ClickHouseDeps {
+interface ClickHouseDeps {
   url: string;
   user: string;
   password: string;
@@ -39,12 +39,12 @@ export interface ReadOptions extends QueryOptions {
   answerBytesMax?: number;
 }
 
-export interface ExecOptions extends QueryOptions {
+interface ExecOptions extends QueryOptions {
   /** True for statements that run before the database exists. */
   withoutDatabase?: boolean;
 }
 
-export interface InsertOptions extends QueryOptions {
+interface InsertOptions extends QueryOptions {
   parameters?: Parameters;
   /** Letters, digits and dashes that `endInserts` finds the insert by. */
   mark?: string;

@@ -12,7 +12,7 @@ import { ClickHouseError } from './clickhouse-error.ts';
 /** Bound to a statement by name; an array becomes an array of strings or numbers. */
 export type Parameters = Record<string, string | number | bigint | string[] | number[]>;
 
-export interface ReaderOptions {
+interface ReaderOptions {
   url: string;
   user: string;
   password: string;

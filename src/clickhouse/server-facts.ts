@@ -1,13 +1,13 @@
 /** What an operator wants to know of a ClickHouse server: version, clock, schema, tables. Reads only. */
 import type { ClickHouse } from './client.ts';
 
-export interface ClickHouseFacts {
+interface ClickHouseFacts {
   version: string;
   /** The clock of the server, in epoch milliseconds. */
   nowMs: number;
 }
 
-export interface ClickHouseTable {
+interface ClickHouseTable {
   table: string;
   parts: string;
   rows: string;

@@ -54,7 +54,7 @@ const place = {
 };
 
 /** Which rows of a body may become latest values, and how they are ordered. */
-export interface LatestRows {
+interface LatestRows {
   /** False: every row brought its `ts`, so the block has no `seq`. A fifth cheaper. */
   serverTimes: boolean;
   /** True: points of the body may have a time to live. `latest` does not keep it: a latest value does not expire. */

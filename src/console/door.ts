@@ -7,7 +7,7 @@ import { basePage } from '../rest/base-page.ts';
 import { type AssetSource, Assets } from '../uws/assets.ts';
 import type { HttpServer } from '../uws/server.ts';
 
-export interface ConsoleDoorOptions {
+interface ConsoleDoorOptions {
   /** False: no page of the API document is served, and the console shows no link to it. */
   docs: boolean;
 }

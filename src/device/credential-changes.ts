@@ -21,7 +21,7 @@ import {
 } from './store.ts';
 
 /** A change, or 'all' when so much time passed that the log may have lost rows. */
-export type ChangeHandler = (change: CredentialChange | 'all') => void;
+type ChangeHandler = (change: CredentialChange | 'all') => void;
 
 const channel = 'credentials';
 
@@ -35,7 +35,7 @@ function isChange(value: unknown): value is LoggedChange {
   return [id, deviceNumber].every(isWhole) && [credentialsId, deviceId].every(isText) && typeof deleted === 'boolean';
 }
 
-export interface CredentialChangesDeps {
+interface CredentialChangesDeps {
   postgres: Queries;
   /** Called when the store answers and this process knows every change. Returns the devices that must be checked. */
   onAnswered?: () => CredentialChange[] | 'all';

@@ -14,7 +14,7 @@ export interface NewCredentials {
   value: string | null;
 }
 
-export interface MqttBasic {
+interface MqttBasic {
   clientId: string | null;
   userName: string | null;
   password: string | null;

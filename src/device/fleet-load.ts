@@ -29,7 +29,7 @@ import {
 import { readCredentialChanges, settledTransaction } from './store.ts';
 import type { TokenCache } from './token-cache.ts';
 
-export interface FleetLoadDeps {
+interface FleetLoadDeps {
   path: string;
   /** Identifies the database, as the header of the file does. */
   source: Buffer;

@@ -10,7 +10,7 @@ import type { DeviceRow } from './cached-device.ts';
 export type CustomerScope = 'customer' | 'tenant';
 
 export type ScopedGateway = Pick<DeviceRow, 'number' | 'customerId' | 'isConfined'>;
-export type ScopedDevice = Pick<DeviceRow, 'number' | 'customerId' | 'madeBy'>;
+type ScopedDevice = Pick<DeviceRow, 'number' | 'customerId' | 'madeBy'>;
 
 /** Returns undefined when the maker of the device is unknown, as it is in the file of known devices. */
 export function actsFor(gateway: ScopedGateway, device: ScopedDevice, scope: CustomerScope): boolean | undefined {

@@ -6,7 +6,7 @@ import type { FullProfile } from './device.ts';
 
 /** `EARLIER`: saved before proofs were required; accepted as long as no profile of another tenant is proven. */
 export const issuerStates = ['UNPROVEN', 'EARLIER', 'PROVEN'] as const;
-export type IssuerState = (typeof issuerStates)[number];
+type IssuerState = (typeof issuerStates)[number];
 
 /** A profile that accepts certificates of an issuer. */
 export interface ChainProfile {

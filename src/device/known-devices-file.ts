@@ -86,7 +86,7 @@ export class Digester {
   }
 }
 
-export interface FileHeader {
+interface FileHeader {
   key: Buffer;
   /** Identifies the database that the file was made from. */
   source: Buffer;
@@ -206,7 +206,7 @@ function record(kind: number, digest: Buffer, bodyBytes: number): Buffer {
   return bytes;
 }
 
-export interface RecordHead {
+interface RecordHead {
   bytes: number;
   kind: 'gone' | 'device' | 'profile';
 }

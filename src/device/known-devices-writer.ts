@@ -38,7 +38,7 @@ import {
   settledTransaction,
 } from './store.ts';
 
-export interface KnownDevicesWriterDeps {
+interface KnownDevicesWriterDeps {
   path: string;
   postgres: Queries;
   /** Returns the 16 bytes that identify the database; the same on every host and after every restart. */

@@ -32,7 +32,7 @@ import {
 import { type ProfileTopics, topicsOf } from './profile-topics.ts';
 import type { CredentialChange } from './store.ts';
 
-export interface KnownDevicesDeps {
+interface KnownDevicesDeps {
   path: string;
   clock: Clock;
   log: Log;

@@ -36,7 +36,7 @@ export async function scopeOf(queries: Queries, filter: DeviceFilter, text: stri
 }
 
 /** The access to a searched text: the index of three letters where it helps, or a comparison with each text. */
-export type Access = 'letters' | 'each';
+type Access = 'letters' | 'each';
 
 /** Conditions on `device d`, with the values of their parameters; the first condition and value are the tenant. */
 export interface Conditions {

@@ -80,7 +80,7 @@ export function orderedByLook(sort: Sort, where: string[], slice: Slice): Keys {
 }
 
 /** A part of a list, counted from the nearer end. */
-export interface Slice {
+interface Slice {
   skip: number;
   take: number;
   direction: 'asc' | 'desc';

@@ -19,7 +19,7 @@ import type { FoundLogin } from './known-devices.ts';
 import { type ProfileTopics, topicsOf } from './profile-topics.ts';
 import type { CredentialChange, LoginRow, ProfileTransport } from './store.ts';
 
-export type LoginClaim =
+type LoginClaim =
   /** '' = absent. */
   | { kind: 'names'; clientId: string; userName: string; password: Buffer | undefined }
   /** `certificateId` of the certificate whose key the client has proven to hold. */
@@ -28,7 +28,7 @@ export type LoginClaim =
 /** The reason of a refused login; the door has a code and a sentence for each. */
 export type LoginRefusal = 'credentials' | 'client_id' | 'not_authorized' | 'certificate' | 'transport' | 'unavailable';
 
-export interface LoggedIn {
+interface LoggedIn {
   device: DeviceRow;
   isGateway: boolean;
   /** Topics of the device's profile, if any; one object for all devices of a profile. */
@@ -39,7 +39,7 @@ export interface LoggedIn {
 
 export type Login = { kind: 'accepted'; login: LoggedIn } | { kind: 'refused'; refusal: LoginRefusal };
 
-export interface LoginsDeps {
+interface LoginsDeps {
   /** Returns credentials of all kinds under these ids. */
   lookUp: (credentialsIds: string[]) => Promise<LoginRow[]>;
   lookUpProfiles: (ids: string[]) => Promise<ProfileTransport[]>;

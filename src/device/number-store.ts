@@ -5,7 +5,7 @@
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 
-export type NumberSequence = 'device' | 'copy';
+type NumberSequence = 'device' | 'copy';
 
 const names: Record<NumberSequence, string> = {
   device: "pg_get_serial_sequence('device', 'number')",

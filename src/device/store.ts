@@ -183,7 +183,7 @@ export async function listDeviceTypes(
   return rows.map(({ name }) => name);
 }
 
-export type NewDevice = Omit<Device, 'number' | 'type' | 'version'>;
+type NewDevice = Omit<Device, 'number' | 'type' | 'version'>;
 
 /** Returns the number of the device in ClickHouse. */
 export async function insertDevice(queries: Queries, device: NewDevice): Promise<number> {

@@ -16,10 +16,10 @@ import type { LocalDevices } from './local-devices.ts';
 import { TokenDigest } from './token-digest.ts';
 
 /** Returns the devices of the tokens that exist. */
-export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
+type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
 
 /** Answers while the store is unavailable: `KnownDevices`. */
-export interface TokensAlone {
+interface TokensAlone {
   readonly isAlone: boolean;
   storeFailed(): void;
   /** Never rejects. */
@@ -27,9 +27,9 @@ export interface TokensAlone {
 }
 
 /** Computes the digest of a token under the key of a file. */
-export type DigestOfFile = (token: string) => Digest;
+type DigestOfFile = (token: string) => Digest;
 
-export interface TokenCacheLimits {
+interface TokenCacheLimits {
   tokenCacheMax: number;
   recentDevicesMax: number;
   unknownTokenCacheMax: number;

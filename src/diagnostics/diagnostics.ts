@@ -12,7 +12,7 @@ import { isStranger, type Stranger, type Strangers } from './strangers.ts';
 import type { RefusedDevice, Troubles } from './troubles.ts';
 
 export const orders = ['newest', 'most'] as const;
-export type Order = (typeof orders)[number];
+type Order = (typeof orders)[number];
 
 /** The open session of a device. */
 export interface LiveSession {
@@ -50,7 +50,7 @@ export interface Workers {
   answered: number;
 }
 
-export interface Diagnosis {
+interface Diagnosis {
   workers: Workers;
   /** Milliseconds since which every worker that answered has recorded. */
   since: number;
@@ -61,7 +61,7 @@ export interface Diagnosis {
   session: LiveSession | null;
 }
 
-export interface DiagnosticsDeps {
+interface DiagnosticsDeps {
   bus: Bus;
   troubles: Troubles;
   oddTimes: OddTimesOfDevices;

@@ -16,7 +16,7 @@ export interface Evidence {
   lastDisconnectTime: number | null;
 }
 
-export interface Cause {
+interface Cause {
   cause: (typeof gapCauses)[number];
   /** The stable word of the refusal or of the end of the connection; null = not known. */
   reason: string | null;

@@ -14,7 +14,7 @@ export const events = ['refused', 'connected', 'disconnected', 'connect_refused'
 export type Event = (typeof events)[number];
 
 /** What a door reports. */
-export interface Happening {
+interface Happening {
   event: Event;
   door: Door;
   /** The stable word: of `base/reasons.ts`, or of `mqtt/wire/close-reason.ts`. */

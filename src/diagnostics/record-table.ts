@@ -5,7 +5,7 @@
  */
 import { FifoMap } from '../base/fifo-map.ts';
 
-export interface DeviceRecord {
+interface DeviceRecord {
   readonly number: number;
   readonly tenantId: string;
 }

@@ -2,12 +2,12 @@
 import type { Queries } from '../postgres/client.ts';
 
 /** A package that is assigned to a device, itself or through its profile. */
-export interface Assigned {
+interface Assigned {
   title: string;
   version: string;
 }
 
-export interface DeviceState {
+interface DeviceState {
   active: boolean;
   lastActivityTime: number | null;
   lastConnectTime: number | null;

@@ -19,14 +19,14 @@ import { TenantRefusals } from './tenant-refusals.ts';
 type KnownDevice = Pick<CachedDevice, 'number' | 'tenantId'>;
 
 /** Reason and sentence of a refusal: a `Fault`, or the reason for which a connection ended. */
-export interface Cause {
+interface Cause {
   readonly reason: string;
   readonly message: string;
   /** The time for which a message was refused. */
   readonly oddTime?: OddTime | undefined;
 }
 
-export interface TroublesDeps {
+interface TroublesDeps {
   clock: Clock;
   metrics: Metrics;
   first: FirstRecords;

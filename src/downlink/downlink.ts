@@ -13,10 +13,10 @@ import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/message
 import { isOfferPacket, type OfferPacket, Offers, type Outcome, type Want } from './offers.ts';
 import { Shards } from './shards.ts';
 
-export type { Outcome, Want } from './offers.ts';
+export type { Outcome } from './offers.ts';
 
 /** `rpc-climb` carries messages to the owner of a command; they are watched, not listened for. */
-export type Topic = 'attributes' | 'rpc' | 'rpc-climb';
+type Topic = 'attributes' | 'rpc' | 'rpc-climb';
 export type CloseReason = 'credentials_changed' | 'device_deleted';
 
 export interface Listener {
@@ -51,7 +51,7 @@ function isOpened(value: unknown): value is Opened {
 
 type Watcher = (device: number, message: object) => void;
 
-export interface DownlinkDeps {
+interface DownlinkDeps {
   bus: Bus;
   /** The same on every host. */
   shards: number;

@@ -39,7 +39,7 @@ export function isOfferPacket(value: unknown): value is OfferPacket {
  */
 export type Outcome = 'taken' | 'untaken' | 'away';
 
-export interface OffersDeps {
+interface OffersDeps {
   bus: Bus;
   has(device: number, topic: string): boolean;
   offerHere(device: number, topic: string, message: object): boolean;

@@ -32,7 +32,7 @@ export interface SessionOwner {
   readonly through?: CachedDevice;
 }
 
-export interface SessionsDeps {
+interface SessionsDeps {
   bus: Bus;
   devices: LocalDevices;
   /** Reads those of the devices that still exist. */

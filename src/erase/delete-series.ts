@@ -19,7 +19,7 @@ import { eraseSeries } from './erase-in-clickhouse.ts';
 import { EraseTogether } from './erase-together.ts';
 import { handOver, insertTombstone, type LatestFate, markApplied, type Tombstone } from './tombstone-store.ts';
 
-export interface SeriesDeleteDeps {
+interface SeriesDeleteDeps {
   postgres: Queries;
   clickhouse: ClickHouse;
   cluster: string;
@@ -34,7 +34,7 @@ export interface SeriesDeleteDeps {
   journals: (flush?: boolean) => Promise<{ reports: JournalReport[]; isWhole: boolean }>;
 }
 
-export interface SeriesDelete {
+interface SeriesDelete {
   device: number;
   keys: string[];
   startTs: number;

@@ -20,7 +20,7 @@ import {
 import type { Parameters } from '../clickhouse/read.ts';
 import { covers, type Erased } from './tombstone-store.ts';
 
-export interface CarryOutDeps {
+interface CarryOutDeps {
   clickhouse: ClickHouse;
   /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;

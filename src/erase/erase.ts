@@ -39,7 +39,7 @@ import {
   type Tombstone,
 } from './tombstone-store.ts';
 
-export interface EraserDeps {
+interface EraserDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   /** Name of the ClickHouse cluster, '' without a cluster. */

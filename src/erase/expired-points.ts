@@ -29,7 +29,7 @@ import {
 import type { Queries } from '../postgres/client.ts';
 import { readExpiringDevices } from './retention-store.ts';
 
-export interface ExpiredPointsDeps {
+interface ExpiredPointsDeps {
   postgres: Queries;
   clickhouse: ClickHouse;
   cluster: string;

@@ -6,7 +6,7 @@ import type { Queries } from '../postgres/client.ts';
 import { blocksOf, readBlock, splitBlock } from '../telemetry/read-block.ts';
 import { covers, readTombstonesOf } from './tombstone-store.ts';
 
-export interface Replayed {
+interface Replayed {
   /** The blocks without the rows that a delete covers; empty when no row remains. */
   body: Buffer;
   dropped: number;

@@ -1,7 +1,7 @@
 /** SQL of what retention does once a day over all hosts. */
 import type { Queries } from '../postgres/client.ts';
 
-export interface ExpiringDevice {
+interface ExpiringDevice {
   device: number;
   days: number;
 }

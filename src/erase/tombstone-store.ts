@@ -119,7 +119,7 @@ export async function countWaiting(queries: Queries): Promise<{ waiting: number;
 }
 
 /** The state of a journal that a round knew before it carried deletes out. */
-export interface SeenJournal {
+interface SeenJournal {
   writer: number;
   run: string;
   settled: number;

@@ -21,17 +21,17 @@ export interface WantedChild {
   readonly type: string;
 }
 
-export interface NamedGateway extends ScopedGateway {
+interface NamedGateway extends ScopedGateway {
   readonly id: string;
   readonly tenantId: string;
 }
 
 export type FoundChildren = Map<string, DeviceRow | Fault>;
 /** Returns one row or Fault for each requested name. */
-export type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<FoundChildren>;
+type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<FoundChildren>;
 
 /** Answers while the store is unavailable: `KnownDevices`. Names without a device are left to the store. */
-export interface NamesAlone {
+interface NamesAlone {
   readonly isAlone: boolean;
   storeFailed(): void;
   /** Never rejects. */

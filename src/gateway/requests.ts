@@ -25,7 +25,7 @@ export function readDisconnect(body: Uint8Array): string {
   return deviceOf(readRequest(body));
 }
 
-export interface RpcReply {
+interface RpcReply {
   device: string;
   id: number;
   /** The JSON as the gateway sent it. */
@@ -43,7 +43,7 @@ export function readReply(body: Uint8Array): RpcReply {
   return { device, id, data };
 }
 
-export interface AttributeRequest {
+interface AttributeRequest {
   /** The id as the gateway wrote it. */
   id: string;
   device: string;
@@ -82,7 +82,7 @@ export function readAttributeRequest(body: Uint8Array): AttributeRequest {
   return { id, device, wanted, form: 'one', onlyKey };
 }
 
-export type FoundRow = AttributeRow & { scope: Scope };
+type FoundRow = AttributeRow & { scope: Scope };
 
 /** `rows`: attributes of the requested scopes; keys that were not requested are left out. */
 export function attributeAnswer({ id, device, wanted, form, onlyKey }: AttributeRequest, rows: FoundRow[]): string {

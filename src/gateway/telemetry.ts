@@ -65,7 +65,7 @@ export class GatewayTelemetry implements Waiter {
   }
 }
 
-export interface GatewayDecoderDeps {
+interface GatewayDecoderDeps {
   options: DecodeOptions;
   touch: (device: CachedDevice, now: number) => void;
   rateLimits: RateLimits | undefined;

@@ -18,7 +18,7 @@ import type { ReadBody } from '../value/lenient.ts';
 import type { DeviceAuth } from './device-auth.ts';
 import type { LongPolls } from './long-poll.ts';
 
-export interface AttributesDoorDeps {
+interface AttributesDoorDeps {
   server: HttpServer;
   deviceAuth: DeviceAuth;
   attributes: Attributes;

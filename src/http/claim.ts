@@ -10,7 +10,7 @@ import type { HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { DeviceAuth } from './device-auth.ts';
 
-export interface ClaimDoorDeps {
+interface ClaimDoorDeps {
   server: HttpServer;
   deviceAuth: DeviceAuth;
   claims: ClaimDeps;

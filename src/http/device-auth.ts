@@ -22,9 +22,9 @@ export function senderOf({ number }: CachedDevice): string {
 }
 
 /** The request that carries a token. The address is read only when it is needed. */
-export type From = Pick<Exchange, 'remoteAddress'> | Pick<HttpRequest, 'remoteAddress'>;
+type From = Pick<Exchange, 'remoteAddress'> | Pick<HttpRequest, 'remoteAddress'>;
 
-export interface DeviceAuthDeps {
+interface DeviceAuthDeps {
   tokens: TokenCache;
   /** Undefined = an address may try any number of tokens. */
   wrong: WrongCredentials | undefined;

@@ -13,7 +13,7 @@ import type { Exchange } from '../uws/exchange.ts';
 import type { HttpResponse, HttpServer } from '../uws/server.ts';
 import type { DeviceAuth } from './device-auth.ts';
 
-export interface FirmwareDoorDeps {
+interface FirmwareDoorDeps {
   server: HttpServer;
   deviceAuth: DeviceAuth;
   downloads: Downloads;

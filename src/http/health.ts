@@ -2,7 +2,7 @@
 import { type InstanceState, isUp } from '../instance/health/state.ts';
 import type { HttpServer } from '../uws/server.ts';
 
-export interface HealthDeps {
+interface HealthDeps {
   server: HttpServer;
   /** State of the instance as the primary last reported it. */
   state: () => InstanceState;

@@ -12,7 +12,7 @@ import type { TokenCache } from '../device/token-cache.ts';
 import type { CloseReason } from '../downlink/downlink.ts';
 import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';
 
-export interface LongPollsDeps {
+interface LongPollsDeps {
   tokens: TokenCache;
   metrics: Metrics;
   heldMax: number;

@@ -9,7 +9,7 @@ import { decodeProvision, provisionJson } from '../onboarding/provision-request.
 import type { HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
 
-export interface ProvisionDoorDeps {
+interface ProvisionDoorDeps {
   server: HttpServer;
   provisioning: ProvisionDeps;
   readBody: ReadBody;

@@ -15,7 +15,7 @@ import type { ReadBody } from '../value/lenient.ts';
 import type { DeviceAuth } from './device-auth.ts';
 import type { LongPolls } from './long-poll.ts';
 
-export interface RpcDoorDeps {
+interface RpcDoorDeps {
   server: HttpServer;
   deviceAuth: DeviceAuth;
   polls: LongPolls;

@@ -14,7 +14,7 @@ import type { Exchange } from '../uws/exchange.ts';
 import type { HttpServer, RawReceiver } from '../uws/server.ts';
 import { type DeviceAuth, senderOf } from './device-auth.ts';
 
-export interface TelemetryDoorDeps {
+interface TelemetryDoorDeps {
   server: HttpServer;
   deviceAuth: DeviceAuth;
   ingest: Ingest;

@@ -29,9 +29,9 @@ export type { AckLevel, Waiter };
 export type Decode<Source> = (body: Uint8Array, source: Source, now: number, rows: Rows) => number;
 
 /** Charges the sender for a decoded message. Throws a Fault above a limit; the message then leaves no row. */
-export type Charge<Source> = (source: Source, points: number) => void;
+type Charge<Source> = (source: Source, points: number) => void;
 
-export type OnOddTimes = (device: number, last: OddTime, count: number) => void;
+type OnOddTimes = (device: number, last: OddTime, count: number) => void;
 
 export interface IngestDeps {
   journal: Journal;

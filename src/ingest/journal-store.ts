@@ -71,7 +71,7 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
 }
 
 /** How far a journal is stored, as its host has reported last. */
-export interface StoredOrder {
+interface StoredOrder {
   /** True: every row up to the order is in ClickHouse, or in quarantine. Undefined: the journal is no longer known. */
   isStored: boolean | undefined;
   /** The earliest kept time at which the row was stored; undefined when no such time is kept. */

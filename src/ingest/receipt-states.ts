@@ -15,14 +15,14 @@ import type { Receipt, ReceiptPoint } from './receipt.ts';
 
 /** In this order: the state of a message is the last one that any of its named points has. */
 export const pointStates = ['stored', 'replaced', 'deleted', 'expired', 'journaled', 'accepted', 'missing'] as const;
-export type PointState = (typeof pointStates)[number];
+type PointState = (typeof pointStates)[number];
 
 /** `unknown`: the journal was removed after all of it was stored, or its host has not reported for days. */
 export const journalStates = ['waiting', 'stored', 'unknown'] as const;
-export type JournalState = (typeof journalStates)[number];
+type JournalState = (typeof journalStates)[number];
 
 /** The write that took the place of a point. */
-export interface Replacement {
+interface Replacement {
   order: bigint;
   /** Milliseconds at which it arrived, by the clock of its server. */
   receivedTime: number;
@@ -34,7 +34,7 @@ export interface NamedState {
   replacedBy: Replacement | undefined;
 }
 
-export interface ReceiptStates {
+interface ReceiptStates {
   state: PointState;
   journal: JournalState;
   /** Milliseconds at which the whole message was in ClickHouse, the earliest known ones. */
@@ -42,7 +42,7 @@ export interface ReceiptStates {
   named: NamedState[];
 }
 
-export interface ReceiptStatesDeps {
+interface ReceiptStatesDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   clock: Clock;

@@ -17,7 +17,7 @@ import { type AckLevel, digestOf, type ReceiptPoint, receiptKeyOf, writeReceipt 
 import type { Waiter } from './store-acks.ts';
 
 /** Records of one message: spans [from, to). */
-export interface SpanRange {
+interface SpanRange {
   spans: Readonly<Spans>;
   from: number;
   to: number;
@@ -51,7 +51,7 @@ export class Askers {
   }
 }
 
-export interface ReceiptsDeps {
+interface ReceiptsDeps {
   signingKey: SigningKey;
   ack: AckLevel;
   clock: Clock;

@@ -12,7 +12,7 @@ import { Chunk, chunksOf } from '../telemetry/decoded-chunk.ts';
 import { Rows } from '../telemetry/rows.ts';
 import type { Decode, Ingest } from './accept.ts';
 
-export interface SeriesWriterDeps {
+interface SeriesWriterDeps {
   devices: LocalDevices;
   ingest: Pick<Ingest, 'accept' | 'acceptDecoded'>;
   thread: DecodeThread;

@@ -28,7 +28,7 @@ export function countRefused(metrics: Metrics, { reason }: Fault, messages: numb
   metrics.counter('ingest_rejected_total', 'Messages refused, by reason.', { reason }).add(messages - counted);
 }
 
-export interface StoreAcksDeps {
+interface StoreAcksDeps {
   clock: Clock;
   metrics: Metrics;
   timeoutMs: number;

@@ -12,7 +12,7 @@ import type { Journal } from '../journal/journal.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { giveBackWriterId, takeWriterId, unknownRun } from './journal-store.ts';
 
-export interface WriterIdDeps {
+interface WriterIdDeps {
   journal: Pick<Journal, 'orderMax' | 'epoch'>;
   dir: string;
   postgres: Queries;

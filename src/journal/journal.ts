@@ -24,7 +24,7 @@ import { Suspects } from './suspects.ts';
 import { JournalError, type JournalFrame, Writer } from './writer.ts';
 
 export { laneNames, lanes, late, live } from './segment.ts';
-export type { JournalFrame, Lane, ShipUnit, UnitLimits };
+export type { JournalFrame, Lane, ShipUnit };
 export { JournalError };
 
 export interface OpenJournalDeps {

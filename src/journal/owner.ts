@@ -21,7 +21,7 @@ import { type Disk, isNoSpace, readWhole, readWholeAround, replaceWhole } from '
 const leaseMs = 200;
 const takeoverWaitMs = 300;
 
-export interface OwnerDeps {
+interface OwnerDeps {
   disk: Disk;
   dir: string;
   clock: Clock;

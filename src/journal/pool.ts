@@ -17,7 +17,7 @@ export interface ReadySegment {
   file: DiskFile;
 }
 
-export interface PoolDeps {
+interface PoolDeps {
   disk: Disk;
   dir: string;
   log: Log;

@@ -9,7 +9,7 @@ import { type Disk, readWholeAround, realDisk, replaceWhole, sizeOf } from './di
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 import { crcOfParts } from './segment.ts';
 
-export interface QuarantineNote {
+interface QuarantineNote {
   /** `rows`: refused by the store, can be shipped again unchanged. `gap`: damaged bytes, for an operator. */
   kind: 'rows' | 'gap';
   reason: string;
@@ -29,7 +29,7 @@ export interface QuarantineEntry extends QuarantineNote {
 }
 
 /** Rows of one frame that the store refuses. */
-export interface RefusedRows {
+interface RefusedRows {
   reason: string;
   payload: Uint8Array;
   rows: number;

@@ -30,7 +30,7 @@ import {
   segmentHeaderBytes,
 } from './segment.ts';
 
-export interface RecoveryDeps {
+interface RecoveryDeps {
   disk: Disk;
   dir: string;
   position: Position;
@@ -46,13 +46,13 @@ export interface RecoveryDeps {
   onNotErased?: (segment: Segment, error: unknown) => void;
 }
 
-export interface FoundSegment {
+interface FoundSegment {
   segment: Segment;
   /** Offset at which each lane starts in the segment. */
   starts: [number, number];
 }
 
-export interface Recovered {
+interface Recovered {
   /** Segments with frames to ship, oldest first. */
   segments: FoundSegment[];
   /** Files without frames to ship. */

@@ -20,7 +20,7 @@ import {
   segmentHeaderBytes,
 } from './segment.ts';
 
-export interface RepackDeps {
+interface RepackDeps {
   disk: Disk;
   segment: Segment;
   /** Returns the offset of the first waiting frame of a lane. */

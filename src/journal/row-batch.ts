@@ -9,7 +9,7 @@ import { crc32 } from 'node:zlib';
 import { type Disk, readWholeAround, replaceWhole } from './disk.ts';
 import { crcOfParts } from './segment.ts';
 
-export interface BatchRecord<Note> {
+interface BatchRecord<Note> {
   /** Undefined: the record is damaged. */
   note: Note | undefined;
   payload: Buffer;

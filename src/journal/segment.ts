@@ -56,7 +56,7 @@ export const late: Lane = 1;
 export const lanes: readonly Lane[] = [live, late];
 export const laneNames = ['live', 'late'] as const satisfies Record<Lane, string>;
 
-export interface SegmentHeader {
+interface SegmentHeader {
   epoch: number;
   seq: number;
   salt: Buffer;

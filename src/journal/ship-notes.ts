@@ -28,7 +28,7 @@ interface StoredUpTo {
 }
 
 /** What was being inserted for long: a unit of a lane, or late frames of many days beside their lane. */
-export type Work = 'live' | 'late' | 'wide';
+type Work = 'live' | 'late' | 'wide';
 
 /** Entries that are kept; without the oldest ones more is repeated. */
 const entriesMax = 32;

@@ -6,7 +6,7 @@
 import { type Disk, isNoSpace, realDisk } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 
-export interface RowsUnderSuspicion {
+interface RowsUnderSuspicion {
   payload: Uint8Array;
   rows: number;
   /** Smallest order number of its rows. */

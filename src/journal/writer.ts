@@ -45,7 +45,7 @@ export class JournalError extends Error {
   }
 }
 
-export interface WriterDeps {
+interface WriterDeps {
   log: Log;
   clock: Clock;
   pool: SegmentPool;

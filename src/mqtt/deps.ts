@@ -22,7 +22,7 @@ export interface ConnectionCaps {
   inflightMax: number;
 }
 
-export interface MqttSettings extends ConnectionCaps {
+interface MqttSettings extends ConnectionCaps {
   /** Caps of gateways. Larger packets than `packetBytesMax` of all roles are PUBLISH only (`large-packets.ts`). */
   gateway: ConnectionCaps;
   /** The name of the worker for MQTT 5 clients (`http.tellWorker`); '' = not sent. */

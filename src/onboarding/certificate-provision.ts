@@ -38,7 +38,7 @@ export interface ClientCertificate {
   credentialsId: string;
 }
 
-export interface ChainDeps extends AdminDeps {
+interface ChainDeps extends AdminDeps {
   wrongKeys: WrongTries;
   /** Certificates that are looked up at once, by network. Absent where nothing is bounded. */
   turns?: Turns;
@@ -49,7 +49,7 @@ export interface ChainDeps extends AdminDeps {
  * `made`: the certificate belongs to a device now. `unknown`: no profile accepts it. `failed`: a profile matches and
  * refuses it.
  */
-export type ChainOutcome = 'made' | 'unknown' | 'failed';
+type ChainOutcome = 'made' | 'unknown' | 'failed';
 
 export function clientCertificate(leaf: X509Certificate, issuers: X509Certificate[]): ClientCertificate {
   const pem = leaf.toString();

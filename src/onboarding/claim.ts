@@ -35,7 +35,7 @@ export interface ClaimDeps extends AdminDeps {
   turns?: Turns;
 }
 
-export type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response: 'FAILURE' | 'CLAIMED' };
+type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response: 'FAILURE' | 'CLAIMED' };
 
 const { allowed: allowedKey, data: dataKey } = claimKeys;
 

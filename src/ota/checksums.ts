@@ -9,7 +9,7 @@ import { assert } from '../base/errors.ts';
 export const checksumAlgorithms = ['MD5', 'SHA256', 'SHA384', 'SHA512', 'CRC32', 'MURMUR3_32', 'MURMUR3_128'] as const;
 export type ChecksumAlgorithm = (typeof checksumAlgorithms)[number];
 
-export interface Checksum {
+interface Checksum {
   update(bytes: Uint8Array): void;
   /** Called once, at the end. */
   hex(): string;

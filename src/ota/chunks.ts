@@ -26,7 +26,7 @@ export function chunkRange(fileBytes: number, size: number, chunk: number): Byte
 }
 
 /** Identifies a file: a package and the tenant that owns it. */
-export interface FileOwner {
+interface FileOwner {
   readonly id: string;
   readonly tenantId: string;
 }
@@ -36,7 +36,7 @@ interface WaitingLoad {
   refuse(fault: Fault): void;
 }
 
-export type LoadPiece = (packageId: string, number: number) => Promise<Buffer>;
+type LoadPiece = (packageId: string, number: number) => Promise<Buffer>;
 
 export class PieceCache {
   readonly #load: LoadPiece;

@@ -14,7 +14,7 @@ import { PieceCache } from './chunks.ts';
 import { isStored, nounOf, type OtaPackage, type PackageType, type StoredPackage } from './package.ts';
 import { findAssigned, findPiece, findTitle } from './store.ts';
 
-export interface DownloadDevice {
+interface DownloadDevice {
   id: string;
   number: number;
   tenantId: string;

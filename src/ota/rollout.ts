@@ -22,7 +22,7 @@ import {
   takeRolloutDevices,
 } from './store.ts';
 
-export interface RolloutDeps {
+interface RolloutDeps {
   postgres: Postgres;
   ingest: SeriesIngest;
   attributes: Pick<Attributes, 'save' | 'remove'>;

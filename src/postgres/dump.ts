@@ -14,7 +14,7 @@ export interface PostgresDump {
   sequences: { name: string; last: string; called: boolean }[];
 }
 
-export interface ByteSink {
+interface ByteSink {
   write(chunk: Buffer): Promise<void>;
   end(): Promise<void>;
 }

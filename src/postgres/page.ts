@@ -20,7 +20,7 @@ export interface Page<T> {
 }
 
 /** The source of a list. */
-export interface List {
+interface List {
   columns: string;
   /** Tables with their joins. */
   from: string;

@@ -1,7 +1,7 @@
 /** What an operator wants to know of a PostgreSQL server: version, clock, connections, schema. Reads only. */
 import type { Queries } from './client.ts';
 
-export interface PostgresFacts {
+interface PostgresFacts {
   version: string;
   /** The clock of the server, in epoch milliseconds. */
   nowMs: number;

@@ -19,7 +19,7 @@ export interface GroupBy {
   amount: number;
 }
 
-export type DateCell = string | number;
+type DateCell = string | number;
 
 /** The grouping by a date field, in SQL and in JavaScript. */
 export interface DateKey {

@@ -8,7 +8,7 @@ import { notExpired } from '../clickhouse/erase-statements.ts';
 
 const nearMs = 2 * dayMs;
 
-export interface StepsInput {
+interface StepsInput {
   /** SQL of the condition that selects devices; `among` narrows it to a relation of devices. */
   devices: string;
   /** SQL of a relation with all devices of the report. */

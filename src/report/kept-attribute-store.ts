@@ -11,7 +11,7 @@ import type { ReportAttribute } from './view.ts';
  * `copying`: all attributes are kept, and some are not in ClickHouse yet. An attribute: no saved view of the tenant
  * names it.
  */
-export type AttributesState = 'ready' | 'copying' | ReportAttribute;
+type AttributesState = 'ready' | 'copying' | ReportAttribute;
 
 export async function stateOf(
   queries: Queries,

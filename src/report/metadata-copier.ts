@@ -17,7 +17,7 @@ import { forgetAttributes, unnamedAttributes } from './kept-attribute-store.ts';
 import * as store from './outbox-store.ts';
 import type { ReportAttribute } from './view.ts';
 
-export interface MetadataCopierDeps {
+interface MetadataCopierDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   clock: Clock;

@@ -3,7 +3,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 
 export type Bound = string | number | string[] | number[];
-export type ParameterType = 'UInt8' | 'UInt64' | 'Int64' | 'String' | 'UUID' | 'Float64';
+type ParameterType = 'UInt8' | 'UInt64' | 'Int64' | 'String' | 'UUID' | 'Float64';
 
 export class QueryParameters {
   readonly values: Record<string, Bound> = {};

@@ -16,7 +16,7 @@ import { type Bound, QueryParameters } from './parameters.ts';
 import { type Aggregation, type Field, type LatenessAggregation, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
 
-export interface PlanInput extends Omit<DeviceScope, 'scope'> {
+interface PlanInput extends Omit<DeviceScope, 'scope'> {
   /** The definition of the view with the filters of this request. */
   definition: ViewDefinition;
   startTs: number;

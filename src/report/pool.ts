@@ -17,7 +17,7 @@ import type { EncodedReport } from './encode.ts';
 import { createPermits, givePermitBack } from './query-slots.ts';
 import type { ReportOutcome, ReportTask, ThreadData } from './thread.ts';
 
-export interface ReportPoolDeps {
+interface ReportPoolDeps {
   threads: number;
   queue: number;
   queriesMax: number;

@@ -47,7 +47,7 @@ export async function listViews(queries: Queries, of: Visible, link: PageLink): 
  * The views that a caller sees: a customer's view is for that customer's users, a view without customer for the whole
  * tenant.
  */
-export interface Visible {
+interface Visible {
   tenantId: string;
   /** Null: an administrator, who sees every view. */
   customerId: string | null;

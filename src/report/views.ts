@@ -10,7 +10,7 @@ import { keepAttributes } from './kept-attribute-store.ts';
 import { customerExists, deleteView, findView, insertView, updateView, visibleTo } from './store.ts';
 import { attributesOf, type View } from './view.ts';
 
-export interface ViewDeps {
+interface ViewDeps {
   postgres: Postgres;
   clock: Clock;
 }

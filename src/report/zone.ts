@@ -6,7 +6,7 @@ import { dayMs } from '../base/durations.ts';
 import { WallClock } from '../value/wall-clock.ts';
 
 /** Local time is UTC plus `offset` milliseconds from `ts` on. */
-export interface OffsetChange {
+interface OffsetChange {
   ts: number;
   offset: number;
 }

@@ -37,7 +37,7 @@ export interface Medium {
 export const isMedium = (shape: Type.Schema | Medium): shape is Medium => 'contentType' in shape;
 
 /** A call of a public route. */
-export interface PublicCall<Path = object, Query = object, Body = unknown> {
+interface PublicCall<Path = object, Query = object, Body = unknown> {
   request: HttpRequest;
   params: Path;
   query: Query;

@@ -21,7 +21,7 @@ const queueShare = new Fault(
 );
 
 /** The device that a command is for, with its tenant and customer. */
-export interface NumberedDevice {
+interface NumberedDevice {
   readonly device: number;
   readonly tenantId: string;
   readonly customerId: string | null;

@@ -11,7 +11,7 @@ import type { OldestFirst } from './oldest-first.ts';
 import type { RpcRequest } from './rpc.ts';
 import type { Command, Waiters } from './waiters.ts';
 
-export interface OfferingDeps {
+interface OfferingDeps {
   downlink: Downlink;
   clock: Clock;
   waiters: Waiters;

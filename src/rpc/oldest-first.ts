@@ -8,7 +8,7 @@ import { limits } from '../base/limits.ts';
 import type { OwnerMessage } from './owner-messages.ts';
 import { type Command, isOlder } from './waiters.ts';
 
-export interface OldestFirstDeps {
+interface OldestFirstDeps {
   /** The commands of this worker that wait for a session of the device, the oldest first. */
   queued: (device: number) => readonly Command[];
   send: (device: number, message: OwnerMessage) => void;

@@ -32,7 +32,7 @@ import {
 } from './store.ts';
 import type { Command } from './waiters.ts';
 
-export interface PersistentRpcsDeps {
+interface PersistentRpcsDeps {
   postgres: Queries;
   rpc: Rpc;
   numbers: RpcNumbers;

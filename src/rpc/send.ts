@@ -20,7 +20,7 @@ import { busAway, type RpcCall, type RpcOutcome } from './rpc.ts';
 import { answerRpc } from './store.ts';
 import { type Command, Waiters } from './waiters.ts';
 
-export interface RpcDeps {
+interface RpcDeps {
   postgres: Queries;
   downlink: Downlink;
   bus: Bus;
@@ -31,7 +31,7 @@ export interface RpcDeps {
 }
 
 /** The device that replies to a command. */
-export interface ReplyingDevice {
+interface ReplyingDevice {
   readonly number: number;
   readonly tenantId: string;
 }

@@ -36,16 +36,16 @@ export interface Command extends CommandOwners {
 }
 
 /** The commands of one device; the queued ones by id, which is by age. */
-export interface Line {
+interface Line {
   readonly device: number;
   readonly queued: Command[];
   readonly taken: Map<number, Command>;
 }
 
 /** A command that is checked for room before it is added. */
-export type WantedCommand = CommandOwners & Pick<Command, 'method' | 'params'>;
+type WantedCommand = CommandOwners & Pick<Command, 'method' | 'params'>;
 
-export interface WaitersDeps extends ShareLimits {
+interface WaitersDeps extends ShareLimits {
   clock: Clock;
   perDeviceMax: number;
   commandsMax: number;

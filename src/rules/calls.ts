@@ -26,7 +26,7 @@ export interface CallsDeps {
   openMax?: number;
 }
 
-export interface CallingDevice {
+interface CallingDevice {
   number: number;
   id: string;
   name: string;

@@ -7,7 +7,7 @@ import { Fault } from '../base/errors.ts';
 import { type Json, readJson, writeJson } from '../value/json.ts';
 
 const roots = ['now', 'method', 'params', 'device', 'client', 'shared', 'server', 'latest'] as const;
-export type Root = (typeof roots)[number];
+type Root = (typeof roots)[number];
 
 /** `${shared.a.b}`: root `shared`, rest `a.b`. */
 export interface Place {

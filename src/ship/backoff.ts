@@ -12,7 +12,7 @@ export type Sleep = (ms: number, signal: AbortSignal) => Promise<void>;
 
 export const sleep: Sleep = (ms, signal) => timer(ms, undefined, { signal }).catch(() => {});
 
-export interface BackoffDeps {
+interface BackoffDeps {
   clickhouse: ClickHouse;
   clock: Clock;
   sleep: Sleep;

@@ -42,7 +42,7 @@ export interface InserterDeps {
   notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
 }
 
-export interface Progress {
+interface Progress {
   /** What is stored already. */
   stored?: StoredOf;
   /** Days of one insert at most. */
@@ -51,7 +51,7 @@ export interface Progress {
   onStored?: (range: TimeRange) => void;
 }
 
-export interface Outcome {
+interface Outcome {
   /** False: the signal was aborted, or `once` gave up; rows that are in no other list may or may not be stored. */
   complete: boolean;
   refused: RefusedPayload[];

@@ -31,7 +31,7 @@ export interface Piece {
 }
 
 /** A range of times that is stored when all its pieces are. */
-export interface Span extends TimeRange {
+interface Span extends TimeRange {
   /** Pieces that are not stored. */
   pieces: number;
   /** True when a row was refused: then the range does not count as stored. */

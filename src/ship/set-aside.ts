@@ -11,7 +11,7 @@ import { type Sleep, waitMsMax } from './backoff.ts';
 import type { RefusedPayload } from './insert.ts';
 import type { Trials } from './suspect-trials.ts';
 
-export interface SetAsideDeps {
+interface SetAsideDeps {
   journal: Journal;
   log: Log;
   metrics: { suspects: Counter };

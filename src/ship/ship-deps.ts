@@ -51,7 +51,7 @@ export type ShipDeps = Omit<ShipperDeps, 'metrics' | 'sleep'> & {
   trials: Trials;
 };
 
-export interface ShipMetrics {
+interface ShipMetrics {
   rows: Histogram;
   insertSeconds: Histogram;
   visibleSeconds: Histogram;

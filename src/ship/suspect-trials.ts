@@ -12,7 +12,7 @@ import type { Suspect } from '../journal/suspects.ts';
 import type { Sleep } from './backoff.ts';
 import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from './insert.ts';
 
-export interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
+interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
   journal: Journal;
   sleep: Sleep;
   /** Days after which an entry of the quarantine is deleted; 0 = never. */

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type { Finding } from '../instance/host/machine.ts';
 import { type Disk, realDisk } from '../journal/disk.ts';
 
-export interface DiskTest {
+interface DiskTest {
   commitsPerSecond: number;
   medianMs: number;
   /** 99 of 100 commits are faster. */

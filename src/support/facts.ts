@@ -58,7 +58,7 @@ function mountOf(dir: string): string {
   return `${device.replace(/^.*[/:]/, '')} at ${point}: ${type} (${options})`;
 }
 
-export interface ProcessFacts {
+interface ProcessFacts {
   role: string;
   pid: number;
   residentBytes: number;

@@ -10,7 +10,7 @@ import type { Finding } from '../instance/host/machine.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { readLatest } from '../telemetry/latest.ts';
 
-export interface RoundTripDeps {
+interface RoundTripDeps {
   /** The instance: `http://host:8080`. */
   url: string;
   token: string;

@@ -8,7 +8,7 @@ const firstMs = 1_577_836_800_000;
 const endMs = 2_208_988_800_000;
 
 /** Rows of one block and the range of their times. */
-export interface BlockTimes {
+interface BlockTimes {
   readonly rows: number;
   /** True when it has a `seq` column: some of its rows are points at server time. */
   readonly hasSeq: boolean;

@@ -18,11 +18,11 @@ export interface BodySource extends TelemetrySource {
   readonly tenantId: string;
 }
 
-export interface BodyRequest {
+interface BodyRequest {
   body: Uint8Array;
 }
 
-export interface BodyThreadOptions {
+interface BodyThreadOptions {
   entry: URL;
   /** Passed to the thread as its `workerData`. */
   options: unknown;

@@ -35,7 +35,7 @@ export interface DecodeOptions {
 const unconvertedPastMsMax = 20 * 365 * 86_400_000;
 
 /** The kind of sender: a gateway's records are in arrays under the names of devices, with further rules. */
-export type Form = 'device' | 'gateway';
+type Form = 'device' | 'gateway';
 
 /** The device of the points. */
 export interface TelemetrySource {

@@ -9,7 +9,7 @@ import { notErased } from '../clickhouse/erase-statements.ts';
 import { readRows } from './latest.ts';
 import { holesSql, learntInterval, olderMs, olderPoints, stepsMin, windowAround } from './series-query.ts';
 
-export interface GapsRead {
+interface GapsRead {
   keys: string[];
   startTs: number;
   endTs: number;
@@ -19,14 +19,14 @@ export interface GapsRead {
 }
 
 /** Points that are missing, from `startTs` to `endTs`, both included. */
-export interface Gap {
+interface Gap {
   startTs: number;
   endTs: number;
   points: number;
 }
 
 /** Points that are there, and whose last one arrived at `arrivedTs`. */
-export interface LateRun extends Gap {
+interface LateRun extends Gap {
   arrivedTs: number;
 }
 

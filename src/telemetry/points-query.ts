@@ -6,7 +6,7 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import { readRows } from './latest.ts';
 
 /** The name of a point. Points at server time share it within a millisecond; `seq` and `origin` tell them apart. */
-export interface PointName {
+interface PointName {
   device: number;
   key: string;
   ts: number;

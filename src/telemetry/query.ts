@@ -13,9 +13,9 @@ import { bucketTs, type Range } from './buckets.ts';
 import { type Point, type PointRow, pointColumns, pointOf, readEachRow } from './latest.ts';
 
 export const aggregations = ['NONE', 'MIN', 'MAX', 'AVG', 'SUM', 'COUNT'] as const;
-export type Aggregation = (typeof aggregations)[number];
+type Aggregation = (typeof aggregations)[number];
 
-export interface HistoryRead extends Range {
+interface HistoryRead extends Range {
   /** Undefined: all keys. */
   keys?: string[] | undefined;
   /** Earlier points are not read. Buckets begin at `startTs` all the same. */
@@ -62,7 +62,7 @@ function rowCount(): () => void {
 }
 
 /** Aggregates of one bucket; an aggregate that the aggregation does not need is absent. */
-export interface BucketRow {
+interface BucketRow {
   key: string;
   bucket: string;
   count: string;

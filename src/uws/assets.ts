@@ -14,7 +14,7 @@ import { inSlices } from './slices.ts';
 const compress = promisify(gzip);
 
 /** The part of a request that an asset needs. */
-export interface AssetRequest {
+interface AssetRequest {
   path: string;
   header(name: string): string;
 }

@@ -9,7 +9,7 @@ import { networkOf } from '../base/network.ts';
 import { type Admit, type BodyRoom, bodiesInFlight, keepBody, type OnRefused, passOwnBody } from './body.ts';
 import type { Exchange } from './exchange.ts';
 
-export interface PackedBody<Subject> {
+interface PackedBody<Subject> {
   exchange: Exchange;
   encoding: string;
   bytesMax: number;

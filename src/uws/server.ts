@@ -60,12 +60,12 @@ export type HttpHandler = (request: HttpRequest) => Promise<HttpResponse>;
 export type HttpMethod = 'GET' | 'POST' | 'PUT' | 'DELETE';
 
 /** Receives a request without a body whose answer may take minutes; only the arguments are kept. */
-export type WaitingReceiver = (exchange: Exchange, parameter: string, query: string) => void;
+type WaitingReceiver = (exchange: Exchange, parameter: string, query: string) => void;
 
 /** Receives the body of a raw route, which is valid during the call only. */
 export type RawReceiver = (exchange: Exchange, parameter: string, body: Buffer) => void;
 
-export interface HttpServerDeps {
+interface HttpServerDeps {
   log: Log;
   metrics: Metrics;
   bodyBytesMax: number;

@@ -8,7 +8,7 @@
 import { open } from 'node:fs/promises';
 import { networkOf } from '../base/network.ts';
 
-export interface SocketsDeps {
+interface SocketsDeps {
   connectionsMax: number;
   perAddressMax: number;
   /** True for the address of a trusted proxy, which has no share. */

@@ -29,7 +29,7 @@ export interface WebSocketEvents {
 }
 
 /** The server that owns a route. */
-export interface WebSocketDoor {
+interface WebSocketDoor {
   /** Called before each upgrade: a server that stops or is full refuses every client. */
   refusal(): Fault | undefined;
   onClosed(): void;

@@ -2,7 +2,7 @@
 import { afterAll, expect, test } from 'vitest';
 import { type CrashOptions, type CrashOutcome, crashRun } from '../../bench/crash.ts';
 
-export interface CrashTest {
+interface CrashTest {
   timeout: number;
   options: Omit<CrashOptions, 'say' | 'signal'>;
 }

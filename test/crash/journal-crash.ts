@@ -72,7 +72,7 @@ export async function crashOnce(seed: number, crashAt: number, steps: number, fa
   return disk.crashed;
 }
 
-export interface Runs {
+interface Runs {
   numRuns: number;
   seed?: number;
 }

@@ -6,7 +6,7 @@
 import type { Disk, DiskFile, OpenMode } from '../../src/journal/disk.ts';
 import type { Random } from '../harness/random.ts';
 
-export type Operation = 'open' | 'read' | 'write' | 'sync' | 'rename' | 'remove' | 'syncDirectory';
+type Operation = 'open' | 'read' | 'write' | 'sync' | 'rename' | 'remove' | 'syncDirectory';
 
 interface Inode {
   /** The bytes that survive a crash for certain. */

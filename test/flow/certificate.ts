@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-export interface Certificate {
+interface Certificate {
   /** Paths of the PEM files. */
   cert: string;
   key: string;

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
 import type { Api } from './api.ts';
 
-export interface Rule {
+interface Rule {
   alert: string;
   expr: string;
   labels: { severity: string };

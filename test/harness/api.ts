@@ -19,7 +19,7 @@ export interface Device {
   token: string;
 }
 
-export interface Point {
+interface Point {
   ts: number;
   value: unknown;
 }

@@ -9,7 +9,7 @@ export interface KeyPair {
   key: string;
 }
 
-export interface Validity {
+interface Validity {
   /** Days from now. */
   fromDays?: number;
   toDays?: number;

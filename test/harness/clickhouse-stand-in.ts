@@ -20,7 +20,7 @@ export interface Insert {
  * 200, a code of ClickHouse, no answer at all, the death of the server for some milliseconds, no answer and rows
  * that are stored some time later, or 200 with a body and no row stored.
  */
-export type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number } | { body: string };
+type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number } | { body: string };
 
 const dayMs = 86_400_000;
 

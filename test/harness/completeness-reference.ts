@@ -7,14 +7,14 @@ import type { RefPoint } from './report-reference.ts';
 const hourMs = 3_600_000;
 const dayMs = 24 * hourMs;
 
-export interface Expected {
+interface Expected {
   interval: number | undefined;
   /** Times within the range. */
   present: number[];
   missing: number[];
 }
 
-export interface RefRange {
+interface RefRange {
   startTs: number;
   endTs: number;
   now: number;

@@ -3,9 +3,9 @@ import { expect } from 'vitest';
 import type { Device } from './api.ts';
 import { newDevice, sharedEngine } from './shared-engine.ts';
 
-export type ScopeName = 'CLIENT_SCOPE' | 'SHARED_SCOPE' | 'SERVER_SCOPE';
+type ScopeName = 'CLIENT_SCOPE' | 'SHARED_SCOPE' | 'SERVER_SCOPE';
 
-export interface Told {
+interface Told {
   status: number;
   body: string;
   contentType: string | null;

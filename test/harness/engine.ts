@@ -50,7 +50,7 @@ export interface EngineOptions {
 /** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
 export const preparedData = 'MILLRACE_TEST_DATA';
 
-export interface Readiness {
+interface Readiness {
   code: number;
   status?: string;
   parts?: Record<string, string>;
@@ -64,7 +64,7 @@ export interface LogLine {
   [field: string]: unknown;
 }
 
-export interface Exit {
+interface Exit {
   code: number | null;
   signal: NodeJS.Signals | null;
 }

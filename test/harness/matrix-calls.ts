@@ -9,7 +9,7 @@ import { Random } from './random.ts';
 
 export type ValueOf = (slot: Slot) => string;
 
-export interface Request {
+interface Request {
   url: string;
   body: { type: string; content: string | FormData } | undefined;
 }

@@ -20,7 +20,7 @@ export type Slot = (typeof slots)[number];
 export type Things = Record<Slot, string>;
 
 /** Places at which entities are: customers of tenant A, the tenant itself, and a customer of tenant B. */
-export type Place = 'c1' | 'c2' | 'public' | 'shared' | 'b';
+type Place = 'c1' | 'c2' | 'public' | 'shared' | 'b';
 export type CallerName = Role | 'customer with an API key';
 
 // biome-ignore lint/suspicious/noExplicitAny: the tests look at members freely

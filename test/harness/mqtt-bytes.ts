@@ -20,7 +20,7 @@ export const packetType = {
   auth: 15,
 } as const;
 
-export type Part = Buffer | number | number[];
+type Part = Buffer | number | number[];
 
 /** A whole packet. A number among the parts is one byte, a list some bytes. */
 export function frame(type: number, flags: number, ...parts: Part[]): Buffer {
@@ -69,7 +69,7 @@ export function properties(...parts: Part[]): Buffer {
   return Buffer.concat([varInt(body.length), body]);
 }
 
-export interface ConnectFields {
+interface ConnectFields {
   protocol?: string | Buffer;
   level?: number;
   /** Connect flags; the default follows from the other fields. */

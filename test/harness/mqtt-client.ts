@@ -34,9 +34,9 @@ export type Level = 3 | 4 | 5;
 export const levels: Level[] = [3, 4, 5];
 export const levelName = { 3: 'MQTT 3.1', 4: 'MQTT 3.1.1', 5: 'MQTT 5' } as const;
 
-export type Command = Packet['cmd'];
-export type PacketOf<C extends Command> = Extract<Packet, { cmd: C }>;
-export type Granted = number[];
+type Command = Packet['cmd'];
+type PacketOf<C extends Command> = Extract<Packet, { cmd: C }>;
+type Granted = number[];
 
 export interface Transport {
   /** The shared engine's MQTT port unless given. */
@@ -64,7 +64,7 @@ export interface Login {
   properties?: NonNullable<IConnectPacket['properties']>;
 }
 
-export interface PublishOptions {
+interface PublishOptions {
   qos?: QoS;
   messageId?: number;
   retain?: boolean;

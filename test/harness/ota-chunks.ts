@@ -7,7 +7,7 @@ const megabyte = 1024 * 1024;
 const chunkBytes = 4096;
 const pieceBytes = 32 * 1024;
 
-export interface ChunksTest {
+interface ChunksTest {
   fileMegabytes: number;
   devices: number;
   /** Each device begins elsewhere and takes one chunk in `step`; `npm run bench -- ota` takes them all. */

@@ -12,7 +12,7 @@ export interface RefPoint {
   late?: number;
 }
 
-export interface RefGrouping {
+interface RefGrouping {
   grouping: string;
   groupBy?: { unit: string; amount: number } | null;
 }
@@ -225,7 +225,7 @@ function stepsOf(points: RefPoint[], startTs: number): RefPoint[] {
   return steps;
 }
 
-export interface RefView {
+interface RefView {
   startTs: number;
   endTs: number;
   values: { source: string; key: string; aggregation: string }[];

@@ -12,7 +12,7 @@ export const dayMs = 86_400_000;
 /** Far from now: nothing of it depends on the day of the test. 2025-06-02 is a Monday. */
 export const monday = Date.UTC(2025, 5, 2);
 
-export interface Report {
+interface Report {
   columnLabels: string[];
   dataTable: Record<string, string | number>[];
 }
@@ -21,7 +21,7 @@ export function analyticsUrl(): string {
   return `http://127.0.0.1:${inject('engine').analyticsPort}`;
 }
 
-export interface Ask {
+interface Ask {
   token?: string | undefined;
   headers?: Record<string, string>;
   url?: string;

@@ -7,14 +7,14 @@ import type { RawConnection, RawResponse } from './raw.ts';
 import { sharedEngine } from './shared-engine.ts';
 import { restOn } from './workers.ts';
 
-export interface Command {
+interface Command {
   method?: string;
   params?: unknown;
   timeout?: number;
   [member: string]: unknown;
 }
 
-export interface Received {
+interface Received {
   id: number;
   method: string;
   params: unknown;

@@ -29,7 +29,7 @@ store.onExit(() => process.exit(9));
 setInterval(() => {}, 60000);
 `;
 
-export interface Store {
+interface Store {
   url: string;
   /** SIGKILL; the store stays down until `start`. */
   kill(): Promise<void>;

@@ -11,12 +11,12 @@ const maskKey = Buffer.from([0x12, 0x34, 0x56, 0x78]);
 const headEnd = Buffer.from('\r\n\r\n');
 const waitMsMaxDefault = 10_000;
 
-export interface UpgradeAnswer {
+interface UpgradeAnswer {
   status: number;
   headers: Map<string, string>;
 }
 
-export interface CloseFrame {
+interface CloseFrame {
   /** Of the close frame; 1006 when the connection ended without one. */
   code: number;
   reason: string;

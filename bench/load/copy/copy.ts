@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { type LoadResult, runProcesses } from '../processes.ts';
 import type { CopyOrder } from './copy-process.ts';
 
-export interface CopyLoad extends Omit<CopyOrder, 'rampMs' | 'warmupMs' | 'durationMs'> {
+interface CopyLoad extends Omit<CopyOrder, 'rampMs' | 'warmupMs' | 'durationMs'> {
   warmupSeconds: number;
   seconds: number;
 }

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-export interface ChunkLoad {
+interface ChunkLoad {
   host: string;
   port: number;
   /** Path and query of a device's file, without `size` and `chunk`. */
@@ -17,7 +17,7 @@ export interface ChunkLoad {
   step: number;
 }
 
-export interface ChunkResult {
+interface ChunkResult {
   requests: number;
   bytes: number;
   seconds: number;

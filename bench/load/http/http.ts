@@ -5,7 +5,7 @@ import { type LoadResult, runProcesses } from '../processes.ts';
 import type { HttpProcessResult, ProcessOrder } from './http-process.ts';
 import type { MessageKind } from './requests.ts';
 
-export interface HttpLoad {
+interface HttpLoad {
   host: string;
   port: number;
   tokens: string[];

@@ -9,7 +9,7 @@ const entry = fileURLToPath(new URL('./poll-process.js', import.meta.url));
 const socketsPerAddress = 8_000;
 const filesPerProcess = 9_000;
 
-export interface PollAnswer {
+interface PollAnswer {
   status: number;
   body: string;
   atMs: number;

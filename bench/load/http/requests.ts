@@ -14,7 +14,7 @@ const bodies: Record<MessageKind, (ts: number, points: number) => string> = {
 };
 
 /** What the requests of a run have in common. */
-export interface RequestForm {
+interface RequestForm {
   kind: MessageKind;
   /** Of each record of telemetry. */
   points: number;
@@ -64,7 +64,7 @@ export class DeviceRequest implements Requests {
 }
 
 /** What the sockets of a process share when each message is of a device drawn at random. */
-export interface DrawnDevices {
+interface DrawnDevices {
   /** Tokens of one width. */
   tokens: string[];
   /** Messages of each device. */

@@ -11,7 +11,7 @@ export type Qos = 0 | 1;
 
 export const packetType = { connack: 2, publish: 3, puback: 4, suback: 9, pingresp: 13, disconnect: 14 } as const;
 
-export interface ConnectFields {
+interface ConnectFields {
   clientId: string;
   username: string;
   keepAliveSeconds: number;
@@ -45,7 +45,7 @@ export function pubackPacket(packetId: number): Buffer {
 }
 
 /** Makes the payload of a slot, of a device or of a gateway for many devices; all slots have one length. */
-export type PayloadText = (ts: number, slot: number) => string;
+type PayloadText = (ts: number, slot: number) => string;
 
 /** A message for all these devices of a gateway, with a record of so many points for each. */
 export function gatewayText(children: string[], ts: number, points?: number): string {

@@ -22,7 +22,7 @@ import {
 } from './mqtt-packets.ts';
 import { PacketReader } from './packet-reader.ts';
 
-export interface MqttClient {
+interface MqttClient {
   token: string;
   /** Names of a gateway's devices; empty = the sender is a device itself. */
   children: string[];

@@ -1,7 +1,7 @@
 /** Cuts a byte stream into packets, for generators: small packets are read in place, a partial packet is completed. */
 
 /** `bytes` holds the whole packet from `start`; its body is from `bodyStart` to `end`. Valid during the call only. */
-export type TakePacket = (firstByte: number, bytes: Buffer, bodyStart: number, end: number) => void;
+type TakePacket = (firstByte: number, bytes: Buffer, bodyStart: number, end: number) => void;
 
 export class PacketReader {
   #cut: Buffer | undefined;

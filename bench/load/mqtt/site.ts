@@ -5,7 +5,7 @@ import type { SiteNote, SiteOrder, SiteSent, SiteTask } from './site-process.ts'
 
 const entry = fileURLToPath(new URL('./site-process.js', import.meta.url));
 
-export interface SiteConnected {
+interface SiteConnected {
   seconds: number;
   refused: Record<string, number>;
 }

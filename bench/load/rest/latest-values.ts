@@ -8,7 +8,7 @@ import { type Call, judged, makeCalls, right } from './calls.ts';
 const postConnections = 64;
 const storedMsMax = 300_000;
 
-export interface ReadFleet {
+interface ReadFleet {
   /** Ids of devices, named `read-n`. */
   ids: string[];
   keys: string[];

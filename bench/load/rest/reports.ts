@@ -6,7 +6,7 @@ import type { Engine } from '../../../test/harness/engine.ts';
 import { Histogram, summaryOf } from '../histogram.ts';
 
 /** The range of a view. */
-export interface ReportRange {
+interface ReportRange {
   startTs: number;
   endTs: number;
   timeZone: string;

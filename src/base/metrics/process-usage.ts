@@ -1,7 +1,7 @@
 /** Reads from /proc what a process and its children use, such as PostgreSQL and its backends. */
 import { readFileSync } from 'node:fs';
 
-export interface Usage {
+interface Usage {
   residentBytes: number;
   cpuSeconds: number;
 }

@@ -12,7 +12,7 @@ import { allowedUnits, parseWithUnit, readable, type Unit, unitOf } from './unit
 
 const placeholder = /^\$\{([A-Z][A-Z0-9_]*):(.*)\}$/s;
 
-export type Tree = { [key: string]: unknown };
+type Tree = { [key: string]: unknown };
 
 export interface Setting {
   /** The place of the setting in a settings file: `http.port`. */
@@ -27,7 +27,7 @@ export interface Setting {
   from: string;
 }
 
-export interface Sources {
+interface Sources {
   defaults: Tree;
   /** The operator's file; empty when there is none. */
   file: Tree;

@@ -16,7 +16,7 @@ import type { Slots } from './slots.ts';
 import { readStatement, type Statement } from './statement.ts';
 import { type WriteCheck, writesTables } from './write-check.ts';
 
-export interface HttpDeps {
+interface HttpDeps {
   engine: Engine;
   slots: Slots;
   files: BodyFiles;

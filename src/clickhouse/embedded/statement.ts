@@ -14,7 +14,7 @@ export interface Statement {
   rows: InsertedRows | undefined;
 }
 
-export interface InsertedRows {
+interface InsertedRows {
   /** Offset of the rows in the statement; its length when the rows are sent separately. */
   offset: number;
   /** The statement with its rows read from a file instead. */

@@ -21,7 +21,7 @@ export interface ClockState {
 export const unmeasuredClock: ClockState = { line: undefined, offsetMs: 0, verdict: 'unmeasured' };
 
 /** One round trip to the database, in milliseconds. */
-export interface ClockSample {
+interface ClockSample {
   /** The database's answer. */
   database: number;
   /** The host's clock and the monotonic clock, halfway between question and answer. */

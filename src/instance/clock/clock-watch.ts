@@ -18,7 +18,7 @@ import {
   type RememberedClock,
 } from './clock-offset.ts';
 
-export interface ClockWatchDeps {
+interface ClockWatchDeps {
   postgres: Queries;
   clock: FollowedClock;
   /** Path of the last measurement. */

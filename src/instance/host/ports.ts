@@ -7,7 +7,7 @@ import { createServer } from 'node:net';
 import { StartError } from '../../base/errors.ts';
 import type { Config } from '../../base/settings/config.ts';
 
-export interface OwnPort {
+interface OwnPort {
   address: string;
   /** 0 = any free one. */
   port: number;

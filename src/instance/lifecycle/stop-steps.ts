@@ -5,7 +5,7 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 
-export interface StopStepsDeps {
+interface StopStepsDeps {
   msMax: number;
   log: Log;
   /** Milliseconds that only go forward. */

@@ -7,7 +7,7 @@ import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 
-export interface SupervisorDeps {
+interface SupervisorDeps {
   name: string;
   log: Log;
   /** Starts the child again; a rejection counts as another death. */

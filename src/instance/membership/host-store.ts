@@ -28,7 +28,7 @@ export interface FleetHost extends HostDescription {
   ageMs: number;
 }
 
-export type Joining = { epoch: number } | { mismatch: string };
+type Joining = { epoch: number } | { mismatch: string };
 
 const lockName = 'instance';
 

@@ -12,7 +12,7 @@ import type { Postgres } from '../../postgres/client.ts';
 import { mismatchOf } from './equal-settings.ts';
 import { beat, type FleetHost, type HostDescription, isLive, joinFleet, leaveFleet, readHosts } from './host-store.ts';
 
-export interface MembershipDeps {
+interface MembershipDeps {
   postgres: Postgres;
   host: HostDescription;
   log: Log;

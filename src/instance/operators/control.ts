@@ -22,7 +22,7 @@ export interface HeldJournals {
   cuts: JournalCut[];
 }
 
-export interface ControlDeps {
+interface ControlDeps {
   dataDir: string;
   config: Config;
   journalHold: JournalHold;

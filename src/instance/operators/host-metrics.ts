@@ -14,7 +14,7 @@ import type { ClickHouse } from '../../clickhouse/client.ts';
 import { type PartsOfTables, partsOfTables } from '../../clickhouse/parts-statements.ts';
 import type { DataDirectory } from '../host/data-directory.ts';
 
-export interface HostMetricsDeps {
+interface HostMetricsDeps {
   config: Config;
   data: DataDirectory;
   clickhouse: ClickHouse;

@@ -11,7 +11,7 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { type InstanceState, isUp } from '../health/state.ts';
 
-export interface MonitorDeps {
+interface MonitorDeps {
   address: string;
   /** 0 = any free one. */
   port: number;
@@ -22,7 +22,7 @@ export interface MonitorDeps {
   log: Log;
 }
 
-export interface Monitor {
+interface Monitor {
   port: number;
   close(): void;
 }

@@ -14,7 +14,7 @@ import type { Engines } from '../stores/engines.ts';
 import type { Begin } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
-export interface AnalyticsProcessDeps {
+interface AnalyticsProcessDeps {
   config: Config;
   engines: Engines;
   installation: () => string;

@@ -10,7 +10,7 @@ import { writeProcessFile } from '../../base/process-file.ts';
 import { Supervisor } from '../lifecycle/supervisor.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 
-export interface SupervisedChildDeps {
+interface SupervisedChildDeps {
   /** The name in the log. */
   name: string;
   processFile: string;

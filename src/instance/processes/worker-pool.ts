@@ -35,7 +35,7 @@ interface Slot {
   degraded: string[];
 }
 
-export interface WorkerPoolDeps {
+interface WorkerPoolDeps {
   workers: number;
   config: Config;
   rules: RuleText[];

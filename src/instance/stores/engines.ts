@@ -95,7 +95,7 @@ function writeForOperators(data: DataDirectory, engines: Engines, log: Log): voi
   }
 }
 
-export interface StoreClientsDeps {
+interface StoreClientsDeps {
   engines: Engines;
   config: Config;
   log: Log;

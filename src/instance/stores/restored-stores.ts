@@ -23,7 +23,7 @@ import type { Postgres } from '../../postgres/client.ts';
 import type { DataDirectory } from '../host/data-directory.ts';
 import { restoredFile } from '../host/data-files.ts';
 
-export interface RestoredStoresDeps {
+interface RestoredStoresDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   data: DataDirectory;

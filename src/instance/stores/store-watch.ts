@@ -23,7 +23,7 @@ export interface WatchedStore {
   note?(): string | undefined;
 }
 
-export interface StoreWatchDeps {
+interface StoreWatchDeps {
   stores: WatchedStore[];
   log: Log;
   onChange: () => void;

@@ -5,7 +5,7 @@
  */
 import { networkOf } from '../../base/network.ts';
 
-export interface AddressesDeps {
+interface AddressesDeps {
   connectionsMax: number;
   /** Connections of one address that request credentials. */
   provisioningMax: number;

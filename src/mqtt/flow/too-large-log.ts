@@ -10,7 +10,7 @@ import type { CachedDevice } from '../../device/cached-device.ts';
 
 const lineMsMin = 1_100;
 
-export interface TooLarge {
+interface TooLarge {
   bytes: number;
   bytesMax: number;
   /** Undefined when the packet was not read so far. */

@@ -10,7 +10,7 @@ import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 import { code } from '../wire/reason-codes.ts';
 
-export interface Answer {
+interface Answer {
   /** Reason code of PUBACK and PUBREC. */
   code: number;
   /**

@@ -31,7 +31,7 @@ import { answerOf, isDiscarded, mayPass } from './answers.ts';
 import { Discards } from './discards.ts';
 
 /** What the inboxes of all connections share. */
-export interface InboxDeps {
+interface InboxDeps {
   settings: {
     gateway: { packetBytesMax: number };
     /** True: a message that cannot be decoded ends an MQTT 3 connection. */
@@ -46,7 +46,7 @@ export interface InboxDeps {
 }
 
 /** The connection of one inbox. */
-export interface InboxConnection {
+interface InboxConnection {
   connection: ClientConnection;
   session: Session;
   frames: Frames;

@@ -21,7 +21,7 @@ import { isTopic, readText } from '../wire/strings.ts';
 import { malformed } from '../wire/wire-error.ts';
 import type { Inbox, SkippedPublish } from './inbox.ts';
 
-export interface LargePacketsDeps {
+interface LargePacketsDeps {
   settings: { gateway: { packetBytesMax: number } };
   topics: TopicTable;
   packetRoom: PacketRoom;

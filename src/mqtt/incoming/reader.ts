@@ -35,7 +35,7 @@ export interface PacketHandler extends ClientConnection {
   caughtUp(): void;
 }
 
-export interface ReaderDeps extends ReadGateDeps {
+interface ReaderDeps extends ReadGateDeps {
   counters: Counters;
 }
 

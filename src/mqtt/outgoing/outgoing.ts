@@ -19,7 +19,7 @@ import type { QoS } from '../wire/protocol.ts';
 import { OutgoingFile } from './outgoing-file.ts';
 import { Pushes } from './pushes.ts';
 
-export interface OutgoingDeps {
+interface OutgoingDeps {
   connection: ClientConnection;
   transport: Transport;
   gate: ReadGate;

@@ -18,7 +18,7 @@ export interface Connect {
   keepAliveSeconds: number;
 }
 
-export interface ConnectRefusal {
+interface ConnectRefusal {
   kind: 'refusal';
   client: Client;
   refusal: Refusal;
@@ -115,7 +115,7 @@ function refuse(level: ProtocolLevel, refusal: Refusal): ConnectRefusal {
   return { kind: 'refusal', client: { ...unknownClient, level }, refusal };
 }
 
-export interface Welcome {
+interface Welcome {
   packetBytesMax: number;
   receiveMaximum: number;
   /** '' = the client sent its own id. */

@@ -28,7 +28,7 @@ export interface SessionLink {
  */
 export type FileOutcome = 'taken' | 'too_large' | 'busy' | 'gone';
 
-export interface SessionFacts {
+interface SessionFacts {
   /** Undefined on a provisioning session. */
   device: CachedDevice | undefined;
   kind: SessionKind;

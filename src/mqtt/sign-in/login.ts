@@ -22,7 +22,7 @@ import { closings } from '../wire/close-reason.ts';
 import { isSenderBlocked } from './blocked.ts';
 import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
 
-export interface LoginDeps {
+interface LoginDeps {
   logins: Logins;
   sessions: Sessions;
   certificates: CertificateProvisioner;

@@ -14,7 +14,7 @@ import { sendAnswer } from './answer.ts';
 import { answerPatterns, forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface AttributeRequestDeps {
+interface AttributeRequestDeps {
   admission: Admission;
   attributes: Attributes;
   readBody: ReadBody;

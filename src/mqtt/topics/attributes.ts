@@ -18,7 +18,7 @@ import type { Session } from '../session/session.ts';
 import { forms } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
-export interface AttributeTopicsDeps {
+interface AttributeTopicsDeps {
   admission: Admission;
   attributes: Attributes;
   readBody: ReadBody;

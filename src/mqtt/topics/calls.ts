@@ -16,7 +16,7 @@ import { isAnswered, sendAnswer } from './answer.ts';
 import { answerPatterns, forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface CallTopicsDeps {
+interface CallTopicsDeps {
   admission: Admission;
   calls: Calls;
   readBody: ReadBody;

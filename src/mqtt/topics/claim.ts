@@ -7,7 +7,7 @@ import type { ReadBody } from '../../value/lenient.ts';
 import { run } from '../session/operation.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface ClaimTopicsDeps {
+interface ClaimTopicsDeps {
   admission: Admission;
   claims: ClaimDeps;
   readBody: ReadBody;

@@ -7,7 +7,7 @@ import type { Publish } from '../session/operation.ts';
 
 export const errorsTopic = 'v1/gateway/errors';
 
-export interface Discarded extends Pick<Publish, 'session' | 'topic'> {
+interface Discarded extends Pick<Publish, 'session' | 'topic'> {
   /** 0 for QoS 0. */
   readonly packetId: number;
 }

@@ -14,7 +14,7 @@ import { errorsTopic } from './gateway-errors.ts';
 import { disconnectTopic, MqttGatewayLink } from './gateway-link.ts';
 import type { Streams, TopicEntries } from './table.ts';
 
-export interface GatewaySessionsDeps {
+interface GatewaySessionsDeps {
   gateways: Gateways;
   disconnectNotices: boolean;
   log: Log;

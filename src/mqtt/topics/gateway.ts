@@ -8,11 +8,7 @@ import { GatewaySessions, gatewaySessionTopics, gatewayStreams } from './gateway
 import { type GatewayTelemetryDeps, gatewayTelemetryTopics } from './gateway-telemetry.ts';
 import type { Streams, TopicEntries } from './table.ts';
 
-export interface GatewayTopicsDeps
-  extends GatewayTelemetryDeps,
-    GatewayAttributesDeps,
-    GatewayRpcDeps,
-    GatewayClaimDeps {
+interface GatewayTopicsDeps extends GatewayTelemetryDeps, GatewayAttributesDeps, GatewayRpcDeps, GatewayClaimDeps {
   gateways: Gateways;
   log: Log;
 }

@@ -17,7 +17,7 @@ const noSubscription = 0x11;
 /** The only code of MQTT 3 for a refused filter. */
 const oldFailure = 0x80;
 
-export interface Subscribed {
+interface Subscribed {
   /** A reason code for each filter, in order. */
   codes: number[];
   /** The streams that these filters switched on, including streams that were on before. */
@@ -51,7 +51,7 @@ export function subscribe(session: Session, { filters }: Subscribe, answers: rea
   return { codes, started: [...started], restarted: before.filter((stream) => started.has(stream)) };
 }
 
-export interface Unsubscribed {
+interface Unsubscribed {
   codes: number[];
   /** The streams that no remaining filter covers. */
   stopped: StreamName[];

@@ -15,7 +15,7 @@ import type { Session } from '../session/session.ts';
 import { forms, idOf } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
-export interface RpcTopicsDeps {
+interface RpcTopicsDeps {
   admission: Admission;
   rpc: Rpc;
   readBody: ReadBody;

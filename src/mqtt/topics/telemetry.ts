@@ -10,7 +10,7 @@ import type { Decode, Ingest } from '../../ingest/accept.ts';
 import type { Operation } from '../session/operation.ts';
 import { protobufRefused, type TopicEntries } from './table.ts';
 
-export interface TelemetryTopicDeps {
+interface TelemetryTopicDeps {
   ingest: Ingest;
   decode: Decode<CachedDevice>;
   admission: Admission;

@@ -12,7 +12,7 @@ const backlog = 65_535;
 /** Interval at which a worker that does not accept checks for room. */
 const roomCheckMs = 100;
 
-export interface AcceptingDeps {
+interface AcceptingDeps {
   hasRoom(): boolean;
   log: Log;
 }

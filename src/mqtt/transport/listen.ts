@@ -15,7 +15,7 @@ import { Accepting } from './accepting.ts';
 import { certificateOf } from './certificate.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
 
-export interface ListenDeps {
+interface ListenDeps {
   open: OpenConnection;
   /** Called for a socket that ended without a connection. */
   refused: (reason: CloseReason) => void;
@@ -44,7 +44,7 @@ export async function listenTcp(address: string, port: number, deps: ListenDeps)
   return { close: () => accepting.close() };
 }
 
-export interface TlsFiles {
+interface TlsFiles {
   cert: string;
   key: string;
 }

@@ -18,7 +18,7 @@ import { type Binaries, findBinaries } from './binaries.ts';
 import { chooseLauncher, type Launcher, launch, own } from './launch.ts';
 import { readPostmasterFile, stopOrphan } from './orphan.ts';
 
-export interface EmbeddedPostgresDeps {
+interface EmbeddedPostgresDeps {
   dir: string;
   /** 0 = any free one. A restart after a crash passes the earlier port, so that the URL stays. */
   port: number;

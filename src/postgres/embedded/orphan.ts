@@ -19,7 +19,7 @@ import type { Log } from '../../base/log.ts';
 import { endProcess, liveProcess, startedTicksOf } from '../../base/process-file.ts';
 
 /** The lines of postmaster.pid that matter here. */
-export interface PostmasterFile {
+interface PostmasterFile {
   pid: number;
   port: number;
   ready: boolean;
