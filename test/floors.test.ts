@@ -370,7 +370,10 @@ test('every export is imported by some other file', () => {
       for (const [, names = '', specifier = ''] of text.matchAll(
         /^(?:import|export)\s([^'";]*?)\sfrom\s*'((?:\.|\/console\/)[^']+)'/gm,
       )) {
-        if (names.includes('* as')) note(target(specifier), '*');
+        const space = /\* as (\w+)/.exec(names)?.[1];
+        if (space)
+          for (const [, used = ''] of text.matchAll(new RegExp(`\\b${space}\\.(\\w+)`, 'g')))
+            note(target(specifier), used);
         const listed = /\{([^}]*)\}/.exec(names)?.[1] ?? '';
         for (const name of listed.split(','))
           note(

@@ -7,7 +7,7 @@ declare const fitting: unique symbol;
 const optional = Symbol('optional');
 const anyName = '^.*$';
 
-export interface Keywords {
+interface Keywords {
   type?: 'object' | 'array' | 'string' | 'integer' | 'number' | 'boolean' | 'null';
   required?: string[];
   properties?: Properties;
@@ -122,7 +122,7 @@ export {
 };
 
 /** A fault of a value, and the path to that value. */
-export interface SchemaFault {
+interface SchemaFault {
   path: string[];
   message: string;
 }

@@ -25,7 +25,7 @@ const sortColumns = new Map([
   ['dataSize', 'o.data_size'],
 ]);
 
-export type NewPackage = Pick<
+type NewPackage = Pick<
   OtaPackage,
   | 'id'
   | 'createdTime'
@@ -259,7 +259,7 @@ export async function insertProfileRollout(queries: Queries, profileId: string):
   await queries.query('insert into ota_rollout (device_profile_id) values ($1)', [profileId]);
 }
 
-export interface RolloutDevice {
+interface RolloutDevice {
   rolloutId: number;
   deviceId: string;
 }

@@ -21,13 +21,13 @@ export interface PostgresDeps {
   metrics?: Metrics;
 }
 
-export interface QueryOptions {
+interface QueryOptions {
   timeoutMs?: number;
   /** True: parsed and planned once for each connection, for constant statements that run often. */
   prepared?: boolean;
 }
 
-export interface TransactionOptions extends QueryOptions {
+interface TransactionOptions extends QueryOptions {
   /** `work` has no effect but its statements: it is run again after a deadlock, of which it was the victim. */
   again?: boolean;
 }

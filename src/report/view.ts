@@ -6,10 +6,10 @@ import { type DateGrouping, type GroupBy, unitStart } from './dates.ts';
 import { Zone } from './zone.ts';
 
 export const entityFields = ['name', 'label', 'type', 'profile', 'owner'] as const;
-export type EntityField = (typeof entityFields)[number];
+type EntityField = (typeof entityFields)[number];
 
 export const attributeScopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
-export type AttributeScope = (typeof attributeScopes)[number];
+type AttributeScope = (typeof attributeScopes)[number];
 
 export const aggregations = ['AVG', 'SUM', 'MIN', 'MAX', 'LATEST', 'COUNT', 'UNIQ', 'DELTA'] as const;
 export type Aggregation = (typeof aggregations)[number];
@@ -24,7 +24,7 @@ export const filterSources = ['ENTITY_FIELD', 'ATTRIBUTE', 'TELEMETRY', 'DATE'] 
 export const sources = [...filterSources, 'LATENESS', 'COMPLETENESS'] as const;
 
 /** The source of the values of a field or filter. */
-export type FilterSource =
+type FilterSource =
   | { source: 'ENTITY_FIELD'; key: EntityField }
   | { source: 'ATTRIBUTE'; attributeScope: AttributeScope; key: string }
   | { source: 'TELEMETRY'; key: string }

@@ -157,7 +157,7 @@ const rules = `
   *      /api/v1/{deviceToken}/**                     token
 `;
 
-export const words = [
+const words = [
   ...(['-', 'yes', 'all', 'tenant', 'own', 'self', 'nothing', 'admins', 'below'] as const),
   ...(['[all]', '[tenant]', '[own]', 'visible', 'free', 'public', 'token'] as const),
 ];
