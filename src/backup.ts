@@ -14,7 +14,7 @@ import { copyJournals, journalsPath } from './backup/journals.ts';
 import { type Manifest, writeManifest } from './backup/manifest.ts';
 import { tablePath, tablesLeftOut } from './backup/postgres.ts';
 import { printFailure, printLine } from './base/command.ts';
-import { type Control, openControl } from './base/control-socket.ts';
+import { type ControlConnection, openControl } from './base/control-socket.ts';
 import { makeDirectories } from './base/directories.ts';
 import { Bug, messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
@@ -51,7 +51,7 @@ async function run([target, ...more]: string[]): Promise<void> {
   }
 }
 
-async function save(control: Control, dataDir: string, dir: string): Promise<void> {
+async function save(control: ControlConnection, dataDir: string, dir: string): Promise<void> {
   const began = new Date();
   const { version, config } = await control.ask<InstanceDescription>('describe');
   const files = new BackupFiles(dir, config.backup.bytesPerSecondMax);
@@ -94,7 +94,7 @@ async function save(control: Control, dataDir: string, dir: string): Promise<voi
 
 /** A worker that ends during the copy recycles its segments: all of them are then copied again. */
 async function saveJournals(
-  control: Control,
+  control: ControlConnection,
   dataDir: string,
   files: BackupFiles,
 ): Promise<{ journals: string[]; bytes: number }> {

@@ -18,7 +18,7 @@ import { endProcess, liveProcess } from './base/process-file.ts';
 import { type Config, checkedConfig, readConfig } from './base/settings/config.ts';
 import { ownVersion } from './base/version.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
-import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
+import { migrateClickHouse } from './clickhouse/migrate.ts';
 import { hasKnownDevices, knownFile } from './device/known-devices-file.ts';
 import { KnownDevicesWriter } from './device/known-devices-writer.ts';
 import { ClockWatch } from './instance/clock/clock-watch.ts';
@@ -35,7 +35,7 @@ import { Started } from './instance/lifecycle/started.ts';
 import { StopSteps } from './instance/lifecycle/stop-steps.ts';
 import { describeHost } from './instance/membership/host-description.ts';
 import { Membership } from './instance/membership/membership.ts';
-import { type Banner, printBanner, printLine } from './instance/operators/banner.ts';
+import { type Banner, printBanner, printProgress } from './instance/operators/banner.ts';
 import { answerControl } from './instance/operators/control.ts';
 import { HostMetrics } from './instance/operators/host-metrics.ts';
 import { openMonitor } from './instance/operators/monitor.ts';
@@ -47,7 +47,7 @@ import { RestoredStores } from './instance/stores/restored-stores.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import type { Postgres } from './postgres/client.ts';
-import { migrate as migratePostgres } from './postgres/migrate.ts';
+import { migratePostgres } from './postgres/migrate.ts';
 
 const stateIntervalMs = 500;
 const refusalIntervalMs = 1_000;
@@ -126,7 +126,7 @@ export async function runPrimary(): Promise<void> {
         onSeeded: (result) => {
           seeded = result;
           if (serving && result.adminCreated)
-            printLine(`the first administrators were made: ${data.path}/secrets.json`);
+            printProgress(`the first administrators were made: ${data.path}/secrets.json`);
         },
       }),
       log,
@@ -142,7 +142,7 @@ export async function runPrimary(): Promise<void> {
     await clock.begin();
     await watch.begin(limits.storesWaitMsMax, knowsDevices ? undefined : 'postgres', (reason) => {
       starting.reason = reason;
-      printLine(`waiting, because no device is known here yet. ${reason}`);
+      printProgress(`waiting, because no device is known here yet. ${reason}`);
     });
     watch.enterService();
     const isPostgresReady = () => watch.isPrepared('postgres');
@@ -254,7 +254,7 @@ export async function runPrimary(): Promise<void> {
     if (refusal === undefined) log.info('ready', fields);
     else {
       log.warn('started_refusing', fields);
-      refusals.onAccepting = () => printLine('telemetry is accepted now: Millrace is ready.');
+      refusals.onAccepting = () => printProgress('telemetry is accepted now: Millrace is ready.');
     }
   } catch (error) {
     if (ending.begun) return;
@@ -424,11 +424,11 @@ class Ending {
 
   #signalled(signal: string): void {
     if (this.begun) {
-      printLine(`${signal} again: stopping at once.`);
+      printProgress(`${signal} again: stopping at once.`);
       this.kill();
       process.exit(1);
     }
-    printLine(`${signal}: finishing open requests and shipping the journal.`);
+    printProgress(`${signal}: finishing open requests and shipping the journal.`);
     void this.#end(0, 'stopped; everything acknowledged is on disk.');
   }
 
@@ -456,7 +456,7 @@ class Ending {
     await this.#running.stop(steps);
     if (steps.unfinished) await this.#endLeftovers();
     const waits = steps.waits === '' ? '' : ` It took ${steps.seconds.toFixed(1)} s: ${steps.waits}.`;
-    printLine(`${last}${waits}`);
+    printProgress(`${last}${waits}`);
     process.exit(exitCode);
   }
 }

@@ -28,7 +28,7 @@ import {
 import type { Restored } from './instance/stores/restored-stores.ts';
 import { openPostgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded/embedded.ts';
-import { migrate } from './postgres/migrate.ts';
+import { migratePostgres } from './postgres/migrate.ts';
 
 const usage = 'usage: DATA_DIR=<empty directory> npm run restore -- DIR (a directory that `npm run backup` made)';
 
@@ -122,7 +122,7 @@ async function fill(data: DataDirectory, dir: string, manifest: Manifest, config
     const server = await startEmbeddedPostgres({ ...options, runDir: data.runPath, log });
     const client = openPostgres({ url: server.url, poolMax: 2, log });
     try {
-      await migrate(client, { log, only: postgres.migrations });
+      await migratePostgres(client, { log, only: postgres.migrations });
       await loadDump(server.url, dir, postgres);
     } finally {
       await client.close();

@@ -33,7 +33,7 @@ import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics } from './base/metrics/metrics.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
-import { keyOf, suspects } from './base/running-work.ts';
+import { suspects, workKey } from './base/running-work.ts';
 import type { Config } from './base/settings/config.ts';
 import { Turns } from './base/turns.ts';
 import { openBus } from './bus/open.ts';
@@ -94,7 +94,7 @@ import { type Journal, openJournal } from './journal/journal.ts';
 import { gatewayBytesMax, openMqtt } from './mqtt/open.ts';
 import type { Mqtt } from './mqtt/server.ts';
 import { createSignIn } from './mqtt/sign-in/login.ts';
-import { type Listener, listenTcp, listenTls } from './mqtt/transport/listen.ts';
+import { type ListeningSocket, listenTcp, listenTls } from './mqtt/transport/listen.ts';
 import { webSocketDoor } from './mqtt/transport/websocket.ts';
 import { CertificateProvisioner } from './onboarding/certificate-provision.ts';
 import type { ClaimDeps } from './onboarding/claim.ts';
@@ -659,7 +659,7 @@ function readsAtOnce({ clickhouse: { url, embedded } }: Config, workers: number)
   return Math.max(2, Math.floor(querySlots(embedded.sessions) / workers));
 }
 
-async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, log: Log): Promise<Listener[]> {
+async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, log: Log): Promise<ListeningSocket[]> {
   const { enabled, address, port, ssl } = config.mqtt;
   if (!enabled) return [];
   const { open, refused } = mqtt;
@@ -719,7 +719,7 @@ const bugExitCode = 70;
 function endByBug(thrown: unknown, link: PrimaryLink, log: Log): void {
   const error = thrown instanceof Error ? thrown : new Error(messageOf(thrown));
   const work = error instanceof Bug && error.work ? [error.work] : suspects(limits.suspectsMax);
-  log.error('bug', { suspects: work.map(keyOf), reason: error.message });
+  log.error('bug', { suspects: work.map(workKey), reason: error.message });
   process.stderr.write(`${error.stack}\n`);
   link.died(error, work);
   process.exit(bugExitCode);

@@ -1,7 +1,7 @@
 /**
  * The building's own lint: a file imports from its own folder or from folders below, never in a circle; rooms of floor
- * 1 and doors do not know each other; every file and every export is used; each package has its room, and SQL its
- * files. See src/README.md.
+ * 1 and doors do not know each other; every file and every export is used, and no two exports share a name; each
+ * package has its room, and SQL its files. See src/README.md.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join, normalize, relative } from 'node:path';
@@ -116,6 +116,10 @@ const pages = [
     .map((path) => join(source, path)),
   ...['docker-compose.yml', 'vitest.config.ts', '.ci/run'],
 ];
+
+/** `export function name`, and the like. */
+const exported =
+  /^export\s+(?:abstract\s+|declare\s+)?(?:async\s+)?(?:const|let|function\*?|class|enum|interface|type)\s+(\w+)/gm;
 
 /** Folders whose files may use exports of `src`. */
 const tops = [source, 'test', 'bench', 'fuzz'];
@@ -388,8 +392,6 @@ test('every export is imported by some other file', () => {
     }
   }
   const faults: string[] = [];
-  const exported =
-    /^export\s+(?:abstract\s+|declare\s+)?(?:async\s+)?(?:const|let|function\*?|class|enum|interface|type)\s+(\w+)/gm;
   /** `export { a, type B as C }`, with or without `from`. */
   const listed = /^export\s+(?:type\s+)?\{([^}]*)\}/gm;
   for (const [path, text] of texts) {
@@ -402,6 +404,20 @@ test('every export is imported by some other file', () => {
     }
   }
   expectNone(faults);
+});
+
+test('no two files export the same name', () => {
+  const owners = new Map<string, string[]>();
+  for (const path of files.keys()) {
+    const text = withoutComments(readFileSync(join(source, path), 'utf8'));
+    const names = new Set([...text.matchAll(exported)].map(([, name = '']) => name));
+    for (const name of names) owners.set(name, [...(owners.get(name) ?? []), path]);
+  }
+  expectNone(
+    [...owners]
+      .filter(([, paths]) => paths.length > 1)
+      .map(([name, paths]) => `${name} has several meanings: ${paths.join(', ')}`),
+  );
 });
 
 test('every method of a class is called', () => {

@@ -9,7 +9,7 @@ import type { DeviceFilter } from '../../src/device/list-filter-store.ts';
 import { listDevices } from '../../src/device/list-store.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
-import { migrate } from '../../src/postgres/migrate.ts';
+import { migratePostgres } from '../../src/postgres/migrate.ts';
 import type { PageLink } from '../../src/postgres/page.ts';
 import { root } from '../../test/harness/engine.ts';
 import { type Cell, say, table, writeResult } from '../report.ts';
@@ -34,7 +34,7 @@ export async function runLists({ lists }: BenchSettings): Promise<boolean> {
   const server = await startEmbeddedPostgres(place);
   const postgres = openPostgres({ url: server.url, poolMax: 2, log });
   try {
-    await migrate(postgres, { log, dir: join(root, 'src/postgres/migrations') });
+    await migratePostgres(postgres, { log, dir: join(root, 'src/postgres/migrations') });
     const began = performance.now();
     await fill(postgres, lists.devices);
     say(`${lists.devices} devices in ${Math.round((performance.now() - began) / 1_000)} s\n`);

@@ -2,7 +2,7 @@
 import { type ApiKey, createValue, sha256 } from '../auth/api-key.ts';
 import {
   countApiKeys,
-  deleteApiKey as deleteRow,
+  deleteApiKeyRow,
   findApiKey,
   holdAccounts,
   holdMaker,
@@ -106,7 +106,7 @@ export async function enableApiKey(deps: ApiKeyDeps, caller: Principal, id: stri
 /** `withMade`: also deletes all keys that were made with this key, for any user. */
 export async function deleteApiKey(deps: ApiKeyDeps, caller: Principal, id: string, withMade: boolean): Promise<void> {
   await reachableKey(deps, caller, id);
-  const hashes = await deps.postgres.transaction((queries) => deleteRow(queries, id, withMade));
+  const hashes = await deps.postgres.transaction((queries) => deleteApiKeyRow(queries, id, withMade));
   if (hashes.length === 0) throw keyNotFound(id);
   for (const hash of hashes) deps.apiKeys.changed(hash);
 }

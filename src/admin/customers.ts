@@ -12,7 +12,7 @@ import type { AdminDeps } from './deps.ts';
 import { lostRaceAgain, recordChange } from './devices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import {
-  deleteCustomer as deleteRows,
+  deleteCustomerRow,
   findCustomer,
   findOrInsertPublicCustomer,
   insertCustomer,
@@ -69,7 +69,7 @@ export async function deleteCustomer(deps: AdminDeps, tenantId: string, id: stri
   const { postgres, changes, clock } = deps;
   const freed = await postgres.transaction(async (queries) => {
     if (!(await findCustomer(queries, tenantId, id, 'lock'))) throw entityNotFound('Customer', id);
-    return await deleteRows(queries, id, clock.now());
+    return await deleteCustomerRow(queries, id, clock.now());
   });
   changes.publish(freed);
 }

@@ -18,7 +18,7 @@ import {
 import {
   areOthersCredentials,
   checkVersion,
-  deleteDevice as deleteRows,
+  deleteDeviceRow,
   findCredentials,
   holdCustomer,
   insertCredentialChanges,
@@ -171,7 +171,7 @@ export async function deleteDevice(deps: AdminDeps, tenantId: string, id: string
     if (!stored) throw entityNotFound('Device', id);
     const change = await recordChange(queries, id, stored.number, true, clock.now());
     await insertDeviceTombstone(queries, stored.number, clock.now());
-    await deleteRows(queries, id);
+    await deleteDeviceRow(queries, id);
     return { stored, change };
   }, lostRaceAgain);
   changes.publish(change);

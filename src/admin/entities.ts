@@ -2,7 +2,7 @@
 import { entityNotFound, permissionDenied, type TenantPrincipal } from '../auth/roles.ts';
 import { notFound } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
-import { type Entity, type EntityKind, type EntityRef, findEntities, isEntityKind, keyOf } from './entity-store.ts';
+import { type Entity, type EntityKind, type EntityRef, entityKey, findEntities, isEntityKind } from './entity-store.ts';
 
 const titles: Record<EntityKind, string> = {
   DEVICE: 'Device',
@@ -52,7 +52,7 @@ export async function usableEntity(
   ref: EntityRef,
   purpose: 'read' | 'write',
 ): Promise<Entity> {
-  const entity = (await findEntities(queries, principal.tenantId, [ref])).get(keyOf(ref));
+  const entity = (await findEntities(queries, principal.tenantId, [ref])).get(entityKey(ref));
   if (!entity) throw unknownEntity(ref);
   if (!(purpose === 'read' ? mayRead : mayWrite)(principal, entity)) throw permissionDenied();
   return entity;

@@ -35,7 +35,7 @@ export function isEntityKind(type: string): type is EntityKind {
   return (entityKinds as readonly string[]).includes(type);
 }
 
-/** Returns the entities that the tenant has, by `keyOf`. */
+/** Returns the entities that the tenant has, by `entityKey`. */
 export async function findEntities(
   queries: Queries,
   tenantId: string,
@@ -50,7 +50,7 @@ export async function findEntities(
       `select id, ${name} as name, ${customer} as "customerId" from ${table} where id = any($1) and ${tenant} = $2`,
       [ids, tenantId],
     );
-    for (const row of rows) found.set(keyOf({ type: kind, id: row.id }), { ...row, type: kind });
+    for (const row of rows) found.set(entityKey({ type: kind, id: row.id }), { ...row, type: kind });
   }
   return found;
 }
@@ -90,6 +90,6 @@ export async function findOrGiveNumber(queries: Queries, tenantId: string, ref: 
   return (await findNumber(queries, ref))!;
 }
 
-export function keyOf({ type, id }: EntityRef): string {
+export function entityKey({ type, id }: EntityRef): string {
   return `${type} ${id}`;
 }

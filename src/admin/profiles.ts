@@ -23,7 +23,7 @@ import {
 } from '../device/device.ts';
 import { markProven } from '../device/issuer-store.ts';
 import {
-  deleteProfile as deleteRow,
+  deleteProfileRow,
   findFullProfile,
   insertFullProfile,
   isOthersProvisionKey,
@@ -233,7 +233,7 @@ export async function deleteProfile(deps: AdminDeps, tenantId: string, id: strin
       if (!stored) throw entityNotFound('Device profile', id);
       if (stored.isDefault) throw badRequest('profile_default', 'Deletion of Default Device Profile is prohibited!');
       if (await isProfileUsed(queries, id)) throw used;
-      await deleteRow(queries, id);
+      await deleteProfileRow(queries, id);
     });
   } catch (error) {
     throw isForeignKeyViolation(error) ? used : error;

@@ -65,7 +65,7 @@ export async function upsertRelation(queries: Queries, key: RelationKey, additio
   return relationOf(row!);
 }
 
-export async function deleteRelation(queries: Queries, key: RelationKey): Promise<Relation | undefined> {
+export async function deleteRelationRow(queries: Queries, key: RelationKey): Promise<Relation | undefined> {
   const [row] = await queries.query<Row>(
     `delete from relation
       where from_id = $1 and from_type = $2 and to_id = $3 and to_type = $4 and type = $5 and type_group = $6

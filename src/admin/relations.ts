@@ -5,9 +5,9 @@ import { limits } from '../base/limits.ts';
 import { checkDocument, checkText } from '../device/device.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { mayRead, mayWrite, unknownEntity } from './entities.ts';
-import { type EntityRef, findEntities, holdEntity, keyOf } from './entity-store.ts';
+import { type EntityRef, entityKey, findEntities, holdEntity } from './entity-store.ts';
 import {
-  deleteRelation as deleteRow,
+  deleteRelationRow,
   hasOtherRelations,
   holdRelationCount,
   listRelations,
@@ -56,7 +56,7 @@ export async function deleteRelation(
 ): Promise<Relation> {
   return await postgres.transaction(async (queries) => {
     await holdEnds(queries, principal, key);
-    const relation = await deleteRow(queries, key);
+    const relation = await deleteRelationRow(queries, key);
     if (!relation) throw notFound("Requested item wasn't found!");
     return relation;
   });
@@ -64,7 +64,7 @@ export async function deleteRelation(
 
 /** Locks both ends in one order for all callers, so that two callers never wait for each other. */
 async function holdEnds(queries: Queries, principal: TenantPrincipal, { from, to }: RelationKey): Promise<void> {
-  const ends = [from, to].sort((a, b) => (keyOf(a) < keyOf(b) ? -1 : 1));
+  const ends = [from, to].sort((a, b) => (entityKey(a) < entityKey(b) ? -1 : 1));
   for (const end of ends) {
     const entity = await holdEntity(queries, principal.tenantId, end);
     if (!entity) throw unknownEntity(end);
@@ -88,8 +88,8 @@ export async function readableRelations(
     relations.flatMap(({ from, to }) => [from, to]),
   );
   return relations.flatMap((relation) => {
-    const from = known.get(keyOf(relation.from));
-    const to = known.get(keyOf(relation.to));
+    const from = known.get(entityKey(relation.from));
+    const to = known.get(entityKey(relation.to));
     if (!from || !to || !mayRead(principal, from) || !mayRead(principal, to)) return [];
     return [{ ...relation, fromName: from.name, toName: to.name }];
   });
@@ -113,7 +113,7 @@ export async function searchDevices(queries: Queries, search: RelationSearch): P
   const levelsMax =
     search.levelsMax > 0 ? Math.min(search.levelsMax, limits.relationLevelsMax) : limits.relationLevelsMax;
   const [near, far] = direction === 'FROM' ? (['from', 'to'] as const) : (['to', 'from'] as const);
-  const seen = new Set([keyOf(root)]);
+  const seen = new Set([entityKey(root)]);
   const devices = new Set<string>();
   let level: EntityRef[] = [root];
   for (let depth = 1; depth <= levelsMax && level.length > 0; depth += 1) {
@@ -122,16 +122,16 @@ export async function searchDevices(queries: Queries, search: RelationSearch): P
       throw tooManyRelations();
     }
     const found = relations.filter((relation) => relation.type === type && relation[far].type === 'DEVICE');
-    const next = new Map(relations.map((relation) => [keyOf(relation[far]), relation[far]] as const));
+    const next = new Map(relations.map((relation) => [entityKey(relation[far]), relation[far]] as const));
     const goesOn = new Set<string>();
     if (lastLevelOnly && depth < levelsMax && found.length > 0) {
       const below = await listRelationsOfMany(queries, near, [...next.values()], group, limits.relationsMax + 1);
       if (below.length > limits.relationsMax) throw tooManyRelations();
-      for (const relation of below) goesOn.add(keyOf(relation[near]));
+      for (const relation of below) goesOn.add(entityKey(relation[near]));
     }
-    for (const relation of found) if (!goesOn.has(keyOf(relation[far]))) devices.add(relation[far].id);
+    for (const relation of found) if (!goesOn.has(entityKey(relation[far]))) devices.add(relation[far].id);
     level = [...next].filter(([key]) => !seen.has(key)).map(([, ref]) => ref);
-    for (const ref of level) seen.add(keyOf(ref));
+    for (const ref of level) seen.add(entityKey(ref));
   }
   return [...devices];
 }

@@ -239,7 +239,7 @@ export async function listCustomers(queries: Queries, tenantId: string, link: Pa
 /**
  * Deletes the customer and its users; its devices lose their customer. Returns the credentials of stale cached devices.
  */
-export async function deleteCustomer(queries: Queries, id: string, now: number): Promise<LoggedChange[]> {
+export async function deleteCustomerRow(queries: Queries, id: string, now: number): Promise<LoggedChange[]> {
   const changes = await queries.query<LoggedChange>(
     `with freed as (
        update device set customer_id = null, version = version + 1 where customer_id = $1 returning id, number

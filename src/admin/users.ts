@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { sha256 } from '../auth/api-key.ts';
 import { type Authority, entityNotFound, type Principal, permissionDenied } from '../auth/roles.ts';
 import {
-  deleteUser as deleteRow,
+  deleteUserRow,
   findAccount,
   findActivation,
   insertUser,
@@ -134,7 +134,7 @@ export async function deleteUser({ postgres }: AdminDeps, caller: Principal, id:
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
     if (found.authority !== 'CUSTOMER_USER') await keepOneAdmin(queries, found);
     else if (!(await findAccount(queries, id, 'lock'))) throw entityNotFound('User', id);
-    await deleteRow(queries, id);
+    await deleteUserRow(queries, id);
   });
 }
 

@@ -3,7 +3,7 @@
  * `X-Authorization`. An unknown caller gets the status that the route names: 403, as the report API documents, not the
  * 401 of the REST API.
  */
-import { type Auth, authenticationFailed, type Session } from '../auth/auth.ts';
+import { type Auth, authenticationFailed, type UserSession } from '../auth/auth.ts';
 import type { Principal } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import type { Callers, RouteDescription } from '../rest/route.ts';
@@ -16,7 +16,7 @@ export class ReportCallers implements Callers {
     this.#auth = auth;
   }
 
-  async session(request: HttpRequest, { apiKeys, unknownCaller }: RouteDescription): Promise<Session> {
+  async session(request: HttpRequest, { apiKeys, unknownCaller }: RouteDescription): Promise<UserSession> {
     const jwt = new URLSearchParams(request.query).get('jwt') || request.header('jwt');
     try {
       const session = await (jwt ? this.#auth.sessionOfJwt(jwt) : this.#auth.session(request));

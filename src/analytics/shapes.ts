@@ -5,11 +5,11 @@
 import * as Type from '../base/schema.ts';
 import { dateGroupings, groupUnits } from '../report/dates.ts';
 import {
-  aggregations,
   attributeScopes,
   filterSources,
   latenessAggregations,
   operations,
+  reportAggregations,
   sources,
   type View,
 } from '../report/view.ts';
@@ -17,7 +17,7 @@ import { flag, optional, text, version } from '../rest/body.ts';
 import { closed, milliseconds, nullable } from '../rest/shapes.ts';
 
 const orders = ['ASC', 'DESC'] as const;
-const fieldAggregations = [...new Set([...aggregations, ...latenessAggregations])];
+const fieldAggregations = [...new Set([...reportAggregations, ...latenessAggregations])];
 const roles = ['ROW', 'COLUMN', 'VALUE'] as const;
 const uuid = Type.String({ format: 'uuid' });
 const count = Type.Integer({ minimum: 1 });

@@ -1,7 +1,7 @@
 /** Serves the API document (docs/rest.md#the-api-document). When it is switched off, these paths do not exist. */
 import * as Type from '../base/schema.ts';
 import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from '../rest/openapi.ts';
-import { jsonText, publicRoute, type Route } from '../rest/route.ts';
+import { jsonAnswer, publicRoute, type Route } from '../rest/route.ts';
 import { anyJson, closed } from '../rest/shapes.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { deviceApi } from './device-api.ts';
@@ -43,7 +43,7 @@ export function docsRoutes(
       answer: Type.Record(anyJson),
       handle: async ({ request }) => {
         document ??= JSON.stringify(openApiDocument(all, info, hostMark)).split(hostMark);
-        return jsonText(document.join(hostOf(request)));
+        return jsonAnswer(document.join(hostOf(request)));
       },
     }),
     publicRoute({
@@ -56,7 +56,7 @@ export function docsRoutes(
         urls: Type.Array(closed({ url: Type.String(), name: Type.String() })),
         persistAuthorization: Type.Boolean(),
       }),
-      handle: async () => jsonText(swaggerConfig),
+      handle: async () => jsonAnswer(swaggerConfig),
     }),
   ];
   const all: TaggedRoutes[] = [

@@ -3,7 +3,7 @@
  * reader. The bytes of all such answers have a cap for this worker and a share for each tenant and customer.
  */
 import type { Principal } from '../auth/roles.ts';
-import { ByteBudget, type Owner } from '../base/byte-budget.ts';
+import { type BudgetOwner, ByteBudget } from '../base/byte-budget.ts';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
@@ -38,7 +38,7 @@ export class LongAnswers {
   /** Calls `write`, which may take many turns of the event loop; the answer is everything that `write` added. */
   async json({ tenantId, customerId }: Principal, write: (answer: LongText) => Promise<void>): Promise<HttpResponse> {
     const { longAnswerBytesMax, longAnswersTenantBytesMax, longAnswersCustomerBytesMax } = this.#caps;
-    const owners: Owner[] = [{ name: `tenant ${tenantId}`, bytesMax: longAnswersTenantBytesMax }];
+    const owners: BudgetOwner[] = [{ name: `tenant ${tenantId}`, bytesMax: longAnswersTenantBytesMax }];
     if (customerId !== null) owners.push({ name: `customer ${customerId}`, bytesMax: longAnswersCustomerBytesMax });
     const text = new LongText(this.#budget, owners, longAnswerBytesMax);
     try {
@@ -53,7 +53,7 @@ export class LongAnswers {
 
 export class LongText {
   readonly #budget: ByteBudget;
-  readonly #owners: readonly Owner[];
+  readonly #owners: readonly BudgetOwner[];
   readonly #bytesMax: number;
   readonly #pieces: Buffer[] = [];
   #text = '';
@@ -61,7 +61,7 @@ export class LongText {
   /** Bytes that count in the budget. */
   #held = 0;
 
-  constructor(budget: ByteBudget, owners: readonly Owner[], bytesMax: number) {
+  constructor(budget: ByteBudget, owners: readonly BudgetOwner[], bytesMax: number) {
     this.#budget = budget;
     this.#owners = owners;
     this.#bytesMax = bytesMax;

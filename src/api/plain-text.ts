@@ -7,12 +7,12 @@ import { entityTitle, mayReadValues, mayWrite } from '../admin/entities.ts';
 import {
   type Entity,
   type EntityRef,
+  entityKey,
   findEntities,
   findNumber,
   findOrGiveNumber,
   holdEntity,
   isEntityKind,
-  keyOf,
 } from '../admin/entity-store.ts';
 import {
   type Principal,
@@ -71,7 +71,7 @@ export async function seriesNumber(
     return (await usableDevice(queries, principal, isDevice(target) ? target.entityId : undefined)).number;
   }
   const { tenantId } = callerOf(principal);
-  const entity = (await findEntities(queries, tenantId, [refOf(target)])).get(keyOf(refOf(target)));
+  const entity = (await findEntities(queries, tenantId, [refOf(target)])).get(entityKey(refOf(target)));
   checkOther(principal, target, entity, purpose);
   return (await findNumber(queries, refOf(target))) ?? 0;
 }

@@ -11,7 +11,7 @@ import type { DeviceRow } from '../device/cached-device.ts';
 import type { Queries } from '../postgres/client.ts';
 import { readExactJson } from '../rest/body.ts';
 import { pageLink, pageQuery } from '../rest/parameters.ts';
-import { type Call, empty, json, jsonText, type Route, route } from '../rest/route.ts';
+import { type Call, empty, json, jsonAnswer, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds, nullable, pageShape } from '../rest/shapes.ts';
 import type { PersistentRpcs } from '../rpc/persistent.ts';
 import { expirationOf, type RpcOutcome, type RpcTimeouts } from '../rpc/rpc.ts';
@@ -124,7 +124,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
       roles: tenantUsers,
       answer: rpcShape,
       plainTextErrors: true,
-      handle: async ({ principal, params }) => jsonText(rpcJson(await rpcSeenBy(principal, params.rpcId))),
+      handle: async ({ principal, params }) => jsonAnswer(rpcJson(await rpcSeenBy(principal, params.rpcId))),
     }),
     route({
       method: 'GET',
@@ -141,7 +141,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
           const page = await listRpcs(postgres, device.id, query.rpcStatus, link);
           const { totalPages, totalElements, hasNext } = page;
           const rest = JSON.stringify({ totalPages, totalElements, hasNext });
-          return jsonText(`{"data":[${page.data.map(rpcJson).join(',')}],${rest.slice(1)}`);
+          return jsonAnswer(`{"data":[${page.data.map(rpcJson).join(',')}],${rest.slice(1)}`);
         });
       },
     }),
@@ -190,7 +190,7 @@ function outcomeAnswer(outcome: RpcOutcome, failures: Failures): HttpResponse {
     case 'delivered':
       return empty;
     case 'replied':
-      return jsonText(outcome.text);
+      return jsonAnswer(outcome.text);
     case 'unanswered':
       return { status: failures.unanswered };
     case 'unreachable':

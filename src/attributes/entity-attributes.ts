@@ -8,7 +8,7 @@ import type { TypedValue } from '../value/typed.ts';
 import { type AttributeRow, type Scope, scopeNumber, scopes } from './attributes.ts';
 import { deleteEntityAttributes, upsertEntityAttributes } from './entity-store.ts';
 import { entityRows, readAttributes, readKeys } from './store.ts';
-import { bytesOf, StoredBytes } from './stored-bytes.ts';
+import { StoredBytes, storedBytes } from './stored-bytes.ts';
 
 export class EntityAttributes {
   readonly #queries: Queries;
@@ -27,7 +27,7 @@ export class EntityAttributes {
     entries: Map<string, TypedValue>,
     ts: number,
   ): Promise<void> {
-    await this.#stored.admit(queries, entity, scopeNumber[scope], bytesOf(entries));
+    await this.#stored.admit(queries, entity, scopeNumber[scope], storedBytes(entries));
     await upsertEntityAttributes(queries, entity, scopeNumber[scope], entries, ts);
   }
 

@@ -10,7 +10,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
-import type { CloseReason, Downlink, Listener } from '../downlink/downlink.ts';
+import type { Downlink, Listener, ListenerCloseReason } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { UpdateMessage } from './notify.ts';
 import type { Update } from './update.ts';
@@ -23,7 +23,7 @@ export interface Follower {
   /** Called when the store cannot be read. */
   failed(error: unknown): void;
   /** Closes the session, as `close` of a downlink `Listener` does. */
-  close(reason: CloseReason): void;
+  close(reason: ListenerCloseReason): void;
 }
 
 interface AttributeUpdatesDeps {
@@ -204,7 +204,7 @@ export class Following implements Listener {
     if (this.#known !== undefined && version > this.#known) this.ask();
   }
 
-  close(reason: CloseReason): void {
+  close(reason: ListenerCloseReason): void {
     this.#follower.close(reason);
   }
 

@@ -16,7 +16,7 @@ import { deviceRows, readStoredBytes } from './store.ts';
 const rowBytes = 64;
 
 /** Returns the bytes of the entries as the cap counts them. */
-export function bytesOf(entries: Map<string, TypedValue>): number {
+export function storedBytes(entries: Map<string, TypedValue>): number {
   let bytes = 0;
   for (const [key, { text }] of entries) bytes += rowBytes + key.length + text.length;
   return bytes;

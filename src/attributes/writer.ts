@@ -8,7 +8,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Batches } from '../base/batches.ts';
-import { ByteBudget, type Owner } from '../base/byte-budget.ts';
+import { type BudgetOwner, ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
 import { FairQueue } from '../base/fair-queue.ts';
@@ -27,7 +27,7 @@ import {
   upsertAttributes,
   upsertShared,
 } from './store.ts';
-import { bytesOf, StoredBytes } from './stored-bytes.ts';
+import { StoredBytes, storedBytes } from './stored-bytes.ts';
 
 /** A committed version of a device's shared attributes: the values that were set, or the keys that were deleted. */
 export interface SharedChange {
@@ -53,7 +53,7 @@ interface Save {
   entries: Map<string, TypedValue>;
   ts: number;
   bytes: number;
-  owners: readonly Owner[];
+  owners: readonly BudgetOwner[];
   resolve(): void;
   reject(error: unknown): void;
 }
@@ -75,7 +75,7 @@ const deviceWaits = new Fault(
 
 const valueBytesMin = Math.floor(limits.attributeBytesWaitingMax / limits.attributeRowsWaitingMax);
 
-function ownersOf(device: number, tenantId: string | undefined): Owner[] {
+function ownersOf(device: number, tenantId: string | undefined): BudgetOwner[] {
   const own = { name: String(device), bytesMax: limits.attributeBytesWaitingPerDeviceMax };
   if (tenantId === undefined) return [own];
   return [own, { name: tenantId, bytesMax: limits.attributeBytesWaitingPerTenantMax }];
@@ -112,7 +112,7 @@ export class AttributeWriter {
 
   /** `tenantId`: of the caller; the server's own writes have none, and no share but that of the device. */
   save(device: number, scope: number, entries: Map<string, TypedValue>, tenantId?: string): Promise<void> {
-    const bytes = bytesOf(entries);
+    const bytes = storedBytes(entries);
     // A small value counts as its part of the cap on values, so that few devices cannot use up that cap.
     const waitingBytes = Math.max(bytes, entries.size * valueBytesMin);
     const owners = ownersOf(device, tenantId);
@@ -141,7 +141,7 @@ export class AttributeWriter {
     scope: number,
     entries: Map<string, TypedValue>,
     bytes: number,
-    owners: readonly Owner[],
+    owners: readonly BudgetOwner[],
   ): Promise<void> {
     return new Promise((resolve, reject) => {
       const ts = this.#deps.clock.now();

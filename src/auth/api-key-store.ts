@@ -112,7 +112,7 @@ export async function updateApiKey(
 }
 
 /** Deletes a key, with `withMade` also the keys it made. Returns the hashes of their values. Runs in a transaction. */
-export async function deleteApiKey(queries: Queries, id: string, withMade: boolean): Promise<Buffer[]> {
+export async function deleteApiKeyRow(queries: Queries, id: string, withMade: boolean): Promise<Buffer[]> {
   const deleted = await deleteRows(queries, 'id = any($1)', [id]);
   return withMade && deleted.length > 0 ? [...deleted, ...(await deleteMade(queries, [id]))] : deleted;
 }

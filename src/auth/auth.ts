@@ -78,7 +78,7 @@ export interface AuthDeps {
   lookUps?: Turns;
 }
 
-export interface Session {
+export interface UserSession {
   principal: Principal;
   account: Account;
 }
@@ -314,7 +314,7 @@ export class Auth {
   }
 
   /** Returns the caller and the caller's account. Throws a 401 fault. */
-  async session(caller: Caller): Promise<Session> {
+  async session(caller: Caller): Promise<UserSession> {
     const credential = chooseCredential((name) => caller.headers(name));
     if (!credential) throw authenticationFailed();
     if (credential.scheme === 'Bearer') return await this.sessionOfJwt(credential.value);
@@ -325,7 +325,7 @@ export class Auth {
    * Returns the account with the members that requests do not read. Throws a 401 fault when the user was deleted at
    * this moment.
    */
-  async userOf({ account, principal }: Session): Promise<User> {
+  async userOf({ account, principal }: UserSession): Promise<User> {
     if (principal.isPublic) return { ...account, additionalInfo: null };
     const user = await findAccount(this.#deps.postgres, account.id);
     if (!user) throw tokenExpired();
@@ -333,7 +333,7 @@ export class Auth {
   }
 
   /** Called by doors that receive a JWT outside the two headers. */
-  async sessionOfJwt(token: string): Promise<Session> {
+  async sessionOfJwt(token: string): Promise<UserSession> {
     let claims: AccessClaims | RefreshClaims;
     try {
       claims = await this.#deps.jwt.verify(token);
@@ -366,7 +366,7 @@ export class Auth {
     return this.#deps.proxies.isSecure(caller);
   }
 
-  async #sessionOfApiKey(value: string, caller: Caller): Promise<Session> {
+  async #sessionOfApiKey(value: string, caller: Caller): Promise<UserSession> {
     const { apiKeys, clock, requireHttpsForApiKeys } = this.#deps;
     if (requireHttpsForApiKeys && !this.isSecure(caller)) {
       const message = 'API keys are accepted over HTTPS only (setting auth.requireHttpsForApiKeys)';

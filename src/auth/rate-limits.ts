@@ -9,7 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
-import { type Owner, Tallies, type Tally } from '../bus/tallies.ts';
+import { Tallies, type Tally, type TallyOwner } from '../bus/tallies.ts';
 import { type Bucket, parseBuckets, type Shortage, TokenBuckets } from './token-buckets.ts';
 
 /** The counted kinds, and their names in a refusal. */
@@ -200,7 +200,7 @@ export class RateLimits {
   }
 }
 
-function takeOf({ buckets, tally }: Scope, owner: Owner, taken: Taken): void {
+function takeOf({ buckets, tally }: Scope, owner: TallyOwner, taken: Taken): void {
   if (!buckets.limited) return;
   buckets.take(owner, taken);
   tally.add(owner, taken);

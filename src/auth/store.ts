@@ -203,7 +203,7 @@ export async function updateUser(queries: Queries, user: User): Promise<boolean>
   }
 }
 
-export async function deleteUser(queries: Queries, id: string): Promise<void> {
+export async function deleteUserRow(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from user_account where id = $1', [id]);
 }
 

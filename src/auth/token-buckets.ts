@@ -6,7 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
-import type { Owner } from '../bus/tallies.ts';
+import type { TallyOwner } from '../bus/tallies.ts';
 
 export interface Bucket {
   /** The index of the count, among those given to `take`, that this bucket limits. */
@@ -51,7 +51,7 @@ export function parseBuckets(setting: string, kind: number, text: string): Bucke
 
 export class TokenBuckets {
   readonly #buckets: readonly Bucket[];
-  readonly #accounts: FifoMap<Owner, Account>;
+  readonly #accounts: FifoMap<TallyOwner, Account>;
   readonly #clock: Clock;
 
   constructor(buckets: readonly Bucket[], ownersMax: number, clock: Clock) {
@@ -65,7 +65,7 @@ export class TokenBuckets {
   }
 
   /** Returns the first bucket of this kind with fewer tokens than `count`. */
-  shortage(owner: Owner, kind: number, count: number): Shortage | undefined {
+  shortage(owner: TallyOwner, kind: number, count: number): Shortage | undefined {
     if (!this.limited) return undefined;
     const { tokens } = this.#account(owner);
     for (let i = 0; i < this.#buckets.length; i += 1) {
@@ -79,7 +79,7 @@ export class TokenBuckets {
   }
 
   /** Returns the tokens that the owner has left in each bucket; a negative number is a debt. Changes nothing. */
-  levels(owner: Owner): { bucket: Bucket; left: number }[] {
+  levels(owner: TallyOwner): { bucket: Bucket; left: number }[] {
     const known = this.#accounts.get(owner);
     const seconds = known === undefined ? 0 : (this.#clock.monotonic() - known.refilledAt) / 1000;
     return this.#buckets.map((bucket, i) => {
@@ -90,14 +90,14 @@ export class TokenBuckets {
   }
 
   /** Takes `counts`, one number for each kind, even beyond the tokens that are left. */
-  take(owner: Owner, counts: readonly number[]): void {
+  take(owner: TallyOwner, counts: readonly number[]): void {
     if (!this.limited) return;
     const { tokens } = this.#account(owner);
     for (let i = 0; i < this.#buckets.length; i += 1) tokens[i]! -= counts[this.#buckets[i]!.kind]!;
   }
 
   /** Returns the account, refilled up to now. */
-  #account(owner: Owner): Account {
+  #account(owner: TallyOwner): Account {
     const now = this.#clock.monotonic();
     const known = this.#accounts.get(owner);
     if (!known) {

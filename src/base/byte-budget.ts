@@ -3,7 +3,7 @@
  * no owner can use up the room of the others. Owners without bytes are forgotten.
  */
 
-export interface Owner {
+export interface BudgetOwner {
   /** The name is unique among all owners of a budget: `address 10.0.0.7`. */
   name: string;
   bytesMax: number;
@@ -23,7 +23,7 @@ export class ByteBudget {
   }
 
   /** False when the cap or the share of an owner has no room: then nothing is taken. */
-  take(bytes: number, owners: readonly Owner[]): boolean {
+  take(bytes: number, owners: readonly BudgetOwner[]): boolean {
     if (this.#held + bytes > this.#bytesMax) return false;
     if (this.lacking(bytes, owners)) return false;
     this.#held += bytes;
@@ -32,12 +32,12 @@ export class ByteBudget {
   }
 
   /** Returns the first owner whose share has no room; undefined when all shares have room. */
-  lacking<Any extends Owner>(bytes: number, owners: readonly Any[]): Any | undefined {
+  lacking<Any extends BudgetOwner>(bytes: number, owners: readonly Any[]): Any | undefined {
     return owners.find(({ name, bytesMax }) => (this.#heldBy.get(name) ?? 0) + bytes > bytesMax);
   }
 
   /** Releases what `take` took for these owners, or a part of it. */
-  release(bytes: number, owners: readonly Owner[]): void {
+  release(bytes: number, owners: readonly BudgetOwner[]): void {
     this.#held -= bytes;
     for (const { name } of owners) {
       const left = (this.#heldBy.get(name) ?? 0) - bytes;
@@ -50,10 +50,10 @@ export class ByteBudget {
 /** The bytes that one piece of work holds of a budget. */
 export class Held {
   readonly #budget: ByteBudget;
-  readonly #owners: readonly Owner[];
+  readonly #owners: readonly BudgetOwner[];
   #bytes = 0;
 
-  constructor(budget: ByteBudget, owners: readonly Owner[]) {
+  constructor(budget: ByteBudget, owners: readonly BudgetOwner[]) {
     this.#budget = budget;
     this.#owners = owners;
   }

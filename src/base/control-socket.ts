@@ -111,7 +111,7 @@ function parseRequest(line: string): Request | undefined {
   }
 }
 
-export interface Control {
+export interface ControlConnection {
   /** Rejects with the instance's own sentence, or when the connection or the time ends first. */
   ask<Value>(command: string, argument?: unknown, waitMsMax?: number): Promise<Value>;
   close(): void;
@@ -120,7 +120,7 @@ export interface Control {
 const waitMsDefault = 30_000;
 
 /** Connects to the instance that runs on this data directory; StartError when there is none. */
-export async function openControl(path: string): Promise<Control> {
+export async function openControl(path: string): Promise<ControlConnection> {
   const address = reachable(path);
   const socket = connect(address.path);
   try {

@@ -4,7 +4,7 @@
  */
 
 import { type Reason, type ReasonOf, type Status, statusOf } from './reasons.ts';
-import { keyOf, type Work } from './running-work.ts';
+import { type Work, workKey } from './running-work.ts';
 
 /** `errorCode` of the wire (docs/rest.md#errors). */
 export const ErrorCode = {
@@ -113,7 +113,7 @@ export class Bug extends Error {
   readonly work: Work | undefined;
 
   constructor(message: string, work: Work | undefined) {
-    super(work === undefined ? `BUG: ${message}` : `BUG: ${message} (${keyOf(work)})`);
+    super(work === undefined ? `BUG: ${message}` : `BUG: ${message} (${workKey(work)})`);
     this.name = 'Bug';
     this.work = work;
   }

@@ -5,7 +5,7 @@
  */
 
 /** The owner of an item: the tenant, and one of its callers (a customer, a device); `caller` may be empty. */
-export interface Waiter {
+export interface ItemOwner {
   readonly tenant: string;
   readonly caller: string;
 }
@@ -43,20 +43,20 @@ export class FairQueue<T> {
   /**
    * The item that has no place, which the caller of `push` refuses: the new one or a displaced one. Undefined: none.
    */
-  push(waiter: Waiter, item: T, cost = 1): T | undefined {
+  push(owner: ItemOwner, item: T, cost = 1): T | undefined {
     let displaced: T | undefined;
     if (this.#length >= this.#capacity) {
-      const other = this.#largerThan(waiter);
+      const other = this.#largerThan(owner);
       if (other === undefined) return item;
       displaced = this.#take(other.tenant, other.caller, 'newest').item;
     }
-    let tenant = this.#tenants.get(waiter.tenant);
+    let tenant = this.#tenants.get(owner.tenant);
     if (!tenant) {
       tenant = { length: 0, credit: this.#quantum, callers: new Map() };
-      this.#tenants.set(waiter.tenant, tenant);
+      this.#tenants.set(owner.tenant, tenant);
     }
-    let caller = tenant.callers.get(waiter.caller);
-    if (!caller) tenant.callers.set(waiter.caller, (caller = { credit: this.#quantum, entries: [] }));
+    let caller = tenant.callers.get(owner.caller);
+    if (!caller) tenant.callers.set(owner.caller, (caller = { credit: this.#quantum, entries: [] }));
     caller.entries.push({ item, cost });
     tenant.length += 1;
     this.#length += 1;
@@ -64,7 +64,7 @@ export class FairQueue<T> {
   }
 
   /** Removes and returns the oldest item of the next caller, among the callers that `mayGo` accepts. */
-  shift(mayGo: (waiter: Waiter) => boolean = always): T | undefined {
+  shift(mayGo: (owner: ItemOwner) => boolean = always): T | undefined {
     // An owner whose turn is used up moves to the end, where this loop reaches it again with the credit of one more
     // turn.
     for (const [name, tenant] of this.#tenants) {
@@ -91,7 +91,7 @@ export class FairQueue<T> {
   }
 
   /** Removes an item that waits; false when it does not. */
-  remove({ tenant, caller }: Waiter, item: T): boolean {
+  remove({ tenant, caller }: ItemOwner, item: T): boolean {
     const entries = this.#tenants.get(tenant)?.callers.get(caller)?.entries;
     const at = entries?.findIndex((entry) => entry.item === item) ?? -1;
     if (at < 0) return false;
@@ -100,8 +100,8 @@ export class FairQueue<T> {
     return true;
   }
 
-  /** The caller with most items in the tenant with most; undefined when `waiter` would then have as many. */
-  #largerThan({ tenant, caller }: Waiter): Waiter | undefined {
+  /** The caller with most items in the tenant with most; undefined when `owner` would then have as many. */
+  #largerThan({ tenant, caller }: ItemOwner): ItemOwner | undefined {
     const [largest, its] = largestOf(this.#tenants, ({ length }) => length);
     const own = this.#tenants.get(tenant);
     const ownLength = own?.length ?? 0;

@@ -19,22 +19,22 @@ let what = '';
 let caller: Caller = '';
 const open = new Set<Work>();
 
-/** An event is handled from now until `ended`, in this turn. After an exception it stays noted: the process ends. */
-export function began(newWhat: string, newCaller: Caller): void {
+/** An event is handled from now until `endEvent`, in this turn. After an exception it stays noted: the process ends. */
+export function beginEvent(newWhat: string, newCaller: Caller): void {
   what = newWhat;
   caller = newCaller;
 }
 
-export function ended(): void {
+export function endEvent(): void {
   what = '';
 }
 
-/** A request that may take several turns, until `closed`. */
-export function opened(work: Work): void {
+/** A request that may take several turns, until `closeRequest`. */
+export function openRequest(work: Work): void {
   open.add(work);
 }
 
-export function closed(work: Work): void {
+export function closeRequest(work: Work): void {
   open.delete(work);
 }
 
@@ -72,9 +72,9 @@ export function anyBlocked(): boolean {
 }
 
 export function isBlocked(work: Work): boolean {
-  return blocked.has(keyOf(work));
+  return blocked.has(workKey(work));
 }
 
-export function keyOf({ what, caller }: Work): string {
+export function workKey({ what, caller }: Work): string {
   return `${what} of ${caller}`;
 }

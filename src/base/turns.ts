@@ -5,7 +5,7 @@
  * process.
  */
 import type { Fault } from './errors.ts';
-import { FairQueue, type Waiter } from './fair-queue.ts';
+import { FairQueue, type ItemOwner } from './fair-queue.ts';
 import { type PlaceOwner, Places, placeOwners } from './places.ts';
 
 interface TurnsOptions {
@@ -37,9 +37,9 @@ export class Turns {
 
   /** Runs `work` now or later and returns its result; throws the refusal, and then `work` does not run. */
   async run<T>(tenantId: string | null, customerId: string | null, work: () => Promise<T>): Promise<T> {
-    const waiter = { tenant: tenantId ?? '', caller: customerId ?? '' };
-    const owners = ownersOf(waiter);
-    if (this.#places.take(owners) !== 'taken') await this.#wait(waiter);
+    const owner = { tenant: tenantId ?? '', caller: customerId ?? '' };
+    const owners = ownersOf(owner);
+    if (this.#places.take(owners) !== 'taken') await this.#wait(owner);
     try {
       return await work();
     } finally {
@@ -49,21 +49,21 @@ export class Turns {
   }
 
   /** Resolves when the waiter has a place. */
-  #wait(waiter: Waiter): Promise<void> {
+  #wait(owner: ItemOwner): Promise<void> {
     return new Promise((resolve, reject) => {
       const waiting: Waiting = {
         go: () => {
-          this.#places.take(ownersOf(waiter));
+          this.#places.take(ownersOf(owner));
           resolve();
         },
         refuse: reject,
       };
-      this.#queue.push(waiter, waiting)?.refuse(this.#refusal());
+      this.#queue.push(owner, waiting)?.refuse(this.#refusal());
     });
   }
 
   #goOn(): void {
-    const mayGo = (waiter: Waiter) => this.#places.outcome(ownersOf(waiter)) === 'taken';
+    const mayGo = (owner: ItemOwner) => this.#places.outcome(ownersOf(owner)) === 'taken';
     while (this.#queue.length > 0) {
       const next = this.#queue.shift(mayGo);
       if (next === undefined) return;
@@ -72,6 +72,6 @@ export class Turns {
   }
 }
 
-function ownersOf({ tenant, caller }: Waiter): PlaceOwner[] {
+function ownersOf({ tenant, caller }: ItemOwner): PlaceOwner[] {
   return placeOwners(tenant === '' ? null : tenant, caller === '' ? null : caller);
 }

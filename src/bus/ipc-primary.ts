@@ -4,10 +4,10 @@
  */
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
-import { type Entry, isBusMessage, Outbox, type Port } from './port.ts';
+import { type Entry, isBusMessage, type Port, PortSender } from './port.ts';
 
 interface Member {
-  outbox: Outbox;
+  sender: PortSender;
   channels: Set<string>;
 }
 
@@ -30,8 +30,8 @@ export class BusHub {
   }
 
   attach(port: Port): void {
-    const outbox = new Outbox(port, this.#dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
-    const member: Member = { outbox, channels: new Set() };
+    const sender = new PortSender(port, this.#dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
+    const member: Member = { sender, channels: new Set() };
     this.#members.add(member);
     port.onMessage((message) => {
       if (this.#members.has(member)) this.#receive(member, message);
@@ -47,7 +47,7 @@ export class BusHub {
         break;
       case 'subscribe':
         this.#add(member, message.channel);
-        member.outbox.send({ millrace: 'bus', verb: 'subscribed', id: message.id });
+        member.sender.send({ millrace: 'bus', verb: 'subscribed', id: message.id });
         break;
       case 'unsubscribe':
         this.#remove(member, message.channel);
@@ -59,7 +59,7 @@ export class BusHub {
 
   #deliver(entry: Entry): void {
     const members = this.#byChannel.get(entry[0]);
-    if (members) for (const member of members) member.outbox.carry(entry);
+    if (members) for (const member of members) member.sender.carry(entry);
   }
 
   #add(member: Member, channel: string): void {

@@ -1,21 +1,21 @@
 /** The bus of one host, as a worker sees it: everything goes through the hub in the primary (ipc-primary.ts). */
 import { limits } from '../base/limits.ts';
 import type { Bus, BusCounters, Handler } from './bus.ts';
-import { decodePayload, encodeEntry, isBusMessage, Outbox, type Port } from './port.ts';
-import { Subscriptions } from './subscriptions.ts';
+import { decodePayload, encodeEntry, isBusMessage, type Port, PortSender } from './port.ts';
+import { ChannelSubscriptions } from './subscriptions.ts';
 
 export class IpcBus implements Bus {
-  readonly #outbox: Outbox;
+  readonly #sender: PortSender;
   readonly #counters: BusCounters;
-  readonly #subscriptions: Subscriptions;
+  readonly #subscriptions: ChannelSubscriptions;
   readonly #waiting = new Map<number, () => void>();
   #nextId = 1;
   #closed = false;
 
   constructor(port: Port, counters: BusCounters) {
     this.#counters = counters;
-    this.#subscriptions = new Subscriptions(counters);
-    this.#outbox = new Outbox(port, counters.dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
+    this.#subscriptions = new ChannelSubscriptions(counters);
+    this.#sender = new PortSender(port, counters.dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
     port.onMessage((message) => this.#receive(message));
     port.onClose(() => {
       this.#closed = true;
@@ -28,7 +28,7 @@ export class IpcBus implements Bus {
 
   publish(channel: string, payload: Buffer | string): void {
     if (this.#closed) this.#counters.dropped.add(1);
-    else if (this.#outbox.carry(encodeEntry(channel, payload))) this.#counters.published.add(1);
+    else if (this.#sender.carry(encodeEntry(channel, payload))) this.#counters.published.add(1);
   }
 
   async subscribe(channel: string, handler: Handler): Promise<() => void> {
@@ -38,7 +38,7 @@ export class IpcBus implements Bus {
     await this.#confirmed(channel);
     return () => {
       if (!this.#subscriptions.remove(channel, listener) || this.#closed) return;
-      this.#outbox.send({ millrace: 'bus', verb: 'unsubscribe', channel });
+      this.#sender.send({ millrace: 'bus', verb: 'unsubscribe', channel });
     };
   }
 
@@ -48,7 +48,7 @@ export class IpcBus implements Bus {
   async close(): Promise<void> {
     if (this.#closed) return;
     for (const channel of this.#subscriptions.channels()) {
-      this.#outbox.send({ millrace: 'bus', verb: 'unsubscribe', channel });
+      this.#sender.send({ millrace: 'bus', verb: 'unsubscribe', channel });
     }
     this.#closed = true;
   }
@@ -64,7 +64,7 @@ export class IpcBus implements Bus {
       };
       const timer = setTimeout(done, limits.busTimeoutMs);
       this.#waiting.set(id, done);
-      this.#outbox.send({ millrace: 'bus', verb: 'subscribe', channel, id });
+      this.#sender.send({ millrace: 'bus', verb: 'subscribe', channel, id });
     });
   }
 

@@ -35,7 +35,7 @@ export function decodePayload([, payload, bytes]: Entry): Buffer {
 }
 
 /** Sends through a port. Entries and other messages leave in the order in which they came. */
-export class Outbox {
+export class PortSender {
   readonly #port: Port;
   readonly #dropped: Counter;
   readonly #messagesMax: number;

@@ -7,7 +7,7 @@ import type { RedisOptions } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus, BusCounters, Handler } from './bus.ts';
-import { Subscriptions } from './subscriptions.ts';
+import { ChannelSubscriptions } from './subscriptions.ts';
 
 export interface RedisLink {
   readonly canPublish: boolean;
@@ -55,7 +55,7 @@ const gapCheckMs = 50;
 
 export class RedisBus implements Bus {
   readonly #link: RedisLink;
-  readonly #subscriptions: Subscriptions;
+  readonly #subscriptions: ChannelSubscriptions;
   readonly #counters: BusCounters;
   readonly #names: ChannelNames;
   readonly #callbacks: (() => void)[] = [];
@@ -68,7 +68,7 @@ export class RedisBus implements Bus {
   constructor(openLink: (owner: LinkOwner) => RedisLink, counters: BusCounters, log: Log, names: ChannelNames) {
     this.#names = names;
     this.#counters = counters;
-    this.#subscriptions = new Subscriptions(counters);
+    this.#subscriptions = new ChannelSubscriptions(counters);
     this.#link = openLink({
       channels: () => this.#subscriptions.channels(),
       onMessage: (channel, payload) => this.#subscriptions.deliver(channel, payload),

@@ -7,7 +7,7 @@ import { limits } from '../base/limits.ts';
 import type { BusCounters, Handler } from './bus.ts';
 import { UnreadMessage } from './messages.ts';
 
-export class Subscriptions {
+export class ChannelSubscriptions {
   readonly #handlers = new Map<string, Set<Handler>>();
   readonly #counters: BusCounters;
   /** Monotonic: of the last line about a message that was not read. */

@@ -7,7 +7,7 @@ import { JsonChannel } from './json-channel.ts';
 import { isListOf, isText, isWhole } from './messages.ts';
 
 /** The owner of counts: a device by its number, any other owner by its id or name. */
-export type Owner = number | string;
+export type TallyOwner = number | string;
 
 interface TalliesDeps<Group extends string> {
   bus: Bus;
@@ -20,10 +20,10 @@ interface TalliesDeps<Group extends string> {
   intervalMs: number;
   ownersPerMessage: number;
   /** Receives what another process counted since its last message. */
-  onCounts: (group: Group, owner: Owner, counts: readonly number[]) => void;
+  onCounts: (group: Group, owner: TallyOwner, counts: readonly number[]) => void;
 }
 
-type Entry<Group> = [group: Group, owner: Owner, counts: number[]];
+type Entry<Group> = [group: Group, owner: TallyOwner, counts: number[]];
 
 interface Counted<Group> {
   taken: Entry<Group>[];
@@ -31,17 +31,17 @@ interface Counted<Group> {
 
 /** The counts of this process for the owners of one group since its last message. */
 export class Tally {
-  #sums = new Map<Owner, number[]>();
+  #sums = new Map<TallyOwner, number[]>();
 
   /** Adds to the next message; `counts` is copied. */
-  add(owner: Owner, counts: readonly number[]): void {
+  add(owner: TallyOwner, counts: readonly number[]): void {
     const sum = this.#sums.get(owner);
     if (!sum) this.#sums.set(owner, [...counts]);
     else for (let i = 0; i < sum.length; i += 1) sum[i]! += counts[i]!;
   }
 
   /** Gives the sums out and begins again. */
-  take(): ReadonlyMap<Owner, number[]> {
+  take(): ReadonlyMap<TallyOwner, number[]> {
     const sums = this.#sums;
     if (sums.size > 0) this.#sums = new Map();
     return sums;

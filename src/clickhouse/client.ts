@@ -8,7 +8,7 @@ import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError } from './clickhouse-error.ts';
-import { type Parameters, Reader } from './read.ts';
+import { ClickHouseReader, type Parameters } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
 export { ClickHouseError, isUnanswered } from './clickhouse-error.ts';
@@ -76,7 +76,7 @@ export function openClickHouse(deps: ClickHouseDeps): ClickHouse {
 
 export class ClickHouse {
   readonly database: string;
-  readonly #reader: Reader;
+  readonly #reader: ClickHouseReader;
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
   readonly #log: Log;
@@ -100,7 +100,7 @@ export class ClickHouse {
       // Errors reach the caller; the client's own log would repeat them.
       log: { level: ClickHouseLogLevel.OFF },
     };
-    this.#reader = new Reader({ url, user, password, database, socketsMax, idleSocketMs });
+    this.#reader = new ClickHouseReader({ url, user, password, database, socketsMax, idleSocketMs });
     this.#client = createClient({ ...common, database });
     this.#clientWithoutDatabase = createClient(common);
   }

@@ -4,7 +4,7 @@ import { createServer, type Server } from 'node:http';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { Log } from '../base/log.ts';
 import { type ClickHouse, openClickHouse } from './client.ts';
-import { migrate, schemaVersions } from './migrate.ts';
+import { migrateClickHouse, schemaVersions } from './migrate.ts';
 
 /** What arrived: the statement, and the settings in its URL. */
 let statements: { sql: string; settings: URLSearchParams }[] = [];
@@ -59,13 +59,13 @@ afterEach(async () => {
 });
 
 test('with nothing to do a start reads and changes nothing, so it waits for no server of the cluster', async () => {
-  await migrate(clickhouse, options);
+  await migrateClickHouse(clickhouse, options);
   expect(statements.filter(({ sql }) => !sql.startsWith('SELECT'))).toEqual([]);
 });
 
 test('what one server of a cluster has applied is applied: others are asked before anything is made', async () => {
   applied = undefined;
-  const asked = migrate(clickhouse, { ...options, apply: false });
+  const asked = migrateClickHouse(clickhouse, { ...options, apply: false });
   await expect(asked).rejects.toThrow(/telemetry is not applied yet, and MIGRATE is false/);
   expect(statements.map(({ sql }) => sql)).toEqual([
     'SELECT * FROM millrace.schema_migrations',
@@ -75,7 +75,7 @@ test('what one server of a cluster has applied is applied: others are asked befo
 
 test('what is missing is made without waiting for a server that does not answer', async () => {
   applied = all.slice(0, -1);
-  await migrate(clickhouse, options);
+  await migrateClickHouse(clickhouse, options);
   const changes = statements.filter(({ sql }) => sql.includes('ON CLUSTER'));
   expect(changes.length).toBeGreaterThan(2);
   for (const { settings } of changes) expect(settings.get('distributed_ddl_task_timeout')).toBe('10');
@@ -85,10 +85,10 @@ test('what is missing is made without waiting for a server that does not answer'
 
 test('a newer schema is a warning while this version works with it, and refused when it does not', async () => {
   applied = [...all, { version: newest + 1, compatible_from: newest }];
-  await migrate(clickhouse, options);
+  await migrateClickHouse(clickhouse, options);
   expect(events).toEqual(['clickhouse_schema_is_newer']);
   applied = [...all, { version: newest + 1, compatible_from: newest + 1 }];
-  await expect(migrate(clickhouse, options)).rejects.toThrow(/newer Millrace/);
+  await expect(migrateClickHouse(clickhouse, options)).rejects.toThrow(/newer Millrace/);
   applied = [...all, { version: newest + 1 }];
-  await expect(migrate(clickhouse, options)).rejects.toThrow(/newer Millrace/);
+  await expect(migrateClickHouse(clickhouse, options)).rejects.toThrow(/newer Millrace/);
 });

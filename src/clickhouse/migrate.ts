@@ -42,7 +42,7 @@ const directory = fileURLToPath(new URL('./migrations/', import.meta.url));
  * Reads first and applies only missing migrations: a start without any sends no statement that other servers of a
  * cluster must confirm.
  */
-export async function migrate(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
+export async function migrateClickHouse(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
   const { cluster, apply = true, log } = deps;
   const run = (sql: string) => change(clickhouse, fill(sql, deps), cluster);
   const applied = await appliedMigrations(clickhouse, deps);

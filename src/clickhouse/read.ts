@@ -26,7 +26,7 @@ const errorBytesMax = 64 * 1024;
 /** Bytes of an answer that are parsed in one turn of the loop. */
 const turnBytes = 128 * 1024;
 
-export class Reader {
+export class ClickHouseReader {
   readonly #base: URL;
   readonly #authorization: string;
   readonly #database: string;

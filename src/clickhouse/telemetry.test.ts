@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse, silentLog } from '../../test/harness/clickhouse-server.ts';
 import { ClickHouseError, openClickHouse } from './client.ts';
 import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
-import { migrate, schemaStatements } from './migrate.ts';
+import { migrateClickHouse, schemaStatements } from './migrate.ts';
 import { insertLatest, insertLatestOf, insertTelemetry } from './statements.ts';
 
 let house: SharedClickHouse;
@@ -239,8 +239,11 @@ describe('migrations', () => {
     const { url, user, password } = house.server;
     const database = 'twice';
     const both = openClickHouse({ url, user, password, database, log: silentLog });
-    await Promise.all([migrate(both, { ...options, database }), migrate(both, { ...options, database })]);
-    await migrate(both, { ...options, database });
+    await Promise.all([
+      migrateClickHouse(both, { ...options, database }),
+      migrateClickHouse(both, { ...options, database }),
+    ]);
+    await migrateClickHouse(both, { ...options, database });
     expect(await both.rows('SELECT version, name FROM schema_migrations FINAL ORDER BY version')).toEqual([
       { version: 1, name: 'telemetry' },
       { version: 2, name: 'device_metadata' },
@@ -280,7 +283,7 @@ describe('migrations', () => {
     await earlier(2, now, order);
     await older.exec('OPTIMIZE TABLE telemetry FINAL');
 
-    await migrate(older, { ...options, database });
+    await migrateClickHouse(older, { ...options, database });
     expect(await older.rows('SELECT late_ms FROM telemetry FINAL ORDER BY ts')).toEqual([
       { late_ms: '1' },
       { late_ms: '0' },
@@ -355,13 +358,13 @@ describe('migrations', () => {
       { ts: 1_600_000_000_000, num: 1, order: 1n },
       { ts: Date.now(), num: 2, order: 1n << 60n },
     ]);
-    await migrate(aging, { ...options, database, ttlDays: 30 });
-    await migrate(aging, { ...options, database, ttlDays: 7 });
-    await migrate(aging, { ...options, database, ttlDays: 7 });
+    await migrateClickHouse(aging, { ...options, database, ttlDays: 30 });
+    await migrateClickHouse(aging, { ...options, database, ttlDays: 7 });
+    await migrateClickHouse(aging, { ...options, database, ttlDays: 7 });
     await aging.insertBlocks(insertTelemetry, old);
     await aging.exec('OPTIMIZE TABLE telemetry FINAL');
     expect(await aging.rows('SELECT num FROM telemetry FINAL')).toEqual([{ num: 2 }]);
-    await migrate(aging, { ...options, database, ttlDays: 0 });
+    await migrateClickHouse(aging, { ...options, database, ttlDays: 0 });
     const [table] = await aging.rows<{ sql: string }>(
       "SELECT create_table_query AS sql FROM system.tables WHERE database = 'aging' AND name = 'telemetry'",
     );

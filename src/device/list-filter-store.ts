@@ -12,7 +12,7 @@ export interface DeviceFilter {
 }
 
 /** A filter and a text to search, with the profile, if any, that exists. */
-export interface Scope {
+export interface ResolvedFilter {
   tenantId: string;
   customerId: string | undefined;
   profileId: string | undefined;
@@ -22,7 +22,11 @@ export interface Scope {
 }
 
 /** Returns undefined when no device can be in the list. */
-export async function scopeOf(queries: Queries, filter: DeviceFilter, text: string): Promise<Scope | undefined> {
+export async function resolveFilter(
+  queries: Queries,
+  filter: DeviceFilter,
+  text: string,
+): Promise<ResolvedFilter | undefined> {
   const { tenantId, type, active } = filter;
   const customerId = filter.customerId || undefined;
   const profileId = filter.profileId || undefined;
@@ -44,16 +48,16 @@ export interface Conditions {
   values: unknown[];
 }
 
-export function conditionsOf(scope: Scope, access: Access = 'each'): Conditions {
-  const { where: owners, values } = ownerConditions(scope);
+export function conditionsOf(resolved: ResolvedFilter, access: Access = 'each'): Conditions {
+  const { where: owners, values } = ownerConditions(resolved);
   const where = owners.map((condition) => `d.${condition}`);
-  if (scope.active !== undefined) where.push(isActive(scope.active));
-  if (scope.text !== '') where.push(searched(scope.text, access, (value) => `$${values.push(value)}`));
+  if (resolved.active !== undefined) where.push(isActive(resolved.active));
+  if (resolved.text !== '') where.push(searched(resolved.text, access, (value) => `$${values.push(value)}`));
   return { where, values };
 }
 
 /** Returns conditions on columns that both `device` and `device_group` have, without a name of the table. */
-export function ownerConditions({ tenantId, customerId, profileId }: Scope): Conditions {
+export function ownerConditions({ tenantId, customerId, profileId }: ResolvedFilter): Conditions {
   const where = ['tenant_id = $1'];
   const values: unknown[] = [tenantId];
   if (customerId !== undefined) where.push(`customer_id = $${values.push(customerId)}`);

@@ -15,8 +15,8 @@ import {
   hasLetters,
   isActive,
   ownerConditions,
-  type Scope,
-  scopeOf,
+  type ResolvedFilter,
+  resolveFilter,
   withBits,
 } from './list-filter-store.ts';
 import {
@@ -46,7 +46,7 @@ const usualSortedMax = 20_000;
 
 /** A request for a page. */
 interface Reading {
-  scope: Scope;
+  resolved: ResolvedFilter;
   sort: Sort;
   link: PageLink;
   sortedMax: number;
@@ -61,22 +61,22 @@ export async function listDevices(
 ): Promise<Page<DeviceInfo>> {
   const sort = sorts.get(link.sortProperty);
   if (!sort) throw badRequest('sort_property', 'Invalid sort property');
-  const scope = await scopeOf(queries, filter, link.textSearch);
-  if (!scope) return pageOf([], 0, link);
-  const reading = { scope, sort: isConstant(sort, scope) ? byId : sort, link, sortedMax };
-  if (scope.text === '' && scope.active === undefined) return await listKept(queries, reading);
-  if (scope.text === '' && isWholeTenant(scope)) return await listActive(queries, reading);
+  const resolved = await resolveFilter(queries, filter, link.textSearch);
+  if (!resolved) return pageOf([], 0, link);
+  const reading = { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, sortedMax };
+  if (resolved.text === '' && resolved.active === undefined) return await listKept(queries, reading);
+  if (resolved.text === '' && isWholeTenant(resolved)) return await listActive(queries, reading);
   return (await readFew(queries, reading)) ?? (await listCounted(queries, reading));
 }
 
 /** True when all devices of the list are equal in the sort column: their ids decide. */
-function isConstant({ groups }: Sort, { customerId, profileId, active }: Scope): boolean {
+function isConstant({ groups }: Sort, { customerId, profileId, active }: ResolvedFilter): boolean {
   if (groups === 'profile') return profileId !== undefined;
   if (groups === 'customer') return customerId !== undefined;
   return groups === 'activity' && active !== undefined;
 }
 
-function isWholeTenant({ customerId, profileId }: Scope): boolean {
+function isWholeTenant({ customerId, profileId }: ResolvedFilter): boolean {
   return customerId === undefined && profileId === undefined;
 }
 
@@ -96,9 +96,9 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
 }
 
 async function listKept(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
-  const { scope, sort, link, sortedMax } = reading;
-  const { where: owners, values } = ownerConditions(scope);
-  const { where } = conditionsOf(scope);
+  const { resolved, sort, link, sortedMax } = reading;
+  const { where: owners, values } = ownerConditions(resolved);
+  const { where } = conditionsOf(resolved);
   const total = totalOf(owners);
   // An index holds the devices of the tenant in any order, and those of a customer or a profile in the order of ids.
   const isWalk = owners.length === 1 ? sort.groups !== 'activity' : sort === byId && owners.length === 2;
@@ -124,9 +124,9 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Device
 
 /** Lists the active devices of a tenant, or the other ones. */
 async function listActive(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
-  const { scope, sort, link, sortedMax } = reading;
-  const { active, inactive } = await countByActivity(queries, scope.tenantId);
-  const total = scope.active ? active : inactive;
+  const { resolved, sort, link, sortedMax } = reading;
+  const { active, inactive } = await countByActivity(queries, resolved.tenantId);
+  const total = resolved.active ? active : inactive;
   const few = total <= sortedMax && sort !== byId ? await readFew(queries, reading) : undefined;
   if (few) return few;
   if (sort.groups) return await listCounted(queries, reading);
@@ -135,10 +135,10 @@ async function listActive(queries: Queries, reading: Reading): Promise<Page<Devi
 
 /** Lists devices in the order of `active`. */
 async function listByActivity(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
-  const { scope, link } = reading;
-  const { where, values } = conditionsOf(scope);
-  const isWhole = scope.text === '' && isWholeTenant(scope);
-  const counts = isWhole ? countByActivity(queries, scope.tenantId) : countEach(queries, { where, values });
+  const { resolved, link } = reading;
+  const { where, values } = conditionsOf(resolved);
+  const isWhole = resolved.text === '' && isWholeTenant(resolved);
+  const counts = isWhole ? countByActivity(queries, resolved.tenantId) : countEach(queries, { where, values });
   const { active, inactive } = await counts;
   const keys = orderedByActivity(where, active, inactive, link);
   return pageOf(await readRows(queries, keys, values, reading), active + inactive, link);
@@ -179,9 +179,9 @@ async function countEach(queries: Queries, { where, values }: Conditions): Promi
 
 /** Looks at all devices of the list, to count them by group, and then reads those of the page. */
 async function listCounted(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
-  const { scope, sort, link } = reading;
+  const { resolved, sort, link } = reading;
   if (sort.groups === 'activity') return await listByActivity(queries, reading);
-  const { where, values } = conditionsOf(scope);
+  const { where, values } = conditionsOf(resolved);
   const groups = await queries.query<Group>(countedGroups(sort, where), values);
   const total = groups.reduce((sum, { count }) => sum + count, 0);
   if (!sort.groups) return pageOf(await readOrdered(queries, reading, total), total, link);
@@ -194,8 +194,8 @@ async function listCounted(queries: Queries, reading: Reading): Promise<Page<Dev
  * else all devices of the list are sorted.
  */
 async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<DeviceInfo[]> {
-  const { scope, sort, link, sortedMax } = reading;
-  const { where, values } = conditionsOf(scope);
+  const { resolved, sort, link, sortedMax } = reading;
+  const { where, values } = conditionsOf(resolved);
   const slice = sliceAt(link, total);
   if (slice.take === 0) return [];
   // The index in the order of ids has all columns of the conditions; the others lead to a row of the table per device.
@@ -209,11 +209,11 @@ async function readOrdered(queries: Queries, reading: Reading, total: number): P
 
 /** Returns undefined when the list has more than `sortedMax` devices. */
 async function readFew(queries: Queries, reading: Reading): Promise<Page<DeviceInfo> | undefined> {
-  const { scope, sort, link, sortedMax } = reading;
-  const { where, values } = conditionsOf(scope, 'letters');
+  const { resolved, sort, link, sortedMax } = reading;
+  const { where, values } = conditionsOf(resolved, 'letters');
   const own = ['d.name', 'd.label', 'd.created_time'].filter((column) => column === sort.column);
   // These columns are not in the index that holds all else: a list that may look at all devices reads them afterwards.
-  const isWide = scope.customerId === undefined && scope.profileId === undefined && !hasLetters(scope.text);
+  const isWide = resolved.customerId === undefined && resolved.profileId === undefined && !hasLetters(resolved.text);
   const columns = ['d.id', 'd.number', 'd.customer_id', 'd.device_profile_id', ...(isWide ? [] : own)];
   const order = isWide ? 'order by d.id' : '';
   const source = isWide && own.length > 0 ? 'found join device d on d.id = found.id' : 'found d';

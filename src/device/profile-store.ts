@@ -191,7 +191,7 @@ export async function isProfileUsed(queries: Queries, id: string): Promise<boole
   return row!.used;
 }
 
-export async function deleteProfile(queries: Queries, id: string): Promise<void> {
+export async function deleteProfileRow(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from device_profile where id = $1', [id]);
 }
 

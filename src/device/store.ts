@@ -260,7 +260,7 @@ export async function lockDevice(queries: Queries, tenantId: string, id: string)
 }
 
 /** Deletes the device row and its credentials. */
-export async function deleteDevice(queries: Queries, id: string): Promise<void> {
+export async function deleteDeviceRow(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from device_credentials where device_id = $1', [id]);
   await queries.query('delete from device where id = $1', [id]);
 }

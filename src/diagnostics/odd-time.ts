@@ -4,7 +4,7 @@
  * January 1970 in milliseconds, microseconds and nanoseconds are years after 31 900.
  */
 export const units = ['seconds', 'microseconds', 'nanoseconds'] as const;
-export type Unit = (typeof units)[number];
+export type TimeUnit = (typeof units)[number];
 
 export const oddTimeKinds = [...units, 'ahead'] as const;
 export type OddTimeKind = (typeof oddTimeKinds)[number];
@@ -20,7 +20,7 @@ const earliestMs = 946_684_800_000;
 const aheadMsMax = 366 * 86_400_000;
 
 /** Returns the unit of a number that is no plausible time in milliseconds. */
-export function unitOf(ts: number, now: number): Unit | undefined {
+export function unitOfTime(ts: number, now: number): TimeUnit | undefined {
   for (const unit of units) {
     const ms = inMilliseconds(ts, unit);
     if (ms >= earliestMs && ms <= now + aheadMsMax) return unit;
@@ -28,7 +28,7 @@ export function unitOf(ts: number, now: number): Unit | undefined {
   return undefined;
 }
 
-export function inMilliseconds(ts: number, unit: Unit): number {
+export function inMilliseconds(ts: number, unit: TimeUnit): number {
   switch (unit) {
     case 'seconds':
       return ts * 1000;
@@ -41,5 +41,5 @@ export function inMilliseconds(ts: number, unit: Unit): number {
 
 /** Returns the kind of a time that is probably wrong. `aheadMax`: milliseconds. */
 export function oddKindOf(ts: number, now: number, aheadMax: number): OddTimeKind | undefined {
-  return unitOf(ts, now) ?? (ts > now + aheadMax ? 'ahead' : undefined);
+  return unitOfTime(ts, now) ?? (ts > now + aheadMax ? 'ahead' : undefined);
 }

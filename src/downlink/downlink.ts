@@ -10,14 +10,14 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
-import { isOfferPacket, type OfferPacket, Offers, type Outcome, type Want } from './offers.ts';
+import { isOfferPacket, type OfferOutcome, type OfferPacket, Offers, type Want } from './offers.ts';
 import { Shards } from './shards.ts';
 
-export type { Outcome } from './offers.ts';
+export type { OfferOutcome as Outcome } from './offers.ts';
 
 /** `rpc-climb` carries messages to the owner of a command; they are watched, not listened for. */
 type Topic = 'attributes' | 'rpc' | 'rpc-climb';
-export type CloseReason = 'credentials_changed' | 'device_deleted';
+export type ListenerCloseReason = 'credentials_changed' | 'device_deleted';
 
 export interface Listener {
   /**
@@ -28,7 +28,7 @@ export interface Listener {
    * May be called twice, and with `credentials_changed` although the session's own token is still valid: the session
    * checks its token. MQTT sessions need no check, because `Sessions` ends them.
    */
-  close(reason: CloseReason): void;
+  close(reason: ListenerCloseReason): void;
 }
 
 type Packet =
@@ -67,7 +67,7 @@ export class Downlink {
   readonly #listeners = new ByDevice<Listener>();
   readonly #openedCallbacks = new ByDevice<() => void>();
   readonly #watchers = new Map<Topic, Watcher[]>();
-  readonly #outcomes: Record<Outcome, Counter>;
+  readonly #outcomes: Record<OfferOutcome, Counter>;
   readonly #bugs: Counter;
   /** Listeners that opened in this turn of the loop; one message announces all of them. */
   readonly #opened: Opened[] = [];
@@ -83,7 +83,7 @@ export class Downlink {
       has: (device, topic) => this.#listeners.of(device, topic as Topic).length > 0,
       offerHere: (device, topic, message) => this.#offerHere(device, topic as Topic, message),
     });
-    const outcomes = (outcome: Outcome) =>
+    const outcomes = (outcome: OfferOutcome) =>
       metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
     this.#outcomes = { taken: outcomes('taken'), untaken: outcomes('untaken'), away: outcomes('away') };
     this.#bugs = metrics.counter('downlink_bugs_total', 'Listeners of devices that threw an error, which is a bug.');
@@ -136,7 +136,7 @@ export class Downlink {
    * Offers a message to exactly one listener on any worker, first to those of this worker. One offer of a message runs
    * at a time. Until a listener gets the message, `want` can withdraw it.
    */
-  async offer(device: number, topic: Topic, message: object, want: Want = always): Promise<Outcome> {
+  async offer(device: number, topic: Topic, message: object, want: Want = always): Promise<OfferOutcome> {
     this.#assertUse(device);
     const outcome = await this.#offerSomewhere(device, topic, message, want);
     this.#outcomes[outcome].add(1);
@@ -165,12 +165,12 @@ export class Downlink {
   }
 
   /** Notifies the sessions of this worker; other workers get such changes through their own `CredentialChanges`. */
-  close(device: number, reason: CloseReason): void {
+  close(device: number, reason: ListenerCloseReason): void {
     for (const listener of this.#listeners.ofAllTopics(device)) listener.close(reason);
   }
 
   /** Anything may have changed. */
-  closeAll(reason: CloseReason): void {
+  closeAll(reason: ListenerCloseReason): void {
     for (const device of this.#listeners.devices()) this.close(device, reason);
   }
 
@@ -208,7 +208,7 @@ export class Downlink {
     }
   }
 
-  async #offerSomewhere(device: number, topic: Topic, message: object, want: Want): Promise<Outcome> {
+  async #offerSomewhere(device: number, topic: Topic, message: object, want: Want): Promise<OfferOutcome> {
     if (this.#listeners.of(device, topic).length > 0) {
       if (want.stored && !((await want.stored()) && want.now())) return 'untaken';
       if (this.#offerHere(device, topic, message)) return 'taken';

@@ -37,7 +37,7 @@ export function isOfferPacket(value: unknown): value is OfferPacket {
  * `taken`: exactly one listener took the message. `untaken`: no listener did in time; offer again at `onOpened`.
  * `away`: the bus cannot reach other workers or broke meanwhile, so the message may or may not have been taken.
  */
-export type Outcome = 'taken' | 'untaken' | 'away';
+export type OfferOutcome = 'taken' | 'untaken' | 'away';
 
 interface OffersDeps {
   bus: Bus;
@@ -69,7 +69,7 @@ interface Offer {
   /** Other workers with a listener, the oldest answer first. */
   others: { node: string; heardAt: number }[];
   timer: NodeJS.Timeout;
-  settle(outcome: Outcome): void;
+  settle(outcome: OfferOutcome): void;
 }
 
 export class Offers {
@@ -87,17 +87,17 @@ export class Offers {
     return inboxOf(this.node);
   }
 
-  offer(channel: string, device: number, topic: string, message: object, want: Want): Promise<Outcome> {
+  offer(channel: string, device: number, topic: string, message: object, want: Want): Promise<OfferOutcome> {
     const id = ++this.#lastId;
     return new Promise((resolve) => {
-      const settle = (outcome: Outcome) => {
+      const settle = (outcome: OfferOutcome) => {
         clearTimeout(offer.timer);
         this.#open.delete(id);
         ids.delete(id);
         if (ids.size === 0 && this.#byDevice.get(device) === ids) this.#byDevice.delete(device);
         resolve(outcome);
       };
-      const timer = setTimeout(settle, limits.offerWaitMs, 'untaken' satisfies Outcome);
+      const timer = setTimeout(settle, limits.offerWaitMs, 'untaken' satisfies OfferOutcome);
       const state = { isChecking: false, isChecked: false, granted: undefined, others: [] };
       const offer: Offer = { id, channel, device, topic, message, want, ...state, timer, settle };
       const ids = this.#byDevice.get(device) ?? new Set();

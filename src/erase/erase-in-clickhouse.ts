@@ -18,7 +18,7 @@ import {
   rewriteLatestStatement,
 } from '../clickhouse/erase-statements.ts';
 import type { Parameters } from '../clickhouse/read.ts';
-import { covers, type Erased } from './tombstone-store.ts';
+import { type Erased, erasesRow } from './tombstone-store.ts';
 
 interface CarryOutDeps {
   clickhouse: ClickHouse;
@@ -68,7 +68,7 @@ async function affectedLatest(
   });
   return asked.map((erased) => ({
     erased,
-    keys: [...new Set(rows.filter((row) => covers(erased, row)).map(({ key }) => key))],
+    keys: [...new Set(rows.filter((row) => erasesRow(erased, row)).map(({ key }) => key))],
   }));
 }
 

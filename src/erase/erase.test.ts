@@ -23,7 +23,7 @@ import { Rows } from '../telemetry/rows.ts';
 import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
 import { withoutErased } from './replay-filter.ts';
-import { covers, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
+import { erasesRow, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
 
 let stores: TestPostgres;
 let house: SharedClickHouse;
@@ -737,13 +737,13 @@ test('a tombstone covers a row by device, key, range and order of its writer', (
     latest: 'delete' as const,
   };
   const row = { device: 5, key: 'k', ts: 10, order };
-  expect(covers(erased, row)).toBe(true);
+  expect(erasesRow(erased, row)).toBe(true);
   for (const other of [{ device: 6 }, { key: 'l' }, { ts: 20 }, { ts: 9 }, { order: order + (1n << 14n) }]) {
-    expect(covers(erased, { ...row, ...other })).toBe(false);
+    expect(erasesRow(erased, { ...row, ...other })).toBe(false);
   }
-  expect(covers(erased, { ...row, order: ahead })).toBe(true);
-  expect(covers(erased, { ...row, order: ahead + (1n << 14n) })).toBe(false);
-  expect(covers({ ...erased, keys: null, orderNumber: null }, { ...row, key: 'x', ts: 99, order: ahead * 2n })).toBe(
+  expect(erasesRow(erased, { ...row, order: ahead })).toBe(true);
+  expect(erasesRow(erased, { ...row, order: ahead + (1n << 14n) })).toBe(false);
+  expect(erasesRow({ ...erased, keys: null, orderNumber: null }, { ...row, key: 'x', ts: 99, order: ahead * 2n })).toBe(
     true,
   );
 });

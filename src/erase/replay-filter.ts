@@ -4,7 +4,7 @@
  */
 import type { Queries } from '../postgres/client.ts';
 import { blocksOf, readBlock, splitBlock } from '../telemetry/read-block.ts';
-import { covers, readTombstonesOf } from './tombstone-store.ts';
+import { erasesRow, readTombstonesOf } from './tombstone-store.ts';
 
 interface Replayed {
   /** The blocks without the rows that a delete covers; empty when no row remains. */
@@ -25,7 +25,7 @@ export async function withoutErased(queries: Queries, body: Buffer): Promise<Rep
   let dropped = 0;
   for (const block of blocksOf(body)) {
     const rows = readBlock(block);
-    const isKept = rows.map((row) => !tombstones.some((tombstone) => covers(tombstone, row)));
+    const isKept = rows.map((row) => !tombstones.some((tombstone) => erasesRow(tombstone, row)));
     dropped += isKept.filter((keep) => !keep).length;
     for (const [from, to] of runsOf(isKept)) kept.push(splitBlock(block, from, to));
   }

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
-import { migrate } from '../clickhouse/migrate.ts';
+import { migrateClickHouse } from '../clickhouse/migrate.ts';
 import { Retention, type RetentionDeps } from './retention.ts';
 
 let stores: TestPostgres;
@@ -44,7 +44,7 @@ async function days(table: string): Promise<string[]> {
 }
 
 test('days that were there before the setting are dropped, by the day, and nothing that is newer', async () => {
-  await migrate(house.clickhouse, { database: house.database, cluster: '', ttlDays: 30, log });
+  await migrateClickHouse(house.clickhouse, { database: house.database, cluster: '', ttlDays: 30, log });
   expect(await days('telemetry')).toHaveLength(7);
   // October 22 has not ended 30 days ago.
   await retention().round();
@@ -68,7 +68,7 @@ test('latest values of emptied keys go when that is wanted, once a day', async (
 test('many expired rows outside the days are deleted, those of the future stay', async () => {
   const old = Date.UTC(1999, 0, 1);
   // The store's own rule would drop what is inserted from now on.
-  await migrate(house.clickhouse, { database: house.database, cluster: '', ttlDays: 0, log });
+  await migrateClickHouse(house.clickhouse, { database: house.database, cluster: '', ttlDays: 0, log });
   await house.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) SELECT 5, 'k', ${old} + number, 3, 1, 1 FROM numbers(100000)`,
   );

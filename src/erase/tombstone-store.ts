@@ -177,7 +177,7 @@ export async function expireTombstones(queries: Queries, keptDays: number): Prom
   return rows.length;
 }
 
-/** Returns the tombstones of some devices, for `covers`. */
+/** Returns the tombstones of some devices, for `erasesRow`. */
 export async function readTombstonesOf(queries: Queries, devices: number[]): Promise<Tombstone[]> {
   return await queries.query<Tombstone>(`select ${columns} from tombstones where device = any($1::bigint[])`, [
     devices,
@@ -187,7 +187,7 @@ export async function readTombstonesOf(queries: Queries, devices: number[]): Pro
 const orderMax = '9223372036854775807';
 
 /** True when the tombstone deletes this row. The same rule as `erasedRows` of `clickhouse/statements.ts`. */
-export function covers(erased: Erased, row: { device: number; key: string; ts: number; order: bigint }): boolean {
+export function erasesRow(erased: Erased, row: { device: number; key: string; ts: number; order: bigint }): boolean {
   const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders } = erased;
   if (device !== row.device) return false;
   if (orderNumber === null) return true;

@@ -19,7 +19,7 @@ export function readByName(body: Uint8Array): Map<string, Json | Fault> {
  * Reads one device's request: an object whose members are the parameters. Throws the Fault of the first bad member,
  * except of `passedOn`, which is forwarded unread.
  */
-export function readRequest(body: Uint8Array, passedOn?: string): Map<string, Json> {
+export function readMembers(body: Uint8Array, passedOn?: string): Map<string, Json> {
   const members = new Map<string, Json>();
   eachMember(body, (name, value) => {
     if (!(value instanceof Fault)) members.set(name, value);

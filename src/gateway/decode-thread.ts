@@ -7,7 +7,7 @@ import { type BodySource, BodyThread } from '../telemetry/body-thread.ts';
 import type { DecodeOptions } from '../telemetry/decode.ts';
 import { checkServerTimes } from '../telemetry/decode-thread.ts';
 import { Chunk } from '../telemetry/decoded-chunk.ts';
-import { faultOf } from '../telemetry/plain-fault.ts';
+import { faultFromPlain } from '../telemetry/plain-fault.ts';
 import type { DecodedByName, GatewayDecodeReply, GatewayDecodeRequest } from './decode-worker.ts';
 
 export class GatewayDecodeThread {
@@ -31,7 +31,7 @@ export class GatewayDecodeThread {
       checkServerTimes(reply.chunks);
       return reply;
     }
-    throw faultOf(reply.fault);
+    throw faultFromPlain(reply.fault);
   }
 
   close(): Promise<void> {

@@ -9,12 +9,12 @@ import { checkDeviceName } from '../device/device.ts';
 import { replyId } from '../rpc/rpc.ts';
 import { type Json, JsonNumber } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';
-import { readRequest, textOfMember } from './by-name.ts';
+import { readMembers, textOfMember } from './by-name.ts';
 import type { WantedChild } from './names.ts';
 
 /** Decodes `{"device":"A","type":"t"}`. */
-export function readConnect(body: Uint8Array): WantedChild {
-  const members = readRequest(body);
+export function readChildConnect(body: Uint8Array): WantedChild {
+  const members = readMembers(body);
   const type = members.get('type') ?? '';
   if (typeof type !== 'string') throw badRequest('gateway_type', 'Member "type" must be the name of a profile.');
   return { name: deviceOf(members), type };
@@ -22,7 +22,7 @@ export function readConnect(body: Uint8Array): WantedChild {
 
 /** Decodes `{"device":"A"}`. */
 export function readDisconnect(body: Uint8Array): string {
-  return deviceOf(readRequest(body));
+  return deviceOf(readMembers(body));
 }
 
 interface RpcReply {
@@ -34,7 +34,7 @@ interface RpcReply {
 
 /** Decodes `{"device":"A","id":1,"data":…}`. */
 export function readReply(body: Uint8Array): RpcReply {
-  const members = readRequest(body, 'data');
+  const members = readMembers(body, 'data');
   const device = deviceOf(members);
   const id = replyId(idOf(members));
   if (id === undefined) throw badRequest('gateway_id', 'Member "id" must be a whole number of 32 bits.');
@@ -59,7 +59,7 @@ interface AttributeRequest {
  * or `{"id":1,"device":"A","client":["k"],"shared":["s"]}` (without both lists = all of both scopes).
  */
 export function readAttributeRequest(body: Uint8Array): AttributeRequest {
-  const members = readRequest(body);
+  const members = readMembers(body);
   const device = deviceOf(members);
   const id = idOf(members);
   const client = members.get('client');

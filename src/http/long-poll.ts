@@ -9,7 +9,7 @@ import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { devicePlaceOwners, type PlaceOwner, Places } from '../base/places.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
-import type { CloseReason } from '../downlink/downlink.ts';
+import type { ListenerCloseReason } from '../downlink/downlink.ts';
 import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';
 
 interface LongPollsDeps {
@@ -101,7 +101,7 @@ export class LongPolls {
   }
 
   /** Called when the credentials of the poll's device changed or the device was deleted. Ends the poll if necessary. */
-  async recheck(poll: Poll, reason: CloseReason): Promise<void> {
+  async recheck(poll: Poll, reason: ListenerCloseReason): Promise<void> {
     if (reason === 'device_deleted') {
       poll.answer(faultAnswer(new Fault('device_deleted', 'Device was deleted!')));
       return;

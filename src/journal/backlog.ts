@@ -5,7 +5,7 @@
  */
 import { assert } from '../base/errors.ts';
 import type { Disk, DiskFile } from './disk.ts';
-import type { Cursor } from './position.ts';
+import type { LaneCursor } from './position.ts';
 import { FrameReader, type Gap } from './reader.ts';
 import {
   addToShare,
@@ -151,7 +151,7 @@ export class Backlog {
   readonly #onGap: (segment: Segment, gap: Gap) => Promise<void>;
   readonly #lanes: [LaneState, LaneState] = [newLane(), newLane()];
   #segments: Segment[] = [];
-  #tail: Cursor = { epoch: 0, seq: 0, offset: 0 };
+  #tail: LaneCursor = { epoch: 0, seq: 0, offset: 0 };
 
   /** `onGap` keeps the damaged bytes; a unit is returned only after it succeeded. */
   constructor(disk: Disk, onGap: (segment: Segment, gap: Gap) => Promise<void>) {
@@ -299,16 +299,16 @@ export class Backlog {
     state.orderBefore = share.orderMin - 1n;
   }
 
-  cursors(): [Cursor, Cursor] {
+  cursors(): [LaneCursor, LaneCursor] {
     const last = this.#segments.at(-1);
     if (last) this.#tail = { epoch: last.epoch, seq: last.seq, offset: last.end };
-    const cursor = ({ frames, segment, offset }: LaneState): Cursor =>
+    const cursor = ({ frames, segment, offset }: LaneState): LaneCursor =>
       frames === 0 ? this.#tail : { epoch: segment!.epoch, seq: segment!.seq, offset };
     return [cursor(this.#lanes[0]), cursor(this.#lanes[1])];
   }
 
   /** Sets the position of an empty journal. Called before the first segment is added. */
-  startAt(tail: Cursor): void {
+  startAt(tail: LaneCursor): void {
     this.#tail = tail;
   }
 

@@ -22,7 +22,7 @@ export interface SegmentReport {
   waitingFrom: [number, number];
 }
 
-export interface JournalReport {
+export interface JournalInspection {
   dir: string;
   /** Undefined for a journal that never had a writer. */
   writer: number | undefined;
@@ -37,7 +37,7 @@ export interface JournalReport {
 const readChunkBytes = 4 * 1024 * 1024;
 const triesMax = 5;
 
-export async function inspectJournal(dir: string, disk: Disk = realDisk): Promise<JournalReport> {
+export async function inspectJournal(dir: string, disk: Disk = realDisk): Promise<JournalInspection> {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await inspectOnce(dir, disk);
@@ -48,7 +48,7 @@ export async function inspectJournal(dir: string, disk: Disk = realDisk): Promis
   }
 }
 
-async function inspectOnce(dir: string, disk: Disk): Promise<JournalReport> {
+async function inspectOnce(dir: string, disk: Disk): Promise<JournalInspection> {
   const unchanged = ignoringChanges(disk);
   const lost: string[] = [];
   const { found: position = startOfJournal() } = await PositionFile.open(unchanged, dir);

@@ -13,7 +13,7 @@ import { Backlog, type Segment, type ShipUnit, type UnitLimits } from './backlog
 import { type Disk, errorCode, isNoSpace, realDisk } from './disk.ts';
 import { Owner } from './owner.ts';
 import { SegmentPool } from './pool.ts';
-import { type Cursor, PositionFile, readPosition, startOfJournal } from './position.ts';
+import { type LaneCursor, PositionFile, readPosition, startOfJournal } from './position.ts';
 import { Quarantine } from './quarantine.ts';
 import type { Gap } from './reader.ts';
 import { readGap, recover, segmentFiles } from './recovery.ts';
@@ -62,7 +62,7 @@ export interface OpenJournalDeps {
 /** The content of a complete copy of a journal: these bytes never change while the journal is held. */
 export interface JournalCut {
   dir: string;
-  position: { cursors: [Cursor, Cursor]; orderHigh: string };
+  position: { cursors: [LaneCursor, LaneCursor]; orderHigh: string };
   /** Segments with frames that wait, each up to its last durable byte. */
   segments: { name: string; bytes: number }[];
 }
@@ -617,6 +617,6 @@ async function isEmptyDirectory(disk: Disk, dir: string, name: string): Promise<
   return (await disk.list(dir)).includes(name) && (await disk.list(`${dir}/${name}`)).length === 0;
 }
 
-function later(a: Cursor, b: Cursor): Cursor {
+function later(a: LaneCursor, b: LaneCursor): LaneCursor {
   return (a.epoch - b.epoch || a.seq - b.seq || a.offset - b.offset) > 0 ? a : b;
 }

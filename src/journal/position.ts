@@ -9,14 +9,14 @@ import { type Disk, type DiskFile, readWholeAround, replaceWhole } from './disk.
 import { type Lane, lanes } from './segment.ts';
 
 /** The place of the first frame that is not confirmed. */
-export interface Cursor {
+export interface LaneCursor {
   epoch: number;
   seq: number;
   offset: number;
 }
 
 export interface Position {
-  cursors: [Cursor, Cursor];
+  cursors: [LaneCursor, LaneCursor];
   /** Highest order number that was durable when the position was written. */
   orderHigh: bigint;
 }
@@ -45,12 +45,12 @@ function encode(position: Position, number: number): Buffer {
 function decode(slot: Buffer): { number: number; position: Position } | undefined {
   if (slot.length < usedBytes || !slot.subarray(0, 8).equals(magic)) return undefined;
   if (crc32(slot.subarray(0, usedBytes - 4)) !== slot.readUInt32LE(usedBytes - 4)) return undefined;
-  const cursor = (lane: Lane): Cursor => ({
+  const cursor = (lane: Lane): LaneCursor => ({
     epoch: slot.readUInt32LE(24 + lane * 16),
     seq: slot.readUInt32LE(28 + lane * 16),
     offset: slot.readDoubleLE(32 + lane * 16),
   });
-  const position = { cursors: [cursor(0), cursor(1)] as [Cursor, Cursor], orderHigh: slot.readBigUInt64LE(16) };
+  const position = { cursors: [cursor(0), cursor(1)] as [LaneCursor, LaneCursor], orderHigh: slot.readBigUInt64LE(16) };
   return { number: slot.readDoubleLE(8), position };
 }
 

@@ -10,7 +10,7 @@ import { StartError } from '../base/errors.ts';
 import { newSegment, openToRead, type Segment } from './backlog.ts';
 import { type Disk, type DiskFile, errorCode, readAround, replaceWhole } from './disk.ts';
 import { eraseHeads } from './erase-heads.ts';
-import type { Cursor, Position } from './position.ts';
+import type { LaneCursor, Position } from './position.ts';
 import { quarantineDir } from './quarantine.ts';
 import { type Frame, FrameReader, type Gap, type ReadRange } from './reader.ts';
 import {
@@ -119,12 +119,12 @@ export async function segmentFiles(disk: Disk, dir: string): Promise<{ name: str
   return files.sort((a, b) => a.epoch - b.epoch || a.seq - b.seq);
 }
 
-function hasPassed(epoch: number, seq: number, cursor: Cursor): boolean {
+function hasPassed(epoch: number, seq: number, cursor: LaneCursor): boolean {
   return epoch < cursor.epoch || (epoch === cursor.epoch && seq < cursor.seq);
 }
 
 /** Returns the offset of the first unconfirmed frame of a lane; infinity when the cursor is past the segment. */
-function laneStart(epoch: number, seq: number, cursor: Cursor, start: number): number {
+function laneStart(epoch: number, seq: number, cursor: LaneCursor, start: number): number {
   if (hasPassed(epoch, seq, cursor)) return Number.POSITIVE_INFINITY;
   return epoch === cursor.epoch && seq === cursor.seq ? Math.max(cursor.offset, start) : start;
 }

@@ -9,7 +9,7 @@ import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
 import { devicePlaceOwners, type PlaceOwner } from '../base/places.ts';
-import { began, ended, type Work } from '../base/running-work.ts';
+import { beginEvent, endEvent, type Work } from '../base/running-work.ts';
 import type { Place } from '../diagnostics/troubles.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
@@ -26,7 +26,7 @@ import { Outbox } from './outgoing/outbox.ts';
 import { Outgoing } from './outgoing/outgoing.ts';
 import { readAcknowledgement } from './packets/acknowledgements.ts';
 import { unknownClient } from './packets/client.ts';
-import { type Connect, connackBytes, type Refusal, readConnect, refusalBytes } from './packets/connect.ts';
+import { type Connect, type ConnectRefusal, connackBytes, readConnect, refusalBytes } from './packets/connect.ts';
 import { checkDisconnect, disconnectBytes } from './packets/disconnect.ts';
 import { type Confirm, type FileOutcome, Session, type SessionLink } from './session/session.ts';
 import { isSenderBlocked, packets, workOf } from './sign-in/blocked.ts';
@@ -95,9 +95,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   onData(bytes: Buffer): void {
     assert(!this.#isGone && !this.#reader.isReading, 'packets come one after the other, and none after the end', this);
     if (this.#state === 'closed') return;
-    began(packets, this);
+    beginEvent(packets, this);
     this.#reader.take(bytes);
-    ended();
+    endEvent();
   }
 
   /** Describes the sender for the log of a crash. */
@@ -432,7 +432,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#deps.onSession?.(this.#session);
   }
 
-  #refuse(refusal: Refusal, text?: string): void {
+  #refuse(refusal: ConnectRefusal, text?: string): void {
     assert(this.#session === undefined && this.#state !== 'closed', 'a sign-in is refused before its session', this);
     this.#deps.counters.connected(refusal);
     this.#transport.write(refusalBytes(this.#client, refusal, text));

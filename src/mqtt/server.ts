@@ -2,7 +2,7 @@
 
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
-import { began, ended } from '../base/running-work.ts';
+import { beginEvent, endEvent } from '../base/running-work.ts';
 import { Connection } from './connection.ts';
 import type { ConnectionDeps, MqttDeps } from './deps.ts';
 import { Addresses } from './flow/addresses.ts';
@@ -121,9 +121,9 @@ export class Mqtt {
     const lateMs = now - this.#sweptAt - limits.mqttSweepMs;
     this.#sweptAt = now;
     for (const connection of this.#connections) {
-      began(packets, connection);
+      beginEvent(packets, connection);
       connection.sweep(now, Math.max(0, lateMs));
     }
-    ended();
+    endEvent();
   }
 }

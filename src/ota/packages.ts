@@ -123,5 +123,5 @@ export async function uploadFile(
 }
 
 export async function deletePackage({ postgres }: PackageDeps, tenantId: string, id: string): Promise<void> {
-  if (!(await store.deletePackage(postgres, tenantId, id))) throw entityNotFound('OtaPackage', id);
+  if (!(await store.deletePackageRow(postgres, tenantId, id))) throw entityNotFound('OtaPackage', id);
 }

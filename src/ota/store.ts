@@ -146,7 +146,7 @@ const usedBy = new Map([
 ]);
 
 /** Deletes a package that is not in use. Returns false when there is none. */
-export async function deletePackage(queries: Queries, tenantId: string, id: string): Promise<boolean> {
+export async function deletePackageRow(queries: Queries, tenantId: string, id: string): Promise<boolean> {
   try {
     const rows = await queries.query('delete from ota_package where id = $1 and tenant_id = $2 returning 1', [
       id,

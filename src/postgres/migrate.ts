@@ -39,7 +39,7 @@ interface MigrateDeps {
 }
 
 /** Throws the 503 fault of the client when the server does not answer: the same again later is safe. */
-export async function migrate(postgres: Postgres, deps: MigrateDeps): Promise<void> {
+export async function migratePostgres(postgres: Postgres, deps: MigrateDeps): Promise<void> {
   const { dir = ownFiles, log, only, apply: mayApply = true } = deps;
   const files = readMigrations(dir);
   const unknown = only?.find((number) => !files.some((migration) => migration.number === number));

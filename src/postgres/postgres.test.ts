@@ -8,7 +8,7 @@ import { Fault, notFound } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { isAway, isUniqueViolation, openPostgres, type Postgres } from './client.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded/embedded.ts';
-import { migrate } from './migrate.ts';
+import { migratePostgres } from './migrate.ts';
 
 const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 const dir = mkdtempSync(join(tmpdir(), 'millrace-postgres-'));
@@ -162,25 +162,28 @@ describe('migrations', () => {
       '0002_four.sql': 'insert into three values (1); create table four (n int);',
     });
     const other = openPostgres({ url: server.url, poolMax: 1, log: silent });
-    await Promise.all([migrate(postgres, { dir: folder, log: silent }), migrate(other, { dir: folder, log: silent })]);
+    await Promise.all([
+      migratePostgres(postgres, { dir: folder, log: silent }),
+      migratePostgres(other, { dir: folder, log: silent }),
+    ]);
     await other.close();
     expect(await postgres.query('select n from three')).toEqual([{ n: 1 }]);
-    await migrate(postgres, { dir: folder, log: silent });
+    await migratePostgres(postgres, { dir: folder, log: silent });
   });
 
   it('must not be edited once applied', async () => {
     await fresh();
     const folder = files('edit', { '0001_five.sql': 'select 1' });
-    await migrate(postgres, { dir: folder, log: silent });
+    await migratePostgres(postgres, { dir: folder, log: silent });
     writeFileSync(join(folder, '0001_five.sql'), 'select 2');
-    const error = await failure(migrate(postgres, { dir: folder, log: silent }));
+    const error = await failure(migratePostgres(postgres, { dir: folder, log: silent }));
     expect(error).toMatchObject({ name: 'StartError', message: /0001_five\.sql was changed/ });
   });
 
   it('leave nothing when they fail', async () => {
     await fresh();
     const folder = files('fail', { '0001_six.sql': 'create table six (n int); select broken;' });
-    const error = await failure(migrate(postgres, { dir: folder, log: silent }));
+    const error = await failure(migratePostgres(postgres, { dir: folder, log: silent }));
     expect(error).toMatchObject({ name: 'StartError', message: /0001_six\.sql failed: column "broken"/ });
     expect(await postgres.query("select to_regclass('six') as six")).toEqual([{ six: null }]);
   });
@@ -188,16 +191,16 @@ describe('migrations', () => {
   it('let an older host continue after a newer one', async () => {
     await fresh();
     const folder = files('newer', { '0001_a.sql': 'select 1', '0002_b.sql': 'select 1' });
-    await migrate(postgres, { dir: folder, log: silent });
+    await migratePostgres(postgres, { dir: folder, log: silent });
     rmSync(join(folder, '0002_b.sql'));
-    await migrate(postgres, { dir: folder, log: silent });
+    await migratePostgres(postgres, { dir: folder, log: silent });
   });
 
   it('keep what an earlier version has stored of the activity of devices', async () => {
     await postgres.query('create database earlier');
     const earlier = openPostgres({ url: server.url.replace(/[^/]*$/, 'earlier'), poolMax: 1, log: silent });
     const numbers = readdirSync('src/postgres/migrations').map((name) => Number(name.slice(0, 4)));
-    await migrate(earlier, { log: silent, only: numbers.filter((number) => number < 50) });
+    await migratePostgres(earlier, { log: silent, only: numbers.filter((number) => number < 50) });
     // No foreign keys: the devices do not matter.
     await earlier.query('alter table device_activity drop constraint device_activity_device_fkey');
     await earlier.query('alter table attribute drop constraint attribute_device_fkey');
@@ -208,7 +211,7 @@ describe('migrations', () => {
     await earlier.query(`insert into attribute (device, scope, key, kind, value, last_update_ts)
       select device, 3, key, 2, 'stale', 0 from device_activity, unnest(array['active', 'lastActivityTime',
         'inactivityAlarmTime', 'lastConnectTime', 'lastDisconnectTime', 'inactivityTimeout', 'note']) as key`);
-    await migrate(earlier, { log: silent });
+    await migratePostgres(earlier, { log: silent });
     expect(
       await earlier.query(`select device, array_agg(key order by key) as keys from attribute group by 1 order by 1`),
     ).toEqual([

@@ -4,7 +4,7 @@ import { startTestPostgres, type TestPostgres } from '../../test/harness/postgre
 import { replaceBlocks } from '../activity/block-store.ts';
 import { blockBytes, blockDevices, mergeTimes } from '../activity/blocks.ts';
 import { copyLastActivity, isLastActivityKept } from './activity-copy-store.ts';
-import { type AttributeCopy, activityAfter, attributesOf } from './outbox-store.ts';
+import { type AttributeCopy, activityAfter, findAttributeCopies } from './outbox-store.ts';
 
 let server: TestPostgres;
 let version = 0;
@@ -67,7 +67,7 @@ test('what changes in a row of activity names its device to the copier, and is r
     of(first, 'lastActivityTime', 2, '1000'),
     of(first + 1, 'lastConnectTime', 2, '70'),
   ];
-  expect(await attributesOf(postgres, asked)).toEqual(expected);
+  expect(await findAttributeCopies(postgres, asked)).toEqual(expected);
   expect(await activityAfter(postgres, -1, keys)).toEqual({ rows: expected, last: first + 1 });
   expect(await activityAfter(postgres, first, ['active'])).toEqual({ rows: [], last: first + 1 });
   expect(await activityAfter(postgres, first + 1, keys)).toEqual({ rows: [], last: undefined });

@@ -6,7 +6,7 @@ import { badRequest } from '../base/errors.ts';
 import { valueText } from './aggregates.ts';
 import type { DateKey } from './dates.ts';
 import type { QueryParameters } from './parameters.ts';
-import type { Filter, Operation } from './view.ts';
+import type { Filter, FilterOperation } from './view.ts';
 
 const signs = { GT: '>', GTE: '>=', LT: '<', LTE: '<=' } as const;
 const numberPattern = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
@@ -19,7 +19,7 @@ function isNumber(value: string): boolean {
 export function textCondition(
   text: string,
   isSet: string,
-  { operation, values }: { operation: Operation; values: string[] },
+  { operation, values }: { operation: FilterOperation; values: string[] },
   parameters: QueryParameters,
 ): string {
   switch (operation) {

@@ -98,7 +98,7 @@ function decodeField(entry: unknown, n: number): views.Field {
     if (field['aggregation'] == null) return { label, role, ...source, ...digits };
     throw bad(`${at}.aggregation`, 'must be absent: COMPLETENESS is a share already');
   }
-  const known = source.source === 'LATENESS' ? views.latenessAggregations : views.aggregations;
+  const known = source.source === 'LATENESS' ? views.latenessAggregations : views.reportAggregations;
   const aggregation = oneOf(field['aggregation'], `${at}.aggregation`, known);
   if (aggregation === 'DELTA' && source.source !== 'TELEMETRY') {
     throw bad(`${at}.aggregation`, 'must not be DELTA: only telemetry has steps');
@@ -163,7 +163,7 @@ function checkFields(fields: views.Field[], filters: views.Filter[]): void {
     filters.map(({ name }) => name),
     'Names of filters',
   );
-  const has = (role: views.Role) => fields.some((field) => field.role === role);
+  const has = (role: views.FieldRole) => fields.some((field) => field.role === role);
   if (has('COLUMN') && !has('VALUE')) throw bad('fields', 'with the role COLUMN need one with the role VALUE');
   const isOfPoints = ({ source }: views.Field) => source === 'TELEMETRY' || source === 'LATENESS';
   const shown = new Set(fields.filter(isOfPoints).map((field) => 'key' in field && field.key));
@@ -182,7 +182,7 @@ function checkUnique(names: string[], what: string): void {
   }
 }
 
-function decodeRange(entry: unknown): views.TimeRange {
+function decodeRange(entry: unknown): views.ReportRange {
   if (entry == null) return { type: 'LAST', unit: 'DAY', amount: 7, includeCurrent: true };
   const range = object(entry, 'timeRange');
   const type = oneOf(range['type'], 'timeRange.type', ['LAST', 'FIXED']);

@@ -10,7 +10,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
-import { anyDevice, deleteAttributes, insertRows, tenantsOfDevices } from '../clickhouse/metadata-statements.ts';
+import { anyDevice, insertRows, markAttributesDeleted, tenantsOfDevices } from '../clickhouse/metadata-statements.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { copyLastActivity, isLastActivityKept } from './activity-copy-store.ts';
 import { forgetAttributes, unnamedAttributes } from './kept-attribute-store.ts';
@@ -96,7 +96,7 @@ export class MetadataCopier {
 
   /** Returns false when another host copies. */
   async #step(queries: Queries): Promise<boolean> {
-    if (!(await store.tryLock(queries))) return false;
+    if (!(await store.tryCopyLock(queries))) return false;
     const rows = await store.outboxRows(queries);
     const isAll = ({ device, profileId, customerId }: store.OutboxRow) => device === null && !profileId && !customerId;
     // A lost table is filled from the beginning.
@@ -117,7 +117,7 @@ export class MetadataCopier {
 
   /** Stops copying and counting attributes that no view names any more. */
   async #forgetUnnamed(queries: Queries): Promise<void> {
-    if (!(await store.tryLock(queries))) return;
+    if (!(await store.tryCopyLock(queries))) return;
     const unnamed = await unnamedAttributes(queries);
     // Copied rows stay. A key that a view names again counts as not filled, and `#fillKeys` empties it first.
     if (unnamed.length > 0) await forgetAttributes(queries, unnamed);
@@ -125,7 +125,7 @@ export class MetadataCopier {
 
   /** Marks all copied rows of the attributes as deleted, so that values that changed without a copy are never shown. */
   async #emptyKeys(keys: ReportAttribute[], version: number): Promise<void> {
-    await this.#deps.clickhouse.exec(deleteAttributes, {
+    await this.#deps.clickhouse.exec(markAttributesDeleted, {
       scopes: keys.map(({ scope }) => scope),
       keys: keys.map(({ key }) => key),
       version,
@@ -156,7 +156,7 @@ export class MetadataCopier {
         asked.set(`${device} ${scope} ${key}`, { device, scope, key });
     }
     if (asked.size === 0) return;
-    const present = await store.attributesOf(queries, [...asked.values()]);
+    const present = await store.findAttributeCopies(queries, [...asked.values()]);
     await this.#writeAttributes(present, version);
     for (const { device, scope, key } of present) asked.delete(`${device} ${scope} ${key}`);
     await this.#writeAttributes(
@@ -206,7 +206,7 @@ export class MetadataCopier {
 
   /** Nothing when no report names `lastActivityTime`, or another host copies. */
   async #copyActivity(queries: Queries): Promise<void> {
-    if (!(await isLastActivityKept(queries)) || !(await store.tryLock(queries))) return;
+    if (!(await isLastActivityKept(queries)) || !(await store.tryCopyLock(queries))) return;
     const version = await store.nextVersion(queries);
     await copyLastActivity(queries, (copies) => this.#writeAttributes(copies, version));
   }

@@ -39,7 +39,7 @@ export interface AttributeCopy {
 const lockKey = 7_155_720_362;
 
 /** Returns true on the one host that may copy. The lock ends with the transaction. */
-export async function tryLock(queries: Queries): Promise<boolean> {
+export async function tryCopyLock(queries: Queries): Promise<boolean> {
   const [row] = await queries.query<{ taken: boolean }>('select pg_try_advisory_xact_lock($1) as taken', [lockKey]);
   return row!.taken;
 }
@@ -114,7 +114,7 @@ interface AttributeRow {
   value: string;
 }
 
-export async function attributesOf(
+export async function findAttributeCopies(
   queries: Queries,
   asked: { device: number; scope: number; key: string }[],
 ): Promise<AttributeCopy[]> {

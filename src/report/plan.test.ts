@@ -10,7 +10,7 @@ import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
 import type { Expired } from './expired-store.ts';
 import { planReport } from './plan.ts';
 import { type Cell, type ResultRow, tableOf } from './table.ts';
-import { aggregations, type Field, type Filter, latenessAggregations, type ViewDefinition } from './view.ts';
+import { type Field, type Filter, latenessAggregations, reportAggregations, type ViewDefinition } from './view.ts';
 
 let house: SharedClickHouse;
 let lastDevice = 0;
@@ -176,7 +176,7 @@ type PointValue = { source: 'TELEMETRY' | 'LATENESS'; key: string; aggregation: 
 
 function valuesOf(index: number): PointValue[] {
   const all = keys.flatMap((key): PointValue[] => [
-    ...aggregations.map((aggregation) => ({ source: 'TELEMETRY' as const, key, aggregation })),
+    ...reportAggregations.map((aggregation) => ({ source: 'TELEMETRY' as const, key, aggregation })),
     ...latenessAggregations.map((aggregation) => ({ source: 'LATENESS' as const, key, aggregation })),
   ]);
   return runs === undefined ? all.filter(({ key }) => key === keys[index % keys.length]) : all;

@@ -8,7 +8,7 @@
 import { randomUUID } from 'node:crypto';
 import { Piscina } from 'piscina';
 import { Fault, messageOf, unavailable } from '../base/errors.ts';
-import { FairQueue, type Waiter } from '../base/fair-queue.ts';
+import { FairQueue, type ItemOwner } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
@@ -33,7 +33,7 @@ interface ReportPoolDeps {
 export type ReportOrder = Omit<ReportTask, 'ticket' | 'queryId' | 'isFirst'>;
 
 interface Waiting {
-  readonly waiter: Waiter;
+  readonly owner: ItemOwner;
   admit(): void;
   refuse(fault: Fault): void;
 }
@@ -95,18 +95,18 @@ export class ReportPool {
 
   /** `customerId`: the customer of the caller, null for an administrator. Rejects with a Fault. */
   async run(order: ReportOrder, customerId: string | null, gone: AbortSignal): Promise<EncodedReport> {
-    const waiter = { tenant: order.tenantId, caller: customerId ?? '' };
+    const owner = { tenant: order.tenantId, caller: customerId ?? '' };
     const askedAt = performance.now();
-    if (this.#mayRun(waiter)) this.#count(waiter, 1);
-    else await this.#turn(waiter, gone);
-    const isFirst = this.#runningOf.get(waiter.tenant) === 1;
+    if (this.#mayRun(owner)) this.#count(owner, 1);
+    else await this.#turn(owner, gone);
+    const isFirst = this.#runningOf.get(owner.tenant) === 1;
     const begunAt = performance.now();
     this.#waitSeconds.observe((begunAt - askedAt) / 1000);
     try {
       return await this.#make({ ...order, isFirst }, gone);
     } finally {
       this.#seconds.observe((performance.now() - begunAt) / 1000);
-      this.#count(waiter, -1);
+      this.#count(owner, -1);
       this.#next();
     }
   }
@@ -116,14 +116,14 @@ export class ReportPool {
   }
 
   /** A customer leaves a quarter of the threads to the other customers of its tenant. */
-  #mayRun({ tenant, caller }: Waiter): boolean {
+  #mayRun({ tenant, caller }: ItemOwner): boolean {
     const { threads } = this.#deps;
     const ofCustomer = caller === '' ? 0 : (this.#runningOfCustomer.get(caller) ?? 0);
     if (ofCustomer > 0 && ofCustomer >= Math.floor(threads * 0.75)) return false;
     return this.#running < threads || (this.#running === threads && !this.#runningOf.has(tenant));
   }
 
-  #count({ tenant, caller }: Waiter, change: 1 | -1): void {
+  #count({ tenant, caller }: ItemOwner, change: 1 | -1): void {
     this.#running += change;
     add(this.#runningOf, tenant, change);
     if (caller !== '') add(this.#runningOfCustomer, caller, change);
@@ -132,21 +132,21 @@ export class ReportPool {
   /** A report that ends passes its place on in the same turn, so that no new report takes it. */
   #next(): void {
     for (;;) {
-      const next = this.#waiting.shift((waiter) => this.#mayRun(waiter));
+      const next = this.#waiting.shift((owner) => this.#mayRun(owner));
       if (!next) return;
-      this.#count(next.waiter, 1);
+      this.#count(next.owner, 1);
       next.admit();
     }
   }
 
-  #turn(waiter: Waiter, gone: AbortSignal): Promise<void> {
+  #turn(owner: ItemOwner, gone: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       const leave = () => {
-        this.#waiting.remove(waiter, waiting);
+        this.#waiting.remove(owner, waiting);
         reject(abandoned());
       };
       const waiting: Waiting = {
-        waiter,
+        owner,
         admit() {
           gone.removeEventListener('abort', leave);
           resolve();
@@ -158,7 +158,7 @@ export class ReportPool {
       };
       if (gone.aborted) return leave();
       gone.addEventListener('abort', leave, { once: true });
-      const refused = this.#waiting.push(waiter, waiting);
+      const refused = this.#waiting.push(owner, waiting);
       if (!refused) return;
       const { threads, queue } = this.#deps;
       this.#refused.add(1);

@@ -14,7 +14,7 @@ import { keepSaved, stateOf } from './kept-attribute-store.ts';
 import type { ReportPool } from './pool.ts';
 import { findOwnDevices } from './store.ts';
 import {
-  attributesOf,
+  attributesOfView,
   type Filter,
   type ReportAttribute,
   type ReportRequest,
@@ -56,7 +56,7 @@ export async function makeReport(
       `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`,
     );
   }
-  await attributesReady(deps, principal.tenantId, view, attributesOf(definition));
+  await attributesReady(deps, principal.tenantId, view, attributesOfView(definition));
   const { tenantId, customerId } = principal;
   const expired = await findExpired(postgres, tenantId, now, ttlDays);
   return await pool.run({ definition, ...range, now, expired, tenantId, ownDevices, format }, customerId, gone);

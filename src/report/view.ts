@@ -11,14 +11,14 @@ type EntityField = (typeof entityFields)[number];
 export const attributeScopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
 type AttributeScope = (typeof attributeScopes)[number];
 
-export const aggregations = ['AVG', 'SUM', 'MIN', 'MAX', 'LATEST', 'COUNT', 'UNIQ', 'DELTA'] as const;
-export type Aggregation = (typeof aggregations)[number];
+export const reportAggregations = ['AVG', 'SUM', 'MIN', 'MAX', 'LATEST', 'COUNT', 'UNIQ', 'DELTA'] as const;
+export type Aggregation = (typeof reportAggregations)[number];
 /** Aggregations of the time from a point to its arrival. */
 export const latenessAggregations = ['AVG', 'MIN', 'MAX', 'LATEST', 'P50', 'P95', 'P99'] as const;
 export type LatenessAggregation = (typeof latenessAggregations)[number];
 
 export const operations = ['IN', 'NOT_IN', 'EQ', 'GT', 'GTE', 'LT', 'LTE', 'CONTAINS'] as const;
-export type Operation = (typeof operations)[number];
+export type FilterOperation = (typeof operations)[number];
 
 export const filterSources = ['ENTITY_FIELD', 'ATTRIBUTE', 'TELEMETRY', 'DATE'] as const;
 export const sources = [...filterSources, 'LATENESS', 'COMPLETENESS'] as const;
@@ -32,11 +32,11 @@ type FilterSource =
 /** `LATENESS` and `COMPLETENESS` are measured on the points of a key. */
 export type Source = FilterSource | { source: 'LATENESS'; key: string } | { source: 'COMPLETENESS'; key: string };
 
-export type Role = 'ROW' | 'COLUMN' | 'VALUE';
+export type FieldRole = 'ROW' | 'COLUMN' | 'VALUE';
 
 export type Field = Source & {
   label: string;
-  role: Role;
+  role: FieldRole;
   /** Only for the role VALUE, and not for COMPLETENESS. */
   aggregation?: Aggregation | LatenessAggregation;
   /** Digits after the decimal point; absent = all digits. */
@@ -44,9 +44,9 @@ export type Field = Source & {
 };
 
 /** A request overrides the filter by `name`. An empty list of values matches everything. */
-export type Filter = FilterSource & { name: string; operation: Operation; values: string[] };
+export type Filter = FilterSource & { name: string; operation: FilterOperation; values: string[] };
 
-export type TimeRange =
+export type ReportRange =
   | { type: 'LAST'; unit: GroupBy['unit']; amount: number; includeCurrent: boolean }
   | { type: 'FIXED'; startTs: number; endTs: number };
 
@@ -55,7 +55,7 @@ export interface ViewDefinition {
   /** Profiles by name and devices by id; both empty: all devices. A device must be in every list that is not empty. */
   scope: { deviceProfiles: string[]; deviceIds: string[] };
   fields: Field[];
-  timeRange: TimeRange;
+  timeRange: ReportRange;
   groupBy: GroupBy | null;
   timeZone: string;
   filters: Filter[];
@@ -111,7 +111,7 @@ export interface ReportAttribute {
 }
 
 /** Attributes that the view shows or filters by, each once. */
-export function attributesOf({ fields, filters }: Pick<ViewDefinition, 'fields' | 'filters'>): ReportAttribute[] {
+export function attributesOfView({ fields, filters }: Pick<ViewDefinition, 'fields' | 'filters'>): ReportAttribute[] {
   const found = new Map<string, ReportAttribute>();
   for (const source of [...fields, ...filters]) {
     if (source.source !== 'ATTRIBUTE') continue;

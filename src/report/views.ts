@@ -8,7 +8,7 @@ import type { Postgres } from '../postgres/client.ts';
 import { checkViewName, type ViewInput } from './decode-view.ts';
 import { keepAttributes } from './kept-attribute-store.ts';
 import { customerExists, deleteView, findView, insertView, updateView, visibleTo } from './store.ts';
-import { attributesOf, type View } from './view.ts';
+import { attributesOfView, type View } from './view.ts';
 
 interface ViewDeps {
   postgres: Postgres;
@@ -36,7 +36,7 @@ export async function saveView({ postgres, clock }: ViewDeps, tenantId: string, 
         ...definition,
       };
       await insertView(queries, view);
-      await keepAttributes(queries, view, attributesOf(view), now);
+      await keepAttributes(queries, view, attributesOfView(view), now);
       return view;
     }
     const stored = await findView(queries, tenantId, id, true);
@@ -44,7 +44,7 @@ export async function saveView({ postgres, clock }: ViewDeps, tenantId: string, 
     checkVersion('View', stored.version, input.version);
     const view: View = { ...stored, customerId, name, ...definition, version: stored.version + 1 };
     await updateView(queries, view);
-    await keepAttributes(queries, view, attributesOf(view), clock.now());
+    await keepAttributes(queries, view, attributesOfView(view), clock.now());
     return view;
   });
 }

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import type { Session } from '../auth/auth.ts';
+import type { UserSession } from '../auth/auth.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { type Callers, empty, json, publicRoute, route } from './route.ts';
@@ -10,7 +10,7 @@ it('a call takes its turn after its caller is known and admitted, unless the rou
   const callers = {
     session: async () => {
       steps.push('session');
-      return { principal } as unknown as Session;
+      return { principal } as unknown as UserSession;
     },
     admit: () => void steps.push('admit'),
     inTurn: <T>(_: unknown, call: () => Promise<T>) => {
@@ -37,7 +37,7 @@ it('a call that waits for its turn has not read its body, and the parts of a rou
   const steps: string[] = [];
   const principal = { userId: 'u', tenantId: 't', customerId: 'c', authority: 'TENANT_ADMIN' };
   const callers = {
-    session: async () => ({ principal }) as unknown as Session,
+    session: async () => ({ principal }) as unknown as UserSession,
     admit: () => {},
     inTurn: async <T>(_: unknown, call: () => Promise<T>) => {
       steps.push('turn');
@@ -67,7 +67,7 @@ it('a call that waits for its turn has not read its body, and the parts of a rou
 it('the answer to a read names its owners', async () => {
   const principal = { userId: 'u', tenantId: 't', customerId: 'c', authority: 'TENANT_ADMIN' };
   const callers = {
-    session: async () => ({ principal }) as unknown as Session,
+    session: async () => ({ principal }) as unknown as UserSession,
     admit: () => {},
     inTurn: <T>(_: unknown, call: () => Promise<T>) => call(),
   } satisfies Callers;

@@ -3,7 +3,7 @@
  * row checks requests and describes the route in the API document, so the two cannot differ; a test compares answers
  * with the document.
  */
-import type { Session } from '../auth/auth.ts';
+import type { UserSession } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { Account } from '../auth/user.ts';
 import { networkOf } from '../base/network.ts';
@@ -16,7 +16,7 @@ import { type PathValues, pathReader, queryReader } from './parameters.ts';
 /** Identifies the caller of a request: `Auth` for the REST API, `ReportCallers` for reports. */
 export interface Callers {
   /** Throws the fault for a caller that is not known. */
-  session(request: HttpRequest, route: RouteDescription): Promise<Session>;
+  session(request: HttpRequest, route: RouteDescription): Promise<UserSession>;
   /** Counts a request of the caller. Throws 429 when the caller has made too many. */
   admit(principal: Principal): void;
   /**
@@ -228,10 +228,10 @@ export function register(server: HttpServer, rows: readonly ServedRoute[]): void
 }
 
 export function json(value: unknown): HttpResponse {
-  return jsonText(JSON.stringify(value));
+  return jsonAnswer(JSON.stringify(value));
 }
 
-export function jsonText(text: string): HttpResponse {
+export function jsonAnswer(text: string): HttpResponse {
   return { status: 200, contentType: 'application/json', body: text };
 }
 

@@ -3,7 +3,7 @@
  * child) listens and gets each command by at most one call of `deliver`, with a callback that confirms the delivery.
  */
 import { limits } from '../base/limits.ts';
-import type { CloseReason, Downlink } from '../downlink/downlink.ts';
+import type { Downlink, ListenerCloseReason } from '../downlink/downlink.ts';
 import { type OwnerMessage, sendToOwners } from './owner-messages.ts';
 import type { RpcRequest } from './rpc.ts';
 
@@ -18,7 +18,7 @@ export interface RpcSession {
    * True takes the command: no other session gets it. A command without a confirmation in time counts as undelivered.
    */
   deliver(request: RpcRequest, confirm: ConfirmRpc): boolean;
-  close(reason: CloseReason): void;
+  close(reason: ListenerCloseReason): void;
 }
 
 export class RpcSessions {

@@ -2,7 +2,7 @@
  * The owners of a waiting command, and each owner's share of the bytes of all waiting commands of this worker. A share
  * keeps one caller from using up the room of all. `Waiters` holds the budget.
  */
-import type { Owner } from '../base/byte-budget.ts';
+import type { BudgetOwner } from '../base/byte-budget.ts';
 import { Fault } from '../base/errors.ts';
 import type { ReasonOf } from '../base/reasons.ts';
 
@@ -19,7 +19,7 @@ export interface ShareLimits {
   tenantBytesMax: number;
 }
 
-interface CommandOwner extends Owner {
+interface CommandOwner extends BudgetOwner {
   reason: ReasonOf<429>;
   whose: string;
 }

@@ -13,7 +13,7 @@ import { readLatest } from '../telemetry/latest.ts';
 import { type Json, readJson } from '../value/json.ts';
 import { strictForm, type TypedValue, typedValue } from '../value/typed.ts';
 import type { Rule } from './table.ts';
-import { jsonText, memberAt, type Place, type Template, writeTemplate } from './template.ts';
+import { jsonText, memberAt, type Placeholder, type Template, writeTemplate } from './template.ts';
 
 export interface CallsDeps {
   rules: Rule[];
@@ -35,9 +35,9 @@ interface CallingDevice {
 }
 
 /** Values that must be read from a store, as JSON by key. */
-type Values = Map<Place['root'], Map<string, string>>;
+type Values = Map<Placeholder['root'], Map<string, string>>;
 
-const scopes: [Place['root'], Scope][] = [
+const scopes: [Placeholder['root'], Scope][] = [
   ['client', 'CLIENT_SCOPE'],
   ['shared', 'SHARED_SCOPE'],
   ['server', 'SERVER_SCOPE'],
@@ -126,7 +126,7 @@ export class Calls {
     const values = await this.#read(device, [answer, ...(setShared ? [setShared] : [])]);
     const now = this.#deps.clock.now();
     const params = document instanceof Map ? (document.get('params') ?? null) : document;
-    const valueAt = ({ root, rest }: Place): string | undefined => {
+    const valueAt = ({ root, rest }: Placeholder): string | undefined => {
       switch (root) {
         case 'now':
           return String(now);
@@ -148,11 +148,13 @@ export class Calls {
   async #read(device: CallingDevice, templates: Template[]): Promise<Values> {
     const { attributes, clickhouse } = this.#deps;
     const values: Values = new Map();
-    const keysOf = (root: Place['root']) => {
-      const places = templates.flatMap((template) => template.places).filter((place) => place.root === root);
-      return [...new Set(places.map((place) => place.rest))];
+    const keysOf = (root: Placeholder['root']) => {
+      const placeholders = templates
+        .flatMap((template) => template.placeholders)
+        .filter((placeholder) => placeholder.root === root);
+      return [...new Set(placeholders.map((placeholder) => placeholder.rest))];
     };
-    const keep = (root: Place['root'], rows: { key: string; value: TypedValue }[]) =>
+    const keep = (root: Placeholder['root'], rows: { key: string; value: TypedValue }[]) =>
       values.set(root, new Map(rows.map(({ key, value }) => [key, strictForm(value)])));
     const latestKeys = keysOf('latest');
     await Promise.all([

@@ -10,7 +10,7 @@ const roots = ['now', 'method', 'params', 'device', 'client', 'shared', 'server'
 type Root = (typeof roots)[number];
 
 /** `${shared.a.b}`: root `shared`, rest `a.b`. */
-export interface Place {
+export interface Placeholder {
   root: Root;
   rest: string;
   inString: boolean;
@@ -19,13 +19,13 @@ export interface Place {
 export interface Template {
   /** The literal parts: one more than there are placeholders. */
   texts: string[];
-  places: Place[];
+  placeholders: Placeholder[];
 }
 
 /** Throws an Error that names the fault of the template. */
 export function compileTemplate(source: string): Template {
   const texts: string[] = [];
-  const places: Place[] = [];
+  const placeholders: Placeholder[] = [];
   let start = 0;
   let inString = false;
   for (let at = 0; at < source.length; at += 1) {
@@ -35,24 +35,27 @@ export function compileTemplate(source: string): Template {
     else if (letter === '$' && source[at + 1] === '{') {
       const end = source.indexOf('}', at);
       if (end < 0) throw new Error(`"${source.slice(at, at + 30)}" has no closing brace`);
-      places.push(placeOf(source.slice(at + 2, end).trim(), inString));
+      placeholders.push(placeholderOf(source.slice(at + 2, end).trim(), inString));
       texts.push(source.slice(start, at));
       start = end + 1;
       at = end;
     }
   }
   texts.push(source.slice(start));
-  const template = { texts, places };
+  const template = { texts, placeholders };
   checkJson(template);
   return template;
 }
 
 /** Returns the JSON. `valueAt` returns the value of a placeholder as JSON; undefined when there is none. */
-export function writeTemplate({ texts, places }: Template, valueAt: (place: Place) => string | undefined): string {
+export function writeTemplate(
+  { texts, placeholders }: Template,
+  valueAt: (placeholder: Placeholder) => string | undefined,
+): string {
   let written = texts[0]!;
-  for (const [n, place] of places.entries()) {
-    const value = valueAt(place);
-    written += place.inString ? textInString(value) : (value ?? 'null');
+  for (const [n, placeholder] of placeholders.entries()) {
+    const value = valueAt(placeholder);
+    written += placeholder.inString ? textInString(value) : (value ?? 'null');
     written += texts[n + 1]!;
   }
   return written;
@@ -69,7 +72,7 @@ export function memberAt(json: Json, path: string): Json | undefined {
   return value;
 }
 
-function placeOf(path: string, inString: boolean): Place {
+function placeholderOf(path: string, inString: boolean): Placeholder {
   const point = path.indexOf('.');
   const root = roots.find((name) => name === (point < 0 ? path : path.slice(0, point)));
   const rest = point < 0 ? '' : path.slice(point + 1);

@@ -12,7 +12,7 @@ import { Rows } from '../telemetry/rows.ts';
 /** An acceptance counts for this long, so that many refused rows need few control rows. */
 const goodMs = 1_000;
 
-export class Control {
+export class ControlRow {
   readonly #clickhouse: ClickHouse;
   readonly #clock: Clock;
   readonly #timeoutMs: number;

@@ -13,15 +13,15 @@ import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/cl
 import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
-import type { Control } from './control-row.ts';
-import { halvesOf, isRanged, isWhole, type Piece, piecesOf, type StoredOf } from './pieces.ts';
+import type { ControlRow } from './control-row.ts';
+import { halvesOf, isIndivisible, isRanged, type Piece, piecesOf, type StoredOf } from './pieces.ts';
 
 /** The likely cause of the failures of a single row; `size` and `unknown` take longer to prove. */
 export type Suspicion = 'content' | 'crash' | 'unknown' | 'size';
 
 export interface InserterDeps {
   clickhouse: ClickHouse;
-  control: Control;
+  control: ControlRow;
   clock: Clock;
   log: Log;
   metrics: Metrics;
@@ -196,7 +196,7 @@ export class Inserter {
   /** `cut`: the unit was divided before, so fewer crashes of the store suffice to suspect the rest. */
   async #insertPiece(piece: Piece, cut: boolean): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
     const { signal, control, once } = this.#deps;
-    const whole = isWhole(piece);
+    const whole = isIndivisible(piece);
     const body = Buffer.concat(piece.payloads);
     for (let attempt = 0; ; attempt += 1) {
       if (signal.aborted) return { verdict: 'given up' };
@@ -234,7 +234,7 @@ export class Inserter {
     if (error.connectionLost && piece.crashes >= (cut || once ? crashesOfCutMax : crashesMax)) return 'crash';
     // Sends a control row at every third failure only, because the store is busy.
     if (error.kind === 'unknown' && (cut || once || piece.unknown % unknownMax === 0)) return 'unknown';
-    if (slow && (once || !isWhole(piece) || piece.slow >= slowMax)) return 'size';
+    if (slow && (once || !isIndivisible(piece) || piece.slow >= slowMax)) return 'size';
     return undefined;
   }
 

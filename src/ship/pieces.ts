@@ -134,7 +134,7 @@ export function framesOf(unit: ShipUnit, isOfPart: (payload: Uint8Array) => bool
 }
 
 /** True for a single row, or for bytes that cannot be decoded into rows. */
-export function isWhole(piece: Piece): boolean {
+export function isIndivisible(piece: Piece): boolean {
   return piece.payloads.length === 1 && piece.days.length <= 1 && rowsIn(piece.payloads[0]!) < 2;
 }
 

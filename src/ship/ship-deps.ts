@@ -9,7 +9,7 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Journal, Lane } from '../journal/journal.ts';
 import type { ShipNotes } from '../journal/ship-notes.ts';
 import type { Sleep } from './backoff.ts';
-import type { Control } from './control-row.ts';
+import type { ControlRow } from './control-row.ts';
 import type { Trials } from './suspect-trials.ts';
 
 /** Work that takes longer is noted: a process that finds the note begins with smaller units. */
@@ -43,7 +43,7 @@ export interface ShipperDeps {
 }
 
 export type ShipDeps = Omit<ShipperDeps, 'metrics' | 'sleep'> & {
-  control: Control;
+  control: ControlRow;
   notes: ShipNotes;
   sleep: Sleep;
   metrics: ShipMetrics;

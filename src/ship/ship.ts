@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Journal, laneNames, lanes, late } from '../journal/journal.ts';
 import { sleep as systemSleep } from './backoff.ts';
-import { Control } from './control-row.ts';
+import { ControlRow } from './control-row.ts';
 import { LaneLoop } from './lane.ts';
 import { type ShipperDeps, shipMetrics } from './ship-deps.ts';
 import { Trials } from './suspect-trials.ts';
@@ -23,14 +23,14 @@ export class Shipper {
   constructor(deps: ShipperDeps) {
     this.#deps = deps;
     const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, quarantineKeptDays = 0, onShipped } = deps;
-    const control = new Control(clickhouse, clock, timeoutMs);
+    const control = new ControlRow(clickhouse, clock, timeoutMs);
     const { notes } = journal;
     notes.begin(journal.orderRecovered === undefined);
     this.#trials = new Trials({ ...deps, control, notes, sleep, quarantineKeptDays, onSettled: onShipped });
     const metrics = shipMetrics(deps.metrics);
-    const parts = { ...deps, control, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
-    this.#wide = new WideRows(late, parts);
-    this.#lanes = lanes.map((lane) => new LaneLoop(lane, this.#wide, parts));
+    const laneDeps = { ...deps, control, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
+    this.#wide = new WideRows(late, laneDeps);
+    this.#lanes = lanes.map((lane) => new LaneLoop(lane, this.#wide, laneDeps));
     observe(deps.metrics, journal, clock);
   }
 

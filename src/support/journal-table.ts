@@ -11,7 +11,7 @@ import { sizeText } from '../base/size-text.ts';
 import { countWaiting } from '../erase/tombstone-store.ts';
 import { journalDirectory } from '../instance/host/data-files.ts';
 import { openPostgresOf } from '../instance/stores/engines.ts';
-import { inspectJournal, type JournalReport } from '../journal/inspect.ts';
+import { inspectJournal, type JournalInspection } from '../journal/inspect.ts';
 import { listQuarantine } from '../journal/quarantine.ts';
 import { lanes } from '../journal/segment.ts';
 import { listSuspects } from '../journal/suspects.ts';
@@ -81,7 +81,7 @@ interface Waiting {
   oldestMs: number;
 }
 
-function waitingOf({ segments }: JournalReport): [Waiting, Waiting] {
+function waitingOf({ segments }: JournalInspection): [Waiting, Waiting] {
   const waiting = lanes.map((lane) => {
     const shares = segments.map((segment) => segment.waiting[lane]).filter(({ frames }) => frames > 0);
     return {

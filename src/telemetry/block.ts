@@ -192,7 +192,7 @@ export function stampedParts(columns: EncodedColumns, spans: Spans, stamp: Frame
     writeSeq(spans, stamp, seq);
     seqBytes = new Uint8Array(seq.buffer, seq.byteOffset, 4 * count);
   }
-  return blockParts(columns, bytesOf(device, count), bytesOf(ts, count), seqBytes, bytesOf(version, count));
+  return blockParts(columns, byteView(device, count), byteView(ts, count), seqBytes, byteView(version, count));
 }
 
 /** Copies rows [from, to), with only the keys that they need. */
@@ -216,7 +216,7 @@ export function sliceColumns(columns: Columns, from: number, to: number): Column
   };
 }
 
-export function bytesOf(array: Int32Array | Float64Array, rows: number): Uint8Array {
+export function byteView(array: Int32Array | Float64Array, rows: number): Uint8Array {
   return new Uint8Array(array.buffer, array.byteOffset, 8 * rows);
 }
 

@@ -6,7 +6,7 @@ import { type BodySource, BodyThread } from './body-thread.ts';
 import type { DecodeOptions } from './decode.ts';
 import type { DecodeReply, DecodeRequest } from './decode-worker.ts';
 import { Chunk, type DecodedChunk } from './decoded-chunk.ts';
-import { faultOf } from './plain-fault.ts';
+import { faultFromPlain } from './plain-fault.ts';
 import { serverTimeRefusal } from './rows.ts';
 
 export class DecodeThread {
@@ -32,7 +32,7 @@ export class DecodeThread {
    */
   async decode(body: Uint8Array, device: BodySource, now: number): Promise<Chunk[]> {
     const reply = await this.#thread.run({ body, now }, device);
-    if ('fault' in reply) throw faultOf(reply.fault);
+    if ('fault' in reply) throw faultFromPlain(reply.fault);
     checkServerTimes(reply.chunks);
     return reply.chunks.map((chunk) => {
       chunk.spans.device.fill(device.number);

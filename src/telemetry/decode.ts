@@ -7,7 +7,7 @@
 import { isUtf8 } from 'node:buffer';
 import { assert, badRequest, Fault, tooLarge } from '../base/errors.ts';
 import type { Config } from '../base/settings/config.ts';
-import { inMilliseconds, type OddTime, unitOf } from '../diagnostics/odd-time.ts';
+import { inMilliseconds, type OddTime, unitOfTime } from '../diagnostics/odd-time.ts';
 import { decimal, powersOfTen } from '../value/decimal.ts';
 import { invalidUtf8, type Json, JsonNumber, type JsonObject, JsonReader, startOfJson } from '../value/json.ts';
 import { strictAfter } from '../value/lenient.ts';
@@ -120,7 +120,7 @@ export function addElement(
     return;
   }
   const given = readTs(json.get('ts')!);
-  const unit = options.convertsUnits && given !== undefined ? unitOf(given, now) : undefined;
+  const unit = options.convertsUnits && given !== undefined ? unitOfTime(given, now) : undefined;
   const ts = unit === undefined ? given : inMilliseconds(given!, unit);
   if (ts === undefined || !isNear(ts, now, options)) throw wrongTs(json.get('ts')!, ts, options, now);
   const values = json.get('values')!;
@@ -163,7 +163,7 @@ function wrongTs(json: Json, ts: number | undefined, options: DecodeOptions, now
     return badRequest('bad_ts', 'The member "ts" must be a whole number of milliseconds since 1970.');
   const days = Math.floor((ts < now ? options.pastMsMax : options.futureMsMax) / 86_400_000);
   const shown = String(json instanceof JsonNumber ? json.literal : json).slice(0, 40);
-  const unit = unitOf(ts, now);
+  const unit = unitOfTime(ts, now);
   const hint = unit === undefined ? '' : ` It looks like ${unit}: send milliseconds.`;
   const message = `The member "ts" is ${shown}: it may be at most ${days} days from now.${hint}`;
   const kind = unit ?? (ts > now ? 'ahead' : undefined);

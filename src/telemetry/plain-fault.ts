@@ -12,6 +12,6 @@ export function plainFault(fault: Fault): PlainDecodeFault {
   return { reason, message, retryAfterSeconds, oddTime: fault instanceof TimeFault ? fault.oddTime : undefined };
 }
 
-export function faultOf({ reason, message, retryAfterSeconds, oddTime }: PlainDecodeFault): Fault {
+export function faultFromPlain({ reason, message, retryAfterSeconds, oddTime }: PlainDecodeFault): Fault {
   return oddTime === undefined ? new Fault(reason, message, retryAfterSeconds) : new TimeFault(message, oddTime);
 }

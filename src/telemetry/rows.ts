@@ -4,10 +4,10 @@
  * meanwhile has two objects. No row costs an allocation.
  */
 import { assert, type Fault } from '../base/errors.ts';
-import type { Unit } from '../diagnostics/odd-time.ts';
+import type { TimeUnit } from '../diagnostics/odd-time.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import {
-  bytesOf,
+  byteView,
   type Columns,
   encodeColumns,
   type FrameStamp,
@@ -35,7 +35,7 @@ export function serverTimeRefusal(): Fault | undefined {
 export interface Converted {
   span: number;
   ts: number;
-  unit: Unit;
+  unit: TimeUnit;
 }
 
 /** A state of the rows to which `rollback` returns; a mark is made once and reused. */
@@ -164,7 +164,7 @@ export class Rows {
   }
 
   /** Notes that the `ts` of the record that was just closed came in another unit. */
-  noteConverted(ts: number, unit: Unit): void {
+  noteConverted(ts: number, unit: TimeUnit): void {
     this.converted.push({ span: this.#spans.count - 1, ts, unit });
   }
 
@@ -237,8 +237,8 @@ export class Rows {
       keys,
       keyIndexes: this.#keyIndexes.subarray(0, count),
       kind: this.#kind.subarray(0, count),
-      num: bytesOf(this.#num, count),
-      int: this.#intRows > 0 ? bytesOf(this.#int, count) : undefined,
+      num: byteView(this.#num, count),
+      int: this.#intRows > 0 ? byteView(this.#int, count) : undefined,
       text: this.#textRows > 0 ? this.#text.subarray(0, textEnd) : undefined,
     };
   }

@@ -3,7 +3,7 @@
  * is passed on without a copy. Any other body takes room in this process as its bytes arrive. Until its sender is known
  * it takes only a little room, and then the socket is paused.
  */
-import { ByteBudget, Held, type Owner } from '../base/byte-budget.ts';
+import { type BudgetOwner, ByteBudget, Held } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
@@ -41,7 +41,7 @@ export class BodyRoom {
     return new Held(this.#budget, [this.#shareOf(remoteAddress)]);
   }
 
-  #shareOf(remoteAddress: string): Owner {
+  #shareOf(remoteAddress: string): BudgetOwner {
     const bytesMax = Math.max(this.#bodyBytesMax, this.#bytesMax / 2);
     return { name: `address ${networkOf(remoteAddress)}`, bytesMax };
   }

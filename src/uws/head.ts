@@ -5,7 +5,7 @@
  */
 import type { HttpRequest } from 'uWebSockets.js';
 
-export interface Head {
+export interface RequestHead {
   /** Declared length of the body; -1 without one (chunked, or no body). */
   contentLength: number;
   chunked: boolean;
@@ -24,7 +24,7 @@ export interface Head {
 }
 
 // Filled by the callback below and read at once: a closure for each request would be garbage.
-const head: Head = {
+const head: RequestHead = {
   contentLength: -1,
   chunked: false,
   origin: '',
@@ -66,7 +66,7 @@ function readHeader(name: string, value: string): void {
 }
 
 /** The result is valid until the next call. */
-export function readHead(req: HttpRequest): Readonly<Head> {
+export function readHead(req: HttpRequest): Readonly<RequestHead> {
   head.contentLength = -1;
   head.chunked = false;
   head.origin = '';

@@ -16,18 +16,18 @@ import type { Log } from '../base/log.ts';
 import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import {
   anyBlocked,
-  began,
+  beginEvent,
   callerOfToken,
-  closed,
+  closeRequest,
   current,
-  ended,
+  endEvent,
   isBlocked,
-  opened,
+  openRequest,
   type Work,
 } from '../base/running-work.ts';
 import { type Admit, BodyRoom, bodiesInFlight, keepBody, type OnRefused, readBody } from './body.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
-import { type Head, readHead } from './head.ts';
+import { type RequestHead, readHead } from './head.ts';
 import { uws } from './load.ts';
 import { takePacked } from './packed-body.ts';
 import { groupOfRoute } from './route-group.ts';
@@ -293,12 +293,12 @@ export class HttpServer {
       release = () => room.release();
       held = Buffer.from(body);
     }
-    if (work) opened(work);
+    if (work) openRequest(work);
     try {
       await use(held);
     } finally {
       release();
-      if (work) closed(work);
+      if (work) closeRequest(work);
     }
   }
 
@@ -384,7 +384,7 @@ export class HttpServer {
     for (const path of withSlash(pattern)) this.#app[registrar](path, handler);
   }
 
-  #refusedAtDoor(exchange: Exchange, { sound, longChars }: Readonly<Head>): boolean {
+  #refusedAtDoor(exchange: Exchange, { sound, longChars }: Readonly<RequestHead>): boolean {
     if (!sound) {
       // An answer would make the library parse the rest of the bytes as a second request.
       exchange.cut();
@@ -426,7 +426,7 @@ export class HttpServer {
   ): Promise<void> {
     const started = performance.now();
     this.#open += 1;
-    opened(work);
+    openRequest(work);
     let answer: Answer;
     try {
       refuseBlocked(work);
@@ -448,7 +448,7 @@ export class HttpServer {
       }
     }
     this.#open -= 1;
-    closed(work);
+    closeRequest(work);
   }
 }
 
@@ -474,9 +474,9 @@ function noted<Rest>(
       exchange.refuse(blockedFault());
       return;
     }
-    began(what, token);
+    beginEvent(what, token);
     receive(exchange, token, rest);
-    ended();
+    endEvent();
   };
 }
 

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
 import type { ClickHouse } from '../../src/clickhouse/client.ts';
-import { migrate } from '../../src/clickhouse/migrate.ts';
+import { migrateClickHouse } from '../../src/clickhouse/migrate.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
 import { eraseSeries } from '../../src/erase/erase-in-clickhouse.ts';
 import { openStores } from '../../src/instance/stores/engines.ts';
@@ -82,7 +82,7 @@ test('what a delete writes, and the rows of the schema', async () => {
       latest: 'rewrite',
     },
   ]);
-  await migrate(clickhouse, { database: 'millrace', cluster: 'fleet', ttlDays: 0, log: silentLog });
+  await migrateClickHouse(clickhouse, { database: 'millrace', cluster: 'fleet', ttlDays: 0, log: silentLog });
   // Markers, latest values, and rows of the schema.
   expect(inserts.length).toBeGreaterThan(2);
   for (const query of inserts) expect(Object.fromEntries(query)).toMatchObject(quorum);

@@ -8,7 +8,7 @@ import { text } from 'node:stream/consumers';
 import type { Log } from '../../src/base/log.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
-import { migrate } from '../../src/postgres/migrate.ts';
+import { migratePostgres } from '../../src/postgres/migrate.ts';
 
 export interface TestPostgres {
   postgres: Postgres;
@@ -22,7 +22,7 @@ export async function startPostgres(home: string): Promise<{ url: string; stop()
   const dir = join(home, 'postgres');
   const server = await startEmbeddedPostgres({ dir, port: 0, password: 'secret', runDir: join(home, 'run'), log });
   const postgres = openPostgres({ url: server.url, poolMax: 1, log });
-  await migrate(postgres, { log });
+  await migratePostgres(postgres, { log });
   await postgres.close();
   return server;
 }

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { StartError } from '../errors.ts';
 import * as Type from '../schema.ts';
 import { type UnknownName, unknownNames } from './setting-names.ts';
-import { namesIn, type Reading, readSettings, readYaml } from './settings.ts';
+import { namesOfSettings, type Reading, readSettings, readYaml } from './settings.ts';
 
 const port = Type.Integer({ minimum: 0, maximum: 65535 });
 const count = Type.Integer({ minimum: 0, maximum: 1_000_000_000 });
@@ -226,7 +226,7 @@ export function readConfig(environment: NodeJS.ProcessEnv = process.env): Config
   const file = filePath === '' ? {} : readYaml(filePath);
   const reading = readSettings(schema, { defaults, file, filePath, environment });
   if (reading.faults.length === 0) reading.faults.push(...faultsOfUrls(reading.values as Config));
-  const known = new Set([...namesIn(defaults, file), ...ownNames]);
+  const known = new Set([...namesOfSettings(defaults, file), ...ownNames]);
   return { ...reading, unknown: unknownNames(environment, known) };
 }
 
@@ -246,5 +246,5 @@ function faultsOfUrls({ clickhouse, postgres }: Config): string[] {
 
 /** Every environment name that config/default.yaml knows; for docker-compose.yml. */
 export function environmentNames(): Set<string> {
-  return namesIn(readYaml(defaultFile)).add(fileName);
+  return namesOfSettings(readYaml(defaultFile)).add(fileName);
 }

@@ -8,7 +8,7 @@ import { parse } from 'yaml';
 import { messageOf, StartError } from '../errors.ts';
 import type * as Type from '../schema.ts';
 import { nearest } from './setting-names.ts';
-import { allowedUnits, parseWithUnit, readable, type Unit, unitOf } from './units.ts';
+import { allowedUnits, parseWithUnit, readable, type SettingUnit, unitOfSetting } from './units.ts';
 
 const placeholder = /^\$\{([A-Z][A-Z0-9_]*):(.*)\}$/s;
 
@@ -21,7 +21,7 @@ export interface Setting {
   name: string;
   /** Undefined when it is faulty. */
   value: unknown;
-  unit: Unit | undefined;
+  unit: SettingUnit | undefined;
   isSecret: boolean;
   /** `default`, `environment`, or `file` and its path. */
   from: string;
@@ -101,7 +101,7 @@ function readOne(
 ): unknown {
   const key = path.slice(path.lastIndexOf('.') + 1);
   const [, name = '', text = fallback] = placeholder.exec(fallback) ?? [];
-  const unit = node.type === 'integer' ? unitOf(key) : undefined;
+  const unit = node.type === 'integer' ? unitOfSetting(key) : undefined;
   const setting: Setting = { path, name, value: undefined, unit, isSecret: isSecretKey(key), from: 'default' };
   settings.push(setting);
   try {
@@ -145,7 +145,7 @@ function fromFile(value: unknown, path: string, environment: NodeJS.ProcessEnv):
 }
 
 /** Returns what the value must be; '' when it is that. */
-function mustBe(node: Type.Schema, text: string, unit: Unit | undefined): string {
+function mustBe(node: Type.Schema, text: string, unit: SettingUnit | undefined): string {
   if (node.enum) return node.enum.includes(text) ? '' : `one of ${node.enum.join(', ')}`;
   switch (node.type) {
     case 'boolean':
@@ -163,18 +163,18 @@ function mustBe(node: Type.Schema, text: string, unit: Unit | undefined): string
   }
 }
 
-function valueFrom(node: Type.Schema, text: string, unit: Unit | undefined): unknown {
+function valueFrom(node: Type.Schema, text: string, unit: SettingUnit | undefined): unknown {
   if (node.type === 'boolean') return text === 'true';
   return node.type === 'integer' ? integerOf(text, unit) : text;
 }
 
-function integerOf(text: string, unit: Unit | undefined): number {
+function integerOf(text: string, unit: SettingUnit | undefined): number {
   const plain = text.trim() === '' ? Number.NaN : Number(text);
   return Number.isNaN(plain) && unit !== undefined ? parseWithUnit(text, unit) : plain;
 }
 
 /** Every environment name of these trees, with the name of the file that may contain its value. */
-export function namesIn(...trees: Tree[]): Set<string> {
+export function namesOfSettings(...trees: Tree[]): Set<string> {
   const names = new Set<string>();
   const walk = (node: unknown): void => {
     if (typeof node === 'object' && node !== null) {

@@ -3,9 +3,14 @@
  * plain number has that unit; a number with a unit of its own (`50MB`, `10m`) is converted. Used by `settings.ts`.
  */
 
-export type Unit = 'bytes' | 'milliseconds' | 'seconds' | 'days';
+export type SettingUnit = 'bytes' | 'milliseconds' | 'seconds' | 'days';
 
-const unitOfWord: Record<string, Unit> = { bytes: 'bytes', ms: 'milliseconds', seconds: 'seconds', days: 'days' };
+const unitOfWord: Record<string, SettingUnit> = {
+  bytes: 'bytes',
+  ms: 'milliseconds',
+  seconds: 'seconds',
+  days: 'days',
+};
 
 const sizes: Record<string, number> = {
   b: 1,
@@ -22,16 +27,16 @@ const sizes: Record<string, number> = {
 /** In milliseconds. */
 const times: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-const scales: Record<Unit, number> = { bytes: 1, milliseconds: 1, seconds: times['s']!, days: times['d']! };
+const scales: Record<SettingUnit, number> = { bytes: 1, milliseconds: 1, seconds: times['s']!, days: times['d']! };
 
 /** Returns the unit of a plain number of this setting; undefined when it has none. */
-export function unitOf(key: string): Unit | undefined {
+export function unitOfSetting(key: string): SettingUnit | undefined {
   const words = key.match(/[A-Z]?[a-z]+/g) ?? [];
   return words.map((word) => unitOfWord[word.toLowerCase()]).find((unit) => unit !== undefined);
 }
 
 /** Returns the number in `unit`; NaN when the text is not a number with a unit of the same kind. */
-export function parseWithUnit(text: string, unit: Unit): number {
+export function parseWithUnit(text: string, unit: SettingUnit): number {
   const [, digits, suffix = ''] = /^\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*$/i.exec(text) ?? [];
   if (digits === undefined) return Number.NaN;
   // Letters of sizes differ from user to user; an "M" in a time might be meant as minutes or months.
@@ -44,12 +49,12 @@ export function parseWithUnit(text: string, unit: Unit): number {
 }
 
 /** The units that a setting takes, for a sentence. */
-export function allowedUnits(unit: Unit): string {
+export function allowedUnits(unit: SettingUnit): string {
   return unit === 'bytes' ? 'kB, MB, GB, TB of 1000; KiB, MiB, GiB, TiB of 1024' : 'ms, s, m, h, d';
 }
 
 /** Returns the value with the largest unit that divides it, such as `50 MiB`; '' when its own unit is the best one. */
-export function readable(value: number, unit: Unit): string {
+export function readable(value: number, unit: SettingUnit): string {
   if (value === 0) return '';
   const [table, names] = unit === 'bytes' ? [sizes, sizeNames] : [times, Object.keys(times)];
   const smallest = value * scales[unit];

@@ -84,7 +84,7 @@ export class BodyFile {
   }
 }
 
-export async function readBody(request: IncomingMessage, bytesMax: number): Promise<Buffer> {
+export async function readStatementBody(request: IncomingMessage, bytesMax: number): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   try {

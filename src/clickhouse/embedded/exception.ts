@@ -47,6 +47,6 @@ const statusByCode = new Map(
   Object.entries(codesByStatus).flatMap(([status, codes]) => codes.map((code) => [code, Number(status)] as const)),
 );
 
-export function statusOf(code: number): number {
+export function httpStatusOf(code: number): number {
   return statusByCode.get(code) ?? 500;
 }

@@ -6,9 +6,9 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { gzipSync } from 'node:zlib';
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
-import { type BodyFile, type BodyFiles, readBody } from './body.ts';
+import { type BodyFile, type BodyFiles, readStatementBody } from './body.ts';
 import type { Engine, Result } from './engine.ts';
-import { Exception, statusOf } from './exception.ts';
+import { Exception, httpStatusOf } from './exception.ts';
 import { niceOf, slotOf } from './priority.ts';
 import { type Asked, authenticate, readRequest } from './request.ts';
 import { type EmbeddedServerSettings, serverLimits } from './settings.ts';
@@ -117,7 +117,7 @@ async function receive(files: BodyFiles, asked: Asked, request: IncomingMessage)
       return { sql: rows.fromFile(file.path), statement, rows: file };
     }
   }
-  const body = await readBody(request, serverLimits.statementBytesMax);
+  const body = await readStatementBody(request, serverLimits.statementBytesMax);
   // One character per byte: rows after the statement may be binary, and offsets stay the same.
   const head = asked.query === '' ? '' : `${asked.query}\n`;
   const bytes = head === '' ? body : Buffer.concat([Buffer.from(head), body]);
@@ -194,7 +194,7 @@ function sendException(log: Log, request: IncomingMessage, response: ServerRespo
   const exception = error instanceof Exception ? error : new Exception(1001, 'STD_EXCEPTION', messageOf(error));
   if (!(error instanceof Exception)) log.error('clickhouse_request_failed', { reason: messageOf(error) });
   if (response.destroyed || response.headersSent) return void response.destroy();
-  const status = statusOf(exception.code);
+  const status = httpStatusOf(exception.code);
   response.setHeader('X-ClickHouse-Exception-Code', exception.code);
   response.setHeader('Content-Type', 'text/plain; charset=UTF-8');
   if (status === 401) response.setHeader('WWW-Authenticate', 'Basic realm="ClickHouse"');

@@ -12,7 +12,7 @@ export interface InstanceState {
   postgresReady: boolean;
   /** The slot of the worker that does the work of which an instance needs one; undefined while no worker is ready. */
   leader: number | undefined;
-  /** Work that ended two workers: `keyOf` of each, refused for now. */
+  /** Work that ended two workers: `workKey` of each, refused for now. */
   blocked: string[];
   /** The time to go by, and how far this host's own clock is from it. */
   clock: ClockState;

@@ -31,7 +31,7 @@ export interface Banner {
   refusal: string | undefined;
 }
 
-export function printLine(line: string): void {
+export function printProgress(line: string): void {
   process.stdout.write(`millrace: ${line}\n`);
 }
 

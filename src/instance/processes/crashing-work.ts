@@ -4,7 +4,7 @@
  * so that one caller cannot crash one worker after another.
  */
 import { limits } from '../../base/limits.ts';
-import { keyOf, type Work } from '../../base/running-work.ts';
+import { type Work, workKey } from '../../base/running-work.ts';
 
 export class CrashingWork {
   readonly #monotonic: () => number;
@@ -20,7 +20,7 @@ export class CrashingWork {
   add(suspects: readonly Work[]): string[] {
     const now = this.#monotonic();
     const newlyBlocked: string[] = [];
-    for (const key of new Set(suspects.map(keyOf))) {
+    for (const key of new Set(suspects.map(workKey))) {
       const last = this.#lastDeath.get(key);
       this.#lastDeath.delete(key);
       this.#lastDeath.set(key, now);

@@ -3,7 +3,7 @@
  * A packet that finds no room waits; freed room goes to the packets that wait, the oldest first, past those whose own
  * share is still full. Each `LargePackets` of a connection waits for at most one packet.
  */
-import { ByteBudget, Held, type Owner } from '../../base/byte-budget.ts';
+import { type BudgetOwner, ByteBudget, Held } from '../../base/byte-budget.ts';
 import type { CachedDevice } from '../../device/cached-device.ts';
 import type { Room } from '../wire/large-packet.ts';
 
@@ -14,7 +14,7 @@ export interface RoomWaiter {
 
 interface Waiting {
   readonly bytes: number;
-  readonly owners: readonly Owner[];
+  readonly owners: readonly BudgetOwner[];
 }
 
 export class PacketRoom {

@@ -1,5 +1,5 @@
 /** Collects connections with packets to write: each is flushed once at the end of the turn of the event loop. */
-import { began, ended } from '../../base/running-work.ts';
+import { beginEvent, endEvent } from '../../base/running-work.ts';
 import { packets } from '../sign-in/blocked.ts';
 
 export interface Flushable {
@@ -24,10 +24,10 @@ export class Flusher {
     this.#queued = this.#spare;
     for (const connection of queued) {
       connection.isQueued = false;
-      began(packets, connection);
+      beginEvent(packets, connection);
       connection.flush();
     }
-    ended();
+    endEvent();
     queued.length = 0;
     this.#spare = queued;
   };

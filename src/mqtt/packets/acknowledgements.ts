@@ -1,6 +1,6 @@
 /** Reads PUBACK and PUBREL of a client, and writes the PUBCOMP that answers PUBREL. */
 
-import { Cursor } from '../wire/cursor.ts';
+import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { code } from '../wire/reason-codes.ts';
@@ -9,14 +9,14 @@ import { generate } from './generate.ts';
 
 /** Returns the packet id. Every reason code means that the client has the message. */
 export function readAcknowledgement(bytes: Buffer, start: number, end: number, level: ProtocolLevel): number {
-  const cursor = new Cursor(bytes, start, end);
-  const packetId = cursor.uint16();
+  const fields = new FieldReader(bytes, start, end);
+  const packetId = fields.uint16();
   if (packetId === 0) throw malformed;
-  if (level === 5 && cursor.left > 0) {
-    cursor.byte();
-    if (cursor.left > 0) readProperties(cursor, allowed.acknowledgement);
+  if (level === 5 && fields.left > 0) {
+    fields.byte();
+    if (fields.left > 0) readProperties(fields, allowed.acknowledgement);
   }
-  cursor.finish();
+  fields.finish();
   return packetId;
 }
 

@@ -2,8 +2,8 @@
  * Reads CONNECT strictly and writes CONNACK, with a reason code for every error for which the specification has one.
  */
 import type { IConnackPacket } from 'mqtt-packet';
-import { Cursor } from '../wire/cursor.ts';
-import { allowed, type Properties, property, readProperties } from '../wire/properties.ts';
+import { FieldReader } from '../wire/field-reader.ts';
+import { allowed, type PacketProperties, property, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
 import { type Client, unknownClient } from './client.ts';
@@ -18,10 +18,10 @@ export interface Connect {
   keepAliveSeconds: number;
 }
 
-interface ConnectRefusal {
+interface RefusedConnect {
   kind: 'refusal';
   client: Client;
-  refusal: Refusal;
+  refusal: ConnectRefusal;
 }
 
 /** Refusals of CONNECT: code of MQTT 5, code of MQTT 3, and the Reason String. The name is the metric label. */
@@ -43,31 +43,31 @@ const refusals = {
   rate: { code: 0x9f, old: 3, text: 'Too many attempts to connect; wait before the next one.' },
 } as const satisfies Record<string, { code: number; old: number; text: string }>;
 
-export type Refusal = keyof typeof refusals;
+export type ConnectRefusal = keyof typeof refusals;
 
 const anyReceiveMaximum = 65_535;
 
 /** Decodes `bytes[start..end)`, the body of the first packet. Throws a WireError for a packet that gets no answer. */
-export function readConnect(bytes: Buffer, start: number, end: number): Connect | ConnectRefusal {
-  const cursor = new Cursor(bytes, start, end);
-  const name = cursor.text();
-  const version = cursor.byte();
+export function readConnect(bytes: Buffer, start: number, end: number): Connect | RefusedConnect {
+  const fields = new FieldReader(bytes, start, end);
+  const name = fields.text();
+  const version = fields.byte();
   const level = levelOf(name, version);
   if (level === undefined) {
     return refuse(name === 'MQTT' && version > 4 && version < 0x80 ? 5 : 4, 'unsupported_version');
   }
-  const flags = cursor.byte();
+  const flags = fields.byte();
   if ((flags & 0x01) !== 0) return refuse(level, 'unsupported_version');
-  const keepAliveSeconds = cursor.uint16();
-  const properties: Properties | undefined = level === 5 ? readProperties(cursor, allowed.connect) : undefined;
-  const clientId = cursor.text();
-  const willRetain = readWill(cursor, flags, level);
+  const keepAliveSeconds = fields.uint16();
+  const properties: PacketProperties | undefined = level === 5 ? readProperties(fields, allowed.connect) : undefined;
+  const clientId = fields.text();
+  const willRetain = readWill(fields, flags, level);
   const hasUsername = (flags & 0x80) !== 0;
   const hasPassword = (flags & 0x40) !== 0;
   if (hasPassword && !hasUsername && level !== 5) throw malformed;
-  const username = hasUsername ? cursor.text() : undefined;
-  const password = hasPassword ? cursor.binary() : undefined;
-  cursor.finish();
+  const username = hasUsername ? fields.text() : undefined;
+  const password = hasPassword ? fields.binary() : undefined;
+  fields.finish();
   if (level === 3 && clientId === '') return refuse(level, 'client_id');
   if (willRetain && level === 5) return refuse(level, 'will_retain');
   if (properties?.has(property.authenticationMethod)) return refuse(level, 'auth_method');
@@ -96,7 +96,7 @@ function levelOf(name: string, version: number): ProtocolLevel | undefined {
 /**
  * Reads the will and drops it, because a will has no subscribers here. Returns true when the will would be retained.
  */
-function readWill(cursor: Cursor, flags: number, level: ProtocolLevel): boolean {
+function readWill(fields: FieldReader, flags: number, level: ProtocolLevel): boolean {
   const qos = (flags >> 3) & 3;
   const retain = (flags & 0x20) !== 0;
   if ((flags & 0x04) === 0) {
@@ -104,14 +104,14 @@ function readWill(cursor: Cursor, flags: number, level: ProtocolLevel): boolean 
     return false;
   }
   if (qos === 3) throw malformed;
-  if (level === 5) readProperties(cursor, allowed.will);
-  const topic = cursor.text();
+  if (level === 5) readProperties(fields, allowed.will);
+  const topic = fields.text();
   if (topic === '' || /[+#]/.test(topic)) throw malformed;
-  cursor.binary();
+  fields.binary();
   return retain;
 }
 
-function refuse(level: ProtocolLevel, refusal: Refusal): ConnectRefusal {
+function refuse(level: ProtocolLevel, refusal: ConnectRefusal): RefusedConnect {
   return { kind: 'refusal', client: { ...unknownClient, level }, refusal };
 }
 
@@ -148,7 +148,7 @@ export function connackBytes(
 /**
  * Writes a refusal. The sentence is left out for clients without a use or room for it; `text` replaces the sentence.
  */
-export function refusalBytes({ level, isTerse, packetBytesMax }: Client, refusal: Refusal, text = ''): Buffer {
+export function refusalBytes({ level, isTerse, packetBytesMax }: Client, refusal: ConnectRefusal, text = ''): Buffer {
   const { code, old, text: sentence } = refusals[refusal];
   if (level !== 5) return generate({ cmd: 'connack', returnCode: old, sessionPresent: false });
   const packet: IConnackPacket = { cmd: 'connack', reasonCode: code, sessionPresent: false };

@@ -1,7 +1,7 @@
 /** Reads and writes DISCONNECT. */
 import type { IDisconnectPacket } from 'mqtt-packet';
 import { type CloseReason, closings } from '../wire/close-reason.ts';
-import { Cursor } from '../wire/cursor.ts';
+import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import type { Client } from './client.ts';
@@ -9,12 +9,12 @@ import { generate } from './generate.ts';
 
 /** Checks that the packet is well-formed; its fields are not used. */
 export function checkDisconnect(bytes: Buffer, start: number, end: number, level: ProtocolLevel): void {
-  const cursor = new Cursor(bytes, start, end);
-  if (level === 5 && cursor.left > 0) {
-    cursor.byte();
-    if (cursor.left > 0) readProperties(cursor, allowed.disconnect);
+  const fields = new FieldReader(bytes, start, end);
+  if (level === 5 && fields.left > 0) {
+    fields.byte();
+    if (fields.left > 0) readProperties(fields, allowed.disconnect);
   }
-  cursor.finish();
+  fields.finish();
 }
 
 /** Returns undefined for a reason that is not sent. */

@@ -1,6 +1,6 @@
 /**
  * Writes packets with mqtt-packet's generator. Its parser is not loaded: reading is in wire/frames.ts and
- * wire/cursor.ts, and the parser would add forty files to every start.
+ * wire/field-reader.ts, and the parser would add forty files to every start.
  */
 import { createRequire } from 'node:module';
 import type { generate as Generate } from 'mqtt-packet';

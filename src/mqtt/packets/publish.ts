@@ -3,7 +3,7 @@
  * in a reused object and makes no string. A caller that needs the topic as a string checks its UTF-8 then.
  */
 
-import { Cursor } from '../wire/cursor.ts';
+import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, contentEncoding, readProperties, receipt } from '../wire/properties.ts';
 import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
@@ -52,11 +52,11 @@ export function readPublish(
     // Most packets have no properties.
     if (bytes[at] === 0) at += 1;
     else {
-      const cursor = new Cursor(bytes, at, end);
-      const properties = readProperties(cursor, allowed.publish);
+      const fields = new FieldReader(bytes, at, end);
+      const properties = readProperties(fields, allowed.publish);
       into.encoding = (properties.get(contentEncoding) as string | undefined) ?? '';
       into.wantsReceipt = properties.get(receipt) === 'true';
-      at = cursor.at;
+      at = fields.at;
     }
   }
   into.payloadStart = at;

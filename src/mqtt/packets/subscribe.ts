@@ -1,5 +1,5 @@
 /** Reads SUBSCRIBE and UNSUBSCRIBE, and writes their answers. */
-import { Cursor } from '../wire/cursor.ts';
+import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, property, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { malformed, protocolError } from '../wire/wire-error.ts';
@@ -16,16 +16,16 @@ export interface Unsubscribe {
 }
 
 export function readSubscribe(bytes: Buffer, start: number, end: number, level: ProtocolLevel): Subscribe {
-  const cursor = new Cursor(bytes, start, end);
-  const packetId = readPacketId(cursor);
+  const fields = new FieldReader(bytes, start, end);
+  const packetId = readPacketId(fields);
   if (level === 5) {
     // CONNACK announced that subscription identifiers are not available.
-    if (readProperties(cursor, allowed.subscribe).has(property.subscriptionIdentifier)) throw protocolError;
+    if (readProperties(fields, allowed.subscribe).has(property.subscriptionIdentifier)) throw protocolError;
   }
   const filters: Subscribe['filters'] = [];
-  while (cursor.left > 0) {
-    const filter = cursor.text();
-    const options = cursor.byte();
+  while (fields.left > 0) {
+    const filter = fields.text();
+    const options = fields.byte();
     const qos = options & 3;
     if (qos === 3 || (options & (level === 5 ? 0xc0 : 0xfc)) !== 0 || (options & 0x30) === 0x30) throw malformed;
     filters.push({ filter, qos: qos === 0 ? 0 : 1 });
@@ -35,17 +35,17 @@ export function readSubscribe(bytes: Buffer, start: number, end: number, level: 
 }
 
 export function readUnsubscribe(bytes: Buffer, start: number, end: number, level: ProtocolLevel): Unsubscribe {
-  const cursor = new Cursor(bytes, start, end);
-  const packetId = readPacketId(cursor);
-  if (level === 5) readProperties(cursor, allowed.unsubscribe);
+  const fields = new FieldReader(bytes, start, end);
+  const packetId = readPacketId(fields);
+  if (level === 5) readProperties(fields, allowed.unsubscribe);
   const filters: string[] = [];
-  while (cursor.left > 0) filters.push(cursor.text());
+  while (fields.left > 0) filters.push(fields.text());
   if (filters.length === 0) throw protocolError;
   return { packetId, filters };
 }
 
-function readPacketId(cursor: Cursor): number {
-  const packetId = cursor.uint16();
+function readPacketId(fields: FieldReader): number {
+  const packetId = fields.uint16();
   if (packetId === 0) throw malformed;
   return packetId;
 }

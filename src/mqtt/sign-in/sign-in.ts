@@ -4,7 +4,7 @@
 import type { CachedDevice } from '../../device/cached-device.ts';
 import type { ProfileTopics } from '../../device/profile-topics.ts';
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
-import type { Refusal } from '../packets/connect.ts';
+import type { ConnectRefusal } from '../packets/connect.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 
 export interface SignInRequest {
@@ -32,7 +32,7 @@ export interface SignInOwner {
 }
 
 export interface SignInRefused {
-  refused: Refusal;
+  refused: ConnectRefusal;
   /** A more precise sentence than that of the refusal. */
   text?: string;
 }

@@ -25,7 +25,7 @@ export function canMatch(filter: string, pattern: string): boolean {
 }
 
 /** True when every topic of `pattern` matches `filter`. */
-export function covers(filter: string, pattern: string): boolean {
+export function filterCovers(filter: string, pattern: string): boolean {
   const wanted = filter.split('/');
   const sent = pattern.split('/');
   for (let i = 0; i < wanted.length; i += 1) {

@@ -15,7 +15,7 @@ import { GatewayTelemetry } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { Chunk } from '../../telemetry/decoded-chunk.ts';
-import { faultOf } from '../../telemetry/plain-fault.ts';
+import { faultFromPlain } from '../../telemetry/plain-fault.ts';
 import type { Publish } from '../session/operation.ts';
 
 export interface LargeTelemetryDeps {
@@ -52,7 +52,7 @@ async function decode(
 ): Promise<Chunk[]> {
   const now = clock.now();
   let decoded = await gatewayThread.decode(payload, gateway.device, now, []);
-  for (const [name, fault] of decoded.refused) refusals.add(name, faultOf(fault));
+  for (const [name, fault] of decoded.refused) refusals.add(name, faultFromPlain(fault));
   const wanted = decoded.names.filter((name) => !refusals.has(name)).map((name) => ({ name, type: '' }));
   for (const [name, fault] of await gateway.connect(wanted)) refusals.add(name, fault);
   const without: string[] = [];

@@ -7,7 +7,7 @@ import type { Admission } from '../../activity/admission.ts';
 import type { Log } from '../../base/log.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import type { Gateways } from '../../gateway/gateways.ts';
-import { readConnect, readDisconnect } from '../../gateway/requests.ts';
+import { readChildConnect, readDisconnect } from '../../gateway/requests.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { Session } from '../session/session.ts';
 import { errorsTopic } from './gateway-errors.ts';
@@ -60,7 +60,7 @@ export function gatewaySessionTopics(
       'v1/gateway/connect': (publish) => {
         const { session, payload } = publish;
         const gateway = sessions.of(session);
-        const wanted = readBody(payload, readConnect);
+        const wanted = readBody(payload, readChildConnect);
         admission.childMessage(session.device);
         gateway.run([wanted], (refused) => {
           const fault = refused.get(wanted.name);

@@ -8,7 +8,7 @@ import type { Session } from '../session/session.ts';
 import type { StreamName } from '../session/subscriptions.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { isFilter } from '../wire/strings.ts';
-import { canMatch, covers, streamTopics } from './down.ts';
+import { canMatch, filterCovers, streamTopics } from './down.ts';
 import { profileStreamTopic } from './profile-topics.ts';
 
 const filterInvalid = 0x8f;
@@ -92,7 +92,7 @@ function isGrantable(filter: string, { kind, profileTopics }: Session, answers: 
 function streamsOf(filter: string, { profileTopics }: Session): { stream: StreamName; topic: string }[] {
   const found: { stream: StreamName; topic: string }[] = [];
   for (const [stream, topics] of Object.entries(streamTopics) as [StreamName, string[]][]) {
-    const pattern = topics.find((topic) => covers(filter, topic));
+    const pattern = topics.find((topic) => filterCovers(filter, topic));
     const ofProfile = stream === 'attributes' ? profileStreamTopic(profileTopics, filter) : undefined;
     const topic = pattern?.replace(/\+$/, '') ?? ofProfile;
     if (topic !== undefined) found.push({ stream, topic });

@@ -24,7 +24,7 @@ interface ListenDeps {
   log: Log;
 }
 
-export interface Listener {
+export interface ListeningSocket {
   /** Stops accepting connections. */
   close(): void;
 }
@@ -34,7 +34,7 @@ const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
 
-export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<Listener> {
+export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
   const hasRoom = () => deps.connections() < deps.connectionsMax;
   const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
     accept(socket, deps, undefined);
@@ -50,7 +50,12 @@ interface TlsFiles {
 }
 
 /** Clients may send a certificate; its device is looked up at the sign-in. */
-export async function listenTls(address: string, port: number, files: TlsFiles, deps: ListenDeps): Promise<Listener> {
+export async function listenTls(
+  address: string,
+  port: number,
+  files: TlsFiles,
+  deps: ListenDeps,
+): Promise<ListeningSocket> {
   const { log } = deps;
   const server = createTlsServer({
     ...readTls(files),

@@ -3,7 +3,7 @@
  * properties are counted and dropped, except `content-encoding` and `x-millrace-receipt`.
  */
 import { limits } from '../../base/limits.ts';
-import type { Cursor } from './cursor.ts';
+import type { FieldReader } from './field-reader.ts';
 import { malformed, protocolError, topicAliasRefused } from './wire-error.ts';
 
 export const property = {
@@ -94,12 +94,12 @@ export const allowed = {
   disconnect: new Set<number>([property.sessionExpiry, property.reasonString, property.userProperty]),
 };
 
-export type Properties = Map<number, number | string | Buffer>;
+export type PacketProperties = Map<number, number | string | Buffer>;
 
 /** Throws a WireError. The result has no user properties except `contentEncoding` and `receipt`. */
-export function readProperties(cursor: Cursor, where: ReadonlySet<number>): Properties {
-  const part = cursor.part(cursor.variable());
-  const properties: Properties = new Map();
+export function readProperties(fields: FieldReader, where: ReadonlySet<number>): PacketProperties {
+  const part = fields.part(fields.variable());
+  const properties: PacketProperties = new Map();
   let userProperties = 0;
   while (part.left > 0) {
     const id = part.variable();
@@ -125,36 +125,36 @@ export function readProperties(cursor: Cursor, where: ReadonlySet<number>): Prop
   return properties;
 }
 
-function readValue(cursor: Cursor, id: number, kind: Exclude<Kind, 'pair'>): number | string | Buffer {
+function readValue(fields: FieldReader, id: number, kind: Exclude<Kind, 'pair'>): number | string | Buffer {
   switch (kind) {
     case 'flag': {
-      const value = cursor.byte();
+      const value = fields.byte();
       if (value > 1) throw protocolError;
       return value;
     }
     case 'uint16': {
-      const value = cursor.uint16();
+      const value = fields.uint16();
       // The server announces no topic aliases, so a client must not use any.
       if (id === property.topicAlias) throw topicAliasRefused;
       if (id === property.receiveMaximum && value === 0) throw protocolError;
       return value;
     }
     case 'uint32': {
-      const value = cursor.uint32();
+      const value = fields.uint32();
       if (id === property.maximumPacketSize && value === 0) throw protocolError;
       return value;
     }
     case 'variable': {
-      const value = cursor.variable();
+      const value = fields.variable();
       if (value === 0) throw protocolError;
       return value;
     }
     case 'text': {
-      const value = cursor.text();
+      const value = fields.text();
       if (id === property.responseTopic && /[+#]/.test(value)) throw protocolError;
       return value;
     }
     case 'binary':
-      return cursor.binary();
+      return fields.binary();
   }
 }

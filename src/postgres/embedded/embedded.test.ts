@@ -20,7 +20,7 @@ import { StartError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { startedTicksOf } from '../../base/process-file.ts';
 import { openPostgres } from '../client.ts';
-import { migrate } from '../migrate.ts';
+import { migratePostgres } from '../migrate.ts';
 import { findBinaries, restoreLinks } from './binaries.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded.ts';
 import { chooseLauncher, launch, launchers, own, unprivileged } from './launch.ts';
@@ -93,7 +93,7 @@ describe('the embedded server', () => {
   it('gives out no number again when it crashes right after the migrations', async () => {
     const server = await start();
     const postgres = openPostgres({ url: server.url, poolMax: 1, log: silent });
-    await migrate(postgres, { log: silent });
+    await migratePostgres(postgres, { log: silent });
     await postgres.close();
     const insert = 'insert into device_outbox default values returning id';
     const [{ id } = {}] = await select(server, insert);

@@ -5,7 +5,7 @@
 import { readText } from './strings.ts';
 import { malformed } from './wire-error.ts';
 
-export class Cursor {
+export class FieldReader {
   #bytes: Buffer;
   #at: number;
   #end: number;
@@ -63,10 +63,10 @@ export class Cursor {
     return Buffer.from(this.#bytes.subarray(start, start + length));
   }
 
-  /** Returns a cursor over the next `length` bytes. */
-  part(length: number): Cursor {
+  /** Returns a reader of the next `length` bytes. */
+  part(length: number): FieldReader {
     const start = this.#take(length);
-    return new Cursor(this.#bytes, start, start + length);
+    return new FieldReader(this.#bytes, start, start + length);
   }
 
   /** Throws when bytes remain. */
