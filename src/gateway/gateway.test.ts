@@ -8,6 +8,7 @@ import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
 import type { SessionOwner } from '../downlink/sessions.ts';
+import type { RpcRequest } from '../rpc/rpc.ts';
 import { Gateway, type GatewayDeps } from './gateway.ts';
 import type { FoundChildren, WantedChild } from './names.ts';
 
@@ -423,11 +424,15 @@ it('a gateway that has ended, or a child that is not routed, asserts its state a
   await connect('A', 'B');
   const owner = owners.get(1)!;
   const follower = followers.get(1)!;
+  const child = gateway.child('A')!;
   gateway.disconnect('A');
   const gone = new RegExp(`^BUG: a child that is not routed .* \\(children of gateway of device id-${hubNumber}\\)$`);
   expect(() => owner.sessionEnded('taken_over')).toThrow(gone);
   expect(() => follower.update(updateOf(1))).toThrow(gone);
   expect(() => follower.failed()).toThrow(gone);
+  expect(() => child.noteRefused('rate_limit')).toThrow(gone);
+  expect(() => child.deliver({} as RpcRequest, () => {})).toThrow(gone);
+  await expect(gateway.connect([])).rejects.toThrow(/in the middle of an operation/);
   gateway.end();
   expect(() => gateway.end()).toThrow(/ends once/);
   expect(() => gateway.setAttributes(false)).toThrow(/has no streams/);

@@ -89,6 +89,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   }
 
   open(sessions: Sessions, row: DeviceRow): void {
+    assert(this.session === undefined, 'a child has one session', this.gateway);
     this.session = sessions.open(row, this);
     this.device = this.session.device;
   }
@@ -103,6 +104,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   }
 
   follow(updates: AttributeUpdates): void {
+    this.#assertRouted();
     this.#following ??= updates.follow(this.device, this);
   }
 
@@ -113,6 +115,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   }
 
   listen(sessions: RpcSessions): void {
+    this.#assertRouted();
     this.#leaveRpc ??= sessions.listen(this.device.number, this);
   }
 
@@ -150,6 +153,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
 
   // Methods of a session for commands.
   deliver(request: RpcRequest, confirm: ConfirmRpc): boolean {
+    this.#assertRouted();
     return this.gateway.link.rpc(this.device.name, request, confirm);
   }
 
@@ -163,10 +167,15 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
 
   /** Notifies the gateway that the child was refused, at most once in `gatewayNoticeMs`. */
   noteRefused(reason: Dropped): void {
+    this.#assertRouted();
     const now = this.gateway.monotonic();
     if (now - this.#noticedMs < limits.gatewayNoticeMs) return;
     this.#noticedMs = now;
     this.gateway.link.dropped(this.device.name, reason);
+  }
+
+  #assertRouted(): void {
+    assert(this.isHere, 'a child that is not routed does nothing', this.gateway);
   }
 }
 
@@ -233,7 +242,7 @@ export class Gateway implements Subject, NamedChildren {
 
   /**
    * Calls `operation` when every device of `wanted` is connected or refused: at once if possible, else later, in the
-   * order of the calls. A waiting operation delays all later ones.
+   * order of the calls. A waiting operation delays all later ones. After the end no further device is connected.
    */
   run(wanted: readonly WantedChild[], operation: (refused: Refused) => unknown): void {
     const missing = this.#missing(wanted);
@@ -250,6 +259,7 @@ export class Gateway implements Subject, NamedChildren {
    * Connects children in the middle of an operation of `run`, which keeps the order. Returns the refused children.
    */
   async connect(wanted: readonly WantedChild[]): Promise<Refused> {
+    assert(this.#waiting > 0, 'children are connected in the middle of an operation', this);
     return this.#connect(await this.#find(this.#missing(wanted)));
   }
 

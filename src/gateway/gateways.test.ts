@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import type { GatewayDeps } from './gateway.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { GatewayDeps, GatewayLink } from './gateway.ts';
 import { Gateways } from './gateways.ts';
 
 it('messages that wait hold a share for each gateway and each tenant', () => {
@@ -30,4 +31,11 @@ it('messages that wait hold a share for each gateway and each tenant', () => {
   expect(hold(22, 'd')).toBe('gateway_held');
   for (const release of held) (release as () => void)();
   expect(hold(1, 'a')).toBeTypeOf('function');
+});
+
+it('a gateway is closed once', () => {
+  const gateways = new Gateways({ sessions: { onChecked() {} } } as unknown as GatewayDeps, new Metrics());
+  const gateway = gateways.open({ id: 'hub', number: 1 } as CachedDevice, {} as GatewayLink);
+  gateways.close(gateway);
+  expect(() => gateways.close(gateway)).toThrow('BUG: a gateway is closed once (children of gateway of device hub)');
 });

@@ -3,7 +3,7 @@
  * waiting messages.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
-import { Fault, unavailable } from '../base/errors.ts';
+import { assert, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
@@ -44,7 +44,7 @@ export class Gateways {
   }
 
   close(gateway: Gateway): void {
-    this.#open.delete(gateway);
+    assert(this.#open.delete(gateway), 'a gateway is closed once', gateway);
     if (this.#byDevice.get(gateway.device.number) === gateway) this.#byDevice.delete(gateway.device.number);
     gateway.end();
   }

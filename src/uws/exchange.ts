@@ -5,7 +5,7 @@
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { systemClock } from '../base/clock.ts';
-import { Fault, unavailable } from '../base/errors.ts';
+import { assert, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
 import { type PlaceOwner, Places } from '../base/places.ts';
@@ -114,6 +114,7 @@ export class Exchange {
       return;
     }
     this.answered = true;
+    assert(corked === undefined, 'one answer is corked at a time');
     corked = this.#res;
     corked.cork(endEmpty);
     this.onDone?.();
@@ -249,9 +250,11 @@ function receiptHeaders(receipt: string): Record<string, string> {
 }
 
 // One function for all acknowledgements avoids a closure for each.
-let corked: UwsResponse;
+let corked: UwsResponse | undefined;
 function endEmpty(): void {
-  corked.end();
+  const res = corked!;
+  corked = undefined;
+  res.end();
 }
 
 /** Makes the JSON of a fault, the only form of an error (docs/rest.md#errors). */

@@ -4,6 +4,7 @@
  * headers and treats an unknown transfer coding as no body, so the rest would run as a second request.
  */
 import type { HttpRequest } from 'uWebSockets.js';
+import { assert } from '../base/errors.ts';
 
 export interface RequestHead {
   /** Declared length of the body; -1 without one (chunked, or no body). */
@@ -24,6 +25,7 @@ export interface RequestHead {
 }
 
 // Filled by the callback below and read at once: a closure for each request would be garbage.
+let isFilling = false;
 const head: RequestHead = {
   contentLength: -1,
   chunked: false,
@@ -67,6 +69,8 @@ function readHeader(name: string, value: string): void {
 
 /** The result is valid until the next call. */
 export function readHead(req: HttpRequest): Readonly<RequestHead> {
+  assert(!isFilling, 'one head is read at a time');
+  isFilling = true;
   head.contentLength = -1;
   head.chunked = false;
   head.origin = '';
@@ -75,6 +79,7 @@ export function readHead(req: HttpRequest): Readonly<RequestHead> {
   head.longChars = 0;
   head.sound = true;
   req.forEach(readHeader);
+  isFilling = false;
   if (head.chunked && head.contentLength !== -1) head.sound = false;
   return head;
 }
