@@ -19,8 +19,8 @@ import { type Config, checkedConfig, readConfig } from './base/settings/config.t
 import { ownVersion } from './base/version.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
 import { migrateClickHouse } from './clickhouse/migrate.ts';
-import { hasKnownDevices, knownFile } from './device/known-devices-file.ts';
-import { KnownDevicesWriter } from './device/known-devices-writer.ts';
+import { hasKnownDevices, knownFile } from './device/known/known-devices-file.ts';
+import { KnownDevicesWriter } from './device/known/known-devices-writer.ts';
 import { ClockWatch } from './instance/clock/clock-watch.ts';
 import { RefusalForecast } from './instance/health/refusal-forecast.ts';
 import { RefusalWatch, type WorkerRefusals } from './instance/health/refusal-watch.ts';

@@ -6,8 +6,8 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { SeenTimes } from '../../src/activity/seen-times.ts';
 import { systemClock } from '../../src/base/clock.ts';
 import { limits } from '../../src/base/limits.ts';
-import type { DeviceRow } from '../../src/device/cached-device.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
+import type { DeviceRow } from '../../src/device/model/cached-device.ts';
 import { TokenCache } from '../../src/device/token-cache.ts';
 
 interface KnownDevicesFigure {

@@ -5,8 +5,8 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { DeviceFilter } from '../../src/device/list-filter-store.ts';
-import { listDevices } from '../../src/device/list-store.ts';
+import type { DeviceFilter } from '../../src/device/list/list-filter-store.ts';
+import { listDevices } from '../../src/device/list/list-store.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
 import { migratePostgres } from '../../src/postgres/migrate.ts';

@@ -10,7 +10,7 @@ import { type Clock, clockStepMs } from '../base/clock.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import { isAway, isLostRace, type Postgres } from '../postgres/client.ts';
 import {
   type ActivityMark,

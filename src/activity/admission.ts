@@ -3,7 +3,7 @@
  * points is checked twice: before it is read, whether one point fits, and then for its points.
  */
 import type { RateLimits } from '../auth/rate-limits.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 
 interface MeterDeps {
   /** Undefined = unlimited. */

@@ -17,7 +17,7 @@ import { entityNotFound, type Principal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
-import { checkText } from '../device/device.ts';
+import { checkText } from '../device/model/device.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { Page, PageLink } from '../postgres/page.ts';
 import type { AdminDeps } from './deps.ts';

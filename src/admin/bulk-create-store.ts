@@ -1,5 +1,5 @@
 /** SQL that makes many devices for users at once: one statement for each table. */
-import { defaultDeviceData } from '../device/device.ts';
+import { defaultDeviceData } from '../device/model/device.ts';
 import type { Queries } from '../postgres/client.ts';
 
 interface NewDeviceRow {

@@ -5,9 +5,9 @@
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
-import { tokenCredentials } from '../device/credentials.ts';
-import { checkDeviceName, checkDocument, checkText, createAccessToken } from '../device/device.ts';
-import { credentialsTaken, type LoggedChange } from '../device/store.ts';
+import { tokenCredentials } from '../device/model/credentials.ts';
+import { checkDeviceName, checkDocument, checkText, createAccessToken } from '../device/model/device.ts';
+import { credentialsTaken, type LoggedChange } from '../device/sql/store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './bulk-create-store.ts';

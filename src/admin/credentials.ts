@@ -1,8 +1,8 @@
 /** Changes the credentials of a device: the old ones stop working on every worker and host, the new ones start. */
 import { entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
-import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
-import { createAccessToken, type Device, type DeviceCredentials } from '../device/device.ts';
+import { type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
+import { createAccessToken, type Device, type DeviceCredentials } from '../device/model/device.ts';
 import {
   areOthersCredentials,
   checkVersion,
@@ -12,7 +12,7 @@ import {
   type LoggedChange,
   lockDevice,
   updateCredentials,
-} from '../device/store.ts';
+} from '../device/sql/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
 import { type CheckAgain, choosing } from './taken-names.ts';

@@ -1,6 +1,6 @@
 /** Types of customers and tenants, and the rules that need no store. */
 import { badRequest } from '../base/errors.ts';
-import { checkText } from '../device/device.ts';
+import { checkText } from '../device/model/device.ts';
 
 /** Address, phone and email of a tenant or customer. */
 export interface Contact {

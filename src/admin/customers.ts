@@ -2,8 +2,8 @@
 import { entityNotFound } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
-import { checkDocument, type DeviceInfo } from '../device/device.ts';
-import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/store.ts';
+import { checkDocument, type DeviceInfo } from '../device/model/device.ts';
+import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/sql/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
 import { rotateToken } from './credentials.ts';

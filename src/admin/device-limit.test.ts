@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { PasswordHasher } from '../auth/password.ts';
 import { systemClock as clock } from '../base/clock.ts';
-import { countDevices } from '../device/list-store.ts';
+import { countDevices } from '../device/list/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { admitDevice, admitDevices } from './device-limit.ts';
 import { seedDemoData, seedFirstTenant } from './seed.ts';

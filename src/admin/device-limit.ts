@@ -4,7 +4,7 @@
  * one. Without a limit no transaction waits or counts.
  */
 import { Fault } from '../base/errors.ts';
-import { countDevices } from '../device/list-store.ts';
+import { countDevices } from '../device/list/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { holdDeviceCount } from './store.ts';
 

@@ -5,7 +5,7 @@
 import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
-import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
+import { type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
 import {
   checkDeviceName,
   checkDocument,
@@ -14,7 +14,7 @@ import {
   type Device,
   type DeviceProfile,
   defaultDeviceData,
-} from '../device/device.ts';
+} from '../device/model/device.ts';
 import {
   areOthersCredentials,
   checkVersion,
@@ -30,7 +30,7 @@ import {
   lockDevice,
   nextNameNumber,
   updateDevice,
-} from '../device/store.ts';
+} from '../device/sql/store.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import type { Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';

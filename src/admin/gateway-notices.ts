@@ -8,8 +8,8 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isUuid } from '../base/uuid.ts';
-import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
-import { findDeviceRow } from '../device/store.ts';
+import { actsFor, type CustomerScope } from '../device/model/gateway-scope.ts';
+import { findDeviceRow } from '../device/sql/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { PersistentCall } from '../rpc/persistent.ts';
 

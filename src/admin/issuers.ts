@@ -5,9 +5,9 @@
 import { createHash, randomBytes, verify, X509Certificate } from 'node:crypto';
 import { entityNotFound } from '../auth/roles.ts';
 import { assert, badRequest } from '../base/errors.ts';
-import type { FullProfile } from '../device/device.ts';
-import { findIssuer, type Issuer, listIssuers, markProven, setIssuer } from '../device/issuer-store.ts';
-import { findFullProfile } from '../device/profile-store.ts';
+import type { FullProfile } from '../device/model/device.ts';
+import { findIssuer, type Issuer, listIssuers, markProven, setIssuer } from '../device/sql/issuer-store.ts';
+import { findFullProfile } from '../device/sql/profile-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { Page, PageLink } from '../postgres/page.ts';
 import type { AdminDeps } from './deps.ts';

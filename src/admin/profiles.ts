@@ -7,7 +7,7 @@ import { systemClock } from '../base/clock.ts';
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
-import { certificateCredentials } from '../device/credentials.ts';
+import { certificateCredentials } from '../device/model/credentials.ts';
 import {
   checkDocument,
   checkText,
@@ -20,8 +20,9 @@ import {
   type ProvisionType,
   provisionTypes,
   type TransportType,
-} from '../device/device.ts';
-import { markProven } from '../device/issuer-store.ts';
+} from '../device/model/device.ts';
+import { completeTransport } from '../device/model/profile-topics.ts';
+import { markProven } from '../device/sql/issuer-store.ts';
 import {
   deleteProfileRow,
   findFullProfile,
@@ -30,9 +31,14 @@ import {
   isProfileUsed,
   moveDefaultProfile,
   updateFullProfile,
-} from '../device/profile-store.ts';
-import { completeTransport } from '../device/profile-topics.ts';
-import { checkVersion, findDefaultProfile, findProfile, findProfileByName, insertProfile } from '../device/store.ts';
+} from '../device/sql/profile-store.ts';
+import {
+  checkVersion,
+  findDefaultProfile,
+  findProfile,
+  findProfileByName,
+  insertProfile,
+} from '../device/sql/store.ts';
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';

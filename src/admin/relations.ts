@@ -2,7 +2,7 @@
 import { permissionDenied, type TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, type Fault, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { checkDocument, checkText } from '../device/device.ts';
+import { checkDocument, checkText } from '../device/model/device.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { mayRead, mayWrite, unknownEntity } from './entities.ts';
 import { type EntityRef, entityKey, findEntities, holdEntity } from './entity-store.ts';

@@ -1,7 +1,12 @@
 /** SQL of tenants and customers. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
+import {
+  type CredentialChange,
+  changeColumns,
+  insertCredentialChanges,
+  type LoggedChange,
+} from '../device/sql/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
 import type { Customer, Tenant } from './customer.ts';

@@ -2,8 +2,8 @@
 import { entityNotFound } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
-import { checkDocument, checkText, defaultProfileName } from '../device/device.ts';
-import { checkVersion } from '../device/store.ts';
+import { checkDocument, checkText, defaultProfileName } from '../device/model/device.ts';
+import { checkVersion } from '../device/sql/store.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
 import type { AdminDeps } from './deps.ts';
 import { findOrCreateProfile } from './profiles.ts';

@@ -12,7 +12,7 @@ import {
   mqttBasicCredentials,
   type NewCredentials,
   tokenCredentials,
-} from '../device/credentials.ts';
+} from '../device/model/credentials.ts';
 import { flag, optional, text } from '../rest/body.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';

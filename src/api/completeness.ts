@@ -5,7 +5,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { findDeviceRow } from '../device/store.ts';
+import { findDeviceRow } from '../device/sql/store.ts';
 import type { Diagnostics } from '../diagnostics/diagnostics.ts';
 import { causeOf, type Evidence, gapCauses } from '../diagnostics/gap-cause.ts';
 import { readDeviceState } from '../diagnostics/state-store.ts';

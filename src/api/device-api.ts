@@ -3,7 +3,7 @@
  * these paths. The test that calls every operation of the document compares the two.
  */
 import * as Type from '../base/schema.ts';
-import { provisionTypes } from '../device/device.ts';
+import { provisionTypes } from '../device/model/device.ts';
 import type { AnswerShape, RouteDescription } from '../rest/route.ts';
 import { anyJson, closed, errorShape } from '../rest/shapes.ts';
 

@@ -15,11 +15,11 @@ import {
 } from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
-import { checkedCredentials, type NewCredentials, tokenCredentials } from '../device/credentials.ts';
-import { credentialsTypes, type DeviceInfo } from '../device/device.ts';
-import type { DeviceFilter } from '../device/list-filter-store.ts';
-import { listDevices } from '../device/list-store.ts';
-import { findDevice, findDeviceByName, findDevices, hasCustomer } from '../device/store.ts';
+import type { DeviceFilter } from '../device/list/list-filter-store.ts';
+import { listDevices } from '../device/list/list-store.ts';
+import { checkedCredentials, type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
+import { credentialsTypes, type DeviceInfo } from '../device/model/device.ts';
+import { findDevice, findDeviceByName, findDevices, hasCustomer } from '../device/sql/store.ts';
 import { anything, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';

@@ -14,7 +14,7 @@ import {
   tenantUsers,
 } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
-import { findDeviceRow } from '../device/store.ts';
+import { findDeviceRow } from '../device/sql/store.ts';
 import { type Diagnostics, orders, type Workers } from '../diagnostics/diagnostics.ts';
 import { oddTimeKinds } from '../diagnostics/odd-time.ts';
 import { doors, events, type Outcome } from '../diagnostics/outcome.ts';

@@ -5,7 +5,7 @@ import { badRequest, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
-import { findProfile } from '../device/store.ts';
+import { findProfile } from '../device/sql/store.ts';
 import { checksumAlgorithms } from '../ota/checksums.ts';
 import { base64Member, readRange, type SlicedFile } from '../ota/chunks.ts';
 import type { Downloads } from '../ota/downloads.ts';

@@ -22,8 +22,8 @@ import {
   type TenantPrincipal,
 } from '../auth/roles.ts';
 import { Fault, notFound } from '../base/errors.ts';
-import type { DeviceRow } from '../device/cached-device.ts';
-import { findDeviceRow } from '../device/store.ts';
+import type { DeviceRow } from '../device/model/cached-device.ts';
+import { findDeviceRow } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 

@@ -15,8 +15,8 @@ import {
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { type FullProfile, provisionTypes, transportTypes } from '../device/device.ts';
-import { issuerStates } from '../device/issuer-store.ts';
+import { type FullProfile, provisionTypes, transportTypes } from '../device/model/device.ts';
+import { issuerStates } from '../device/sql/issuer-store.ts';
 import {
   findDeviceNumbers,
   findFullDefaultProfile,
@@ -24,7 +24,7 @@ import {
   findProfiles,
   listProfileNames,
   listProfiles,
-} from '../device/profile-store.ts';
+} from '../device/sql/profile-store.ts';
 import { flag, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import type { DeviceRow } from '../device/cached-device.ts';
+import type { DeviceRow } from '../device/model/cached-device.ts';
 import type { Queries } from '../postgres/client.ts';
 import { readExactJson } from '../rest/body.ts';
 import { pageLink, pageQuery } from '../rest/parameters.ts';

@@ -8,7 +8,7 @@ import { authorities } from '../auth/roles.ts';
 import type { User } from '../auth/user.ts';
 import * as Type from '../base/schema.ts';
 import { nullUuid } from '../base/uuid.ts';
-import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/device.ts';
+import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/model/device.ts';
 import { text } from '../rest/body.ts';
 import { anyJson, closed, milliseconds, nullable } from '../rest/shapes.ts';
 

@@ -29,7 +29,7 @@ import { listUsers } from '../auth/store.ts';
 import type { User, UserAccount } from '../auth/user.ts';
 import { Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
-import { hasCustomer } from '../device/store.ts';
+import { hasCustomer } from '../device/sql/store.ts';
 import { anything, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';

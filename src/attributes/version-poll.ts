@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { settledTransaction } from '../device/store.ts';
+import { settledTransaction } from '../device/sql/store.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { readChangedHeads } from './store.ts';
 

@@ -18,7 +18,7 @@ import {
   pruneCredentialChanges,
   readCredentialChanges,
   settledTransaction,
-} from './store.ts';
+} from './sql/store.ts';
 
 /** A change, or 'all' when so much time passed that the log may have lost rows. */
 type ChangeHandler = (change: CredentialChange | 'all') => void;

@@ -9,7 +9,7 @@ import { nullUuid } from '../base/uuid.ts';
 import { openPostgres } from '../postgres/client.ts';
 import { CredentialChanges } from './credential-changes.ts';
 import { LocalDevices } from './local-devices.ts';
-import { lookUpTokens } from './store.ts';
+import { lookUpTokens } from './sql/store.ts';
 import { TokenCache } from './token-cache.ts';
 
 const { tokenOf, create, postgres } = await sharedApi();

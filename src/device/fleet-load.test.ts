@@ -6,11 +6,11 @@ import { FakeDeviceStore } from '../../test/harness/fake-device-store.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import type { DeviceRow } from './cached-device.ts';
-import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
 import { FleetLoad } from './fleet-load.ts';
-import { KnownDevicesWriter } from './known-devices-writer.ts';
+import { KnownDevicesWriter } from './known/known-devices-writer.ts';
 import { LocalDevices } from './local-devices.ts';
+import type { DeviceRow } from './model/cached-device.ts';
+import { mqttBasicCredentials, tokenCredentials } from './model/credentials.ts';
 import { TokenCache } from './token-cache.ts';
 
 const path = '/data/known/devices';

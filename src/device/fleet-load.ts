@@ -11,8 +11,6 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Disk, type DiskFile, realDisk } from '../journal/disk.ts';
 import type { Queries } from '../postgres/client.ts';
-import { CredentialsDigest } from './credentials-digest.ts';
-import { type Digest, emptyDevice } from './device-table.ts';
 import {
   type BlockHead,
   blockHeadBytes,
@@ -25,8 +23,10 @@ import {
   headerBytes,
   isToken,
   isWholeBlock,
-} from './known-devices-file.ts';
-import { readCredentialChanges, settledTransaction } from './store.ts';
+} from './known/known-devices-file.ts';
+import { readCredentialChanges, settledTransaction } from './sql/store.ts';
+import { CredentialsDigest } from './table/credentials-digest.ts';
+import { type Digest, emptyDevice } from './table/device-table.ts';
 import type { TokenCache } from './token-cache.ts';
 
 interface FleetLoadDeps {

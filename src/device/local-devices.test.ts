@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import type { DeviceRow } from './cached-device.ts';
 import { LocalDevices } from './local-devices.ts';
+import type { DeviceRow } from './model/cached-device.ts';
 
 const row: DeviceRow = { number: 1, id: 'i', tenantId: 't', customerId: null, profileId: 'p', name: 'n', version: 2 };
 const open = () => new LocalDevices();

@@ -4,7 +4,7 @@
  * removes the device.
  */
 import { assert } from '../base/errors.ts';
-import { CachedDevice, type DeviceRow } from './cached-device.ts';
+import { CachedDevice, type DeviceRow } from './model/cached-device.ts';
 
 export class LocalDevices {
   readonly #devices = new Map<number, CachedDevice>();

@@ -2,11 +2,11 @@ import { describe, expect, it } from 'vitest';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
-import type { NewCredentials } from './credentials.ts';
-import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
-import type { FoundLogin } from './known-devices.ts';
+import type { FoundLogin } from './known/known-devices.ts';
 import { type Login, Logins, type LoginsAlone } from './logins.ts';
-import type { LoginRow } from './store.ts';
+import type { NewCredentials } from './model/credentials.ts';
+import { mqttBasicCredentials, tokenCredentials } from './model/credentials.ts';
+import type { LoginRow } from './sql/store.ts';
 
 const log = createLog('fatal' as 'error', 'test');
 

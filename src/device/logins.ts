@@ -12,12 +12,12 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isAway } from '../postgres/client.ts';
-import type { DeviceRow } from './cached-device.ts';
-import { mqttBasicId, readMqttBasic } from './credentials.ts';
-import type { CredentialsType, TransportType } from './device.ts';
-import type { FoundLogin } from './known-devices.ts';
-import { type ProfileTopics, topicsOf } from './profile-topics.ts';
-import type { CredentialChange, LoginRow, ProfileTransport } from './store.ts';
+import type { FoundLogin } from './known/known-devices.ts';
+import type { DeviceRow } from './model/cached-device.ts';
+import { mqttBasicId, readMqttBasic } from './model/credentials.ts';
+import type { CredentialsType, TransportType } from './model/device.ts';
+import { type ProfileTopics, topicsOf } from './model/profile-topics.ts';
+import type { CredentialChange, LoginRow, ProfileTransport } from './sql/store.ts';
 
 type LoginClaim =
   /** '' = absent. */

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { Fault } from '../base/errors.ts';
-import type { DeviceRow } from './cached-device.ts';
 import { LocalDevices } from './local-devices.ts';
+import type { DeviceRow } from './model/cached-device.ts';
 import { TokenCache } from './token-cache.ts';
 
 const limits = {

@@ -10,10 +10,10 @@ import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
-import { CachedDevice, type DeviceRow } from './cached-device.ts';
-import { DeviceTable, type Digest, type EncodedDevice } from './device-table.ts';
 import type { LocalDevices } from './local-devices.ts';
-import { TokenDigest } from './token-digest.ts';
+import { CachedDevice, type DeviceRow } from './model/cached-device.ts';
+import { DeviceTable, type Digest, type EncodedDevice } from './table/device-table.ts';
+import { TokenDigest } from './table/token-digest.ts';
 
 /** Returns the devices of the tokens that exist. */
 type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;

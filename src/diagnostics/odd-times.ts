@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { isObject, isWhole } from '../bus/messages.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { FirstRecords } from './first-records.ts';
 import { type OddTimeKind, oddTimeKinds } from './odd-time.ts';
 import { RecordTable } from './record-table.ts';

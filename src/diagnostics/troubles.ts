@@ -7,7 +7,7 @@
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import { excerptOf } from './excerpt.ts';
 import type { FirstRecords } from './first-records.ts';
 import type { OddTime } from './odd-time.ts';

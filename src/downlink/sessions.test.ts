@@ -7,8 +7,8 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
-import type { DeviceRow, StoredDevice } from '../device/cached-device.ts';
 import { LocalDevices } from '../device/local-devices.ts';
+import type { DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
 import { type SessionEnd, Sessions } from './sessions.ts';
 
 const log = createLog('error', 'test');

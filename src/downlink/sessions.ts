@@ -15,9 +15,9 @@ import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { JsonChannel } from '../bus/json-channel.ts';
 import { isListOf, isWhole } from '../bus/messages.ts';
-import type { CachedDevice, DeviceRow, StoredDevice } from '../device/cached-device.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
-import type { CredentialChange } from '../device/store.ts';
+import type { CachedDevice, DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
+import type { CredentialChange } from '../device/sql/store.ts';
 import { isAway } from '../postgres/client.ts';
 
 export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted';

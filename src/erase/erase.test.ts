@@ -10,7 +10,7 @@ import type { Clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
-import { insertDeviceTombstone } from '../device/store.ts';
+import { insertDeviceTombstone } from '../device/sql/store.ts';
 import { goneReport, type JournalReport } from '../ingest/journal-report.ts';
 import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from '../ingest/journal-store.ts';
 import { writerIdOf } from '../ingest/writer-id.ts';

@@ -1,9 +1,10 @@
 /**
  * Deletes the points of devices whose profile keeps telemetry for fewer days than the installation, and points whose
  * time to live has ended. Reads have hidden these points from the moment at which they expired
- * (`device/telemetry-days-store.ts`, `shown` of `clickhouse/erase-statements.ts`), so the delete only frees the disk.
- * Its cost follows the days that have expired points: the parts of such a day are dropped after their other points were
- * copied. No step loses a point when it is interrupted or meets rows that arrive meanwhile. Called by `retention.ts`.
+ * (`device/sql/telemetry-days-store.ts`, `shown` of `clickhouse/erase-statements.ts`), so the delete only frees the
+ * disk. Its cost follows the days that have expired points: the parts of such a day are dropped after their other
+ * points were copied. No step loses a point when it is interrupted or meets rows that arrive meanwhile. Called by
+ * `retention.ts`.
  */
 import type { Clock } from '../base/clock.ts';
 import { dayMs } from '../base/durations.ts';

@@ -6,7 +6,7 @@ import type { Update } from '../attributes/update.ts';
 import { systemClock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
+import { CachedDevice, type DeviceRow } from '../device/model/cached-device.ts';
 import type { SessionOwner } from '../downlink/sessions.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
 import { Gateway, type GatewayDeps } from './gateway.ts';

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { GatewayDeps, GatewayLink } from './gateway.ts';
 import { Gateways } from './gateways.ts';
 

@@ -6,7 +6,7 @@ import { ByteBudget } from '../base/byte-budget.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import { Child, Gateway, type GatewayDeps, type GatewayLink } from './gateway.ts';
 
 export class Gateways {

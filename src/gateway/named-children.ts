@@ -1,6 +1,6 @@
 /** The children of a gateway, as the decoder of its telemetry uses them (`telemetry.ts`). */
 import type { Fault } from '../base/errors.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 
 /** A child of a gateway, as the decoder uses it. The decoder owns all members after `name`. */
 export interface NamedChild {

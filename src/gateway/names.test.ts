@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { DeviceRow } from '../device/cached-device.ts';
+import type { DeviceRow } from '../device/model/cached-device.ts';
 import type { ChildRequest } from '../onboarding/gateway-children.ts';
 import { ChildNames, type FoundChildren } from './names.ts';
 

@@ -9,9 +9,9 @@ import { Fault, unavailable } from '../base/errors.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
-import type { DeviceRow } from '../device/cached-device.ts';
-import { actsFor, type CustomerScope, type ScopedGateway } from '../device/gateway-scope.ts';
-import type { CredentialChange } from '../device/store.ts';
+import type { DeviceRow } from '../device/model/cached-device.ts';
+import { actsFor, type CustomerScope, type ScopedGateway } from '../device/model/gateway-scope.ts';
+import type { CredentialChange } from '../device/sql/store.ts';
 import type { ChildRequest } from '../onboarding/gateway-children.ts';
 import { isAway } from '../postgres/client.ts';
 

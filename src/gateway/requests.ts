@@ -5,7 +5,7 @@
 import type { AttributeRow, Scope } from '../attributes/attributes.ts';
 import { namedKeys, type WantedAttributes, type WantedKeys } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';
-import { checkDeviceName } from '../device/device.ts';
+import { checkDeviceName } from '../device/model/device.ts';
 import { replyId } from '../rpc/rpc.ts';
 import { type Json, JsonNumber } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import { systemClock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
-import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
+import { CachedDevice, type DeviceRow } from '../device/model/cached-device.ts';
 import { tsDistanceMsMax } from '../telemetry/block.ts';
 import { readBlock } from '../telemetry/read-block.ts';
 import { Rows } from '../telemetry/rows.ts';

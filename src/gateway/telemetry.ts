@@ -8,7 +8,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { RateLimits } from '../auth/rate-limits.ts';
 import { badRequest, Fault, notFound, tooLarge } from '../base/errors.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Waiter } from '../ingest/accept.ts';
 import { addElement, type DecodeOptions, Message, skipBlank } from '../telemetry/decode.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';

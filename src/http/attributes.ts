@@ -11,7 +11,7 @@ import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { devicePlaceOwners } from '../base/places.ts';
 import { booleanOf } from '../base/schema.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpHandler, HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';

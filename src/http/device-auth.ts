@@ -7,7 +7,7 @@ import type { Admission } from '../activity/admission.ts';
 import type { WrongCredentials } from '../auth/wrong-credentials.ts';
 import { asFault, Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import type { Strangers } from '../diagnostics/strangers.ts';
 import type { Troubles } from '../diagnostics/troubles.ts';

@@ -4,7 +4,7 @@
  */
 import { badRequest } from '../base/errors.ts';
 import { devicePlaceOwners } from '../base/places.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import { chunkRange, readRange, type SlicedFile, wholeBytesMax } from '../ota/chunks.ts';
 import type { Downloads } from '../ota/downloads.ts';
 import { defaultContentType, type PackageType, type StoredPackage } from '../ota/package.ts';

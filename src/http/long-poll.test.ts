@@ -1,7 +1,7 @@
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Metrics } from '../base/metrics/metrics.ts';
-import { CachedDevice } from '../device/cached-device.ts';
+import { CachedDevice } from '../device/model/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import { Exchange } from '../uws/exchange.ts';
 import { LongPolls } from './long-poll.ts';

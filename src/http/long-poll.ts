@@ -7,7 +7,7 @@ import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { devicePlaceOwners, type PlaceOwner, Places } from '../base/places.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import type { ListenerCloseReason } from '../downlink/downlink.ts';
 import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Decode, Ingest } from '../ingest/accept.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Exchange } from '../uws/exchange.ts';

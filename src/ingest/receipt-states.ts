@@ -6,7 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { expiredBefore } from '../device/telemetry-days-store.ts';
+import { expiredBefore } from '../device/sql/telemetry-days-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { readWrittenPoints, type WrittenPoint } from '../telemetry/points-query.ts';
 import { readStoredOrder } from './journal-store.ts';

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Config } from '../base/settings/config.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Troubles } from '../diagnostics/troubles.ts';
 import type { GatewayDecodeThread } from '../gateway/decode-thread.ts';
 import type { Gateways } from '../gateway/gateways.ts';

@@ -16,8 +16,8 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { networkOf } from '../base/network.ts';
 import type { Turns } from '../base/turns.ts';
-import { certificateCredentials, certificateId } from '../device/credentials.ts';
-import { type ChainProfile, findChainProfiles, findUnnamedIssuers, nameIssuers } from '../device/issuer-store.ts';
+import { certificateCredentials, certificateId } from '../device/model/credentials.ts';
+import { type ChainProfile, findChainProfiles, findUnnamedIssuers, nameIssuers } from '../device/sql/issuer-store.ts';
 import {
   findCredentials,
   findDeviceByName,
@@ -25,7 +25,7 @@ import {
   type LoggedChange,
   lockDevice,
   updateCredentials,
-} from '../device/store.ts';
+} from '../device/sql/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 
 /** The certificates that a TLS client has sent. */

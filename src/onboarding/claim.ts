@@ -22,8 +22,8 @@ import { Fault, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Turns } from '../base/turns.ts';
-import type { Device } from '../device/device.ts';
-import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../device/store.ts';
+import type { Device } from '../device/model/device.ts';
+import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../device/sql/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 

@@ -3,9 +3,9 @@
  * two transactions that make the same names wait for each other in one order.
  */
 import { limits } from '../base/limits.ts';
-import type { DeviceRow } from '../device/cached-device.ts';
-import { defaultDeviceData } from '../device/device.ts';
-import { rowColumns } from '../device/store.ts';
+import type { DeviceRow } from '../device/model/cached-device.ts';
+import { defaultDeviceData } from '../device/model/device.ts';
+import { rowColumns } from '../device/sql/store.ts';
 import type { Queries } from '../postgres/client.ts';
 
 /** `info`: additional info as JSON; undefined when it is too long to be read for each of many devices. */

@@ -10,8 +10,8 @@ import {
   type NewCredentials,
   readMqttBasic,
   tokenCredentials,
-} from '../device/credentials.ts';
-import { createAccessToken } from '../device/device.ts';
+} from '../device/model/credentials.ts';
+import { createAccessToken } from '../device/model/device.ts';
 import { type Json, type JsonObject, readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 

@@ -16,9 +16,15 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { networkOf } from '../base/network.ts';
 import type { Turns } from '../base/turns.ts';
-import { createAccessToken, type FullProfile } from '../device/device.ts';
-import { findProfileByProvisionKey } from '../device/profile-store.ts';
-import { areOthersCredentials, findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
+import { createAccessToken, type FullProfile } from '../device/model/device.ts';
+import { findProfileByProvisionKey } from '../device/sql/profile-store.ts';
+import {
+  areOthersCredentials,
+  findCredentials,
+  findDevice,
+  findDeviceByName,
+  lockDevice,
+} from '../device/sql/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
@@ -34,7 +40,7 @@ export interface ProvisionDeps extends AdminDeps {
 const stateKey = 'provisionState';
 const provisioned = ownValue.string('provisioned');
 const serverScope = scopeNumber.SERVER_SCOPE;
-/** A sender that knows the secret of a profile gets no power over other devices: see `device/gateway-scope.ts`. */
+/** A sender that knows the secret of a profile gets no power over other devices (`device/model/gateway-scope.ts`). */
 const confinedGateway = { gateway: true, gatewayScope: 'own' };
 const unguessable = randomBytes(32).toString('base64');
 

@@ -1,6 +1,6 @@
 /** Packages of firmware and software: the types, and the rules that need no store. */
 import { badRequest } from '../base/errors.ts';
-import { checkDocument, checkText } from '../device/device.ts';
+import { checkDocument, checkText } from '../device/model/device.ts';
 import type { ChecksumAlgorithm } from './checksums.ts';
 
 export const packageTypes = ['FIRMWARE', 'SOFTWARE'] as const;

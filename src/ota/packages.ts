@@ -5,7 +5,7 @@ import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import { createUuid } from '../base/uuid.ts';
-import { findProfile } from '../device/store.ts';
+import { findProfile } from '../device/sql/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type ChecksumAlgorithm, newChecksum } from './checksums.ts';
 import { pieceBytes } from './chunks.ts';

@@ -2,7 +2,7 @@
  * Leaves expired points out of a report: points older than `TELEMETRY_TTL_DAYS`, or than `telemetryTtlDays` of the
  * present profile of their device, which ClickHouse's copy of the device data names.
  */
-import { expiredBefore, listProfileDays } from '../device/telemetry-days-store.ts';
+import { expiredBefore, listProfileDays } from '../device/sql/telemetry-days-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { QueryParameters } from './parameters.ts';
 

@@ -25,7 +25,7 @@ import type { Bus } from '../../src/bus/bus.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
-import { lookUpTokens } from '../../src/device/store.ts';
+import { lookUpTokens } from '../../src/device/sql/store.ts';
 import { TokenCache } from '../../src/device/token-cache.ts';
 import { Diagnostics } from '../../src/diagnostics/diagnostics.ts';
 import { FirstRecords } from '../../src/diagnostics/first-records.ts';

@@ -1,8 +1,8 @@
 /** The devices of PostgreSQL and the log of their changes, as the rooms that follow the log read them. */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { unavailable } from '../../src/base/errors.ts';
-import type { NewCredentials } from '../../src/device/credentials.ts';
-import type { LoggedChange, LoginRow } from '../../src/device/store.ts';
+import type { NewCredentials } from '../../src/device/model/credentials.ts';
+import type { LoggedChange, LoginRow } from '../../src/device/sql/store.ts';
 import type { Queries } from '../../src/postgres/client.ts';
 
 export const tenantId: string = randomUUID();

@@ -5,7 +5,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
-import { insertDeviceTombstone } from '../../src/device/store.ts';
+import { insertDeviceTombstone } from '../../src/device/sql/store.ts';
 import { seriesDeleter } from '../../src/erase/delete-series.ts';
 import { Eraser } from '../../src/erase/erase.ts';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';

@@ -5,7 +5,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
-import { decodeHeader, headerBytes, knownFile } from '../../device/known-devices-file.ts';
+import { decodeHeader, headerBytes, knownFile } from '../../device/known/known-devices-file.ts';
 import type { Postgres } from '../../postgres/client.ts';
 import { findOrInsertSetting, findSetting } from '../../postgres/stored-settings.ts';
 

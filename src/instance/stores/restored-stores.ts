@@ -17,7 +17,7 @@ import {
   lastNumber,
   raiseNumbers,
   settleTransactions,
-} from '../../device/number-store.ts';
+} from '../../device/sql/number-store.ts';
 import { reopenTombstones } from '../../erase/tombstone-store.ts';
 import type { Postgres } from '../../postgres/client.ts';
 import type { DataDirectory } from '../host/data-directory.ts';

@@ -4,7 +4,7 @@
  * share is still full. Each `LargePackets` of a connection waits for at most one packet.
  */
 import { type BudgetOwner, ByteBudget, Held } from '../../base/byte-budget.ts';
-import type { CachedDevice } from '../../device/cached-device.ts';
+import type { CachedDevice } from '../../device/model/cached-device.ts';
 import type { Room } from '../wire/large-packet.ts';
 
 export interface RoomWaiter {

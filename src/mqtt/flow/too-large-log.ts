@@ -6,7 +6,7 @@ import type { Clock } from '../../base/clock.ts';
 import { FifoMap } from '../../base/fifo-map.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
-import type { CachedDevice } from '../../device/cached-device.ts';
+import type { CachedDevice } from '../../device/model/cached-device.ts';
 
 const lineMsMin = 1_100;
 

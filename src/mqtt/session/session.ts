@@ -2,8 +2,8 @@
  * A signed-in connection as operations and streams use it: its device, its subscriptions, and sending to it. The
  * interface `SessionLink` hides the connection itself (`connection.ts`), so that a test can replace it.
  */
-import type { CachedDevice } from '../../device/cached-device.ts';
-import type { ProfileTopics } from '../../device/profile-topics.ts';
+import type { CachedDevice } from '../../device/model/cached-device.ts';
+import type { ProfileTopics } from '../../device/model/profile-topics.ts';
 import type { SlicedFile } from '../../ota/chunks.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 import type { ProtocolLevel, QoS } from '../wire/protocol.ts';

@@ -1,8 +1,8 @@
 /**
  * The interface between a connection and the sign-in. The rules are in `login.ts`, and `worker.ts` connects the two.
  */
-import type { CachedDevice } from '../../device/cached-device.ts';
-import type { ProfileTopics } from '../../device/profile-topics.ts';
+import type { CachedDevice } from '../../device/model/cached-device.ts';
+import type { ProfileTopics } from '../../device/model/profile-topics.ts';
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
 import type { ConnectRefusal } from '../packets/connect.ts';
 import type { CloseReason } from '../wire/close-reason.ts';

@@ -3,7 +3,7 @@
  * topic may contain `+` and `#`: every matching topic is served.
  */
 import { limits } from '../../base/limits.ts';
-import type { ProfileTopics } from '../../device/profile-topics.ts';
+import type { ProfileTopics } from '../../device/model/profile-topics.ts';
 import type { Operation } from '../session/operation.ts';
 import { matches } from '../session/subscriptions.ts';
 import type { ProfileOperation } from './table.ts';

@@ -5,7 +5,7 @@
 
 import type { Admission } from '../../activity/admission.ts';
 import { badRequest } from '../../base/errors.ts';
-import type { CachedDevice } from '../../device/cached-device.ts';
+import type { CachedDevice } from '../../device/model/cached-device.ts';
 import type { Decode, Ingest } from '../../ingest/accept.ts';
 import type { Operation } from '../session/operation.ts';
 import { protobufRefused, type TopicEntries } from './table.ts';

@@ -1,6 +1,6 @@
 /** SQL conditions of the lists of devices: owner, profile, activity and text. `list-store.ts` uses them. */
-import type { Queries } from '../postgres/client.ts';
-import { contains, containsPattern } from '../postgres/page.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { contains, containsPattern } from '../../postgres/page.ts';
 
 export interface DeviceFilter {
   tenantId: string;

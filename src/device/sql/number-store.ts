@@ -2,8 +2,8 @@
  * SQL of numbers that must never be assigned twice, although PostgreSQL may be restored to an earlier moment than
  * ClickHouse: the device numbers that ClickHouse uses, and the versions of rows that reports copy there.
  */
-import type { ClickHouse } from '../clickhouse/client.ts';
-import type { Postgres, Queries } from '../postgres/client.ts';
+import type { ClickHouse } from '../../clickhouse/client.ts';
+import type { Postgres, Queries } from '../../postgres/client.ts';
 
 type NumberSequence = 'device' | 'copy';
 

@@ -1,14 +1,14 @@
 /** Lists of devices on a real PostgreSQL: every answer is that of a plain count and sort, whatever happened before. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
-import { createUuid } from '../base/uuid.ts';
-import type { Queries } from '../postgres/client.ts';
-import { contains, containsPattern, type PageLink, readPage } from '../postgres/page.ts';
-import { hasSearchIndex } from '../postgres/server-facts.ts';
-import type { DeviceInfo } from './device.ts';
+import { startTestPostgres, type TestPostgres } from '../../../test/harness/postgres-server.ts';
+import { createUuid } from '../../base/uuid.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { contains, containsPattern, type PageLink, readPage } from '../../postgres/page.ts';
+import { hasSearchIndex } from '../../postgres/server-facts.ts';
+import type { DeviceInfo } from '../model/device.ts';
+import { infoColumns, infoJoins, listDeviceTypes } from '../sql/store.ts';
 import type { DeviceFilter } from './list-filter-store.ts';
 import { countDevices, listDevices } from './list-store.ts';
-import { infoColumns, infoJoins, listDeviceTypes } from './store.ts';
 
 let server: TestPostgres;
 const tenants = [createUuid(1), createUuid(2)];

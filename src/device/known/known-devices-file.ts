@@ -20,11 +20,11 @@ import { createHmac } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
-import type { DeviceRow } from './cached-device.ts';
-import { readMqttBasic } from './credentials.ts';
-import { type CredentialsType, type TransportType, transportTypes } from './device.ts';
-import type { EncodedDevice } from './device-table.ts';
-import type { LoginRow, ProfileTransport } from './store.ts';
+import type { DeviceRow } from '../model/cached-device.ts';
+import { readMqttBasic } from '../model/credentials.ts';
+import { type CredentialsType, type TransportType, transportTypes } from '../model/device.ts';
+import type { LoginRow, ProfileTransport } from '../sql/store.ts';
+import type { EncodedDevice } from '../table/device-table.ts';
 
 export const headerBytes = 64;
 export const blockHeadBytes = 32;

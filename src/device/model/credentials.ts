@@ -3,8 +3,8 @@
  * (docs/rest.md#credentials). Ids of all kinds share one name space. No store here.
  */
 import { createHash } from 'node:crypto';
-import { badRequest } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
+import { badRequest } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
 import { type CredentialsType, checkAccessToken } from './device.ts';
 
 /** Credentials ready to be stored. */

@@ -1,9 +1,9 @@
 /**
- * Digest of 128 bits → place of the record that begins with it (`RecordStore`). Open addressing in 4 096 parts, 8 bytes
- * a slot. A part grows by itself, at last by a quarter, so no step moves more than the entries of one part: 250 at a
- * million.
+ * Digest of 128 bits → place of the record that begins with it (`RecordMemory`). Open addressing in 4 096 parts, 8
+ * bytes a slot. A part grows by itself, at last by a quarter, so no step moves more than the entries of one part: 250
+ * at a million.
  */
-import { chunkOf, type RecordStore, wordOf } from './record-store.ts';
+import { chunkOf, type RecordMemory, wordOf } from './record-memory.ts';
 
 const partBits = 12;
 const parts = 2 ** partBits;
@@ -13,7 +13,7 @@ const smallSlots = 64;
 const fullness = 0.8;
 
 export class RecordIndex {
-  readonly #store: RecordStore;
+  readonly #store: RecordMemory;
   /** Each slot of a part is two words: the second word of the digest, and the place; place 0 = free. */
   readonly #parts: (Uint32Array | undefined)[] = new Array<Uint32Array | undefined>(parts).fill(undefined);
   readonly #sizes = new Uint32Array(parts);
@@ -23,7 +23,7 @@ export class RecordIndex {
   #turn = 0;
   #movedMax = 0;
 
-  constructor(store: RecordStore) {
+  constructor(store: RecordMemory) {
     this.#store = store;
   }
 

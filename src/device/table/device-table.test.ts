@@ -1,7 +1,7 @@
 /** The table of devices against a Map, over random operations; how much one operation moves; what a device takes. */
 import { expect, test } from 'vitest';
-import { Random } from '../../test/harness/random.ts';
-import type { DeviceRow } from './cached-device.ts';
+import { Random } from '../../../test/harness/random.ts';
+import type { DeviceRow } from '../model/cached-device.ts';
 import { DeviceTable, type Digest, type EncodedDevice } from './device-table.ts';
 import { putUuid } from './uuid-bytes.ts';
 

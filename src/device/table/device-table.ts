@@ -3,10 +3,10 @@
  * digest of the token. `TokenCache` is the only user. A row keeps all that a request may need of its device but the
  * gateway that made it. When the table is full, a new device replaces any other one.
  */
-import { assert } from '../base/errors.ts';
-import type { DeviceRow } from './cached-device.ts';
+import { assert } from '../../base/errors.ts';
+import type { DeviceRow } from '../model/cached-device.ts';
 import { RecordIndex } from './record-index.ts';
-import { chunkOf, RecordStore, unitBytes, unitsMax, wordOf } from './record-store.ts';
+import { chunkOf, RecordMemory, unitBytes, unitsMax, wordOf } from './record-memory.ts';
 import { putUuid, uuidBytes, uuidText } from './uuid-bytes.ts';
 
 /** A digest: four words of 32 bits. */
@@ -46,7 +46,7 @@ const nameBytesMax = unitsMax * unitBytes - headBytes - 2 * uuidBytes;
 
 export class DeviceTable {
   readonly #sizeMax: number;
-  readonly #store = new RecordStore();
+  readonly #store = new RecordMemory();
   readonly #index = new RecordIndex(this.#store);
   readonly #origins = new Origins();
   readonly #scratch = emptyDevice();

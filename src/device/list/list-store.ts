@@ -3,11 +3,12 @@
  * read from the nearer end of an index. Of another list a few devices are read first: when these are all, they are
  * sorted; else the devices are counted, and the page is read in its order (docs/rest.md#lists).
  */
-import { badRequest } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import type { Queries } from '../postgres/client.ts';
-import { checkBytes, type Page, type PageLink } from '../postgres/page.ts';
-import type { DeviceInfo } from './device.ts';
+import { badRequest } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { checkBytes, type Page, type PageLink } from '../../postgres/page.ts';
+import type { DeviceInfo } from '../model/device.ts';
+import { documents, infoColumns, infoJoins } from '../sql/store.ts';
 import {
   type Conditions,
   conditionsOf,
@@ -39,7 +40,6 @@ import {
   usesBits,
   walked,
 } from './list-order-store.ts';
-import { documents, infoColumns, infoJoins } from './store.ts';
 
 /** A list of so many devices is sorted as a whole, whatever the order. */
 const usualSortedMax = 20_000;

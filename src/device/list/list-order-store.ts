@@ -2,7 +2,7 @@
  * SQL that reads one page of devices in an order. Devices are read in the order of an index from its nearer end, or
  * group by group when several devices share a value of the order. `list-store.ts` uses it.
  */
-import type { PageLink } from '../postgres/page.ts';
+import type { PageLink } from '../../postgres/page.ts';
 import { activeBit, isActive, withBits } from './list-filter-store.ts';
 
 export interface Sort {

@@ -7,14 +7,22 @@
  */
 import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
-import type { Clock } from '../base/clock.ts';
-import { messageOf } from '../base/errors.ts';
-import { FifoMap } from '../base/fifo-map.ts';
-import { limits } from '../base/limits.ts';
-import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics/metrics.ts';
-import { type Disk, type DiskFile, isNoSpace, realDisk } from '../journal/disk.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Clock } from '../../base/clock.ts';
+import { messageOf } from '../../base/errors.ts';
+import { FifoMap } from '../../base/fifo-map.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import type { Metrics } from '../../base/metrics/metrics.ts';
+import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
+import { isAway, type Queries } from '../../postgres/client.ts';
+import {
+  listProfileVersions,
+  lookUpLogins,
+  lookUpProfileTransports,
+  readCredentialChanges,
+  scanLogins,
+  settledTransaction,
+} from '../sql/store.ts';
 import {
   blockBytesMax,
   blockHeadBytes,
@@ -29,14 +37,6 @@ import {
   headerBytes,
   isWholeBlock,
 } from './known-devices-file.ts';
-import {
-  listProfileVersions,
-  lookUpLogins,
-  lookUpProfileTransports,
-  readCredentialChanges,
-  scanLogins,
-  settledTransaction,
-} from './store.ts';
 
 interface KnownDevicesWriterDeps {
   path: string;

@@ -3,13 +3,20 @@
  * statement that changes an answer of `lookUpTokens` must be followed by `insertCredentialChanges` in the same
  * transaction.
  */
-import { assert, badRequest, Fault } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import type { Queries } from '../postgres/client.ts';
-import { isUniqueViolation } from '../postgres/client.ts';
-import { readByIds } from '../postgres/page.ts';
-import type { DeviceRow, StoredDevice } from './cached-device.ts';
-import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile, TransportType } from './device.ts';
+import { assert, badRequest, Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { isUniqueViolation } from '../../postgres/client.ts';
+import { readByIds } from '../../postgres/page.ts';
+import type { DeviceRow, StoredDevice } from '../model/cached-device.ts';
+import type {
+  CredentialsType,
+  Device,
+  DeviceCredentials,
+  DeviceInfo,
+  DeviceProfile,
+  TransportType,
+} from '../model/device.ts';
 
 const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant_id as "tenantId",
   d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,

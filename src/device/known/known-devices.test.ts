@@ -3,18 +3,18 @@
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { beforeEach, expect, test } from 'vitest';
-import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { FakeDeviceStore, profileId, tenantId } from '../../test/harness/fake-device-store.ts';
-import { Random } from '../../test/harness/random.ts';
-import { limits } from '../base/limits.ts';
-import type { Log } from '../base/log.ts';
-import { Metrics } from '../base/metrics/metrics.ts';
-import type { OpenMode } from '../journal/disk.ts';
-import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
+import { SimDisk } from '../../../test/crash/sim-disk.ts';
+import { FakeDeviceStore, profileId, tenantId } from '../../../test/harness/fake-device-store.ts';
+import { Random } from '../../../test/harness/random.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import { Metrics } from '../../base/metrics/metrics.ts';
+import type { OpenMode } from '../../journal/disk.ts';
+import { mqttBasicCredentials, tokenCredentials } from '../model/credentials.ts';
+import type { LoggedChange } from '../sql/store.ts';
 import { KnownDevices } from './known-devices.ts';
 import { headerBytes, recordBytesMax } from './known-devices-file.ts';
 import { KnownDevicesWriter } from './known-devices-writer.ts';
-import type { LoggedChange } from './store.ts';
 
 const path = '/data/known/devices';
 const events: string[] = [];

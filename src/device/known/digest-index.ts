@@ -3,7 +3,7 @@
  * digest are kept; a reader of the record compares the whole of it. Offsets are multiples of 8 below 32 GiB. Entries
  * are replaced and never removed.
  */
-import { assert } from '../base/errors.ts';
+import { assert } from '../../base/errors.ts';
 
 const slotsMin = 1024;
 

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { expect, test } from 'vitest';
+import { credentialsKind, Digester } from '../known/known-devices-file.ts';
 import { CredentialsDigest } from './credentials-digest.ts';
-import { credentialsKind, Digester } from './known-devices-file.ts';
 
 test('the digest is that of the file, for credentials of each length and of all characters', () => {
   const key = randomBytes(32);

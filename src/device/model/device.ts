@@ -1,7 +1,7 @@
 /** Types of devices, their profiles and credentials, and the rules that need no store. */
 import { randomInt } from 'node:crypto';
-import { badRequest } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
+import { badRequest } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
 
 export interface Device {
   id: string;

@@ -3,8 +3,8 @@
  * installation. A read of history leaves out older points from the moment at which they expire; `erase/retention.ts`
  * frees their disk later. Latest values are not concerned.
  */
-import { dayMs } from '../base/durations.ts';
-import type { Queries } from '../postgres/client.ts';
+import { dayMs } from '../../base/durations.ts';
+import type { Queries } from '../../postgres/client.ts';
 
 /** Returns the time before which points are expired; undefined = no point is. 0 or null days = no limit. */
 export function expiredBefore(now: number, installationDays: number, profileDays: number | null): number | undefined {

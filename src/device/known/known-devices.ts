@@ -5,13 +5,15 @@
  * back, because the file may lack the changes of the last second.
  */
 import { timingSafeEqual } from 'node:crypto';
-import type { Clock } from '../base/clock.ts';
-import { messageOf } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics/metrics.ts';
-import { type Disk, type DiskFile, realDisk } from '../journal/disk.ts';
-import type { DeviceRow } from './cached-device.ts';
+import type { Clock } from '../../base/clock.ts';
+import { messageOf } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import type { Metrics } from '../../base/metrics/metrics.ts';
+import { type Disk, type DiskFile, realDisk } from '../../journal/disk.ts';
+import type { DeviceRow } from '../model/cached-device.ts';
+import { type ProfileTopics, topicsOf } from '../model/profile-topics.ts';
+import type { CredentialChange } from '../sql/store.ts';
 import { DigestIndex } from './digest-index.ts';
 import {
   blockBytesMax,
@@ -29,8 +31,6 @@ import {
   nameDigestOffset,
   recordBytesMax,
 } from './known-devices-file.ts';
-import { type ProfileTopics, topicsOf } from './profile-topics.ts';
-import type { CredentialChange } from './store.ts';
 
 interface KnownDevicesDeps {
   path: string;

@@ -3,7 +3,7 @@
  * nothing. A record takes whole units of 8 bytes in a chunk of 64 KiB. A record that is freed is used again for a
  * record of as many units, so no step moves records. A place is the number of a record's first unit; 0 is no place.
  */
-import { assert } from '../base/errors.ts';
+import { assert } from '../../base/errors.ts';
 
 export const unitBytes = 8;
 export const unitsMax = 136;
@@ -12,7 +12,7 @@ const chunkUnits = 2 ** unitBits;
 const unitMask = chunkUnits - 1;
 const chunksMax = 2 ** (32 - unitBits);
 
-export class RecordStore {
+export class RecordMemory {
   /** The chunks, as bytes and as words of 32 bits. */
   readonly bytes: Buffer[] = [];
   readonly words: Uint32Array[] = [];

@@ -1,9 +1,9 @@
 /** SQL of device profiles as users manage them. Profile data for device traffic is read in `store.ts`. */
-import { badRequest } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import { isUniqueViolation, type Queries } from '../postgres/client.ts';
-import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
-import type { FullProfile } from './device.ts';
+import { badRequest } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import { isUniqueViolation, type Queries } from '../../postgres/client.ts';
+import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../../postgres/page.ts';
+import type { FullProfile } from '../model/device.ts';
 
 const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,
   p.is_default as "isDefault", p.transport_type as "transportType", p.provision_type as "provisionType",

@@ -1,5 +1,5 @@
 /** A UUID as 16 bytes and as text, without a string in between. */
-import { assert } from '../base/errors.ts';
+import { assert } from '../../base/errors.ts';
 
 export const uuidBytes = 16;
 
