@@ -77,6 +77,7 @@ import { forgetJournal } from './ingest/journal-store.ts';
 import { OrderClock, orderMs } from './ingest/order-number.ts';
 import { Receipts } from './ingest/receipts.ts';
 import { refusedMessages } from './ingest/refusals.ts';
+import { RefusedPoints } from './ingest/refused-points.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { writerIdOf } from './ingest/writer-id.ts';
 import { clockFault } from './instance/clock/clock-offset.ts';
@@ -267,7 +268,7 @@ type Identity = Awaited<ReturnType<typeof openIdentity>>;
 /** Opens the journal, the shipping to ClickHouse, and the call that every door uses. */
 async function openChannel(
   { link, begin, config, log, metrics, started }: WorkerDeps,
-  { clickhouse, postgres, cluster }: Stores,
+  { clickhouse, postgres, bus, cluster }: Stores,
   { changes, devices, oddTimes }: Identity,
   stop: { shipMsMax: number },
 ) {
@@ -340,6 +341,11 @@ async function openChannel(
   const onStored = (stored: Pick<JournalReport, 'writer' | 'orderRecovered'>) => forgetJournal(postgres, stored);
   const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals, onStored });
   await orphans.start();
+  const { suspects, quarantine } = journal;
+  const refusedRows = () => [{ writer, suspects, quarantine }, ...orphans.refusedRows()];
+  const refusedPoints = new RefusedPoints({ bus, log, journals: refusedRows });
+  await refusedPoints.start();
+  started.add('questions about refused rows', () => refusedPoints.stop());
   started.add('journal', ({ msLeft }) => {
     const drainMsMax = Math.min(stop.shipMsMax, msLeft);
     return Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
@@ -368,7 +374,8 @@ async function openChannel(
   started.add('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
   // Makes accepted messages durable, even on a slow disk; the primary ends a worker that hangs.
   started.addWhole('accepted messages', () => ingest.close());
-  return { decoding, readBody, decode, thread, journal, journals, ingest, shipper, orphans, signingKey };
+  const ofReceipts = { signingKey, refusedPoints };
+  return { decoding, readBody, decode, thread, journal, journals, ingest, shipper, orphans, ...ofReceipts };
 }
 
 type Channel = Awaited<ReturnType<typeof openChannel>>;
@@ -530,6 +537,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
     persistentRpcs: engine.persistentRpcs,
     diagnostics,
     signingKey: engine.signingKey,
+    refusedPoints: engine.refusedPoints,
     rateLimits,
     rpcTimeouts: config.rpc,
     elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],

@@ -39,7 +39,7 @@ interface ApiDeps
     AttributesDeps,
     OtaDeps,
     Omit<DiagnosticsRoutesDeps, 'postgres'>,
-    Pick<ReceiptRoutesDeps, 'signingKey'> {
+    Pick<ReceiptRoutesDeps, 'signingKey' | 'refusedPoints'> {
   auth: Auth;
   postgres: ClaimDeps['postgres'];
   config: Config;

@@ -9,6 +9,7 @@ import { findNamed, type NamedDevice } from '../diagnostics/state-store.ts';
 import { writerOf } from '../ingest/order-number.ts';
 import { ackLevels, BadReceipt, type Receipt, readReceipt, receiptKeyOf } from '../ingest/receipt.ts';
 import { journalStates, type NamedState, pointStates, readReceiptStates } from '../ingest/receipt-states.ts';
+import type { RefusedPoints } from '../ingest/refused-points.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed, milliseconds, nullable } from '../rest/shapes.ts';
@@ -17,6 +18,7 @@ import { entityId, idJson } from './shapes.ts';
 export interface ReceiptRoutesDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
+  refusedPoints: RefusedPoints;
   clock: Clock;
   signingKey: SigningKey;
   config: { telemetry: { ttlDays: number } };
@@ -30,6 +32,7 @@ const pointShape = closed(
     ts: milliseconds,
     state: Type.Enum(pointStates),
     replacedBy: nullable(closed({ order: orderShape, receivedTime: milliseconds })),
+    reason: nullable(Type.String({ description: 'Why ClickHouse refused the point: of a suspect, or in quarantine' })),
   },
   'ReceiptPoint',
 );
@@ -56,13 +59,14 @@ const receiptShape = closed(
   'Receipt',
 );
 
-export function receiptRoutes({ postgres, clickhouse, clock, signingKey, config }: ReceiptRoutesDeps): Route[] {
-  const states = { postgres, clickhouse, clock, ttlDays: config.telemetry.ttlDays };
+export function receiptRoutes(deps: ReceiptRoutesDeps): Route[] {
+  const { postgres, signingKey, config } = deps;
+  const states = { ...deps, ttlDays: config.telemetry.ttlDays };
   return [
     route({
       method: 'GET',
       pattern: '/api/receipt/:receipt',
-      summary: 'What has become of a message of a device: journaled, stored, replaced, deleted',
+      summary: 'What has become of a message of a device: journaled, stored, replaced, deleted, refused by ClickHouse',
       roles: tenantUsers,
       readsTelemetry: true,
       answer: receiptShape,
@@ -126,7 +130,7 @@ function isReadable({ authority, customerId }: Principal, device: NamedDevice | 
 
 /** The id of a deleted device of a gateway is not known any more. */
 function pointJson(
-  { point, state, replacedBy }: NamedState,
+  { point, state, replacedBy, reason }: NamedState,
   devices: ReadonlyMap<number, NamedDevice>,
 ): Type.Static<typeof pointShape> {
   const device = devices.get(point.device);
@@ -136,5 +140,6 @@ function pointJson(
     ts: point.ts,
     state,
     replacedBy: replacedBy ? { order: replacedBy.order.toString(), receivedTime: replacedBy.receivedTime } : null,
+    reason: reason ?? null,
   };
 }

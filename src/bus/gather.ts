@@ -14,8 +14,8 @@ interface GatherDeps<Question, Answer> {
   channel: string;
   isQuestion: (value: unknown) => value is Question;
   isAnswer: (value: unknown) => value is Answer;
-  /** The answer of this worker. */
-  answer: (question: Question) => Answer;
+  /** Returns the answer of this worker. A promise of it never rejects. */
+  answer: (question: Question) => Answer | Promise<Answer>;
   waitMsMax?: number;
 }
 
@@ -79,7 +79,7 @@ export class Gather<Question, Answer> {
   async ask(question: Question): Promise<Gathered<Answer>> {
     const { bus, channel, answer, waitMsMax = limits.gatherMsMax } = this.#deps;
     const own = answer(question);
-    if (this.#others.size === 0 || !bus.connected) return { answers: [own], asked: 1 + this.#others.size };
+    if (this.#others.size === 0 || !bus.connected) return { answers: [await own], asked: 1 + this.#others.size };
     this.#asked += 1;
     const id = this.#asked;
     const awaited = new Set(this.#others);
@@ -95,7 +95,7 @@ export class Gather<Question, Answer> {
       this.#publish(channel, { kind: 'ask', from: this.#worker, id, question });
     });
     for (const silent of awaited) this.#others.delete(silent);
-    return { answers: [own, ...answers.values()], asked: 1 + answers.size + awaited.size };
+    return { answers: [await own, ...answers.values()], asked: 1 + answers.size + awaited.size };
   }
 
   #announce(): void {
@@ -121,14 +121,16 @@ export class Gather<Question, Answer> {
     if (packet.kind === 'here') {
       if (packet.isAsking) this.#publish(this.#inboxOf(from), { kind: 'here', from: this.#worker, isAsking: false });
     } else if (packet.kind === 'ask') {
-      const { isQuestion, answer } = this.#deps;
       // A worker of another version may ask what this one does not know: it counts as silent.
-      if (!isQuestion(packet.question)) return;
-      const reply: Packet = { kind: 'answer', from: this.#worker, id: packet.id, answer: answer(packet.question) };
-      this.#publish(this.#inboxOf(from), reply);
+      if (this.#deps.isQuestion(packet.question)) void this.#reply(from, packet.id, packet.question);
     } else {
       this.#answered(packet.id, from, packet.answer);
     }
+  }
+
+  async #reply(to: string, id: number, question: Question): Promise<void> {
+    const answer = await this.#deps.answer(question);
+    this.#publish(this.#inboxOf(to), { kind: 'answer', from: this.#worker, id, answer });
   }
 
   #answered(id: number, from: string, answer: unknown): void {

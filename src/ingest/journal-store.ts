@@ -74,18 +74,22 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
 interface StoredOrder {
   /** True: every row up to the order is in ClickHouse, or in quarantine. Undefined: the journal is no longer known. */
   isStored: boolean | undefined;
+  /** True: rows of this journal wait beside its lanes, and a row up to the order may be one of them. */
+  mayBeHeld: boolean;
   /** The earliest kept time at which the row was stored; undefined when no such time is kept. */
   storedBefore: number | undefined;
 }
 
 export async function readStoredOrder(queries: Queries, writer: number, order: bigint): Promise<StoredOrder> {
-  const [row] = await queries.query<{ isStored: boolean | null; storedBefore: number | null }>(
+  const [row] = await queries.query<{ isStored: boolean | null; mayBeHeld: boolean; storedBefore: number | null }>(
     `select (select done_order >= $2::bigint from journals where writer = $1) as "isStored",
+            exists (select from journals where writer = $1 and held_order <= $2::bigint) as "mayBeHeld",
             (select ceil(extract(epoch from at) * 1000)::bigint from stored_orders
               where writer = $1 and stored_order >= $2::bigint order by stored_order limit 1) as "storedBefore"`,
     [writer, order.toString()],
   );
-  return { isStored: row!.isStored ?? undefined, storedBefore: row!.storedBefore ?? undefined };
+  const { isStored, mayBeHeld, storedBefore } = row!;
+  return { isStored: isStored ?? undefined, mayBeHeld, storedBefore: storedBefore ?? undefined };
 }
 
 /** Keeps how far journals are stored now: a row of each in `limits.storedOrdersMs`, when the journal has moved. */

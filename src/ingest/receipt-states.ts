@@ -1,7 +1,7 @@
 /**
  * What has become of the message of a receipt (docs/rest.md#receipts), derived at the time of the question: from how
- * far the journal is stored (PostgreSQL, all hosts), and from the points in ClickHouse. The journal is read first:
- * whatever it calls stored, the later read of ClickHouse finds.
+ * far the journal is stored (PostgreSQL, all hosts), from the points in ClickHouse, and from the rows that ClickHouse
+ * refused. The journal is read first: what it calls stored is in ClickHouse or refused when the later reads begin.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -12,9 +12,20 @@ import { readWrittenPoints, type WrittenPoint } from '../telemetry/points-query.
 import { readStoredOrder } from './journal-store.ts';
 import { orderMs, writerOf } from './order-number.ts';
 import type { Receipt, ReceiptPoint } from './receipt.ts';
+import { type FoundPoints, type RefusedPoints, refusedStates } from './refused-points.ts';
 
 /** In this order: the state of a message is the last one that any of its named points has. */
-export const pointStates = ['stored', 'replaced', 'deleted', 'expired', 'journaled', 'accepted', 'missing'] as const;
+export const pointStates = [
+  'stored',
+  'replaced',
+  'deleted',
+  'expired',
+  'journaled',
+  'accepted',
+  ...refusedStates,
+  'unknown',
+  'missing',
+] as const;
 type PointState = (typeof pointStates)[number];
 
 /** `unknown`: the journal was removed after all of it was stored, or its host has not reported for days. */
@@ -32,6 +43,8 @@ export interface NamedState {
   point: ReceiptPoint;
   state: PointState;
   replacedBy: Replacement | undefined;
+  /** Why ClickHouse does not have the point. */
+  reason: string | undefined;
 }
 
 interface ReceiptStates {
@@ -45,6 +58,7 @@ interface ReceiptStates {
 interface ReceiptStatesDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
+  refusedPoints: Pick<RefusedPoints, 'find'>;
   clock: Clock;
   /** `TELEMETRY_TTL_DAYS`; 0 = no limit. */
   ttlDays: number;
@@ -55,28 +69,36 @@ interface ReceiptStatesDeps {
  * unavailable.
  */
 export async function readReceiptStates(
-  { postgres, clickhouse, clock, ttlDays }: ReceiptStatesDeps,
+  { postgres, clickhouse, refusedPoints, clock, ttlDays }: ReceiptStatesDeps,
   receipt: Receipt,
   deviceOf: (device: number) => { telemetryDays: number | null } | undefined,
 ): Promise<ReceiptStates> {
-  const { order, lastOrder, named, ack } = receipt;
-  const { isStored, storedBefore } = await readStoredOrder(postgres, writerOf(order), lastOrder);
+  const { order, lastOrder, named } = receipt;
+  const { isStored, mayBeHeld, storedBefore } = await readStoredOrder(postgres, writerOf(order), lastOrder);
   const waits = isStored === false;
-  const written = await readPoints(clickhouse, named, waits);
-  const now = clock.now();
-  const states = named.map((point): NamedState => {
-    const absent = (state: PointState) => ({ point, state, replacedBy: undefined });
+  const stateIn = (written: Written | undefined, point: ReceiptPoint): NamedState | undefined => {
     // The points of a deleted device leave ClickHouse later, and no read shows them until then.
     const device = deviceOf(point.device);
-    if (device === undefined) return absent('deleted');
-    const limit = expiredBefore(now, ttlDays, device.telemetryDays);
-    if (limit !== undefined && point.ts < limit) return absent('expired');
+    if (device === undefined) return inState(point, 'deleted');
+    const limit = expiredBefore(clock.now(), ttlDays, device.telemetryDays);
+    if (limit !== undefined && point.ts < limit) return inState(point, 'expired');
     const found = written?.get(nameOf(point, versionOf(order, point.ts)));
-    const own = found && stateOfWritten(receipt, point, found);
-    if (own) return own;
-    if (waits) return absent(ack === 'memory' ? 'accepted' : 'journaled');
-    return absent('missing');
-  });
+    return found && stateOfWritten(receipt, point, found);
+  };
+  const written = await readPoints(clickhouse, named, waits);
+  const shown = named.map((point) => stateIn(written, point));
+  const open = named.filter((_, i) => shown[i] === undefined);
+  const isAsked = open.length > 0 && (!waits || mayBeHeld);
+  const refused = isAsked ? await refusedPoints.find(order, open) : noneFound;
+  // A row leaves the suspects or the quarantine after ClickHouse has it.
+  const again = isAsked && !waits && refused.points.size < open.length;
+  const writtenLater = again ? await readPoints(clickhouse, open, waits) : undefined;
+  const stateOfOpen = (point: ReceiptPoint): NamedState => {
+    const found = refused.points.get(open.indexOf(point));
+    if (found) return inState(point, found.state, found.reason);
+    return stateIn(writtenLater, point) ?? inState(point, stateOfAbsent(receipt, isStored, refused));
+  };
+  const states = named.map((point, i) => shown[i] ?? stateOfOpen(point));
   const isAllFound = receipt.points === states.length && states.every(({ state }) => state === 'stored');
   return {
     state: pointStates[Math.max(0, ...states.map(({ state }) => pointStates.indexOf(state)))]!,
@@ -86,12 +108,26 @@ export async function readReceiptStates(
   };
 }
 
+type Written = Map<string, WrittenPoint>;
+
+const noneFound: FoundPoints = { isComplete: false, points: new Map() };
+
+function inState(point: ReceiptPoint, state: PointState, reason?: string): NamedState {
+  return { point, state, replacedBy: undefined, reason };
+}
+
+/** Of a point that neither ClickHouse nor the rows that it refused have, as far as these were read. */
+function stateOfAbsent({ ack }: Receipt, isStored: boolean | undefined, { isComplete }: FoundPoints): PointState {
+  if (isStored === false) return ack === 'memory' ? 'accepted' : 'journaled';
+  return isStored && isComplete ? 'missing' : 'unknown';
+}
+
 /** Undefined while ClickHouse does not answer and the message may wait for it: then the journal has the message. */
 async function readPoints(
   clickhouse: ClickHouse,
   named: readonly ReceiptPoint[],
   waits: boolean,
-): Promise<Map<string, WrittenPoint> | undefined> {
+): Promise<Written | undefined> {
   try {
     const points = await readWrittenPoints(clickhouse, named);
     return new Map(points.map((point) => [nameOf(point, point.origin), point]));
@@ -106,12 +142,11 @@ function stateOfWritten(receipt: Receipt, point: ReceiptPoint, found: WrittenPoi
   const version = versionOf(receipt.order, point.ts);
   if (found.version < version) return undefined;
   // The marker of a delete has the version after that of the write.
-  if (found.isErased) return { point, state: 'deleted', replacedBy: undefined };
-  if (found.version === version && found.digest === point.digest)
-    return { point, state: 'stored', replacedBy: undefined };
+  if (found.isErased) return inState(point, 'deleted');
+  if (found.version === version && found.digest === point.digest) return inState(point, 'stored');
   // A write of the same version is a later record of the same commit for this point.
   const order = found.version + (BigInt(point.ts) << 20n) - (1n << 63n);
-  return { point, state: 'replaced', replacedBy: { order, receivedTime: orderMs(order) } };
+  return { point, state: 'replaced', replacedBy: { order, receivedTime: orderMs(order) }, reason: undefined };
 }
 
 /** As in `telemetry/block.ts`. */

@@ -47,6 +47,21 @@ test('the rows of one occasion are one file, and each is an entry until it is re
   expect(readdirSync(join(dir, 'quarantine'))).toEqual([]);
 });
 
+test('rows are found by their order number, also after a restart, until another process removes them', async () => {
+  const first = await Quarantine.open(realDisk, dir, 10_000);
+  await first.add([refused('a', 5n), refused('b', 7n), refused('c', 5n)]);
+  const note = JSON.stringify({ kind: 'rows', order: 'no number' });
+  writeFileSync(join(dir, 'quarantine', 'odd.json'), note);
+  for (const quarantine of [first, await Quarantine.open(realDisk, dir, 10_000)]) {
+    const found = await quarantine.rowsOf(5n);
+    expect(found.map(({ payload, reason }) => `${payload} ${reason}`)).toEqual(['a code 27', 'c code 27']);
+    expect(await quarantine.rowsOf(6n)).toEqual([]);
+  }
+  const [a] = await listQuarantine(dir).then((entries) => entries.filter(({ order }) => order === '5'));
+  await removeQuarantined([a!]);
+  expect((await first.rowsOf(5n)).map(({ payload }) => String(payload))).toEqual(['c']);
+});
+
 test('the cap counts what is there now: room that an operator made is used without a restart', async () => {
   const quarantine = await Quarantine.open(realDisk, dir, 1000);
   await quarantine.add([refused('x'.repeat(600))]);

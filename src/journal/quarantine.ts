@@ -50,6 +50,8 @@ export class QuarantineFull extends Error {
 interface FileShare {
   entries: number;
   rows: number;
+  /** Order numbers of its entries. */
+  orders: BigUint64Array;
   /** Bytes on the disk, with notes. */
   bytes: number;
   /** Clock time of its newest entry. */
@@ -114,7 +116,8 @@ export class Quarantine {
     const records = items.map((item, id) => ({ note: { ...noteOf('rows', item, item.payload, at), id }, ...item }));
     const written = await writeBatch<NumberedNote>(this.#disk, this.#path(file), records);
     const rows = items.reduce((sum, item) => sum + item.rows, 0);
-    this.#files.set(file, { entries: items.length, rows, bytes: written, at: at.getTime() });
+    const orders = BigUint64Array.from(items, ({ order }) => order);
+    this.#files.set(file, { entries: items.length, rows, orders, bytes: written, at: at.getTime() });
     this.#recount();
   }
 
@@ -134,9 +137,23 @@ export class Quarantine {
     await replaceWhole(this.#disk, `${this.#dir}/${name}.data`, [payload]);
     // The note is written last: an entry with a note is complete.
     await replaceWhole(this.#disk, `${this.#dir}/${name}.json`, [Buffer.from(`${JSON.stringify(note)}\n`)]);
-    this.#files.set(`${name}.json`, { entries: 1, rows: 0, bytes: payload.length, at: at.getTime() });
+    this.#files.set(`${name}.json`, { entries: 1, rows: 0, orders: noOrders, bytes: payload.length, at: at.getTime() });
     this.#recount();
     return 'added';
+  }
+
+  /** Returns the refused rows with this order number that are here now: another process may have removed some. */
+  async rowsOf(order: bigint): Promise<Pick<RefusedRows, 'reason' | 'payload'>[]> {
+    const files = [...this.#files].filter(([, { orders }]) => orders.includes(order)).map(([file]) => file);
+    const found: Pick<RefusedRows, 'reason' | 'payload'>[] = [];
+    for (const file of files) {
+      for (const entry of await entriesOf(this.#disk, this.#dir, file)) {
+        if (entry.kind !== 'rows' || entry.order !== order.toString()) continue;
+        const payload = await payloadOf(entry, this.#disk);
+        if (payload) found.push({ reason: entry.reason, payload });
+      }
+    }
+    return found;
   }
 
   /** Removes entries that are older than `before`; returns how many entries and rows these were. */
@@ -170,6 +187,8 @@ export class Quarantine {
   }
 }
 
+const noOrders = new BigUint64Array();
+
 export function quarantineDir(journalDir: string): string {
   return `${journalDir}/quarantine`;
 }
@@ -193,7 +212,9 @@ function noteOf(
 }
 
 function shareOf(entries: QuarantineEntry[]): FileShare {
-  const share = { entries: entries.length, rows: 0, bytes: 0, at: Number.NaN };
+  // The note of a damaged entry may say anything.
+  const orders = BigUint64Array.from(entries, ({ order }) => (/^\d{1,19}$/.test(order) ? BigInt(order) : 0n));
+  const share = { entries: entries.length, rows: 0, orders, bytes: 0, at: Number.NaN };
   for (const { rows, bytes, at } of entries) {
     share.rows += rows;
     share.bytes += bytes;

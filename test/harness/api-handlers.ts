@@ -33,6 +33,7 @@ import { OddTimesOfDevices } from '../../src/diagnostics/odd-times.ts';
 import { Strangers } from '../../src/diagnostics/strangers.ts';
 import { Troubles } from '../../src/diagnostics/troubles.ts';
 import { Downlink } from '../../src/downlink/downlink.ts';
+import { RefusedPoints } from '../../src/ingest/refused-points.ts';
 import { Downloads } from '../../src/ota/downloads.ts';
 import type { ServedRoute } from '../../src/rest/route.ts';
 import { RpcNumbers } from '../../src/rpc/numbers.ts';
@@ -166,6 +167,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
     ...series,
     ...keys,
     diagnostics,
+    refusedPoints: new RefusedPoints({ bus: deafBus, log, journals: () => [] }),
     rateLimits: undefined,
     changes,
     clock,

@@ -10,6 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../../base/errors.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
 import { goneReport, type JournalReport, reportOf } from '../../ingest/journal-report.ts';
+import type { RefusedRowsOfJournal } from '../../ingest/refused-points.ts';
 import { readWriterId } from '../../journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from '../../journal/journal.ts';
 import type { Quarantine } from '../../journal/quarantine.ts';
@@ -104,6 +105,14 @@ export class OrphanJournals {
       else if (writer !== noWriter) reports.push(reportOf(journal, writer, this.#options.clock));
     }
     return { reports, isWhole };
+  }
+
+  /** Rows that ClickHouse refused; those in quarantine outlive their journal. */
+  refusedRows(): RefusedRowsOfJournal[] {
+    return [...this.#quarantines].map(([dir, quarantine]) => {
+      const journal = this.#waiting.get(dir);
+      return { writer: this.#writers.get(dir), suspects: journal?.suspects, quarantine };
+    });
   }
 
   /** Like `Shipper.flush`, for the journal that is being shipped. */
