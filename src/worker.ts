@@ -501,7 +501,7 @@ async function openOnboarding(
   const { monotonic } = clock;
   const scope = { childrenMax, customerScope };
   const gatewayDeps = { sessions, devices, names, updates, rpcSessions, troubles, monotonic, ...scope };
-  return { claims, provisioning, certificates, gateways: new Gateways(gatewayDeps, metrics) };
+  return { admin, claims, provisioning, certificates, gateways: new Gateways(gatewayDeps, metrics) };
 }
 
 type Onboarding = Awaited<ReturnType<typeof openOnboarding>>;
@@ -519,6 +519,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
   const api = createApi({
+    ...engine.admin,
     ...engine.claims,
     auth: users.auth,
     apiKeys: users.apiKeys,

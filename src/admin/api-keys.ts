@@ -23,7 +23,7 @@ import type { Page, PageLink } from '../postgres/page.ts';
 import type { AdminDeps } from './deps.ts';
 import { keyOwner } from './users.ts';
 
-export interface ApiKeyDeps extends AdminDeps {
+export interface ApiKeyDeps extends Pick<AdminDeps, 'postgres' | 'clock'> {
   apiKeys: ApiKeys;
   /** The beginning of each new key's value. */
   apiKeyPrefix: string;

@@ -11,7 +11,7 @@ import { credentialsTaken, type LoggedChange } from '../device/sql/store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './bulk-create-store.ts';
-import type { AdminDeps } from './deps.ts';
+import type { AdminDeps, CreateDeps } from './deps.ts';
 import { insertTokens } from './device-batch-store.ts';
 import { admitDevices, deviceLimitReached } from './device-limit.ts';
 import { resolveProfileIds } from './profiles.ts';
@@ -39,7 +39,7 @@ interface Row extends NewDeviceInput {
 
 /** Returns the outcomes in the order of the inputs. Throws 503 when the database is unavailable. */
 export async function createDevices(
-  deps: AdminDeps,
+  deps: CreateDeps,
   tenantId: string,
   inputs: NewDeviceInput[],
 ): Promise<NewDeviceOutcome[]> {
@@ -79,7 +79,12 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
 
 const triesMax = 3;
 
-async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcomes: NewDeviceOutcome[]): Promise<void> {
+async function createSome(
+  deps: CreateDeps,
+  tenantId: string,
+  rows: Row[],
+  outcomes: NewDeviceOutcome[],
+): Promise<void> {
   const { postgres, changes, onAssigned } = deps;
   for (let tries = 1; ; tries += 1) {
     try {
@@ -100,7 +105,7 @@ async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcom
 }
 
 async function createInside(
-  { clock, devicesMax, takenNames }: AdminDeps,
+  { clock, devicesMax, takenNames }: Pick<AdminDeps, 'clock' | 'devicesMax' | 'takenNames'>,
   queries: Queries,
   tenantId: string,
   rows: Row[],
@@ -163,7 +168,11 @@ async function createInside(
 }
 
 /** Returns the profile of each row. Rows that name a missing profile are left out. */
-async function profilesOf(deps: AdminDeps, tenantId: string, rows: Row[]): Promise<Map<Row, string>> {
+async function profilesOf(
+  deps: Pick<AdminDeps, 'postgres' | 'clock'>,
+  tenantId: string,
+  rows: Row[],
+): Promise<Map<Row, string>> {
   const given = [...new Set(rows.flatMap(({ profileId }) => profileId ?? []))];
   const known = given.length > 0 ? await findTenantProfiles(deps.postgres, tenantId, given) : new Set<string>();
   const types = rows.filter(({ profileId }) => profileId === null).map(({ type }) => type);

@@ -37,7 +37,7 @@ export async function visibleCredentials(
 }
 
 export async function saveCredentials(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock' | 'takenNames'>,
   tenantId: string,
   input: CredentialsInput,
 ): Promise<DeviceCredentials> {

@@ -21,6 +21,9 @@ import {
   updateCustomer,
 } from './store.ts';
 
+/** The collaborators of a change of the customer of devices. */
+type MoveDeps = Pick<AdminDeps, 'postgres' | 'changes' | 'clock'>;
+
 /** A customer as a user saves it; absent members are cleared. */
 export interface CustomerInput extends ContactInput {
   title: string;
@@ -30,7 +33,7 @@ export interface CustomerInput extends ContactInput {
 }
 
 export async function createCustomer(
-  { postgres, clock }: AdminDeps,
+  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
   tenantId: string,
   input: CustomerInput,
   conflict: NameConflict = refuseTakenName,
@@ -49,7 +52,7 @@ export async function createCustomer(
 }
 
 export async function saveCustomer(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres'>,
   tenantId: string,
   id: string,
   input: CustomerInput,
@@ -65,7 +68,7 @@ export async function saveCustomer(
 }
 
 /** Deletes a customer and its users. Its devices stay, unassigned. */
-export async function deleteCustomer(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
+export async function deleteCustomer(deps: MoveDeps, tenantId: string, id: string): Promise<void> {
   const { postgres, changes, clock } = deps;
   const freed = await postgres.transaction(async (queries) => {
     if (!(await findCustomer(queries, tenantId, id, 'lock'))) throw entityNotFound('Customer', id);
@@ -76,7 +79,7 @@ export async function deleteCustomer(deps: AdminDeps, tenantId: string, id: stri
 
 /** Assigns a device to the customer `customerId`, or to the public customer. */
 export async function assignDevice(
-  deps: AdminDeps,
+  deps: MoveDeps,
   tenantId: string,
   deviceId: string,
   customerId: string | 'public',
@@ -94,7 +97,7 @@ export async function assignDevice(
 
 /** `rotates`: gives the device a new access token, because the customer's users have read the old one. */
 export async function unassignDevice(
-  deps: AdminDeps,
+  deps: MoveDeps,
   tenantId: string,
   deviceId: string,
   rotates: boolean,
@@ -109,7 +112,7 @@ export async function unassignDevice(
 }
 
 async function changeCustomer(
-  deps: AdminDeps,
+  deps: MoveDeps,
   tenantId: string,
   deviceId: string,
   choose: (queries: Queries, device: DeviceInfo) => Promise<string | null>,
@@ -130,7 +133,7 @@ async function changeCustomer(
 
 /** Runs inside a transaction that has locked the device. The caller publishes `change` after the commit. */
 export async function moveDevice(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'clock'>,
   queries: Queries,
   device: DeviceInfo,
   customerId: string | null,

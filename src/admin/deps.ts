@@ -1,4 +1,4 @@
-/** The collaborators of every change to the fleet. */
+/** The collaborators of all changes by administrators; each change names those that it uses. */
 import type { Clock } from '../base/clock.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -18,3 +18,6 @@ export interface AdminDeps {
   /** Absent where no tenant chooses credentials, emails or keys. */
   takenNames?: TakenNames;
 }
+
+/** The collaborators of a change that makes devices. */
+export type CreateDeps = Omit<AdminDeps, 'gatewayNotices'>;

@@ -34,7 +34,7 @@ import {
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import type { Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
-import type { AdminDeps } from './deps.ts';
+import type { AdminDeps, CreateDeps } from './deps.ts';
 import { admitDevice } from './device-limit.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import { resolveProfile } from './profiles.ts';
@@ -60,7 +60,7 @@ export interface DeviceInput {
 
 /** Creates a device; without `credentials` it gets a random token. */
 export async function createDevice(
-  deps: AdminDeps,
+  deps: CreateDeps,
   tenantId: string,
   input: DeviceInput,
   credentials?: NewCredentials,
@@ -122,7 +122,7 @@ export async function insertNewDevice(
  * change: a concurrent assignment comes either before or after the save.
  */
 export async function saveDevice(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock' | 'onAssigned' | 'gatewayNotices'>,
   caller: TenantPrincipal,
   id: string,
   input: DeviceInput,
@@ -164,7 +164,11 @@ function membersOf(json: unknown): Record<string, unknown> {
 }
 
 /** Deletes a device, its credentials and, through a tombstone, its telemetry. */
-export async function deleteDevice(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
+export async function deleteDevice(
+  deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock' | 'gatewayNotices'>,
+  tenantId: string,
+  id: string,
+): Promise<void> {
   const { postgres, changes, clock, gatewayNotices } = deps;
   const { stored, change } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);

@@ -100,7 +100,11 @@ function shown(tenantId: string, issuer: Issuer): Issuer {
   return { ...issuer, nonce: statementOf(tenantId, issuer.nonce) };
 }
 
-export async function issuersOf({ postgres }: AdminDeps, tenantId: string, link: PageLink): Promise<Page<Issuer>> {
+export async function issuersOf(
+  { postgres }: Pick<AdminDeps, 'postgres'>,
+  tenantId: string,
+  link: PageLink,
+): Promise<Page<Issuer>> {
   const page = await listIssuers(postgres, tenantId, link);
   return { ...page, data: page.data.map((issuer) => shown(tenantId, issuer)) };
 }
@@ -110,7 +114,7 @@ export async function issuersOf({ postgres }: AdminDeps, tenantId: string, link:
  * digest.
  */
 export async function proveIssuer(
-  { postgres }: AdminDeps,
+  { postgres }: Pick<AdminDeps, 'postgres'>,
   tenantId: string,
   profileId: string,
   signature: string,

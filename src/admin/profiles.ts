@@ -133,13 +133,17 @@ export async function resolveProfileIds(
   return ids;
 }
 
-export async function createProfile(deps: AdminDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {
+export async function createProfile(
+  deps: Pick<AdminDeps, 'postgres' | 'clock' | 'takenNames'>,
+  tenantId: string,
+  input: ProfileInput,
+): Promise<FullProfile> {
   return await choosingKey(deps, tenantId, input, (checkAgain) => createChecked(deps, tenantId, input, checkAgain));
 }
 
 /** The key of a certificate profile is the digest of its certificate, which several tenants may have. */
 async function choosingKey<T>(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres' | 'takenNames'>,
   tenantId: string,
   input: ProfileInput,
   work: (checkAgain?: CheckAgain) => Promise<T>,
@@ -151,7 +155,7 @@ async function choosingKey<T>(
 }
 
 async function createChecked(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres' | 'clock'>,
   tenantId: string,
   input: ProfileInput,
   checkAgain?: CheckAgain,
@@ -175,7 +179,7 @@ async function createChecked(
  * default.
  */
 export async function saveProfile(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres' | 'onAssigned' | 'takenNames'>,
   tenantId: string,
   id: string,
   input: ProfileInput,
@@ -189,7 +193,7 @@ export async function saveProfile(
 }
 
 async function saveChecked(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres'>,
   tenantId: string,
   id: string,
   input: ProfileInput,
@@ -219,7 +223,11 @@ async function saveChecked(
   });
 }
 
-export async function setDefaultProfile(deps: AdminDeps, tenantId: string, id: string): Promise<FullProfile> {
+export async function setDefaultProfile(
+  deps: Pick<AdminDeps, 'postgres'>,
+  tenantId: string,
+  id: string,
+): Promise<FullProfile> {
   return await deps.postgres.transaction(async (queries) => {
     // Two calls take turns, because a tenant has exactly one default profile.
     await lockTenant(queries, tenantId);
@@ -231,7 +239,7 @@ export async function setDefaultProfile(deps: AdminDeps, tenantId: string, id: s
   });
 }
 
-export async function deleteProfile(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
+export async function deleteProfile(deps: Pick<AdminDeps, 'postgres'>, tenantId: string, id: string): Promise<void> {
   const used = badRequest('profile_used', 'The device profile referenced by the devices cannot be deleted!');
   try {
     await deps.postgres.transaction(async (queries) => {

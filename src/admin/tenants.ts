@@ -33,7 +33,10 @@ export const defaultTenantProfileId = '13814000-1dd2-11b2-8080-808080808081';
 export const defaultTenantProfileName = 'Default';
 
 /** Creates a tenant with its default profile. */
-export async function createTenant({ postgres, clock }: AdminDeps, input: TenantInput): Promise<Tenant> {
+export async function createTenant(
+  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  input: TenantInput,
+): Promise<Tenant> {
   const now = clock.now();
   const tenant = { id: createUuid(now), createdTime: now, version: 1, ...checkedTenant(input) };
   await postgres.transaction(async (queries) => {
@@ -43,7 +46,11 @@ export async function createTenant({ postgres, clock }: AdminDeps, input: Tenant
   return tenant;
 }
 
-export async function saveTenant({ postgres }: AdminDeps, id: string, input: TenantInput): Promise<Tenant> {
+export async function saveTenant(
+  { postgres }: Pick<AdminDeps, 'postgres'>,
+  id: string,
+  input: TenantInput,
+): Promise<Tenant> {
   return await postgres.transaction(async (queries) => {
     const locked = await lockTenant(queries, id);
     if (!locked) throw entityNotFound('Tenant', id);
@@ -59,7 +66,10 @@ export async function saveTenant({ postgres }: AdminDeps, id: string, input: Ten
  * Deletes a tenant with everything that it has. Its devices go first, many in each transaction, so that a large tenant
  * holds no lock for long. An interrupted delete is completed by another call.
  */
-export async function deleteTenant({ postgres, changes, clock }: AdminDeps, id: string): Promise<void> {
+export async function deleteTenant(
+  { postgres, changes, clock }: Pick<AdminDeps, 'postgres' | 'changes' | 'clock'>,
+  id: string,
+): Promise<void> {
   if (!(await findTenant(postgres, id))) throw entityNotFound('Tenant', id);
   for (;;) {
     const gone = await postgres.transaction(async (queries) => {

@@ -46,12 +46,20 @@ export interface UserInput {
 const shownInfo = ['userCredentialsEnabled', 'userActivated', 'lastLoginTs'];
 
 /** Throws the refusals of `createUser`, except the one for a taken email. */
-export async function checkNewUser({ postgres }: AdminDeps, caller: Principal, input: UserInput): Promise<void> {
+export async function checkNewUser(
+  { postgres }: Pick<AdminDeps, 'postgres'>,
+  caller: Principal,
+  input: UserInput,
+): Promise<void> {
   await checkOwners(postgres, newUser(caller, input, 0));
 }
 
 /** Creates a user, who is not activated yet. */
-export async function createUser(deps: AdminDeps, caller: Principal, input: UserInput): Promise<User> {
+export async function createUser(
+  deps: Pick<AdminDeps, 'postgres' | 'clock' | 'takenNames'>,
+  caller: Principal,
+  input: UserInput,
+): Promise<User> {
   const { postgres, clock } = deps;
   const now = clock.now();
   const user = newUser(caller, input, now);
@@ -67,7 +75,7 @@ export async function createUser(deps: AdminDeps, caller: Principal, input: User
 }
 
 async function choosingEmail<T>(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres' | 'takenNames'>,
   { tenantId }: Principal,
   email: string,
   work: (checkAgain: CheckAgain) => Promise<T>,
@@ -89,7 +97,7 @@ function newUser(caller: Principal, input: UserInput, now: number): User {
  * of the sign-in: only a caller that is `proven` by its own password changes its own email or that of an equal.
  */
 export async function saveUser(
-  deps: AdminDeps,
+  deps: Pick<AdminDeps, 'postgres' | 'takenNames'>,
   caller: Principal,
   id: string,
   input: UserInput,
@@ -101,7 +109,7 @@ export async function saveUser(
 }
 
 async function saveChecked(
-  { postgres }: AdminDeps,
+  { postgres }: Pick<AdminDeps, 'postgres'>,
   caller: Principal,
   id: string,
   input: UserInput,
@@ -129,7 +137,11 @@ async function saveChecked(
   });
 }
 
-export async function deleteUser({ postgres }: AdminDeps, caller: Principal, id: string): Promise<void> {
+export async function deleteUser(
+  { postgres }: Pick<AdminDeps, 'postgres'>,
+  caller: Principal,
+  id: string,
+): Promise<void> {
   await postgres.transaction(async (queries) => {
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
     if (found.authority !== 'CUSTOMER_USER') await keepOneAdmin(queries, found);
@@ -140,7 +152,7 @@ export async function deleteUser({ postgres }: AdminDeps, caller: Principal, id:
 
 /** Enables or disables a user. Disabling ends every session for good. */
 export async function enableUser(
-  { postgres, clock }: AdminDeps,
+  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
   caller: Principal,
   id: string,
   enabled: boolean,
@@ -170,7 +182,11 @@ export async function reachableUser(queries: Queries, caller: Principal, id: str
 }
 
 /** Returns the token with which the user chooses a password; a new token when the old one has expired. */
-export async function activationOf({ postgres, clock }: AdminDeps, caller: Principal, id: string): Promise<Activation> {
+export async function activationOf(
+  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  caller: Principal,
+  id: string,
+): Promise<Activation> {
   return await postgres.transaction(async (queries) => {
     const stored = checkReachable(caller, id, await findAccount(queries, id, 'lock'), 'administer');
     if (stored.passwordHash !== null) throw badRequest('activated', 'User is already activated!');
@@ -187,7 +203,11 @@ export async function activationOf({ postgres, clock }: AdminDeps, caller: Princ
  * only for users below the caller (`accountToSignIn`): a caller who chooses the password of an equal could sign in as
  * that equal.
  */
-export async function resetTokenOf({ postgres, clock }: AdminDeps, caller: Principal, id: string): Promise<string> {
+export async function resetTokenOf(
+  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  caller: Principal,
+  id: string,
+): Promise<string> {
   const account = await accountToSignIn(postgres, caller, id);
   if (account.passwordHash === null) throw badRequest('not_activated', 'User is not activated yet!');
   const token = randomBytes(24).toString('base64url');

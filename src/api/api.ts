@@ -1,6 +1,7 @@
 /** The one table of the REST API, and the document made from it. The roof registers the result of `createApi`. */
 
 import type { ApiKeyDeps } from '../admin/api-keys.ts';
+import type { AdminDeps } from '../admin/deps.ts';
 import type { Auth } from '../auth/auth.ts';
 import { limits } from '../base/limits.ts';
 import type { Config } from '../base/settings/config.ts';
@@ -32,7 +33,8 @@ import { type TimeseriesDeps, timeseriesRoutes } from './timeseries.ts';
 import { userRoutes } from './users.ts';
 
 interface ApiDeps
-  extends ClaimDeps,
+  extends AdminDeps,
+    ClaimDeps,
     ApiKeyDeps,
     RpcRoutesDeps,
     TimeseriesDeps,
@@ -41,7 +43,7 @@ interface ApiDeps
     Omit<DiagnosticsRoutesDeps, 'postgres'>,
     Pick<ReceiptRoutesDeps, 'signingKey' | 'refusedPoints'> {
   auth: Auth;
-  postgres: ClaimDeps['postgres'];
+  postgres: AdminDeps['postgres'];
   config: Config;
   readBody: ReadBody;
   /** Routes of other doors that the API document names. */

@@ -32,7 +32,7 @@ import { anyJson, closed, milliseconds, nullable, pageJson, pageShape } from '..
 import { readLatestKeysOf } from '../telemetry/latest.ts';
 import { entityId, idJson } from './shapes.ts';
 
-interface ProfileRoutesDeps extends AdminDeps {
+interface ProfileRoutesDeps extends Pick<AdminDeps, 'postgres' | 'clock' | 'onAssigned' | 'takenNames'> {
   clickhouse: ClickHouse;
 }
 

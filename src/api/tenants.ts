@@ -46,7 +46,7 @@ const tenantShape = closed(
 
 const tenantInfoShape = closed({ ...tenantShape.properties, tenantProfileName: Type.String() }, 'TenantInfo');
 
-export function tenantRoutes(deps: AdminDeps): Route[] {
+export function tenantRoutes(deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock'>): Route[] {
   async function visibleTenant({ tenantId }: Principal, id: string): Promise<Tenant> {
     const isVisible = tenantId === null || tenantId === id;
     const tenant = isVisible ? await findTenant(deps.postgres, id) : undefined;

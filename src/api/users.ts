@@ -38,7 +38,7 @@ import type { HttpRequest } from '../uws/server.ts';
 import { type PasswordPage, tokenNames } from './password-page.ts';
 import { userJson, userShape } from './shapes.ts';
 
-interface UserRoutesDeps extends AdminDeps {
+interface UserRoutesDeps extends Pick<AdminDeps, 'postgres' | 'clock' | 'takenNames'> {
   auth: Auth;
 }
 

@@ -6,7 +6,7 @@
  */
 import type { X509Certificate } from 'node:crypto';
 import { createContext, Script } from 'node:vm';
-import type { AdminDeps } from '../admin/deps.ts';
+import type { CreateDeps } from '../admin/deps.ts';
 import { insertNewDevice } from '../admin/devices.ts';
 import { readCertificate, subjectDigest } from '../admin/issuers.ts';
 import type { WrongTries } from '../auth/wrong-tries.ts';
@@ -38,7 +38,7 @@ export interface ClientCertificate {
   credentialsId: string;
 }
 
-interface ChainDeps extends AdminDeps {
+interface ChainDeps extends CreateDeps {
   wrongKeys: WrongTries;
   /** Certificates that are looked up at once, by network. Absent where nothing is bounded. */
   turns?: Turns;

@@ -27,7 +27,7 @@ import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 
-export interface ClaimDeps extends AdminDeps {
+export interface ClaimDeps extends Pick<AdminDeps, 'postgres' | 'changes' | 'clock'> {
   attributes: Attributes;
   log: Log;
   claiming: { durationMs: number; allowByDefault: boolean };

@@ -5,7 +5,7 @@
  * names are made.
  */
 
-import type { AdminDeps } from '../admin/deps.ts';
+import type { CreateDeps } from '../admin/deps.ts';
 import { insertTokens } from '../admin/device-batch-store.ts';
 import { admitDevices, deviceLimitReached } from '../admin/device-limit.ts';
 import { resolveProfileIds } from '../admin/profiles.ts';
@@ -32,11 +32,13 @@ export interface ChildRequest {
 
 export type ChildOutcomes = Map<string, DeviceRow | Fault>;
 
+type ChildrenDeps = Omit<CreateDeps, 'takenNames'>;
+
 const triesMax = 3;
 
 /** Returns an outcome for each name; each name is given once. Throws 503 when the database is unavailable. */
 export async function findOrCreateChildren(
-  deps: AdminDeps,
+  deps: ChildrenDeps,
   tenantId: string,
   requests: ChildRequest[],
 ): Promise<ChildOutcomes> {
@@ -123,7 +125,7 @@ function infoBehind({ id, info }: NamedRow, gatewayId: string): string | undefin
 }
 
 async function create(
-  deps: AdminDeps,
+  deps: ChildrenDeps,
   tenantId: string,
   requests: ChildRequest[],
   outcomes: ChildOutcomes,
@@ -146,7 +148,7 @@ async function create(
 }
 
 async function createInside(
-  { clock, devicesMax }: AdminDeps,
+  { clock, devicesMax }: Pick<ChildrenDeps, 'clock' | 'devicesMax'>,
   queries: Queries,
   tenantId: string,
   requests: ChildRequest[],

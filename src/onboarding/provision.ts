@@ -4,7 +4,7 @@
  * requests gets credentials.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
-import type { AdminDeps } from '../admin/deps.ts';
+import type { CreateDeps } from '../admin/deps.ts';
 import { deviceLimitReason } from '../admin/device-limit.ts';
 import { insertNewDevice } from '../admin/devices.ts';
 import { type CheckAgain, choosing } from '../admin/taken-names.ts';
@@ -28,7 +28,7 @@ import {
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
-export interface ProvisionDeps extends AdminDeps {
+export interface ProvisionDeps extends CreateDeps {
   /** Keys of profiles, and certificates that no profile answers for. */
   wrongKeys: WrongTries;
   /** Requests at once, by network. Absent where nothing is bounded. */
