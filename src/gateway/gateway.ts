@@ -15,8 +15,8 @@ import type { CachedDevice, DeviceRow } from '../device/model/cached-device.ts';
 import { actsFor, type CustomerScope } from '../device/model/gateway-scope.ts';
 import type { Place, Troubles } from '../diagnostics/troubles.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
-import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
+import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/sessions.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
 import type { ChildNames, FoundChildren, WantedChild } from './names.ts';
 

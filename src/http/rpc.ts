@@ -4,9 +4,9 @@
  */
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { RpcSessions } from '../rpc/notify.ts';
 import { type RpcRequest, replyId, replyText } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
+import type { RpcSessions } from '../rpc/sessions.ts';
 import type { Calls } from '../rules/calls.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpHandler, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';

@@ -14,11 +14,11 @@ import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
-import { type ConfirmRpc, RpcSessions } from './notify.ts';
 import { RpcNumbers } from './numbers.ts';
 import { PersistentRpcs } from './persistent.ts';
 import type { RpcRequest } from './rpc.ts';
 import { Rpc } from './send.ts';
+import { type ConfirmRpc, RpcSessions } from './sessions.ts';
 
 const log = createLog('error', 'test');
 const device = 7;

@@ -2,8 +2,8 @@
 import type { Update } from '../../attributes/update.ts';
 import type { Log } from '../../base/log.ts';
 import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';
-import type { ConfirmRpc } from '../../rpc/notify.ts';
 import type { RpcRequest } from '../../rpc/rpc.ts';
+import type { ConfirmRpc } from '../../rpc/sessions.ts';
 import type { Session } from '../session/session.ts';
 import { splitUpdate } from './attributes.ts';
 

@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 import type { Follower } from '../../attributes/followers.ts';
 import type { Update } from '../../attributes/update.ts';
 import type { Log } from '../../base/log.ts';
-import type { RpcSession } from '../../rpc/notify.ts';
+import type { RpcSession } from '../../rpc/sessions.ts';
 import type { Session } from '../session/session.ts';
 import { AttributeStream, type AttributeStreamDeps } from './attributes.ts';
 import { MqttGatewayLink } from './gateway-link.ts';

@@ -6,9 +6,9 @@
 
 import type { Admission } from '../../activity/admission.ts';
 import { badRequest } from '../../base/errors.ts';
-import type { RpcSession, RpcSessions } from '../../rpc/notify.ts';
 import { type RpcRequest, replyText } from '../../rpc/rpc.ts';
 import type { Rpc } from '../../rpc/send.ts';
+import type { RpcSession, RpcSessions } from '../../rpc/sessions.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../session/operation.ts';
 import type { Session } from '../session/session.ts';

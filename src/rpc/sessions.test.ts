@@ -2,9 +2,9 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { limits } from '../base/limits.ts';
 import type { Downlink, Listener } from '../downlink/downlink.ts';
-import { type ConfirmRpc, RpcSessions } from './notify.ts';
 import type { OwnerMessage } from './owner-messages.ts';
 import type { RpcRequest } from './rpc.ts';
+import { type ConfirmRpc, RpcSessions } from './sessions.ts';
 
 const device = 7;
 const request: RpcRequest = { id: 3, method: 'm', params: '1', confirm: true };
