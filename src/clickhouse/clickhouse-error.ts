@@ -3,8 +3,9 @@ import { ClickHouseError as ServerError } from '@clickhouse/client';
 import { messageOf } from '../base/errors.ts';
 
 /**
- * transient: the same again, later; no row can be the cause. size: the same in smaller pieces. content: a value of some
- * row may be the cause. unknown: the same again, later, as for transient; a row as the cause is not ruled out.
+ * What the caller can do. transient: send the same again, later; no row can be the cause. size: send the same in
+ * smaller pieces. content: a value of some row may be the cause. unknown: send the same again, later; a row may be the
+ * cause.
  */
 type ClickHouseErrorKind = 'transient' | 'size' | 'content' | 'unknown';
 
@@ -23,7 +24,7 @@ export class ClickHouseError extends Error {
   readonly kind: ClickHouseErrorKind;
   readonly connectionLost: boolean;
   readonly timedOut: boolean;
-  /** The answer has more rows or bytes than its reader takes: only another question helps. */
+  /** The answer has more rows or bytes than its reader takes: only another query helps. */
   readonly answerTooLarge: boolean;
 
   constructor(code: number, kind: ClickHouseErrorKind, message: string, noAnswer: NoAnswer = {}) {
@@ -41,18 +42,18 @@ export class ClickHouseError extends Error {
   }
 }
 
-/** True when no server answered in time or at all: the next call may fare no better, and the client reports it. */
+/** True when no server answered, or none in time: the next call may fail as well, and the client reports the outage. */
 export function isUnanswered(error: unknown): boolean {
   return error instanceof ClickHouseError && error.code === 0;
 }
 
-/** Time, memory and rows of one statement, size of one body. */
+/** Codes of a statement that takes too much time, memory or rows, or of a body that is too large. */
 const sizeCodes = new Set([158, 159, 209, 229, 241, 307, 396]);
-/** Values that cannot be parsed, converted or kept. */
+/** Codes of values that cannot be parsed, converted or kept. */
 const contentCodes = new Set([6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 131, 321, 349, 469]);
 /**
- * Load, space, replicas, Keeper, network, files, rights, a schema that is not there yet: causes that lie with the store
- * or its operator. The list only says which errors never make a row a suspect; a code that is not in it is unknown.
+ * Codes of load, space, replicas, Keeper, network, files, rights and a schema that does not exist yet: the store or its
+ * operator has the cause. These errors never make a row a suspect. A code in no list is unknown.
  */
 const transientCodes = new Set([
   16, 32, 47, 57, 60, 74, 75, 76, 81, 87, 107, 160, 164, 173, 192, 193, 194, 198, 201, 202, 203, 210, 218, 219, 225,
@@ -60,7 +61,7 @@ const transientCodes = new Set([
   473, 479, 497, 499, 516, 519, 571, 585, 594, 600, 649, 659, 665, 668, 689, 693, 722, 733, 745, 999, 1000, 1002,
 ]);
 const tooManyParts = 252;
-/** A result beyond `max_result_rows` or `max_result_bytes`. */
+/** The code of a result beyond `max_result_rows` or `max_result_bytes`. */
 const resultTooLarge = 396;
 const resetCodes = new Set(['ECONNRESET', 'EPIPE', 'ECONNABORTED', 'UND_ERR_SOCKET']);
 
@@ -88,7 +89,7 @@ export function errorInAnswer(body: string, isEmpty: boolean): ClickHouseError |
   return new ClickHouseError(code, kindOf(code, body), `ClickHouse error ${code}: ${body.slice(match.index, 2_000)}`);
 }
 
-/** The same error about a statement of which an earlier attempt lost its connection. */
+/** Returns the error with the fact that an earlier attempt of the statement lost its connection. */
 export function afterLostConnection({ code, kind, message }: ClickHouseError): ClickHouseError {
   return new ClickHouseError(code, kind, message, { connectionLost: true });
 }

@@ -1,7 +1,7 @@
 /**
- * ClickHouse for the other rooms: queries with parameters, statements, and inserts of ready-made blocks. Each call has
- * a deadline and fails with a typed `ClickHouseError`. The client does not know whether it talks to an embedded engine,
- * a server or a cluster.
+ * Connects the other rooms to ClickHouse: queries with parameters, statements, and inserts of ready-made blocks. Each
+ * call has a deadline and fails with a typed `ClickHouseError`. The client does not know whether it talks to an
+ * embedded engine, a server or a cluster.
  */
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { Fault, messageOf } from '../base/errors.ts';
@@ -52,11 +52,11 @@ interface InsertOptions extends QueryOptions {
 
 const insertPattern = /^\s*INSERT\b/i;
 const queryTimeoutMs = 30_000;
-/** Cap of reads that name none. */
+/** The cap of a read that names no cap. */
 const readBytesMax = 256 * 1024 * 1024;
 const statementTimeoutMs = 120_000;
 const pingTimeoutMs = 2_000;
-/** A deadline of the client's own above every deadline of a call; the calls' deadlines are signals. */
+/** The deadline of the client's sockets is above the deadline of every call; the deadlines of calls are signals. */
 const socketTimeoutMs = 2 ** 31 - 1;
 /**
  * Shorter than the keep-alive of every ClickHouse (3 s in old versions), so that no socket is used while it is being
@@ -105,7 +105,7 @@ export class ClickHouse {
     this.#clientWithoutDatabase = createClient(common);
   }
 
-  /** Rows as objects. 64-bit whole numbers come as strings, so that no digit is lost. */
+  /** Returns rows as objects. Whole numbers of 64 bits are strings, so that no digit is lost. */
   async rows<T>(sql: string, parameters: Parameters = {}, options: ReadOptions = {}): Promise<T[]> {
     const { timeoutMs, bytesMax, settings } = readSettings(options);
     return await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
@@ -130,7 +130,10 @@ export class ClickHouse {
     );
   }
 
-  /** A statement without result. It is not repeated: the caller knows whether that is safe. */
+  /**
+   * Runs a statement without a result. The statement is not repeated: only the caller knows whether a repetition is
+   * safe.
+   */
   async exec(sql: string, parameters: Parameters = {}, options: ExecOptions = {}): Promise<void> {
     const { timeoutMs = statementTimeoutMs, settings = {}, withoutDatabase = false } = options;
     const client = withoutDatabase ? this.#clientWithoutDatabase : this.#client;
@@ -148,8 +151,7 @@ export class ClickHouse {
 
   /**
    * Inserts rows that are encoded already, in the format that `sql` names. The rows must be idempotent, because a reset
-   * connection is tried again. `repeated` is true when there was a second try: the server may still carry out the
-   * first.
+   * connection is tried again. `repeated` is true after a second try: the server may still carry out the first one.
    */
   async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<{ repeated: boolean }> {
     const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {}, mark } = options;
@@ -194,7 +196,7 @@ export class ClickHouse {
     return (await this.unavailability()) === undefined;
   }
 
-  /** The reason why the server does not answer; undefined when it does. */
+  /** Returns the reason why the server does not answer; undefined when the server answers. */
   async unavailability(): Promise<string | undefined> {
     const signal = AbortSignal.timeout(pingTimeoutMs);
     const result = await this.#client.ping({ select: false, abort_signal: signal });
@@ -218,7 +220,7 @@ export class ClickHouse {
     if (this.#insertQuorum === undefined) return {};
     return {
       distributed_foreground_insert: 1,
-      // Rows are idempotent. A block that Keeper remembers may be gone: deleted and written again, or before a restore.
+      // Rows are idempotent. A block that Keeper remembers may no longer be stored: after a delete, or after a restore.
       insert_deduplicate: 0,
       insert_quorum: this.#insertQuorum,
       insert_quorum_parallel: 1,
@@ -249,7 +251,7 @@ export class ClickHouse {
         if (error instanceof Fault) throw error;
         const typed = toClickHouseError(error);
         if (typed.code === 0 && !signal.aborted) this.#outage.failed({ reason: typed.message });
-        // A store that died of this statement refuses the second connection: the first error is the one that counts.
+        // A store that died of this statement refuses the second connection: the error of the first attempt counts.
         if (attempt > 1 && typed.code === 0) throw afterLostConnection(typed);
         if (!typed.connectionLost || attempt > 1 || signal.aborted || !mayRepeat()) throw typed;
         this.#log.debug('clickhouse_reset_retried', { reason: typed.message });

@@ -21,15 +21,15 @@ export const shown = `${notErased} AND ${notExpired}`;
 
 const order = '(toInt256(version) + toInt256(ts) * 1048576 - 9223372036854775808)';
 const writer = `bitAnd(toInt64(${order}), 16383)`;
-/** Rows up to the order number of range `n`. */
+/** Returns the condition of rows up to the order number of range `n`. */
 function upToOrder(n: number): string {
   const ahead = `{aheadWriters${n}:Array(Int64)}, {aheadOrders${n}:Array(Int64)}`;
   return `${order} <= transform(${writer}, ${ahead}, {order${n}:Int64})`;
 }
 
 /**
- * SQL of `count` ranges, each of one device; rows of a later order number are left. Parameters end with the number of
- * their range.
+ * Returns SQL of `count` ranges, each of one device, without rows of a later order number. The names of parameters end
+ * with the number of their range.
  */
 export function erasedRanges(count: number): string {
   const range = (n: number) => `(device = {device${n}:UInt64}
@@ -44,8 +44,8 @@ export const erasedDevices = 'device IN {devices:Array(UInt64)}';
 const exact = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
 
 /**
- * Query of the days that have rows to erase, oldest first. Days are partitions. The query works for a cluster and for a
- * server.
+ * Returns the query of the days that have rows to erase, oldest first. Days are partitions. The query works for a
+ * cluster and for a server.
  */
 export function erasedDaysQuery(erased: string): string {
   return `SELECT intDiv(ts, 86400000) AS day, min(ts) AS first, max(ts) AS last, count() AS count
@@ -53,21 +53,22 @@ export function erasedDaysQuery(erased: string): string {
 }
 
 /**
- * Statement that marks the remaining rows between two moments, both included. A repetition marks only unmarked rows.
+ * Returns the statement that marks the remaining rows between two moments, both included. A repetition marks only
+ * unmarked rows.
  */
 export function markErasedStatement(erased: string): string {
   return `INSERT INTO telemetry (${pointKey}, kind, num, int, text, version) SELECT ${markers} FROM telemetry FINAL
     WHERE ${erased} AND ${notErased} AND ts >= {first:Int64} AND ts <= {last:Int64} ${exact}`;
 }
 
-/** Latest values that lie in one of the ranges. */
+/** Returns the query of the latest values that lie in one of the ranges. */
 export function erasedLatestQuery(count: number): string {
   return `SELECT device, toString(key) AS key, ts, toString(${order}) AS order FROM latest FINAL WHERE ${erasedRanges(count)}`;
 }
 
 /**
- * All that `latest` knows of some keys up to an order number, of so many ranges: also older rows that the store has not
- * merged yet.
+ * Returns the statement that deletes some keys from `latest` up to an order number, in `count` ranges. The statement
+ * also deletes older rows that the store has not merged yet.
  */
 export function deleteLatestStatement(cluster: string, count: number): string {
   const keys = (n: number) => `(device = {device${n}:UInt64} AND key IN {keys${n}:Array(String)} AND ${upToOrder(n)})`;
@@ -81,7 +82,10 @@ export function deleteLatestOfDevicesStatement(cluster: string): string {
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${erasedDevices}`;
 }
 
-/** The newest points that remain become the latest ones of their keys; `aheadMsMax` as in `LatestRows`. */
+/**
+ * Returns the statement by which the newest points that remain become the latest ones of their keys; `aheadMsMax` is
+ * that of `LatestRows`.
+ */
 export function rewriteLatestStatement(aheadMsMax: number): string {
   const conditions = `${shown}${aheadMsMax > 0 ? ` AND ${notAhead(aheadMsMax)}` : ''}`;
   return `INSERT INTO latest (${columnsOfLatest})
@@ -89,7 +93,7 @@ export function rewriteLatestStatement(aheadMsMax: number): string {
    ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key`;
 }
 
-/** Mutations of `latest` that have not ended. */
+/** Counts mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations
   WHERE database = currentDatabase() AND table IN ('latest', 'latest_local') AND NOT is_done`;
 

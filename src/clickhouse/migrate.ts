@@ -71,8 +71,8 @@ export async function migrateClickHouse(clickhouse: ClickHouse, deps: MigrateDep
 }
 
 /**
- * In a cluster a statement is queued for all servers, and each runs its queue in order. A server that is down runs it
- * later. Waiting for that server would delay every start, so the wait is short and its end is not an error.
+ * In a cluster a statement is queued for all servers, and each runs its queue in order. A server that is down runs the
+ * statement later. Waiting for that server would delay every start, so the wait is short and its end is not an error.
  */
 async function change(clickhouse: ClickHouse, sql: string, cluster: string): Promise<void> {
   const settings: ClickHouseSettings = cluster === '' ? {} : onClusterSettings;
@@ -90,8 +90,8 @@ const onClusterSettings: ClickHouseSettings = {
 };
 
 /**
- * Called when a newer Millrace has migrated. Its schema names the older versions that may run beside it, as in a
- * rolling upgrade.
+ * Throws when a newer Millrace has migrated and its schema does not allow this older version beside it, as in a rolling
+ * upgrade.
  */
 function checkNewer(applied: Map<number, number>, newest: number, { database, log }: MigrateDeps): void {
   const newer = [...applied].filter(([version]) => version > newest);
@@ -114,7 +114,7 @@ export function schemaStatements(names: SchemaNames): string[] {
   );
 }
 
-/** Every version of the schema that this program knows, oldest first. */
+/** Returns every version of the schema that this program knows, oldest first. */
 export function schemaVersions(): number[] {
   return readMigrations().map(({ version }) => version);
 }
@@ -169,12 +169,12 @@ function fill(sql: string, { database, cluster }: SchemaNames): string {
 
 /**
  * Returns the applied versions, each with the oldest version that works with it; empty without a database. In a cluster
- * each shard has the table and one server wrote it, so all servers that answer are queried.
+ * each shard has the table and one server wrote the rows, so all servers that answer are queried.
  */
 async function appliedMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Promise<Map<number, number>> {
   const { database, cluster } = deps;
   const read = async (table: string) => {
-    // All columns: `compatible_from` is newer than the table.
+    // Reads all columns, because `compatible_from` is newer than the table.
     const sql = `SELECT * FROM ${table}`;
     const settings: ClickHouseSettings = { skip_unavailable_shards: 1 };
     const rows = await clickhouse.rows<{ version: number; compatible_from?: number }>(sql, {}, { settings });
@@ -201,7 +201,10 @@ function isMissing(error: unknown): boolean {
   return error instanceof ClickHouseError && (error.code === 60 || error.code === 81);
 }
 
-/** Whole parts are dropped, a day at a time. `ts` may be any number, a DateTime only 1970 to 2105: it is clamped. */
+/**
+ * Whole parts are dropped, a day at a time. `ts` may be any number and is clamped to the range of a DateTime, 1970 to
+ * 2105.
+ */
 async function setTimeToLive(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
   const { database, ttlDays, cluster, log } = deps;
   const name = cluster === '' ? 'telemetry' : 'telemetry_local';

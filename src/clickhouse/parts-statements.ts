@@ -1,9 +1,9 @@
-/** The state of the tables as ClickHouse describes it: parts, merges, bytes. */
+/** Reads the state of the tables from ClickHouse: parts, merges, bytes. */
 import type { ClickHouse } from './client.ts';
 
 export interface PartsOfTables {
   parts: number;
-  /** ClickHouse delays and then refuses inserts by this number. */
+  /** ClickHouse delays inserts, and later refuses them, when this number is large. */
   partsOfPartitionMax: number;
   bytes: number;
   merges: number;

@@ -1,10 +1,10 @@
 /** The statements of retention. A day is a partition of `telemetry`; rows outside 2020 to 2039 share partition 0. */
 
 const others = '(ts < 1577836800000 OR ts >= 2208988800000)';
-/** The partition of a row, as the table has it. */
+/** The partition of a row, computed as in the definition of the table. */
 const dayOfRow = `if(${others}, 0, toYYYYMMDD(toDateTime(intDiv(ts, 1000), 'UTC')))`;
 
-/** Points of devices whose profile keeps them for so many days. */
+/** A number of days for which profiles keep points, and the time before which such points are expired. */
 export interface ExpiringDays {
   days: number;
   /** Points before this time are expired. */
@@ -17,7 +17,10 @@ export function forgetExpiringDevicesStatement(cluster: string): string {
   return `TRUNCATE TABLE ${holder('expiring_devices', cluster)}`;
 }
 
-/** Days with expired points of profiles; day 0 has those outside 2020 to 2039. Reads what the devices have. */
+/**
+ * Returns the query of the days with expired points of profiles; day 0 has the points outside 2020 to 2039. The query
+ * reads the points of these devices only.
+ */
 export function expiredDaysQuery(expiring: ExpiringDays[]): string {
   return `SELECT ${dayOfRow} AS day, count() AS count FROM telemetry
     WHERE ${expiredOf(expiring, 'GLOBAL IN', 'expiring_devices', false)} GROUP BY day`;
@@ -25,7 +28,7 @@ export function expiredDaysQuery(expiring: ExpiringDays[]): string {
 
 const timeToLiveEnded = '(expires > 0 AND expires <= {nowSeconds:UInt32})';
 
-/** Days with points whose time to live has ended. Reads one column of the table, which is sparse. */
+/** Finds days with points whose time to live has ended. Reads one column of the table, which is sparse. */
 export const endedDaysQuery = `SELECT ${dayOfRow} AS day, count() AS count FROM telemetry
   PREWHERE ${timeToLiveEnded} GROUP BY day`;
 
@@ -33,10 +36,10 @@ export const partsOfDayQuery = `SELECT name FROM system.parts
   WHERE database = currentDatabase() AND table = 'telemetry' AND active AND partition = {day:String}`;
 
 /**
- * Copies the other points of some parts, each with its version: a read takes a point and its copy for one, and so does
- * a merge. A mutation would make a new part of every part of the table: 80 s with 1 000 days of five points each, where
- * the copy of 5 000 000 points of one day took 38 s (a busy machine). `FINAL`: what an expired point has replaced goes
- * with it.
+ * Copies the other points of some parts, each with its version, so reads and merges treat a point and its copy as one.
+ * A mutation would make a new part of every part of the table: 80 s with 1 000 days of five points each, where the copy
+ * of 5 000 000 points of one day took 38 s (a busy machine). `FINAL` leaves out the points that an expired point has
+ * replaced.
  */
 export function copyOthersStatement(expiring: ExpiringDays[]): string {
   return `INSERT INTO telemetry SELECT * FROM telemetry FINAL
@@ -49,8 +52,8 @@ export function dropPartsStatement(parts: string[]): string {
 }
 
 /**
- * For a cluster: the mutation of a replicated table touches only the partitions that it names. A device and its row of
- * `expiring_devices` are on the same shard, so the table of each server suffices.
+ * Deletes expired points of some days in a cluster: the mutation of a replicated table touches only the partitions that
+ * it names. A device and its row of `expiring_devices` are on the same shard, so the table of each server suffices.
  */
 export function deleteExpiredOfDaysStatement(cluster: string, expiring: ExpiringDays[], days: number[]): string {
   const rows = expiredOf(expiring, 'IN', local('expiring_devices', cluster));
@@ -67,14 +70,14 @@ export function deleteExpiredLatestOfStatement(cluster: string, expiring: Expiri
   return `ALTER TABLE ${holder('latest', cluster)} DELETE WHERE ${rows}`;
 }
 
-/** Parameters: `round`, `nowSeconds`, and `before<days>` for each. */
+/** The parameters are `round`, `nowSeconds`, and `before<days>` for each entry of `expiring`. */
 function expiredOf(expiring: ExpiringDays[], within: 'IN' | 'GLOBAL IN', devices: string, ofItself = true): string {
   const range = ({ days }: ExpiringDays) =>
     `(ts < {before${days}:Int64} AND device ${within} (SELECT device FROM ${devices} WHERE round = {round:UInt64} AND days = ${days}))`;
   return [...expiring.map(range), ...(ofItself ? [timeToLiveEnded] : [])].join(' OR ');
 }
 
-/** Days that have rows, as numbers (20261121), oldest first. */
+/** Returns the query of days that have rows, as numbers (20261121), oldest first. */
 export function storedDaysQuery(cluster: string): string {
   const parts = cluster === '' ? 'system.parts' : `clusterAllReplicas('${cluster}', system.parts)`;
   return `SELECT DISTINCT toUInt32(partition) AS day FROM ${parts}

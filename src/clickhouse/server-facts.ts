@@ -1,4 +1,4 @@
-/** What an operator wants to know of a ClickHouse server: version, clock, schema, tables. Reads only. */
+/** Reads what an operator wants to know of a ClickHouse server: version, clock, schema, tables. Changes nothing. */
 import type { ClickHouse } from './client.ts';
 
 interface ClickHouseFacts {

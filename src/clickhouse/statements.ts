@@ -14,14 +14,18 @@ const structureWith = (expires: boolean) => (expires ? `${structure}, expires UI
 const inRange = 'ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
 
 /**
- * `mark`: begins the `log_comment` of the inserts. With a cluster, the parts of an insert on other servers have it too.
+ * `mark` is the beginning of the inserts' `log_comment`. With a cluster, the parts of an insert on other servers have
+ * the mark, too.
  */
 export function runningInserts(cluster: string): string {
   const processes = cluster === '' ? 'system.processes' : `clusterAllReplicas('${cluster}', system.processes)`;
   return `SELECT count() AS count FROM ${processes} WHERE startsWith(Settings['log_comment'], {mark:String})`;
 }
 
-/** Statement that stops the inserts on the server of this connection. `mark` has no character that needs escaping. */
+/**
+ * Returns the statement that stops the inserts on the server of this connection. `mark` has no character that needs
+ * escaping.
+ */
 export function stopInserts(mark: string): string {
   return `KILL QUERY WHERE startsWith(Settings['log_comment'], '${mark}') ASYNC`;
 }
@@ -55,12 +59,14 @@ const place = {
 
 /** Which rows of a body may become latest values, and how they are ordered. */
 interface LatestRows {
-  /** False: every row brought its `ts`, so the block has no `seq`. A fifth cheaper. */
+  /** False when every row brought its `ts`, so that the block has no `seq`: a fifth cheaper. */
   serverTimes: boolean;
-  /** True: points of the body may have a time to live. `latest` does not keep it: a latest value does not expire. */
+  /**
+   * True when points of the body may have a time to live, which `latest` does not keep: a latest value does not expire.
+   */
   expires: boolean;
   ranged: boolean;
-  /** A row more than this many milliseconds ahead of its arrival is left out; 0 = none is. */
+  /** A row more than this many milliseconds ahead of its arrival is left out; 0 = no row is left out. */
   aheadMsMax: number;
 }
 
@@ -79,8 +85,9 @@ export function insertLatestOf({ serverTimes, expires, ranged, aheadMsMax }: Lat
 export const insertLatest = insertLatestOf({ serverTimes: true, expires: false, ranged: false, aheadMsMax: 0 });
 
 /**
- * Condition on rows that were at most `aheadMsMax` ahead when they arrived. `version` = order - ts * 2^20 + 2^63 begins
- * with arrival - ts (`telemetry/block.ts`), so a replay and a later read of a row decide as its first insert did.
+ * Returns the condition of rows that were at most `aheadMsMax` ahead when they arrived. `version` = order - ts * 2^20 +
+ * 2^63 begins with arrival - ts (`telemetry/block.ts`), so a replay and a later read of a row decide as its first
+ * insert did.
  */
 export function notAhead(aheadMsMax: number): string {
   return `version >= ${2n ** 63n - BigInt(aheadMsMax) * 2n ** 20n}`;

@@ -1,6 +1,6 @@
 /**
  * Receives request bodies. A statement is gathered in memory. Rows are written to a file that the engine reads: in
- * shared memory when there is enough, so that rows are not written to the disk twice. Both have a cap.
+ * shared memory when there is enough, so that rows are not written to the disk twice. Statements and rows have a cap.
  */
 import { createHash } from 'node:crypto';
 import { accessSync, closeSync, constants, mkdirSync, openSync, rmSync, statfsSync, writeSync } from 'node:fs';
@@ -119,7 +119,7 @@ function chooseDir(dataDir: string, bytesMax: number): string {
     const name = createHash('sha256').update(resolve(dataDir)).digest('hex').slice(0, 16);
     if (bavail * bsize >= 2 * bytesMax) return join(shared, `millrace-${name}`);
   } catch {
-    // No shared memory here: beside the data.
+    // Without shared memory the rows are beside the data.
   }
   return join(dataDir, 'request-bodies');
 }

@@ -17,7 +17,10 @@ interface Detached {
   path: string;
 }
 
-/** The engine's own names, and the name between `rename` and the end of `ATTACH PART`, which is that of the part. */
+/**
+ * Selects parts under the engine's own names, and under the plain name that a part has between `rename` and the end of
+ * `ATTACH PART`.
+ */
 const detachedQuery = `SELECT database, table, path FROM system.detached_parts
   WHERE reason IN ('broken-on-start', 'attaching', '') ORDER BY length(reason)`;
 const nameForm = /^(?:broken-on-start_|attaching_)?(\d.*?)(?:_try(\d+))?$/;
@@ -27,7 +30,10 @@ const damageCodes = new Set([
   6, 26, 27, 32, 33, 38, 40, 41, 50, 72, 79, 107, 117, 128, 131, 226, 227, 228, 233, 246, 271, 432,
 ]);
 
-/** Files of a part that the engine never writes empty. An empty one fails with a code that is not about damage. */
+/**
+ * Files of a part that the engine never writes empty. A part with such an empty file fails with a code that is not
+ * about damage.
+ */
 const neverEmpty = new Set([
   'checksums.txt',
   'columns.txt',
@@ -42,7 +48,10 @@ const neverEmpty = new Set([
 const shortageCodes = new Set([74, 75, 76, 173, 241, 243, 439]);
 const shortageForm = /bad_alloc|memory|too many open files|no space|resource temporarily unavailable/i;
 
-/** So many starts fail for a part whose reason is neither damage nor a shortage; then the engine opens without it. */
+/**
+ * The starts that fail for a part whose reason is neither damage nor a shortage. Later starts open the engine without
+ * the part.
+ */
 export const attachTriesMax = 10;
 
 /**

@@ -18,7 +18,7 @@ import { type EmbeddedServerSettings, settingsVariable } from './settings.ts';
 
 export interface EmbeddedClickHouseDeps {
   dir: string;
-  /** 0 = any free port. For a restart hand in the port of the last run. */
+  /** 0 = any free port. A restart passes the port of the last run. */
   port: number;
   password: string;
   /** 0 = a quarter of the machine. */
@@ -33,7 +33,7 @@ export interface EmbeddedClickHouseDeps {
   runDir: string;
   log: Log;
   logLevel?: EmbeddedServerSettings['logLevel'];
-  /** The built server; beside this file unless the sources run unbuilt, as in tests. */
+  /** The built server, which is beside this file unless the sources run unbuilt, as in tests. */
   serverFile?: string;
 }
 
@@ -51,7 +51,7 @@ export interface EmbeddedClickHouse {
 const user = 'default';
 const startMsMax = 30_000;
 const drainMsDefault = 5_000;
-/** Longer than any drain: a process that still runs then must be killed. */
+/** A process that runs longer than this after a stop must be killed: no drain takes so long. */
 const endMsMax = 15_000;
 
 export async function startEmbeddedClickHouse(deps: EmbeddedClickHouseDeps): Promise<EmbeddedClickHouse> {

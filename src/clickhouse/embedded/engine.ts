@@ -1,6 +1,6 @@
 /**
- * The chDB library: ClickHouse inside this process. It opens a fresh connection for each statement (0.25 ms), so that
- * settings, parameters and the current database of one request can never reach the next one.
+ * Runs statements in the chDB library: ClickHouse inside this process. Each statement has a new connection (0.25 ms),
+ * so that settings, parameters and the current database of one request never reach the next one.
  */
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -42,7 +42,7 @@ export class Engine {
   readonly #native: NativeChdb;
   readonly #dir: string;
   readonly #engineArguments: string[];
-  /** Open as long as the engine runs: the library shuts down with its last connection. */
+  /** The connection that is open as long as the engine runs: the library shuts down with its last connection. */
   readonly #anchor: object;
 
   constructor(dir: string, engineArguments: string[]) {
@@ -97,7 +97,7 @@ export class Engine {
   }
 }
 
-/** Statements that give the new connection the settings, parameters and database of the request. */
+/** Returns the statements that give a new connection the settings, parameters and database of the request. */
 function prologue({ settings, parameters, database, tag }: Run): string {
   const assignments: string[] = [];
   for (const [name, value] of settings) assignments.push(`${checkedName(name)} = ${literal(value)}`);

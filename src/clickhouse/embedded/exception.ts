@@ -1,6 +1,4 @@
-/**
- * ClickHouse exceptions on the wire: `Code: N. DB::Exception: text. (NAME)` and the HTTP status ClickHouse gives them.
- */
+/** Writes exceptions as ClickHouse does: `Code: N. DB::Exception: text. (NAME)`, and the HTTP status of the code. */
 import { messageOf } from '../../base/errors.ts';
 
 export class Exception extends Error {

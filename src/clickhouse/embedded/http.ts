@@ -1,6 +1,6 @@
 /**
- * ClickHouse's HTTP interface in front of the engine: one request, one statement, one answer. Every refusal is a
- * ClickHouse exception with its code; when the client disconnects, its statement is killed.
+ * Serves ClickHouse's HTTP interface in front of the engine: one request, one statement, one answer. Every refusal is a
+ * ClickHouse exception with its code. When the client disconnects, its statement is killed.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';
@@ -106,7 +106,7 @@ async function execute(
   }
 }
 
-/** The statement may be in the URL, in the body, or begin in the one and end in the other. */
+/** Receives the statement, which may be in the URL, in the body, or begin in the URL and end in the body. */
 async function receive(files: BodyFiles, asked: Asked, request: IncomingMessage): Promise<Ready> {
   if (asked.query !== '') {
     const statement = readStatement(asked.query);

@@ -12,7 +12,8 @@ import type { SlotKind } from './slots.ts';
 const capSysNice = 1n << 23n;
 
 /**
- * Called before the engine is opened: its threads inherit the priority of existing threads, each of which has its own.
+ * Lowers the priority of each existing thread, unless single threads can be raised again. Called before the engine
+ * opens, because its threads inherit the priority.
  */
 export function standBack(nice: number): void {
   if (mayRaiseThreads()) return;

@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http';
 import { Exception } from './exception.ts';
 
 export interface Asked {
-  /** Statement in the URL; the body may contain the rest. */
+  /** The statement in the URL; the body may contain the rest. */
   query: string;
   /** The id by which the client finds its statements in the list of processes. */
   logComment: string;
@@ -33,7 +33,7 @@ const reserved = new Set([
   'user',
   'wait_end_of_query',
 ]);
-/** Refused and not ignored, because the answer would differ from the requested one. */
+/** Parameters that are refused and not ignored, because the answer would differ from the requested one. */
 const unsupported = new Set(['session_id', 'session_timeout', 'session_check', 'compress', 'decompress', 'stacktrace']);
 
 export function readRequest(request: IncomingMessage, url: URL): Asked {

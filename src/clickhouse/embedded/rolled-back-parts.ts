@@ -1,10 +1,10 @@
 /**
  * Sets aside parts of merges that failed after their part had its final name, for instance for lack of file handles
  * when the directory was synced. The engine goes on with the sources of such a part and merges or mutates them into
- * newer parts. A kill before the engine has removed the failed part leaves both on the disk: they overlap, neither
- * holds the other, and the engine refuses to open. Of overlapping parts the one that was written first is the failed
- * one: had it been taken, its blocks could not have been used again. All its rows are in the others. Called before
- * the engine opens.
+ * newer parts. A kill before the engine has removed the failed part leaves old and new parts on the disk. These
+ * overlap, neither contains the other, and the engine refuses to open. Of overlapping parts the one that was written
+ * first is the failed one: after a success its blocks would not have been used again. The other parts have all of its
+ * rows. Called before the engine opens.
  */
 import { mkdirSync, renameSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,12 +14,12 @@ import { namesIn, tableDirectories } from './table-files.ts';
 interface Part {
   name: string;
   partition: string;
-  /** First and last number of its blocks. */
+  /** The number of the part's first block; `last` is that of the last one. */
   first: number;
   last: number;
-  /** Number of merges. */
+  /** The number of merges. */
   level: number;
-  /** Number of the last mutation. */
+  /** The number of the last mutation. */
   mutation: number;
 }
 
@@ -63,7 +63,7 @@ function overlap(a: Part, b: Part): boolean {
   return a.first <= b.last && b.first <= a.last && !replaces(a, b) && !replaces(b, a);
 }
 
-/** The rule of the engine for a part that makes another one outdated. */
+/** True when part `a` makes part `b` outdated, by the rule of the engine. */
 function replaces(a: Part, b: Part): boolean {
   const isSameRange = a.first === b.first && a.last === b.last;
   return (
@@ -79,7 +79,10 @@ function newestFirst(table: string, parts: readonly Part[]): Part[] {
   return [...parts].sort((a, b) => writtenAt.get(b)! - writtenAt.get(a)!);
 }
 
-/** A mutation links files that it does not change, so the newest file counts. Directories have the time of a rename. */
+/**
+ * Returns the time of the newest file, because a mutation links files that it does not change. Directories have the
+ * time of a rename.
+ */
 function writtenMs(part: string): number {
   return Math.max(0, ...namesIn(part).map((name) => statSync(join(part, name)).mtimeMs));
 }

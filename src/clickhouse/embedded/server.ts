@@ -1,6 +1,6 @@
 /**
- * Main module of the embedded ClickHouse process: chDB with ClickHouse's HTTP interface on loopback. It
- * sends its parent the port when it is ready, drains on SIGTERM, and ends when its parent has ended.
+ * Main module of the embedded ClickHouse process: chDB with ClickHouse's HTTP interface on loopback. The process sends
+ * its parent the port when it is ready, drains on SIGTERM, and ends when the parent has ended.
  */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -31,7 +31,7 @@ const killMsMax = 2_000;
 const orphanDrainMsMax = 500;
 /** Interval at which the writes of merges are checked; the sources of a merge live much longer. */
 const mergesCheckedMs = 2_000;
-/** Statements whose files may be damaged get an answer before the process ends. */
+/** The time in which statements with possibly damaged files get an answer before the process ends. */
 const failedDrainMsMax = 1_000;
 
 /** The parent receives exactly one of these messages. */
@@ -111,7 +111,7 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
   process.send?.({ ready: { port } } satisfies StartMessage);
 }
 
-/** Waits until nothing runs, up to the given time. */
+/** Waits until no statement runs, at most `waitMsMax`. */
 async function idle(slots: Slots, waitMsMax: number, each: () => void): Promise<void> {
   const deadline = performance.now() + waitMsMax;
   while (slots.running > 0 && performance.now() < deadline) {
@@ -133,7 +133,10 @@ function openEngine(settings: EmbeddedServerSettings): Engine {
   }
 }
 
-/** The engine says only on stderr why it does not open; the file `status` names the owner of its lock. */
+/**
+ * Returns the owner of the engine's lock, from the file `status`: the engine prints only on stderr why it does not
+ * open.
+ */
 function holderOf(dir: string): number | undefined {
   try {
     const pid = Number(/^PID: (\d+)/.exec(readFileSync(join(dir, 'status'), 'utf8'))?.[1]);

@@ -12,7 +12,7 @@ export interface EmbeddedServerSettings {
   memoryBytesMax: number;
   /** Free bytes below which the journal refuses telemetry. The engine leaves shares of these bytes free. */
   freeDiskBytesMin: number;
-  /** Statements that may run at once. */
+  /** The number of statements that may run at once. */
   sessions: number;
   nice: number;
   /** Milliseconds that running statements may take after SIGTERM. */
@@ -26,9 +26,9 @@ export const settingsVariable = 'MILLRACE_EMBEDDED_CLICKHOUSE';
 export const serverLimits = {
   /** Bytes of the rows of one insert; also limits the rows that wait in shared memory. */
   rowsBytesMax: 256 * 1024 * 1024,
-  /** A statement that comes in the body. */
+  /** Bytes of a statement in a body. */
   statementBytesMax: 16 * 1024 * 1024,
-  /** A result is held in memory until the client has it. */
+  /** Bytes of a result, which is held in memory until the client has received it. */
   resultBytesMax: 256 * 1024 * 1024,
   urlBytesMax: 1024 * 1024,
   waitersMax: 256,
@@ -64,7 +64,7 @@ export function engineArguments({ dir, memoryBytesMax, freeDiskBytesMin, nice }:
   chmodSync(dir, 0o700);
   const file = join(dir, 'engine.xml');
   const text = configFile(memoryBytesMax, freeDiskBytesMin, nice);
-  // A full disk may not take the file again, and the engine serves reads there.
+  // On a full disk the file may not be written again, and the engine still serves reads.
   if (!existsSync(file) || readFileSync(file, 'utf8') !== text) writeFileSync(file, text);
   const threads = Math.max(1, Math.min(8, availableParallelism()));
   return [

@@ -6,9 +6,9 @@
 import { Exception } from './exception.ts';
 
 export interface Statement {
-  /** First word, upper case. */
+  /** The first word in upper case. */
   verb: string;
-  /** FORMAT of the result, when the statement names one. */
+  /** The FORMAT of the result, when the statement names one. */
   resultFormat: string | undefined;
   /** Set when the statement is an INSERT whose rows follow it. */
   rows: InsertedRows | undefined;
@@ -17,7 +17,7 @@ export interface Statement {
 interface InsertedRows {
   /** Offset of the rows in the statement; its length when the rows are sent separately. */
   offset: number;
-  /** The statement with its rows read from a file instead. */
+  /** Returns the statement with its rows read from a file instead. */
   fromFile(path: string): string;
 }
 
@@ -109,7 +109,7 @@ function fromInfile(text: string, settings: Word | undefined, end: number, path:
   return `${head} FROM INFILE '${path}' ${tail} FORMAT ${format}`;
 }
 
-/** The rows begin after the first line break, or after the spaces when there is none. */
+/** Returns the offset of the rows: after the first line break, or after the spaces when there is no line break. */
 function rowsOffset(text: string, end: number): number {
   let at = end;
   while (at < text.length && ' \t\f'.includes(text[at]!)) at += 1;

@@ -1,4 +1,4 @@
-/** The files of the engine's tables on the disk, for what is repaired before the engine opens. */
+/** Finds the files of the engine's tables on the disk, for the repairs before the engine opens. */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 

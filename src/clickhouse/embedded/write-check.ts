@@ -1,8 +1,8 @@
 /**
  * Finds out whether the engine failed to write a file. chDB ignores such a failure: on a full disk it stores a part of
- * empty files and answers the insert as done, and it replaces good parts by the empty result of a merge. Its counter of
- * failed writes is the only sign. `server.ts` ends a process that has seen one: the next start sets damaged parts aside
- * and loads the sources of a merge, which the engine keeps for minutes.
+ * empty files and answers the insert as done, and it replaces good parts by the empty result of a merge. Only its
+ * counter of failed writes shows the failure. `server.ts` ends the process after a failed write. The next start sets
+ * damaged parts aside and loads the sources of a merge, which the engine keeps for minutes.
  */
 import { Batches } from '../../base/batches.ts';
 import type { Engine } from './engine.ts';
@@ -39,10 +39,7 @@ export class WriteCheck {
     this.#before = await this.#count();
   }
 
-  /**
-   * Returns true when no write has failed until now. Callers that ask while the counter is being read share the next
-   * read of it.
-   */
+  /** Returns true when no write has failed until now. Callers during a read of the counter share the next read. */
   async isIntact(): Promise<boolean> {
     if (this.#hasFailed) return false;
     await new Promise<void>((resolve, reject) => {

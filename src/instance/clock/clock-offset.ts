@@ -11,7 +11,7 @@ export type ClockVerdict = 'unmeasured' | 'good' | 'off' | 'wrong';
 
 /** The state of the clock that the primary sends to its workers. */
 export interface ClockState {
-  /** Undefined until there is a time to go by. */
+  /** Undefined before the first time was chosen. */
   line: TimeLine | undefined;
   /** Host's clock − database's clock, in milliseconds; 0 before the first measurement. */
   offsetMs: number;
@@ -33,7 +33,7 @@ interface ClockSample {
 
 /** The measurement of an earlier run. */
 export interface RememberedClock {
-  /** The database's time at the last measurement: real time is never before it. */
+  /** The database's time at the last measurement. The real time is never earlier. */
   databaseMs: number;
   /** Host's clock − database's clock. */
   offsetMs: number;
@@ -43,7 +43,7 @@ const clockOffMs = 500;
 const clockWrongMs = 5_000;
 /** Drift of a monotonic clock: a measurement becomes less exact by this much for each millisecond of age. */
 const driftPerMs = 0.0001;
-/** Small differences are caught up with by a clock that is this much faster or slower. */
+/** A clock that is this much faster or slower removes small differences. */
 const slewPerMs = 0.1;
 
 interface Estimate {
@@ -54,17 +54,17 @@ interface Estimate {
 
 export class ClockOffset {
   #anchor: number | undefined;
-  /** False while the anchor is remembered or the host's own. */
+  /** False while the anchor comes from an earlier run or from the host's clock. */
   #isMeasured = false;
   #best: Estimate | undefined;
-  /** The offset was measured, by this run or an earlier one. */
+  /** True when this run or an earlier one measured the offset. */
   #isKnown = false;
   #offsetMs = 0;
   #adjustedAt = 0;
-  /** The database's clock has jumped, the two others agree, and it is not followed. */
+  /** True while the database's clock has jumped, the other two agree, and the instance follows these. */
   isDatabaseAlone = false;
 
-  /** Time to go by − monotonic time of the host; undefined before `begin`. */
+  /** The time of the instance − the monotonic time of the host; undefined before `begin`. */
   get anchor(): number | undefined {
     return this.#anchor;
   }
@@ -82,8 +82,9 @@ export class ClockOffset {
 
   /**
    * Chooses the time before the first measurement, because the database may be unavailable. Two candidates are the
-   * host's clock, and the host's clock less the remembered offset. The earlier one is taken that is not before the last
-   * measured time. So a repaired clock is noticed, and a clock that is ahead cannot mislead the instance.
+   * host's clock, and the host's clock less the remembered offset. Of the candidates that are not before the last
+   * measured time, the earlier one is chosen. So a repaired clock is noticed, and a clock that is ahead cannot mislead
+   * the instance.
    */
   begin(host: number, monotonic: number, remembered: RememberedClock | undefined): void {
     let time = host;
@@ -121,7 +122,7 @@ export class ClockOffset {
     if (anchor === undefined) {
       this.#anchor = best.anchor;
     } else if (isFirst) {
-      // A slow answer does not contradict a time that is right to within its error.
+      // A slow answer does not contradict a time that differs by less than the error of the answer.
       if (Math.abs(difference) > best.error) this.#anchor = best.anchor;
     } else if (Math.abs(difference) > clockStepMs) {
       this.isDatabaseAlone = Math.abs(host - (monotonic + anchor)) <= clockStepMs;

@@ -30,7 +30,7 @@ interface ClockWatchDeps {
 const questionMsMax = 2_000;
 /** Round trips before the workers start: the shortest one decides. */
 const firstQuestions = 8;
-/** A new line begins that much later: by then every process has received it, and all change over at one moment. */
+/** A new line begins this much later, when every process has received the line: all processes change at one moment. */
 const lineAheadMs = 1_000;
 const keepEveryMs = 60_000;
 const keepAtChangeMs = 250;
@@ -112,7 +112,7 @@ export class ClockWatch {
       const { databaseMs, offsetMs } = JSON.parse(readFileSync(this.#deps.path, 'utf8')) as RememberedClock;
       return Number.isFinite(databaseMs) && Number.isFinite(offsetMs) ? { databaseMs, offsetMs } : undefined;
     } catch {
-      // The first start, or a file that a power cut left empty: the host's clock is all there is.
+      // The first start, or a file that a power cut left empty: only the host's clock is known.
       return undefined;
     }
   }

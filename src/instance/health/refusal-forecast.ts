@@ -17,7 +17,7 @@ export interface JournalRoom {
 
 const sampleMs = 10_000;
 const windowMs = 300_000;
-/** No rate of five minutes says more. */
+/** A rate of five minutes predicts nothing beyond this time. */
 const longestSeconds = 365 * 86_400;
 
 interface Sample {
@@ -61,7 +61,7 @@ export class RefusalForecast {
     return Math.min(ofDisk, ...ofJournals);
   }
 
-  /** Returns the same as a sentence; undefined while nothing is journaled, and without room. */
+  /** Returns `seconds` as a sentence; undefined while nothing is journaled, and without room. */
   get sentence(): string | undefined {
     const { seconds } = this;
     if (!Number.isFinite(seconds) || seconds <= 0) return undefined;

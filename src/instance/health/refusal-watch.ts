@@ -21,7 +21,7 @@ export interface WorkerRefusals {
 }
 
 const repeatMs = 60_000;
-/** Refusals with a shorter pause are one. */
+/** Refusals with a shorter pause between them count as one. */
 const pauseMs = 5_000;
 
 interface State extends Refusal {
@@ -47,7 +47,7 @@ export class RefusalWatch {
     this.#now = now;
   }
 
-  /** `workers`: all that take connections now. */
+  /** `workers`: all workers that take connections now. */
   check(workers: readonly WorkerRefusals[]): void {
     // While no worker serves, nothing is refused and nothing is accepted.
     if (workers.length === 0) return;

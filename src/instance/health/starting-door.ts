@@ -1,7 +1,7 @@
 /**
  * Answers on the HTTP port until the workers listen. A first start may wait for its stores for minutes, and an
- * orchestrator that polls /livez must not take that for a hang. The primary opens it after the ports were probed, and
- * closes it before the first worker begins. It answers only with the state of the start.
+ * orchestrator that polls /livez must not take that for a hang. The primary opens the door after the ports were probed,
+ * and closes the door before the first worker begins. The door answers only with the state of the start.
  */
 import { createServer, type Server } from 'node:http';
 

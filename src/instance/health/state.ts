@@ -8,13 +8,15 @@ export interface InstanceState {
   parts: Record<string, PartState>;
   /** The reasons of `degraded` and `refusing`, in sentences for an operator, except for parts that are not up. */
   reasons: string[];
-  /** PostgreSQL has the tables of this version; once true, always true. */
+  /** True as soon as PostgreSQL has the tables of this version; stays true. */
   postgresReady: boolean;
-  /** The slot of the worker that does the work of which an instance needs one; undefined while no worker is ready. */
+  /**
+   * The slot of the worker that does what one worker of an instance does for all; undefined while no worker is ready.
+   */
   leader: number | undefined;
   /** Work that ended two workers: `workKey` of each, refused for now. */
   blocked: string[];
-  /** The time to go by, and how far this host's own clock is from it. */
+  /** The time of the instance, and the distance of this host's clock from that time. */
   clock: ClockState;
 }
 

@@ -60,7 +60,7 @@ export class DataDirectory {
   readonly journalPath: string;
   /** Inherited by workers; undefined before `take`. */
   lockDescriptor: number | undefined;
-  /** Empty when the disk had no room to write it down. */
+  /** The id of this start; empty when the disk had no room for it. */
   instance = '';
 
   constructor(dir: string) {
@@ -117,7 +117,7 @@ export class DataDirectory {
     return join(this.path, 'lock');
   }
 
-  /** Workers of a killed primary hold the lock until they are gone, and so does a container that is being replaced. */
+  /** Workers of a killed primary hold the lock until they end, and so does a container that is being replaced. */
   async #waitForLock(descriptor: number, log: Log, waitMsMax: number): Promise<void> {
     await this.#endLeftovers(false, log);
     const owner = describeOwner(this.#lockPath);
@@ -174,7 +174,7 @@ export class DataDirectory {
 
   /**
    * Workers without a primary end by themselves after a last commit. A journal may only be recovered after the end of
-   * its writer: late acknowledgements would be missed.
+   * its writer: otherwise late acknowledgements would be missed.
    */
   async #endLeftover(file: string, pid: number | undefined, taken: boolean, log: Log): Promise<void> {
     if (pid !== undefined) {
@@ -203,7 +203,7 @@ export class DataDirectory {
       postgresPassword: randomBytes(24).toString('base64url'),
       adminPassword: randomBytes(12).toString('base64url'),
     };
-    // The stores are made with these passwords: after a power cut they must be known.
+    // The stores are made with these passwords, which must be known after a power cut.
     this.keepPrivate(secretsFile, JSON.stringify(secrets, null, 2));
     return { secrets, fresh: true };
   }
@@ -242,7 +242,7 @@ export class DataDirectory {
     syncPath(dirname(path));
   }
 
-  /** Journals of worker slots that are not started any more, and of none other. */
+  /** Returns the journals of worker slots that are not started any more, and no other journals. */
   orphanJournals(workers: number): string[] {
     const names = readdirSync(this.journalPath).filter((name) => /^worker-\d+$/.test(name));
     return names.filter((name) => Number(name.slice(7)) >= workers).map((name) => join(this.journalPath, name));

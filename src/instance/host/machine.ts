@@ -1,5 +1,5 @@
 /**
- * What this machine allows: open files, waiting connections, disk, clock. A start and `npm run doctor` say it in
+ * Judges what this machine allows: open files, waiting connections, disk, clock. A start and `npm run doctor` print the
  * sentences. `readMachine` only reads; `judgeMachine` decides, so that each rule can be tested without such a machine.
  */
 import { existsSync, readFileSync, statfsSync, statSync } from 'node:fs';
@@ -15,13 +15,13 @@ export interface Finding {
   level: 'ok' | 'warning' | 'fault';
   /** One sentence; a warning or a fault ends with what to do. */
   says: string;
-  /** A start cannot succeed, and its own fault would not name the cause. */
+  /** True when a start cannot succeed, and the fault of the start would not name the cause. */
   endsStart?: true;
 }
 
 export interface Machine {
   openFilesMax: number;
-  /** Undefined where the kernel does not tell. */
+  /** Undefined where the kernel does not show the value. */
   somaxconn: number | undefined;
   disk: Disk | undefined;
   clock: {

@@ -1,6 +1,7 @@
 /**
  * Holds the journals of all workers for a backup: each worker names the content of a complete copy and recycles no
- * segment until the hold ends. `WorkerPool` of the primary owns it, so it covers only the workers of this instance.
+ * segment until the hold ends. `WorkerPool` of the primary owns the hold, which covers only the workers of this
+ * instance.
  */
 import type { JournalCut } from '../../journal/journal.ts';
 
@@ -13,14 +14,14 @@ export interface HoldAnswer {
   kind: 'journalsHeld';
   id: number;
   cuts: JournalCut[];
-  /** No hold ended before its release. */
+  /** True when no hold ended before its release. */
   intact: boolean;
 }
 
 interface Hold {
   id: number;
   cuts: JournalCut[];
-  /** No worker ended, and no full disk ended the hold of a worker. */
+  /** True while no worker ended, and no full disk ended the hold of a worker. */
   intact: boolean;
   /** Workers that have not answered the last message. */
   missing: Set<number>;
@@ -37,14 +38,14 @@ export class JournalHold {
   #lastId = 0;
   #hold: Hold | undefined;
 
-  /** `missing`: a worker that cannot answer, and why; undefined when all can. */
+  /** `missing` names a worker that cannot answer, and the reason; undefined when all workers can answer. */
   constructor(slots: number, send: (slot: number, message: HoldRequest) => void, missing: () => string | undefined) {
     this.#slots = slots;
     this.#send = send;
     this.#missing = missing;
   }
 
-  /** Every frame acknowledged before this call is in a cut, or is in ClickHouse already. */
+  /** Returns cuts that contain every frame acknowledged before this call, except frames that are in ClickHouse. */
   async begin(): Promise<{ id: number; cuts: JournalCut[] }> {
     if (this.#hold) throw new Error('another backup holds the journals');
     const missing = this.#missing();

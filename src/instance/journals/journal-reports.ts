@@ -7,7 +7,7 @@ import type { JournalReport } from '../../ingest/journal-report.ts';
 
 export interface JournalReportsOfHost {
   reports: JournalReport[];
-  /** Every worker of the instance has answered, for all of its journals. */
+  /** True when every worker of the instance has answered for all of its journals. */
   isWhole: boolean;
 }
 

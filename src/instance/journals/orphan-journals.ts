@@ -22,8 +22,9 @@ export type OrphanJournalsDeps = Omit<ShipperDeps, 'journal' | 'onShipped'> & {
   dirs: string[];
   segmentBytes: number;
   /**
-   * All of a journal is stored; it is removed when this resolves, and stays until a later call does when it rejects.
-   * Deletes go by it: see `forgetJournal` of ingest/journal-store.ts.
+   * Called when all of a journal is stored. The journal is removed when the promise resolves. After a rejection the
+   * journal stays until a later call resolves. Deletes depend on the call: see `forgetJournal` of
+   * ingest/journal-store.ts.
    */
   onStored: (journal: Pick<JournalReport, 'writer' | 'orderRecovered'>) => Promise<void>;
 };
@@ -34,17 +35,17 @@ const noWriter = -1;
 
 export class OrphanJournals {
   readonly #options: OrphanJournalsDeps;
-  /** Directories that are not empty yet; a journal that could not be opened is undefined. */
+  /** Directories that still have frames; the value is undefined for a journal that could not be opened. */
   readonly #waiting = new Map<string, Journal | undefined>();
   /** Writer ids of the directories that were opened; of removed ones also the lowest order that was found in them. */
   readonly #writers = new Map<string, number>();
   readonly #gone = new Map<number, string | null>();
   readonly #quarantines = new Map<string, Quarantine>();
   readonly #stopping = new AbortController();
-  /** Shippers by directory: of the journal that is shipped now, and of journals with suspects only. */
+  /** Shippers by directory: one for the journal that is shipped now, others for journals with suspects only. */
   readonly #shippers = new Map<string, Shipper>();
   #running: Promise<void> = Promise.resolve();
-  /** Journals that a backup holds; none is opened meanwhile. */
+  /** Journals that a backup holds; no journal is opened while this is set. */
   #held: Journal[] | undefined;
 
   constructor(options: OrphanJournalsDeps) {
@@ -71,7 +72,7 @@ export class OrphanJournals {
     this.#running = this.#run();
   }
 
-  /** Journals that still hold something, or could not be opened. */
+  /** The number of journals that are not empty, or could not be opened. */
   get count(): number {
     return this.#waiting.size;
   }
@@ -95,7 +96,9 @@ export class OrphanJournals {
     return entries;
   }
 
-  /** Deletes wait for orphan journals as for every other; `isWhole` is false while one cannot be opened. */
+  /**
+   * Deletes wait for orphan journals as for every other journal; `isWhole` is false while one of them cannot be opened.
+   */
   reports(): JournalReportsOfHost {
     const reports = [...this.#gone].map(([writer, orderRecovered]) => goneReport(writer, orderRecovered));
     let isWhole = true;
@@ -121,8 +124,8 @@ export class OrphanJournals {
   }
 
   /**
-   * Like `Journal.hold`, for each open journal. A backup copies the others unchanged: no code touches them until the
-   * release.
+   * Like `Journal.hold`, for each open journal. A backup copies the other journals unchanged: no code touches these
+   * until the release.
    */
   hold(): JournalCut[] {
     this.#held = [...this.#waiting.values()].filter((journal) => journal !== undefined);
@@ -178,7 +181,7 @@ export class OrphanJournals {
     try {
       const writer = await readWriterId(dir);
       const journal = await openJournal({ dir, log, segmentBytes, adopt: true, locked: true });
-      // A restored directory has frames and no id (backup/journals.ts). Reports need one that nothing else has.
+      // A restored directory has frames and no id (backup/journals.ts). Reports need an id that no other journal has.
       const withoutId = journal.empty ? noWriter : -2 - randomInt(2 ** 30);
       this.#writers.set(dir, writer ?? withoutId);
       this.#waiting.set(dir, journal);
@@ -195,7 +198,9 @@ export class OrphanJournals {
     }
   }
 
-  /** Returns when no frame waits, or when `drain` stops it. The journal is removed when no suspect waits either. */
+  /**
+   * Returns when no frame waits, or when `drain` ends the loop. The journal is removed when no suspect waits either.
+   */
   async #ship(dir: string, journal: Journal): Promise<void> {
     const { log } = this.#options;
     if (!journal.empty && !this.#shippers.has(dir)) await this.#shipFrames(dir, journal);

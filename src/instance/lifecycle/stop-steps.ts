@@ -12,7 +12,7 @@ interface StopStepsDeps {
   monotonic?: () => number;
 }
 
-/** Shorter waits are not worth a word. */
+/** Shorter waits are not named. */
 const namedMsMin = 100;
 
 export class StopSteps {
@@ -43,7 +43,7 @@ export class StopSteps {
     return this.#unfinished;
   }
 
-  /** `open requests 4.2 s, the journal 5.8 s (not finished)`; '' when nothing took long. */
+  /** Returns, for example, `open requests 4.2 s, the journal 5.8 s (not finished)`; '' when no step took long. */
   get waits(): string {
     return this.#waits.join(', ');
   }

@@ -34,12 +34,12 @@ export class Supervisor {
     return this.#failure;
   }
 
-  /** The child died so often in a row that it will probably die again. */
+  /** True when the child died so often in a row that it will probably die again. */
   get looping(): boolean {
     return this.#quickDeaths >= limits.crashLoopCount && !this.#worked();
   }
 
-  /** The child is up and works. */
+  /** Called when the child is up and works. */
   up(): void {
     this.#aliveSince = performance.now();
     if (this.#failure === undefined) return;
@@ -48,7 +48,9 @@ export class Supervisor {
     this.#failure = undefined;
   }
 
-  /** The child is gone, for `reason`. A child that had worked for a while was killed from outside: no loop. */
+  /**
+   * Called when the child has ended, with the reason. The death of a child that had worked for a while begins no loop.
+   */
   died(reason: string): void {
     if (this.#stopped) return;
     const { name, log, restart, onCrashLoop } = this.#deps;

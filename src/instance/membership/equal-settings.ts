@@ -1,6 +1,6 @@
 /**
- * The settings that all hosts must have equal, because hosts share what these settings describe. A host with another
- * value would not reach the others, count for itself, or write elsewhere.
+ * Lists the settings that all hosts must have equal, because the hosts share what these settings describe. A host with
+ * another value would not reach the others, count for itself, or write elsewhere.
  */
 import type { Config } from '../../base/settings/config.ts';
 
@@ -14,7 +14,7 @@ export function equalSettingsOf(config: Config): EqualSettings {
     BUS_SHARDS: bus.shards,
     // The URLs may differ by host; a host without one receives no message of another host.
     REDIS_URL: redis.url === '' ? 'empty' : 'set',
-    // What all hosts write to and read from.
+    // All hosts write to this database and read from it.
     CLICKHOUSE_DATABASE: clickhouse.database,
     CLICKHOUSE_CLUSTER: clickhouse.cluster,
     // The promise of an acknowledgement, whichever host a device reaches.

@@ -5,7 +5,7 @@ import { ownVersion } from '../../base/version.ts';
 import { equalSettingsOf } from './equal-settings.ts';
 import type { HostDescription } from './host-store.ts';
 
-/** `id`: of the data directory, so that a host which starts again replaces its own row. */
+/** `id` is the id of the data directory, so that a host which starts again replaces its own row. */
 export function describeHost(config: Config, workers: number, id: string): HostDescription {
   const { name, address, zone } = config.host;
   return {

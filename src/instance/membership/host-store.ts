@@ -6,12 +6,12 @@ import { limits } from '../../base/limits.ts';
 import type { Postgres, Queries } from '../../postgres/client.ts';
 import { type EqualSettings, mismatchOf } from './equal-settings.ts';
 
-/** A host as it describes itself. */
+/** What a host writes about itself. */
 export interface HostDescription {
-  /** The id of its data directory. */
+  /** The id of the host's data directory. */
   id: string;
   name: string;
-  /** Where its HTTP port is, as `10.0.0.1:8080`. */
+  /** The address of the host's HTTP port: `10.0.0.1:8080`. */
   address: string;
   zone: string;
   workers: number;
@@ -60,7 +60,7 @@ export async function joinFleet(postgres: Postgres, host: HostDescription): Prom
   });
 }
 
-/** False when the row is gone, or belongs to a later start. Removes hosts that are gone for long. */
+/** Returns false when the row was removed, or belongs to a later start. Removes hosts without a heartbeat for long. */
 export async function beat(queries: Queries, id: string, epoch: number): Promise<boolean> {
   const rows = await queries.query(
     'update instance set heartbeat_at = clock_timestamp() where id = $1 and epoch = $2 returning id',
@@ -76,7 +76,7 @@ export async function leaveFleet(queries: Queries, id: string, epoch: number): P
   await queries.query('delete from instance where id = $1 and epoch = $2', [id, epoch]);
 }
 
-/** Returns all hosts, the one that started first at the top. */
+/** Returns all hosts, in the order of their starts. */
 export async function readHosts(queries: Queries): Promise<FleetHost[]> {
   return await queries.query<FleetHost>(
     `select id, name, address, zone, workers, version, settings, epoch, schema_version as "schemaVersion",
@@ -87,7 +87,7 @@ export async function readHosts(queries: Queries): Promise<FleetHost[]> {
   );
 }
 
-/** A host without a heartbeat for longer has died, or does not reach PostgreSQL. */
+/** False for a host that has died, or does not reach PostgreSQL: its last heartbeat is too old. */
 export function isLive({ ageMs }: FleetHost): boolean {
   return ageMs <= limits.hostSilentMs;
 }

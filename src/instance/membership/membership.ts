@@ -1,8 +1,8 @@
 /**
- * This host as one of the hosts of its installation. The primary joins as soon as PostgreSQL has its tables, and writes
- * a heartbeat while it runs. A host whose settings differ from those of a live host that started earlier does not join.
- * Before the service begins that ends the start. Afterwards `mismatch` makes the host not ready until the settings
- * agree.
+ * Keeps this host among the hosts of its installation. The primary joins as soon as PostgreSQL has its tables, and
+ * writes a heartbeat while it runs. A host whose settings differ from those of a live host that started earlier does
+ * not join. Before the service begins, the mismatch ends the start. Afterwards `mismatch` makes the host not ready
+ * until the settings agree.
  */
 import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -42,12 +42,12 @@ export class Membership {
     return this.#mismatch;
   }
 
-  /** Names of the hosts that no longer send heartbeats, as information: this host is no worse for them. */
+  /** Names of the hosts that no longer send heartbeats, as information: this host works without them. */
   get silentHosts(): string[] {
     return this.#hosts.filter((host) => !isLive(host)).map(({ name }) => name);
   }
 
-  /** PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
+  /** Called when PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
   async join(): Promise<void> {
     if (this.#epoch === undefined) await this.#join();
     if (this.#mismatch !== undefined) throw new StartError(this.#mismatch);

@@ -7,7 +7,7 @@ export interface Banner {
   dataPath: string;
   port: number;
   httpsPort: number;
-  /** The page of the API is served. */
+  /** True when the page of the API is served. */
   docs: boolean;
   /** 0 and '' = off. */
   mqttPort: number;
@@ -17,7 +17,7 @@ export interface Banner {
   monitorAddress: string;
   monitorPort: number;
   adminEmail: string;
-  /** '' = it was not made just now. */
+  /** '' = the account was made by an earlier start. */
   systemEmail: string;
   /** Set only when the password was generated at this start. */
   adminPassword: string | undefined;

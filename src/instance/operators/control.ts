@@ -17,7 +17,7 @@ export interface InstanceDescription {
 }
 
 export interface HeldJournals {
-  /** Ends the hold with `releaseJournals`, as the end of the connection does. */
+  /** Ends the hold, when passed to `releaseJournals`; the end of the connection ends the hold as well. */
   id: number;
   cuts: JournalCut[];
 }

@@ -1,6 +1,7 @@
 /**
  * The metrics of the host that no worker knows: version, disk of DATA_DIR, embedded stores, parts of the tables, and
- * certificates. `refresh` reads them for each scrape, with a deadline; the primary takes no traffic that could wait.
+ * certificates. `refresh` reads the metrics for each scrape, with a deadline; the primary takes no traffic that could
+ * wait.
  */
 import { X509Certificate } from 'node:crypto';
 import { statSync } from 'node:fs';

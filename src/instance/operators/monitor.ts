@@ -1,6 +1,6 @@
 /**
- * The port for operators: health and metrics of the whole instance, on a separate address that only monitors reach. It
- * is in the primary, which gathers both; devices and users use other ports.
+ * The port for operators: health and metrics of the whole instance, on a separate address that only monitors reach. The
+ * primary has the port because the primary gathers both; devices and users use other ports.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -81,7 +81,7 @@ async function answer(
       return;
     }
     response.setHeader('Content-Encoding', 'gzip');
-    // In a thread of libuv.
+    // Compresses in a thread of libuv.
     response.end(await promisify(gzip)(text, { level: 1 }));
   } else {
     const { status, parts, reasons } = state();
@@ -101,7 +101,7 @@ function send(response: ServerResponse, status: number, body: object): void {
   response.end(JSON.stringify(body));
 }
 
-/** Callers that come while a call runs get its result. */
+/** Returns a function whose callers share the result of a call that runs. */
 function shared<T>(call: () => Promise<T>): () => Promise<T> {
   let running: Promise<T> | undefined;
   return () => {

@@ -1,6 +1,6 @@
 /**
- * The analytics process as the primary controls it: forks it, restarts it after its death, sends it the state, collects
- * its metrics.
+ * Controls the analytics process for the primary: forks and restarts the process, sends it the state, collects its
+ * metrics.
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -21,9 +21,9 @@ interface AnalyticsProcessDeps {
   data: DataDirectory;
   log: Log;
   clock: () => ClockState;
-  /** A new child, before it says anything: its way to the bus. */
+  /** Called with a new child before its first message: connects the child to the bus. */
   onForked: (child: ChildProcess) => void;
-  /** PostgreSQL has the tables of this version. */
+  /** True when PostgreSQL has the tables of this version. */
   isPostgresReady: () => boolean;
 }
 
@@ -60,7 +60,9 @@ export class AnalyticsProcess {
     return this.#child.failure;
   }
 
-  /** Resolves when it listens, or died: then it is started again for as long as the service runs. */
+  /**
+   * Resolves when the process listens or has died. A process that died is started again as long as the service runs.
+   */
   start(): Promise<void> {
     return new Promise((resolve) => {
       this.#onReady = resolve;
@@ -77,7 +79,7 @@ export class AnalyticsProcess {
     return this.#child.collect();
   }
 
-  /** Reports that run may end; after `timeMsMax` it is killed. */
+  /** Lets running reports end; kills the process after `timeMsMax`. */
   stop(timeMsMax: number): Promise<void> {
     return this.#child.drain(timeMsMax);
   }

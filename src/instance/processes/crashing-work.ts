@@ -1,5 +1,5 @@
 /**
- * Records the work that crashed workers. The primary keeps the record, so it outlives restarts of workers; it covers
+ * Records the work that crashed workers. The primary keeps the record, which outlives restarts of workers and covers
  * this host only. Work (a route and its caller) that crashed two workers within ten minutes is refused for ten minutes,
  * so that one caller cannot crash one worker after another.
  */
@@ -28,7 +28,7 @@ export class CrashingWork {
       this.#blockedUntil.set(key, now + limits.deathsBlockMs);
       newlyBlocked.push(key);
     }
-    // The oldest make room: an attacker with many names must not fill the memory.
+    // The oldest entries make room: an attacker with many names must not fill the memory.
     for (const [key] of this.#lastDeath) {
       if (this.#lastDeath.size <= limits.deathsKept) break;
       this.#lastDeath.delete(key);

@@ -17,11 +17,11 @@ export interface Begin {
   slot: number;
   /** The number of workers of this host. */
   workers: number;
-  /** Read once, by the primary. */
+  /** The settings as the primary has read them. */
   config: Config;
   rules: RuleText[];
   engines: Engines;
-  /** The id of the installation: one for all hosts that share the stores. */
+  /** The id of the installation, which is the same for all hosts that share the stores. */
   installation: string;
   clock: ClockState;
   /** True when PostgreSQL has the tables of this version. Until then no statement may be sent. */
@@ -34,7 +34,7 @@ export type ToWorker =
   | Begin
   | { kind: 'state'; state: InstanceState }
   | { kind: 'collect'; id: number }
-  /** For a backup: journals are held until the release. */
+  /** The requests of a backup: journals are held until the release. */
   | HoldRequest
   /** A worker answers with `journalReports`. */
   | { kind: 'reportJournals'; id: number; flush: boolean }
@@ -42,7 +42,7 @@ export type ToWorker =
   | { kind: 'drain' };
 
 export type ToPrimary =
-  /** The worker receives messages from now on; earlier ones would be lost. */
+  /** The worker receives messages from now on; messages before this one would be lost. */
   | { kind: 'hello' }
   /** The worker cannot continue yet, for this reason, and retries. */
   | { kind: 'waiting'; reason: string }
@@ -59,5 +59,5 @@ export type ToPrimary =
   | { kind: 'askJournals'; id: number; flush: boolean }
   | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
   | { kind: 'failed'; message: string }
-  /** The worker ends by a bug. */
+  /** The worker ends because of a bug. */
   | { kind: 'died'; message: string; suspects: Work[] };

@@ -1,4 +1,4 @@
-/** A worker's end of the channel to the primary: when to begin, the state of the instance, metrics, when to stop. */
+/** Connects a worker to the primary: the beginning, the state of the instance, metrics, the stop. */
 import { systemClock } from '../../base/clock.ts';
 import { limits } from '../../base/limits.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
@@ -70,7 +70,7 @@ export class PrimaryLink {
     };
   }
 
-  /** `release` answers whether every hold lasted until then. */
+  /** `release` returns true when every hold lasted until the release. */
   onHoldJournals(hold: () => JournalCut[], release: () => boolean): void {
     this.#holdJournals = hold;
     this.#releaseJournals = release;

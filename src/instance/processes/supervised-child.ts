@@ -1,6 +1,6 @@
 /**
- * One child process of the primary, a worker or the analytics process: forked, restarted after each death, polled for
- * its metrics, and stopped in time. `WorkerPool` and `AnalyticsProcess` own one each and supply the first message. A
+ * Keeps one child process of the primary, a worker or the analytics process: forks and restarts the child, polls its
+ * metrics, and stops it in time. `WorkerPool` and `AnalyticsProcess` own one each and supply the first message. A
  * message that this file does not know is passed to the owner.
  */
 import type { ChildProcess } from 'node:child_process';

@@ -47,9 +47,9 @@ interface WorkerPoolDeps {
   clock: () => ClockState;
   /** The setting that differs from that of another host, in one line. */
   mismatch: () => string | undefined;
-  /** PostgreSQL has the tables of this version. */
+  /** True when PostgreSQL has the tables of this version. */
   isPostgresReady: () => boolean;
-  /** Every worker dies in a loop, for this reason: no traffic can be taken. */
+  /** Called when every worker dies in a loop, so that no traffic can be taken. */
   onCrashLoop: (reason: string) => void;
 }
 
@@ -79,7 +79,7 @@ export class WorkerPool {
     this.#restarts = deps.metrics.counter('worker_restarts_total', 'Workers started again after their death.');
   }
 
-  /** Resolves when every worker listens, or says why it does not, and at least one listens. */
+  /** Resolves when at least one worker listens, and every other worker listens or has reported a reason. */
   start(): Promise<void> {
     // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
@@ -127,7 +127,7 @@ export class WorkerPool {
     };
   }
 
-  /** Why no worker that serves accepts telemetry; undefined while one accepts it, or none serves. */
+  /** The reason why no worker accepts telemetry; undefined while a worker accepts it, or no worker serves. */
   get refusal(): Refusal | undefined {
     const serving = this.#serving;
     return serving.every(({ refusal }) => refusal !== undefined) ? serving[0]?.refusal : undefined;
@@ -152,7 +152,7 @@ export class WorkerPool {
     return this.#slots.filter(({ worker }) => worker.isReady);
   }
 
-  /** A process that is no worker joins the bus. */
+  /** Connects a process that is no worker to the bus. */
   join(child: ChildProcess): void {
     this.#hub.attach(childPort(child));
   }
@@ -186,7 +186,7 @@ export class WorkerPool {
     for (const { worker } of this.#slots) worker.kill();
   }
 
-  /** A backup needs every worker: the journal of any one may be the only place of a row. */
+  /** Returns a worker that cannot answer. A backup needs all workers: each row may be in one journal only. */
   #notReady(): string | undefined {
     const slot = this.#slots.find(({ worker }) => !worker.isReady);
     if (!slot) return undefined;

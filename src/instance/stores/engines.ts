@@ -1,6 +1,6 @@
 /**
- * The stores of this instance: embedded engines that the primary starts and keeps running, or external ones by URL.
- * Other code does not depend on the difference.
+ * Opens the stores of this instance: embedded engines that the primary starts and keeps running, or external ones by
+ * URL. Other code does not depend on the difference.
  */
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
@@ -31,7 +31,10 @@ export interface RunningEngines {
   engines: Engines;
   /** A description of the stores for the operator. */
   description: string;
-  /** Resolves when each embedded engine has started, or has failed once; rejects then when `mustStart` is set. */
+  /**
+   * Resolves when each embedded engine has started, or has failed once. Rejects after a failure when `mustStart` is
+   * set.
+   */
   begun: Promise<void>;
   /** Returns the reason why an embedded engine does not run; undefined while it runs. */
   failure(store: 'clickhouse' | 'postgres'): string | undefined;
@@ -43,7 +46,7 @@ interface Deps {
   data: DataDirectory;
   secrets: Secrets;
   log: Log;
-  /** A first start, which serves no device yet: an engine that cannot start ends it with its reason. */
+  /** True for a first start, which serves no device yet: an engine that cannot start ends the start with its reason. */
   mustStart: boolean;
 }
 
@@ -52,7 +55,7 @@ interface Embedded {
   onExit(callback: (reason: string) => void): void;
 }
 
-/** Returns as soon as the addresses are known; the engines are starting then. */
+/** Returns as soon as the addresses are known, while the engines start. */
 export async function startEngines(deps: Deps): Promise<RunningEngines> {
   const { config, data, secrets, log } = deps;
   const { clickhouse, postgres } = config;
@@ -148,7 +151,7 @@ export function openClickHouseOf(config: Config, log: Log): ClickHouse {
   }
 }
 
-/** Opens PostgreSQL in the same way. */
+/** Opens PostgreSQL for a command beside the instance, as `openClickHouseOf` opens ClickHouse. */
 export function openPostgresOf(config: Config, log: Log): Postgres {
   const options = { poolMax: 1, log };
   if (config.postgres.url !== '') return openPostgres({ url: config.postgres.url, ...options });
@@ -189,8 +192,8 @@ function postgresStarter({ data, secrets, log }: Deps, port: number): () => Prom
 }
 
 /**
- * One embedded engine, restarted on the same port after each death, as long as the service runs: a store that cannot
- * run degrades the service and never ends it.
+ * Keeps one embedded engine running: restarts the engine on the same port after each death. A store that cannot run
+ * degrades the service and never ends it.
  */
 class KeptEngine {
   readonly #name: string;
@@ -257,8 +260,8 @@ class KeptEngine {
 const stopMsMax = 5_000;
 
 /**
- * Returns a port below those that Linux assigns to outgoing connections: none of them takes it while the engine is
- * down.
+ * Returns a port below those that Linux assigns to outgoing connections: no such connection takes the port while the
+ * engine is down.
  */
 async function freePort(): Promise<number> {
   for (;;) {

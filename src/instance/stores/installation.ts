@@ -1,7 +1,7 @@
 /**
- * The id of this installation, shared by all hosts that use its stores: made by the first host and kept in PostgreSQL.
- * At a start without PostgreSQL it is read from the file of known devices, which was made from the same database.
- * `primary.ts` passes it to the workers, whose bus has it in the names of its channels.
+ * Reads the id of this installation, which all hosts that use its stores share. The first host makes the id and keeps
+ * it in PostgreSQL. At a start without PostgreSQL the id is read from the file of known devices, which was made from
+ * the same database. `primary.ts` passes it to the workers, whose bus has it in the names of its channels.
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
@@ -30,7 +30,7 @@ export class Installation {
     return this.#id;
   }
 
-  /** PostgreSQL has its tables: reads the id, and makes it when there is none. */
+  /** Reads the id when PostgreSQL has its tables, and makes an id when there is none. */
   async read(): Promise<void> {
     const stored =
       (await findSetting(this.#postgres, setting)) ??

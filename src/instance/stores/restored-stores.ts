@@ -1,7 +1,8 @@
 /**
  * Repairs, in the primary, the state after a restore of one store to an earlier moment than the other, or of the data
  * directory from a backup. No device number is assigned twice, deletes are carried out again, and reports copy all
- * devices again. A start without a restore costs three small queries. Holds for all hosts that share the stores.
+ * devices again. A start without a restore costs three small queries. The repairs are made once for all hosts that
+ * share the stores.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -39,7 +40,7 @@ export interface Restored {
 }
 
 const numbersFile = 'device-numbers.json';
-/** Devices that may have been made between the last note of their number and the loss of PostgreSQL, and many more. */
+/** More devices than can be made between the last note of their numbers and a loss of PostgreSQL. */
 const skippedNumbers = 1_000_000;
 const noteMs = 10_000;
 /** The time for which a start waits for ClickHouse's answer. */
@@ -67,7 +68,7 @@ export class RestoredStores {
     this.#known = this.#noted;
   }
 
-  /** ClickHouse has its tables. */
+  /** Called when ClickHouse has its tables. */
   async clickhousePrepared(): Promise<void> {
     const { clickhouse, log } = this.#deps;
     const [device, version] = await Promise.all([greatestDevice(clickhouse), greatestCopyVersion(clickhouse)]);
@@ -85,12 +86,12 @@ export class RestoredStores {
       });
   }
 
-  /** ClickHouse does not answer: PostgreSQL need not wait for it. */
+  /** Called when ClickHouse does not answer: the repairs of PostgreSQL do not wait for ClickHouse. */
   clickhouseUnavailable(): void {
     this.#clickhouseAsked();
   }
 
-  /** PostgreSQL has its tables, and no device was made in it by this start. */
+  /** Called when PostgreSQL has its tables, before this start makes a device. */
   async postgresPrepared(): Promise<void> {
     const { signal } = this.#ending;
     const waiting = new AbortController();

@@ -2,7 +2,7 @@
  * Watches the stores for the primary: pings each one twice a second, and brings its schema up to date at its first
  * answer, even if that is late. An unavailable store is a state with a reason and never ends the service. Before
  * `enterService` a wrong setting (a refused password, an unknown database, a newer schema) makes `begun` throw.
- * Afterwards it is an ordinary reason, because known devices are served then.
+ * Afterwards the wrong setting is an ordinary reason, because known devices are served.
  */
 import { messageOf, type StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -34,8 +34,9 @@ interface Watched {
   state: PartState;
   reason: string | undefined;
   prepared: boolean;
-  /** Tries to prepare that failed in a row, and the monotonic time before which there is no further one. */
+  /** The number of failed tries to prepare in a row. */
   failures: number;
+  /** The monotonic time of the next try. */
   notBeforeMs: number;
   awaySinceMs: number;
 }
@@ -198,7 +199,7 @@ function withNote(store: WatchedStore, reason = ''): string {
 
 const stopMsMax = 2_000;
 
-/** Ends early with the signal. */
+/** Resolves after `ms`, or as soon as `signal` aborts. */
 function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const end = () => {
