@@ -28,11 +28,18 @@ interface PoolDeps {
   freeBytesMin: number;
   sparesMax: number;
   durable: 'sync' | 'none';
+  /** Makes the pauses between the steps of a new file. */
+  pause?: (milliseconds: number) => Promise<unknown>;
 }
 
 const zeroStepBytes = 256 * 1024;
 /** Pause after each step, as a multiple of its duration. */
 const zeroRest = 4;
+/**
+ * No pause is made while fewer bytes of the next segment are ready than this many times those that the writer has used
+ * of its own: a writer that fills its segment during the pauses would wait for all that is left of the next one.
+ */
+const zeroLead = 2;
 const retryAfterFullMs = 500;
 /** Without a free file handle an append waits this long: another part of the process may close one. */
 const noHandleMsMax = 10_000;
@@ -48,6 +55,8 @@ export class SegmentPool {
   #closed = false;
   /** True while the writer waits for the next segment. */
   #awaited = false;
+  /** The segment that the writer fills. */
+  #current: Segment | undefined;
 
   constructor(deps: PoolDeps) {
     this.#deps = deps;
@@ -82,6 +91,7 @@ export class SegmentPool {
     this.#awaited = true;
     try {
       const ready = (await this.#ahead) ?? (await this.#prepareNow());
+      this.#current = ready.segment;
       this.prepareAhead();
       return ready;
     } finally {
@@ -172,7 +182,7 @@ export class SegmentPool {
   }
 
   async #fromZeros(temporary: string): Promise<DiskFile> {
-    const { disk, dir, clock, segmentBytes, freeBytesMin } = this.#deps;
+    const { disk, dir, clock, segmentBytes, freeBytesMin, pause = sleep } = this.#deps;
     if (clock.monotonic() < this.#fullUntilMs) throw noSpace(segmentBytes);
     if ((await disk.freeBytes(dir)) < segmentBytes + freeBytesMin) throw noSpace(segmentBytes);
     const file = await disk.open(temporary, 'log');
@@ -182,8 +192,8 @@ export class SegmentPool {
         const started = performance.now();
         await file.write([zeros.subarray(0, segmentBytes - at)], at);
         const stepMs = performance.now() - started;
-        // No append waits for this file: commits of all processes go first.
-        if (!this.#awaited && !this.#closed && stepMs > 0.5) await sleep(zeroRest * stepMs);
+        // No append will wait for this file: commits of all processes go first.
+        if (stepMs > 0.5 && !this.#isUrgent(at + zeros.length)) await pause(zeroRest * stepMs);
       }
       // Syncs size and extents of the file too, so that later writes have no metadata to journal.
       await file.sync();
@@ -192,6 +202,11 @@ export class SegmentPool {
       throw error;
     }
     return file;
+  }
+
+  #isUrgent(readyBytes: number): boolean {
+    if (this.#awaited || this.#closed) return true;
+    return this.#current !== undefined && readyBytes < zeroLead * (this.#current.end - this.#current.start);
   }
 }
 
