@@ -125,6 +125,47 @@ describe('batches', () => {
   });
 });
 
+describe('turns', () => {
+  const wide = (n: number) =>
+    entries(Object.fromEntries(Array.from({ length: 500 }, (_, key) => [`${n}-${key}`, 'x'])));
+  const devicesOf = ({ values }: Statement) => new Set(String(values[0]).slice(1, -1).split(',').map(Number));
+
+  it('stores the write of a tenant after one write of another, however many of that one wait', async () => {
+    const writer = open();
+    const running = writer.save(2, client, wide(0), 'first');
+    await new Promise((resolve) => setImmediate(resolve));
+    await new Promise((resolve) => setImmediate(resolve));
+    const flood = Array.from({ length: 40 }, (_, i) => writer.save(4 + 2 * i, client, wide(i), 'first'));
+    const own = writer.save(1000, client, entries({ a: '1' }), 'second');
+    await Promise.all([running, own, ...flood]);
+    expect(statements.slice(1, 3).map(devicesOf)).toEqual([new Set([4]), new Set([1000])]);
+    expect(statements.length).toBeGreaterThan(10);
+  });
+
+  it('puts small writes of several tenants into one statement', async () => {
+    const writer = open();
+    const tenants = ['first', 'second', 'third'];
+    await Promise.all(tenants.map((tenant, i) => writer.save(2 * i, client, entries({ a: '1' }), tenant)));
+    expect(statements).toHaveLength(1);
+  });
+
+  it('keeps the order of the writes of a device that name a tenant and those that name none', async () => {
+    const writer = open();
+    const running = writer.save(2, client, wide(0), 'first');
+    await new Promise((resolve) => setImmediate(resolve));
+    await new Promise((resolve) => setImmediate(resolve));
+    const flood = Array.from({ length: 10 }, (_, i) => writer.save(4 + 2 * i, client, wide(i), 'first'));
+    const done: string[] = [];
+    const writes = [
+      writer.save(1000, client, entries({ a: '1' }), 'first').then(() => done.push('of a device')),
+      writer.remove(1000, client, ['a']).then(() => done.push('removal')),
+      writer.save(1000, client, entries({ a: '2' })).then(() => done.push('of the server')),
+    ];
+    await Promise.all([running, ...flood, ...writes]);
+    expect(done).toEqual(['of a device', 'removal', 'of the server']);
+  });
+});
+
 describe('shared attributes', () => {
   it('sends each device its own keys with the version, after the commit', async () => {
     const writer = open();

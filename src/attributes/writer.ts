@@ -50,6 +50,8 @@ interface AttributeWriterDeps {
 interface Save {
   device: number;
   scope: number;
+  /** Undefined for the server's own writes. */
+  tenantId: string | undefined;
   entries: Map<string, TypedValue>;
   ts: number;
   bytes: number;
@@ -125,15 +127,13 @@ export class AttributeWriter {
     }
     this.#rowsWaiting += entries.size;
     const admitted = this.#stored.admit(this.#postgres, device, scope, bytes);
-    if (!admitted) return this.#push(device, scope, entries, waitingBytes, owners);
-    return admitted.then(
-      () => this.#push(device, scope, entries, waitingBytes, owners),
-      (error: unknown) => {
-        this.#rowsWaiting -= entries.size;
-        this.#bytesWaiting.release(waitingBytes, owners);
-        throw error;
-      },
-    );
+    const push = () => this.#push(device, scope, entries, waitingBytes, owners, tenantId);
+    if (!admitted) return push();
+    return admitted.then(push, (error: unknown) => {
+      this.#rowsWaiting -= entries.size;
+      this.#bytesWaiting.release(waitingBytes, owners);
+      throw error;
+    });
   }
 
   #push(
@@ -142,10 +142,11 @@ export class AttributeWriter {
     entries: Map<string, TypedValue>,
     bytes: number,
     owners: readonly BudgetOwner[],
+    tenantId: string | undefined,
   ): Promise<void> {
     return new Promise((resolve, reject) => {
       const ts = this.#deps.clock.now();
-      this.#queueOf(device, scope).push({ device, scope, entries, ts, bytes, owners, resolve, reject });
+      this.#queueOf(device, scope).push({ device, scope, entries, ts, bytes, owners, tenantId, resolve, reject });
     });
   }
 
@@ -299,16 +300,24 @@ export class AttributeWriter {
   }
 }
 
-/** Values that one device may write before the next device has its turn. */
+/** Values that one device, or one tenant, may write before the next one has its turn. */
 const turnRows = 100;
 
-/** Operations of one queue, one statement at a time: a run of saves, or one removal. Devices take turns. */
+/**
+ * Operations of one queue, one statement at a time: a run of saves, or one removal. Tenants take turns, and the devices
+ * of one tenant do.
+ */
 class WriteQueue {
   readonly #id = randomUUID();
   readonly #saveAll: (saves: Save[], queue: WriteQueue) => Promise<void>;
   readonly #remove: (remove: Remove, queue: WriteQueue) => Promise<void>;
   #turns = 0;
   readonly #waiting = new FairQueue<Save | Remove>(limits.attributeRowsWaitingMax, turnRows);
+  /**
+   * The tenant in whose turn the operations of a device wait, and their number. A removal and the server's own writes
+   * name no tenant, and must not go before or after the writes of the device that are around them.
+   */
+  readonly #tenants = new Map<number, { readonly tenant: string; waiting: number }>();
   /** An operation taken from the queue that does not fit into the statement being made. */
   #kept: Save | Remove | undefined;
   readonly #batches = new Batches(
@@ -331,7 +340,11 @@ class WriteQueue {
 
   push(operation: Save | Remove): void {
     const rows = 'keys' in operation ? operation.keys.length : operation.entries.size;
-    const refused = this.#waiting.push({ tenant: '', caller: String(operation.device) }, operation, rows);
+    const { device } = operation;
+    const own = this.#tenants.get(device) ?? { tenant: tenantOf(operation), waiting: 0 };
+    if (own.waiting === 0) this.#tenants.set(device, own);
+    own.waiting += 1;
+    const refused = this.#waiting.push({ tenant: own.tenant, caller: String(device) }, operation, rows);
     assert(refused === undefined, 'the writer bounds what waits');
     this.#batches.wake();
   }
@@ -340,10 +353,19 @@ class WriteQueue {
     await this.#batches.idle();
   }
 
+  #shift(): Save | Remove | undefined {
+    const next = this.#waiting.shift();
+    if (next === undefined) return undefined;
+    const own = this.#tenants.get(next.device)!;
+    own.waiting -= 1;
+    if (own.waiting === 0) this.#tenants.delete(next.device);
+    return next;
+  }
+
   async #runBatch(): Promise<void> {
     const saves: Save[] = [];
     for (let rows = 0; rows < limits.attributeBatchRowsMax; ) {
-      const next = this.#kept ?? this.#waiting.shift();
+      const next = this.#kept ?? this.#shift();
       this.#kept = undefined;
       if (!next) break;
       if ('keys' in next) {
@@ -351,11 +373,24 @@ class WriteQueue {
         else await this.#remove(next, this);
         break;
       }
+      if (saves.length > 0 && isApart(next, saves.at(-1)!)) {
+        this.#kept = next;
+        break;
+      }
       saves.push(next);
       rows += next.entries.size;
     }
     if (saves.length > 0) await this.#saveAll(saves, this);
   }
+}
+
+/** A tenant with few values does not wait for the statement with the many values of another tenant. */
+function isApart(next: Save, last: Save): boolean {
+  return tenantOf(next) !== tenantOf(last) && Math.max(next.entries.size, last.entries.size) > turnRows;
+}
+
+function tenantOf(operation: Save | Remove): string {
+  return 'entries' in operation ? (operation.tenantId ?? '') : '';
 }
 
 /** Keeps one row for each key, the last one: a statement must not touch a row twice. */

@@ -496,8 +496,8 @@ export const limits = {
   attributeBytesWaitingPerDeviceMax: 4 * 1024 * 1024,
   /** Share of one tenant in `attributeBytesWaitingMax`. */
   attributeBytesWaitingPerTenantMax: 48 * 1024 * 1024,
-  /** Rows of one statement. */
-  attributeBatchRowsMax: 4_000,
+  /** Rows of one statement. Every device of a queue waits for the statement that runs: 10 ms with this many rows. */
+  attributeBatchRowsMax: 1_000,
   /** Queues of a worker, each with one statement at a time; shared attributes have one more. */
   attributeQueues: 2,
   /** Bytes of stored attributes of one scope of a device or another entity. */
