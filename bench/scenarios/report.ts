@@ -41,6 +41,14 @@ const measured = [
     msMax: 400,
   },
 ];
+const completeness = { label: 'there', source: 'COMPLETENESS', key: 'flow', role: 'VALUE', decimals: 6 };
+/** COMPLETENESS beside AVG of the same points, in the same groups. */
+const compared = [
+  { name: 'by device', rows: [row('name')] },
+  { name: 'by profile and hour', rows: [row('profile'), date('FULL_HOUR')] },
+];
+/** Of every tenth device a tenth of the points of one day is missing. */
+const gap = { day: 3, everyDevice: 10, share: 10 };
 /** Many rows: the threads encode, the process forwards. */
 const large = [row('name'), date('FULL_HOUR'), telemetry('SUM'), { ...telemetry('MAX'), label: 'max' }];
 
@@ -69,6 +77,8 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
       single.map(({ name, p50Ms, maxMs, msMax }) => [name, p50Ms, maxMs, msMax]),
     );
 
+    const beside = await completenessBesideAvg(asker, settings);
+
     const crowd = await asker.crowd(views[1]!, clients, seconds);
     say(
       `\n${clients} clients by profile and hour: ${figure(crowd.perSecond)} reports/s, p99 ${figure(crowd.p99Ms)} ms, ` +
@@ -84,7 +94,7 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
       `10 reports of up to 100 000 rows (${figure(bytes / 1e6)} MB): loop delay p99 ${figure(lagMs)} ms (target ${lagMsMax})`,
     );
 
-    const beside = await besideIngest(
+    const ingest = await besideIngest(
       engine,
       tokens,
       settings,
@@ -93,7 +103,7 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
     );
     table(
       ['ingest', 'requests/s', 'p50 ms', 'p99 ms'],
-      Object.entries(beside).map(([name, { requestsPerSecond, latency }]) => [
+      Object.entries(ingest).map(([name, { requestsPerSecond, latency }]) => [
         name,
         requestsPerSecond,
         latency.p50Ms,
@@ -101,16 +111,60 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
       ]),
     );
     say(`target: ack p99 ${ackP99MsMax} ms at ${ackRate} requests/s beside ${clients} report clients`);
-    writeResult('report', settings, { single, crowd, lagMs, beside });
+    writeResult('report', settings, { single, completeness: beside, crowd, lagMs, beside: ingest });
     asker.close();
     return (
       single.every(({ p50Ms, msMax }) => p50Ms <= msMax) &&
       lagMs <= lagMsMax &&
-      beside['fixed, reports']!.latency.p99Ms <= ackP99MsMax
+      ingest['fixed, reports']!.latency.p99Ms <= ackP99MsMax
     );
   } finally {
     await engine.destroy();
   }
+}
+
+/** By turns, so that both meet the same machine. Throws when a report is not the one that the points give. */
+async function completenessBesideAvg(asker: ReportClient, { report: { devices, points, samples } }: BenchSettings) {
+  const figures = [];
+  for (const { name, rows } of compared) {
+    const fields = { avg: [...rows, telemetry('AVG')], completeness: [...rows, completeness] };
+    const views = {
+      avg: await asker.saveView(fields.avg, range),
+      completeness: await asker.saveView(fields.completeness, range),
+    };
+    const times = { avg: new Histogram(), completeness: new Histogram() };
+    for (let sample = -2; sample < samples; sample += 1) {
+      for (const kind of ['avg', 'completeness'] as const) {
+        const startedAt = performance.now();
+        const { status, text } = await asker.report(views[kind]);
+        if (status !== 200) throw new Error(`${kind} ${name}: ${status} ${text}`);
+        if (sample >= 0) times[kind].record((performance.now() - startedAt) * 1000);
+        if (kind === 'completeness') verifyCompleteness(text, name, stepsOf(devices, points), devices);
+      }
+    }
+    const [avg, whole] = [summaryOf(times.avg), summaryOf(times.completeness)];
+    figures.push({ name, avgP50Ms: avg.p50Ms, completenessP50Ms: whole.p50Ms, ratio: whole.p50Ms / avg.p50Ms });
+  }
+  table(
+    ['COMPLETENESS beside AVG', 'AVG p50 ms', 'COMPLETENESS p50 ms', 'ratio'],
+    figures.map(({ name, avgP50Ms, completenessP50Ms, ratio }) => [name, avgP50Ms, completenessP50Ms, ratio]),
+  );
+  return figures;
+}
+
+/** Compares the shares with those of the gap: of each device, or of the groups, where each has every point or lacks some. */
+function verifyCompleteness(text: string, name: string, steps: number, devices: number): void {
+  const { dataTable } = JSON.parse(text) as { dataTable: { there: number }[] };
+  const shares = dataTable.map(({ there }) => there);
+  const lacking = shares.filter((share) => share !== 1);
+  const ofDevice = Number((1 - Math.floor(steps / gap.share) / (days * steps)).toFixed(6));
+  const isRight =
+    name === 'by device'
+      ? shares.length === devices &&
+        lacking.length === Math.ceil(devices / gap.everyDevice) &&
+        lacking.every((share) => share === ofDevice)
+      : shares.length > 0 && lacking.length > 0 && lacking.every((share) => share > 0.5 && share < 1);
+  if (!isRight) throw new Error(`COMPLETENESS ${name} is wrong: ${lacking.length} of ${shares.length} lack points`);
 }
 
 async function besideIngest(
@@ -150,16 +204,26 @@ async function createDevices(engine: Engine, count: number): Promise<string[]> {
   return fleet.map(({ token }) => token);
 }
 
+/** The points of a device in a day. */
+function stepsOf(devices: number, points: number): number {
+  return Math.floor(points / days / devices);
+}
+
 /** Straight into the table, a day at a time; closed days are one part, as they are after an hour. */
 async function fill(engine: Engine, devices: number, points: number): Promise<void> {
-  const perDay = Math.floor(points / days);
-  const stepMs = Math.floor((dayMs * devices) / perDay);
+  const steps = stepsOf(devices, points);
+  const stepMs = Math.floor(dayMs / steps);
   const numbers = `(SELECT groupArray(device) FROM device_metadata FINAL WHERE name LIKE 'bench-%')`;
+  const gapStart = Math.floor(steps / 2);
+  const isInGap =
+    `number % ${devices} % ${gap.everyDevice} = 0 AND ` +
+    `intDiv(number, ${devices}) BETWEEN ${gapStart} AND ${gapStart + Math.floor(steps / gap.share) - 1}`;
   for (let day = 0; day < days; day += 1) {
     await engine.clickhouseCommand(
       `INSERT INTO telemetry (device, key, ts, kind, num, int, text, version) SELECT arrayElement(${numbers}, number % ${devices} + 1), 'flow',
          ${startTs + day * dayMs} + intDiv(number, ${devices}) * ${stepMs}, 3,
-         round(100 + 20 * sin(number / 5000) + (cityHash64(number) % 100) / 100, 2), 0, '', 1 FROM numbers(${perDay})`,
+         round(100 + 20 * sin(number / 5000) + (cityHash64(number) % 100) / 100, 2), 0, '', 1 FROM numbers(${devices * steps})
+         WHERE NOT (${day === gap.day ? isInGap : 'false'})`,
     );
   }
   await engine.clickhouseCommand('OPTIMIZE TABLE telemetry FINAL');
