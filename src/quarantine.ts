@@ -85,7 +85,7 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   const postgres = openPostgresOf(config, log);
   const aheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
   const insertLatest = insertLatestOf({ serverTimes: true, expires: true, ranged: false, aheadMsMax });
-  const insertTelemetry = insertTelemetryOf({ expires: true, ranged: false });
+  const insertTelemetry = insertTelemetryOf({ serverTimes: true, expires: true, ranged: false });
   const send = async (sent: QuarantineEntry[]): Promise<void> => {
     const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
     const replayed = await withoutErased(postgres, Buffer.concat(blocks));

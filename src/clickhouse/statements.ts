@@ -5,10 +5,17 @@
  */
 
 const columns = 'device, key, ts, seq, kind, num, int, text, version';
+const columnsOfGivenTimes = columns.replace('seq, ', '');
 
 const structure =
   'device UInt64, key LowCardinality(String), ts Int64, seq UInt32, kind UInt8, num Float64, int Int64, text String, version UInt64';
-const structureWith = (expires: boolean) => (expires ? `${structure}, expires UInt32` : structure);
+
+/** Columns of a body, and their types. */
+function bodyOf({ serverTimes, expires }: { serverTimes: boolean; expires: boolean }): [names: string, types: string] {
+  const names = serverTimes ? columns : columnsOfGivenTimes;
+  const types = serverTimes ? structure : structure.replace('seq UInt32, ', '');
+  return expires ? [`${names}, expires`, `${types}, expires UInt32`] : [names, types];
+}
 
 /** Selects some rows of a body: an insert with too many partitions is divided. */
 const inRange = 'ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
@@ -33,19 +40,25 @@ export function stopInserts(mark: string): string {
 /** Asks the server of this connection to stop queries by the beginning of their id. */
 export const stopQueries = 'KILL QUERY WHERE startsWith(query_id, {id:String}) ASYNC';
 
-/**
- * `expires`: points of the body may have a time to live. `origin` gives a point at server time its own key: `version`
- * is unique for the frame.
- */
-export function insertTelemetryOf({ expires, ranged }: { expires: boolean; ranged: boolean }): string {
-  const given = expires ? `${columns}, expires` : columns;
+/** What is known of all rows of a body. */
+interface BodyRows {
+  /** False when every row brought its `ts`, so that the block has no `seq`: both inserts are cheaper. */
+  serverTimes: boolean;
+  /** True when points of the body may have a time to live. */
+  expires: boolean;
+  ranged: boolean;
+}
+
+/** `origin` gives a point at server time its own key: `version` is unique for the frame. */
+export function insertTelemetryOf({ serverTimes, expires, ranged }: BodyRows): string {
+  const [given, types] = bodyOf({ serverTimes, expires });
   return `
-  INSERT INTO telemetry (${given}, origin)
-  SELECT ${given}, if(seq = 0, 0, version) FROM input('${structureWith(expires)}') ${ranged ? `WHERE ${inRange}` : ''}
+  INSERT INTO telemetry (${given}${serverTimes ? ', origin' : ''})
+  SELECT ${given}${serverTimes ? ', if(seq = 0, 0, version)' : ''} FROM input('${types}') ${ranged ? `WHERE ${inRange}` : ''}
   FORMAT Native`;
 }
 
-export const insertTelemetry = insertTelemetryOf({ expires: false, ranged: false });
+export const insertTelemetry = insertTelemetryOf({ serverTimes: true, expires: false, ranged: false });
 
 /** Orders rows of one `ts`, in 64 bits: by `seq`, then by `version`, as the rank of the table does (migration 5). */
 const place = {
@@ -57,16 +70,8 @@ const place = {
   ofGivenTimes: 'version',
 };
 
-/** Which rows of a body may become latest values, and how they are ordered. */
-interface LatestRows {
-  /** False when every row brought its `ts`, so that the block has no `seq`: a fifth cheaper. */
-  serverTimes: boolean;
-  /**
-   * True when points of the body may have a time to live, which `latest` does not keep: a latest value does not expire.
-   */
-  expires: boolean;
-  ranged: boolean;
-  /** A row more than this many milliseconds ahead of its arrival is left out; 0 = no row is left out. */
+interface LatestRows extends BodyRows {
+  /** A row more than this many milliseconds ahead of its arrival becomes no latest value; 0 = every row may. */
   aheadMsMax: number;
 }
 
@@ -74,12 +79,34 @@ interface LatestRows {
  * One row for each (device, key): greatest `ts`, then greatest `seq`, then the later write. For one `ts` a larger
  * version is a later write, and rows of one frame share their version: the later row of the block counts. `ts` has 45
  * bits; `seq` and version together 64; the row in the block 19, which a frame does not exceed
- * (`limits.gatheredRowsMax`). One 128-bit number compares fastest (0.11 µs CPU a row, tuples 0.3).
+ * (`limits.gatheredRowsMax`). One 128-bit number compares fastest (0.11 µs CPU a row, tuples 0.3). `latest` keeps no
+ * time to live: a latest value does not expire.
  */
 export function insertLatestOf({ serverTimes, expires, ranged, aheadMsMax }: LatestRows): string {
   const conditions = [...(ranged ? [inRange] : []), ...(aheadMsMax > 0 ? [notAhead(aheadMsMax)] : [])];
   const where = conditions.length === 0 ? '' : `WHERE ${conditions.join(' AND ')}`;
-  return latestFrom(serverTimes ? place.any : place.ofGivenTimes, structureWith(expires), where);
+  const [, types] = bodyOf({ serverTimes, expires });
+  return `
+  INSERT INTO latest (${serverTimes ? columns : columnsOfGivenTimes})
+  SELECT
+    device,
+    key,
+    argMax(ts, rank),${serverTimes ? ' argMax(seq, rank),' : ''}
+    argMax(kind, rank),
+    argMax(num, rank),
+    argMax(int, rank),
+    argMax(text, rank),
+    argMax(version, rank)
+  FROM (
+    SELECT
+      *,
+      ${serverTimes ? place.any : place.ofGivenTimes} AS place,
+      bitShiftLeft(toUInt128(ts + 17592186044416), 83) + bitShiftLeft(toUInt128(place), 19) + rowNumberInBlock() AS rank
+    FROM input('${types}')
+    ${where}
+  )
+  GROUP BY device, key
+  FORMAT Native`;
 }
 
 export const insertLatest = insertLatestOf({ serverTimes: true, expires: false, ranged: false, aheadMsMax: 0 });
@@ -91,29 +118,4 @@ export const insertLatest = insertLatestOf({ serverTimes: true, expires: false, 
  */
 export function notAhead(aheadMsMax: number): string {
   return `version >= ${2n ** 63n - BigInt(aheadMsMax) * 2n ** 20n}`;
-}
-
-function latestFrom(placeOfRow: string, structureOfBody: string, where: string): string {
-  const hasSeq = placeOfRow === place.any;
-  return `
-  INSERT INTO latest (${hasSeq ? columns : columns.replace('seq, ', '')})
-  SELECT
-    device,
-    key,
-    argMax(ts, rank),${hasSeq ? ' argMax(seq, rank),' : ''}
-    argMax(kind, rank),
-    argMax(num, rank),
-    argMax(int, rank),
-    argMax(text, rank),
-    argMax(version, rank)
-  FROM (
-    SELECT
-      *,
-      ${placeOfRow} AS place,
-      bitShiftLeft(toUInt128(ts + 17592186044416), 83) + bitShiftLeft(toUInt128(place), 19) + rowNumberInBlock() AS rank
-    FROM input('${structureOfBody}')
-    ${where}
-  )
-  GROUP BY device, key
-  FORMAT Native`;
 }

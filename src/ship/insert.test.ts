@@ -5,7 +5,7 @@ import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { ClickHouseError } from '../clickhouse/client.ts';
-import { orderUpTo } from '../ingest/order-number.ts';
+import { orderMs, orderUpTo } from '../ingest/order-number.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { blocksOf, readBlock } from '../telemetry/read-block.ts';
 import { Rows } from '../telemetry/rows.ts';
@@ -89,4 +89,42 @@ test('of two rows of one point in one frame the later one counts, also when the 
     [`text ${today}`]: 'late',
     [`a ${today - 86_400_000}`]: 3,
   });
+});
+
+test('rows are checked for times ahead only where a row of the unit may be too far ahead', async () => {
+  const aheadMsMax = 60_000;
+  const orderMin = orderUpTo(clock.now());
+  const arrival = orderMs(orderMin);
+  const statements: string[] = [];
+  const clickhouse = {
+    insertBlocks: async (sql: string) => {
+      statements.push(sql);
+      return { repeated: false };
+    },
+  };
+  const parts = { clickhouse, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
+  const { signal } = new AbortController();
+  const inserter = new Inserter({
+    ...parts,
+    signal,
+    once: false,
+    parallelMax: 1,
+    patient: false,
+    latestAheadMsMax: aheadMsMax,
+  } as unknown as InserterDeps);
+  const isChecked = async (times: number[], progress: { orderMin?: bigint } = { orderMin }) => {
+    const rows = new Rows();
+    for (const ts of times) {
+      rows.addDouble(keyOf('a')!, 1);
+      rows.endRecord(7, ts);
+    }
+    statements.length = 0;
+    const frame = Buffer.concat(rows.encode({ order: orderMin, micros: 0, firstPlace: 0 }));
+    await inserter.insert([frame], progress);
+    return statements.find((sql) => sql.includes('INTO latest'))!.includes('version >=');
+  };
+  expect(await isChecked([arrival, arrival + aheadMsMax])).toBe(false);
+  expect(await isChecked([arrival, arrival + aheadMsMax + 1, arrival])).toBe(true);
+  // Without an order nothing is known of the arrival.
+  expect(await isChecked([arrival], {})).toBe(true);
 });

@@ -11,6 +11,7 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
 import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
+import { orderMs } from '../ingest/order-number.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
@@ -47,6 +48,8 @@ interface Progress {
   stored?: StoredOf;
   /** Days of one insert at most. */
   daysMax?: number;
+  /** An order ≤ that of every payload; absent when no such order is known. */
+  orderMin?: bigint;
   /** Called when every row with a time in the range is stored. */
   onStored?: (range: TimeRange) => void;
 }
@@ -132,7 +135,7 @@ export class Inserter {
     let cut = false;
     const loop = async (): Promise<void> => {
       for (let piece = waiting.shift(); piece && outcome.complete; piece = waiting.shift()) {
-        const { verdict, error } = await this.#insertPiece(piece, cut);
+        const { verdict, error } = await this.#insertPiece(piece, cut, progress.orderMin);
         if (verdict === 'stored') {
           for (const payload of piece.payloads) outcome.stored.add(payload);
           const { span } = piece;
@@ -194,13 +197,17 @@ export class Inserter {
   }
 
   /** `cut`: the unit was divided before, so fewer crashes of the store suffice to suspect the rest. */
-  async #insertPiece(piece: Piece, cut: boolean): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
+  async #insertPiece(
+    piece: Piece,
+    cut: boolean,
+    orderMin: bigint | undefined,
+  ): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
     const { signal, control, once } = this.#deps;
     const whole = isIndivisible(piece);
     const body = Buffer.concat(piece.payloads);
     for (let attempt = 0; ; attempt += 1) {
       if (signal.aborted) return { verdict: 'given up' };
-      const error = await this.#send(piece, body, attempt);
+      const error = await this.#send(piece, body, attempt, orderMin);
       if (!error) return { verdict: 'stored' };
       control.forget();
       const suspicion = this.#count(piece, error, cut);
@@ -239,8 +246,14 @@ export class Inserter {
   }
 
   /** Returns undefined when both tables have the piece, otherwise the first error. */
-  async #send(piece: Piece, body: Buffer, attempt: number): Promise<ClickHouseError | undefined> {
+  async #send(
+    piece: Piece,
+    body: Buffer,
+    attempt: number,
+    orderMin: bigint | undefined,
+  ): Promise<ClickHouseError | undefined> {
     const { clickhouse, timeoutMs, patient, latestAheadMsMax = 0 } = this.#deps;
+    const aheadMsMax = mayBeAhead(piece, orderMin, latestAheadMsMax) ? latestAheadMsMax : 0;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
     const settings = patient ? { priority: '1' } : {};
@@ -248,7 +261,7 @@ export class Inserter {
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {
-        const { repeated } = await clickhouse.insertBlocks(statementOf(table, piece, latestAheadMsMax), body, options);
+        const { repeated } = await clickhouse.insertBlocks(statementOf(table, piece, aheadMsMax), body, options);
         if (repeated) this.#mayRunOn = true;
         piece[table] = true;
         return undefined;
@@ -300,8 +313,16 @@ export class Inserter {
 function statementOf(table: 'telemetry' | 'latest', piece: Piece, aheadMsMax: number): string {
   const ranged = isRanged(piece);
   const { serverTimes, expires } = piece;
-  if (table === 'telemetry') return insertTelemetryOf({ ranged, expires });
+  if (table === 'telemetry') return insertTelemetryOf({ serverTimes, ranged, expires });
   return insertLatestOf({ serverTimes, expires, ranged, aheadMsMax });
+}
+
+/**
+ * False only when no row is more than `aheadMsMax` ahead of its arrival, which is not before the milliseconds of
+ * `orderMin`. The check of each row costs the store a copy of all rows.
+ */
+function mayBeAhead({ newest }: Piece, orderMin: bigint | undefined, aheadMsMax: number): boolean {
+  return orderMin === undefined || newest > orderMs(orderMin) + aheadMsMax;
 }
 
 /** Returns the one of two errors that says more about the rows. */

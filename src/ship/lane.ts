@@ -69,18 +69,19 @@ export class LaneLoop {
     this.#running = this.#run();
   }
 
+  /** Called after each commit, which may have no rows of this lane. */
   wake(): void {
-    this.#wake?.();
+    if (this.#deps.journal.rowsUntaken(this.#lane) > 0) this.#wake?.();
   }
 
   hurry(): void {
     this.#hurried = true;
-    this.wake();
+    this.#wake?.();
   }
 
   flush(): void {
     this.#flushTo = this.#deps.journal.orderMax;
-    this.wake();
+    this.#wake?.();
   }
 
   async emptied(deadline: number): Promise<void> {
@@ -90,7 +91,7 @@ export class LaneLoop {
 
   async stop(): Promise<void> {
     this.#stopping.abort();
-    this.wake();
+    this.#wake?.();
     await this.#running;
   }
 
@@ -224,7 +225,7 @@ export class LaneLoop {
     const { signal } = this.#stopping;
     const work = laneNames[this.#lane];
     const ended = noteWhenLong(this.#deps, () => notes.takesLong(work, part.rows));
-    const { complete, refused } = await this.#inserter.insert(part.payloads, { stored });
+    const { complete, refused } = await this.#inserter.insert(part.payloads, { stored, orderMin: part.orderMin });
     ended();
     if (complete) notes.ended(work);
     if (!complete || !(await setAside(this.#deps, this.#lane, refused, part.orderMin, signal))) return false;

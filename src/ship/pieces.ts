@@ -21,6 +21,8 @@ export interface Piece {
   readonly serverTimes: boolean;
   /** False only when no row is known to have a time to live. */
   readonly expires: boolean;
+  /** The greatest `ts` of a row; infinite when the times are unknown. */
+  readonly newest: number;
   /** The finished inserts. */
   telemetry: boolean;
   latest: boolean;
@@ -191,12 +193,14 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
   let rows = 0;
   let serverTimes = false;
   let expires = false;
+  let newest = Number.NEGATIVE_INFINITY;
   const kept = payloads.filter((payload) => {
     const times = addDays(payload, days, from, to);
     if (times && ranged && (times.newest < from || times.oldest >= to)) return false;
     rows += times?.rows ?? 1;
     if (times?.hasSeq !== false) serverTimes = true;
     if (times?.hasExpires !== false) expires = true;
+    newest = Math.max(newest, times?.newest ?? Number.POSITIVE_INFINITY);
     return true;
   });
   const counts = { telemetry: false, latest: false, crashes: 0, unknown: 0, slow: 0 };
@@ -210,6 +214,7 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
     span,
     serverTimes,
     expires,
+    newest,
     ...counts,
   };
 }
