@@ -1,6 +1,6 @@
 /**
- * Time as a parameter, so that a test can change it. The clock of a process follows the time that its primary measures
- * at the database (`clock-watch.ts`), so that all workers and hosts of an installation share one time.
+ * Passes time as a parameter, so that a test can change it. The clock of a process follows the time that its primary
+ * measures at the database (`clock-watch.ts`), so that all workers and hosts of an installation share one time.
  */
 export interface Clock {
   /** Milliseconds since 1970, as devices and users see it; may jump. */
@@ -9,7 +9,7 @@ export interface Clock {
   monotonic(): number;
 }
 
-/** The same time, finer. */
+/** A clock that also has microseconds. */
 export interface FineClock extends Clock {
   /** Microseconds since 1970: `now()` is their whole milliseconds. */
   micros(): number;
@@ -43,7 +43,7 @@ export function reachedAt({ anchor, since, earlierAnchor }: TimeLine): number {
  * the monotonic clock. A step of the host's clock has no effect then. `now()` falls back only when a step is followed.
  *
  * All processes of a host that follow one line read one time, to the microsecond: a worker sorts points without ts by
- * it.
+ * this time.
  */
 export class FollowedClock implements FineClock {
   /** The values of the line, for `performance.now()`. */

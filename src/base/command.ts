@@ -1,4 +1,4 @@
-/** What the commands of an operator share: lines on stdout, and the line of a command that failed. */
+/** Prints what the commands of an operator print: lines on stdout, and the line of a command that failed. */
 import { StartError } from './errors.ts';
 
 export function printLine(line: string): void {

@@ -12,7 +12,7 @@ interface Codec {
   /** Unpacks in the loop; throws ERR_BUFFER_TOO_LARGE at the cap. */
   now(packed: Uint8Array, options: { maxOutputLength: number }): Buffer;
   stream(packed: Uint8Array): Transform;
-  /** Present where Node takes a body whose end is missing for a whole one. */
+  /** Returns true for a body with its end. Present for a codec with which Node accepts a body without its end. */
   isWhole?(packed: Uint8Array): boolean;
 }
 
@@ -71,7 +71,8 @@ export function readEncoding(text: string): string {
 }
 
 /**
- * Unpacks a small body in the loop. Returns undefined when that would take long. Throws the Fault of a damaged body.
+ * Unpacks a small body in the loop. Returns undefined when unpacking would take long. Throws the Fault of a damaged
+ * body.
  */
 export function unpackNow(encoding: string, packed: Uint8Array, bytesMax: number): Buffer | undefined {
   if (packed.length > limits.unpackedInLoopBytesMax) return undefined;
@@ -87,7 +88,7 @@ export function unpackNow(encoding: string, packed: Uint8Array, bytesMax: number
   }
 }
 
-/** Whose body waits for its turn: owners take turns, and so do the senders of one owner. */
+/** The sender of a body that waits for its turn: owners take turns, and so do the senders of one owner. */
 interface PackedBodySender {
   /** The tenant where it is known, else the network of the address. */
   owner: string;

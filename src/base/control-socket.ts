@@ -9,7 +9,7 @@ import { basename, dirname } from 'node:path';
 import { createInterface } from 'node:readline';
 import { messageOf, StartError } from './errors.ts';
 
-/** Answers a value that JSON can carry, or throws with a sentence for the operator. */
+/** Returns a value that JSON can carry, or throws with a sentence for the operator. */
 type ControlCommand = (argument: unknown, session: ControlSession) => Promise<unknown>;
 
 interface ControlSession {
@@ -119,7 +119,7 @@ export interface ControlConnection {
 
 const waitMsDefault = 30_000;
 
-/** Connects to the instance that runs on this data directory; StartError when there is none. */
+/** Connects to the instance that runs on this data directory; throws a StartError when there is none. */
 export async function openControl(path: string): Promise<ControlConnection> {
   const address = reachable(path);
   const socket = connect(address.path);

@@ -92,12 +92,12 @@ export function tooLarge(reason: ReasonOf<413>, message: string): Fault {
   return new Fault(reason, message);
 }
 
-/** A part that Millrace needs is unavailable or full; the caller should come back. */
+/** Returns the fault of a part that is unavailable or full; the caller should retry. */
 export function unavailable(reason: ReasonOf<503>, message: string, retryAfterSeconds = 1): Fault {
   return new Fault(reason, message, retryAfterSeconds);
 }
 
-/** The start-up refused: `message` is the one line the operator reads; the process exits with `exitCode`. */
+/** The refusal of a start: `message` is the one line that the operator reads; the process exits with `exitCode`. */
 export class StartError extends Error {
   readonly exitCode: number;
 

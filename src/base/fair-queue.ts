@@ -41,7 +41,8 @@ export class FairQueue<T> {
   }
 
   /**
-   * The item that has no place, which the caller of `push` refuses: the new one or a displaced one. Undefined: none.
+   * Returns the item without a place, which the caller of `push` refuses: the new item or a displaced one. Undefined:
+   * every item has a place.
    */
   push(owner: ItemOwner, item: T, cost = 1): T | undefined {
     let displaced: T | undefined;
@@ -90,7 +91,7 @@ export class FairQueue<T> {
     return undefined;
   }
 
-  /** Removes an item that waits; false when it does not. */
+  /** Removes a waiting item; returns false when the item does not wait. */
   remove({ tenant, caller }: ItemOwner, item: T): boolean {
     const entries = this.#tenants.get(tenant)?.callers.get(caller)?.entries;
     const at = entries?.findIndex((entry) => entry.item === item) ?? -1;
@@ -100,7 +101,7 @@ export class FairQueue<T> {
     return true;
   }
 
-  /** The caller with most items in the tenant with most; undefined when `owner` would then have as many. */
+  /** Returns the caller with most items in the tenant with most; undefined when `owner` would then have as many. */
   #largerThan({ tenant, caller }: ItemOwner): ItemOwner | undefined {
     const [largest, its] = largestOf(this.#tenants, ({ length }) => length);
     const own = this.#tenants.get(tenant);
@@ -138,7 +139,7 @@ export class FairQueue<T> {
 
 const always = () => true;
 
-/** Makes no copy of the names. */
+/** Returns true when `accepts` accepts a name. Makes no copy of the names. */
 function some(names: Iterable<string>, accepts: (name: string) => boolean): boolean {
   for (const name of names) if (accepts(name)) return true;
   return false;

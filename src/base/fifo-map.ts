@@ -23,7 +23,7 @@ export class FifoMap<K, V> {
     return this.#entries.get(key);
   }
 
-  /** The value that had to go, if one had to. */
+  /** Returns the evicted value; undefined when no value was evicted. */
   set(key: K, value: V): V | undefined {
     let evicted: V | undefined;
     if (this.#entries.size >= this.#sizeMax && !this.#entries.has(key)) {
@@ -36,7 +36,7 @@ export class FifoMap<K, V> {
     return evicted;
   }
 
-  /** Removes and returns the oldest value; a map without entries is not asked. */
+  /** Removes and returns the oldest value of a map that has entries. */
   takeOldest(): V {
     const { value: key, done } = this.#oldest.next();
     assert(!done, 'an entry of a map lies ahead of its iterator');

@@ -1,6 +1,6 @@
 /**
- * An exclusive lock on a file (flock) that the kernel drops with the last process that holds it open. It holds for all
- * processes of one kernel, in any container or pid namespace, and for all hosts where a network file system
+ * An exclusive lock on a file (flock) that the kernel drops with the last process that holds it open. The lock holds
+ * for all processes of one kernel, in any container or pid namespace, and for all hosts where a network file system
  * supports flock. Node has no such call: the program `flock` takes the lock on a descriptor that both processes share.
  */
 import { spawn } from 'node:child_process';
@@ -9,7 +9,7 @@ import { messageOf, StartError } from './errors.ts';
 /** The exit code of `flock -n` when another open file holds the lock. */
 const heldExitCode = 1;
 
-/** Locks the open file of `descriptor` without waiting. False: another open file has the lock. */
+/** Locks the open file of `descriptor` without waiting. Resolves with false when another open file has the lock. */
 export function tryLock(descriptor: number, path: string): Promise<boolean> {
   return new Promise((resolve, reject) => {
     const helper = spawn('flock', ['-n', '3'], { stdio: ['ignore', 'ignore', 'pipe', descriptor] });

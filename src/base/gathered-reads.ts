@@ -25,7 +25,7 @@ class Asked<Key, Row> {
 
 export class GatheredReads<Key, Row> {
   readonly #read: (keys: Key[]) => Promise<Map<number, Row>>;
-  /** What is asked next, by name. */
+  /** The keys of the next question, by name. */
   readonly #asked = new Map<string, Asked<Key, Row>>();
   readonly #batches = new Batches(
     () => this.#asked.size > 0,

@@ -89,13 +89,13 @@ export const limits = {
   /** Time in which a user may choose the first password. */
   activationMsMax: 24 * 3_600_000,
 
-  /** A longer body is decoded in a thread, so that it does not block the loop. */
+  /** A longer body is decoded in a thread, so that the decoding does not block the loop. */
   decodeInLoopBytesMax: 256 * 1024,
-  /** Bodies of a worker that wait for that thread. */
+  /** Bodies of a worker that wait for the decoding thread. */
   decodeQueueMax: 16,
-  /** A body that the thread has not decoded by then is 503. */
+  /** Time in which the decoding thread decodes a body; after this time the answer is 503. */
   decodeTimeoutMs: 30_000,
-  /** Heap of the thread; a body that needs more (megabytes of nested JSON) is 413. */
+  /** Heap of the decoding thread; a body that needs more (megabytes of nested JSON) is 413. */
   decodeHeapMegabytesMax: 512,
 
   /** Distinct keys that a worker remembers as bytes (`telemetry/keys.ts`); a new key evicts an old one. */
@@ -163,7 +163,7 @@ export const limits = {
   activityLoadPages: 4,
   /** Interval at which a check reads all devices again, also those that were inactive. */
   activityReadAllMs: 600_000,
-  /** Longest time between the time of a message and the moment at which it is noted. */
+  /** Longest time between the time of a message and the moment at which the message is noted. */
   activityLateMs: 2_000,
   /** Interval at which a worker reports up to which time its activity is stored. */
   activityReportMs: 2_000,
@@ -182,7 +182,7 @@ export const limits = {
   mqttLargeTopicBytesMax: 1024,
   /** Bytes of a large packet that count as activity of its sender. */
   mqttProgressBytes: 16 * 1024,
-  /** Time without that many bytes after which a large packet loses its room and is skipped. */
+  /** Time without `mqttProgressBytes` after which a large packet loses its room and is skipped. */
   mqttLargeStallMsMax: 60_000,
   /** Time between two lines of a worker about packets of one device that are too large. */
   mqttTooLargeLogMs: 60_000,
@@ -265,10 +265,10 @@ export const limits = {
   unpackedInLoopBytesMax: 64 * 1024,
   /** Bodies that a process unpacks beside the loop at once: the journal needs the same threads. */
   unpackedAtOnceMax: 2,
-  /** Bodies that wait for that. */
+  /** Compressed bodies that wait to be unpacked beside the loop. */
   unpackedWaitingMax: 256,
 
-  /** A body of a REST call that arrived in one piece takes room if it is larger. */
+  /** Bytes above which a body of a REST call that arrived in one piece takes room. */
   bodyPieceBytesMin: 16 * 1024,
   /** Characters of all long headers of a request. */
   headerCharsMax: 8 * 1024,
@@ -277,13 +277,13 @@ export const limits = {
 
   /** Deaths in a row that mean a crash loop. */
   crashLoopCount: 5,
-  /** A death counts for that if it came within this time after the start. */
+  /** Time after a start within which a death counts for a crash loop. */
   crashLoopAliveMs: 2_000,
   /** Work that ended two workers by a bug within this time is refused. */
   deathsWithinMs: 600_000,
   /** Time for which work that ended two workers is refused. */
   deathsBlockMs: 600_000,
-  /** Kinds of work that ended a worker which are remembered. */
+  /** Kinds of work that ended a worker and are remembered. */
   deathsKept: 1_000,
   /** Open requests that a dying worker names. */
   suspectsMax: 20,
@@ -303,15 +303,15 @@ export const limits = {
   knownProfilesCheckMs: 10_000,
   /** Interval at which the position in the log of changes is written while nothing changes. */
   knownMarkMs: 600_000,
-  /** Growth that starts a new file of known devices; so does a file that doubles. */
+  /** Growth after which a new file of known devices is written; a file that doubles is replaced as well. */
   knownGrowthBytes: 16 * 1024 * 1024,
-  /** Devices answered from the file that are remembered for a check in the store. */
+  /** Devices that were answered from the file of known devices and are checked in the store later. */
   knownAnsweredMax: 50_000,
-  /** Interval at which a worker checks for a newer file while the store does not answer. */
+  /** Interval at which a worker checks for a newer file of known devices while the store does not answer. */
   knownCheckMs: 1_000,
-  /** Time for which the index of the file is kept after the store answers again. */
+  /** Time for which the index of the file of known devices is kept after the store answers again. */
   knownKeptMs: 60_000,
-  /** Bytes of one read of that file. */
+  /** Bytes of one read of the file of known devices. */
   knownReadBytes: 2 * 1024 * 1024,
 
   /** Rows that one REST history query may return, with any `limit`. */
@@ -357,11 +357,11 @@ export const limits = {
   changesPerMessageMax: 500,
   /** Interval at which the log of changed credentials is read. */
   credentialPollMs: 1_000,
-  /** Rows of one read of that log. */
+  /** Rows of one read of the log of changed credentials. */
   credentialChangesRowsMax: 10_000,
   /** Changes that a worker remembers as handled. */
   credentialChangesPassedOnMax: 50_000,
-  /** Time for which a row of the log is kept. */
+  /** Time for which a row of the log of changed credentials is kept. */
   credentialChangesKeptMs: 24 * 3_600_000,
   /** Body of a REST request, which is read in one turn of the loop. */
   apiBodyBytesMax: 1024 * 1024,
@@ -408,7 +408,7 @@ export const limits = {
   sessionRenewalGraceMs: 60_000,
   /** API keys of one user. */
   apiKeysPerUserMax: 1_000,
-  /** API keys that may have made one another in a row. */
+  /** Longest chain of API keys of which each made the next one. */
   apiKeyMakersMax: 8,
   /** API keys that a worker remembers. */
   apiKeyCacheMax: 50_000,
@@ -456,7 +456,7 @@ export const limits = {
   /** Other workers that a worker asks. */
   gatherWorkersMax: 10_000,
 
-  /** Devices of whose refusals a worker keeps records, and devices of whose connections it does. */
+  /** Devices whose refusals a worker records, and devices whose connections a worker records: the cap of each. */
   diagnosedDevicesMax: 10_000,
   /** Different outcomes of a device in each record. */
   diagnosedOutcomesMax: 8,
@@ -567,7 +567,7 @@ export const limits = {
   rpcNumbersBatchMax: 1_000,
   /** Replies to commands that a worker stores at once. */
   rpcRepliesAtOnceMax: 32,
-  /** Replies that wait for that. */
+  /** Replies to commands that wait to be stored. */
   rpcRepliesWaitingMax: 4_000,
   /** Open persistent commands of one device. */
   rpcPersistentPerDeviceMax: 1_000,
@@ -589,7 +589,7 @@ export const limits = {
   clientCallsMax: 20_000,
   /** Rules in the file of answers. */
   rulesMax: 10_000,
-  /** Characters of one answer in that file. */
+  /** Characters of one answer in the file of answers. */
   ruleTextCharsMax: 65_536,
 
   /** Devices of gateways that a worker remembers by name. */
@@ -757,7 +757,7 @@ export const limits = {
   otaAssignmentMs: 2_000,
   /** Look-ups of a device's package that a worker makes at once. */
   otaLookUpsAtOnceMax: 32,
-  /** Look-ups that wait for that. */
+  /** Look-ups of a device's package that wait for their turn. */
   otaLookUpsWaitingMax: 20_000,
   /** Devices whose assignment is remembered. */
   otaAssignmentsMax: 20_000,
@@ -827,12 +827,12 @@ export const limits = {
   statusIntervalMs: 250,
   /** Interval of the heartbeats by which the hosts of an installation know each other. */
   hostHeartbeatMs: 2_000,
-  /** A host without a heartbeat for longer is silent: its settings bind no other host. */
+  /** Time without a heartbeat after which a host is silent: its settings bind no other host. */
   hostSilentMs: 10_000,
-  /** A host that is silent for longer is forgotten. */
+  /** Time without a heartbeat after which a host is forgotten. */
   hostKeptMs: 3_600_000,
   /** Connections to the port for operators. */
   monitorConnectionsMax: 64,
-  /** Time in which a request to that port must arrive. */
+  /** Time in which a request to the port for operators must arrive. */
   monitorTimeoutMs: 10_000,
 } as const;

@@ -15,7 +15,7 @@ export interface Log {
 
 const repeatWindowMs = 1000;
 const outageWindowMsMax = 60_000;
-/** An event that was absent for so long begins again. */
+/** An event that was absent for this time is logged at once again. */
 const outageQuietMs = 15_000;
 
 /** Events that loops repeat while a store is unavailable: the pause after a line with the same reason doubles. */
@@ -40,7 +40,8 @@ const outageEvents = new Set([
 ]);
 
 /**
- * Changes of state: each subject, which this field names, is limited alone, so that no other one hides its last state.
+ * Changes of state. Each subject, which this field names, has a limit of its own, so that no subject hides the last
+ * state of another.
  */
 const subjectFields = new Map([
   ['store_away', 'store'],

@@ -1,7 +1,8 @@
 /**
  * The network of a caller's address, by which connections, wrong secrets and waiting callers are counted, because a
- * caller may own the neighbouring addresses. For IPv6 it is the /64, in any spelling. An IPv4 address inside IPv6
- * counts as IPv4. Sign-ins with a password are counted by `subnetOf`, everything else by `networkOf`.
+ * caller may own the neighbouring addresses. The network of an IPv6 address is its /64, in any spelling. An IPv4
+ * address inside IPv6 counts as IPv4. Sign-ins with a password are counted by `subnetOf`, everything else by
+ * `networkOf`.
  */
 
 /** Each IPv4 address counts separately, and a /64 of IPv6. A string that is not an address is its own network. */
@@ -28,7 +29,7 @@ function partOf(address: string, ipv4Parts: 3 | 4): string {
   return bytes.slice(0, ipv4Parts).join('.');
 }
 
-/** The eight groups of an IPv6 address; undefined when it is none. */
+/** Returns the eight groups of an IPv6 address; undefined when the string is no IPv6 address. */
 function groupsOf(address: string): number[] | undefined {
   const [plain = ''] = address.split('%');
   const ipv4 = /^(.*:)(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(plain);

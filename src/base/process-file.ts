@@ -35,7 +35,7 @@ function whereAmI(): string {
   return here;
 }
 
-/** Start time of a live process, undefined when there is none (or it is a zombie). */
+/** Returns the start time of a live process; undefined when there is none, or a zombie. */
 export function startedTicksOf(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
@@ -69,7 +69,7 @@ export function removeProcessFile(path: string): void {
   rmSync(path, { force: true });
 }
 
-/** The live process that wrote `path`; undefined when it is gone or the pid now belongs to another. */
+/** Returns the live process that wrote `path`; undefined when that process has ended. */
 export function liveProcess(path: string): number | undefined {
   try {
     const { pid, startedTicks, where } = JSON.parse(readFileSync(path, 'utf8')) as ProcessMark;
@@ -79,7 +79,7 @@ export function liveProcess(path: string): number | undefined {
     return undefined;
   }
 }
-/** Ends a process and waits until it is really gone. False when it would not go. */
+/** Ends a process and waits for its end. Resolves with false when the process does not end. */
 export async function endProcess(pid: number, signal: NodeJS.Signals, waitMsMax: number): Promise<boolean> {
   const started = startedTicksOf(pid);
   if (started === undefined) return true;

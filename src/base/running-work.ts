@@ -19,7 +19,10 @@ let what = '';
 let caller: Caller = '';
 const open = new Set<Work>();
 
-/** An event is handled from now until `endEvent`, in this turn. After an exception it stays noted: the process ends. */
+/**
+ * Records the event that is handled until `endEvent`, in this turn. After an exception the record stays for the end of
+ * the process.
+ */
 export function beginEvent(newWhat: string, newCaller: Caller): void {
   what = newWhat;
   caller = newCaller;
@@ -29,7 +32,7 @@ export function endEvent(): void {
   what = '';
 }
 
-/** A request that may take several turns, until `closeRequest`. */
+/** Records a request that may take several turns, until `closeRequest`. */
 export function openRequest(work: Work): void {
   open.add(work);
 }
@@ -38,7 +41,7 @@ export function closeRequest(work: Work): void {
   open.delete(work);
 }
 
-/** The event that is handled now; undefined between events. */
+/** Returns the event that is handled now; undefined between events. */
 export function current(): Work | undefined {
   if (what === '') return undefined;
   return { what, caller: typeof caller === 'string' ? callerOfToken(caller) : caller.describe() };
@@ -66,7 +69,7 @@ export function block(keys: readonly string[]): void {
   blocked = new Set(keys);
 }
 
-/** Usually false: then no other check is needed. */
+/** Usually returns false: then no other check is needed. */
 export function anyBlocked(): boolean {
   return blocked.size > 0;
 }

@@ -137,7 +137,7 @@ const booleans = new Map([
   ...['false', 'off', 'no', '0'].map((word) => [word, false] as const),
 ]);
 
-/** The first fault of `value`; undefined when it fits. */
+/** Returns the first fault of `value`; undefined when the value fits. */
 export function faultOf(of: Schema, value: unknown): SchemaFault | undefined {
   if (of.type && !isOfType(of.type, value)) return wrong(`must be ${of.type}`);
   if (of.const !== undefined && value !== of.const) return wrong('must be equal to constant');
@@ -216,7 +216,7 @@ function faultOfString({ minLength = 0, maxLength, pattern }: Schema, value: str
   return undefined;
 }
 
-/** Counted up to `enough`. */
+/** Returns the number of characters, counted up to `enough`. */
 function characters(text: string, enough: number): number {
   let count = 0;
   for (const _ of text) {

@@ -1,7 +1,7 @@
 /**
- * What one process of Millrace logs about a store that does not answer the process. The primary reports an outage once
- * for the host (`store_away`, `store_back`), so a process is silent while the primary does. It logs `<store>_away` only
- * for a store that the primary reaches, and `<store>_back` afterwards. The clients of the stores call it.
+ * Logs that a store does not answer this process. The primary reports an outage once for the host (`store_away`,
+ * `store_back`), so a process is silent while the primary does. The process logs `<store>_away` only for a store that
+ * the primary reaches, and `<store>_back` afterwards. The clients of the stores call this code.
  */
 import type { Log } from './log.ts';
 
@@ -34,14 +34,14 @@ export class StoreOutage {
     this.#deps = deps;
   }
 
-  /** The store could not be reached. */
+  /** Called when the store could not be reached. */
   failed(fields: { reason: string }): void {
     this.#since ??= performance.now();
     if (this.#deps.isUp()) this.#failure = fields;
     this.#watch();
   }
 
-  /** The store answers, but a call took too long or was refused for load. */
+  /** Called when the store answers, but a call took too long or was refused for load. */
   slow(fields: { reason: string }): void {
     this.#slow += 1;
     this.#slowFields = fields;

@@ -1,6 +1,6 @@
 /**
- * Work that a process does at once for callers, up to a cap. A tenant may have nine times the places that stay free, a
- * customer three times (`places.ts`). Further work waits, and tenants, then their customers, take turns
+ * Limits the work that a process does at once for its callers. A tenant may have nine times the places that stay free,
+ * a customer three times (`places.ts`). Further work waits, and tenants, then their customers, take turns
  * (`fair-queue.ts`). A full queue refuses the newest work of the owner that has most in it. The caps hold for one
  * process.
  */
@@ -35,7 +35,7 @@ export class Turns {
     return this.#queue.length;
   }
 
-  /** Runs `work` now or later and returns its result; throws the refusal, and then `work` does not run. */
+  /** Runs `work` now or later and returns its result; throws the refusal without running `work`. */
   async run<T>(tenantId: string | null, customerId: string | null, work: () => Promise<T>): Promise<T> {
     const owner = { tenant: tenantId ?? '', caller: customerId ?? '' };
     const owners = ownersOf(owner);

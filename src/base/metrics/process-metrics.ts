@@ -5,10 +5,13 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { openFilesMax } from '../file-limit.ts';
 import type { Metrics } from './metrics.ts';
 
-/** A value of the delay lasts so long, and at least half of it: scrapes by several monitors read the same. */
+/**
+ * Length of a window of the delay. The page shows the larger value of this window and the one before it, so scrapes by
+ * several monitors read the same value.
+ */
 const delayWindowMs = 30_000;
 const descriptors = '/proc/self/fd';
-/** Kernels before 6.2 do not count open files: they are listed in the background, at most this often. */
+/** Kernels before 6.2 do not count open files: the files are listed in the background, at most this often. */
 const listingMs = 30_000;
 
 export function processMetrics(metrics: Metrics, role: string): void {

@@ -9,7 +9,10 @@ interface Usage {
 /** Linux gives times to user space in this unit, whatever the kernel counts in. */
 const ticksPerSecond = 100;
 
-/** Undefined when the process is gone. Memory that the processes share counts once; ended children count for CPU. */
+/**
+ * Returns undefined when the process has ended. Memory that the processes share counts once; ended children count for
+ * CPU.
+ */
 export function usageOfTree(pid: number): Usage | undefined {
   const parent = usageOf(pid);
   if (parent === undefined) return undefined;

@@ -200,7 +200,7 @@ export type Config = Type.Static<typeof schema>;
 const defaultFile = fileURLToPath(new URL('../../../config/default.yaml', import.meta.url));
 /** Names of the file with further settings, which cannot be a setting itself. */
 const fileName = 'MILLRACE_CONFIG';
-/** Set by Millrace for its own processes. */
+/** Names that Millrace sets for its own processes. */
 const ownNames = [fileName, 'MILLRACE_INSTANCE', 'MILLRACE_EMBEDDED_CLICKHOUSE'];
 
 export interface ConfigReading extends Reading {
@@ -244,7 +244,7 @@ function faultsOfUrls({ clickhouse, postgres }: Config): string[] {
   return faults;
 }
 
-/** Every environment name that config/default.yaml knows; for docker-compose.yml. */
+/** Returns every environment name that config/default.yaml knows; for docker-compose.yml. */
 export function environmentNames(): Set<string> {
   return namesOfSettings(readYaml(defaultFile)).add(fileName);
 }

@@ -153,7 +153,7 @@ function atMost([lowName, low]: Named, [highName, high]: Named): void {
   throw new StartError(`${lowName} is ${low} and ${highName} is ${high}: the first must not exceed the second.`);
 }
 
-/** A sender has room for one body of the largest size that any route takes (`uws/body.ts`). */
+/** Checks that a sender has room for one body of the largest size that any route takes (`uws/body.ts`). */
 function checkBodies({ http }: Config): void {
   const packageBytesMax = http.apiBodyBytesMax + limits.otaFormBytesMax;
   const { bodyBytesInFlightMax, bodyBytesMax } = http;
@@ -184,7 +184,7 @@ interface Door {
   name: string;
 }
 
-/** Two doors on one port: the second could not open. Port 0 is any free one. */
+/** Refuses two doors on one port, because the second door could not open. Port 0 is any free port. */
 function checkPorts(config: Config): void {
   const doors = doorsOf(config).filter(({ port }) => port !== 0);
   for (const [at, door] of doors.entries()) {

@@ -30,7 +30,7 @@ export function unknownNames(environment: NodeJS.ProcessEnv, known: ReadonlySet<
   });
 }
 
-/** One sentence for the operator. */
+/** Returns one sentence for the operator. */
 export function describeUnknown({ name, meant }: UnknownName): string {
   return `${name} is no setting of Millrace.${meant === '' ? '' : ` Did you mean ${meant}?`}`;
 }
@@ -59,7 +59,7 @@ function meantBy(name: string, known: ReadonlySet<string>): string {
   return full ?? (distance <= name.length / 4 ? best : '');
 }
 
-/** HTTP_PORT for HTTP_BIND_PORT, CLICKHOUSE_DB for CLICKHOUSE_DATABASE. */
+/** True for HTTP_PORT and HTTP_BIND_PORT, or CLICKHOUSE_DB and CLICKHOUSE_DATABASE. */
 function isAbbreviation(name: string, full: string): boolean {
   const words = name.split('_');
   let at = 0;
@@ -73,7 +73,7 @@ function isShortFor(short: string, word: string): boolean {
   return short !== '' && short[0] === word[0] && at === short.length;
 }
 
-/** The known name with the fewest edits to `name`. */
+/** Returns the known name with the fewest edits to `name`. */
 export function nearest(name: string, known: string[]): string {
   let best = known[0]!;
   let bestEdits = Number.POSITIVE_INFINITY;
@@ -84,7 +84,7 @@ export function nearest(name: string, known: string[]): string {
   return best;
 }
 
-/** Letters to insert, remove, change, or swap with the next one; upper and lower case are one. */
+/** Counts the letters to insert, remove, change, or swap with the next one; upper and lower case are equal. */
 function edits(left: string, right: string): number {
   const [a, b] = [left.toLowerCase(), right.toLowerCase()];
   let older: number[] = [];

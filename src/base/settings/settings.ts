@@ -40,7 +40,7 @@ export interface Reading {
   /** The tree of values; complete when there is no fault. */
   values: Tree;
   settings: Setting[];
-  /** Sentences. */
+  /** The faults as sentences. */
   faults: string[];
 }
 
@@ -144,7 +144,7 @@ function fromFile(value: unknown, path: string, environment: NodeJS.ProcessEnv):
   return fromEnvironment(match[1]!, environment) ?? { text: match[2]!, from, isHidden: false };
 }
 
-/** Returns what the value must be; '' when it is that. */
+/** Returns what the value must be; '' when the value is valid. */
 function mustBe(node: Type.Schema, text: string, unit: SettingUnit | undefined): string {
   if (node.enum) return node.enum.includes(text) ? '' : `one of ${node.enum.join(', ')}`;
   switch (node.type) {
@@ -173,7 +173,7 @@ function integerOf(text: string, unit: SettingUnit | undefined): number {
   return Number.isNaN(plain) && unit !== undefined ? parseWithUnit(text, unit) : plain;
 }
 
-/** Every environment name of these trees, with the name of the file that may contain its value. */
+/** Returns every environment name of these trees, with the name of the file that may contain its value. */
 export function namesOfSettings(...trees: Tree[]): Set<string> {
   const names = new Set<string>();
   const walk = (node: unknown): void => {

@@ -48,7 +48,7 @@ export function parseWithUnit(text: string, unit: SettingUnit): number {
   return Math.abs(value - whole) < 1e-9 * Math.max(1, value) ? whole : Number.NaN;
 }
 
-/** The units that a setting takes, for a sentence. */
+/** Returns the units that a setting takes, for a sentence. */
 export function allowedUnits(unit: SettingUnit): string {
   return unit === 'bytes' ? 'kB, MB, GB, TB of 1000; KiB, MiB, GiB, TiB of 1024' : 'ms, s, m, h, d';
 }
