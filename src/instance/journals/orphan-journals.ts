@@ -34,7 +34,7 @@ const retryMs = 30_000;
 const noWriter = -1;
 
 export class OrphanJournals {
-  readonly #options: OrphanJournalsDeps;
+  readonly #deps: OrphanJournalsDeps;
   /** Directories that still have frames; the value is undefined for a journal that could not be opened. */
   readonly #waiting = new Map<string, Journal | undefined>();
   /** Writer ids of the directories that were opened; of removed ones also the lowest order that was found in them. */
@@ -48,10 +48,10 @@ export class OrphanJournals {
   /** Journals that a backup holds; no journal is opened while this is set. */
   #held: Journal[] | undefined;
 
-  constructor(options: OrphanJournalsDeps) {
-    this.#options = options;
-    for (const dir of options.dirs) this.#waiting.set(dir, undefined);
-    const { metrics } = options;
+  constructor(deps: OrphanJournalsDeps) {
+    this.#deps = deps;
+    for (const dir of deps.dirs) this.#waiting.set(dir, undefined);
+    const { metrics } = deps;
     metrics.observed('orphan_journals', 'Journals of workers that are not started any more.', () => this.count);
     metrics.observed('orphan_journal_bytes', 'Bytes of orphan journals that wait for ClickHouse.', () => this.bytes);
     metrics.observed(
@@ -105,7 +105,7 @@ export class OrphanJournals {
     for (const [dir, journal] of this.#waiting) {
       const writer = this.#writers.get(dir);
       if (!journal || writer === undefined) isWhole = false;
-      else if (writer !== noWriter) reports.push(reportOf(journal, writer, this.#options.clock));
+      else if (writer !== noWriter) reports.push(reportOf(journal, writer, this.#deps.clock));
     }
     return { reports, isWhole };
   }
@@ -140,7 +140,7 @@ export class OrphanJournals {
 
   /** Ships until nothing waits or the time is up; then stops. */
   async drain(timeMsMax: number): Promise<void> {
-    const { clock } = this.#options;
+    const { clock } = this.#deps;
     const deadline = clock.monotonic() + timeMsMax;
     while (this.#shippers.size > 0 && clock.monotonic() < deadline) {
       await Promise.all([...this.#shippers.values()].map((shipper) => shipper.drain(deadline - clock.monotonic())));
@@ -170,13 +170,13 @@ export class OrphanJournals {
   async #lookAtQuarantines(): Promise<void> {
     for (const quarantine of this.#quarantines.values()) {
       await quarantine.refresh().catch((error: unknown) => {
-        this.#options.log.warn('quarantine_unreadable', { reason: messageOf(error) });
+        this.#deps.log.warn('quarantine_unreadable', { reason: messageOf(error) });
       });
     }
   }
 
   async #open(dir: string): Promise<Journal | undefined> {
-    const { log, segmentBytes } = this.#options;
+    const { log, segmentBytes } = this.#deps;
     if (this.#held) return undefined;
     try {
       const writer = await readWriterId(dir);
@@ -202,7 +202,7 @@ export class OrphanJournals {
    * Returns when no frame waits, or when `drain` ends the loop. The journal is removed when no suspect waits either.
    */
   async #ship(dir: string, journal: Journal): Promise<void> {
-    const { log } = this.#options;
+    const { log } = this.#deps;
     if (!journal.empty && !this.#shippers.has(dir)) await this.#shipFrames(dir, journal);
     if (!journal.empty) return;
     await this.#shippers.get(dir)?.stop();
@@ -210,7 +210,7 @@ export class OrphanJournals {
     const writer = this.#writers.get(dir) ?? noWriter;
     const orderRecovered = journal.orderRecovered?.toString() ?? null;
     try {
-      if (writer !== noWriter) await this.#options.onStored({ writer, orderRecovered });
+      if (writer !== noWriter) await this.#deps.onStored({ writer, orderRecovered });
       await journal.discard();
       this.#waiting.delete(dir);
       if (writer !== noWriter) this.#gone.set(writer, orderRecovered);
@@ -227,7 +227,7 @@ export class OrphanJournals {
         if (journal.backlogBytes === 0) resolve();
       };
       // Each orphan journal has separate metrics: its gauges have the same names as those of the worker's journal.
-      const shipper = new Shipper({ ...this.#options, metrics: new Metrics(), journal, onShipped });
+      const shipper = new Shipper({ ...this.#deps, metrics: new Metrics(), journal, onShipped });
       this.#shippers.set(dir, shipper);
       shipper.start();
       onShipped();
