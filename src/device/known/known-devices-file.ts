@@ -1,7 +1,7 @@
 /**
  * The file of known devices, `<data>/known/devices`: its bytes, made by `KnownDevicesWriter` in the primary and read by
- * `KnownDevices` in each worker. The file replaces PostgreSQL while that does not answer. It holds what a device is and
- * digests of its credentials, never a token, a user name or a password.
+ * `KnownDevices` in each worker. The file replaces PostgreSQL while PostgreSQL does not answer. It holds what a device
+ * is and digests of its credentials, never a token, a user name or a password.
  *
  *   file   = header, block …            all numbers little-endian, everything a multiple of 8 bytes
  *   header = magic 8 | key 32 | source 16 | crc32 4 | 0 4

@@ -73,7 +73,7 @@ export function orderedAmongFirst(sort: Sort, where: string[], slice: Slice, fir
 }
 
 /** Reads what `ordered` reads, without an index of the order: all devices that have the conditions are sorted. */
-export function orderedByLook(sort: Sort, where: string[], slice: Slice): Keys {
+export function orderedBySorting(sort: Sort, where: string[], slice: Slice): Keys {
   const found = `(select d.id, ${sort.column} from device d where ${where.join(' and ')} offset 0) as d`;
   const select = sliceOf(found, sort, ['true'], slice);
   return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
@@ -106,10 +106,10 @@ function orderBy(sort: Sort, { direction }: Slice): string {
 }
 
 /**
- * Reads keys in the order of an index, without a look at what the page skips. A list that is in the order of several
+ * Reads keys in the order of an index, without reading what the page skips. A list that is in the order of several
  * groups has the groups' numbers of devices, so that only groups of the page are read, each from its nearer end.
- * `groups` selects `id`, `title` and `count`; the title decides the order. `isPlain`: the conditions are the tenant,
- * a customer and a profile, whose indexes lack the tenant.
+ * `groups` selects `id`, `title` and `count`; the title decides the order. `isPlain`: the conditions are the tenant, a
+ * customer and a profile, whose indexes lack the tenant.
  */
 export function walked(sort: Sort, where: string[], groups: string, link: PageLink, isPlain: boolean): Keys {
   const isDown = link.sortOrder === 'DESC';

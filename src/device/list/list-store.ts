@@ -31,7 +31,7 @@ import {
   ordered,
   orderedAmongFirst,
   orderedByActivity,
-  orderedByLook,
+  orderedBySorting,
   orderOf,
   type Sort,
   sliceAt,
@@ -149,7 +149,10 @@ interface ActivityCounts {
   inactive: number;
 }
 
-/** Counts the devices of a tenant. When it has most of all devices, those of the others are looked at instead. */
+/**
+ * Counts the devices of a tenant. When the tenant has most of all devices, the devices of the other tenants are counted
+ * instead.
+ */
 async function countByActivity(queries: Queries, tenantId: string): Promise<ActivityCounts> {
   const others = `(select number from device where tenant_id < $1 union all
                    select number from device where tenant_id > $1) as d`;
@@ -177,7 +180,7 @@ async function countEach(queries: Queries, { where, values }: Conditions): Promi
   return row!;
 }
 
-/** Looks at all devices of the list, to count them by group, and then reads those of the page. */
+/** Reads all devices of the list to count them by group, and then reads the devices of the page. */
 async function listCounted(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
   const { resolved, sort, link } = reading;
   if (sort.groups === 'activity') return await listByActivity(queries, reading);
@@ -204,7 +207,7 @@ async function readOrdered(queries: Queries, reading: Reading, total: number): P
     const near = await readRows(queries, orderedAmongFirst(sort, where, slice, 3 * sortedMax), values, reading);
     if (near.length === slice.take) return near;
   }
-  return await readRows(queries, orderedByLook(sort, where, slice), values, reading);
+  return await readRows(queries, orderedBySorting(sort, where, slice), values, reading);
 }
 
 /** Returns undefined when the list has more than `sortedMax` devices. */
@@ -212,7 +215,8 @@ async function readFew(queries: Queries, reading: Reading): Promise<Page<DeviceI
   const { resolved, sort, link, sortedMax } = reading;
   const { where, values } = conditionsOf(resolved, 'letters');
   const own = ['d.name', 'd.label', 'd.created_time'].filter((column) => column === sort.column);
-  // These columns are not in the index that holds all else: a list that may look at all devices reads them afterwards.
+  // These columns are not in the index that holds all others: a list that may read all devices reads these columns
+  // later.
   const isWide = resolved.customerId === undefined && resolved.profileId === undefined && !hasLetters(resolved.text);
   const columns = ['d.id', 'd.number', 'd.customer_id', 'd.device_profile_id', ...(isWide ? [] : own)];
   const order = isWide ? 'order by d.id' : '';

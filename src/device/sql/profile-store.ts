@@ -91,7 +91,7 @@ export async function listProfileNames(
   );
 }
 
-/** Whether a profile of another tenant has the provisioning key. */
+/** True when a profile of another tenant has the provisioning key. */
 export async function isOthersProvisionKey(queries: Queries, tenantId: string, key: string): Promise<boolean> {
   const rows = await queries.query('select 1 from device_profile where provision_device_key = $1 and tenant_id <> $2', [
     key,

@@ -1,7 +1,7 @@
 /**
- * How long telemetry is shown: `telemetryTtlDays` of the device's present profile, at most `TELEMETRY_TTL_DAYS` of the
- * installation. A read of history leaves out older points from the moment at which they expire; `erase/retention.ts`
- * frees their disk later. Latest values are not concerned.
+ * Reads for how long telemetry is shown: `telemetryTtlDays` of the device's present profile, at most
+ * `TELEMETRY_TTL_DAYS` of the installation. A read of history leaves out older points from the moment at which they
+ * expire; `erase/retention.ts` frees their disk later. Latest values are not concerned.
  */
 import { dayMs } from '../../base/durations.ts';
 import type { Queries } from '../../postgres/client.ts';

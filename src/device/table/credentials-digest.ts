@@ -1,7 +1,7 @@
 /**
- * The digest of credentials in the file of known devices: HMAC-SHA-256, of which the file keeps 16 bytes. It is the
- * same as `createHmac` computes, without an object of `node:crypto` for each device: a worker computes it at the first
- * request of a device that it has loaded. It is used by one caller at a time.
+ * The digest of credentials in the file of known devices: HMAC-SHA-256, of which the file keeps 16 bytes. The digest is
+ * the same as that of `createHmac`, without an object of `node:crypto` for each device: a worker computes the digest at
+ * the first request of a device that was loaded. One caller at a time uses the object.
  */
 import type { Digest } from './device-table.ts';
 

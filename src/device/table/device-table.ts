@@ -1,7 +1,7 @@
 /**
- * The devices that a worker knows by token, about 100 bytes each: their rows as records outside the heap, found by the
- * digest of the token. `TokenCache` is the only user. A row keeps all that a request may need of its device but the
- * gateway that made it. When the table is full, a new device replaces any other one.
+ * Keeps the devices that a worker knows by token, about 100 bytes each: their rows are records outside the heap, found
+ * by the digest of the token. `TokenCache` is the only user. A row keeps all that a request may need of its device but
+ * the gateway that made it. When the table is full, a new device replaces any other one.
  */
 import { assert } from '../../base/errors.ts';
 import type { DeviceRow } from '../model/cached-device.ts';

@@ -1,5 +1,5 @@
 /**
- * Memory for many small records outside the heap of JavaScript, so that a million of them cost the garbage collector
+ * Keeps many small records outside the heap of JavaScript, so that a million of them cost the garbage collector
  * nothing. A record takes whole units of 8 bytes in a chunk of 64 KiB. A record that is freed is used again for a
  * record of as many units, so no step moves records. A place is the number of a record's first unit; 0 is no place.
  */

@@ -1,7 +1,7 @@
 /**
  * The digest under which a worker keeps a device of a token: SipHash-2-4 with 128 bits, under a key that each process
  * draws for itself and never shows. The table of devices compares digests, not tokens: among n devices, a request with
- * a wrong token finds a device with a probability of n / 2^128. It is used by one caller at a time.
+ * a wrong token finds a device with a probability of n / 2^128. One caller at a time uses the object.
  */
 import { randomBytes } from 'node:crypto';
 
