@@ -84,7 +84,8 @@ const scenarios: Record<string, Scenario> = {
     run: runBillion,
   },
   report: {
-    about: 'reports over 10 million points: time of each kind, COMPLETENESS beside AVG, 20 clients at once, beside ingest',
+    about:
+      'reports over 10 million points: time of each kind, COMPLETENESS beside AVG, 20 clients at once, beside ingest',
     run: runReport,
   },
   versions: {

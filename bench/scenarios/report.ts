@@ -152,7 +152,10 @@ async function completenessBesideAvg(asker: ReportClient, { report: { devices, p
   return figures;
 }
 
-/** Compares the shares with those of the gap: of each device, or of the groups, where each has every point or lacks some. */
+/**
+ * Compares the shares with those of the gap: of each device, or of the groups, where each has every point or lacks
+ * some.
+ */
 function verifyCompleteness(text: string, name: string, steps: number, devices: number): void {
   const { dataTable } = JSON.parse(text) as { dataTable: { there: number }[] };
   const shares = dataTable.map(({ there }) => there);
