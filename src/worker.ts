@@ -275,7 +275,7 @@ async function openChannel(
   const decoding = decodeOptions(config);
   const readBody = decoding.lenientJson ? leniently : strictly;
   const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
-  const thread = new DecodeThread(decoding);
+  const thread = new DecodeThread(decoding, { room: () => ingest.roomForLarge() });
   started.add('decoding thread', () => thread.close());
 
   checkInstance(config.data.dir, process.env[instanceVariable]);
@@ -554,7 +554,9 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   const deviceAuth = new DeviceAuth({ tokens, wrong: wrongCredentials, admission, troubles, strangers, log });
   const guards = { rateLimits, wrongCredentials, troubles, strangers };
   const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
-  const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax);
+  const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax, {
+    room: () => ingest.roomForLarge(),
+  });
   started.add('decoding thread of gateways', () => gatewayThread.close());
   const mqtt = openMqtt({
     config,

@@ -3,7 +3,7 @@
  * gateway holds room (`mqtt/flow/packet-room.ts`), so as many wait as the room has messages, and none is refused.
  */
 import { limits } from '../base/limits.ts';
-import { type BodySource, BodyThread } from '../telemetry/body-thread.ts';
+import { type BodySource, BodyThread, type ThreadOptions } from '../telemetry/body-thread.ts';
 import type { DecodeOptions } from '../telemetry/decode.ts';
 import { checkServerTimes } from '../telemetry/decode-thread.ts';
 import { Chunk } from '../telemetry/decoded-chunk.ts';
@@ -14,14 +14,11 @@ export class GatewayDecodeThread {
   readonly #thread: BodyThread<GatewayDecodeRequest, GatewayDecodeReply>;
 
   /** `bytesInFlightMax`: bytes of all large messages of gateways at this worker. */
-  constructor(
-    options: DecodeOptions,
-    bytesInFlightMax: number,
-    entry = new URL('./decode-worker.js', import.meta.url),
-    heapMegabytesMax: number = limits.decodeHeapMegabytesMax,
-  ) {
+  constructor(options: DecodeOptions, bytesInFlightMax: number, threadOptions: ThreadOptions = {}) {
+    const { room, entry = new URL('./decode-worker.js', import.meta.url) } = threadOptions;
+    const { heapMegabytesMax = limits.decodeHeapMegabytesMax } = threadOptions;
     const waitingMax = Math.ceil(bytesInFlightMax / limits.decodeInLoopBytesMax) + 1;
-    this.#thread = new BodyThread({ entry, options, waitingMax, heapMegabytesMax, keepsBody: true });
+    this.#thread = new BodyThread({ entry, options, waitingMax, heapMegabytesMax, keepsBody: true, room });
   }
 
   /** Decodes a message, without the records of some children. Rejects with the Fault of the whole message. */

@@ -8,6 +8,7 @@
  */
 import type { FineClock } from '../base/clock.ts';
 import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
@@ -65,6 +66,8 @@ const dayMs = 86_400_000;
  * a little for more. After a smaller commit few more are expected; after a larger one enough have arrived.
  */
 const lingerMessages = { min: 3, max: 64 };
+/** Bytes of one turn of a tenant or device among the large messages: a large one uses several turns. */
+const largeTurnBytes = 256 * 1024;
 const checkIntervalMs = 100;
 const loopLagMsMax = 500;
 /** After refusing for this long because of its lag, a starved process accepts messages until the next check. */
@@ -192,7 +195,8 @@ export class Ingest {
   readonly #deps: IngestDeps;
   /** Undefined unless `ingest.ack` is `store`. */
   readonly #storeAcks: StoreAcks | undefined;
-  readonly #large: LargeMessage[] = [];
+  /** Messages that were decoded in a thread: tenants take turns, and so do the devices of a tenant. */
+  readonly #large = new FairQueue<LargeMessage>(Number.POSITIVE_INFINITY, largeTurnBytes);
   readonly #messagesTotal: Counter;
   readonly #pointsTotal: Counter;
   readonly #ackSeconds: Histogram;
@@ -221,6 +225,10 @@ export class Ingest {
   #usual: Range = { from: 0, to: 0 };
   #lastCheck: number;
   #onIdle: (() => void)[] = [];
+  /** Large messages that were taken from `#large` so far. */
+  #largeTaken = 0;
+  /** Calls that wait for a number of them, in order. */
+  readonly #onLargeTaken: { count: number; resume: () => void }[] = [];
 
   constructor(deps: IngestDeps) {
     this.#deps = deps;
@@ -255,7 +263,9 @@ export class Ingest {
   refusal(): Fault | undefined {
     if (this.#refusal) return this.#refusal;
     const { live, late } = this.#gathering;
-    if (this.#unsyncedBytes() > this.#deps.unsyncedBytesMax) return slowDisk();
+    const written = this.#writing instanceof Gathering ? this.#writing.bytes : 0;
+    // Few large messages wait (`roomForLarge`). They refuse no other message.
+    if (live.bytes + late.bytes + written > this.#deps.unsyncedBytesMax) return slowDisk();
     if (live.count + late.count > limits.gatheredRowsMax) return slowDisk();
     return this.#storeAcks?.refusal();
   }
@@ -309,6 +319,16 @@ export class Ingest {
     return points;
   }
 
+  /**
+   * Resolves when as many large messages were taken as wait now; undefined: none waits. The threads that decode wait
+   * for this before each message. So few decoded messages wait here, and a caller with many delays no other caller.
+   */
+  roomForLarge(): Promise<void> | undefined {
+    if (this.#large.length === 0) return undefined;
+    const count = this.#largeTaken + this.#large.length;
+    return new Promise((resume) => this.#onLargeTaken.push({ count, resume }));
+  }
+
   /** Accepts a message that was decoded in a thread, as a commit of its own. */
   acceptDecoded(chunks: Chunk[], waiter: Waiter, sender: Sender): void {
     const refusal = this.refusal();
@@ -324,7 +344,7 @@ export class Ingest {
     if (isAtOnce) waiter.acknowledge();
     const now = this.#deps.clock.now();
     for (const chunk of chunks) this.#noteTimes(chunk, 0, now);
-    this.#large.push(message);
+    this.#large.push({ tenant: sender.tenantId, caller: String(sender.number) }, message, message.bytes);
     this.#largeBytes += message.bytes;
     this.#shares?.add(sender, message.bytes);
     if (!this.#writing && !this.#scheduled) this.#schedule();
@@ -438,7 +458,13 @@ export class Ingest {
     const isTurn = this.#gathering.messages === 0 || !this.#wasLarge;
     const large = isTurn ? this.#large.shift() : undefined;
     this.#wasLarge = large !== undefined;
-    if (large) this.#largeBytes -= large.bytes;
+    if (large) {
+      this.#largeBytes -= large.bytes;
+      this.#largeTaken += 1;
+      while (this.#onLargeTaken.length > 0 && this.#onLargeTaken[0]!.count <= this.#largeTaken) {
+        this.#onLargeTaken.shift()!.resume();
+      }
+    }
     const commit = large ?? this.#gathering;
     if (!large) this.#gathering = this.#spare;
     this.#writing = commit;

@@ -1,6 +1,7 @@
 /**
  * One thread that works on large bodies, so that they do not block the event loop. Further bodies wait, up to a number;
- * one more is refused. Tenants take turns, and so do the devices of a tenant. The thread starts with the first body.
+ * one more is refused. Tenants take turns, and so do the devices of a tenant. The next body is chosen when the journal
+ * has taken what was decoded: a queue behind the thread would have no turns. The thread starts with the first body.
  * When the thread dies (endlessly nested JSON exceeds its memory limit) or is late, only its body is refused, and the
  * next body gets a new thread. Used by `DecodeThread` and by the thread of gateways.
  */
@@ -30,6 +31,17 @@ interface BodyThreadOptions {
   heapMegabytesMax: number;
   /** True: the caller still needs the body, so the thread gets a copy. */
   keepsBody: boolean;
+  room?: RoomAhead | undefined;
+}
+
+/** Resolves when the journal has taken the large messages that wait now; undefined: none waits. */
+type RoomAhead = () => Promise<void> | undefined;
+
+/** `room`: without it no body waits for room. `entry` and `heapMegabytesMax` have defaults. */
+export interface ThreadOptions {
+  room?: RoomAhead;
+  entry?: URL;
+  heapMegabytesMax?: number;
 }
 
 interface Task<Request, Reply> {
@@ -44,6 +56,7 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   #worker: Worker | undefined;
   #current: Task<Request, Reply> | undefined;
   #deadline: NodeJS.Timeout | undefined;
+  #isWaitingForRoom = false;
   #closed = false;
 
   constructor(options: BodyThreadOptions) {
@@ -81,6 +94,20 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   }
 
   #next(): void {
+    if (this.#isWaitingForRoom || this.#queue.length === 0) return;
+    const room = this.#options.room?.();
+    if (!room) {
+      this.#begin();
+      return;
+    }
+    this.#isWaitingForRoom = true;
+    void room.then(() => {
+      this.#isWaitingForRoom = false;
+      this.#begin();
+    });
+  }
+
+  #begin(): void {
     const task = this.#queue.shift();
     if (!task) return;
     this.#current = task;

@@ -68,7 +68,7 @@ const reasonOf = (promise: Promise<unknown>) =>
 
 describe('DecodeThread', () => {
   it('gives the rows of the loop, in chunks', async () => {
-    const thread = new DecodeThread(options, entry);
+    const thread = new DecodeThread(options, { entry });
     const records = Array.from({ length: 1000 }, (_, i) =>
       i % 3 === 0 ? { ts: i, values: { a: i, t: `é${i}` } } : { b: i / 2, c: true },
     );
@@ -100,7 +100,7 @@ describe('DecodeThread', () => {
   });
 
   it('gives messages without ts the time of their arrival', async () => {
-    const thread = new DecodeThread(options, entry);
+    const thread = new DecodeThread(options, { entry });
     const bodies = Array.from(
       { length: 3 },
       () => new Uint8Array(Buffer.from('[{"a":1},{"a":2},{"ts":5,"values":{"a":3}}]')),
@@ -114,7 +114,7 @@ describe('DecodeThread', () => {
   });
 
   it('refuses as the loop does, a full queue, and after close', async () => {
-    const thread = new DecodeThread(options, entry);
+    const thread = new DecodeThread(options, { entry });
     const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device, now));
     expect(await post('{"a":')).toBe('400 malformed_json');
     expect(await post('{}')).toBe('taken');
@@ -130,7 +130,7 @@ describe('DecodeThread', () => {
   });
 
   it('lets tenants take turns, and makes room for a tenant that has nothing in the queue', async () => {
-    const thread = new DecodeThread(options, entry);
+    const thread = new DecodeThread(options, { entry });
     const order: string[] = [];
     // A turn lasts for so many bytes.
     const body = '{"a":1}'.padEnd(300_000);
@@ -145,8 +145,33 @@ describe('DecodeThread', () => {
     await thread.close();
   });
 
+  it('chooses the next body when the journal has room for it', async () => {
+    const open: (() => void)[] = [];
+    const room = () => (open.length < 3 ? new Promise<void>((resolve) => open.push(resolve)) : undefined);
+    const thread = new DecodeThread(options, { entry, room });
+    const order: string[] = [];
+    const post = async (tenantId: string) => {
+      const body = new Uint8Array(Buffer.from('{"a":1}'.padEnd(600_000)));
+      await thread.decode(body, { number: 9, tenantId }, now);
+      order.push(tenantId);
+    };
+    const all = ['a', 'a', 'a', 'a'].map(post);
+    open[0]!();
+    await all[0];
+    expect([order, open.length]).toEqual([['a'], 2]);
+    // The turn of a tenant that comes during the wait is next.
+    all.push(post('b'));
+    expect(thread.length).toBe(4);
+    open[1]!();
+    await all.at(-1);
+    expect(order).toEqual(['a', 'b']);
+    open[2]!();
+    await Promise.all(all);
+    await thread.close();
+  });
+
   it('survives a body that exhausts its memory', async () => {
-    const thread = new DecodeThread(options, entry, 64);
+    const thread = new DecodeThread(options, { entry, heapMegabytesMax: 64 });
     const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device, now));
     // Blanks and escapes: no part can be copied unchanged.
     const body = `{"a":[${'["\\u0041"], '.repeat(600_000)}1]}`;

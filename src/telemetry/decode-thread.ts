@@ -2,7 +2,7 @@
  * Decodes large bodies of single devices in one thread (`body-thread.ts`). At most `limits.decodeQueueMax` bodies wait.
  */
 import { limits } from '../base/limits.ts';
-import { type BodySource, BodyThread } from './body-thread.ts';
+import { type BodySource, BodyThread, type ThreadOptions } from './body-thread.ts';
 import type { DecodeOptions } from './decode.ts';
 import type { DecodeReply, DecodeRequest } from './decode-worker.ts';
 import { Chunk, type DecodedChunk } from './decoded-chunk.ts';
@@ -12,13 +12,11 @@ import { serverTimeRefusal } from './rows.ts';
 export class DecodeThread {
   readonly #thread: BodyThread<DecodeRequest, DecodeReply>;
 
-  constructor(
-    options: DecodeOptions,
-    entry = new URL('./decode-worker.js', import.meta.url),
-    heapMegabytesMax: number = limits.decodeHeapMegabytesMax,
-  ) {
+  constructor(options: DecodeOptions, threadOptions: ThreadOptions = {}) {
+    const { room, entry = new URL('./decode-worker.js', import.meta.url) } = threadOptions;
+    const { heapMegabytesMax = limits.decodeHeapMegabytesMax } = threadOptions;
     const waitingMax = limits.decodeQueueMax;
-    this.#thread = new BodyThread({ entry, options, waitingMax, heapMegabytesMax, keepsBody: false });
+    this.#thread = new BodyThread({ entry, options, waitingMax, heapMegabytesMax, keepsBody: false, room });
   }
 
   /** Bodies that wait or are being decoded. */

@@ -10,7 +10,7 @@ import { OrderClock } from '../../src/ingest/order-number.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import type { FrameStamp } from '../../src/telemetry/block.ts';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
-import type { Chunk } from '../../src/telemetry/decoded-chunk.ts';
+import { Chunk, chunksOf } from '../../src/telemetry/decoded-chunk.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
@@ -220,6 +220,49 @@ test('more bytes than may wait for a sync are refused', async () => {
   }).toThrow(/too slow/);
   expect(senders.length).toBeLessThan(10);
   expect(new Set(await Promise.all(senders.map((sender) => sender.outcome)))).toEqual(new Set(['acknowledged']));
+});
+
+/** Sends a message as the decoding thread does. */
+function sendDecoded(json: unknown, from: Device): Sender {
+  const rows = new Rows();
+  decode(Buffer.from(JSON.stringify(json)), from, clock.now(), rows);
+  const sender = new Sender();
+  const chunks = chunksOf(rows).map((chunk) => new Chunk(chunk));
+  ingest.acceptDecoded(chunks, sender, from);
+  return sender;
+}
+
+test('decoded messages of tenants take turns for the disk', async () => {
+  await start(new SimDisk());
+  const order: string[] = [];
+  const text = 'x'.repeat(300_000);
+  const flood = Array.from({ length: 8 }, (_, n) => new Device(n, 'flood'));
+  const all = [...flood, new Device(99, 'mill')].map(async (device) => {
+    await sendDecoded({ text }, device).outcome;
+    order.push(device.tenantId);
+  });
+  await Promise.all(all);
+  expect(order.indexOf('mill')).toBeLessThan(3);
+});
+
+test('decoded messages refuse no other message, and the thread waits for those that wait', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'journal', { unsyncedBytesMax: 5000 });
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 50 : undefined);
+  expect(ingest.roomForLarge()).toBeUndefined();
+  const text = 'x'.repeat(9000);
+  const flood = new Device(1, 'flood');
+  const [first, second] = [sendDecoded({ text }, flood), sendDecoded({ text }, flood)];
+  const settled: string[] = [];
+  const room = ingest.roomForLarge()!.then(() => settled.push('room'));
+  for (const [name, { outcome }] of Object.entries({ first, second })) void outcome.then(() => settled.push(name));
+  // A message that comes later delays no thread that waits already.
+  const third = sendDecoded({ text }, flood);
+  const other = new Device(99, 'mill');
+  const others = [send({ a: 1 }, other), sendDecoded({ a: 1 }, other)];
+  await room;
+  expect(settled).toEqual(['first', 'room']);
+  for (const { outcome } of [second, third, ...others]) expect(await outcome).toBe('acknowledged');
 });
 
 test('a loop that is late for seconds on end refuses, and takes messages now and then all the same', async () => {
