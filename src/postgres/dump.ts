@@ -113,7 +113,12 @@ interface Connection {
   sendCopyFromChunk(chunk: Buffer): void;
   endCopyFrom(): void;
   sendCopyFail(message: string): void;
-  stream: NodeJS.WritableStream & { pause(): void; resume(): void; writableNeedDrain: boolean; destroy(): void };
+  stream: NodeJS.WritableStream & {
+    pause(): void;
+    resume(): void;
+    writableNeedDrain: boolean;
+    destroy(reason: Error): void;
+  };
 }
 
 const writeBytes = 256 * 1024;
@@ -164,7 +169,8 @@ class CopyOut extends Copy {
     this.#flush();
     this.#writing.then(
       () => stream.resume(),
-      () => stream.destroy(),
+      // The reason becomes the error of the connection, and so of the dump.
+      (reason: Error) => stream.destroy(reason),
     );
   }
 
