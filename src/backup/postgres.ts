@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { loadTables, type PostgresDump } from '../postgres/dump.ts';
 
 /** The running state of the saved instance's hosts: a restored instance has new journals and processes. */
-export const tablesLeftOut = ['journals', 'lease'];
+export const tablesLeftOut = ['instance', 'journals', 'lease'];
 
 export function tablePath(table: string): string {
   return `postgres/${table}.copy`;
