@@ -4,7 +4,8 @@
  * ClickHouse, then PostgreSQL, so that every device number and every delete that the other two know is in it. See
  * docs/durability.md#backup-and-restore.
  */
-import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { closeSync, constants, existsSync, openSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
 import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -17,6 +18,7 @@ import { printFailure, printLine } from './base/command.ts';
 import { type ControlConnection, openControl } from './base/control-socket.ts';
 import { makeDirectories } from './base/directories.ts';
 import { Bug, messageOf, StartError } from './base/errors.ts';
+import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig } from './base/settings/config.ts';
 import { openClickHouse } from './clickhouse/client.ts';
@@ -33,21 +35,50 @@ const nice = 10;
 /** Errors of a full disk, of a place where this user may not write, and of a file instead of a directory. */
 const targetCodes = new Set(['ENOSPC', 'EDQUOT', 'EROFS', 'EACCES', 'EPERM', 'ENOTDIR']);
 
+/** What an end before the manifest has to remove; undefined before the command owns it. */
+let unfinished: { dataDir: string; dir: string } | undefined;
+
 async function run([target, ...more]: string[]): Promise<void> {
   if (target === undefined || target.startsWith('-') || more.length > 0) throw new StartError(usage);
   const dataDir = resolve(loadConfig().data.dir);
   const dir = resolve(target);
   if (`${dir}/`.startsWith(`${dataDir}/`)) throw new StartError(`${dir} is inside the data directory ${dataDir}.`);
   const control = await openControl(controlPath(dataDir));
+  let lock: number | undefined;
   try {
+    lock = await lockBackups(dataDir);
     makeEmptyDirectory(dir);
+    unfinished = { dataDir, dir };
     setPriority(nice);
     await save(control, dataDir, dir);
+    unfinished = undefined;
   } catch (error) {
+    await removeUnfinished();
     if (!isOfTarget(error)) throw error;
     throw new StartError(`The backup cannot be written (${messageOf(error)}): free space, or name another directory.`);
   } finally {
     control.close();
+    if (lock !== undefined) closeSync(lock);
+  }
+}
+
+/** Frozen parts have one name, so a second backup at the same time would remove those of the first. */
+async function lockBackups(dataDir: string): Promise<number> {
+  const path = join(dataDir, runDirectory, 'backup.lock');
+  const lock = openSync(path, constants.O_RDWR | constants.O_CREAT, 0o600);
+  if (await tryLock(lock, path)) return lock;
+  throw new StartError(`Another backup of ${dataDir} runs: wait for its end.`);
+}
+
+/** A part of a backup is worth nothing, and takes the space that the instance on the same disk may need. */
+async function removeUnfinished(): Promise<void> {
+  if (!unfinished) return;
+  const { dataDir, dir } = unfinished;
+  unfinished = undefined;
+  await removeFrozen(join(dataDir, clickhouseDirectory)).catch(() => {});
+  for (const name of readdirSync(dir)) {
+    // Files that are being written may appear below a directory while it is emptied.
+    await rm(join(dir, name), { recursive: true, force: true, maxRetries: 5 }).catch(() => {});
   }
 }
 
@@ -186,9 +217,8 @@ function megabytes(bytes: number): string {
 
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   process.on(signal, () => {
-    process.stderr.write(`millrace: ${signal}: the backup is not complete and cannot be restored.\n`);
-    const clickhouseDir = join(resolve(loadConfig().data.dir), clickhouseDirectory);
-    void removeFrozen(clickhouseDir).finally(() => process.exit(1));
+    process.stderr.write(`millrace: ${signal}: the backup is not complete and is removed.\n`);
+    void removeUnfinished().finally(() => process.exit(1));
   });
 }
 

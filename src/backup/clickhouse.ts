@@ -3,7 +3,7 @@
  * and merges continue; the linked files never change, so they can be copied slowly. A restore makes the tables with the
  * statements of the backup, puts the parts into `detached`, and attaches them.
  */
-import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdir, readdir, readFile, realpath, rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { StartError } from '../base/errors.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
@@ -46,7 +46,9 @@ export async function freezeTables(clickhouse: ClickHouse, clickhouseDir: string
 
 async function findFrozen(clickhouseDir: string, { name, engine, create, dataPaths }: TableRow): Promise<Frozen> {
   if (!isStored(engine)) return { name, create, stored: false, rows: 0, parts: 0, dir: undefined, partNames: [] };
-  const within = relative(clickhouseDir, dataPaths[0] ?? '');
+  // The instance and this command may name the data directory by different links.
+  const [path] = await Promise.all(dataPaths.map((each) => realpath(each)));
+  const within = relative(await realpath(clickhouseDir), path ?? '..');
   if (dataPaths.length !== 1 || within.startsWith('..')) {
     throw new StartError(`The table ${name} has its data in ${dataPaths.join(', ')}, not below ${clickhouseDir}.`);
   }

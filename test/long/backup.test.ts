@@ -12,6 +12,7 @@ import {
   readFileSync,
   rmSync,
   statSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -62,6 +63,10 @@ class Command {
   }
 
   readonly exit: Promise<number | null>;
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child.kill(signal);
+  }
 }
 
 async function send(count: number): Promise<void> {
@@ -142,6 +147,37 @@ test('a copied segment is there, or the test shows nothing', () => {
   expect(journals.some((path) => path.endsWith('.seg'))).toBe(true);
   expect(journals.some((path) => path.endsWith('/writer'))).toBe(false);
 });
+
+test('a second backup at the same time is refused, and the first one is whole', async () => {
+  const dir = join(directory, 'first');
+  const first = new Command('backup', dir, engine.dataDir);
+  await eventually(() => first.output.includes('Backup of'), 20_000);
+  first.signal('SIGSTOP');
+  const second = new Command('backup', join(directory, 'second'), engine.dataDir);
+  const code = await second.exit.finally(() => first.signal('SIGCONT'));
+  expect(second.output).toMatch(/^millrace: Another backup of .* runs: wait for its end\.\n$/);
+  expect(code).toBe(1);
+  expect(await first.exit, first.output).toBe(0);
+}, 60_000);
+
+test('a backup that is interrupted leaves nothing, so the same directory may be named again', async () => {
+  const dir = join(directory, 'interrupted');
+  const interrupted = new Command('backup', dir, engine.dataDir);
+  await eventually(() => /journal +\d+ workers/.test(interrupted.output), 20_000);
+  interrupted.signal('SIGTERM');
+  expect(await interrupted.exit, interrupted.output).toBe(1);
+  expect(readdirSync(dir)).toEqual([]);
+  expect(existsSync(join(engine.dataDir, 'clickhouse', 'shadow', 'millrace_backup'))).toBe(false);
+  const again = new Command('backup', dir, engine.dataDir);
+  expect(await again.exit, again.output).toBe(0);
+}, 60_000);
+
+test('the data directory may be named by a link', async () => {
+  const link = join(directory, 'link');
+  symlinkSync(engine.dataDir, link);
+  const command = new Command('backup', join(directory, 'by link'), link);
+  expect(await command.exit, command.output).toBe(0);
+}, 60_000);
 
 test('what is no whole backup, or no empty directory, is refused', async () => {
   const refusal = async (name: 'backup' | 'restore', argument: string, dataDir: string) => {
@@ -249,6 +285,13 @@ test('tokens, passwords and API keys are unchanged', async () => {
     headers: { 'x-authorization': `ApiKey ${apiKey}` },
   });
   expect(answer.status).toBe(200);
+});
+
+test('hosts of the saved instance are not hosts of the restored one', async () => {
+  const { url } = JSON.parse(readFileSync(join(restoredDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
+  const postgres = openPostgres({ url, poolMax: 1, log: silent });
+  const hosts = await postgres.query<{ id: string }>('select id::text from instance').finally(() => postgres.close());
+  expect(hosts).toEqual([{ id: readFileSync(join(restoredDir, 'host.id'), 'utf8').trim() }]);
 });
 
 test('a new device gets a number that neither instance has given out, and writers have ids of their own', async () => {
