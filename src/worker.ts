@@ -644,6 +644,7 @@ async function openUsers({ config, begin, log, started, proxies }: WorkerDeps, {
     refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
   };
   const calls = new Turns({ atOnceMax: limits.restCallsPerConnection * config.postgres.poolMax, ...waitingCalls });
+  const pageReads = new Turns({ atOnceMax: pagesAtOnce(config.postgres.poolMax), ...waitingCalls });
   const telemetryReads = new Turns({ atOnceMax: readsAtOnce(config, begin.workers), ...waitingCalls });
   const lookUps = new Turns({
     atOnceMax: limits.signInReadsAtOnceMax,
@@ -657,10 +658,16 @@ async function openUsers({ config, begin, log, started, proxies }: WorkerDeps, {
     requireHttpsForApiKeys,
     requestLimits,
     calls,
+    pageReads,
     telemetryReads,
     lookUps,
   });
   return { auth, apiKeys };
+}
+
+/** Half of the connections serve other statements, however many pages are asked for. */
+function pagesAtOnce(poolMax: number): number {
+  return Math.max(2, Math.floor(poolMax / 2));
 }
 
 /** Returns this worker's part of the statements that the embedded ClickHouse runs at once beside inserts. */

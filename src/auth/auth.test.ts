@@ -1,10 +1,11 @@
-/** What callers without a sign-in may take of PostgreSQL. */
+/** What callers, with and without a sign-in, may take of PostgreSQL. */
 import { expect, test } from 'vitest';
 import { Fault } from '../base/errors.ts';
 import { Turns } from '../base/turns.ts';
 import type { Postgres } from '../postgres/client.ts';
-import { Auth, type AuthDeps } from './auth.ts';
+import { Auth, type AuthDeps, type LongRead } from './auth.ts';
 import { FailedSignIns } from './failed-sign-ins.ts';
+import type { Principal } from './roles.ts';
 
 test('sign-ins of one address run few statements at once, and leave some to other addresses', async () => {
   let running = 0;
@@ -28,4 +29,28 @@ test('sign-ins of one address run few statements at once, and leave some to othe
   void auth.resetPassword('token', 'password', '10.0.0.2', false);
   await settled();
   expect(running).toBe(8);
+});
+
+test('pages of one tenant wait for each other, and other calls and the pages of other tenants do not', async () => {
+  const turns = (atOnceMax: number) =>
+    new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
+  const auth = new Auth({ calls: turns(32), pageReads: turns(4) } as unknown as AuthDeps);
+  const running: string[] = [];
+  const call = (tenantId: string, kind?: LongRead) => {
+    const principal = { tenantId, customerId: null } as unknown as Principal;
+    const work = () => {
+      running.push(`${kind ?? 'call'} of ${tenantId}`);
+      return new Promise(() => {});
+    };
+    void auth.inTurn(principal, work, kind);
+  };
+  for (let n = 0; n < 100; n += 1) call('first', 'page');
+  call('second');
+  call('second', 'page');
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(running.toSorted()).toEqual([
+    'call of second',
+    ...Array.from({ length: 3 }, () => 'page of first'),
+    'page of second',
+  ]);
 });

@@ -74,9 +74,14 @@ export interface AuthDeps {
   calls?: Turns;
   /** Those of them that read ClickHouse at once. */
   telemetryReads?: Turns;
+  /** Those of them that read a page of a list at once. */
+  pageReads?: Turns;
   /** Look-ups for callers that have not signed in, by network. Undefined where nothing is bounded. */
   lookUps?: Turns;
 }
+
+/** A call that reads more than a few rows, of which few run at once: from ClickHouse, or a page of a list. */
+export type LongRead = 'telemetry' | 'page';
 
 export interface UserSession {
   principal: Principal;
@@ -354,9 +359,9 @@ export class Auth {
   }
 
   /** Runs a call of the REST API now, or when it is the turn of the caller's tenant and customer. */
-  inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>, readsTelemetry = false): Promise<T> {
-    const { calls, telemetryReads } = this.#deps;
-    const reads = readsTelemetry ? telemetryReads : undefined;
+  inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>, kind?: LongRead): Promise<T> {
+    const { calls, telemetryReads, pageReads } = this.#deps;
+    const reads = kind === 'telemetry' ? telemetryReads : kind === 'page' ? pageReads : undefined;
     const work = reads ? () => reads.run(tenantId, customerId, call) : call;
     return calls?.run(tenantId, customerId, work) ?? work();
   }

@@ -2,6 +2,7 @@ import { expect, it } from 'vitest';
 import type { UserSession } from '../auth/auth.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
+import { pageQuery } from './parameters.ts';
 import { type Callers, empty, json, publicRoute, route } from './route.ts';
 
 it('a call takes its turn after its caller is known and admitted, unless the route waits for a device', async () => {
@@ -62,6 +63,26 @@ it('a call that waits for its turn has not read its body, and the parts of a rou
   const waits = route({ ...input, method: 'POST', waits: true, handle: ({ inTurn }) => inTurn(part) });
   await waits.run(request, callers);
   expect(steps).toEqual(['body', 'turn', 'part']);
+});
+
+it('a call that reads ClickHouse or a page of a list says so when it takes its turn', async () => {
+  const principal = { userId: 'u', tenantId: 't', customerId: 'c', authority: 'TENANT_ADMIN' };
+  const kinds: unknown[] = [];
+  const callers = {
+    session: async () => ({ principal }) as unknown as UserSession,
+    admit: () => {},
+    inTurn: <T>(_: unknown, call: () => Promise<T>, kind?: string) => {
+      kinds.push(kind);
+      return call();
+    },
+  } satisfies Callers;
+  const request = { identify: () => {}, params: [], query: 'pageSize=10&page=0' } as unknown as HttpRequest;
+  const input = { method: 'GET', pattern: '/api/x', summary: 'x', roles: ['TENANT_ADMIN'] } as const;
+  const handle = async () => empty;
+  await route({ ...input, handle }).run(request, callers);
+  await route({ ...input, query: pageQuery, handle }).run(request, callers);
+  await route({ ...input, readsTelemetry: true, handle }).run(request, callers);
+  expect(kinds).toEqual([undefined, 'page', 'telemetry']);
 });
 
 it('the answer to a read names its owners', async () => {

@@ -3,7 +3,7 @@
  * row checks requests and describes the route in the API document, so the two cannot differ; a test compares answers
  * with the document.
  */
-import type { UserSession } from '../auth/auth.ts';
+import type { LongRead, UserSession } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { Account } from '../auth/user.ts';
 import { networkOf } from '../base/network.ts';
@@ -20,10 +20,10 @@ export interface Callers {
   /** Counts a request of the caller. Throws 429 when the caller has made too many. */
   admit(principal: Principal): void;
   /**
-   * Runs the call now or when it is the caller's turn; with `readsTelemetry` also its turn to read ClickHouse. Throws
-   * 503 when too many calls wait.
+   * Runs the call now or when it is the caller's turn; with `kind` also its turn for a read of that kind. Throws 503
+   * when too many calls wait.
    */
-  inTurn<T>(principal: Principal, call: () => Promise<T>, readsTelemetry?: boolean): Promise<T>;
+  inTurn<T>(principal: Principal, call: () => Promise<T>, kind?: LongRead): Promise<T>;
 }
 
 /** The content of an answer: JSON, a string or bytes of another type, or nothing. */
@@ -130,6 +130,7 @@ export function route<
 ): Route<Deps> {
   const { handle, ...description } = input;
   const read = callReader(input);
+  const kind = longReadOf(input);
   return {
     ...description,
     async run(request, callers, deps) {
@@ -137,7 +138,7 @@ export function route<
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       callers.admit(principal);
-      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work, input.readsTelemetry);
+      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work, kind);
       const answer = await (input.waits
         ? handle({ ...read(request), principal, account, inTurn }, deps)
         : // A call that waits for its turn holds only bytes: the values in them may take many times as much memory.
@@ -177,6 +178,14 @@ export function publicRoute<
       return { ...answer, owners: [{ name: `address ${networkOf(request.remoteAddress)}`, timesFree: 3 }] };
     },
   };
+}
+
+function longReadOf({
+  readsTelemetry,
+  query,
+}: Pick<RouteDescription, 'readsTelemetry' | 'query'>): LongRead | undefined {
+  if (readsTelemetry) return 'telemetry';
+  return query !== undefined && 'pageSize' in query.properties ? 'page' : undefined;
 }
 
 /** A long answer of a call that changed something is sent in any case. */
