@@ -6,25 +6,35 @@ const none: Buffer = Buffer.alloc(0);
 export class AnswerReader {
   /** The body of the last whole answer; valid until the next piece. */
   body = none;
-  #partial: Buffer | undefined;
+  /** The pieces of an answer that is not whole. They are joined once its length is reached: it may be megabytes. */
+  #pieces: Buffer[] = [];
+  #length = 0;
+  /** Bytes of that answer; 0 = not known yet, and each piece is joined and read. */
+  #wholeLength = 0;
 
   get isPartial(): boolean {
-    return this.#partial !== undefined;
+    return this.#pieces.length > 0;
   }
 
   /** The status once the answer is whole, else 0. The piece is copied where it has to be kept. */
   read(buffer: Buffer, length: number): number {
     const piece = buffer.subarray(0, length);
-    const answer = this.#partial ? Buffer.concat([this.#partial, piece]) : piece;
+    this.#length += length;
+    if (this.#length < this.#wholeLength) {
+      this.#pieces.push(Buffer.from(piece));
+      return 0;
+    }
+    const answer = this.isPartial ? Buffer.concat([...this.#pieces, piece]) : piece;
     const bodyAt = answer.indexOf(headEnd) + headEnd.length;
     const head = bodyAt < headEnd.length ? '' : answer.toString('latin1', 0, bodyAt);
     const bodyLength = Number(/content-length: *(\d+)/i.exec(head)?.[1] ?? 0);
     const isChunked = /transfer-encoding: *chunked/i.test(head);
     if (head === '' || answer.length < bodyAt + bodyLength || (isChunked && !hasLastChunk(answer))) {
-      this.#partial = answer === piece ? Buffer.from(piece) : answer;
+      this.#pieces = [answer === piece ? Buffer.from(piece) : answer];
+      if (head !== '' && !isChunked) this.#wholeLength = bodyAt + bodyLength;
       return 0;
     }
-    this.#partial = undefined;
+    this.forget();
     // A body in chunks is the refusal of another server; only its status counts.
     this.body = answer.subarray(bodyAt, bodyAt + bodyLength);
     return Number(head.slice(9, 12));
@@ -32,7 +42,9 @@ export class AnswerReader {
 
   /** Starts again, for a new connection. */
   forget(): void {
-    this.#partial = undefined;
+    this.#pieces = [];
+    this.#length = 0;
+    this.#wholeLength = 0;
   }
 }
 
