@@ -4,7 +4,7 @@
  * removed host into ClickHouse, `drain` empties a stopped instance before its removal. The first three change nothing
  * and work while Millrace runs.
  */
-import { closeSync, existsSync, openSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readdirSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock as clock } from './base/clock.ts';
@@ -22,7 +22,7 @@ import { OrphanJournals } from './instance/journals/orphan-journals.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
 import { inspectJournal, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
-import { laneNames } from './journal/segment.ts';
+import { laneNames, parseSegmentName } from './journal/segment.ts';
 import type { Postgres } from './postgres/client.ts';
 import { counted, journalsOf, journalTable, requireJournals } from './support/journal-table.ts';
 import { readBlock } from './telemetry/read-block.ts';
@@ -30,6 +30,8 @@ import { readBlock } from './telemetry/read-block.ts';
 const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGMENT] | ship DIR | drain';
 const framesShownMax = 1000;
 const progressMs = 5_000;
+/** Names of which every journal has at least one, beside its segments. */
+const journalNames = new Set(['epoch', 'position', 'writer', 'suspects', 'quarantine']);
 
 async function run([verb = 'list', name, segment]: string[]): Promise<void> {
   const config = loadConfig();
@@ -57,7 +59,14 @@ async function run([verb = 'list', name, segment]: string[]): Promise<void> {
 function journalNamed(config: Config, name: string): string {
   const found = journalsOf(config).find((dir) => basename(dir) === name) ?? resolve(name);
   if (!existsSync(found)) throw new StartError(`There is no journal ${name}; \`list\` shows what there is.`);
-  return found;
+  return requireJournal(found);
+}
+
+/** Refuses any other directory, as one too high: nothing waits there, and "everything is stored" would be false. */
+function requireJournal(dir: string): string {
+  const names = statSync(dir).isDirectory() ? readdirSync(dir) : [];
+  if (names.some((name) => journalNames.has(name) || parseSegmentName(name))) return dir;
+  throw new StartError(`${dir} is no journal: name a directory such as DATA_DIR/journal/worker-0, or a copy of one.`);
 }
 
 /** Exit code 1 when a stretch of a waiting segment is damaged. */
@@ -128,6 +137,7 @@ function namesOf(segments: SegmentReport[]): string {
 /** A directory of journals' files that no instance owns: a copy from a host that is gone. */
 async function shipDirectory(config: Config, dir: string): Promise<void> {
   if (!existsSync(dir)) throw new StartError(`There is no directory ${dir}.`);
+  requireJournal(dir);
   const lock = join(dirname(dirname(dir)), 'lock');
   const descriptor = existsSync(lock) ? openSync(lock, 'r+') : undefined;
   try {

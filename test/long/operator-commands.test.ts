@@ -95,6 +95,20 @@ test('commands with a wrong DATA_DIR say so', async () => {
   }
 });
 
+test('a directory that is no journal is neither whole nor stored', async () => {
+  for (const verb of ['verify', 'show', 'ship']) {
+    for (const dir of [engine.dataDir, join(engine.dataDir, 'journal'), logFile]) {
+      const { code, output } = await run('journal', verb, dir);
+      expect({ verb, code, output }).toEqual({
+        verb,
+        code: 1,
+        output: expect.stringMatching(/^millrace: \S+ is no journal: name a directory such as .*\.\n$/),
+      });
+    }
+  }
+  expect((await run('journal', 'verify', join(engine.dataDir, 'journal', 'worker-0'))).code).toBe(0);
+});
+
 test('a backup into what is no directory ends with one sentence', async () => {
   const { code, output } = await run('backup', logFile);
   expect({ code, output }).toEqual({
