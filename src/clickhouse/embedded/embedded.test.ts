@@ -230,6 +230,14 @@ describe('plain HTTP', () => {
   });
 });
 
+test('inserts and merges compute no statistics of columns', async () => {
+  await shared.command({ query: 'CREATE TABLE plain_part (a Int64) ENGINE = MergeTree ORDER BY a' });
+  await shared.command({ query: 'INSERT INTO plain_part SELECT number FROM numbers(1000)' });
+  await shared.command({ query: 'OPTIMIZE TABLE plain_part FINAL' });
+  const query = `SELECT statistics FROM system.parts_columns WHERE table = 'plain_part' AND active`;
+  expect(await (await shared.query({ query, format: 'JSONEachRow' })).json()).toEqual([{ statistics: [] }]);
+});
+
 test('long queries do not delay inserts', async () => {
   await shared.command({ query: 'CREATE TABLE quick (a Int64) ENGINE = MergeTree ORDER BY a' });
   const gone = new AbortController();

@@ -85,6 +85,8 @@ export function engineArguments({ dir, memoryBytesMax, freeDiskBytesMin, nice }:
 /**
  * The engine's defaults take 95 % of the machine's memory and pools for a large server, and fill the disk. The engine
  * ignores a failed write (see write-check.ts), so inserts, merges and mutations are refused before the disk is full.
+ * Statistics of columns are off: the reads of Millrace do not need them, and a merge takes a fourth less CPU without
+ * them (0.20 instead of 0.27 µs a row).
  */
 function configFile(memoryBytesMax: number, freeDiskBytesMin: number, nice: number): string {
   const freeForInserts = Math.floor(freeDiskBytesMin * serverLimits.insertsFreeShare);
@@ -104,6 +106,7 @@ function configFile(memoryBytesMax: number, freeDiskBytesMin: number, nice: numb
     <disks><default><keep_free_space_bytes>${keptFree}</keep_free_space_bytes></default></disks>
   </storage_configuration>
   <merge_tree>
+    <auto_statistics_types></auto_statistics_types>
     <min_free_disk_bytes_to_perform_insert>${freeForInserts - keptFree}</min_free_disk_bytes_to_perform_insert>
   </merge_tree>
   <os_threads_nice_value_merge_mutate>${nice}</os_threads_nice_value_merge_mutate>
