@@ -34,7 +34,7 @@ async function runAnalytics(): Promise<void> {
   processMetrics(metrics, 'analytics');
 
   const started = new Started();
-  const proxies = new Proxies(config.http.trustedProxies);
+  const proxies = Proxies.of(config);
   const server = new HttpServer({
     log,
     metrics,

@@ -149,7 +149,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   process.on('uncaughtException', (thrown: unknown) => endByBug(thrown, link, log));
   link.onClock((state) => refuseServerTimes(clockFault(state)));
 
-  const proxies = new Proxies(config.http.trustedProxies);
+  const proxies = Proxies.of(config);
   const deps: WorkerDeps = { link, begin, config, log, metrics, started: new Started(), proxies };
   const stop = { shipMsMax: Number.POSITIVE_INFINITY };
   // Acknowledgements are sent until the channel is closed, so the sockets close last of all.
@@ -606,7 +606,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   }
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
-  const listeners = await listenMqtt(config, mqtt, connectionsMax, log);
+  const listeners = await listenMqtt(deps, mqtt, connectionsMax);
 
   started.add('open requests', async (steps) => {
     while (servers.some((server) => server.openRequests > 0) && steps.msLeft > 0) await turn();
@@ -677,11 +677,16 @@ function readsAtOnce({ clickhouse: { url, embedded } }: Config, workers: number)
   return Math.max(2, Math.floor(querySlots(embedded.sessions) / workers));
 }
 
-async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, log: Log): Promise<ListeningSocket[]> {
-  const { enabled, address, port, ssl } = config.mqtt;
+async function listenMqtt(
+  { config, proxies, log }: WorkerDeps,
+  mqtt: Mqtt,
+  connectionsMax: number,
+): Promise<ListeningSocket[]> {
+  const { enabled, address, port, ssl, proxyProtocol } = config.mqtt;
   if (!enabled) return [];
   const { open, refused } = mqtt;
-  const deps = { open, refused, connections: () => mqtt.connections, connectionsMax, log };
+  const sendsProxyHeader = (peer: string) => proxyProtocol && proxies.isTrusted(peer);
+  const deps = { open, refused, connections: () => mqtt.connections, connectionsMax, sendsProxyHeader, log };
   const plain = await listenTcp(address, port, deps);
   return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
 }

@@ -17,6 +17,7 @@ need() {
 
 # Debian may start services of these packages. Tests start their own on free ports, so that does no harm.
 need redis-server redis-server
+need haproxy haproxy
 need mosquitto mosquitto
 need mosquitto-clients mosquitto_pub
 need chromium chromium chromium-browser google-chrome

@@ -3,7 +3,8 @@ import { expect, test } from 'vitest';
 import { Proxies } from './transport.ts';
 
 function f(setting: string, remoteAddress: string, forwarded: string, secure = false): boolean {
-  return new Proxies(setting).isSecure({ remoteAddress, secure, header: () => forwarded });
+  const proxies = new Proxies(setting);
+  return proxies.isSecure({ fromProxy: proxies.isTrusted(remoteAddress), secure, header: () => forwarded });
 }
 
 test('TLS to this server is HTTPS, with any header', () => {

@@ -8,9 +8,10 @@ import { StartError } from '../base/errors.ts';
 export interface Caller {
   header(name: string): string;
   headers(name: string): string[];
-  remoteAddress: string;
   /** True when the connection to this server uses TLS. */
   secure: boolean;
+  /** True when a trusted proxy made the request on behalf of a client. */
+  fromProxy: boolean;
 }
 
 export class Proxies {
@@ -28,11 +29,15 @@ export class Proxies {
       const prefix = bits === undefined ? bitsMax : Number(bits);
       if (version === 0 || rest.length > 0 || !/^\d{0,3}$/.test(bits ?? '') || prefix > bitsMax) {
         throw new StartError(
-          `Setting http.trustedProxies (HTTP_TRUSTED_PROXIES) names "${part}": it must be an address or a network, as 10.0.0.7 or 10.1.0.0/16.`,
+          `Setting trustedProxies (TRUSTED_PROXIES, or HTTP_TRUSTED_PROXIES as before) names "${part}": it must be an address or a network, as 10.0.0.7 or 10.1.0.0/16.`,
         );
       }
       this.#trusted.addSubnet(address, prefix, version === 4 ? 'ipv4' : 'ipv6');
     }
+  }
+
+  static of({ trustedProxies, http }: { trustedProxies: string; http: { trustedProxies: string } }): Proxies {
+    return new Proxies(`${trustedProxies},${http.trustedProxies}`);
   }
 
   isTrusted(remoteAddress: string): boolean {
@@ -40,9 +45,9 @@ export class Proxies {
     return version !== 0 && this.#trusted.check(remoteAddress, version === 4 ? 'ipv4' : 'ipv6');
   }
 
-  isSecure({ secure, remoteAddress, header }: Pick<Caller, 'secure' | 'remoteAddress' | 'header'>): boolean {
+  isSecure({ secure, fromProxy, header }: Pick<Caller, 'secure' | 'fromProxy' | 'header'>): boolean {
     if (secure) return true;
-    if (!this.isTrusted(remoteAddress)) return false;
+    if (!fromProxy) return false;
     // Only the last of several proxies in a row is trusted.
     return header('x-forwarded-proto').split(',').at(-1)!.trim() === 'https';
   }

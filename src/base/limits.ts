@@ -192,6 +192,10 @@ export const limits = {
   mqttConnectMsMax: 10_000,
   /** Time of a TLS handshake. */
   mqttTlsHandshakeMsMax: 5_000,
+  /** Time from the connection of a trusted proxy to the end of its PROXY header. */
+  proxyHeaderMsMax: 5_000,
+  /** Bytes of a PROXY header of version 2 with its additional fields. */
+  proxyHeaderBytesMax: 4_096,
   /** Precision of the deadlines of MQTT connections. */
   mqttSweepMs: 500,
   /** User properties of one packet. */

@@ -127,6 +127,7 @@ export const reasons = {
     provision_shape: 'the provisioning request is no JSON object',
     provision_size: 'the provisioning request is too long',
     provision_type: '"credentialsType" is none of the known words',
+    proxy_header: 'a PROXY header came from an address that is no trusted proxy',
     range: 'the time range is missing or beyond the calendar',
     receipt: 'the receipt is malformed, or cut short',
     receipt_signature: 'the receipt was changed, or was signed with another secret',

@@ -9,6 +9,7 @@ import { assert, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
 import { type PlaceOwner, Places } from '../base/places.ts';
+import { clientAddress, peerOf, requesterOf } from './client-address.ts';
 import { inSlices, type SlicedBody, type SliceOutcome, SliceSender, streams } from './slices.ts';
 
 export interface Answer {
@@ -48,15 +49,16 @@ const statusText: Record<number, string> = {
   504: '504 Gateway Timeout',
 };
 
-/** Headers that the server adds to each answer. */
+/** What the server adds to each answer, and the proxies in front of it. */
 export interface ServerHeaders {
   /** The name of the worker; '' = no header. */
   worker: string;
   /** `Strict-Transport-Security`; '' = no header. */
   transportSecurity: string;
+  isTrustedProxy: (address: string) => boolean;
 }
 
-const noHeaders: ServerHeaders = { worker: '', transportSecurity: '' };
+const noHeaders: ServerHeaders = { worker: '', transportSecurity: '', isTrustedProxy: () => false };
 
 export class Exchange {
   readonly #res: UwsResponse;
@@ -80,6 +82,19 @@ export class Exchange {
   onDone: (() => void) | undefined = undefined;
   /** As in `ingest/store-acks.ts`; sent as a header of the acknowledgement. */
   receipt: string | undefined = undefined;
+  /** `X-Forwarded-For` of the request; '' without one. */
+  forwardedFor = '';
+  /**
+   * True: the connection takes this request only, because its client's address is that of a PROXY header. A client
+   * behind a proxy that passes bytes on unread could send another such header before its next request.
+   */
+  #isOnly = false;
+  /**
+   * True in the turn of the event loop in which the only request arrived. An answer waits for the next turn: the
+   * library cuts a connection whose next request arrives before the answer.
+   */
+  #isEarly = false;
+  #early: Answer | undefined = undefined;
   /** Resolves with the outcome of an answer that is sent in slices. */
   sent: Promise<SliceOutcome> | undefined = undefined;
   #sender: SliceSender | undefined = undefined;
@@ -102,6 +117,24 @@ export class Exchange {
     return this.aborted || this.answered;
   }
 
+  /** Called for a request with a PROXY header. */
+  takeOneRequest(): void {
+    this.#isOnly = true;
+    this.#isEarly = true;
+    this.closeAfter = true;
+    setImmediate(() => {
+      this.#isEarly = false;
+      const answer = this.#early;
+      this.#early = undefined;
+      if (answer) this.answer(answer);
+    });
+  }
+
+  /** Resolves when an answer would leave at once. */
+  mayAnswer(): Promise<void> | undefined {
+    return this.#isEarly ? new Promise((resolve) => setImmediate(resolve)) : undefined;
+  }
+
   /** Sends 200 with an empty body: the acknowledgement of the device API, and the only answer on the hot path. */
   acknowledge(): void {
     if (this.done) return;
@@ -109,7 +142,7 @@ export class Exchange {
       this.answer({ status: 200, headers: receiptHeaders(this.receipt) });
       return;
     }
-    if (this.#origin !== '' || this.#server.worker !== '') {
+    if (this.#origin !== '' || this.#server.worker !== '' || this.#isOnly) {
       this.answer({ status: 200 });
       return;
     }
@@ -121,6 +154,10 @@ export class Exchange {
   }
 
   answer(answer: Answer): void {
+    if (this.#isEarly && !this.done) {
+      this.#early ??= answer;
+      return;
+    }
     const { body = '' } = answer;
     const isSliced = typeof body === 'object' && 'bytes' in body;
     if (isSliced && !this.done && !this.#headOnly) {
@@ -143,7 +180,12 @@ export class Exchange {
       }
       // The library waits for a body whose length it wrote itself: such a connection is never idle. Without that length
       // the library cannot close the connection: the client or the idle timeout does.
-      res.writeHeader('Content-Length', String(isSliced ? body.bytes : Buffer.byteLength(body)));
+      const bytes = isSliced ? body.bytes : Buffer.byteLength(body);
+      if (this.#isOnly) {
+        res.endWithoutBody(bytes, true);
+        return;
+      }
+      res.writeHeader('Content-Length', String(bytes));
       if (this.closeAfter) res.writeHeader('Connection', 'close');
       res.endWithoutBody();
     });
@@ -179,9 +221,23 @@ export class Exchange {
     if (!this.done) this.#res.resume();
   }
 
-  /** '' after the answer or a disconnect. */
+  /** The address of the client; '' after the answer or a disconnect. */
   remoteAddress(): string {
-    return this.done ? '' : Buffer.from(this.#res.getRemoteAddressAsText()).toString('latin1');
+    if (this.done) return '';
+    const { isTrustedProxy } = this.#server;
+    const sender = requesterOf(this.#res, isTrustedProxy);
+    return clientAddress(sender, this.forwardedFor, isTrustedProxy);
+  }
+
+  /** A PROXY header of an untrusted address, which the library has parsed, refuses the request. */
+  proxyFault(): Fault | undefined {
+    return this.#isOnly && !this.#server.isTrustedProxy(peerOf(this.#res)) ? untrustedProxy : undefined;
+  }
+
+  /** True when a trusted proxy sent the request. */
+  isFromProxy(): boolean {
+    const { isTrustedProxy } = this.#server;
+    return isTrustedProxy(requesterOf(this.#res, isTrustedProxy));
   }
 
   #stream(answer: Answer, body: SlicedBody): void {
@@ -208,7 +264,7 @@ export class Exchange {
   /** `release` is called when the answer has ended. */
   #answerInSlices(answer: Answer, body: SlicedBody, release: () => void): void {
     this.answered = true;
-    const sender = new SliceSender(this.#res, body);
+    const sender = new SliceSender(this.#res, body, this.#isOnly);
     this.#sender = sender;
     this.sent = sender
       .run(() => this.#writeHead(answer))
@@ -242,6 +298,11 @@ const streamsShare = new Fault(
   'streams_share',
   'You are being sent so many large answers that others would find no place: read those to their end first.',
   1,
+);
+
+const untrustedProxy = new Fault(
+  'proxy_header',
+  'A PROXY header came from an address that TRUSTED_PROXIES does not name.',
 );
 
 /** Scripts of another origin may read the receipt, too. */

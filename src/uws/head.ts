@@ -11,6 +11,8 @@ export interface RequestHead {
   contentLength: number;
   chunked: boolean;
   origin: string;
+  /** `X-Forwarded-For`; '' without one. Several headers are one list. */
+  forwardedFor: string;
   /** `Content-Encoding`; '' without one. Several headers are one list. */
   encoding: string;
   /** True: the request has the header `X-Millrace-Receipt: true`. */
@@ -30,6 +32,7 @@ const head: RequestHead = {
   contentLength: -1,
   chunked: false,
   origin: '',
+  forwardedFor: '',
   encoding: '',
   wantsReceipt: false,
   longChars: 0,
@@ -61,6 +64,9 @@ function readHeader(name: string, value: string): void {
     case 18:
       if (name === 'x-millrace-receipt') head.wantsReceipt = value.toLowerCase() === 'true';
       break;
+    case 15:
+      if (name === 'x-forwarded-for') head.forwardedFor += head.forwardedFor === '' ? value : `,${value}`;
+      break;
     case 6:
       if (name === 'origin') head.origin = value;
       break;
@@ -74,6 +80,7 @@ export function readHead(req: HttpRequest): Readonly<RequestHead> {
   head.contentLength = -1;
   head.chunked = false;
   head.origin = '';
+  head.forwardedFor = '';
   head.encoding = '';
   head.wantsReceipt = false;
   head.longChars = 0;

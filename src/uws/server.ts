@@ -26,6 +26,7 @@ import {
   type Work,
 } from '../base/running-work.ts';
 import { type Admit, BodyRoom, bodiesInFlight, keepBody, type OnRefused, readBody } from './body.ts';
+import { hasProxyHeader, peerOf } from './client-address.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type RequestHead, readHead } from './head.ts';
 import { uws } from './load.ts';
@@ -46,9 +47,12 @@ export interface HttpRequest {
   /** Returns every value of a header, in order. */
   headers(name: string): string[];
   body: Buffer;
+  /** The address of the client, also behind trusted proxies. */
   remoteAddress: string;
   /** True when the connection to this server uses TLS; the connection to a proxy in front is unknown. */
   secure: boolean;
+  /** True when a trusted proxy made the request on behalf of a client. */
+  fromProxy: boolean;
   /** Fires when the client disconnects. */
   aborted: AbortSignal;
   /** Names the caller once it is known. Throws the 503 fault for a caller whose calls of this route ended workers. */
@@ -100,7 +104,7 @@ export class HttpServer {
     this.#deps = deps;
     const { tls, metrics, worker } = deps;
     const transportSecurity = tls && tls.hstsSeconds > 0 ? `max-age=${tls.hstsSeconds}` : '';
-    this.#headers = { worker, transportSecurity };
+    this.#headers = { worker, transportSecurity, isTrustedProxy: deps.isTrustedProxy ?? (() => false) };
     this.#app = tls ? uws.SSLApp({ cert_file_name: tls.cert, key_file_name: tls.key }) : uws.App();
     this.#room = new BodyRoom(deps.bodyBytesInFlightMax);
     const { connectionsMax, connectionsPerAddressMax, isTrustedProxy = () => false } = deps;
@@ -140,7 +144,7 @@ export class HttpServer {
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
     const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
+      const exchange = this.#exchange(res, head, headOnly);
       if (this.#refusedAtDoor(exchange, head)) return;
       const { contentLength, chunked } = head;
       const remoteAddress = exchange.remoteAddress();
@@ -189,7 +193,7 @@ export class HttpServer {
     const take = noted(`POST ${pattern}`, receive);
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, false, this.#headers);
+      const exchange = this.#exchange(res, head, false);
       if (head.wantsReceipt) exchange.receipt = '';
       if (this.#refusedAtDoor(exchange, head)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
@@ -234,9 +238,9 @@ export class HttpServer {
     const wait = noted(`GET ${pattern}`, receive);
     this.#register('GET', pattern, (res, req) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, false, this.#headers);
+      const exchange = this.#exchange(res, head, false);
       if (this.#refusedAtDoor(exchange, head)) return;
-      exchange.closeAfter = head.contentLength > 0 || head.chunked;
+      exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
       wait(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
     });
   }
@@ -246,9 +250,9 @@ export class HttpServer {
     const read = noted(`GET ${pattern}`, receive);
     const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
+      const exchange = this.#exchange(res, head, headOnly);
       if (this.#refusedAtDoor(exchange, head)) return;
-      exchange.closeAfter = head.contentLength > 0 || head.chunked;
+      exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
       this.#open += 1;
       exchange.onDone = this.#closeOne;
       read(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
@@ -260,7 +264,11 @@ export class HttpServer {
   webSocket(pattern: string, route: WebSocketRoute): void {
     this.#allowed.set(pattern, new Set(['GET']));
     // The library's own count omits a socket after its upgrade.
-    const door = { refusal: () => this.#doorRefusal(), onClosed: () => this.#countConnection(-1) };
+    const door = {
+      exchange: (res: UwsResponse, head: Readonly<RequestHead>) => this.#exchange(res, head, false),
+      refusal: () => this.#doorRefusal(),
+      onClosed: () => this.#countConnection(-1),
+    };
     for (const path of withSlash(pattern)) registerWebSocket(this.#app, path, route, door);
   }
 
@@ -343,15 +351,20 @@ export class HttpServer {
     // `getMethod` would change the method to lower case.
     const method = req.getCaseSensitiveMethod();
     const head = readHead(req);
-    const exchange = new Exchange(res, head.origin, method === 'HEAD', this.#headers);
+    const exchange = this.#exchange(res, head, method === 'HEAD');
     // The library accepts any string as method, even the rest of a body with a wrong length.
     if (!head.sound || !methodToken.test(method)) {
       exchange.cut();
       this.#ambiguous.add(1);
       return;
     }
+    const forged = exchange.proxyFault();
+    if (forged) {
+      exchange.refuse(forged);
+      return;
+    }
     // No handler reads the body: the connection is closed after the answer.
-    exchange.closeAfter = head.contentLength > 0 || head.chunked;
+    exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
     exchange.answer(method === 'OPTIONS' ? preflight(req) : answerOf(req.getUrl(), method));
   }
 
@@ -384,6 +397,13 @@ export class HttpServer {
     for (const path of withSlash(pattern)) this.#app[registrar](path, handler);
   }
 
+  #exchange(res: UwsResponse, head: Readonly<RequestHead>, headOnly: boolean): Exchange {
+    const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
+    exchange.forwardedFor = head.forwardedFor;
+    if (hasProxyHeader(res)) exchange.takeOneRequest();
+    return exchange;
+  }
+
   #refusedAtDoor(exchange: Exchange, { sound, longChars }: Readonly<RequestHead>): boolean {
     if (!sound) {
       // An answer would make the library parse the rest of the bytes as a second request.
@@ -391,7 +411,7 @@ export class HttpServer {
       this.#ambiguous.add(1);
       return true;
     }
-    const refusal = longChars > limits.headerCharsMax ? headTooLong : this.#doorRefusal();
+    const refusal = longChars > limits.headerCharsMax ? headTooLong : (exchange.proxyFault() ?? this.#doorRefusal());
     if (!refusal) return false;
     exchange.closeAfter = true;
     exchange.refuse(refusal);
@@ -406,7 +426,7 @@ export class HttpServer {
 
   #opened(res: UwsResponse): void {
     this.#countConnection(1);
-    if (this.#sockets.admits(() => addressOf(res), this.#connections)) return;
+    if (this.#sockets.admits(() => peerOf(res), this.#connections)) return;
     this.#addressRefused.add(1);
     // The library counts the connection as closed before this call returns.
     res.close();
@@ -440,6 +460,8 @@ export class HttpServer {
     }
     metrics.answered(answer.status, (performance.now() - started) / 1000);
     exchange.closeAfter ||= this.#draining;
+    const later = exchange.mayAnswer();
+    if (later) await later;
     exchange.answer(answer);
     if (exchange.sent) {
       const outcome = await exchange.sent;
@@ -450,10 +472,6 @@ export class HttpServer {
     this.#open -= 1;
     closeRequest(work);
   }
-}
-
-function addressOf(res: UwsResponse): string {
-  return Buffer.from(res.getRemoteAddressAsText()).toString('latin1');
 }
 
 function refuseBlocked(work: Work): void {
@@ -552,6 +570,7 @@ function snapshot(
     body: emptyBody,
     remoteAddress,
     secure,
+    fromProxy: exchange.isFromProxy(),
     aborted: abort.signal,
     identify: (caller) => {
       work.caller = caller;

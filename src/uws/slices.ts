@@ -34,6 +34,7 @@ export type SliceOutcome = 'sent' | 'gone' | 'stalled' | Error;
 export class SliceSender {
   readonly #res: UwsResponse;
   readonly #body: SlicedBody;
+  readonly #isLast: boolean;
   /** The slice being offered, and its position in the body; undefined while the next slice is read. */
   #offered: Buffer | undefined;
   #offeredAt = 0;
@@ -43,9 +44,11 @@ export class SliceSender {
   #outcome: SliceOutcome | undefined;
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(res: UwsResponse, body: SlicedBody) {
+  /** `isLast`: no further request of the connection is read; the library closes the connection when it is idle. */
+  constructor(res: UwsResponse, body: SlicedBody, isLast = false) {
     this.#res = res;
     this.#body = body;
+    this.#isLast = isLast;
   }
 
   /** Calls `writeHead` with the first bytes. */
@@ -103,6 +106,8 @@ export class SliceSender {
   /** Offers the rest of the slice to the kernel; returns true when the kernel has all of it. */
   #attempt(): boolean {
     const slice = this.#offered!;
+    // A partial write makes the library read again.
+    if (this.#isLast) this.#res.pause();
     const begun = this.#res.getWriteOffset() - this.#offeredAt;
     const [ok, done] = this.#res.tryEnd(slice.subarray(begun), this.#body.bytes);
     if (done) this.#end('sent');

@@ -5,8 +5,8 @@
 import type { TemplatedApp, HttpRequest as UwsRequest, HttpResponse as UwsResponse, WebSocket } from 'uWebSockets.js';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type Answer, Exchange, faultAnswer } from './exchange.ts';
-import { readHead } from './head.ts';
+import { type Answer, type Exchange, faultAnswer } from './exchange.ts';
+import { type RequestHead, readHead } from './head.ts';
 import { uws } from './load.ts';
 
 export interface WebSocketRoute {
@@ -30,6 +30,7 @@ export interface WebSocketEvents {
 
 /** The server that owns a route. */
 interface WebSocketDoor {
+  exchange(res: UwsResponse, head: Readonly<RequestHead>): Exchange;
   /** Called before each upgrade: a server that stops or is full refuses every client. */
   refusal(): Fault | undefined;
   onClosed(): void;
@@ -111,19 +112,19 @@ export function registerWebSocket(
     sendPingsAutomatically: false,
     upgrade: (res, req, context) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, false);
+      const exchange = door.exchange(res, head);
       if (!head.sound) {
         exchange.cut();
         return;
       }
-      const fault = door.refusal() ?? versionFault(req);
+      const fault = exchange.proxyFault() ?? door.refusal() ?? versionFault(req);
       const protocol = chosenProtocol(req, route.protocols);
       if (fault || protocol === undefined) {
         exchange.closeAfter = true;
         exchange.answer(fault ? upgradeAnswer(fault) : faultAnswer(protocolFault(route.protocols)));
         return;
       }
-      const held: Held = { remoteAddress: remoteAddressOf(res), connection: undefined, events: undefined };
+      const held: Held = { remoteAddress: exchange.remoteAddress(), connection: undefined, events: undefined };
       res.upgrade(held, req.getHeader('sec-websocket-key'), protocol, '', context);
     },
     open: (socket) => {
@@ -148,7 +149,7 @@ export function registerWebSocket(
   });
   // The library passes a request without upgrade headers to this handler.
   app.get(pattern, (res, req) => {
-    const exchange = new Exchange(res, readHead(req).origin, false);
+    const exchange = door.exchange(res, readHead(req));
     exchange.closeAfter = true;
     exchange.answer(upgradeAnswer(notAnUpgrade()));
   });
@@ -176,8 +177,4 @@ function upgradeAnswer(fault: Fault): Answer {
   const answer = faultAnswer(fault);
   if (fault.status !== 426) return answer;
   return { ...answer, headers: { Upgrade: 'websocket', 'Sec-WebSocket-Version': '13' } };
-}
-
-function remoteAddressOf(res: UwsResponse): string {
-  return Buffer.from(res.getRemoteAddressAsText()).toString('latin1');
 }

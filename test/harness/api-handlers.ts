@@ -246,6 +246,7 @@ async function answerOf(routes: ServedRoute[], method: string, url: string, opti
     identify: () => {},
     remoteAddress: options.remoteAddress ?? '127.0.0.1',
     secure: false,
+    fromProxy: false,
     aborted: new AbortController().signal,
   };
   const answer = await route.handler(request).catch((error: unknown) => {

@@ -113,7 +113,8 @@ export class MqttClient {
   static async open(transport: Transport = {}): Promise<MqttClient> {
     const { port = mqttPort(), host = '127.0.0.1', localAddress, tls, level } = transport;
     if (tls) {
-      const socket = connectTls({ port, host, ...tls });
+      const below = localAddress === undefined ? {} : { socket: connectTcp({ port, host, localAddress }) };
+      const socket = connectTls({ port, host, ...below, ...tls });
       await once(socket, 'secureConnect');
       return new MqttClient(socket, level);
     }
@@ -399,10 +400,12 @@ class Message {
 }
 
 /** Opens, logs in and expects to be let in. The caller closes it. */
-export async function connectMqtt({ port, host, tls, level, ...login }: Transport & Login = {}): Promise<MqttClient> {
+export async function connectMqtt(options: Transport & Login = {}): Promise<MqttClient> {
+  const { port, host, localAddress, tls, level, ...login } = options;
   const client = await MqttClient.open({
     ...(port !== undefined && { port }),
     ...(host !== undefined && { host }),
+    ...(localAddress !== undefined && { localAddress }),
     ...(tls && { tls }),
     ...(level && { level }),
   });

@@ -64,8 +64,8 @@ export class RawConnection {
     socket.on('error', end);
   }
 
-  static async open(port: number, host = '127.0.0.1'): Promise<RawConnection> {
-    const socket = connect({ port, host, noDelay: true });
+  static async open(port: number, host = '127.0.0.1', localAddress?: string): Promise<RawConnection> {
+    const socket = connect({ port, host, noDelay: true, ...(localAddress !== undefined && { localAddress }) });
     const connection = new RawConnection(socket);
     await once(socket, 'connect');
     return connection;

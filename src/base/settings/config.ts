@@ -30,6 +30,7 @@ const schema = Type.Object({
   }),
   workers: Type.Integer({ minimum: 0, maximum: 256 }),
   host: Type.Object({ name: Type.String(), address: Type.String(), zone: Type.String() }),
+  trustedProxies: Type.String(),
   log: Type.Object({ level: Type.Enum(['trace', 'debug', 'info', 'warn', 'error']) }),
   http: Type.Object({
     address: Type.String({ minLength: 1 }),
@@ -64,6 +65,7 @@ const schema = Type.Object({
       cert: Type.String(),
       key: Type.String(),
     }),
+    proxyProtocol: Type.Boolean(),
     webSocket: Type.Boolean(),
     packetBytesMax: Type.Integer({ minimum: 1024, maximum: 16 * 1024 * 1024 }),
     inflightMax: Type.Integer({ minimum: 1, maximum: 65_535 }),

@@ -107,6 +107,11 @@ export function checkSettings(config: Config): void {
       `REPORT_QUERIES_MAX is ${analytics.queriesMax} and CLICKHOUSE_EMBEDDED_SESSIONS is ${clickhouse.embedded.sessions}: reports must leave a session to inserts, so the first must be less than the second.`,
     );
   }
+  if (mqtt.proxyProtocol && `${config.trustedProxies}${config.http.trustedProxies}` === '') {
+    throw new StartError(
+      'MQTT_PROXY_PROTOCOL_ENABLED is true and TRUSTED_PROXIES is empty: name the addresses of the proxies that send the PROXY header.',
+    );
+  }
   if (mqtt.ssl.enabled && !mqtt.enabled) {
     throw new StartError(
       'MQTT_SSL_ENABLED is true and MQTT_ENABLED is false: without MQTT there is no MQTT over TLS, so change one of them.',

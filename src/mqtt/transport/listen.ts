@@ -13,6 +13,7 @@ import type { ClientCertificate } from '../../onboarding/certificate-provision.t
 import type { CloseReason } from '../wire/close-reason.ts';
 import { Accepting } from './accepting.ts';
 import { certificateOf } from './certificate.ts';
+import { ProxiedSockets } from './proxied-sockets.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
 
 interface ListenDeps {
@@ -21,6 +22,8 @@ interface ListenDeps {
   refused: (reason: CloseReason) => void;
   connections: () => number;
   connectionsMax: number;
+  /** True for the address of a proxy that sends a PROXY header. */
+  sendsProxyHeader: (address: string) => boolean;
   log: Log;
 }
 
@@ -35,9 +38,14 @@ const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
-  const hasRoom = () => deps.connections() < deps.connectionsMax;
+  const sockets = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
+  const hasRoom = () => deps.connections() + sockets.waiting < deps.connectionsMax;
   const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
-    accept(socket, deps, undefined);
+    sockets.take(socket, (ready, clientAddress) => {
+      // Bytes after a PROXY header wait in a paused socket until its handlers are set.
+      if (ready.isPaused()) ready.resume();
+      accept(ready, clientAddress, deps, undefined);
+    });
     accepting.check();
   });
   const accepting = await Accepting.on(server, address, port, { hasRoom, log: deps.log });
@@ -65,9 +73,10 @@ export async function listenTls(
     rejectUnauthorized: false,
     handshakeTimeout: limits.mqttTlsHandshakeMsMax,
   });
+  const addresses = new ClientAddresses();
   server.on('secureConnection', (socket: TLSSocket) => {
     socket.disableRenegotiation();
-    accept(socket, deps, certificateOf(socket));
+    accept(socket, addresses.of(socket), deps, certificateOf(socket));
   });
   server.on('tlsClientError', (error, socket) => {
     deps.refused('tls_failed');
@@ -75,12 +84,17 @@ export async function listenTls(
     socket.destroy();
     log.debug('mqtt_tls_failed', { reason: messageOf(error) });
   });
-  // A handshake occupies the place of the connection that it becomes.
+  // A handshake, and a PROXY header before it, occupy the place of the connection that they become.
   let [sockets, secured] = [0, 0];
-  server.on('connection', (socket: Socket) => {
+  const proxied = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
+  const front = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
     sockets += 1;
     socket.once('close', () => {
       sockets -= 1;
+    });
+    proxied.take(socket, (ready, clientAddress) => {
+      addresses.add(ready, clientAddress);
+      server.emit('connection', ready);
     });
     accepting.check();
   });
@@ -91,7 +105,7 @@ export async function listenTls(
     });
   });
   const hasRoom = () => deps.connections() + sockets - secured < deps.connectionsMax;
-  const accepting = await Accepting.on(server, address, port, { hasRoom, log });
+  const accepting = await Accepting.on(front, address, port, { hasRoom, log });
   const stopWatching = watchCertificate(server, files, log);
   return {
     close: () => {
@@ -122,8 +136,33 @@ function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => v
   };
 }
 
+/**
+ * The addresses of clients that a PROXY header named. A TLS socket does not give access to the TCP socket below it, so
+ * the ends of the TCP connection are the key.
+ */
+class ClientAddresses {
+  readonly #addresses = new Map<string, string>();
+
+  /** A socket without a PROXY header is not kept. */
+  add(socket: Socket, clientAddress: string): void {
+    if (clientAddress === (socket.remoteAddress ?? '')) return;
+    const key = endsOf(socket);
+    this.#addresses.set(key, clientAddress);
+    socket.once('close', () => this.#addresses.delete(key));
+  }
+
+  of(socket: TLSSocket): string {
+    return this.#addresses.get(endsOf(socket)) ?? socket.remoteAddress ?? '';
+  }
+}
+
+function endsOf({ localAddress, remoteAddress, remotePort }: Socket): string {
+  return `${localAddress} ${remoteAddress} ${remotePort}`;
+}
+
 function accept(
   socket: Socket,
+  clientAddress: string,
   { open, refused, connections, connectionsMax }: ListenDeps,
   certificate?: ClientCertificate,
 ): void {
@@ -133,7 +172,7 @@ function accept(
     socket.destroy();
     return;
   }
-  new SocketTransport(socket as OwnedSocket, open, certificate);
+  new SocketTransport(socket as OwnedSocket, clientAddress, open, certificate);
 }
 
 /** A socket with a reference to its transport, so that all sockets share their handlers. */
@@ -150,9 +189,14 @@ class SocketTransport implements Transport {
   #paused = false;
   #hasEnded = false;
 
-  constructor(socket: OwnedSocket, open: OpenConnection, certificate: ClientCertificate | undefined) {
+  constructor(
+    socket: OwnedSocket,
+    clientAddress: string,
+    open: OpenConnection,
+    certificate: ClientCertificate | undefined,
+  ) {
     this.#socket = socket;
-    this.remoteAddress = socket.remoteAddress ?? '';
+    this.remoteAddress = clientAddress;
     socket.transport = this;
     socket.on('data', onData);
     socket.on('drain', onDrain);

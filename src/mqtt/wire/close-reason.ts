@@ -16,6 +16,7 @@ export const closings = {
   connection_lost: { code: undefined, sentence: 'The connection broke without DISCONNECT.' },
   connect_timeout: { code: undefined, sentence: 'No CONNECT came in time.' },
   tls_failed: { code: undefined, sentence: 'The TLS handshake failed.' },
+  proxy_header: { code: undefined, sentence: 'A trusted proxy sent no valid PROXY header in time.' },
   not_mqtt: { code: undefined, sentence: 'The first packet is not a well-formed CONNECT.' },
   login_refused: { code: undefined, sentence: 'CONNECT was refused.' },
   too_many_connections: { code: undefined, sentence: 'This worker has its limit of connections.' },
