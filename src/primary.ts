@@ -326,7 +326,7 @@ function watchedStores({
         throw new Error(engines.failure('clickhouse') ?? reason);
       },
       prepare: async () => {
-        await migrateClickHouse(clickhouse, { database, cluster, apply, ttlDays: config.telemetry.ttlDays, log });
+        await migrateClickHouse(clickhouse, { database, cluster, apply, log });
         await restored.clickhousePrepared();
       },
       configurationError: (error) => clickHouseRefusal(error, clickhouseTitle, user),

@@ -15,7 +15,7 @@ let clickhouse: ClickHouse;
 
 const say = (event: string) => events.push(event);
 const log: Log = { debug: () => {}, info: say, warn: say, error: say };
-const options = { database: 'millrace', cluster: 'fleet', ttlDays: 0, log };
+const options = { database: 'millrace', cluster: 'fleet', log };
 const all = schemaVersions().map((version) => ({ version }));
 const newest = all.at(-1)!.version;
 

@@ -18,8 +18,6 @@ interface SchemaNames {
 }
 
 interface MigrateDeps extends SchemaNames {
-  /** 0: points are kept without limit. */
-  ttlDays: number;
   /** False: nothing is changed, and a missing migration is an error. */
   apply?: boolean;
   log: Log;
@@ -67,7 +65,7 @@ export async function migrateClickHouse(clickhouse: ClickHouse, deps: MigrateDep
     );
     log.info('clickhouse_migrated', { version, name });
   }
-  if (apply) await setTimeToLive(clickhouse, deps);
+  if (apply) await removeTimeToLive(clickhouse, deps);
 }
 
 /**
@@ -202,28 +200,17 @@ function isMissing(error: unknown): boolean {
 }
 
 /**
- * Whole parts are dropped, a day at a time. `ts` may be any number and is clamped to the range of a DateTime, 1970 to
- * 2105.
+ * Earlier versions gave the table a rule by which the store drops expired days. The store's clock may be wrong, so
+ * `erase/retention.ts` alone drops days.
  */
-async function setTimeToLive(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
-  const { database, ttlDays, cluster, log } = deps;
+async function removeTimeToLive(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
+  const { database, cluster, log } = deps;
   const name = cluster === '' ? 'telemetry' : 'telemetry_local';
-  const expires = `toDateTime(least(greatest(intDiv(ts, 1000) + ${ttlDays * 86_400}, 0), 4294967295))`;
   const [table] = await clickhouse.rows<{ sql: string }>(
     'SELECT create_table_query AS sql FROM system.tables WHERE database = {database:String} AND name = {name:String}',
     { database, name },
   );
-  const current = table?.sql ?? '';
-  const alter = (change: string): Promise<void> =>
-    clickhouse.exec(fill(`ALTER TABLE {database}.telemetry{local} {on_cluster} ${change}`, deps));
-  if (ttlDays === 0) {
-    if (!/\bTTL\b/.test(current)) return;
-    await alter('REMOVE TTL');
-  } else {
-    if (current.includes(`TTL ${expires}`)) return;
-    // Old parts get their dates from the new rule when they merge; rewriting all of them now would block the start.
-    await alter(`MODIFY TTL ${expires} SETTINGS materialize_ttl_after_modify = 0`);
-    await alter('MODIFY SETTING ttl_only_drop_parts = 1');
-  }
-  log.info('clickhouse_ttl_changed', { ttlDays });
+  if (!/\bTTL\b/.test(table?.sql ?? '')) return;
+  await clickhouse.exec(fill('ALTER TABLE {database}.telemetry{local} {on_cluster} REMOVE TTL', deps));
+  log.info('clickhouse_ttl_removed', {});
 }

@@ -29,6 +29,7 @@ import {
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { Settling } from './delete-settling.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
+import { isClockSteady } from './steady-clock.ts';
 import {
   expireTombstones,
   fenceDevices,
@@ -160,7 +161,8 @@ export class Eraser {
       this.#forgotten.add(journal.writer);
     }
     if (isDue) await keepStoredOrders(postgres, own);
-    if (isDue) await forgetOldJournals(postgres, this.#deps.tombstonesKeptDays);
+    if (isDue && (await isClockSteady(postgres, this.#deps.log)))
+      await forgetOldJournals(postgres, this.#deps.tombstonesKeptDays);
     this.#reported = own;
     this.#reportedAt = clock.monotonic();
   }
@@ -283,8 +285,10 @@ export class Eraser {
   async #expire(): Promise<void> {
     const { postgres, clock, log, tombstonesKeptDays } = this.#deps;
     await expireStoredOrders(postgres);
-    const count = await expireTombstones(postgres, tombstonesKeptDays);
-    if (count > 0) log.info('tombstones_expired', { count });
+    if (await isClockSteady(postgres, log)) {
+      const count = await expireTombstones(postgres, tombstonesKeptDays);
+      if (count > 0) log.info('tombstones_expired', { count });
+    }
     this.#expiredAt = clock.monotonic();
     for (const [id, { at }] of this.#failed)
       if (at < clock.monotonic() - limits.eraseRetryMsMax) this.#failed.delete(id);

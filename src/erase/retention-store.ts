@@ -1,4 +1,4 @@
-/** SQL of what retention does once a day over all hosts. */
+/** SQL of what retention does once a day over all hosts, and of the times at which the clock was checked. */
 import type { Queries } from '../postgres/client.ts';
 
 interface ExpiringDevice {
@@ -39,5 +39,40 @@ export async function setDone(queries: Queries, name: string): Promise<void> {
     `insert into retention (name, done_at) values ($1, clock_timestamp())
      on conflict (name) do update set done_at = excluded.done_at`,
     [name],
+  );
+}
+
+/** Times in milliseconds, by the clock of the database. */
+interface ClockTimes {
+  now: number;
+  /** The last time that was trusted. */
+  trusted: number | undefined;
+  /** The first of the present times that are not trusted. */
+  untrusted: number | undefined;
+}
+
+export async function readClockTimes(queries: Queries): Promise<ClockTimes> {
+  const ms = (time: string) => `(extract(epoch from ${time}) * 1000)::float8`;
+  const noted = (name: string) => `(select ${ms('done_at')} from retention where name = '${name}')`;
+  const [row] = await queries.query<{ now: number; trusted: number | null; untrusted: number | null }>(
+    `select ${ms('clock_timestamp()')} as now, ${noted('clock')} as trusted, ${noted('clock ahead')} as untrusted`,
+  );
+  return { now: row!.now, trusted: row!.trusted ?? undefined, untrusted: row!.untrusted ?? undefined };
+}
+
+export async function setTrustedTime(queries: Queries, ms: number): Promise<void> {
+  await note(queries, 'clock', ms);
+  await queries.query(`delete from retention where name = 'clock ahead'`);
+}
+
+export async function setUntrustedTime(queries: Queries, ms: number): Promise<void> {
+  await note(queries, 'clock ahead', ms);
+}
+
+async function note(queries: Queries, name: string, ms: number): Promise<void> {
+  await queries.query(
+    `insert into retention (name, done_at) values ($1, to_timestamp($2::float8 / 1000))
+     on conflict (name) do update set done_at = excluded.done_at`,
+    [name, ms],
   );
 }

@@ -2,7 +2,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
-import { migrateClickHouse } from '../clickhouse/migrate.ts';
 import { Retention, type RetentionDeps } from './retention.ts';
 
 let stores: TestPostgres;
@@ -44,7 +43,6 @@ async function days(table: string): Promise<string[]> {
 }
 
 test('days that were there before the setting are dropped, by the day, and nothing that is newer', async () => {
-  await migrateClickHouse(house.clickhouse, { database: house.database, cluster: '', ttlDays: 30, log });
   expect(await days('telemetry')).toHaveLength(7);
   // October 22 has not ended 30 days ago.
   await retention().round();
@@ -60,15 +58,13 @@ test('latest values of emptied keys go when that is wanted, once a day', async (
   );
   await retention({ ttlOfLatest: true }).round();
   expect(await days('latest')).toHaveLength(4);
-  await stores.postgres.query(`update retention set done_at = done_at - interval '25 hours'`);
+  await stores.postgres.query(`update retention set done_at = done_at - interval '25 hours' where name <> 'clock'`);
   await retention({ ttlOfLatest: true }).round();
   expect(await days('latest')).toHaveLength(3);
 });
 
 test('many expired rows outside the days are deleted, those of the future stay', async () => {
   const old = Date.UTC(1999, 0, 1);
-  // The store's own rule would drop what is inserted from now on.
-  await migrateClickHouse(house.clickhouse, { database: house.database, cluster: '', ttlDays: 0, log });
   await house.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) SELECT 5, 'k', ${old} + number, 3, 1, 1 FROM numbers(100000)`,
   );
@@ -92,6 +88,38 @@ test('a host that does not hold the lease does nothing', async () => {
   await stores.postgres.query(`update lease set until = clock_timestamp() - interval '1 second'`);
   await retention().round();
   expect((await days('telemetry'))[0]).toBe('2026-10-22');
+});
+
+test('after a jump of the clock nothing expires for a day, and what is left expires then', async () => {
+  const clockRow = (change: string) =>
+    stores.postgres.query(`update retention set done_at = done_at - interval '${change}' where name like 'clock%'`);
+  const old = Date.UTC(2026, 0, 7);
+  await house.clickhouse.exec(
+    `INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES (1, 'k', ${old}, 3, 1, 1)`,
+  );
+  const lines: string[] = [];
+  const noting = { ...log, warn: (event: string) => lines.push(event) };
+  const first = async () => {
+    await retention({ log: noting }).round();
+    return (await days('telemetry'))[0];
+  };
+  // The database was set ahead by a year since the last round.
+  await clockRow('365 days');
+  expect(await first()).toBe('2026-01-07');
+  await clockRow('23 hours');
+  expect(await first()).toBe('2026-01-07');
+  expect(lines).toEqual(['expiry_waits']);
+  // Set right again, and ahead once more: the day begins again.
+  await stores.postgres.query(`update retention set done_at = done_at + interval '2 years' where name = 'clock ahead'`);
+  expect(await first()).toBe('2026-01-07');
+  expect(lines).toEqual(['expiry_waits', 'expiry_waits']);
+  await clockRow('25 hours');
+  expect(await first()).toBe('2026-10-22');
+  expect(await stores.postgres.query(`select from retention where name = 'clock ahead'`)).toHaveLength(0);
+  // A clock that was set back is trusted: it deletes less.
+  await clockRow('-30 days');
+  expect(await first()).toBe('2026-10-22');
+  expect(lines).toHaveLength(2);
 });
 
 /** Devices 101 to 103 have profiles of 10, 20 and no days. */
@@ -141,16 +169,16 @@ test('retention by profile: points of devices expire by the days of their presen
   // The device has another profile now; few rows wait for a week, latest values only for the next day.
   await stores.postgres.query(`update device set device_profile_id = '00000000-0000-0000-0000-000000000101'
     where number = 103`);
-  await stores.postgres.query(`update retention set done_at = done_at - interval '25 hours'`);
+  await stores.postgres.query(`update retention set done_at = done_at - interval '25 hours' where name <> 'clock'`);
   await retention({ ttlDays: 0, ttlOfLatest: true }).round();
   await expect.poll(() => left('latest'), { timeout: 20_000 }).toEqual([...kept, '103:9', '103:10']);
   expect(await left('telemetry')).toEqual([...kept, ...other]);
-  await stores.postgres.query(`update retention set done_at = done_at - interval '7 days'`);
+  await stores.postgres.query(`update retention set done_at = done_at - interval '7 days' where name <> 'clock'`);
   await retention({ ttlDays: 0 }).round();
   expect(await left('telemetry')).toEqual([...kept, '103:9', '103:10']);
 
   // The installation's days are the maximum.
-  await stores.postgres.query(`update retention set done_at = done_at - interval '8 days'`);
+  await stores.postgres.query(`update retention set done_at = done_at - interval '8 days' where name <> 'clock'`);
   lines.length = 0;
   await retention({ ttlDays: 10, log: noting }).round();
   expect(lines).toContainEqual(expect.objectContaining({ event: 'retention_dropped' }));

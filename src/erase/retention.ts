@@ -1,7 +1,7 @@
 /**
  * Frees the disk: drops the partitions of days older than `telemetry.ttlDays`, also days that were stored before the
- * setting was made. (The store's own rule applies when a part is merged, and parts of closed days are not merged.) One
- * host at a time runs it each hour; `latest`, rows outside the days from 2020 to 2039, rows of profiles with fewer days
+ * setting was made. The table has no rule of its own, because the store would follow a wrong clock. One host at a time
+ * runs it each hour; `latest`, rows outside the days from 2020 to 2039, rows of profiles with fewer days
  * and rows with a time to live once a day.
  */
 import { randomUUID } from 'node:crypto';
@@ -25,6 +25,7 @@ import { giveBackLease, takeLease } from '../ingest/journal-store.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { deleteExpiredPoints } from './expired-points.ts';
 import { isDue, setDone } from './retention-store.ts';
+import { isClockSteady } from './steady-clock.ts';
 
 export interface RetentionDeps {
   postgres: Postgres;
@@ -81,6 +82,7 @@ export class Retention {
     try {
       if (!(await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs))) return;
       try {
+        if (!(await isClockSteady(postgres, log))) return;
         if (ttlDays > 0) {
           const limit = clock.now() - ttlDays * dayMs;
           await this.#dropDays(limit);

@@ -82,7 +82,7 @@ test('what a delete writes, and the rows of the schema', async () => {
       latest: 'rewrite',
     },
   ]);
-  await migrateClickHouse(clickhouse, { database: 'millrace', cluster: 'fleet', ttlDays: 0, log: silentLog });
+  await migrateClickHouse(clickhouse, { database: 'millrace', cluster: 'fleet', log: silentLog });
   // Markers, latest values, and rows of the schema.
   expect(inserts.length).toBeGreaterThan(2);
   for (const query of inserts) expect(Object.fromEntries(query)).toMatchObject(quorum);

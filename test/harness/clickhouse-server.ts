@@ -52,7 +52,7 @@ export async function shareTestClickHouse(): Promise<SharedClickHouse> {
   const { url, user, password } = server;
   const database = `test_${randomBytes(8).toString('hex')}`;
   const clickhouse = openClickHouse({ url, user, password, database, log: silentLog });
-  await migrateClickHouse(clickhouse, { database, cluster: '', ttlDays: 0, log: silentLog });
+  await migrateClickHouse(clickhouse, { database, cluster: '', log: silentLog });
   const stop = async () => {
     await clickhouse.exec(`DROP DATABASE ${database} SYNC`, {}, { withoutDatabase: true });
     await clickhouse.close();
@@ -69,7 +69,7 @@ export async function startTestClickHouse(
   const { server, options } = await startServer(home, overrides);
   const { url, user, password } = server;
   const clickhouse = openClickHouse({ url, user, password, database: 'millrace', log: silentLog });
-  if (migrated) await migrateClickHouse(clickhouse, { database: 'millrace', cluster: '', ttlDays: 0, log: silentLog });
+  if (migrated) await migrateClickHouse(clickhouse, { database: 'millrace', cluster: '', log: silentLog });
   const house: TestClickHouse = {
     server,
     clickhouse,
