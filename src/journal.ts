@@ -69,32 +69,46 @@ function requireJournal(dir: string): string {
   throw new StartError(`${dir} is no journal: name a directory such as DATA_DIR/journal/worker-0, or a copy of one.`);
 }
 
-/** Exit code 1 when a stretch of a waiting segment is damaged. */
+/** Exit code 1 when a stretch of a waiting segment is damaged, or a journal cannot be read. */
 async function verify(dirs: string[]): Promise<void> {
   let damaged = 0;
+  let unread = 0;
   for (const dir of dirs) {
-    const { segments, lost } = await inspectJournal(dir);
-    for (const name of lost) printLine(`${basename(dir)} ${name}: the header is damaged, no frame can be read`);
-    damaged += lost.length;
-    let frames = 0;
-    let rows = 0;
-    for (const segment of segments) {
-      for await (const step of readSegment(segment)) {
-        if (step.kind === 'gap') {
-          damaged += 1;
-          printLine(`${basename(dir)} ${segment.name}: bytes ${step.from} to ${step.to} hold no valid frame`);
-        } else {
-          frames += 1;
-          rows += step.rows;
-        }
+    try {
+      damaged += await verifyOne(dir);
+    } catch (error) {
+      unread += 1;
+      printLine(`${basename(dir)}: cannot be read: ${messageOf(error)}`);
+    }
+  }
+  if (unread > 0) printLine(counted(unread, 'journal cannot be read', 'journals cannot be read'));
+  if (damaged > 0) printLine(counted(damaged, 'damaged stretch', 'damaged stretches'));
+  if (damaged + unread > 0) process.exitCode = 1;
+  else printLine('every frame is whole');
+}
+
+/** Returns the number of damaged stretches. */
+async function verifyOne(dir: string): Promise<number> {
+  const { segments, lost } = await inspectJournal(dir);
+  for (const name of lost) printLine(`${basename(dir)} ${name}: the header is damaged, no frame can be read`);
+  let damaged = lost.length;
+  let frames = 0;
+  let rows = 0;
+  for (const segment of segments) {
+    for await (const step of readSegment(segment)) {
+      if (step.kind === 'gap') {
+        damaged += 1;
+        printLine(`${basename(dir)} ${segment.name}: bytes ${step.from} to ${step.to} hold no valid frame`);
+      } else {
+        frames += 1;
+        rows += step.rows;
       }
     }
-    printLine(
-      `${basename(dir)}: ${counted(segments.length, 'segment')}, ${counted(frames, 'frame')}, ${counted(rows, 'row')}`,
-    );
   }
-  printLine(damaged === 0 ? 'every frame is whole' : counted(damaged, 'damaged stretch', 'damaged stretches'));
-  if (damaged > 0) process.exitCode = 1;
+  printLine(
+    `${basename(dir)}: ${counted(segments.length, 'segment')}, ${counted(frames, 'frame')}, ${counted(rows, 'row')}`,
+  );
+  return damaged;
 }
 
 /** The frames of a journal; with a segment named, the rows of its frames too. */

@@ -40,24 +40,34 @@ export async function journalTable(config: Config): Promise<string[]> {
   const table = [
     ['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'suspects', 'quarantine'],
   ];
+  const unread: string[] = [];
   for (const dir of journalsOf(config)) {
-    const report = await inspectJournal(dir);
-    const set = await listQuarantine(dir);
-    const suspects = await listSuspects(dir);
-    const [live, late] = waitingOf(report);
-    table.push([
-      basename(dir),
-      slotOf(dir) < workers ? 'worker' : 'orphan',
-      String(report.segments.length + report.lost.length),
-      sizeText(report.fileBytes),
-      String(live.rows),
-      String(late.rows),
-      ageText(Math.min(live.oldestMs, late.oldestMs)),
-      suspects.length === 0 ? '-' : counted(rowsOf(suspects), 'row'),
-      set.length === 0 ? '-' : counted(set.length, 'entry', 'entries'),
-    ]);
+    const owner = slotOf(dir) < workers ? 'worker' : 'orphan';
+    try {
+      table.push([basename(dir), owner, ...(await lineOf(dir))]);
+    } catch (error) {
+      // A file that is damaged, or of a later version, does not hide the other journals.
+      unread.push(`${basename(dir)} (${owner}) cannot be read: ${messageOf(error)}`);
+    }
   }
-  return [...columns(table), `deletes: ${await describeDeletes(config)}`];
+  return [...columns(table), ...unread, `deletes: ${await describeDeletes(config)}`];
+}
+
+/** What waits in one journal: the columns of the table after its name and its owner. */
+async function lineOf(dir: string): Promise<string[]> {
+  const report = await inspectJournal(dir);
+  const set = await listQuarantine(dir);
+  const suspects = await listSuspects(dir);
+  const [live, late] = waitingOf(report);
+  return [
+    String(report.segments.length + report.lost.length),
+    sizeText(report.fileBytes),
+    String(live.rows),
+    String(late.rows),
+    ageText(Math.min(live.oldestMs, late.oldestMs)),
+    suspects.length === 0 ? '-' : counted(rowsOf(suspects), 'row'),
+    set.length === 0 ? '-' : counted(set.length, 'entry', 'entries'),
+  ];
 }
 
 /** PostgreSQL keeps deletes, because they concern all hosts. */

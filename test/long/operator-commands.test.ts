@@ -1,7 +1,7 @@
 /** Commands of an operator beside an instance that runs, and without one. */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -107,6 +107,23 @@ test('a directory that is no journal is neither whole nor stored', async () => {
     }
   }
   expect((await run('journal', 'verify', join(engine.dataDir, 'journal', 'worker-0'))).code).toBe(0);
+});
+
+test('a journal that cannot be read is named, and hides no other journal', async () => {
+  const dataDir = join(directory, 'half');
+  cpSync(join(engine.dataDir, 'journal'), join(dataDir, 'journal'), { recursive: true });
+  // Reading the file of a segment fails with EISDIR, as a damaged disk fails with EIO.
+  mkdirSync(join(dataDir, 'journal', 'worker-7', '1-1.seg'), { recursive: true });
+  const env = { ...engine.environment, DATA_DIR: dataDir };
+  const listed = await runWith(env, 'journal', 'list');
+  expect(listed.output).toMatch(/^worker-0 /m);
+  expect(listed.output).toMatch(/^worker-7 \(orphan\) cannot be read: \S/m);
+  const verified = await runWith(env, 'journal', 'verify');
+  expect(verified.code).toBe(1);
+  expect(verified.output).toMatch(/^worker-0: \d+ segment/m);
+  expect(verified.output).toMatch(/^worker-7: cannot be read: \S/m);
+  expect(verified.output).toMatch(/^1 journal cannot be read$/m);
+  expect(verified.output).not.toContain('every frame is whole');
 });
 
 test('a backup into what is no directory ends with one sentence', async () => {
