@@ -66,7 +66,9 @@ export async function beat(queries: Queries, id: string, epoch: number): Promise
     'update instance set heartbeat_at = clock_timestamp() where id = $1 and epoch = $2 returning id',
     [id, epoch],
   );
-  const gone = `delete from instance where heartbeat_at < clock_timestamp() - make_interval(secs => $1)`;
+  const gone = `delete from instance
+     where heartbeat_at not between clock_timestamp() - make_interval(secs => $1)
+                                and clock_timestamp() + make_interval(secs => $1)`;
   await queries.query(gone, [limits.hostKeptMs / 1000]);
   return rows.length > 0;
 }
@@ -87,7 +89,10 @@ export async function readHosts(queries: Queries): Promise<FleetHost[]> {
   );
 }
 
-/** False for a host that has died, or does not reach PostgreSQL: its last heartbeat is too old. */
-export function isLive({ ageMs }: FleetHost): boolean {
-  return ageMs <= limits.hostSilentMs;
+/**
+ * False for a host that has died, or does not reach PostgreSQL: its last heartbeat is too old. After the clock of the
+ * database was set back, a live host has a new heartbeat within seconds, and only that of a dead host is in the future.
+ */
+export function isLive({ ageMs }: Pick<FleetHost, 'ageMs'>): boolean {
+  return Math.abs(ageMs) <= limits.hostSilentMs;
 }
