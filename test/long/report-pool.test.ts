@@ -191,7 +191,8 @@ test('sizes are exact: two threads and no queue; a report has its time', async (
   await restart({
     SIMPLE_API_RATE_LIMITER_THREAD_POOL_SIZE: '2',
     SIMPLE_API_RATE_LIMITER_QUEUE_CAPACITY: '0',
-    REPORT_TIMEOUT_MS: '3000',
+    // Longer than two reads of the metrics take beside other tests.
+    REPORT_TIMEOUT_MS: '8000',
   });
   await whileClickhouseStands(async () => {
     const first = Array.from({ length: 2 }, () => statusOf(quick));
