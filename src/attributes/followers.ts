@@ -12,7 +12,7 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Downlink, Listener, ListenerCloseReason } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
-import type { UpdateMessage } from './notify.ts';
+import { readUpdateMessage } from './notify.ts';
 import type { Update } from './update.ts';
 import { type Followed, UpdateReads } from './update-reads.ts';
 import { VersionPoll } from './version-poll.ts';
@@ -61,7 +61,7 @@ export class AttributeUpdates {
       log,
       onVersion: (device, version) => this.#notifyVersion(device, version),
     });
-    downlink.watch('attributes', (device, message) => this.#unsettle(device, (message as UpdateMessage).version));
+    downlink.watch('attributes', (device, message) => this.#unsettle(device, readUpdateMessage(message).version));
     metrics.observed(
       'attribute_followers',
       'Devices that are notified of shared attributes.',
@@ -186,7 +186,7 @@ export class Following implements Listener {
   /** Receives a change from the downlink. */
   receive(message: object): void {
     if (this.#left) return;
-    const { kind, version, json } = message as UpdateMessage;
+    const { kind, version, json } = readUpdateMessage(message);
     if (!this.#owner.lossFree) {
       if (json !== undefined) this.#follower.update({ kind, version, json });
       else void this.#readLarge(version);

@@ -1,5 +1,6 @@
 /** Sends a committed change of shared attributes to the sessions of the device, over the downlink. */
 import { limits } from '../base/limits.ts';
+import { isCount, isObject, isText, UnreadMessage } from '../bus/messages.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import { changesJson, deletionsJson, type Update } from './update.ts';
 import type { SharedChange } from './writer.ts';
@@ -7,7 +8,7 @@ import type { SharedChange } from './writer.ts';
 /**
  * The message of topic `attributes`. A message without `json` is too large for the bus: the receiver reads the store.
  */
-export interface UpdateMessage {
+interface UpdateMessage {
   kind: Update['kind'];
   version: number;
   json?: string;
@@ -18,4 +19,16 @@ export function notifyShared(downlink: Downlink, { device, version, changed, del
   const message: UpdateMessage = { kind: changed ? 'changes' : 'deletions', version };
   if (json.length <= limits.updateMessageCharsMax) message.json = json;
   downlink.send(device, 'attributes', message);
+}
+
+/** The message; throws `UnreadMessage`. */
+export function readUpdateMessage(message: unknown): UpdateMessage {
+  if (!isUpdateMessage(message)) throw new UnreadMessage('another shape');
+  return message;
+}
+
+function isUpdateMessage(value: unknown): value is UpdateMessage {
+  if (!isObject(value)) return false;
+  const { kind, version, json } = value;
+  return (kind === 'changes' || kind === 'deletions') && isCount(version) && (json === undefined || isText(json));
 }

@@ -10,11 +10,14 @@ import { GatheredReads } from '../base/gathered-reads.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
+import { UnreadMessage } from '../bus/messages.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { sha256, valueCharsMax } from './api-key.ts';
 import { findKeyOwners, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
 
 const channel = 'api-keys';
+/** A SHA-256 as base64url. */
+const nameChars = 43;
 
 interface ApiKeysDeps {
   postgres: Queries;
@@ -45,8 +48,7 @@ export class ApiKeys {
   }
 
   async start(): Promise<void> {
-    // A message about a key that is not cached changes nothing.
-    this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#known.delete(payload.toString('latin1')));
+    this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
     if (!this.#deps.purges) return;
     await this.#purge();
     this.#timer = setInterval(() => void this.#purge(), limits.apiKeyPurgeMs).unref();
@@ -81,6 +83,12 @@ export class ApiKeys {
     const name = valueSha256.toString('base64url');
     this.#known.delete(name);
     this.#deps.bus.publish(channel, name);
+  }
+
+  /** A message about a key that is not cached changes nothing. */
+  #receive(payload: Buffer): void {
+    if (payload.length !== nameChars) throw new UnreadMessage('another shape');
+    this.#known.delete(payload.toString('latin1'));
   }
 
   async #purge(): Promise<void> {

@@ -133,6 +133,8 @@ export const limits = {
   profileTopicsMax: 10_000,
   /** Devices whose last change is remembered, for a login that began before the change. */
   sessionChangesMax: 50_000,
+  /** Stamp of a session, in microseconds since 1970: up to the year 2112, and half of what a double holds exactly. */
+  sessionStampMax: 2 ** 52,
   /** Longest time of a login. */
   loginMsMax: 10_000,
   /** Sessions that one query compares with the store. */
@@ -245,6 +247,12 @@ export const limits = {
   frameRowsMax: 32_768,
   /** Bytes of a receipt; as base64url they are a third more, which fits a header and a path. */
   receiptBytesMax: 1024,
+  /** Questions about refused rows that a worker answers at once: each reads files of the quarantine. */
+  refusedAnswersAtOnceMax: 4,
+  /** Questions about refused rows that wait at a worker; one more gets no answer about the rows of this worker. */
+  refusedAnswersWaitingMax: 200,
+  /** Interval at which a worker logs that it cannot read rows that ClickHouse refused. */
+  refusedUnreadableLogMs: 60_000,
   /** Points that a receipt names. */
   receiptPointsMax: 64,
   /** Receipts of one commit, each about 15 µs of work; further messages are acknowledged without one. */
@@ -453,6 +461,10 @@ export const limits = {
   busBytesInFlightMax: 8 * 1024 * 1024,
   /** Time that a subscription waits for its confirmation. */
   busTimeoutMs: 1_000,
+  /** Bytes of one message that a process reads: three for each character of `busBytesInFlightMax`. */
+  busMessageBytesMax: 24 * 1024 * 1024,
+  /** Characters of a name in a message, as of a process, a network or a tenant. */
+  busNameCharsMax: 100,
   /** Interval at which a process logs that it dropped an unreadable message. */
   busUnreadLogMs: 1_000,
   /** Time that a question to all workers waits for their answers. */
@@ -543,6 +555,8 @@ export const limits = {
 
   /** Body of a request to any /rpc path. */
   rpcBodyBytesMax: 65_536,
+  /** Commands of one device at other owners that an owner remembers. */
+  rpcElsewhereMax: 10_000,
   /** Waiting commands of one device. */
   rpcWaitingPerDeviceMax: 1_000,
   /** Waiting commands of a worker. */

@@ -5,8 +5,11 @@
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 
-/** Throws `UnreadMessage` (messages.ts) for a message that it does not understand. */
-export type Handler = (payload: Buffer, channel: string) => void;
+/**
+ * Throws `UnreadMessage` (messages.ts) for a message that it does not understand. The bus waits for no result; a
+ * promise that rejects counts as an error that was thrown.
+ */
+export type Handler = (payload: Buffer, channel: string) => unknown;
 
 export interface Bus {
   /** Neither waits nor throws: a message that cannot go now is dropped and counted. */

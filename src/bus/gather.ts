@@ -6,7 +6,7 @@
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
 import type { Bus } from './bus.ts';
-import { isObject, isText, isWhole, readMessage } from './messages.ts';
+import { isName, isObject, isWhole, readMessage } from './messages.ts';
 
 interface GatherDeps<Question, Answer> {
   bus: Bus;
@@ -14,7 +14,7 @@ interface GatherDeps<Question, Answer> {
   channel: string;
   isQuestion: (value: unknown) => value is Question;
   isAnswer: (value: unknown) => value is Answer;
-  /** Returns the answer of this worker. A promise of it never rejects. */
+  /** Returns the answer of this worker. A worker that fails counts as silent; a caller of its own gets the error. */
   answer: (question: Question) => Answer | Promise<Answer>;
   waitMsMax?: number;
 }
@@ -32,7 +32,7 @@ type Packet =
   | { kind: 'answer'; from: string; id: number; answer: unknown };
 
 function isPacket(value: unknown): value is Packet {
-  if (!isObject(value) || !isText(value['from'])) return false;
+  if (!isObject(value) || !isName(value['from'])) return false;
   const { kind, id } = value;
   if (kind === 'here') return typeof value['isAsking'] === 'boolean';
   return kind === 'gone' || ((kind === 'ask' || kind === 'answer') && isWhole(id));
@@ -78,7 +78,9 @@ export class Gather<Question, Answer> {
 
   async ask(question: Question): Promise<Gathered<Answer>> {
     const { bus, channel, answer, waitMsMax = limits.gatherMsMax } = this.#deps;
-    const own = answer(question);
+    const own = Promise.resolve(answer(question));
+    // The error of an answer is thrown where the answer is awaited, which may be later.
+    own.catch(() => {});
     if (this.#others.size === 0 || !bus.connected) return { answers: [await own], asked: 1 + this.#others.size };
     this.#asked += 1;
     const id = this.#asked;
@@ -110,22 +112,24 @@ export class Gather<Question, Answer> {
     return `${this.#deps.channel}-${worker}`;
   }
 
-  #receive(packet: Packet): void {
+  /** The promise of an answer to a question: the bus counts its error. */
+  #receive(packet: Packet): Promise<void> | undefined {
     const { from } = packet;
-    if (from === this.#worker) return;
+    if (from === this.#worker) return undefined;
     if (packet.kind === 'gone') {
       this.#forget(from);
-      return;
+      return undefined;
     }
     if (this.#others.size < limits.gatherWorkersMax) this.#others.add(from);
     if (packet.kind === 'here') {
       if (packet.isAsking) this.#publish(this.#inboxOf(from), { kind: 'here', from: this.#worker, isAsking: false });
     } else if (packet.kind === 'ask') {
       // A worker of another version may ask what this one does not know: it counts as silent.
-      if (this.#deps.isQuestion(packet.question)) void this.#reply(from, packet.id, packet.question);
+      if (this.#deps.isQuestion(packet.question)) return this.#reply(from, packet.id, packet.question);
     } else {
       this.#answered(packet.id, from, packet.answer);
     }
+    return undefined;
   }
 
   async #reply(to: string, id: number, question: Question): Promise<void> {

@@ -4,7 +4,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { Bus } from './bus.ts';
-import { isObject, isText, readMessage } from './messages.ts';
+import { isName, isObject, readMessage } from './messages.ts';
 
 interface JsonChannelDeps<Content extends object> {
   bus: Bus;
@@ -44,5 +44,5 @@ export class JsonChannel<Content extends object> {
   }
 
   readonly #isMessage = (value: unknown): value is Content & { from: string } =>
-    isObject(value) && isText(value['from']) && this.#deps.isContent(value);
+    isObject(value) && isName(value['from']) && this.#deps.isContent(value);
 }

@@ -4,11 +4,14 @@
  * bus (`subscriptions.ts`). Members may be added under one protocol number: readers ignore those that they do not know.
  */
 
+import { limits } from '../base/limits.ts';
+
 /** Thrown by a handler that could not read the message and did nothing. */
 export class UnreadMessage extends Error {}
 
 /** The message; throws `UnreadMessage`. */
 export function readMessage<T>(payload: Buffer, isMessage: (value: unknown) => value is T): T {
+  if (payload.length > limits.busMessageBytesMax) throw new UnreadMessage('too large');
   let message: unknown;
   try {
     message = JSON.parse(payload.toString());
@@ -27,9 +30,19 @@ export function isText(value: unknown): value is string {
   return typeof value === 'string';
 }
 
+/** A name or an id, which the reader may keep: its length has a cap. */
+export function isName(value: unknown): value is string {
+  return isText(value) && value.length <= limits.busNameCharsMax;
+}
+
 /** Exact as a double. */
 export function isWhole(value: unknown): value is number {
   return Number.isSafeInteger(value);
+}
+
+/** A number of things: not negative. */
+export function isCount(value: unknown): value is number {
+  return isWhole(value) && value >= 0;
 }
 
 export function isListOf<T>(value: unknown, isElement: (element: unknown) => element is T): value is T[] {

@@ -42,21 +42,24 @@ export class ChannelSubscriptions {
     this.#counters.delivered.add(1);
     for (const handler of [...handlers]) {
       try {
-        handler(payload, channel);
+        const handled = handler(payload, channel);
+        if (handled instanceof Promise) {
+          handled.catch((error: unknown) => this.#dropped(channel, payload.length, error));
+        }
       } catch (error) {
-        this.#dropped(channel, payload, error);
+        this.#dropped(channel, payload.length, error);
       }
     }
   }
 
-  #dropped(channel: string, payload: Buffer, error: unknown): void {
+  #dropped(channel: string, bytes: number, error: unknown): void {
     const { unread, bugs, log } = this.#counters;
     const isUnread = error instanceof UnreadMessage;
     (isUnread ? unread : bugs).add(1);
     const now = performance.now();
     if (now - this.#loggedAt < limits.busUnreadLogMs) return;
     this.#loggedAt = now;
-    if (isUnread) log?.warn('bus_message_unread', { channel, bytes: payload.length, reason: error.message });
-    else log?.error('bus_bug', { channel, bytes: payload.length, error });
+    if (isUnread) log?.warn('bus_message_unread', { channel, bytes, reason: error.message });
+    else log?.error('bus_bug', { channel, bytes, error });
   }
 }

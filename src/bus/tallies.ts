@@ -4,7 +4,7 @@
  */
 import type { Bus } from './bus.ts';
 import { JsonChannel } from './json-channel.ts';
-import { isListOf, isText, isWhole } from './messages.ts';
+import { isCount, isListOf, isName, isWhole } from './messages.ts';
 
 /** The owner of counts: a device by its number, any other owner by its id or name. */
 export type TallyOwner = number | string;
@@ -107,7 +107,7 @@ export class Tallies<Group extends string> {
     if (!Array.isArray(value) || value.length !== 3) return false;
     const [group, owner, counts] = value as unknown[];
     const isGroup = this.#deps.groups.some((known) => known === group);
-    if (!isGroup || !(isText(owner) || isWhole(owner))) return false;
-    return isListOf(counts, isWhole) && counts.length === this.#deps.countsOfOwner;
+    if (!isGroup || !(isName(owner) || isWhole(owner))) return false;
+    return isListOf(counts, isCount) && counts.length === this.#deps.countsOfOwner;
   };
 }

@@ -9,7 +9,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
-import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
+import { isListOf, isName, isObject, isText, isWhole, readMessage, UnreadMessage } from '../bus/messages.ts';
 import { isOfferPacket, type OfferOutcome, type OfferPacket, Offers, type Want } from './offers.ts';
 import { Shards } from './shards.ts';
 
@@ -22,6 +22,7 @@ export type ListenerCloseReason = 'credentials_changed' | 'device_deleted';
 export interface Listener {
   /**
    * The result `true` takes an offer, so that no other listener gets it. For a sent message the result means nothing.
+   * Throws `UnreadMessage` for a message of another shape than that of its topic.
    */
   receive(message: object): unknown;
   /**
@@ -39,7 +40,7 @@ type Packet =
 type Opened = [device: number, topic: Topic];
 
 function isPacket(value: unknown): value is Packet {
-  if (!isObject(value) || !isText(value['from'])) return false;
+  if (!isObject(value) || !isName(value['from'])) return false;
   const { kind, device, topic, message, opened } = value;
   if (kind === 'send') return isWhole(device) && isText(topic) && isObject(message);
   return kind === 'opened' ? isListOf(opened, isOpened) : isOfferPacket(value);
@@ -233,6 +234,7 @@ export class Downlink {
     try {
       return listener.receive(message) === true;
     } catch (error) {
+      if (error instanceof UnreadMessage) throw error;
       this.#bugs.add(1);
       this.#log.error('downlink_bug', { device, topic, error });
       return false;

@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
-import { isObject, isText, isWhole } from '../bus/messages.ts';
+import { isName, isObject, isText, isWhole } from '../bus/messages.ts';
 
 /** `to` and `from` are nodes: each worker has an inbox under a name that is new with each start. */
 export type OfferPacket =
@@ -17,15 +17,15 @@ export type OfferPacket =
   | { kind: 'answer'; from: string; id: number; taken: boolean };
 
 export function isOfferPacket(value: unknown): value is OfferPacket {
-  if (!isObject(value) || !isText(value['from']) || !isWhole(value['id'])) return false;
+  if (!isObject(value) || !isName(value['from']) || !isWhole(value['id'])) return false;
   const { kind, heardAt, device, topic, message, taken } = value;
   switch (kind) {
     case 'ask':
       return isWhole(device) && isText(topic);
     case 'have':
-      return typeof heardAt === 'number';
+      return Number.isFinite(heardAt);
     case 'grant':
-      return typeof heardAt === 'number' && isWhole(device) && isText(topic) && isObject(message);
+      return Number.isFinite(heardAt) && isWhole(device) && isText(topic) && isObject(message);
     case 'answer':
       return typeof taken === 'boolean';
     default:
@@ -136,6 +136,8 @@ export class Offers {
     const offer = this.#open.get(id);
     if (!offer) return;
     if (packet.kind === 'have') {
+      const isKnown = offer.others.some(({ node }) => node === from);
+      if (isKnown || offer.others.length >= limits.gatherWorkersMax) return;
       offer.others.push({ node: from, heardAt: packet.heardAt });
     } else if (offer.granted === from) {
       offer.granted = undefined;

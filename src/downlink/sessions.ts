@@ -14,7 +14,7 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { JsonChannel } from '../bus/json-channel.ts';
-import { isListOf, isWhole } from '../bus/messages.ts';
+import { isCount, isListOf } from '../bus/messages.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
 import type { CredentialChange } from '../device/sql/store.ts';
@@ -54,8 +54,9 @@ function isOpenedSessions(value: object): value is OpenedSessions {
   return 'opened' in value && isListOf(value.opened, isOpened);
 }
 
+/** A stamp above the cap would leave no room for later ones. */
 function isOpened(value: unknown): value is [number, number] {
-  return isListOf(value, isWhole) && value.length === 2;
+  return isListOf(value, isCount) && value.length === 2 && value[1]! <= limits.sessionStampMax;
 }
 
 /** Stamps in one millisecond, before they run ahead of the clock. */

@@ -3,11 +3,13 @@
  * journal, on the disk of its host. A question goes to the workers of all hosts (`bus/gather.ts`). Called by
  * `receipt-states.ts`.
  */
-import { messageOf } from '../base/errors.ts';
+import { Fault, messageOf, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { Turns } from '../base/turns.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Gather } from '../bus/gather.ts';
-import { isListOf, isObject, isText, isWhole } from '../bus/messages.ts';
+import { isCount, isListOf, isObject, isText, isWhole } from '../bus/messages.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import type { Suspects } from '../journal/suspects.ts';
 import { readBlock } from '../telemetry/read-block.ts';
@@ -66,6 +68,14 @@ interface RefusedPointsDeps {
 export class RefusedPoints {
   readonly #deps: RefusedPointsDeps;
   readonly #gather: Gather<Question, Answer>;
+  /** Senders of the messages take turns: the question does not name the tenant. */
+  readonly #turns = new Turns({
+    atOnceMax: limits.refusedAnswersAtOnceMax,
+    waitingMax: limits.refusedAnswersWaitingMax,
+    refusal: () => unavailable('rest_calls', 'Too many questions about refused rows at once; try again.'),
+  });
+  /** Monotonic: of the last line about rows that cannot be read. */
+  #loggedAt = Number.NEGATIVE_INFINITY;
 
   constructor(deps: RefusedPointsDeps) {
     this.#deps = deps;
@@ -91,20 +101,49 @@ export class RefusedPoints {
     };
   }
 
+  /** A worker with too many questions counts as one that does not answer. */
+  async #answer(question: Question): Promise<Answer> {
+    const beganMs = performance.now();
+    try {
+      return await this.#turns.run(ownerOf(question), null, async () => {
+        // No worker waits any longer for the answer.
+        return performance.now() - beganMs > limits.gatherMsMax ? noAnswer() : await this.#search(question);
+      });
+    } catch (error) {
+      if (error instanceof Fault) return noAnswer();
+      throw error;
+    }
+  }
+
   /** A directory that cannot be read counts as one of a worker that does not answer. */
-  async #answer({ order, points }: Question): Promise<Answer> {
-    const answer: Answer = { isOwner: false, found: [] };
+  async #search({ order, points }: Question): Promise<Answer> {
+    const answer = noAnswer();
     const asked = BigInt(order);
     for (const journal of this.#deps.journals()) {
       try {
         answer.found.push(...(await findIn(journal, asked, points)));
         if (journal.writer === writerOf(asked)) answer.isOwner = true;
       } catch (error) {
-        this.#deps.log.warn('quarantine_unreadable', { reason: messageOf(error) });
+        this.#logUnreadable(messageOf(error));
       }
     }
     return answer;
   }
+
+  #logUnreadable(reason: string): void {
+    const now = performance.now();
+    if (now - this.#loggedAt < limits.refusedUnreadableLogMs) return;
+    this.#loggedAt = now;
+    this.#deps.log.warn('quarantine_unreadable', { reason });
+  }
+}
+
+function ownerOf({ points: [first] }: Question): string {
+  return `device ${first?.device ?? 0}`;
+}
+
+function noAnswer(): Answer {
+  return { isOwner: false, found: [] };
 }
 
 /** Reads suspects first: a row that moves to the quarantine meanwhile is found there. */
@@ -145,7 +184,10 @@ function codeOf(reason: string): string {
 }
 
 function isQuestion(value: unknown): value is Question {
-  return isObject(value) && isText(value['order']) && isListOf(value['points'], isPointOfFrame);
+  if (!isObject(value)) return false;
+  const { order, points } = value;
+  if (!isText(order) || !/^\d{1,19}$/.test(order)) return false;
+  return isListOf(points, isPointOfFrame) && points.length <= limits.receiptPointsMax;
 }
 
 function isPointOfFrame(value: unknown): value is PointOfFrame {
@@ -161,5 +203,5 @@ function isAnswer(value: unknown): value is Answer {
 function isFound(value: unknown): value is Answer['found'][number] {
   if (!isObject(value)) return false;
   const { place, state, reason } = value;
-  return isWhole(place) && refusedStates.some((known) => known === state) && isText(reason);
+  return isCount(place) && refusedStates.some((known) => known === state) && isText(reason);
 }

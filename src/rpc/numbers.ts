@@ -8,10 +8,8 @@ import { Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import type { Queries } from '../postgres/client.ts';
+import { rpcIdMax } from './rpc.ts';
 import { takeNumbers } from './store.ts';
-
-/** 31 bits: a number is repeated after 2^31 - 1 commands to the same device, long after any wait for an answer. */
-const numberMax = 2 ** 31 - 1;
 
 const queueFull = unavailable('rpc_numbers_queue', 'Too many commands at once; try again.');
 const queueShare = new Fault(
@@ -74,7 +72,7 @@ export class RpcNumbers {
       for (const { device, resolve, reject } of batch) {
         const number = taken.get(device);
         if (number === undefined) reject(notFound("Device with requested id wasn't found!"));
-        else resolve((number % numberMax) + 1);
+        else resolve((number % rpcIdMax) + 1);
         if (number !== undefined) taken.set(device, number + 1);
       }
     } catch (error) {

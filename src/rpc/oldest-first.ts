@@ -82,6 +82,7 @@ export class OldestFirst {
     const order = this.#devices.get(device);
     if (order === undefined) return;
     order.elsewhere.add(id);
+    if (order.elsewhere.size > limits.rpcElsewhereMax) order.elsewhere.delete(order.elsewhere.values().next().value!);
     if (!isNew) return;
     for (const command of this.#deps.queued(device)) {
       if (this.#announced.has(command)) this.#deps.send(device, { kind: 'held', id: command.id, isNew: false });

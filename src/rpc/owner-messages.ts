@@ -2,7 +2,9 @@
  * Messages to the owner of a command, from the worker of a session, from the worker that got the reply, and from other
  * owners. They use the shard channel of the device, so every owner of a command of this device receives them.
  */
+import { isObject, isText, UnreadMessage } from '../bus/messages.ts';
 import type { Downlink } from '../downlink/downlink.ts';
+import { isRpcId } from './rpc.ts';
 
 export type OwnerMessage =
   | { kind: 'reply'; id: number; text: string }
@@ -20,5 +22,23 @@ export function sendToOwners(downlink: Pick<Downlink, 'send'>, device: number, m
 }
 
 export function watchOwnerMessages(downlink: Downlink, receive: (device: number, message: OwnerMessage) => void): void {
-  downlink.watch(topic, (device, message) => receive(device, message as OwnerMessage));
+  downlink.watch(topic, (device, message) => {
+    if (!isOwnerMessage(message)) throw new UnreadMessage('another shape');
+    receive(device, message);
+  });
+}
+
+function isOwnerMessage(value: unknown): value is OwnerMessage {
+  if (!isObject(value) || !isRpcId(value['id'])) return false;
+  const { kind, text, delivered, error, isNew } = value;
+  switch (kind) {
+    case 'reply':
+      return isText(text);
+    case 'confirm':
+      return typeof delivered === 'boolean' && (error === undefined || isText(error));
+    case 'held':
+      return typeof isNew === 'boolean';
+    default:
+      return kind === 'withdraw' || kind === 'gone';
+  }
 }

@@ -1,7 +1,11 @@
 /** Commands to devices (server-side RPC): the types, and the rules that need no store and no bus. */
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
+import { isObject, isText, isWhole } from '../bus/messages.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { CommandOwners } from './shares.ts';
+
+/** 31 bits: an id is repeated after 2^31 - 1 commands to the same device, long after any wait for an answer. */
+export const rpcIdMax = 2 ** 31 - 1;
 
 /** A command as a session of the device receives it. `params` is JSON, so that no number loses a digit. */
 export interface RpcRequest {
@@ -11,6 +15,16 @@ export interface RpcRequest {
   params: string;
   /** The sender wants a confirmation that the device has the command. A failed delivery is always reported. */
   confirm: boolean;
+}
+
+export function isRpcId(value: unknown): value is number {
+  return isWhole(value) && value >= 0 && value <= rpcIdMax;
+}
+
+export function isRpcRequest(value: unknown): value is RpcRequest {
+  if (!isObject(value)) return false;
+  const { id, method, params, confirm } = value;
+  return isRpcId(id) && isText(method) && isText(params) && typeof confirm === 'boolean';
 }
 
 /** A command as its sender gives it. `device`: number of the device. */

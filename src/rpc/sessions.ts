@@ -3,9 +3,10 @@
  * child) listens and gets each command by at most one call of `deliver`, with a callback that confirms the delivery.
  */
 import { limits } from '../base/limits.ts';
+import { UnreadMessage } from '../bus/messages.ts';
 import type { Downlink, ListenerCloseReason } from '../downlink/downlink.ts';
 import { type OwnerMessage, sendToOwners } from './owner-messages.ts';
-import type { RpcRequest } from './rpc.ts';
+import { isRpcRequest, type RpcRequest } from './rpc.ts';
 
 /**
  * Reports once what happened to a command that a session took. True: the device has the command (answer written,
@@ -32,7 +33,8 @@ export class RpcSessions {
   listen(device: number, session: RpcSession): () => void {
     return this.#downlink.listen(device, 'rpc', {
       receive: (message) => {
-        const request = message as RpcRequest;
+        if (!isRpcRequest(message)) throw new UnreadMessage('another shape');
+        const request: RpcRequest = message;
         let isConfirmed = false;
         let timer: NodeJS.Timeout | undefined;
         const confirm: ConfirmRpc = (delivered, error) => {
