@@ -47,6 +47,19 @@ test('the rows of one occasion are one file, and each is an entry until it is re
   expect(readdirSync(join(dir, 'quarantine'))).toEqual([]);
 });
 
+test('a file is read once for all rows of one order number', async () => {
+  let opens = 0;
+  const open: Disk['open'] = (path, mode) => {
+    opens += mode === 'read' && path.endsWith('.rows') ? 1 : 0;
+    return realDisk.open(path, mode);
+  };
+  const quarantine = await Quarantine.open({ ...realDisk, open }, dir, 1_000_000);
+  await quarantine.add(Array.from({ length: 50 }, (_, i) => refused(`row ${i}`)));
+  opens = 0;
+  expect(await quarantine.rowsOf(12n)).toHaveLength(50);
+  expect(opens).toBe(1);
+});
+
 test('rows are found by their order number, also after a restart, until another process removes them', async () => {
   const first = await Quarantine.open(realDisk, dir, 10_000);
   await first.add([refused('a', 5n), refused('b', 7n), refused('c', 5n)]);

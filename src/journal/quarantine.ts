@@ -147,13 +147,19 @@ export class Quarantine {
     const files = [...this.#files].filter(([, { orders }]) => orders.includes(order)).map(([file]) => file);
     const found: Pick<RefusedRows, 'reason' | 'payload'>[] = [];
     for (const file of files) {
-      for (const entry of await entriesOf(this.#disk, this.#dir, file)) {
-        if (entry.kind !== 'rows' || entry.order !== order.toString()) continue;
-        const payload = await payloadOf(entry, this.#disk);
-        if (payload) found.push({ reason: entry.reason, payload });
+      for (const { note, payload } of await this.#recordsOf(file)) {
+        if (note?.kind === 'rows' && note.order === order.toString()) found.push({ reason: note.reason, payload });
       }
     }
     return found;
+  }
+
+  /** Reads the file once: a file of rows may have many records. */
+  async #recordsOf(file: string): Promise<{ note: QuarantineNote | undefined; payload: Buffer }[]> {
+    if (file.endsWith(batchSuffix)) return (await readBatch<NumberedNote>(this.#disk, this.#path(file))) ?? [];
+    const [note] = await entriesOf(this.#disk, this.#dir, file);
+    const payload = note && (await payloadOf(note, this.#disk));
+    return payload ? [{ note, payload }] : [];
   }
 
   /** Removes entries that are older than `before`; returns how many entries and rows these were. */
