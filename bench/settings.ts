@@ -149,7 +149,7 @@ export interface BenchSettings {
     phaseSeconds: number;
     slowSeconds: number;
   };
-  hostile: { seconds: number; points: number; floorMs: number; only: number };
+  hostile: { warmupSeconds: number; seconds: number; samples: number; points: number; floorMs: number; only: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: {
     minutes: number;

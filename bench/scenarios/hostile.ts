@@ -55,14 +55,19 @@ interface Contest {
 }
 
 interface Measure {
+  /** Right answers in the measured time. */
+  calls: number;
   p50Ms: number;
   p99Ms: number;
+  /** Calls without a right answer, those of the warm-up too. */
   failed: number;
   outcomes: Record<string, number>;
+  /** CPU of each kind of process, in cores. */
+  cores: Record<string, number>;
 }
 
 export async function runHostile(settings: BenchSettings): Promise<boolean> {
-  const { seconds, points, floorMs, only } = settings.hostile;
+  const { points, floorMs, only } = settings.hostile;
   const engine = await startEngine({ workers: 1, reports: true, env: caps });
   try {
     const victim = await firstTenant(engine.api);
@@ -72,7 +77,7 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
     const results = [];
     for (const [n, contest] of contests.entries()) {
       if (only > 0 && only !== n + 1) continue;
-      const result = await compete(engine, contest, seconds);
+      const result = await compete(engine, contest, settings.hostile);
       const limitMs = ratioMax * Math.max(result.neighbour.p99Ms, floorMs);
       // An attacker without any success proves nothing.
       const { mode } = contest.attack;
@@ -81,9 +86,10 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
       results.push({ resource: contest.resource, ...result, limitMs, holds });
       const { alone, neighbour, attacked, cores, statuses } = result;
       say(
-        `${n + 1}. ${contest.resource}: ${holds ? 'holds' : `FAILS ${outcomesText(attacked)}`}; p99 ${figure(alone.p99Ms)} ms ` +
+        `${n + 1}. ${contest.resource}, ${alone.calls} calls: ${holds ? 'holds' : `FAILS ${outcomesText(attacked)}`}; p99 ${figure(alone.p99Ms)} ms ` +
           `alone, ${figure(neighbour.p99Ms)} beside a neighbour of ${figure(cores)} cores, ${figure(attacked.p99Ms)} ` +
-          `(p50 ${figure(attacked.p50Ms)}) beside the attacker, who got ${statusesText(statuses)}`,
+          `(p50 ${figure(attacked.p50Ms)}) beside the attacker, who got ${statusesText(statuses)}; ` +
+          `cores alone ${coresText(alone)}; beside the attacker ${coresText(attacked)}`,
       );
     }
     say('');
@@ -112,19 +118,29 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-async function compete(engine: Engine, { victim, attack }: Contest, seconds: number) {
+async function compete(engine: Engine, { victim, attack }: Contest, settings: BenchSettings['hostile']) {
+  const { warmupSeconds, samples } = settings;
+  const seconds = Math.max(settings.seconds, samples / victim.rate);
   const measure = async (): Promise<Measure & { cpuMs: number }> => {
+    const outcomes: Record<string, number> = {};
     const pids = engine.pids();
     const before = cpuByRole(pids);
+    const startedAt = performance.now();
     const result = await makeCalls({
-      ...{ port: victim.port, connections: victim.connections, rate: victim.rate, warmupSeconds: 0, seconds },
+      ...{ port: victim.port, connections: victim.connections, rate: victim.rate, warmupSeconds, seconds },
       callOf: (n) => ({
         request: victim.request(n),
         outcomeOf: (status, body) => (status === victim.expected ? right : refusalText(status, body)),
       }),
+      seen: (outcome) => {
+        outcomes[outcome] = (outcomes[outcome] ?? 0) + 1;
+      },
     });
-    const cpuMs = Object.values(cpuBetween(before, cpuByRole(pids))).reduce((sum, each) => sum + each, 0);
-    return { ...summary(result), cpuMs };
+    const elapsedMs = performance.now() - startedAt;
+    const spent = cpuBetween(before, cpuByRole(pids));
+    const cpuMs = Object.values(spent).reduce((sum, each) => sum + each, 0);
+    const cores = Object.fromEntries(Object.entries(spent).map(([role, ms]) => [role, ms / elapsedMs]));
+    return { ...summary(result, outcomes), cores, cpuMs };
   };
   const beside = async (running: Running) => {
     const startedAt = performance.now();
@@ -144,11 +160,12 @@ async function compete(engine: Engine, { victim, attack }: Contest, seconds: num
   return { alone, attacked, neighbour, cores, statuses: attacked.ended.statuses };
 }
 
-function summary(result: CallsResult): Measure {
-  const { answered, failed } = judged(result);
-  const counts = Object.entries(result.outcomes).map(([outcome, { count }]) => [outcome, count] as const);
-  const outcomes = Object.fromEntries([...counts, ['unanswered', result.unanswered] as const]);
-  return { p50Ms: answered.p50Ms, p99Ms: answered.p99Ms, failed, outcomes };
+function summary(result: CallsResult, counts: Record<string, number>): Omit<Measure, 'cores'> {
+  const { count: calls, p50Ms, p99Ms } = judged(result).answered;
+  const refused = Object.values(result.refused).reduce((sum, each) => sum + each, 0);
+  const outcomes = { ...counts, unanswered: result.unanswered, 'refused connects': refused };
+  const failed = Object.entries(outcomes).reduce((sum, [outcome, count]) => sum + (outcome === right ? 0 : count), 0);
+  return { calls, p50Ms, p99Ms, failed, outcomes };
 }
 
 /** The sentence names the cap. */
@@ -167,6 +184,15 @@ function outcomesText({ outcomes }: Measure): string {
   return Object.entries(outcomes)
     .filter(([outcome, count]) => outcome !== right && count > 0)
     .map(([outcome, count]) => `${count} × ${outcome}`)
+    .join(', ');
+}
+
+/** Processes that used at least a hundredth of a core, the busiest first. */
+function coresText({ cores }: Measure): string {
+  const busy = Object.entries(cores).filter(([, share]) => share >= 0.01);
+  return busy
+    .sort(([, a], [, b]) => b - a)
+    .map(([role, share]) => `${role} ${share.toFixed(2)}`)
     .join(', ');
 }
 
@@ -256,7 +282,7 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       resource: 'large bodies for the decoding thread',
       victim: {
         port,
-        rate: 1,
+        rate: 4,
         connections: 4,
         expected: 200,
         request: (n) => post(device(ofVictim(n).token, 'telemetry'), large),
@@ -267,7 +293,7 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       resource: 'request bodies in memory',
       victim: {
         port,
-        rate: 4,
+        rate: 10,
         connections: 4,
         expected: 200,
         request: (n) => post(device(ofVictim(n).token, 'telemetry'), medium),
@@ -313,7 +339,6 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       resource: 'commands that wait',
       victim: {
         port,
-        // The p99 of few calls would be that of the slowest one.
         rate: 40,
         connections: 8,
         expected: 504,
@@ -329,7 +354,7 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       resource: 'long answers, and answers in pieces',
       victim: {
         port,
-        rate: 4,
+        rate: 10,
         connections: 4,
         expected: 200,
         request: () => get(series(victim.devices[0]!.id, points / 10), bearer(victim.token)),
@@ -356,7 +381,7 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       resource: 'reports',
       victim: {
         port: analyticsPort,
-        rate: 2,
+        rate: 5,
         connections: 4,
         expected: 200,
         request: () => build(victimView, victim.token),
@@ -367,7 +392,7 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       resource: 'deletes of series',
       victim: {
         port,
-        rate: 1,
+        rate: 5,
         connections: 4,
         expected: 200,
         request: (n) =>
@@ -384,7 +409,7 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
       resource: 'pieces of packages',
       victim: {
         port,
-        rate: 10,
+        rate: 20,
         connections: 4,
         expected: 200,
         request: () => get(`/api/otaPackage/${victimFile}/download`, bearer(victim.token)),
