@@ -824,6 +824,10 @@ export const limits = {
   reportUnsentBytesMax: 512 * 1024 * 1024,
   /** Bytes of the file of a page that a slow reader holds in memory. */
   assetSliceBytes: 64 * 1024,
+  /** Bytes of answers in slices that a process sends in one turn of its event loop: a fraction of a millisecond. */
+  sliceLoopBytesMax: 256 * 1024,
+  /** Bytes after which the next owner of answers in slices has its turn. */
+  sliceTurnBytes: 64 * 1024,
   /** Bytes that ClickHouse may return for one report. */
   reportResultBytesMax: 128 * 1024 * 1024,
   /** Heap of a report thread. */

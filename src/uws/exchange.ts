@@ -244,7 +244,7 @@ export class Exchange {
     const owners = body.owners ?? [{ name: `address ${networkOf(this.remoteAddress())}`, timesFree: 3 }];
     const outcome = streams.take(owners);
     if (outcome === 'taken') {
-      this.#answerInSlices(answer, body, () => streams.release(owners));
+      this.#answerInSlices(answer, body, owners, () => streams.release(owners));
       return;
     }
     body.release?.();
@@ -255,16 +255,16 @@ export class Exchange {
   #sendLong(answer: Answer, body: Buffer, owners: readonly PlaceOwner[]): void {
     const { length } = body;
     if (unsentBytes.take(owners, length) === 'taken') {
-      this.#answerInSlices(answer, inSlices(body), () => unsentBytes.release(owners, length));
+      this.#answerInSlices(answer, inSlices(body), owners, () => unsentBytes.release(owners, length));
     } else {
       this.refuse(unsentFull);
     }
   }
 
   /** `release` is called when the answer has ended. */
-  #answerInSlices(answer: Answer, body: SlicedBody, release: () => void): void {
+  #answerInSlices(answer: Answer, body: SlicedBody, owners: readonly PlaceOwner[], release: () => void): void {
     this.answered = true;
-    const sender = new SliceSender(this.#res, body, this.#isOnly);
+    const sender = new SliceSender(this.#res, body, owners, this.#isOnly);
     this.#sender = sender;
     this.sent = sender
       .run(() => this.#writeHead(answer))

@@ -1,12 +1,14 @@
 /**
- * Sends an answer in slices at the pace of its reader, with one slice in memory. The library cuts a connection that
- * leaves a write unfinished for some 10 s, and the kernel reports room only when a third of its buffer is free. A slow
- * reader takes longer than that, so the rest is offered again every few seconds.
+ * Sends an answer in slices at the pace of its reader, with one slice in memory, in turn with other answers
+ * (`slice-turns.ts`). The library cuts a connection that leaves a write unfinished for some 10 s, and the kernel
+ * reports room only when a third of its buffer is free. A slow reader takes longer than that, so the rest is offered
+ * again every few seconds.
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type PlaceOwner, Places } from '../base/places.ts';
+import { sliceTurns } from './slice-turns.ts';
 
 /** A body that is read while it is sent: `read` returns bytes from `at` on, until all `bytes` are sent. */
 export interface SlicedBody {
@@ -34,6 +36,7 @@ export type SliceOutcome = 'sent' | 'gone' | 'stalled' | Error;
 export class SliceSender {
   readonly #res: UwsResponse;
   readonly #body: SlicedBody;
+  readonly #owners: readonly PlaceOwner[];
   readonly #isLast: boolean;
   /** The slice being offered, and its position in the body; undefined while the next slice is read. */
   #offered: Buffer | undefined;
@@ -45,9 +48,10 @@ export class SliceSender {
   #timer: NodeJS.Timeout | undefined;
 
   /** `isLast`: no further request of the connection is read; the library closes the connection when it is idle. */
-  constructor(res: UwsResponse, body: SlicedBody, isLast = false) {
+  constructor(res: UwsResponse, body: SlicedBody, owners: readonly PlaceOwner[], isLast = false) {
     this.#res = res;
     this.#body = body;
+    this.#owners = owners;
     this.#isLast = isLast;
   }
 
@@ -58,6 +62,7 @@ export class SliceSender {
       for (let at = 0; this.#outcome === undefined; at += this.#offeredLength) {
         const slice = await this.#body.slice(at);
         assert(slice.length > 0 && at + slice.length <= this.#body.bytes, 'a slice lies inside its body');
+        await sliceTurns.take(this.#owners, slice.length);
         if (this.#outcome !== undefined) break;
         await this.#offer(slice, at, head);
         head = undefined;
