@@ -1,7 +1,7 @@
 /**
  * One MQTT connection: CONNECT first, then packets in order, each passed to its handler. Only this file decides when a
- * connection ends. `ReadGate` decides when the connection is read; Keep Alive is suspended while it is not. The object
- * is small: there may be fifty thousand.
+ * connection ends. `ReadGate` decides when the connection is read; Keep Alive is suspended during a pause. The object
+ * is small, because a worker may hold fifty thousand of them.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -16,7 +16,7 @@ import type { SlicedFile } from '../ota/chunks.ts';
 import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
 import { Deadlines } from './flow/deadlines.ts';
 import { hold, type ReadGate } from './flow/read-gate.ts';
-import { type Debtor, SlowReader } from './flow/slow-reader.ts';
+import { SlowReader, type UnreadClient } from './flow/slow-reader.ts';
 import { Inbox } from './incoming/inbox.ts';
 import { LargePackets } from './incoming/large-packets.ts';
 import { type PacketHandler, Reader } from './incoming/reader.ts';
@@ -34,7 +34,7 @@ import type { SignedIn, SignInOwner, SignInRefused } from './sign-in/sign-in.ts'
 import type { Transport, TransportEvents } from './transport/transport.ts';
 import { type CloseReason, closings } from './wire/close-reason.ts';
 import type { Frames } from './wire/frames.ts';
-import type { QoS } from './wire/protocol.ts';
+import { packetType, type QoS } from './wire/protocol.ts';
 import { malformed, protocolError } from './wire/wire-error.ts';
 
 type State = 'new' | 'signing_in' | 'live' | 'closed';
@@ -42,9 +42,12 @@ type State = 'new' | 'signing_in' | 'live' | 'closed';
 /** The user name of a client that signs in without credentials, to be provisioned. */
 const provision = 'provision';
 
+/** The types whose fixed header must have the flags 0010 [MQTT-2.1.3-1]. */
+const typesWithFlag = new Set<number>([packetType.pubrel, packetType.subscribe, packetType.unsubscribe]);
+
 const pingresp = Buffer.from([0xd0, 0]);
 
-export class Connection implements TransportEvents, SessionLink, SignInOwner, Flushable, PacketHandler, Debtor {
+export class Connection implements TransportEvents, SessionLink, SignInOwner, Flushable, PacketHandler, UnreadClient {
   readonly #deps: ConnectionDeps;
   readonly #transport: Transport;
   readonly #certificate: ClientCertificate | undefined;
@@ -125,13 +128,16 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#gate.release(hold.reader);
   }
 
-  /** Ends a wait early: a client that sends more bytes than can be kept is refused now instead of at the deadline. */
+  /** Ends a wait before its deadline, because the transport can keep no more bytes of the client. */
   onOverflow(): void {
     assert(!this.#isGone, 'a transport that is closed keeps nothing', this);
     this.#reader.endWait();
   }
 
-  /** A client may publish and disconnect at once: its packets are handled first, even after a slow sign-in. */
+  /**
+   * Ends the connection after its received packets were handled: a client may publish and disconnect at once, even
+   * during a slow sign-in.
+   */
   onClosed(): void {
     assert(!this.#isGone && !this.#reader.isReading, 'a transport closes once, and not while packets are read', this);
     this.#isGone = true;
@@ -147,7 +153,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.close(reason);
   }
 
-  /** Sends the reason, where the protocol has a code for it. Acknowledgements that are due are sent before. */
+  /** Writes the packets that are due, then DISCONNECT to an MQTT 5 client if `reason` has a code, and closes. */
   close(reason: CloseReason): void {
     if (this.#state === 'closed') return;
     const wasLive = this.#state === 'live';
@@ -267,7 +273,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   // Reading.
 
-  /** Only gateways may send packets above the cap of all; elsewhere such a packet ends the connection. */
+  /** Returns undefined for a client that is no gateway: a packet above its cap ends the connection. */
   largePackets(): LargePackets | undefined {
     const session = this.#session;
     if (session?.kind !== 'gateway') return undefined;
@@ -284,7 +290,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     return this.#isAddressBlocked() ? 'blocked' : undefined;
   }
 
-  /** The address of a trusted proxy belongs to many senders. */
+  /** Returns false for the address of a trusted proxy, because many senders share such an address. */
   #isAddressBlocked(): boolean {
     return isSenderBlocked(undefined, this.remoteAddress) && !this.#deps.isTrustedProxy(this.remoteAddress);
   }
@@ -292,36 +298,37 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   dispatch(): void {
     assert(this.#state === 'live', 'packets other than CONNECT are those of a live connection', this);
     const { type, flags, buffer, start, end } = this.#frames;
-    if (flags !== (type === 6 || type === 8 || type === 10 ? 2 : 0)) throw malformed;
+    if (flags !== (typesWithFlag.has(type) ? 2 : 0)) throw malformed;
     switch (type) {
-      case 4: {
-        // Read in any case: a malformed packet ends the connection.
+      case packetType.puback: {
+        // Reads the packet even when no message waits for it, because a malformed packet ends the connection.
         const packetId = readAcknowledgement(buffer, start, end, this.#client.level);
         this.#outgoing?.acknowledged(packetId);
         return;
       }
-      case 6:
+      case packetType.pubrel:
         this.#inbox!.released(readAcknowledgement(buffer, start, end, this.#client.level));
         return;
-      case 8:
+      case packetType.subscribe:
         takeSubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
         return;
-      case 10:
+      case packetType.unsubscribe:
         takeUnsubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
         return;
-      case 12:
+      case packetType.pingreq:
         if (end > start) throw malformed;
         if (this.#signedIn !== undefined) this.#deps.admission.touch(this.#signedIn.device);
         this.send(pingresp);
         return;
-      case 14:
+      case packetType.disconnect:
         checkDisconnect(buffer, start, end, this.#client.level);
         this.close('client_disconnect');
         return;
       case 0:
         throw malformed;
       default:
-        // Packets that only a server sends, acknowledgements of a QoS 2 that is never sent, AUTH, and a second CONNECT.
+        // Packets that only a server sends, PUBREC and PUBCOMP (this server sends no QoS 2), AUTH, and a second
+        // CONNECT.
         throw protocolError;
     }
   }
@@ -341,7 +348,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   connect(): void {
     assert(this.#state === 'new', 'CONNECT is the first packet', this);
     const { type, flags, buffer, start, end } = this.#frames;
-    if (type !== 1 || flags !== 0) throw malformed;
+    if (type !== packetType.connect || flags !== 0) throw malformed;
     const connect = readConnect(buffer, start, end);
     this.#client = connect.client;
     if (connect.kind === 'refusal') {

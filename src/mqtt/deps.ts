@@ -23,7 +23,7 @@ export interface ConnectionCaps {
 }
 
 interface MqttSettings extends ConnectionCaps {
-  /** Caps of gateways. Larger packets than `packetBytesMax` of all roles are PUBLISH only (`large-packets.ts`). */
+  /** Caps of gateways. A packet above the `packetBytesMax` of other clients must be a PUBLISH (`large-packets.ts`). */
   gateway: ConnectionCaps;
   /** The name of the worker for MQTT 5 clients (`http.tellWorker`); '' = not sent. */
   worker: string;

@@ -7,11 +7,11 @@ import type { Confirm } from '../session/session.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 
 export interface ClientConnection extends Subject {
-  /** `gone`: the transport is closed, and what it brought is still being handled. */
+  /** `gone`: the transport is closed, and received packets are still being handled. */
   readonly reach: 'open' | 'gone' | 'closed';
-  /** The packet leaves at the end of the turn of the loop. */
+  /** Sends the packet at the end of this turn of the event loop. */
   send(packet: Buffer, confirm?: Confirm): void;
-  /** At the end of the turn, what is due is sent: packets, then acknowledgements, then a file. */
+  /** Sends what is due at the end of this turn of the event loop: packets, then acknowledgements, then a file. */
   flushSoon(): void;
   close(reason: CloseReason): void;
 }

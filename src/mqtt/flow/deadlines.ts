@@ -1,7 +1,7 @@
 /**
  * The times by which a client must send: its CONNECT, then a packet within one and a half times its Keep Alive, or
  * without Keep Alive within `mqtt.idleSeconds`; and the end of a connection without credentials. Each connection owns
- * one and asks twice a second. Only whole packets count, so bytes that drip in do not postpone a deadline.
+ * one `Deadlines` and checks it twice a second. Only whole packets count, so single bytes postpone no deadline.
  */
 import { assert, type Subject } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -21,19 +21,19 @@ export class Deadlines {
     this.receivedAt = now;
   }
 
-  /** The connection ends at this monotonic time. */
+  /** Sets the monotonic time at which the connection ends. */
   endAt(time: number): void {
     assert(this.#endsAt === Number.POSITIVE_INFINITY, 'the end of a connection is set once', this.#owner);
     this.#endsAt = time;
   }
 
-  /** This process did not run for `ms`, so this time does not count against the client. */
+  /** Called when this process did not run for `ms`, so that this time does not count against the client. */
   late(ms: number): void {
     assert(ms >= 0, 'time does not run backwards', this.#owner);
     this.receivedAt += ms;
   }
 
-  /** True when a client that has sent no CONNECT had its time. */
+  /** True when the time for CONNECT is over. Called only before the first packet. */
   isConnectOverdue(now: number): boolean {
     return now - this.receivedAt > limits.mqttConnectMsMax;
   }

@@ -10,7 +10,7 @@ import { limits } from '../../base/limits.ts';
 export interface JournalWaiter {
   /** Called when the journal accepts again, or may accept. */
   journalAccepts(): void;
-  /** Called while the journal still refuses; a waiter leaves after its longest wait. */
+  /** Called while the journal still refuses. A waiter whose longest wait is over deletes itself. */
   journalRefuses(): void;
 }
 
@@ -38,11 +38,12 @@ export class JournalWaiters {
     this.#waiting.delete(waiter);
   }
 
+  /** Resumes waiting connections while the journal accepts and the slice of time lasts. */
   round(): void {
     const began = this.#clock.monotonic();
     // Iterates over a copy, because a client that is refused again waits after all other clients.
     for (const waiter of [...this.#waiting]) {
-      // The turn of an earlier client may have ended this one.
+      // Reading an earlier connection may have ended this one.
       if (!this.#waiting.has(waiter)) continue;
       const now = this.#clock.monotonic();
       if (this.#refusal() !== undefined) {

@@ -1,7 +1,7 @@
 /**
  * The room of a worker for large packets of gateways: a cap for all of them, a share for each gateway and each tenant.
- * A packet that finds no room waits; freed room goes to the packets that wait, the oldest first, past those whose own
- * share is still full. Each `LargePackets` of a connection waits for at most one packet.
+ * A packet that finds no room waits. Freed room is offered to the waiting packets, the oldest first; a packet whose
+ * gateway or tenant has no share left is skipped. A connection waits for at most one packet.
  */
 import { type BudgetOwner, ByteBudget, Held } from '../../base/byte-budget.ts';
 import type { CachedDevice } from '../../device/model/cached-device.ts';
@@ -38,7 +38,7 @@ export class PacketRoom {
     return this.#waiting.size;
   }
 
-  /** A gateway has room for a packet that is handled and for one that is received. */
+  /** Returns the room of a gateway: for one packet that is handled and one that is received. */
   of({ number, tenantId }: Pick<CachedDevice, 'number' | 'tenantId'>, waiter: RoomWaiter): Room {
     const owners = [
       { name: `gateway ${number}`, bytesMax: 2 * this.#packetBytesMax },
@@ -51,7 +51,7 @@ export class PacketRoom {
           this.#waiting.delete(waiter);
           return true;
         }
-        // A packet that waits already keeps its place.
+        // A packet that already waits keeps its place.
         this.#waiting.set(waiter, { bytes: bytes - held.bytes, owners });
         return false;
       },
@@ -62,6 +62,7 @@ export class PacketRoom {
     };
   }
 
+  /** Ends the wait of `waiter`, if there is one. */
   forget(waiter: RoomWaiter): void {
     this.#waiting.delete(waiter);
   }

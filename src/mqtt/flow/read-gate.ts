@@ -30,7 +30,7 @@ export const hold = {
 
 /** The connection, as its gate sees it. */
 export interface Gated extends Subject {
-  /** Called when no reason is left: the kept bytes are read now. */
+  /** Called when the last reason no longer holds; reads the kept bytes. */
   readOn(): void;
 }
 
@@ -47,10 +47,11 @@ export class ReadGate implements JournalWaiter {
   readonly #transport: Transport;
   /** Bits of `hold`; 0 = the connection is read. Changed by this file only. */
   held = 0;
-  /** Messages that wait for their answer: with an acknowledgement, and without. Counted by the connection. */
+  /** Messages of QoS 1 and 2 that count against `inflightMax`. `Inbox` and `Connection` count them. */
   unacknowledged = 0;
+  /** Messages of QoS 0 that are not handled to their end. `Inbox` counts them. */
   unanswered = 0;
-  /** The most messages that may wait for their answer. */
+  /** The largest number of messages of either kind. */
   inflightMax: number;
   /** 0 = the client asked for no Keep Alive. */
   keepAliveMs = 0;
@@ -75,7 +76,7 @@ export class ReadGate implements JournalWaiter {
     if (this.held === 0) this.#owner.readOn();
   }
 
-  /** Drops a reason of a transport that is closed. The owner decides what follows. */
+  /** Removes a reason without a call of `readOn`, because the transport is closed. */
   drop(why: number): void {
     this.held &= ~why;
   }
@@ -102,7 +103,7 @@ export class ReadGate implements JournalWaiter {
     return this.#deps.clock.monotonic() - this.#refusedAt <= Math.min(limits.mqttPausedMsMax, keepAliveMs / 2);
   }
 
-  /** Nothing is read until the journal accepts or the wait is over. */
+  /** Stops reading until the journal accepts or the wait is over. */
   holdForJournal(): void {
     this.#refusedAt ||= this.#deps.clock.monotonic();
     this.hold(hold.journal);
@@ -128,13 +129,13 @@ export class ReadGate implements JournalWaiter {
     this.journalRefuses();
   }
 
-  /** Called after each message and twice a second: once the journal accepts again, its next refusal is a first one. */
+  /** Called after each message and twice a second. Ends the shared wait when the journal accepts again. */
   forgetRefusal(): void {
     if (this.#refusedAt === 0) return;
     if (this.held === 0 && this.#deps.journalRefusal() === undefined) this.#refusedAt = 0;
   }
 
-  /** The connection has ended. */
+  /** Called when the connection has ended. */
   close(): void {
     this.#deps.journalWaiters.delete(this);
   }
@@ -142,7 +143,11 @@ export class ReadGate implements JournalWaiter {
   /** Asserts the state between any two events. */
   check(isFileSent: boolean): void {
     assert(this.unacknowledged >= 0 && this.unanswered >= 0, 'no message is answered twice', this.#owner);
-    assert(((this.held & hold.file) !== 0) === isFileSent, 'a file that is sent holds packets up', this.#owner);
+    assert(
+      ((this.held & hold.file) !== 0) === isFileSent,
+      'a connection is not read while a file is sent, and only then for this reason',
+      this.#owner,
+    );
     assert((this.held & hold.signIn) === 0, 'a connection that signed in waits for no sign-in', this.#owner);
     const isWait = (this.held & hold.journal) !== 0;
     assert(!isWait || this.#refusedAt !== 0, 'a wait for the journal has a beginning', this.#owner);

@@ -1,43 +1,44 @@
 /**
- * Watches how much of what was sent the client has not read: a client that leaves much unread is not read either, and a
- * client that leaves too much, or reads nothing for too long, is closed. All clients of the worker that leave much
- * unread share one room. Owned by a connection, which acts on the answer.
+ * Watches the bytes that were sent to one client and that the client has not read. A client that leaves many bytes
+ * unread is not read either. A client that leaves too many, or reads nothing for too long, is closed. All such clients
+ * of the worker share one room. A connection owns one `SlowReader` and acts on its verdict.
  */
 import { limits } from '../../base/limits.ts';
 import { type PlaceOwner, Places } from '../../base/places.ts';
 import type { Transport } from '../transport/transport.ts';
 
-/** Bytes that clients have left unread, of those that leave more than `mqttUnreadBytesPause`. */
+/** The shared room: unread bytes of all clients that leave more than `mqttUnreadBytesPause` unread. */
 const unread = new Places(limits.mqttUnreadBytesOfAllMax);
 
-/** The connection, as the room for unread bytes sees it. */
-export interface Debtor {
+/** The connection, as the shared room sees it. */
+export interface UnreadClient {
   unreadOwners(): readonly PlaceOwner[];
 }
 
 export class SlowReader {
   readonly #transport: Transport;
-  readonly #debtor: Debtor;
-  /** The bytes of the room that this client holds, and for whom. */
+  readonly #client: UnreadClient;
+  /** Bytes of the shared room that this client holds, and the owners that the room counts them for. */
   #held = 0;
   #owners: readonly PlaceOwner[] = [];
-  /** Monotonic time of the last sign that the client reads; 0 = nothing waits for it. */
+  /** Monotonic time at which the client last read something; 0 = no bytes wait for the client. */
   #stalledAt = 0;
-  /** Bytes that waited for the client at the last check, and the part of large messages in them. */
+  /** Bytes that waited for the client at the last check. */
   #unreadMark = 0;
+  /** Bytes of large messages that were sent since the client last had no bytes to read. */
   #largeBytes = 0;
 
-  constructor(transport: Transport, debtor: Debtor) {
+  constructor(transport: Transport, client: UnreadClient) {
     this.#transport = transport;
-    this.#debtor = debtor;
+    this.#client = client;
   }
 
-  /** Called when a message is sent. A whole file may be larger than the bytes that a slow reader may leave unread. */
+  /** Called when a message is sent. A large message raises the cap by its size: a file may exceed the cap. */
   sends(bytes: number): void {
     if (bytes > limits.mqttUnreadBytesPause) this.#largeBytes += bytes;
   }
 
-  /** Everything that was written has left. */
+  /** Called when everything that was written has left. */
   drained(): void {
     this.#stalledAt = 0;
     this.#largeBytes = 0;
@@ -50,7 +51,7 @@ export class SlowReader {
     this.#held = 0;
   }
 
-  /** Called after each write. */
+  /** Called after each write; returns what the connection must do. */
   verdict(monotonic: () => number): 'fine' | 'pause' | 'close' {
     const { bufferedBytes } = this.#transport;
     if (bufferedBytes === 0) {
@@ -69,7 +70,7 @@ export class SlowReader {
   /** Returns false when there is no room for so many bytes. */
   #hold(bytes: number): boolean {
     if (bytes <= this.#held) return true;
-    if (this.#held === 0) this.#owners = this.#debtor.unreadOwners();
+    if (this.#held === 0) this.#owners = this.#client.unreadOwners();
     if (unread.take(this.#owners, bytes - this.#held) !== 'taken') return false;
     this.#held = bytes;
     return true;

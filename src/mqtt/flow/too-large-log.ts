@@ -8,12 +8,13 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import type { CachedDevice } from '../../device/model/cached-device.ts';
 
+/** More than the second in which the log writes one line of a repeated event. */
 const lineMsMin = 1_100;
 
 interface TooLarge {
   bytes: number;
   bytesMax: number;
-  /** Undefined when the packet was not read so far. */
+  /** Undefined when the packet ended before its topic was read. */
   topic?: string;
 }
 
@@ -31,7 +32,7 @@ export class TooLargeLog {
 
   add({ number, id, name }: CachedDevice, { bytes, bytesMax, topic }: TooLarge): void {
     const now = this.#clock.monotonic();
-    // The log omits a second line within a second: the device is named with its next packet then.
+    // The log would only count this line. The device is named with its next packet instead.
     if (now - this.#lineAt < lineMsMin) return;
     if (now - (this.#loggedAt.get(number) ?? Number.NEGATIVE_INFINITY) < limits.mqttTooLargeLogMs) return;
     this.#lineAt = now;

@@ -16,7 +16,7 @@ interface Answer {
   /**
    * The reason for which an MQTT 3 connection ends; undefined = the message is acknowledged and the connection stays.
    */
-  closesOld: CloseReason | undefined;
+  closesMqtt3: CloseReason | undefined;
 }
 
 const topicReasons = new Set(['unknown_topic', 'provisioning_topic']);
@@ -30,24 +30,24 @@ export function answerOf(fault: Fault): Answer {
   switch (status) {
     case 400:
     case 415:
-    case 413: // Sent again it is as large: no quota that a pause would help against.
+    case 413: // The code for a quota would suggest that a pause helps.
       return stays(code.payload);
     case 401:
     case 403:
       return stays(code.notAuthorized);
     case 429:
-      return { code: code.quota, closesOld: 'rate_limit' };
+      return { code: code.quota, closesMqtt3: 'rate_limit' };
     case 503:
-      return { code: isQuota(fault) ? code.quota : code.implementation, closesOld: 'server_fault' };
+      return { code: isQuota(fault) ? code.quota : code.implementation, closesMqtt3: 'server_fault' };
     default:
       return stays(code.implementation);
   }
 }
 
-/** With `ingest.ack: store`, after the message is journaled: it is stored later without an acknowledgement. */
+/** Refusals with `ingest.ack: store` of a message that is already journaled: ClickHouse stores the message later. */
 const storedLater: Record<string, true> = { store_slow: true, store_refused: true };
 
-/** A pause does not help against `clock_wrong`: other messages of the client may have their own "ts". */
+/** `clock_wrong` does not pause the client, because its other messages may have their own "ts". */
 const quotaReasons: Record<string, true> = { ...storedLater, clock_wrong: true, gateway_room: true };
 
 /** True for reasons for which a client should slow down and send again. */
@@ -66,5 +66,5 @@ export function mayPass(fault: Fault): boolean {
 }
 
 function stays(reasonCode: number): Answer {
-  return { code: reasonCode, closesOld: undefined };
+  return { code: reasonCode, closesMqtt3: undefined };
 }

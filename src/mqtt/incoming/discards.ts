@@ -1,6 +1,6 @@
 /**
- * Messages of one connection that are not stored although their sender gets no refusal (QoS 0, and MQTT 3): each is
- * counted, and a line in the log names their number at most twice a second. Made with the first of them.
+ * Counts the messages of one connection that are not stored although their sender gets no refusal (QoS 0, and MQTT 3).
+ * A line in the log has their number, at most twice a second. `Inbox` makes the object with the first such message.
  */
 import type { Log } from '../../base/log.ts';
 import type { Counters } from '../flow/counters.ts';
@@ -20,7 +20,7 @@ export class Discards {
     this.#reason = reason;
   }
 
-  /** `device`: the id; undefined when the connection did not sign in. */
+  /** Logs the number since the last line. `device`: the id; undefined on a provisioning session. */
   log(log: Log, device: string | undefined): void {
     if (this.#messages === 0) return;
     log.warn('mqtt_discarded', { device, messages: this.#messages, reason: this.#reason });

@@ -1,7 +1,7 @@
 /**
- * Packets of one gateway above the usual cap. A PUBLISH that its topic allows is kept, in room that grows with the
- * received bytes; when there is no room the connection is not read for a while. Any other PUBLISH is skipped and
- * refused with a reason, and the connection stays. Made by the connection of a gateway with its first such packet.
+ * Handles packets of one gateway above `mqtt.packetBytesMax`. A PUBLISH that its topic allows is kept, in room that
+ * grows with the received bytes; without room the connection is not read for a while. Any other PUBLISH is skipped and
+ * refused with a reason, and the connection stays. The connection makes the object with the first such packet.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -17,6 +17,7 @@ import type { Session } from '../session/session.ts';
 import type { TopicTable } from '../topics/table.ts';
 import type { Frames, Step } from '../wire/frames.ts';
 import type { LargePacket } from '../wire/large-packet.ts';
+import { packetType } from '../wire/protocol.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { malformed } from '../wire/wire-error.ts';
 import type { Inbox, SkippedPublish } from './inbox.ts';
@@ -34,20 +35,21 @@ interface LargePacketsDeps {
   inbox: Inbox;
 }
 
-const publishType = 3;
-/** Around the topic: its length, a packet id, and the length of properties. */
+/** The length of the topic, the topic, the packet id, and the length of the properties. */
 const headBytesMax = 2 + limits.mqttLargeTopicBytesMax + 2 + 4;
 const head = new PublishFrame();
 
 export class LargePackets implements RoomWaiter {
   readonly #deps: LargePacketsDeps;
+  /** Undefined until the head of the packet is read. */
   #publish: SkippedPublish | undefined = undefined;
-  /** Returns why the packet that is skipped is refused. */
+  /** Makes the refusal of the packet that is being skipped; called after its last byte. */
   #fault: (() => Fault) | undefined = undefined;
   /** Monotonic time since when the packet waits for room; 0 = it does not wait. */
   #waitsSince = 0;
-  /** Bytes of the packet at its last progress, and the time. */
+  /** Received bytes of the packet at its last progress. */
   #seenBytes = 0;
+  /** Monotonic time of the last progress. */
   #seenAt = 0;
 
   constructor(deps: LargePacketsDeps) {
@@ -59,7 +61,7 @@ export class LargePackets implements RoomWaiter {
     const { frames, gate, inbox } = this.#deps;
     switch (step) {
       case 'too_large':
-        if (frames.type !== publishType) return false;
+        if (frames.type !== packetType.publish) return false;
         frames.openLarge(headBytesMax);
         this.#publish = undefined;
         this.#waitsSince = 0;
@@ -95,7 +97,7 @@ export class LargePackets implements RoomWaiter {
     this.#deps.gate.release(hold.room);
   }
 
-  /** Twice a second. */
+  /** Called twice a second. */
   sweep(now: number): void {
     const { frames, gate } = this.#deps;
     const { keepAliveMs } = gate;
@@ -119,7 +121,7 @@ export class LargePackets implements RoomWaiter {
     gate.release(hold.room);
   }
 
-  /** The connection has ended. */
+  /** Called when the connection has ended. */
   close(): void {
     this.#deps.packetRoom.forget(this);
   }
@@ -128,7 +130,7 @@ export class LargePackets implements RoomWaiter {
   #decide(large: LargePacket): boolean {
     const { session, frames } = this.#deps;
     const { buffer, bodyStart, bytes } = large;
-    // The properties of MQTT 5 may be longer than the head; they are not needed to refuse the packet.
+    // Reads the head as that of MQTT 3: properties may be longer than the head, and the decision needs none of them.
     readPublish(head, frames.flags, buffer, bodyStart, bytes, 4);
     const { qos, packetId, topicStart, topicEnd, payloadStart } = head;
     if (payloadStart > large.filled) return false;
@@ -162,7 +164,7 @@ export class LargePackets implements RoomWaiter {
 function skipAndCount(large: LargePacket, start: number, children: FittingChildren): void {
   const { buffer, filled } = large;
   children.add(buffer.subarray(start, filled));
-  // Long properties end after the head.
+  // Long properties end after the bytes of the head.
   let unread = Math.max(0, start - filled);
   large.skip((bytes) => {
     if (unread < bytes.length) children.add(bytes.subarray(unread));

@@ -1,6 +1,6 @@
 /**
  * Reads the packets of one connection while its gate is open: cuts them from the received bytes, passes each PUBLISH to
- * the inbox and any other packet to the connection. Packets above the cap of all go to `LargePackets`, which only
+ * the inbox and any other packet to the connection. Packets above `packetBytesMax` go to `LargePackets`, which only
  * gateways have. Bytes that arrive while the gate is closed are kept.
  */
 
@@ -21,17 +21,17 @@ import type { LargePackets } from './large-packets.ts';
 
 /** The connection, as its reader sees it. */
 export interface PacketHandler extends ClientConnection {
-  /** Returns the reason to read no first packet of this client. */
+  /** Returns the reason to end the connection before its first packet; undefined = the packet may be read. */
   refusesFirst(): CloseReason | undefined;
-  /** Handles the packet that `frames` has read, the first one. Throws a WireError for what ends the connection. */
+  /** Handles the first packet, which `frames` has read. Throws a WireError for what ends the connection. */
   connect(): void;
-  /** Handles any later packet, except PUBLISH, in the same way. */
+  /** Handles a later packet other than PUBLISH. Throws as `connect`. */
   dispatch(): void;
-  /** Returns what takes packets above the cap of all; undefined for a client that may not send them. */
+  /** Returns the handler of packets above `packetBytesMax`; undefined for a client that may not send them. */
   largePackets(): LargePackets | undefined;
-  /** A packet above its cap ends the connection. */
+  /** Called before a packet above the cap ends the connection. */
   tooLarge(bytes: number): void;
-  /** All kept bytes are read, and nothing holds the connection. */
+  /** Called when all kept bytes are read and nothing holds the connection. */
   caughtUp(): void;
 }
 
@@ -49,7 +49,7 @@ export class Reader implements Gated {
   readonly #deadlines: Deadlines;
   readonly frames = new Frames();
   readonly gate: ReadGate;
-  /** The cap of a packet, above which only gateways send. */
+  /** The largest packet. Only gateways may send a larger one. */
   packetBytesMax: number = limits.mqttFirstPacketBytesMax;
   /** Takes each PUBLISH. Set with the session. */
   inbox: Inbox | undefined = undefined;
@@ -89,7 +89,7 @@ export class Reader implements Gated {
     else this.frames.keep();
   }
 
-  /** Called by the gate: nothing holds any more. */
+  /** Called by the gate when no reason holds any more. */
   readOn(): void {
     assert(this.gate.held === 0, 'a connection is read when nothing holds it', this.#connection);
     if (this.#isReading || this.#isClosed) return;
@@ -106,17 +106,17 @@ export class Reader implements Gated {
     this.#large?.endWait();
   }
 
-  /** The transport is closed: no room is waited for. */
+  /** Called when the transport is closed: a packet that waits for room is refused. */
   endWaitForRoom(): void {
     this.#large?.endWait();
   }
 
-  /** Twice a second. */
+  /** Called twice a second. */
   sweep(now: number): void {
     this.#large?.sweep(now);
   }
 
-  /** The connection has ended. */
+  /** Called when the connection has ended. */
   close(): void {
     assert(!this.#isClosed, 'the reading of a connection ends once', this.#connection);
     this.#isClosed = true;
@@ -137,7 +137,7 @@ export class Reader implements Gated {
         break;
       }
       if (step === 'packet') {
-        // Only whole packets count as activity: a drip of bytes does not postpone the deadline.
+        // Only whole packets count as activity, so single bytes postpone no deadline.
         now ||= this.#clock.monotonic();
         this.#deadlines.receivedAt = now;
         this.#counters.packetsIn[frames.type]!.add(1);

@@ -22,7 +22,7 @@ export function takeSubscribe(deps: StreamDeps, session: Session, frames: Frames
   const { streams, admission } = deps;
   const { level } = session;
   const packet = readSubscribe(frames.buffer, frames.start, frames.end, level);
-  if (!isCharged(admission, session)) {
+  if (!tryCharge(admission, session)) {
     send(subackBytes(level, packet.packetId, subscribeRefused(level, packet.filters.length)));
     return;
   }
@@ -41,7 +41,7 @@ export function takeUnsubscribe(deps: StreamDeps, session: Session, frames: Fram
   send(unsubackBytes(level, packet.packetId, codes));
 }
 
-/** The session ends. */
+/** Called when the session ends. */
 export function stopAllStreams({ streams }: Pick<StreamDeps, 'streams'>, session: Session): void {
   stopStreams(streams, session, session.subscriptions.streams());
 }
@@ -54,13 +54,15 @@ function stopStreams(streams: Streams, session: Session, names: StreamName[]): v
   for (const name of names) streamOf(streams, session, name)?.stop(session);
 }
 
-/** The streams of a gateway are granted to every device, and bring it nothing. */
+/** Returns undefined for a stream of gateways on another device, which may subscribe to its topics and gets nothing. */
 function streamOf(streams: Streams, session: Session, name: StreamName): Stream | undefined {
   return name.startsWith('gateway') && session.kind !== 'gateway' ? undefined : streams[name];
 }
 
-/** False when the device has sent too many messages. A session that asks for credentials has no device. */
-function isCharged(admission: Admission, { kind, device }: Session): boolean {
+/**
+ * Counts the packet as a message; returns false above the rate limit. A provisioning session has no device to count.
+ */
+function tryCharge(admission: Admission, { kind, device }: Session): boolean {
   if (kind === 'provision') return true;
   try {
     admission.message(device);

@@ -1,4 +1,4 @@
-/** Collects connections with packets to write: each is flushed once at the end of the turn of the event loop. */
+/** Collects connections with packets to write, and flushes each one once, at the end of this turn of the event loop. */
 import { beginEvent, endEvent } from '../../base/running-work.ts';
 import { packets } from '../sign-in/blocked.ts';
 

@@ -33,8 +33,9 @@ export class Outbox {
   #expected: Set<number> | undefined = undefined;
   /** Packet ids of QoS 2 between PUBREC and PUBREL. */
   #received: Set<number> | undefined = undefined;
-  /** Results of the last flush: packets that were sent, and finished messages. */
+  /** Packets that the last flush wrote. */
   sent = 0;
+  /** Messages that the last flush finished: these no longer count against the Receive Maximum. */
   acknowledged = 0;
 
   constructor(transport: Transport, owner: Subject) {
@@ -91,7 +92,7 @@ export class Outbox {
     return this.#received?.has(packetId) ?? false;
   }
 
-  /** Writes all packets that are due. `confirm` follows. */
+  /** Writes all packets that are due. The caller then calls `confirm`. */
   flush(level: ProtocolLevel, packetBytesMax: number): void {
     assert(!this.#isDropped, 'a connection that has ended writes nothing', this.#owner);
     assert(!isScratchInUse, 'one connection writes at a time', this.#owner);
@@ -144,7 +145,7 @@ export class Outbox {
     isScratchInUse = false;
   }
 
-  /** Calls the callbacks of what `flush` wrote, which may write more. */
+  /** Calls the callbacks of the packets that `flush` wrote. A callback may add packets. */
   confirm(): void {
     this.#confirm(true);
   }
@@ -183,8 +184,8 @@ export class Outbox {
 }
 
 /**
- * Returns a refusal or an acknowledgement with a receipt. What would exceed the client's Maximum Packet Size is left
- * out: first the Reason String, then the receipt.
+ * Returns a refusal, or an acknowledgement with a receipt. A packet that would exceed the client's Maximum Packet Size
+ * omits the Reason String, and if this is not enough, the receipt.
  */
 function longAnswer({ qos, packetId, code: reasonCode, text, receipt }: Incoming, packetBytesMax: number): Buffer {
   const packet = { cmd: qos === 2 ? 'pubrec' : 'puback', messageId: packetId, reasonCode } as const;

@@ -1,7 +1,7 @@
 /**
- * A file in one PUBLISH that is too large for memory. The head is written first, then slice after slice as the client
- * reads them, so a worker holds `mqttFileUnreadBytesMax` of the file and one slice. No other packet may be written
- * meanwhile. Made by the connection, which also checks that the client still reads.
+ * Sends a file in one PUBLISH without holding all of the file in memory. The head is written first, then slice after
+ * slice as the client reads them, so a worker holds `mqttFileUnreadBytesMax` of the file and one slice. No other packet
+ * may be written meanwhile. `Outgoing` makes the object, and its sweep checks that the client still reads.
  */
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Clock } from '../../base/clock.ts';

@@ -1,7 +1,7 @@
 /**
- * Messages to one client: within its Maximum Packet Size, with the packet ids of QoS 1 within its Receive Maximum, and
- * one large file at a time. Until the end of a file no other packet leaves and nothing is read. Made by a connection
- * when its session opens.
+ * Sends messages to one client: within its Maximum Packet Size, with the packet ids of QoS 1 within its Receive
+ * Maximum, and one large file at a time. Until the end of a file no other packet is written and nothing is read. The
+ * connection makes the object with the first message to the client.
  */
 import type { Clock } from '../../base/clock.ts';
 import { assert } from '../../base/errors.ts';
@@ -17,7 +17,7 @@ import type { Confirm, FileOutcome } from '../session/session.ts';
 import type { Transport } from '../transport/transport.ts';
 import type { QoS } from '../wire/protocol.ts';
 import { OutgoingFile } from './outgoing-file.ts';
-import { Pushes } from './pushes.ts';
+import { Qos1Window } from './qos1-window.ts';
 
 interface OutgoingDeps {
   connection: ClientConnection;
@@ -31,11 +31,11 @@ interface OutgoingDeps {
 
 export class Outgoing {
   readonly #deps: OutgoingDeps;
-  #pushes: Pushes | undefined = undefined;
-  /** The file that is being sent or is next. */
+  #window: Qos1Window | undefined = undefined;
+  /** The file that is being sent, or that begins with the next flush. */
   #file: OutgoingFile | undefined = undefined;
   /** Bytes of messages that wait for the end of the file. */
-  #behindFileBytes = 0;
+  #afterFileBytes = 0;
 
   constructor(deps: OutgoingDeps) {
     this.#deps = deps;
@@ -45,7 +45,7 @@ export class Outgoing {
     return this.#file !== undefined;
   }
 
-  /** A part of a packet may have left, so nothing else may follow. */
+  /** True when only a part of a packet may have been written: no other packet may follow. */
   get isCut(): boolean {
     return this.#file?.hasBegun === true;
   }
@@ -62,8 +62,8 @@ export class Outgoing {
     }
     const packet = writePublish(topic, payload, qos, 0, level);
     if (this.#file !== undefined) {
-      this.#behindFileBytes += packet.length;
-      if (this.#behindFileBytes > limits.mqttUnreadBytesMax) {
+      this.#afterFileBytes += packet.length;
+      if (this.#afterFileBytes > limits.mqttUnreadBytesMax) {
         connection.close('too_many_pushes');
         return false;
       }
@@ -73,13 +73,13 @@ export class Outgoing {
       connection.send(packet, confirm);
       return true;
     }
-    const pushes = this.#withIds();
-    if (pushes.isFull) {
+    const window = this.#qos1Window();
+    if (window.isFull) {
       connection.close('too_many_pushes');
       return false;
     }
     const idAt = packet.length - payloadBytes - (level === 5 ? 3 : 2);
-    if (pushes.add(packet, idAt, confirm)) connection.send(packet);
+    if (window.add(packet, idAt, confirm)) connection.send(packet);
     return true;
   }
 
@@ -96,56 +96,56 @@ export class Outgoing {
       return 'too_large';
     }
     if (this.#file !== undefined) return 'busy';
-    const packetId = qos > 0 ? this.#withIds().takeId() : 0;
+    const packetId = qos > 0 ? this.#qos1Window().takeId() : 0;
     if (packetId === undefined) return 'busy';
     const head = publishHead(topic, file.bytes, qos, packetId, level);
     this.#file = new OutgoingFile(transport, head, file, clock, (isSent) => {
       onEnd();
       this.#fileEnded(isSent);
     });
-    this.#behindFileBytes = 0;
+    this.#afterFileBytes = 0;
     gate.hold(hold.file);
-    // The file begins after the packets that are due, among them the acknowledgement of the request.
+    // The file begins after the packets that are due, for example the acknowledgement of the request for the file.
     connection.flushSoon();
     return 'taken';
   }
 
   /** Handles a PUBACK. */
   acknowledged(packetId: number): void {
-    const next = this.#pushes?.acknowledged(packetId);
+    const next = this.#window?.acknowledged(packetId);
     if (next !== undefined) this.#deps.connection.send(next);
   }
 
-  /** True when a file begins now: no other packet may leave after it. */
+  /** Begins the file that is next. Returns true while a file is sent: no other packet may be written. */
   beginFile(): boolean {
     this.#file?.begin();
     return this.#file !== undefined;
   }
 
-  /** The transport has nothing left to write. */
+  /** Called when the transport has no bytes left to write. */
   drained(): void {
     this.#file?.drained();
   }
 
-  /** The transport is closed. */
+  /** Called when the transport is closed. */
   stopFile(): void {
     this.#file?.stop();
   }
 
-  /** The connection has ended. */
+  /** Called when the connection has ended. */
   drop(): void {
-    this.#pushes?.drop();
+    this.#window?.drop();
     this.#file?.stop();
   }
 
-  /** The client has read nothing for too long. `lateMs`: this process did not run. */
+  /** True when the client has read nothing for too long. `lateMs`: time in which this process did not run. */
   isStalled(now: number, lateMs: number): boolean {
     return this.#file === undefined ? this.#deps.slowReader.isStalled(now) : this.#file.isStalled(now, lateMs);
   }
 
-  #withIds(): Pushes {
-    this.#pushes ??= new Pushes(this.#deps.client.receiveMaximum);
-    return this.#pushes;
+  #qos1Window(): Qos1Window {
+    this.#window ??= new Qos1Window(this.#deps.client.receiveMaximum);
+    return this.#window;
   }
 
   #fileEnded(isSent: boolean): void {

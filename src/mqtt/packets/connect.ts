@@ -24,24 +24,40 @@ interface RefusedConnect {
   refusal: ConnectRefusal;
 }
 
-/** Refusals of CONNECT: code of MQTT 5, code of MQTT 3, and the Reason String. The name is the metric label. */
+/** Refusals of CONNECT: reason code of MQTT 5, return code of MQTT 3, Reason String. The name is the metric label. */
 const refusals = {
-  unsupported_version: { code: 0x84, old: 1, text: 'This server speaks MQTT 3.1, 3.1.1 and 5.' },
-  client_id: { code: 0x85, old: 2, text: 'The client id is not valid here, and there is no user name.' },
+  unsupported_version: { reasonCode: 0x84, returnCode: 1, text: 'This server speaks MQTT 3.1, 3.1.1 and 5.' },
+  client_id: { reasonCode: 0x85, returnCode: 2, text: 'The client id is not valid here, and there is no user name.' },
   credentials: {
-    code: 0x86,
-    old: 5,
+    reasonCode: 0x86,
+    returnCode: 5,
     text: 'No device has these credentials: check the access token or user name and password.',
   },
-  not_authorized: { code: 0x87, old: 5, text: 'No credentials: the user name is the access token of a device.' },
-  certificate: { code: 0x87, old: 5, text: 'No device has this client certificate, or it is not valid now.' },
-  unavailable: { code: 0x88, old: 3, text: 'Devices cannot be looked up at the moment; connect again later.' },
-  transport: { code: 0x88, old: 3, text: 'The profile of this device has another transport.' },
-  auth_method: { code: 0x8c, old: 5, text: 'Enhanced authentication is not supported.' },
-  quota: { code: 0x97, old: 3, text: 'The tenant has reached its limit of devices.' },
-  will_retain: { code: 0x9a, old: 5, text: 'Retained messages are not supported, nor is a will to be retained.' },
-  rate: { code: 0x9f, old: 3, text: 'Too many attempts to connect; wait before the next one.' },
-} as const satisfies Record<string, { code: number; old: number; text: string }>;
+  not_authorized: {
+    reasonCode: 0x87,
+    returnCode: 5,
+    text: 'No credentials: the user name is the access token of a device.',
+  },
+  certificate: {
+    reasonCode: 0x87,
+    returnCode: 5,
+    text: 'No device has this client certificate, or it is not valid now.',
+  },
+  unavailable: {
+    reasonCode: 0x88,
+    returnCode: 3,
+    text: 'Devices cannot be looked up at the moment; connect again later.',
+  },
+  transport: { reasonCode: 0x88, returnCode: 3, text: 'The profile of this device has another transport.' },
+  auth_method: { reasonCode: 0x8c, returnCode: 5, text: 'Enhanced authentication is not supported.' },
+  quota: { reasonCode: 0x97, returnCode: 3, text: 'The tenant has reached its limit of devices.' },
+  will_retain: {
+    reasonCode: 0x9a,
+    returnCode: 5,
+    text: 'Retained messages are not supported, nor is a will to be retained.',
+  },
+  rate: { reasonCode: 0x9f, returnCode: 3, text: 'Too many attempts to connect; wait before the next one.' },
+} as const satisfies Record<string, { reasonCode: number; returnCode: number; text: string }>;
 
 export type ConnectRefusal = keyof typeof refusals;
 
@@ -146,12 +162,13 @@ export function connackBytes(
 }
 
 /**
- * Writes a refusal. The sentence is left out for clients without a use or room for it; `text` replaces the sentence.
+ * Writes a refusal. `text` replaces the sentence of the refusal. A client that wants no Reason String, or whose Maximum
+ * Packet Size is too small for the sentence, gets the code only.
  */
 export function refusalBytes({ level, isTerse, packetBytesMax }: Client, refusal: ConnectRefusal, text = ''): Buffer {
-  const { code, old, text: sentence } = refusals[refusal];
-  if (level !== 5) return generate({ cmd: 'connack', returnCode: old, sessionPresent: false });
-  const packet: IConnackPacket = { cmd: 'connack', reasonCode: code, sessionPresent: false };
+  const { reasonCode, returnCode, text: sentence } = refusals[refusal];
+  if (level !== 5) return generate({ cmd: 'connack', returnCode, sessionPresent: false });
+  const packet: IConnackPacket = { cmd: 'connack', reasonCode, sessionPresent: false };
   if (!isTerse) {
     const bytes = generate({ ...packet, properties: { reasonString: text || sentence } }, { protocolVersion: 5 });
     if (bytes.length <= packetBytesMax) return bytes;

@@ -17,7 +17,7 @@ export class PublishFrame {
   payloadStart = 0;
   /** The user property `content-encoding`; '' without one. */
   encoding = '';
-  /** True: the user property `x-millrace-receipt` is `true`. */
+  /** True when the user property `x-millrace-receipt` is `true`. */
   wantsReceipt = false;
 }
 
@@ -62,7 +62,7 @@ export function readPublish(
   into.payloadStart = at;
 }
 
-/** Returns the bytes of a PUBLISH to a client. */
+/** Returns the size of a PUBLISH to a client. */
 export function publishBytes(topicBytes: number, payloadBytes: number, qos: QoS, level: ProtocolLevel): number {
   const body = 2 + topicBytes + (qos > 0 ? 2 : 0) + (level === 5 ? 1 : 0) + payloadBytes;
   return 1 + lengthBytes(body) + body;

@@ -8,7 +8,7 @@ import type { Room } from '../wire/large-packet.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
 
-/** The part of a connection that its messages use. */
+/** The receiver of answers: the inbox of the connection. */
 export interface Answered {
   /** Called with the answer of a message; `fault` is undefined when the message was accepted. */
   answered(incoming: Incoming, fault: Fault | undefined): void;
@@ -29,9 +29,9 @@ export class Incoming implements Publish {
   /** Reason code and Reason String of the answer. */
   code = 0;
   text = '';
-  /** As in `ingest/store-acks.ts`; a user property of the acknowledgement. */
+  /** The receipt, as in `ingest/store-acks.ts`, which becomes a user property of the acknowledgement. */
   receipt: string | undefined = undefined;
-  /** The room of a large packet, whose bytes are the message's own. */
+  /** The room that the bytes of a large packet hold until the answer. */
   room: Room | undefined = undefined;
   /** The next object of the connection, or of the pool. */
   next: Incoming | undefined = undefined;

@@ -12,7 +12,7 @@ export interface Publish extends Waiter {
   readonly topic: string;
   /** A view of the received bytes, valid until the operation returns. Bytes that are needed longer must be copied. */
   readonly payload: Buffer;
-  /** True: the payload is in memory of its own, which holds room until the answer, and stays valid until then. */
+  /** True when the payload is a buffer of its own, which holds room and stays valid until the answer. */
   readonly isOwned: boolean;
   readonly qos: 0 | 1 | 2;
   readonly session: Session;

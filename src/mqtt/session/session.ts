@@ -15,7 +15,7 @@ export type Confirm = (delivered: boolean) => void;
 
 /** The part of a connection that its session uses. */
 export interface SessionLink {
-  /** True when nothing reaches the client any more; messages of the client may still be handled. */
+  /** True when nothing can reach the client any more. Messages of the client may still be handled. */
   readonly isGone: boolean;
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean;
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome;
@@ -71,7 +71,7 @@ export class Session {
     return this.#subscriptions;
   }
 
-  /** True when nothing reaches the client any more; the session may still handle what the client sent last. */
+  /** True when nothing can reach the client any more. The last messages of the client may still be handled. */
   get isGone(): boolean {
     return this.#endedBy !== undefined || this.#link.isGone;
   }

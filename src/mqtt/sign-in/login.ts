@@ -69,7 +69,7 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
   }
 }
 
-/** Counts a CONNECT as a message of the device. Throws 429, and then records it. */
+/** Counts a CONNECT as a message of the device. Above the rate limit records the refusal and throws 429. */
 function countConnect({ rateLimits, troubles }: LoginDeps, device: DeviceRow, remoteAddress: string): void {
   try {
     rateLimits?.message(device);
@@ -80,8 +80,8 @@ function countConnect({ rateLimits, troubles }: LoginDeps, device: DeviceRow, re
 }
 
 /**
- * Names credentials. A token alone has the same name as over HTTP, with any client id, so a right token counts for
- * both doors.
+ * Returns the name under which attempts with these credentials are counted. A token alone has the same name as over
+ * HTTP, with any client id, so a right token counts for both doors.
  */
 function nameOf({ clientId, username = '', password, certificate }: SignInRequest): string {
   if (certificate !== undefined) return certificate.credentialsId;

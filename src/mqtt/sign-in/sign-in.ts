@@ -21,7 +21,7 @@ export interface SignedIn {
   isGateway: boolean;
   /** Topics that the device's profile added at the time of the sign-in. */
   topics: ProfileTopics | undefined;
-  /** Called when the connection no longer uses the device. */
+  /** Must be called when the connection no longer uses the device. */
   end(): void;
 }
 
@@ -37,7 +37,7 @@ export interface SignInRefused {
   text?: string;
 }
 
-/** `owner` is called only after a success. A cached answer is returned in the same turn. */
+/** Signs a client in. `owner` is called only after a success. */
 export type SignIn = (
   request: SignInRequest,
   owner: SignInOwner,

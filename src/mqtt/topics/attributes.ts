@@ -1,7 +1,7 @@
 /**
- * Attributes of the signed-in device. Its client attributes are acknowledged after their commit. Shared attributes are
- * sent to it as they change, and at its subscription those that it missed. An update counts as received when the client
- * acknowledged it (QoS 1) or it was written (QoS 0).
+ * Attributes of the signed-in device. Client attributes are acknowledged after their commit. Shared attributes are sent
+ * to the device as they change; when the device subscribes, the changes that it missed are sent. An update counts as
+ * received when the client has acknowledged it (QoS 1) or when the update is written (QoS 0).
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -70,7 +70,7 @@ export class AttributeStream implements Stream {
   }
 }
 
-/** An update sent to the client. It counts as received when it and all earlier updates have arrived. */
+/** An update sent to the client. An update counts as received when all earlier updates have arrived, too. */
 interface Sent {
   update: Update;
   /** Messages of the update that are not confirmed. */
@@ -117,7 +117,7 @@ class UpdatePusher implements Follower {
     }
   }
 
-  /** The store is unavailable: it is read again later, because the client would otherwise get no further updates. */
+  /** Reads the store again later, because the client would otherwise get no further updates. */
   failed(): void {
     clearTimeout(this.#retry);
     this.#retry = setTimeout(() => this.#following.ask(), limits.updateRetryMs);

@@ -12,7 +12,7 @@ import { type Json, readJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { Operation } from '../session/operation.ts';
 import type { Session, SessionKind } from '../session/session.ts';
-import { isAnswered, sendAnswer } from './answer.ts';
+import { sendAnswer, trySendAnswer } from './answer.ts';
 import { answerPatterns, forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
@@ -28,7 +28,7 @@ interface CallTopicsDeps {
 const answerFamily = { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' };
 
 export function callTopics({ admission, calls, readBody, sessionLimits, log }: CallTopicsDeps): TopicEntries {
-  /** Aborted at the end of their session. */
+  /** The controllers of sessions that made a call. A controller is aborted at the end of its session. */
   const ends = new WeakMap<Session, AbortController>();
 
   const endOf = (session: Session): AbortSignal => {
@@ -49,7 +49,7 @@ export function callTopics({ admission, calls, readBody, sessionLimits, log }: C
       if (!(error instanceof Fault)) log.error('handler_bug', { path: 'rpc/request', error });
       text = errorText(error instanceof Fault ? error.message : 'Internal error');
     }
-    if (!isAnswered(session, topic, text)) isAnswered(session, topic, errorText('the answer is too large'));
+    if (!trySendAnswer(session, topic, text)) trySendAnswer(session, topic, errorText('the answer is too large'));
   };
 
   const operationOf =

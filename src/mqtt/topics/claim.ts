@@ -1,4 +1,4 @@
-/** `v1/devices/me/claim`: the device allows to be claimed. Only here is an empty payload allowed. */
+/** `v1/devices/me/claim`: a device allows a user to claim it. The payload may be empty. */
 
 import type { Admission } from '../../activity/admission.ts';
 import { decodeClaim } from '../../admin/claim-rules.ts';

@@ -1,6 +1,6 @@
 /**
  * The two families of device topics: v1 (`v1/devices/me/…`) and the short v2 forms, bare and with `/j`. An answer is
- * sent on the family of the request. Nothing is served on `/p`; its refusal says so.
+ * sent on the family of the request. The forms with `/p` (Protobuf) are refused with a reason.
  */
 import { badRequest } from '../../base/errors.ts';
 import { replyId } from '../../rpc/rpc.ts';

@@ -1,4 +1,4 @@
-/** `v1/gateway/claim`: devices that are connected through this gateway allow to be claimed. */
+/** `v1/gateway/claim`: connected devices of this gateway allow a user to claim them. */
 
 import type { Admission } from '../../activity/admission.ts';
 import { type ClaimRequest, claimRequest } from '../../admin/claim-rules.ts';
@@ -67,7 +67,10 @@ export function gatewayClaimTopics(
   };
 }
 
-const notConnected = badRequest('claim_child', 'It is not connected through this gateway: connect it first.');
+const notConnected = badRequest(
+  'claim_child',
+  'The device is not connected through this gateway; publish v1/gateway/connect first.',
+);
 
 function faultOf(error: unknown): Fault {
   if (error instanceof Fault) return error;

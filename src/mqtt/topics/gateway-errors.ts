@@ -1,6 +1,6 @@
 /**
- * `v1/gateway/errors`: tells a gateway that subscribed which of its messages were discarded, and why, where no
- * acknowledgement can say so: QoS 0, and MQTT 3.
+ * `v1/gateway/errors`: names discarded messages and the reasons to a gateway that subscribed. It is for messages that
+ * no acknowledgement refuses: QoS 0, and MQTT 3.
  */
 import type { Fault } from '../../base/errors.ts';
 import type { Publish } from '../session/operation.ts';

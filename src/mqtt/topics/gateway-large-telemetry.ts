@@ -1,6 +1,6 @@
 /**
- * Large telemetry of a gateway, after its bytes are kept: decoded in a thread, then its children are connected, then
- * accepted as a commit of its own. Later messages of the gateway wait for it (`Gateway.run`), so that points of a
+ * Takes a large telemetry message of a gateway: decodes the payload in a thread, connects the children, and accepts the
+ * points as a commit of their own. Later messages of the gateway wait for this one (`Gateway.run`), so that points of a
  * device keep their order. A message that names a child which may not send is decoded a second time without that child.
  */
 import { setTimeout as sleep } from 'node:timers/promises';

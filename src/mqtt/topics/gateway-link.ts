@@ -60,7 +60,7 @@ export class MqttGatewayLink implements GatewayLink {
     const payload = withDevice(name, `{"id":${id},"method":${JSON.stringify(method)},"params":${params}}`);
     if (this.#push(rpcTopic, payload, (delivered) => confirm(delivered))) return true;
     if (this.#session.isGone) return false;
-    // The command would block all later ones.
+    // A command that is not ended here would block all later ones.
     confirm(false, 'The command is larger than the Maximum Packet Size that the gateway gave when it connected.');
     return true;
   }

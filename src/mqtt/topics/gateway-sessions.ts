@@ -1,6 +1,6 @@
 /**
- * The sessions that are gateways, and `v1/gateway/connect` and `…/disconnect`, which begin and end the sessions of
- * children.
+ * Maps the sessions of gateways to their `Gateway`, and serves `v1/gateway/connect` and `…/disconnect`, which begin and
+ * end the sessions of children.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -31,6 +31,7 @@ export class GatewaySessions {
     this.#deps = deps;
   }
 
+  /** Returns the gateway of the session, which the first call opens. */
   of(session: Session): Gateway {
     return this.#of.get(session) ?? this.#open(session);
   }

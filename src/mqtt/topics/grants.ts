@@ -8,20 +8,21 @@ import type { Session } from '../session/session.ts';
 import type { StreamName } from '../session/subscriptions.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { isFilter } from '../wire/strings.ts';
-import { canMatch, filterCovers, streamTopics } from './down.ts';
 import { profileStreamTopic } from './profile-topics.ts';
+import { canMatch, filterCovers, streamTopics } from './stream-topics.ts';
 
 const filterInvalid = 0x8f;
 const quotaExceeded = 0x97;
 const noSubscription = 0x11;
 /** The only code of MQTT 3 for a refused filter. */
-const oldFailure = 0x80;
+const failureMqtt3 = 0x80;
 
 interface Subscribed {
   /** A reason code for each filter, in order. */
   codes: number[];
   /** The streams that these filters switched on, including streams that were on before. */
   started: StreamName[];
+  /** Those of `started` that were on before. */
   restarted: StreamName[];
 }
 
@@ -33,11 +34,11 @@ export function subscribe(session: Session, { filters }: Subscribe, answers: rea
   const before = subscriptions.streams();
   for (const { filter, qos } of filters) {
     if (!isGrantable(filter, session, answers)) {
-      codes.push(level === 5 ? filterInvalid : oldFailure);
+      codes.push(level === 5 ? filterInvalid : failureMqtt3);
       continue;
     }
     if (!subscriptions.has(filter) && subscriptions.size >= limits.mqttFiltersMax) {
-      codes.push(level === 5 ? quotaExceeded : oldFailure);
+      codes.push(level === 5 ? quotaExceeded : failureMqtt3);
       continue;
     }
     subscriptions.add(filter, qos);
@@ -102,5 +103,5 @@ function streamsOf(filter: string, { profileTopics }: Session): { stream: Stream
 
 /** Refuses all filters, because the device has sent too many messages. */
 export function subscribeRefused(level: ProtocolLevel, filters: number): number[] {
-  return new Array<number>(filters).fill(level === 5 ? quotaExceeded : oldFailure);
+  return new Array<number>(filters).fill(level === 5 ? quotaExceeded : failureMqtt3);
 }

@@ -1,7 +1,7 @@
 /**
  * The topics of a provisioning connection (docs/mqtt.md#provisioning): /provision/request is answered on
  * /provision/response, subscribed or not, with the same answer as HTTP; any other topic ends the connection. Requests
- * of one connection take turns. `connection.ts` limits the lifetime of such a connection and its packets.
+ * of one connection run one after the other. `connection.ts` limits the lifetime and the packets of such a connection.
  */
 import { asFault, badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -16,17 +16,17 @@ const provisionRequestTopic = '/provision/request';
 const provisionResponseTopic = '/provision/response';
 
 export function provisionTopics(deps: ProvisionDeps, readBody: ReadBody): TopicEntries {
-  const visits = new WeakMap<Session, Visit>();
-  const ask: Operation = (publish) => {
+  const queues = new WeakMap<Session, RequestQueue>();
+  const request: Operation = (publish) => {
     const { session } = publish;
-    let visit = visits.get(session);
-    if (!visit) {
-      visit = new Visit(deps, readBody, session);
-      visits.set(session, visit);
+    let queue = queues.get(session);
+    if (!queue) {
+      queue = new RequestQueue(deps, readBody, session);
+      queues.set(session, queue);
     }
-    visit.ask(publish, Buffer.from(publish.payload));
+    queue.add(publish, Buffer.from(publish.payload));
   };
-  const exact = { [provisionRequestTopic]: ask };
+  const exact = { [provisionRequestTopic]: request };
   return { exact, prefixes: { '': refuseAndClose }, answers: [provisionResponseTopic] };
 }
 
@@ -41,7 +41,8 @@ const refuseAndClose: Operation = (publish) => {
   session.close('provisioning_topic');
 };
 
-class Visit {
+/** The requests of one session. Each is answered after the one before. */
+class RequestQueue {
   readonly #deps: ProvisionDeps;
   readonly #readBody: ReadBody;
   readonly #session: Session;
@@ -53,7 +54,7 @@ class Visit {
     this.#session = session;
   }
 
-  ask(publish: Publish, body: Buffer): void {
+  add(publish: Publish, body: Buffer): void {
     this.#last = this.#last.then(() => this.#answer(publish, body));
   }
 

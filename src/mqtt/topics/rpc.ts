@@ -67,7 +67,7 @@ function deliver(
   const payload = `{"method":${JSON.stringify(method)},"params":${params}}`;
   if (session.push(topic, payload, subscriptions.qosOf(topic), (delivered) => confirm(delivered))) return true;
   if (session.isGone) return false;
-  // The command would block all later ones.
+  // A command that is not ended here would block all later ones.
   confirm(false, 'The command is larger than the Maximum Packet Size that the device gave when it connected.');
   return true;
 }

@@ -1,6 +1,6 @@
 /**
- * The answer to `getSessionLimits` (docs/mqtt.md#commands-and-calls), which gateways request first and by which they
- * limit their own rate. All members are always present; an empty string means no limit.
+ * The answer to `getSessionLimits` (docs/mqtt.md#commands-and-calls). Gateways request it first, to limit their own
+ * rate. All members are always present; an empty string means no limit.
  */
 import type { Config } from '../../base/settings/config.ts';
 import type { SessionKind } from '../session/session.ts';

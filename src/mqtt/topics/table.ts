@@ -14,7 +14,7 @@ export interface TopicEntries {
   /** The largest packet of a gateway on each of these topics; on others `decodeInLoopBytesMax`. */
   bytesMax?: Record<string, number>;
   prefixes?: Record<string, Operation>;
-  /** Where the operations send their answers: topics and patterns with `+`, which clients may subscribe. */
+  /** The topics of the answers, also as patterns with `+`. Clients may subscribe to them. */
   answers?: string[];
 }
 
@@ -109,7 +109,7 @@ const notAGateway = new Fault(
   'This device is no gateway: set `gateway` in its additional info and connect again.',
 );
 
-const unknownTopic = new Fault('unknown_topic', 'Nothing is served on this topic; check it for a typing error.');
+const unknownTopic = new Fault('unknown_topic', 'Unknown topic; check its spelling.');
 
 function unknown(topic: string, { kind }: Session): Fault {
   return topic.startsWith(gatewayTopics) && kind !== 'gateway' ? notAGateway : unknownTopic;

@@ -32,7 +32,7 @@ export interface ListeningSocket {
   close(): void;
 }
 
-/** Half open: a client may have sent all its packets while it is still being signed in. */
+/** Sockets are half open, because a client may end its side while its sign-in is still running. */
 const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
@@ -143,7 +143,7 @@ function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => v
 class ClientAddresses {
   readonly #addresses = new Map<string, string>();
 
-  /** A socket without a PROXY header is not kept. */
+  /** Keeps the address until the socket closes; keeps nothing for a socket without a PROXY header. */
   add(socket: Socket, clientAddress: string): void {
     if (clientAddress === (socket.remoteAddress ?? '')) return;
     const key = endsOf(socket);
@@ -266,5 +266,5 @@ function onClose(this: OwnedSocket): void {
   this.transport.events.onClosed();
 }
 
-/** The event 'close' follows with all that matters. */
+/** Ignores an error, because the event 'close' follows. */
 function ignore(): void {}

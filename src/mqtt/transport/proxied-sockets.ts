@@ -33,6 +33,7 @@ export class ProxiedSockets {
     return this.#waiting;
   }
 
+  /** Calls `passOn` now, or after the header of the socket; not at all for a socket that sends no valid header. */
   take(socket: Socket, passOn: PassOn): void {
     const { remoteAddress = '' } = socket;
     if (!this.#deps.sendsHeader(remoteAddress)) {
@@ -75,7 +76,7 @@ export class ProxiedSockets {
       if (received.length === 0) this.#deps.refused('connection_lost');
       else this.#refused(remoteAddress, 'the connection ended inside the PROXY header');
     };
-    // The socket is half open: its end is not its close.
+    // The socket is half open, so its end does not close it.
     const onEnd = () => socket.destroy();
     const timer = setTimeout(() => refuse('no PROXY header came in time'), limits.proxyHeaderMsMax);
     socket.on('data', onData);
@@ -93,5 +94,5 @@ export class ProxiedSockets {
   }
 }
 
-/** The event 'close' follows with all that matters. */
+/** Ignores an error, because the event 'close' follows. */
 function ignore(): void {}

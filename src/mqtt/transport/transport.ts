@@ -30,7 +30,7 @@ export interface TransportEvents {
   onOverflow(): void;
   /** Called when all written bytes were sent. */
   onDrained(): void;
-  /** Called exactly once, after all other events, for a close by either side; never from inside a call above. */
+  /** Called exactly once, after all other events, for a close by either side; never inside a call of `Transport`. */
   onClosed(): void;
 }
 

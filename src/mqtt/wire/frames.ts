@@ -23,7 +23,7 @@ export class Frames {
   #partial: Buffer | undefined = undefined;
   /** A large packet that is not whole yet. */
   #large: LargePacket | undefined = undefined;
-  /** The current packet, when it is a large one whose room was not taken. */
+  /** The current packet, if it is a large one whose room is not taken yet. */
   #whole: LargePacket | undefined = undefined;
   #filled = 0;
 
@@ -35,7 +35,7 @@ export class Frames {
     return this.first & 0x0f;
   }
 
-  /** All bytes of the packet that was too large. */
+  /** The size of the packet for which `next` returned 'too_large'. */
   get declaredBytes(): number {
     const isPartial = this.#partial !== undefined;
     const at = isPartial ? 0 : this.#at;

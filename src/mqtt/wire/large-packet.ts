@@ -43,7 +43,7 @@ export class LargePacket {
     this.filled = header.copy(this.buffer);
   }
 
-  /** Uses bytes from `from` on; `taken` tells how many. */
+  /** Uses bytes from `from` on; `taken` is their number. */
   add(bytes: Buffer, from: number): LargeStep {
     switch (this.#mode) {
       case 'head':
@@ -63,7 +63,7 @@ export class LargePacket {
         return this.filled === this.bytes ? 'skipped' : 'more';
       }
       case 'undecided':
-        assert(false, 'the head of a large packet is decided on before more is read');
+        assert(false, 'a large packet is kept or skipped before more bytes are read');
     }
   }
 

@@ -27,7 +27,7 @@ export const property = {
   maximumPacketSize: 39,
 } as const;
 
-/** The places of two user properties among the properties: no property has these ids. */
+/** The keys of two user properties in `PacketProperties`. No property of MQTT has a negative id. */
 export const contentEncoding = -1;
 /** `x-millrace-receipt`: asks for a receipt with the value `true`, and returns it. */
 export const receipt = -2;
@@ -112,7 +112,7 @@ export function readProperties(fields: FieldReader, where: ReadonlySet<number>):
       if (name === receiptName) properties.set(receipt, value.toLowerCase());
       else if (name === 'content-encoding') {
         const earlier = properties.get(contentEncoding);
-        // As in HTTP, several are one list.
+        // Several values form one list, as in HTTP [RFC 9110 section 5.3].
         properties.set(contentEncoding, earlier === undefined ? value : `${earlier}, ${value}`);
       }
       userProperties += 1;

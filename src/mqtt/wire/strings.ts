@@ -13,7 +13,7 @@ export function readText(bytes: Buffer, start: number, end: number): string | un
     if (byte >= 0x80) ascii = false;
   }
   if (ascii) return bytes.toString('latin1', start, end);
-  // Surrogates are not valid UTF-8 either.
+  // `isUtf8` also refuses encoded surrogates, which the specification forbids.
   return isUtf8(bytes.subarray(start, end)) ? bytes.toString('utf8', start, end) : undefined;
 }
 

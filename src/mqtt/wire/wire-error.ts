@@ -1,4 +1,4 @@
-/** What a reader of packets throws: the connection that sent it ends for `reason`, and no other is touched. */
+/** The error that readers of packets throw. The connection that sent the packet ends for `reason`. */
 import { type CloseReason, closings } from './close-reason.ts';
 
 export class WireError extends Error {
@@ -11,7 +11,7 @@ export class WireError extends Error {
   }
 }
 
-// Made once: bad input must not cost a stack trace each.
+// Made once, because a stack trace for each invalid packet would cost too much.
 export const malformed = new WireError('malformed');
 export const protocolError = new WireError('protocol_error');
 export const topicAliasRefused = new WireError('topic_alias');

@@ -4,7 +4,7 @@
  */
 import type { StreamName } from '../session/subscriptions.ts';
 
-/** In each list the family comes first that is used for a filter of both families. */
+/** A filter that covers several topics of a list uses the first one. */
 export const streamTopics: Record<StreamName, string[]> = {
   attributes: ['v1/devices/me/attributes', 'v2/a', 'v2/a/j'],
   rpc: ['v1/devices/me/rpc/request/+', 'v2/r/req/+', 'v2/r/req/j/+'],

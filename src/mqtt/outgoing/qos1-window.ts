@@ -1,6 +1,6 @@
 /**
- * Messages with QoS 1 to one client: packet ids, the callbacks that wait for a PUBACK, and the queue of messages above
- * the client's Receive Maximum. Made at the first such message of a connection.
+ * The QoS 1 messages to one client: packet ids, the callbacks that wait for a PUBACK, and the queue of messages above
+ * the client's Receive Maximum. `Outgoing` makes the object with the first such message.
  */
 import { limits } from '../../base/limits.ts';
 import type { Confirm } from '../session/session.ts';
@@ -12,8 +12,8 @@ interface Waiting {
   confirm: Confirm | undefined;
 }
 
-export class Pushes {
-  readonly #window: number;
+export class Qos1Window {
+  readonly #inflightMax: number;
   readonly #inflight = new Map<number, Confirm | undefined>();
   #waiting: Waiting[] = [];
   #waitingFrom = 0;
@@ -21,7 +21,7 @@ export class Pushes {
   #lastId = 0;
 
   constructor(receiveMaximum: number) {
-    this.#window = Math.min(receiveMaximum, limits.mqttPushesInflightMax);
+    this.#inflightMax = Math.min(receiveMaximum, limits.mqttPushesInflightMax);
   }
 
   get isFull(): boolean {
@@ -31,9 +31,9 @@ export class Pushes {
     );
   }
 
-  /** True: the packet has its id and may be sent now. False: the packet waits. */
+  /** Returns true when the packet got its id and must be sent now; false when the packet waits. */
   add(packet: Buffer, idAt: number, confirm: Confirm | undefined): boolean {
-    if (this.#inflight.size < this.#window) {
+    if (this.#inflight.size < this.#inflightMax) {
       packet.writeUInt16BE(this.#take(confirm), idAt);
       return true;
     }
@@ -47,7 +47,7 @@ export class Pushes {
    * PUBACK.
    */
   takeId(): number | undefined {
-    return this.#inflight.size < this.#window ? this.#take(undefined) : undefined;
+    return this.#inflight.size < this.#inflightMax ? this.#take(undefined) : undefined;
   }
 
   /** Handles a PUBACK: confirms the message and returns the next packet to send. Unknown ids are ignored. */
