@@ -18,14 +18,15 @@ const queueShare = new Fault(
   1,
 );
 
-/** The device that a command is for, with its tenant and customer. */
+/** The device of a command, with its tenant and customer. */
 interface NumberedDevice {
   readonly device: number;
   readonly tenantId: string;
   readonly customerId: string | null;
 }
 
-interface Asked {
+/** A call of `next` that waits for the statement. */
+interface NumberRequest {
   device: number;
   resolve(number: number): void;
   reject(error: unknown): void;
@@ -34,9 +35,9 @@ interface Asked {
 export class RpcNumbers {
   readonly #postgres: Queries;
   readonly #places: Places;
-  #asked: Asked[] = [];
+  #requests: NumberRequest[] = [];
   readonly #batches = new Batches(
-    () => this.#asked.length > 0,
+    () => this.#requests.length > 0,
     () => this.#runBatch(),
   );
 
@@ -45,26 +46,27 @@ export class RpcNumbers {
     this.#places = new Places(queueMax);
   }
 
+  /** Returns the next number of the device. */
   async next({ device, tenantId, customerId }: NumberedDevice): Promise<number> {
     const owners = placeOwners(tenantId, customerId);
     const place = this.#places.take(owners);
     if (place !== 'taken') throw place === 'full' ? queueFull : queueShare;
     try {
-      return await this.#ask(device);
+      return await this.#request(device);
     } finally {
       this.#places.release(owners);
     }
   }
 
-  #ask(device: number): Promise<number> {
+  #request(device: number): Promise<number> {
     return new Promise((resolve, reject) => {
-      this.#asked.push({ device, resolve, reject });
+      this.#requests.push({ device, resolve, reject });
       this.#batches.wake();
     });
   }
 
   async #runBatch(): Promise<void> {
-    const batch = this.#asked.splice(0, limits.rpcNumbersBatchMax);
+    const batch = this.#requests.splice(0, limits.rpcNumbersBatchMax);
     const counts = new Map<number, number>();
     for (const { device } of batch) counts.set(device, (counts.get(device) ?? 0) + 1);
     try {

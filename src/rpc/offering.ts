@@ -20,17 +20,19 @@ interface OfferingDeps {
 
 /** The offers to the sessions of one device. */
 interface Delivery {
+  /** The command that is on offer. */
   offering: Command | undefined;
   /**
    * A confirmation of the offered command that arrived before the answer to the offer; applied when the offer settles.
    */
-  early: (() => void) | undefined;
-  running: boolean;
-  /** A session opened while an offer ran. */
-  again: boolean;
+  earlyConfirm: (() => void) | undefined;
+  isRunning: boolean;
+  /** True when the oldest command must be offered after the offer that runs. */
+  offersAgain: boolean;
   /** Timer of the next offer of a command that no listener took, and the pause before that offer. */
   repeatTimer: NodeJS.Timeout | undefined;
   repeatMs: number;
+  /** Ends the notices of sessions that open. */
   leave(): void;
 }
 
@@ -42,7 +44,7 @@ export class Offering {
     this.#deps = deps;
   }
 
-  /** Called with each command that this worker owns from now on. */
+  /** Called when this worker begins to own the command. */
   begin({ device, stage }: Command): void {
     const delivery = this.#deliveries.get(device);
     if (delivery) {
@@ -52,9 +54,9 @@ export class Offering {
       this.#deps.order.begin(device);
       this.#deliveries.set(device, {
         offering: undefined,
-        early: undefined,
-        running: false,
-        again: false,
+        earlyConfirm: undefined,
+        isRunning: false,
+        offersAgain: false,
         repeatTimer: undefined,
         repeatMs: limits.rpcRepeatMsMin,
         leave,
@@ -63,7 +65,7 @@ export class Offering {
     if (stage === 'queued') this.offer(device);
   }
 
-  /** This worker owns no command of the device any more. An offer that runs is not repeated. */
+  /** Called when this worker owns no command of the device any more. An offer that runs is not repeated. */
   end(device: number): void {
     const delivery = this.#deliveries.get(device);
     if (delivery === undefined) return;
@@ -86,24 +88,24 @@ export class Offering {
   /** Calls `confirm` now, or, when the command is on offer, after the offer was taken. */
   confirm(command: Command, confirm: () => void): void {
     const delivery = this.#deliveries.get(command.device);
-    if (delivery?.offering === command) delivery.early = confirm;
+    if (delivery?.offering === command) delivery.earlyConfirm = confirm;
     else confirm();
   }
 
   async #deliver(device: number): Promise<void> {
     const delivery = this.#deliveries.get(device);
     if (!delivery) return;
-    delivery.again = true;
+    delivery.offersAgain = true;
     this.#deps.order.announceSoon(device);
-    if (delivery.running) return;
-    delivery.running = true;
-    // The reply comes on the channel that also announces new listeners.
+    if (delivery.isRunning) return;
+    delivery.isRunning = true;
+    // Waits for the subscription to the channel of replies, on which listeners also announce that they opened.
     await this.#deps.downlink.inForce(device);
-    while (delivery.again && this.#deliveries.get(device) === delivery) {
-      delivery.again = false;
+    while (delivery.offersAgain && this.#deliveries.get(device) === delivery) {
+      delivery.offersAgain = false;
       await this.#offerNext(device, delivery);
     }
-    delivery.running = false;
+    delivery.isRunning = false;
   }
 
   async #offerNext(device: number, delivery: Delivery): Promise<void> {
@@ -122,20 +124,20 @@ export class Offering {
       },
       stored: persistent ? () => isStillStored(command) : undefined,
     });
-    const { early } = delivery;
+    const { earlyConfirm } = delivery;
     delivery.offering = undefined;
-    delivery.early = undefined;
-    if (outcome === 'taken' || early) {
+    delivery.earlyConfirm = undefined;
+    if (outcome === 'taken' || earlyConfirm) {
       delivery.repeatMs = limits.rpcRepeatMsMin;
       if (waiters.has(command)) {
         waiters.take(command);
         order.left(command);
         command.taken();
-        early?.();
+        earlyConfirm?.();
       }
-      delivery.again = true;
+      delivery.offersAgain = true;
     } else if (!waiters.has(command)) {
-      delivery.again = true;
+      delivery.offersAgain = true;
     } else if (outcome === 'away') {
       for (const queued of [...(waiters.line(device)?.queued ?? [])]) queued.away();
     } else if (isHeldUp) {
@@ -148,10 +150,10 @@ export class Offering {
 
   /**
    * Offers the command again later. No listener took the command in time, but a listener may exist on a worker that
-   * answered too late: such a listener opened before the command came and will not be announced. Pauses differ a
-   * little, so that commands of many devices are not offered in the same millisecond. Pauses double and end at
-   * `rpcRepeatMsMax`: a later listener announces itself when it opens, and commands of offline devices cost nothing
-   * more.
+   * answered too late: such a listener opened before the command came and is not announced again. The pauses are random
+   * within a quarter, so that commands of many devices are not offered in the same millisecond. The pauses double and
+   * end above `rpcRepeatMsMax`: a later listener is announced when it opens, and commands of offline devices need no
+   * further work.
    */
   #repeatLater(device: number, delivery: Delivery): void {
     if (delivery.repeatMs > limits.rpcRepeatMsMax) return;
@@ -166,7 +168,10 @@ export class Offering {
   }
 }
 
-/** Reads the store: another worker may have deleted the command, and its message may still be in transit. */
+/**
+ * Returns false, and withdraws the command, when its row was deleted. Another worker may have deleted the row, and the
+ * `withdraw` message may still be in transit.
+ */
 async function isStillStored(command: Command): Promise<boolean> {
   const isWanted = await command.isWanted();
   if (!isWanted) command.withdrawn();

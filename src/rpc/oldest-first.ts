@@ -12,7 +12,7 @@ interface OldestFirstDeps {
   /** The commands of this worker that wait for a session of the device, the oldest first. */
   queued: (device: number) => readonly Command[];
   send: (device: number, message: OwnerMessage) => void;
-  /** Called when an older command of another owner no longer holds up those of this worker. */
+  /** Called when an older command of another owner no longer holds up the commands of this worker. */
   onFree: (device: number) => void;
 }
 
@@ -33,13 +33,13 @@ export class OldestFirst {
     this.#deps = deps;
   }
 
-  /** This worker owns a first command of the device. */
+  /** Called when this worker owns a first command of the device. */
   begin(device: number): void {
     assert(!this.#devices.has(device), 'the order of the commands of a device begins once');
     this.#devices.set(device, { elsewhere: new Set(), waitTimer: undefined, announceTimer: undefined });
   }
 
-  /** This worker owns no command of the device any more. */
+  /** Called when this worker owns no command of the device any more. */
   end(device: number): void {
     const order = this.#devices.get(device);
     assert(order !== undefined, 'the order of the commands of a device ends once');
@@ -48,7 +48,9 @@ export class OldestFirst {
     clearTimeout(order.announceTimer);
   }
 
-  /** Announces the waiting commands of the device, unless a session that listens has taken them by then. */
+  /**
+   * Announces the commands of the device that still wait after `rpcAnnounceMs`: a session takes most of them at once.
+   */
   announceSoon(device: number): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
@@ -77,7 +79,7 @@ export class OldestFirst {
     return true;
   }
 
-  /** Another owner announced a command. `isNew`: the other owner asks for those of this worker. */
+  /** Called when another owner announced a command. `isNew`: this worker must announce its commands in return. */
   held(device: number, id: number, isNew: boolean): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
@@ -89,12 +91,12 @@ export class OldestFirst {
     }
   }
 
-  /** A command of another owner no longer waits. */
+  /** Called when a command of another owner no longer waits. */
   gone(device: number, id: number): void {
     if (this.#devices.get(device)?.elsewhere.delete(id)) this.#deps.onFree(device);
   }
 
-  /** A command of this worker no longer waits: a session took it, or it has ended. */
+  /** Called when a command of this worker no longer waits: a session took the command, or the command has ended. */
   left(command: Command): void {
     if (this.#announced.delete(command)) this.#deps.send(command.device, { kind: 'gone', id: command.id });
   }

@@ -10,11 +10,12 @@ export type OwnerMessage =
   | { kind: 'reply'; id: number; text: string }
   | { kind: 'confirm'; id: number; delivered: boolean; error?: string }
   | { kind: 'withdraw'; id: number }
-  /** This command waits for a session; owners of one device let the oldest go first. A new one asks for the others. */
+  /** The command waits for a session (`oldest-first.ts`). `isNew`: the other owners must announce their commands. */
   | { kind: 'held'; id: number; isNew: boolean }
+  /** A command that was announced no longer waits. */
   | { kind: 'gone'; id: number };
 
-/** The name on the bus. It is kept, because hosts of an earlier version use it. */
+/** The topic on the bus. Hosts of an earlier version use the same name. */
 const topic = 'rpc-climb';
 
 export function sendToOwners(downlink: Pick<Downlink, 'send'>, device: number, message: OwnerMessage): void {

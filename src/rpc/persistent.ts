@@ -1,7 +1,7 @@
 /**
- * Commands that outlive a restart: a row in Postgres each, with its status. A worker owns a row by a lease that it
- * renews. Rows without a living owner (after a restart, or beyond what a worker can hold) are claimed by a worker that
- * has room. Delivery is at least once with the same id: an unconfirmed command is offered again, `retries` times.
+ * Persistent commands: each one is a row in PostgreSQL with a status, and outlives a restart. A worker owns a row by a
+ * lease, which the worker renews. A row without a living owner is claimed by a worker that has room. Delivery is at
+ * least once with the same id: an unconfirmed command is offered again, `retries` times.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -12,6 +12,7 @@ import type { Log } from '../base/log.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
+import { FullOwners } from './full-owners.ts';
 import type { RpcNumbers } from './numbers.ts';
 import { sendToOwners } from './owner-messages.ts';
 import type { RpcCall } from './rpc.ts';
@@ -28,7 +29,6 @@ import {
   renewRpcs,
   type StoredRpc,
   updateRpcStatus,
-  type WithoutRoom,
 } from './store.ts';
 import type { Command } from './waiters.ts';
 
@@ -54,15 +54,7 @@ export interface PersistentCall extends RpcCall {
 const openStatuses: RpcStatus[] = ['QUEUED', 'SENT', 'DELIVERED', 'TIMEOUT'];
 const claimRoundsMax = 10;
 
-/** Reason of a refusal → the owner whose share is used up (`shares.ts`, `waiters.ts`). */
-const fullOwners: Record<string, keyof WithoutRoom | undefined> = {
-  rpc_device_full: 'device',
-  rpc_device_bytes: 'device',
-  rpc_customer_full: 'customer',
-  rpc_tenant_full: 'tenant',
-};
-
-/** One row that this worker owns. Its writes run one after the other. */
+/** A row that this worker owns. The writes of one row run one after the other. */
 interface Held {
   stored: StoredRpc;
   command: Command;
@@ -70,6 +62,7 @@ interface Held {
   attempts: number;
   /** Monotonic time at which a session took the command. */
   takenAt: number;
+  /** Resolves when the writes so far have ended. */
   writes: Promise<void>;
 }
 
@@ -82,16 +75,13 @@ export class PersistentRpcs {
   #renewedAt = 0;
   #prunedAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
-  /**
-   * Owners whose share of this worker's room is used up, until a monotonic time. The map is small: the shares are parts
-   * of one room.
-   */
-  readonly #full = new Map<string, { kind: keyof WithoutRoom; id: unknown; until: number }>();
-  /** Commands of this sweep for which there was no room: the first one is logged. */
+  readonly #fullOwners: FullOwners;
+  /** The number of commands of this sweep without room. Only the first one is logged. */
   #unheld = 0;
 
   constructor(deps: PersistentRpcsDeps) {
     this.#deps = deps;
+    this.#fullOwners = new FullOwners(deps.clock);
   }
 
   start(): void {
@@ -136,7 +126,7 @@ export class PersistentRpcs {
     return true;
   }
 
-  /** Returns true when there was no room and the owner whose share is used up was noted. */
+  /** Begins to own a row. Returns true when an owner in `FullOwners` was noted, because its share has no room. */
   #hold(stored: OwnedRpc): boolean {
     if (this.#stopped || this.#held.has(stored.id)) return false;
     const { rpc, clock, log } = this.#deps;
@@ -162,7 +152,7 @@ export class PersistentRpcs {
         this.#forget(held);
         this.#write(held, held.delivered ? 'TIMEOUT' : 'EXPIRED', openStatuses, { isFinal: true });
       },
-      // A session may open when the bus is connected again.
+      // The command waits for its deadline: a session may open when the bus is connected again.
       away: () => {},
       withdrawn: () => this.#forget(held),
     };
@@ -177,33 +167,11 @@ export class PersistentRpcs {
       this.#held.delete(stored.id);
       this.#unheld += 1;
       if (this.#unheld === 1) log.warn('rpc_persistent_unheld', { reason: messageOf(error) });
-      return this.#noteFull(error, stored);
+      return this.#fullOwners.note(error, stored);
     }
   }
 
-  /**
-   * Commands of an owner whose share is used up are not claimed for the time of a lease: commands of other owners may
-   * come after them. Returns false when the error is not about the share of an owner.
-   */
-  #noteFull(error: unknown, { device, customerId, tenantId }: OwnedRpc): boolean {
-    const kind = error instanceof Fault ? fullOwners[error.reason] : undefined;
-    if (!kind) return false;
-    const id = { device, customer: customerId, tenant: tenantId }[kind];
-    this.#full.set(`${kind} ${id}`, { kind, id, until: this.#deps.clock.monotonic() + limits.rpcLeaseMs });
-    return true;
-  }
-
-  #withoutRoom(): WithoutRoom {
-    const without = { device: [], customer: [], tenant: [] } as Record<keyof WithoutRoom, unknown[]>;
-    const now = this.#deps.clock.monotonic();
-    for (const [key, { kind, id, until }] of this.#full) {
-      if (until <= now) this.#full.delete(key);
-      else without[kind].push(id);
-    }
-    return without as WithoutRoom;
-  }
-
-  /** Returns true also when the store does not answer: a second delivery is better than none. */
+  /** Returns true even when the store is unavailable: a second delivery is better than none. */
   async #isWanted(held: Held): Promise<boolean> {
     let isOpen = true;
     await this.#attempt(async () => {
@@ -259,7 +227,7 @@ export class PersistentRpcs {
     this.#held.delete(held.stored.id);
   }
 
-  /** When a status cannot be written, the next status or the next owner of the row replaces it. */
+  /** Writes a status after the earlier ones. A failed write is only logged: a later status or owner replaces it. */
   #write(
     held: Held,
     status: RpcStatus,
@@ -287,16 +255,16 @@ export class PersistentRpcs {
     });
   }
 
-  /** Repeats the claim in the same sweep while rows of an owner without room took the places of other rows. */
+  /** Claims rows until there is no room. Claims again when rows of a full owner took the places of other rows. */
   async #claim(): Promise<void> {
     const { postgres, rpc } = this.#deps;
     for (let round = 0; round < claimRoundsMax; round += 1) {
       const rowsMax = Math.min(rpc.room, limits.rpcClaimMax);
       if (rowsMax <= 0) return;
-      const claimed = await claimRpcs(postgres, this.#owner, rowsMax, this.#withoutRoom());
+      const claimed = await claimRpcs(postgres, this.#owner, rowsMax, this.#fullOwners.current());
       let notedFull = false;
       for (const stored of claimed) notedFull = this.#hold(stored) || notedFull;
-      // Without an owner to leave out, another claim would return rows for which this worker has no room either.
+      // Without a full owner to exclude, the next claim would again return rows for which there is no room.
       if (claimed.length < rowsMax || !notedFull) return;
     }
   }
@@ -320,6 +288,7 @@ export class PersistentRpcs {
     await pruneRpcs(postgres, clock.now() - keptDays * dayMs, limits.rpcPruneRowsMax);
   }
 
+  /** Runs a statement whose failure only delays the row: the next sweep, or another worker, does the work again. */
   async #attempt(work: () => Promise<unknown>): Promise<void> {
     try {
       await work();

@@ -9,7 +9,7 @@ export const rpcIdMax = 2 ** 31 - 1;
 
 /** A command as a session of the device receives it. `params` is JSON, so that no number loses a digit. */
 export interface RpcRequest {
-  /** The id counts up for each device and has 31 bits. */
+  /** A number of 31 bits that counts up for each device (`numbers.ts`). */
   id: number;
   method: string;
   params: string;

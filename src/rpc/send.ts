@@ -43,7 +43,7 @@ export class Rpc {
   readonly #offering: Offering;
   /** Commands with a waiting caller at this worker, each with the function that fails the caller. */
   readonly #calls = new Map<Command, (error: unknown) => void>();
-  /** Replies that are stored. A device may send any number of them, and without any command. */
+  /** Limits the statements that store replies: a device may send any number of replies, even without a command. */
   readonly #stores = new Turns({
     atOnceMax: limits.rpcRepliesAtOnceMax,
     waitingMax: limits.rpcRepliesWaitingMax,
@@ -87,6 +87,7 @@ export class Rpc {
     return this.#waiters.room;
   }
 
+  /** Returns the refusal of a further command; undefined when there is room. */
   refusal(call: RpcCall): Error | undefined {
     return this.#waiters.refusal(call);
   }
@@ -136,8 +137,8 @@ export class Rpc {
   }
 
   /**
-   * Takes the reply of a device to a command, by any session on any worker. A reply without a waiting caller is
-   * ignored.
+   * Takes a reply of a device, from any session on any worker. Rejects when the bus or the store is unavailable, so
+   * that the device can send the reply again. A reply without a waiting caller is ignored.
    */
   async reply({ number: device, tenantId }: ReplyingDevice, id: number, text: string): Promise<void> {
     const { downlink, bus, postgres } = this.#deps;
@@ -146,7 +147,7 @@ export class Rpc {
       await command.replied(text);
       return;
     }
-    // The message takes the turn of the statement: nothing else bounds the replies that no command waits for.
+    // Sends the message within the turn of the statement: nothing else limits replies for which no command waits.
     await this.#stores.run(tenantId, `device ${device}`, async () => {
       if (!bus.connected) throw busAway();
       sendToOwners(downlink, device, { kind: 'reply', id, text });
@@ -161,7 +162,7 @@ export class Rpc {
     this.#offering.begin(command);
   }
 
-  /** Ends the ownership. Returns false when this worker did not own the command. */
+  /** Ends the ownership of the command. Returns false when this worker did not own the command. */
   drop(command: Command): boolean {
     this.#calls.delete(command);
     const dropped = this.#waiters.remove(command);
@@ -169,7 +170,7 @@ export class Rpc {
     return dropped;
   }
 
-  /** The session that took the command did not deliver it. */
+  /** Offers the command again, because the session that took the command did not deliver it. */
   retry(command: Command): void {
     if (!this.#waiters.has(command) || command.stage !== 'taken') return;
     this.#waiters.requeue(command);

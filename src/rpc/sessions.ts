@@ -10,7 +10,7 @@ import { isRpcRequest, type RpcRequest } from './rpc.ts';
 
 /**
  * Reports once what happened to a command that a session took. True: the device has the command (answer written,
- * PUBACK). False: the device cannot have the command, which is offered again. With an `error` the command fails.
+ * PUBACK). False: the device does not have the command, which is offered again. With an `error` the command fails.
  */
 export type ConfirmRpc = (delivered: boolean, error?: string) => void;
 

@@ -1,6 +1,6 @@
 /**
- * The owners of a waiting command, and each owner's share of the bytes of all waiting commands of this worker. A share
- * keeps one caller from using up the room of all. `Waiters` holds the budget.
+ * The owners of a waiting command, and the share of each owner of the room for waiting commands of this worker. Shares
+ * keep one caller from using up the room of all. `Waiters` counts the bytes.
  */
 import type { BudgetOwner } from '../base/byte-budget.ts';
 import { Fault } from '../base/errors.ts';

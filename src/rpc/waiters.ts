@@ -1,48 +1,46 @@
 /**
- * The commands that this worker owns, by device and by deadline. Limited by number and bytes, for each device, customer
- * and tenant (`shares.ts`) and in total. One timer ends the commands whose deadline has passed. The callbacks of a
- * command decide what follows.
+ * Holds the commands that this worker owns, by device and by deadline. Their number and bytes are limited for each
+ * device, customer and tenant (`shares.ts`) and in total. One timer ends the commands whose deadline has passed. The
+ * callbacks of a command decide what happens next.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
+import { DeadlineHeap, type HeapItem } from './deadline-heap.ts';
 import { type CommandOwners, ownersOf, type ShareLimits, shareFull } from './shares.ts';
 
-/** `queued`: no session has the command. `taken`: one session has it. */
-export interface Command extends CommandOwners {
+/** A command that waits for a session, for the confirmation of its delivery, or for its reply. */
+export interface Command extends CommandOwners, HeapItem {
   readonly id: number;
   readonly method: string;
   readonly params: string;
   readonly oneway: boolean;
   readonly persistent: boolean;
-  /** Time of the monotonic clock. */
-  readonly deadline: number;
+  /** `queued`: no session has the command. `taken`: one session has it. */
   stage: 'queued' | 'taken';
   /** Called each time before a session gets a persistent command, which any worker may have deleted. */
   isWanted(): Promise<boolean>;
   /** Called when exactly one session took the command. */
   taken(): void;
-  /** Called with an `error` when no session can ever deliver the command. */
+  /** Called with the outcome of a delivery; with an `error` when no session can ever deliver the command. */
   confirmed(delivered: boolean, error?: string): void;
   replied(text: string): Promise<void> | void;
-  /** Called after the command has left the waiters. */
+  /** Called at the deadline, after the command has left `Waiters`. */
   expired(): void;
   /** Called when the bus is disconnected, so that a listener cannot be found. */
   away(): void;
   /** Called when the sender withdraws the command. */
   withdrawn(): void;
-  /** Place in the heap of deadlines; the owner of this field is `Waiters`. */
-  heapAt: number;
 }
 
-/** The commands of one device; the queued ones by id, which is by age. */
+/** The commands of one device. `queued` is in the order of ids, the oldest first. */
 interface Line {
   readonly device: number;
   readonly queued: Command[];
   readonly taken: Map<number, Command>;
 }
 
-/** A command that is checked for room before it is added. */
+/** A command for which there may be room. */
 type WantedCommand = CommandOwners & Pick<Command, 'method' | 'params'>;
 
 interface WaitersDeps extends ShareLimits {
@@ -61,8 +59,7 @@ const commandOverheadBytes = 512;
 export class Waiters {
   readonly #deps: WaitersDeps;
   readonly #lines = new Map<number, Line>();
-  /** A binary heap with the next deadline first. */
-  readonly #heap: Command[] = [];
+  readonly #heap = new DeadlineHeap<Command>();
   readonly #budget: ByteBudget;
   #timer: NodeJS.Timeout | undefined;
 
@@ -72,7 +69,7 @@ export class Waiters {
   }
 
   get size(): number {
-    return this.#heap.length;
+    return this.#heap.size;
   }
 
   get bytes(): number {
@@ -81,11 +78,7 @@ export class Waiters {
 
   /** The number of commands that still fit. */
   get room(): number {
-    return this.bytes >= this.#deps.bytesMax ? 0 : this.#deps.commandsMax - this.#heap.length;
-  }
-
-  lines(): Iterable<Line> {
-    return this.#lines.values();
+    return this.bytes >= this.#deps.bytesMax ? 0 : this.#deps.commandsMax - this.#heap.size;
   }
 
   line(device: number): Line | undefined {
@@ -108,7 +101,7 @@ export class Waiters {
     const bytes = bytesOf(wanted);
     const full = this.#budget.lacking(bytes, ownersOf(wanted, this.#deps));
     if (full) return shareFull(full);
-    if (this.#heap.length >= commandsMax || this.bytes + bytes > bytesMax) {
+    if (this.#heap.size >= commandsMax || this.bytes + bytes > bytesMax) {
       return unavailable('rpc_full', 'This server holds the most waiting commands that are allowed; try again.');
     }
     return undefined;
@@ -124,22 +117,14 @@ export class Waiters {
     this.#place(line, command);
     const isTaken = this.#budget.take(bytesOf(command), ownersOf(command, this.#deps));
     assert(isTaken, 'a command that is not refused has room');
-    this.#heap.push(command);
-    this.#rise(this.#heap.length - 1);
-    if (command.heapAt === 0) this.#arm();
+    this.#heap.add(command);
+    if (this.#heap.first === command) this.#arm();
     return line;
   }
 
   /** Returns false when the command has ended already. */
   remove(command: Command): boolean {
-    const at = command.heapAt;
-    if (this.#heap[at] !== command) return false;
-    const last = this.#heap.pop()!;
-    if (last !== command) {
-      this.#heap[at] = last;
-      this.#rise(at);
-      this.#sink(last.heapAt);
-    }
+    if (!this.#heap.remove(command)) return false;
     this.#budget.release(bytesOf(command), ownersOf(command, this.#deps));
     const line = this.#lines.get(command.device);
     assert(line, 'a waiting command is in a line');
@@ -161,7 +146,7 @@ export class Waiters {
   }
 
   has(command: Command): boolean {
-    return this.#heap[command.heapAt] === command;
+    return this.#heap.has(command);
   }
 
   close(): void {
@@ -191,9 +176,10 @@ export class Waiters {
     else line.queued.splice(line.queued.indexOf(command), 1);
   }
 
+  /** Sets the timer to the next deadline. */
   #arm(): void {
     clearTimeout(this.#timer);
-    const next = this.#heap[0];
+    const next = this.#heap.first;
     if (!next) return;
     const waitMs = Math.ceil(next.deadline - this.#deps.clock.monotonic());
     this.#timer = setTimeout(() => this.#expire(), Math.max(0, Math.min(waitMs, timerMsMax)));
@@ -201,41 +187,11 @@ export class Waiters {
 
   #expire(): void {
     const now = this.#deps.clock.monotonic();
-    for (let next = this.#heap[0]; next && next.deadline <= now; next = this.#heap[0]) {
+    for (let next = this.#heap.first; next && next.deadline <= now; next = this.#heap.first) {
       this.remove(next);
       next.expired();
     }
     this.#arm();
-  }
-
-  #rise(at: number): void {
-    const heap = this.#heap;
-    const command = heap[at]!;
-    while (at > 0) {
-      const above = (at - 1) >> 1;
-      if (heap[above]!.deadline <= command.deadline) break;
-      heap[at] = heap[above]!;
-      heap[at]!.heapAt = at;
-      at = above;
-    }
-    heap[at] = command;
-    command.heapAt = at;
-  }
-
-  #sink(at: number): void {
-    const heap = this.#heap;
-    const command = heap[at]!;
-    for (;;) {
-      let below = 2 * at + 1;
-      if (below >= heap.length) break;
-      if (below + 1 < heap.length && heap[below + 1]!.deadline < heap[below]!.deadline) below += 1;
-      if (heap[below]!.deadline >= command.deadline) break;
-      heap[at] = heap[below]!;
-      heap[at]!.heapAt = at;
-      at = below;
-    }
-    heap[at] = command;
-    command.heapAt = at;
   }
 }
 
