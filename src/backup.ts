@@ -4,8 +4,7 @@
  * ClickHouse, then PostgreSQL, so that every device number and every delete that the other two know is in it. See
  * docs/durability.md#backup-and-restore.
  */
-import { closeSync, constants, existsSync, openSync, readdirSync, readFileSync, rmSync } from 'node:fs';
-import { rm } from 'node:fs/promises';
+import { closeSync, constants, existsSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -14,9 +13,9 @@ import { BackupFiles, syncDirectories } from './backup/files.ts';
 import { copyJournals, journalsPath } from './backup/journals.ts';
 import { type Manifest, writeManifest } from './backup/manifest.ts';
 import { tablePath, tablesLeftOut } from './backup/postgres.ts';
+import { BackupTarget, isWithin } from './backup/target.ts';
 import { printFailure, printLine } from './base/command.ts';
 import { type ControlConnection, openControl } from './base/control-socket.ts';
-import { makeDirectories } from './base/directories.ts';
 import { Bug, messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
@@ -35,25 +34,31 @@ const nice = 10;
 /** Errors of a full disk, of a place where this user may not write, and of a file instead of a directory. */
 const targetCodes = new Set(['ENOSPC', 'EDQUOT', 'EROFS', 'EACCES', 'EPERM', 'ENOTDIR']);
 
-/** What an end before the manifest has to remove; undefined before the command owns it. */
-let unfinished: { dataDir: string; dir: string } | undefined;
+/** A store that does not answer holds up the end of an interrupted backup for at most this time. */
+const stopMsMax = 10_000;
+/** Aborted by a signal. */
+const interruption = new AbortController();
+/** What an end before the manifest has to remove; undefined before the command owns it, and after the manifest. */
+let unfinished: { dataDir: string; target: BackupTarget; files?: BackupFiles } | undefined;
 
 async function run([target, ...more]: string[]): Promise<void> {
   if (target === undefined || target.startsWith('-') || more.length > 0) throw new StartError(usage);
   const dataDir = resolve(loadConfig().data.dir);
   const dir = resolve(target);
-  if (`${dir}/`.startsWith(`${dataDir}/`)) throw new StartError(`${dir} is inside the data directory ${dataDir}.`);
   const control = await openControl(controlPath(dataDir));
   let lock: number | undefined;
   try {
+    if (await isWithin(dir, dataDir)) throw new StartError(`${dir} is inside the data directory ${dataDir}.`);
+    if (existsSync(dir) && (await isWithin(dataDir, dir))) throw new StartError(`${dataDir} is inside ${dir}.`);
     lock = await lockBackups(dataDir);
-    makeEmptyDirectory(dir);
-    unfinished = { dataDir, dir };
+    unfinished = { dataDir, target: await BackupTarget.claim(dir) };
+    interruption.signal.throwIfAborted();
     setPriority(nice);
-    await save(control, dataDir, dir);
-    unfinished = undefined;
+    interruption.signal.addEventListener('abort', () => control.close());
+    await save(control, unfinished);
   } catch (error) {
-    await removeUnfinished();
+    await removeUnfinished(error);
+    interruption.signal.throwIfAborted();
     if (!isOfTarget(error)) throw error;
     throw new StartError(`The backup cannot be written (${messageOf(error)}): free space, or name another directory.`);
   } finally {
@@ -70,22 +75,22 @@ async function lockBackups(dataDir: string): Promise<number> {
   throw new StartError(`Another backup of ${dataDir} runs: wait for its end.`);
 }
 
-/** A part of a backup is worth nothing, and takes the space that the instance on the same disk may need. */
-async function removeUnfinished(): Promise<void> {
+async function removeUnfinished(reason: unknown): Promise<void> {
   if (!unfinished) return;
-  const { dataDir, dir } = unfinished;
-  unfinished = undefined;
+  const { dataDir, target, files } = unfinished;
+  await files?.stop(reason);
   await removeFrozen(join(dataDir, clickhouseDirectory)).catch(() => {});
-  for (const name of readdirSync(dir)) {
-    // Files that are being written may appear below a directory while it is emptied.
-    await rm(join(dir, name), { recursive: true, force: true, maxRetries: 5 }).catch(() => {});
-  }
+  await target.remove();
 }
 
-async function save(control: ControlConnection, dataDir: string, dir: string): Promise<void> {
+async function save(control: ControlConnection, owned: NonNullable<typeof unfinished>): Promise<void> {
+  const { dataDir, target } = owned;
+  const { dir } = target;
   const began = new Date();
   const { version, config } = await control.ask<InstanceDescription>('describe');
   const files = new BackupFiles(dir, config.backup.bytesPerSecondMax);
+  owned.files = files;
+  interruption.signal.addEventListener('abort', () => void files.stop(interruption.signal.reason));
   printLine(`Backup of ${dataDir} to ${dir}`);
   const { journals, bytes } = await saveJournals(control, dataDir, files);
   printLine(`  journal      ${journals.length} workers, ${megabytes(bytes)}`);
@@ -114,9 +119,14 @@ async function save(control: ControlConnection, dataDir: string, dir: string): P
       journals,
       files: files.written,
     };
+    interruption.signal.throwIfAborted();
     await writeManifest(dir, manifest);
+    // The backup is complete: nothing that follows removes it.
+    unfinished = undefined;
+    target.complete();
   } finally {
-    if (frozen) await removeFrozen(join(dataDir, clickhouseDirectory));
+    // The next backup removes frozen parts that stay.
+    if (frozen) await removeFrozen(join(dataDir, clickhouseDirectory)).catch(() => {});
   }
   const seconds = (Date.now() - began.getTime()) / 1000;
   printLine(`Done: ${files.written.length} files, ${megabytes(files.bytes)} in ${seconds.toFixed(1)} s.`);
@@ -141,11 +151,12 @@ async function saveJournals(
       if (isOfTarget(error)) throw error;
       reason = messageOf(error);
     }
+    interruption.signal.throwIfAborted();
     if (attempt === journalTriesMax) throw new StartError(`The journals cannot be copied: ${reason}`);
     printLine(`  journal      again: ${reason}`);
     rmSync(join(files.dir, journalsPath), { recursive: true, force: true });
     files.forget(`${journalsPath}/`);
-    await sleep(retryMs);
+    await sleep(retryMs, undefined, { signal: interruption.signal });
   }
 }
 
@@ -197,12 +208,6 @@ function withoutFiles({ name, create, stored, rows, parts }: Frozen) {
   return { name, create, stored, rows, parts };
 }
 
-function makeEmptyDirectory(dir: string): void {
-  if (existsSync(dir) && readdirSync(dir).length > 0)
-    throw new StartError(`${dir} is not empty: name a new directory.`);
-  makeDirectories(dir, 0o700);
-}
-
 function readRunFile<Content>(dataDir: string, name: string): Content {
   return JSON.parse(readFileSync(join(dataDir, runDirectory, name), 'utf8')) as Content;
 }
@@ -215,12 +220,20 @@ function megabytes(bytes: number): string {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   process.on(signal, () => {
-    process.stderr.write(`millrace: ${signal}: the backup is not complete and is removed.\n`);
-    void removeUnfinished().finally(() => process.exit(1));
+    if (interruption.signal.aborted) process.exit(1);
+    const reason = new StartError(`${signal}: the backup is not complete and is removed.`);
+    interruption.abort(reason);
+    setTimeout(() => {
+      void removeUnfinished(reason)
+        .catch(printFailure)
+        .finally(() => process.exit(1));
+    }, stopMsMax).unref();
   });
 }
+// A reader of the lines that leaves ends no backup.
+process.stdout.on('error', () => {});
 
 run(process.argv.slice(2)).catch((error: unknown) => {
   printFailure(error);

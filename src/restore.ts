@@ -10,6 +10,7 @@ import { copyBack, syncDirectories, syncPath } from './backup/files.ts';
 import { journalsPath } from './backup/journals.ts';
 import { checkFiles, type Manifest, readManifest } from './backup/manifest.ts';
 import { loadDump } from './backup/postgres.ts';
+import { isWithin } from './backup/target.ts';
 import { printFailure, printLine } from './base/command.ts';
 import { StartError } from './base/errors.ts';
 import { createLog, type Log } from './base/log.ts';
@@ -39,6 +40,7 @@ async function run([source, ...more]: string[]): Promise<void> {
   const dir = resolve(source);
   const dataDir = resolve(config.data.dir);
   const manifest = await readManifest(dir);
+  if (await isWithin(dataDir, dir)) throw new StartError(`The data directory ${dataDir} is inside the backup ${dir}.`);
   checkTarget(dataDir, config, manifest);
   const total = manifest.files.reduce((sum, { bytes }) => sum + bytes, 0);
   printLine(`Restore of ${dir} (Millrace ${manifest.version}, ${manifest.began}) into ${dataDir}`);
@@ -48,6 +50,9 @@ async function run([source, ...more]: string[]): Promise<void> {
   const log = createLog('warn', 'restore');
   const data = new DataDirectory(dataDir);
   await writeFile(join(dataDir, restoringFile), `${dir}\n`, { mode: 0o600 });
+  // After a power cut nothing of the restore is there without the mark.
+  await syncPath(join(dataDir, restoringFile));
+  await syncPath(dataDir);
   await data.take(log, 0);
   try {
     await fill(data, dir, manifest, config, log);

@@ -19,10 +19,21 @@ export class BackupFiles {
   readonly written: BackupFile[] = [];
   bytes = 0;
   readonly #pace: Pace;
+  readonly #creations = new Set<Promise<FileHandle>>();
+  readonly #open = new Set<FileHandle>();
+  readonly #stopped = new AbortController();
 
   constructor(dir: string, bytesPerSecondMax: number) {
     this.dir = dir;
-    this.#pace = new Pace(bytesPerSecondMax);
+    this.#pace = new Pace(bytesPerSecondMax, this.#stopped.signal);
+  }
+
+  /** Every later write throws the reason. When it resolves, no file is open or will be made. */
+  async stop(reason: unknown): Promise<void> {
+    this.#stopped.abort(reason);
+    await Promise.allSettled(this.#creations);
+    // A close waits for the write that runs.
+    await Promise.allSettled([...this.#open].map((file) => file.close()));
   }
 
   /** The first `bytes` of a file; all that it has when it is opened without them. A shorter file is an error. */
@@ -56,10 +67,16 @@ export class BackupFiles {
   }
 
   async create(path: string): Promise<BackupWriter> {
-    const full = join(this.dir, path);
-    await mkdir(dirname(full), { recursive: true, mode: 0o700 });
-    const file = await open(full, 'wx', 0o600);
-    return new BackupWriter(file, this.#pace, (bytes, sha256) => {
+    const { signal } = this.#stopped;
+    signal.throwIfAborted();
+    const creation = makeFile(join(this.dir, path));
+    this.#creations.add(creation);
+    const file = await creation.finally(() => this.#creations.delete(creation));
+    this.#open.add(file);
+    if (signal.aborted) await file.close();
+    signal.throwIfAborted();
+    const closed = () => this.#open.delete(file);
+    return new BackupWriter(file, this.#pace, closed, (bytes, sha256) => {
       this.written.push({ path, bytes, sha256 });
       this.bytes += bytes;
     });
@@ -73,17 +90,24 @@ export class BackupFiles {
   }
 }
 
+async function makeFile(path: string): Promise<FileHandle> {
+  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  return await open(path, 'wx', 0o600);
+}
+
 class BackupWriter {
   readonly #file: FileHandle;
   readonly #pace: Pace;
+  readonly #closed: () => void;
   readonly #ended: (bytes: number, sha256: string) => void;
   readonly #hash: Hash = createHash('sha256');
   #bytes = 0;
   #unsynced = 0;
 
-  constructor(file: FileHandle, pace: Pace, ended: (bytes: number, sha256: string) => void) {
+  constructor(file: FileHandle, pace: Pace, closed: () => void, ended: (bytes: number, sha256: string) => void) {
     this.#file = file;
     this.#pace = pace;
+    this.#closed = closed;
     this.#ended = ended;
   }
 
@@ -107,29 +131,35 @@ class BackupWriter {
       await this.#file.sync();
     } finally {
       await this.#file.close();
+      this.#closed();
     }
     this.#ended(this.#bytes, this.#hash.digest('hex'));
   }
 
   async abandon(): Promise<void> {
     await this.#file.close().catch(() => {});
+    this.#closed();
   }
 }
 
 /** Spreads bytes over time; a pause of the caller saves up nothing. */
 class Pace {
   readonly #bytesPerMs: number;
+  readonly #signal: AbortSignal;
   #freeAtMs = 0;
 
-  constructor(bytesPerSecondMax: number) {
+  constructor(bytesPerSecondMax: number, signal: AbortSignal) {
     this.#bytesPerMs = bytesPerSecondMax / 1000;
+    this.#signal = signal;
   }
 
+  /** Throws the reason when the backup is stopped. */
   async spend(bytes: number): Promise<void> {
     const now = performance.now();
     const startMs = Math.max(now, this.#freeAtMs);
     this.#freeAtMs = startMs + bytes / this.#bytesPerMs;
-    if (startMs > now + 1) await sleep(startMs - now);
+    this.#signal.throwIfAborted();
+    if (startMs > now + 1) await sleep(startMs - now, undefined, { signal: this.#signal });
   }
 }
 

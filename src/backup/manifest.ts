@@ -38,7 +38,7 @@ export interface Manifest {
   files: BackupFile[];
 }
 
-const manifestName = 'manifest.json';
+export const manifestName = 'manifest.json';
 const checksBytesMax = 1024 * 1024;
 
 export async function writeManifest(dir: string, manifest: Manifest): Promise<void> {

@@ -18,6 +18,7 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { checkFiles, readManifest } from '../../src/backup/manifest.ts';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../harness/engine.ts';
@@ -63,6 +64,10 @@ class Command {
   }
 
   readonly exit: Promise<number | null>;
+
+  get hasEnded(): boolean {
+    return this.#child.exitCode !== null || this.#child.signalCode !== null;
+  }
 
   signal(signal: NodeJS.Signals): void {
     this.#child.kill(signal);
@@ -172,6 +177,68 @@ test('a backup that is interrupted leaves nothing, so the same directory may be 
   expect(await again.exit, again.output).toBe(0);
 }, 60_000);
 
+const frozenDir = () => join(engine.dataDir, 'clickhouse', 'shadow', 'millrace_backup');
+
+/** Runs a backup, and sends the signal after a part of the time that a whole one takes, or when `isDue`. */
+async function interruptedBackup(dir: string, signal: NodeJS.Signals, isDue: () => boolean): Promise<Command> {
+  const command = new Command('backup', dir, engine.dataDir);
+  await eventually(() => isDue() || command.hasEnded, 60_000, 1);
+  command.signal(signal);
+  await command.exit;
+  return command;
+}
+
+/** Moments over the whole time of a backup. */
+async function momentsOf(count: number): Promise<(() => () => boolean)[]> {
+  const began = performance.now();
+  const whole = new Command('backup', join(directory, `whole-${began}`), engine.dataDir);
+  expect(await whole.exit, whole.output).toBe(0);
+  const ms = performance.now() - began;
+  return Array.from({ length: count }, (_, i) => () => {
+    const dueMs = performance.now() + (ms * (i + 0.5)) / count;
+    return () => performance.now() >= dueMs;
+  });
+}
+
+test('a signal at any moment leaves no file, or a complete backup', async () => {
+  const dir = join(directory, 'signalled');
+  const isWritten = () => () => existsSync(join(dir, 'manifest.json'));
+  let complete = 0;
+  for (const moment of [...(await momentsOf(10)), isWritten, isWritten, isWritten]) {
+    const command = await interruptedBackup(dir, 'SIGTERM', moment());
+    const code = await command.exit;
+    expect(existsSync(frozenDir()), command.output).toBe(false);
+    if (code === 0) {
+      complete += 1;
+      await checkFiles(dir, await readManifest(dir), () => {});
+      expect(existsSync(join(dir, 'unfinished'))).toBe(false);
+      rmSync(dir, { recursive: true });
+    } else {
+      expect(existsSync(dir) ? readdirSync(dir) : [], command.output).toEqual([]);
+    }
+  }
+  expect(complete).toBeGreaterThanOrEqual(3);
+}, 300_000);
+
+test('what kill -9 leaves of a backup is refused by a restore, and the same command makes a complete one', async () => {
+  const dir = join(directory, 'killed');
+  for (const moment of await momentsOf(6)) {
+    await interruptedBackup(dir, 'SIGKILL', moment());
+    if (existsSync(join(dir, 'manifest.json'))) {
+      await checkFiles(dir, await readManifest(dir), () => {});
+      rmSync(dir, { recursive: true });
+      continue;
+    }
+    const restore = new Command('restore', dir, join(directory, 'never'));
+    expect(await restore.exit).toBe(1);
+    expect(restore.output).toMatch(/is not a complete backup/);
+  }
+  const again = new Command('backup', dir, engine.dataDir);
+  expect(await again.exit, again.output).toBe(0);
+  await checkFiles(dir, await readManifest(dir), () => {});
+  expect(existsSync(frozenDir())).toBe(false);
+}, 300_000);
+
 test('the data directory may be named by a link', async () => {
   const link = join(directory, 'link');
   symlinkSync(engine.dataDir, link);
@@ -189,6 +256,8 @@ test('what is no whole backup, or no empty directory, is refused', async () => {
   const [empty, full] = [join(directory, 'empty'), join(directory, 'full')];
   mkdirSync(full);
   writeFileSync(join(full, 'x'), '');
+  const inside = join(directory, 'inside');
+  symlinkSync(join(engine.dataDir, 'journal'), inside);
   const device = join('postgres', 'device.copy');
   /** A copy of the backup in which one file is different, or gone. */
   const spoiled = (name: string, file: string, change: (bytes: Buffer) => Uint8Array | undefined): string => {
@@ -206,6 +275,8 @@ test('what is no whole backup, or no empty directory, is refused', async () => {
     [refusal('restore', backup, engine.dataDir), /is not empty/],
     [refusal('backup', full, engine.dataDir), /is not empty/],
     [refusal('backup', join(engine.dataDir, 'x'), engine.dataDir), /inside the data directory/],
+    [refusal('backup', join(inside, 'x'), engine.dataDir), /inside the data directory/],
+    [refusal('restore', backup, join(backup, 'data')), /is inside the backup/],
     [refusal('backup', empty, full), /No running instance/],
     [refusal('restore', spoiled('flipped', device, flip), empty), /device.copy does not match its checksum/],
     [
