@@ -5,7 +5,6 @@
 import { join } from 'node:path';
 import { Activity } from './activity/activity.ts';
 import { Admission } from './activity/admission.ts';
-import type { AdminDeps } from './admin/deps.ts';
 import { GatewayNotices } from './admin/gateway-notices.ts';
 import { TakenNames } from './admin/taken-names.ts';
 import { reportsAt } from './analytics/routes.ts';
@@ -473,7 +472,7 @@ async function openOnboarding(
   const { devices: devicesMax } = config.limits;
   const takenNames = new TakenNames({ clock, log, metrics });
   const onAssigned = rollout.wake;
-  const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned, gatewayNotices, takenNames };
+  const admin = { postgres, changes, clock, devicesMax, onAssigned, gatewayNotices, takenNames };
   const turns = new Turns({
     atOnceMax: limits.onboardingAtOnceMax,
     waitingMax: limits.onboardingWaitingMax,

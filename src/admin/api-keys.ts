@@ -1,4 +1,5 @@
 /** API keys as their owners and administrators manage them (docs/rest.md#api-keys). */
+
 import { type ApiKey, createValue, sha256 } from '../auth/api-key.ts';
 import {
   countApiKeys,
@@ -14,16 +15,18 @@ import type { ApiKeys } from '../auth/api-keys.ts';
 import { authenticationFailed } from '../auth/auth.ts';
 import { tokenExpired } from '../auth/jwt.ts';
 import { entityNotFound, type Principal } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
 import { checkText } from '../device/model/device.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import type { Page, PageLink } from '../postgres/page.ts';
-import type { AdminDeps } from './deps.ts';
 import { keyOwner } from './users.ts';
 
-export interface ApiKeyDeps extends Pick<AdminDeps, 'postgres' | 'clock'> {
+export interface ApiKeyDeps {
+  postgres: Postgres;
+  clock: Clock;
   apiKeys: ApiKeys;
   /** The beginning of each new key's value. */
   apiKeyPrefix: string;

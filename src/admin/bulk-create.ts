@@ -11,9 +11,9 @@ import { credentialsTaken, type LoggedChange } from '../device/sql/store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './bulk-create-store.ts';
-import type { AdminDeps, CreateDeps } from './deps.ts';
 import { insertTokens } from './device-batch-store.ts';
 import { admitDevices, deviceLimitReached } from './device-limit.ts';
+import type { NewDeviceDeps } from './devices.ts';
 import { resolveProfileIds } from './profiles.ts';
 
 export interface NewDeviceInput {
@@ -39,7 +39,7 @@ interface Row extends NewDeviceInput {
 
 /** Returns the outcomes in the order of the inputs. Throws 503 when the database is unavailable. */
 export async function createDevices(
-  deps: CreateDeps,
+  deps: NewDeviceDeps,
   tenantId: string,
   inputs: NewDeviceInput[],
 ): Promise<NewDeviceOutcome[]> {
@@ -80,7 +80,7 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
 const triesMax = 3;
 
 async function createSome(
-  deps: CreateDeps,
+  deps: NewDeviceDeps,
   tenantId: string,
   rows: Row[],
   outcomes: NewDeviceOutcome[],
@@ -105,7 +105,7 @@ async function createSome(
 }
 
 async function createInside(
-  { clock, devicesMax, takenNames }: Pick<AdminDeps, 'clock' | 'devicesMax' | 'takenNames'>,
+  { clock, devicesMax, takenNames }: Pick<NewDeviceDeps, 'clock' | 'devicesMax' | 'takenNames'>,
   queries: Queries,
   tenantId: string,
   rows: Row[],
@@ -169,7 +169,7 @@ async function createInside(
 
 /** Returns the profile of each row. Rows that name a missing profile are left out. */
 async function profilesOf(
-  deps: Pick<AdminDeps, 'postgres' | 'clock'>,
+  deps: Pick<NewDeviceDeps, 'postgres' | 'clock'>,
   tenantId: string,
   rows: Row[],
 ): Promise<Map<Row, string>> {

@@ -1,6 +1,9 @@
 /** Changes the credentials of a device: the old ones stop working on every worker and host, the new ones start. */
+
 import { entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
+import type { CredentialChanges } from '../device/credential-changes.ts';
 import { type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
 import { createAccessToken, type Device, type DeviceCredentials } from '../device/model/device.ts';
 import {
@@ -13,15 +16,22 @@ import {
   lockDevice,
   updateCredentials,
 } from '../device/sql/store.ts';
-import type { Queries } from '../postgres/client.ts';
-import type { AdminDeps } from './deps.ts';
-import { type CheckAgain, choosing } from './taken-names.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
 
 interface CredentialsInput {
   id: string;
   deviceId: string;
   credentials: NewCredentials;
   version?: number | null | undefined;
+}
+
+export interface CredentialsDeps {
+  postgres: Postgres;
+  changes: CredentialChanges;
+  clock: Clock;
+  /** Absent where no tenant chooses credentials. */
+  takenNames?: TakenNames;
 }
 
 /** Returns the credentials of a device that the caller may see: 404 outside the tenant, 403 for another customer's. */
@@ -37,7 +47,7 @@ export async function visibleCredentials(
 }
 
 export async function saveCredentials(
-  deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock' | 'takenNames'>,
+  deps: CredentialsDeps,
   tenantId: string,
   input: CredentialsInput,
 ): Promise<DeviceCredentials> {

@@ -1,14 +1,16 @@
 /** Customers of a tenant, and the assignment of devices to customers. */
+
 import { entityNotFound } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
+import type { CredentialChanges } from '../device/credential-changes.ts';
 import { checkDocument, type DeviceInfo } from '../device/model/device.ts';
 import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/sql/store.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
 import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
-import type { AdminDeps } from './deps.ts';
 import { lostRaceAgain, recordChange } from './devices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import {
@@ -22,7 +24,11 @@ import {
 } from './store.ts';
 
 /** The collaborators of a change of the customer of devices. */
-type MoveDeps = Pick<AdminDeps, 'postgres' | 'changes' | 'clock'>;
+export interface MoveDeps {
+  postgres: Postgres;
+  changes: CredentialChanges;
+  clock: Clock;
+}
 
 /** A customer as a user saves it; absent members are cleared. */
 export interface CustomerInput extends ContactInput {
@@ -33,7 +39,7 @@ export interface CustomerInput extends ContactInput {
 }
 
 export async function createCustomer(
-  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  { postgres, clock }: Pick<MoveDeps, 'postgres' | 'clock'>,
   tenantId: string,
   input: CustomerInput,
   conflict: NameConflict = refuseTakenName,
@@ -52,12 +58,12 @@ export async function createCustomer(
 }
 
 export async function saveCustomer(
-  deps: Pick<AdminDeps, 'postgres'>,
+  postgres: Postgres,
   tenantId: string,
   id: string,
   input: CustomerInput,
 ): Promise<Customer> {
-  return await deps.postgres.transaction(async (queries) => {
+  return await postgres.transaction(async (queries) => {
     const stored = await findCustomer(queries, tenantId, id, 'lock');
     if (!stored) throw entityNotFound('Customer', id);
     checkVersion('Customer', stored.version, input.version);
@@ -123,7 +129,7 @@ async function changeCustomer(
     if (!(await lockDevice(queries, tenantId, deviceId))) throw entityNotFound('Device', deviceId);
     const stored = (await findDevice(queries, tenantId, deviceId))!;
     const customerId = await choose(queries, stored);
-    const moved = await moveDevice(deps, queries, stored, customerId);
+    const moved = await moveDevice(deps.clock, queries, stored, customerId);
     if (rotates) moved.change.push(...(await rotateToken(queries, stored, deps.clock.now())));
     return moved;
   }, lostRaceAgain);
@@ -133,14 +139,14 @@ async function changeCustomer(
 
 /** Runs inside a transaction that has locked the device. The caller publishes `change` after the commit. */
 export async function moveDevice(
-  deps: Pick<AdminDeps, 'clock'>,
+  clock: Clock,
   queries: Queries,
   device: DeviceInfo,
   customerId: string | null,
 ): Promise<{ device: DeviceInfo; change: LoggedChange[] }> {
   await setDeviceCustomer(queries, device.id, customerId);
   if (customerId !== device.customerId) await forgetClaims(queries, device);
-  const change = await recordChange(queries, device.id, device.number, false, deps.clock.now());
+  const change = await recordChange(queries, device.id, device.number, false, clock.now());
   return { device: { ...device, customerId, version: device.version + 1 }, change };
 }
 

@@ -2,9 +2,12 @@
  * Creates, changes and deletes devices, with their credentials, profile, customer and telemetry. Each change is one
  * transaction; other processes are notified after the commit.
  */
+
 import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
+import type { CredentialChanges } from '../device/credential-changes.ts';
 import { type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
 import {
   checkDeviceName,
@@ -32,13 +35,35 @@ import {
   updateDevice,
 } from '../device/sql/store.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
-import type { AdminDeps, CreateDeps } from './deps.ts';
 import { admitDevice } from './device-limit.ts';
+import type { GatewayNotices } from './gateway-notices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import { resolveProfile } from './profiles.ts';
-import { type CheckAgain, choosing } from './taken-names.ts';
+import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
+
+export interface NewDeviceDeps {
+  postgres: Postgres;
+  changes: CredentialChanges;
+  clock: Clock;
+  /** The number of devices that a tenant may have; 0 = unlimited. */
+  devicesMax: number;
+  /** Called after a commit that may have changed the packages assigned to devices. */
+  onAssigned?: () => void;
+  /** Absent where no tenant chooses credentials. */
+  takenNames?: TakenNames;
+}
+
+export interface ChangedDeviceDeps {
+  postgres: Postgres;
+  changes: CredentialChanges;
+  clock: Clock;
+  /** Called after a commit that may have changed the packages assigned to devices. */
+  onAssigned?: () => void;
+  /** Absent in processes without gateways. */
+  gatewayNotices?: GatewayNotices;
+}
 
 /** Repeats a transaction that lost a race: attributes and activity of a device are written while a user changes it. */
 export const lostRaceAgain = { again: true };
@@ -60,7 +85,7 @@ export interface DeviceInput {
 
 /** Creates a device; without `credentials` it gets a random token. */
 export async function createDevice(
-  deps: CreateDeps,
+  deps: NewDeviceDeps,
   tenantId: string,
   input: DeviceInput,
   credentials?: NewCredentials,
@@ -122,7 +147,7 @@ export async function insertNewDevice(
  * change: a concurrent assignment comes either before or after the save.
  */
 export async function saveDevice(
-  deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock' | 'onAssigned' | 'gatewayNotices'>,
+  deps: ChangedDeviceDeps,
   caller: TenantPrincipal,
   id: string,
   input: DeviceInput,
@@ -165,7 +190,7 @@ function membersOf(json: unknown): Record<string, unknown> {
 
 /** Deletes a device, its credentials and, through a tombstone, its telemetry. */
 export async function deleteDevice(
-  deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock' | 'gatewayNotices'>,
+  deps: Omit<ChangedDeviceDeps, 'onAssigned'>,
   tenantId: string,
   id: string,
 ): Promise<void> {

@@ -12,11 +12,10 @@ import { findCredentials, findDeviceByName, findDeviceRow, findTakenNames } from
 import type { SaveSeries } from '../ingest/save-series.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import { createDevices } from './bulk-create.ts';
-import { saveCredentials } from './credentials.ts';
-import type { AdminDeps } from './deps.ts';
-import { createDevice, saveDevice } from './devices.ts';
+import { type CredentialsDeps, saveCredentials } from './credentials.ts';
+import { type ChangedDeviceDeps, createDevice, type NewDeviceDeps, saveDevice } from './devices.ts';
 
-export interface ImportDeps extends AdminDeps {
+export interface ImportDeps extends NewDeviceDeps, ChangedDeviceDeps, CredentialsDeps {
   attributes: Attributes;
   saveSeries: SaveSeries;
 }

@@ -8,9 +8,8 @@ import { assert, badRequest } from '../base/errors.ts';
 import type { FullProfile } from '../device/model/device.ts';
 import { findIssuer, type Issuer, listIssuers, markProven, setIssuer } from '../device/sql/issuer-store.ts';
 import { findFullProfile } from '../device/sql/profile-store.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import type { Page, PageLink } from '../postgres/page.ts';
-import type { AdminDeps } from './deps.ts';
 
 const signatureCharsMax = 8_192;
 
@@ -100,11 +99,7 @@ function shown(tenantId: string, issuer: Issuer): Issuer {
   return { ...issuer, nonce: statementOf(tenantId, issuer.nonce) };
 }
 
-export async function issuersOf(
-  { postgres }: Pick<AdminDeps, 'postgres'>,
-  tenantId: string,
-  link: PageLink,
-): Promise<Page<Issuer>> {
+export async function issuersOf(postgres: Postgres, tenantId: string, link: PageLink): Promise<Page<Issuer>> {
   const page = await listIssuers(postgres, tenantId, link);
   return { ...page, data: page.data.map((issuer) => shown(tenantId, issuer)) };
 }
@@ -114,7 +109,7 @@ export async function issuersOf(
  * digest.
  */
 export async function proveIssuer(
-  { postgres }: Pick<AdminDeps, 'postgres'>,
+  postgres: Postgres,
   tenantId: string,
   profileId: string,
   signature: string,

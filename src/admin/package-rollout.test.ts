@@ -8,13 +8,12 @@ import type { CredentialChanges } from '../device/credential-changes.ts';
 import { createPackage } from '../ota/packages.ts';
 import { expandRolloutProfile, finishRolloutDevices, readOutdated, takeRolloutDevices } from '../ota/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
-import type { AdminDeps } from './deps.ts';
-import { createDevice, saveDevice } from './devices.ts';
+import { createDevice, type NewDeviceDeps, saveDevice } from './devices.ts';
 import { insertTenant } from './store.ts';
 
 let server: TestPostgres;
 let postgres: Postgres;
-let fleet: AdminDeps;
+let deps: NewDeviceDeps;
 let tenantId: string;
 let firmwareId: string;
 
@@ -22,7 +21,7 @@ beforeAll(async () => {
   server = await startTestPostgres(4);
   postgres = server.postgres;
   const changes = { publish() {} } as unknown as CredentialChanges;
-  fleet = { postgres, changes, clock, devicesMax: 0 };
+  deps = { postgres, changes, clock, devicesMax: 0 };
 }, 60_000);
 
 afterAll(() => server.stop(), 60_000);
@@ -55,15 +54,15 @@ async function tell(meanwhile: () => Promise<unknown> = async () => {}): Promise
 }
 
 it('a package that is unassigned during its notification is removed in the next round', async () => {
-  const device = await createDevice(fleet, tenantId, { name: 'pump', firmwareId });
-  const takeAway = () => saveDevice(fleet, admin(), device.id, { name: 'pump', firmwareId: null });
+  const device = await createDevice(deps, tenantId, { name: 'pump', firmwareId });
+  const takeAway = () => saveDevice(deps, admin(), device.id, { name: 'pump', firmwareId: null });
   expect(await tell(takeAway)).toEqual([firmwareId]);
   expect(await tell()).toEqual([null]);
   expect(await tell()).toEqual([]);
 });
 
 it('a profile that loses its package during its rollout has its devices notified again', async () => {
-  const { profileId } = await createDevice(fleet, tenantId, { name: 'pump' });
+  const { profileId } = await createDevice(deps, tenantId, { name: 'pump' });
   const give = async (id: string | null) => {
     await postgres.query('update device_profile set firmware_id = $2 where id = $1', [profileId, id]);
     await postgres.query('insert into ota_rollout (device_profile_id) values ($1)', [profileId]);
@@ -79,7 +78,7 @@ it('a profile that loses its package during its rollout has its devices notified
 });
 
 it('a round in which nothing is saved leaves nothing to do', async () => {
-  await createDevice(fleet, tenantId, { name: 'pump', firmwareId });
+  await createDevice(deps, tenantId, { name: 'pump', firmwareId });
   expect(await tell()).toEqual([firmwareId]);
   expect(await tell()).toEqual([]);
 });

@@ -3,7 +3,7 @@
  * and manages profiles for users.
  */
 import { entityNotFound } from '../auth/roles.ts';
-import { systemClock } from '../base/clock.ts';
+import { type Clock, systemClock } from '../base/clock.ts';
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
@@ -40,12 +40,20 @@ import {
   insertProfile,
 } from '../device/sql/store.ts';
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
-import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
-import type { AdminDeps } from './deps.ts';
+import { isForeignKeyViolation, type Postgres, type Queries } from '../postgres/client.ts';
 import { findProfileIds, insertProfiles } from './device-batch-store.ts';
 import { changeIssuer, checkIssuer, type IssuerProof } from './issuers.ts';
 import { lockTenant } from './store.ts';
-import { type CheckAgain, choosing } from './taken-names.ts';
+import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
+
+export interface ProfileDeps {
+  postgres: Postgres;
+  clock: Clock;
+  /** Called after a commit that may have changed the packages assigned to devices. */
+  onAssigned?: () => void;
+  /** Absent where no tenant chooses provisioning keys. */
+  takenNames?: TakenNames;
+}
 
 /** A profile as a user saves it; absent members are cleared. */
 export interface ProfileInput {
@@ -113,7 +121,7 @@ export async function findOrCreateProfile(
  * absent from the result.
  */
 export async function resolveProfileIds(
-  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  { postgres, clock }: Pick<ProfileDeps, 'postgres' | 'clock'>,
   tenantId: string,
   types: readonly string[],
 ): Promise<Map<string, string>> {
@@ -134,7 +142,7 @@ export async function resolveProfileIds(
 }
 
 export async function createProfile(
-  deps: Pick<AdminDeps, 'postgres' | 'clock' | 'takenNames'>,
+  deps: Omit<ProfileDeps, 'onAssigned'>,
   tenantId: string,
   input: ProfileInput,
 ): Promise<FullProfile> {
@@ -143,7 +151,7 @@ export async function createProfile(
 
 /** The key of a certificate profile is the digest of its certificate, which several tenants may have. */
 async function choosingKey<T>(
-  deps: Pick<AdminDeps, 'postgres' | 'takenNames'>,
+  deps: Pick<ProfileDeps, 'postgres' | 'takenNames'>,
   tenantId: string,
   input: ProfileInput,
   work: (checkAgain?: CheckAgain) => Promise<T>,
@@ -155,7 +163,7 @@ async function choosingKey<T>(
 }
 
 async function createChecked(
-  deps: Pick<AdminDeps, 'postgres' | 'clock'>,
+  deps: Pick<ProfileDeps, 'postgres' | 'clock'>,
   tenantId: string,
   input: ProfileInput,
   checkAgain?: CheckAgain,
@@ -179,13 +187,13 @@ async function createChecked(
  * default.
  */
 export async function saveProfile(
-  deps: Pick<AdminDeps, 'postgres' | 'onAssigned' | 'takenNames'>,
+  deps: Omit<ProfileDeps, 'clock'>,
   tenantId: string,
   id: string,
   input: ProfileInput,
 ): Promise<FullProfile> {
   const { provisionKey } = (await findFullProfile(deps.postgres, tenantId, id)) ?? {};
-  const save = (checkAgain?: CheckAgain) => saveChecked(deps, tenantId, id, input, checkAgain);
+  const save = (checkAgain?: CheckAgain) => saveChecked(deps.postgres, tenantId, id, input, checkAgain);
   const isChosen = provisionKey !== input.provisionKey;
   const { profile, assigned } = isChosen ? await choosingKey(deps, tenantId, input, save) : await save();
   if (assigned) deps.onAssigned?.();
@@ -193,13 +201,13 @@ export async function saveProfile(
 }
 
 async function saveChecked(
-  deps: Pick<AdminDeps, 'postgres'>,
+  postgres: Postgres,
   tenantId: string,
   id: string,
   input: ProfileInput,
   checkAgain?: CheckAgain,
 ): Promise<{ profile: FullProfile; assigned: boolean }> {
-  return await deps.postgres.transaction(async (queries) => {
+  return await postgres.transaction(async (queries) => {
     const stored = await findFullProfile(queries, tenantId, id, 'lock');
     if (!stored) throw entityNotFound('Device profile', id);
     checkVersion('Device profile', stored.version, input.version);
@@ -223,12 +231,8 @@ async function saveChecked(
   });
 }
 
-export async function setDefaultProfile(
-  deps: Pick<AdminDeps, 'postgres'>,
-  tenantId: string,
-  id: string,
-): Promise<FullProfile> {
-  return await deps.postgres.transaction(async (queries) => {
+export async function setDefaultProfile(postgres: Postgres, tenantId: string, id: string): Promise<FullProfile> {
+  return await postgres.transaction(async (queries) => {
     // Two calls take turns, because a tenant has exactly one default profile.
     await lockTenant(queries, tenantId);
     if (!(await findFullProfile(queries, tenantId, id, 'lock'))) throw entityNotFound('Device profile', id);
@@ -239,10 +243,10 @@ export async function setDefaultProfile(
   });
 }
 
-export async function deleteProfile(deps: Pick<AdminDeps, 'postgres'>, tenantId: string, id: string): Promise<void> {
+export async function deleteProfile(postgres: Postgres, tenantId: string, id: string): Promise<void> {
   const used = badRequest('profile_used', 'The device profile referenced by the devices cannot be deleted!');
   try {
-    await deps.postgres.transaction(async (queries) => {
+    await postgres.transaction(async (queries) => {
       const stored = await findFullProfile(queries, tenantId, id, 'lock');
       if (!stored) throw entityNotFound('Device profile', id);
       if (stored.isDefault) throw badRequest('profile_default', 'Deletion of Default Device Profile is prohibited!');

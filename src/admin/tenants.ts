@@ -1,11 +1,14 @@
 /** Tenants as a system administrator manages them. */
+
 import { entityNotFound } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
+import type { CredentialChanges } from '../device/credential-changes.ts';
 import { checkDocument, checkText, defaultProfileName } from '../device/model/device.ts';
 import { checkVersion } from '../device/sql/store.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
-import type { AdminDeps } from './deps.ts';
 import { findOrCreateProfile } from './profiles.ts';
 import {
   deleteDevices,
@@ -32,9 +35,15 @@ export const defaultTenantProfileId = '13814000-1dd2-11b2-8080-808080808081';
 
 export const defaultTenantProfileName = 'Default';
 
+export interface TenantDeps {
+  postgres: Postgres;
+  changes: CredentialChanges;
+  clock: Clock;
+}
+
 /** Creates a tenant with its default profile. */
 export async function createTenant(
-  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  { postgres, clock }: Pick<TenantDeps, 'postgres' | 'clock'>,
   input: TenantInput,
 ): Promise<Tenant> {
   const now = clock.now();
@@ -46,11 +55,7 @@ export async function createTenant(
   return tenant;
 }
 
-export async function saveTenant(
-  { postgres }: Pick<AdminDeps, 'postgres'>,
-  id: string,
-  input: TenantInput,
-): Promise<Tenant> {
+export async function saveTenant(postgres: Postgres, id: string, input: TenantInput): Promise<Tenant> {
   return await postgres.transaction(async (queries) => {
     const locked = await lockTenant(queries, id);
     if (!locked) throw entityNotFound('Tenant', id);
@@ -66,10 +71,7 @@ export async function saveTenant(
  * Deletes a tenant with everything that it has. Its devices go first, many in each transaction, so that a large tenant
  * holds no lock for long. An interrupted delete is completed by another call.
  */
-export async function deleteTenant(
-  { postgres, changes, clock }: Pick<AdminDeps, 'postgres' | 'changes' | 'clock'>,
-  id: string,
-): Promise<void> {
+export async function deleteTenant({ postgres, changes, clock }: TenantDeps, id: string): Promise<void> {
   if (!(await findTenant(postgres, id))) throw entityNotFound('Tenant', id);
   for (;;) {
     const gone = await postgres.transaction(async (queries) => {

@@ -2,6 +2,7 @@
  * Users of a tenant and its customers, as administrators manage them (docs/rest.md#users). This file has every rule on
  * which user may change which other user; a user's own password and sessions are in `auth/`.
  */
+
 import { randomBytes } from 'node:crypto';
 import { sha256 } from '../auth/api-key.ts';
 import { type Authority, entityNotFound, type Principal, permissionDenied } from '../auth/roles.ts';
@@ -18,16 +19,16 @@ import {
   updateUser,
 } from '../auth/store.ts';
 import type { Activation, User, UserAccount } from '../auth/user.ts';
+import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
 import { checkDocument, checkText } from '../device/model/device.ts';
 import { checkVersion, holdCustomer } from '../device/sql/store.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { checkEmail } from './customer.ts';
-import type { AdminDeps } from './deps.ts';
 import { findTenant } from './store.ts';
-import { type CheckAgain, choosing } from './taken-names.ts';
+import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
 
 /** A user as another user saves it; absent members are cleared. */
 export interface UserInput {
@@ -42,24 +43,23 @@ export interface UserInput {
   version?: number | null | undefined;
 }
 
+export interface UserDeps {
+  postgres: Postgres;
+  clock: Clock;
+  /** Absent where no tenant chooses emails. */
+  takenNames?: TakenNames;
+}
+
 /** Members of `additionalInfo` that a reader receives and that are not stored. */
 const shownInfo = ['userCredentialsEnabled', 'userActivated', 'lastLoginTs'];
 
 /** Throws the refusals of `createUser`, except the one for a taken email. */
-export async function checkNewUser(
-  { postgres }: Pick<AdminDeps, 'postgres'>,
-  caller: Principal,
-  input: UserInput,
-): Promise<void> {
+export async function checkNewUser(postgres: Postgres, caller: Principal, input: UserInput): Promise<void> {
   await checkOwners(postgres, newUser(caller, input, 0));
 }
 
 /** Creates a user, who is not activated yet. */
-export async function createUser(
-  deps: Pick<AdminDeps, 'postgres' | 'clock' | 'takenNames'>,
-  caller: Principal,
-  input: UserInput,
-): Promise<User> {
+export async function createUser(deps: UserDeps, caller: Principal, input: UserInput): Promise<User> {
   const { postgres, clock } = deps;
   const now = clock.now();
   const user = newUser(caller, input, now);
@@ -75,7 +75,7 @@ export async function createUser(
 }
 
 async function choosingEmail<T>(
-  deps: Pick<AdminDeps, 'postgres' | 'takenNames'>,
+  deps: Pick<UserDeps, 'postgres' | 'takenNames'>,
   { tenantId }: Principal,
   email: string,
   work: (checkAgain: CheckAgain) => Promise<T>,
@@ -97,19 +97,19 @@ function newUser(caller: Principal, input: UserInput, now: number): User {
  * of the sign-in: only a caller that is `proven` by its own password changes its own email or that of an equal.
  */
 export async function saveUser(
-  deps: Pick<AdminDeps, 'postgres' | 'takenNames'>,
+  deps: Pick<UserDeps, 'postgres' | 'takenNames'>,
   caller: Principal,
   id: string,
   input: UserInput,
   proven: boolean,
 ): Promise<User> {
-  const save = (checkAgain?: CheckAgain) => saveChecked(deps, caller, id, input, proven, checkAgain);
+  const save = (checkAgain?: CheckAgain) => saveChecked(deps.postgres, caller, id, input, proven, checkAgain);
   const isChosen = (await findAccount(deps.postgres, id))?.email !== input.email;
   return isChosen ? await choosingEmail(deps, caller, input.email, save) : await save();
 }
 
 async function saveChecked(
-  { postgres }: Pick<AdminDeps, 'postgres'>,
+  postgres: Postgres,
   caller: Principal,
   id: string,
   input: UserInput,
@@ -137,11 +137,7 @@ async function saveChecked(
   });
 }
 
-export async function deleteUser(
-  { postgres }: Pick<AdminDeps, 'postgres'>,
-  caller: Principal,
-  id: string,
-): Promise<void> {
+export async function deleteUser(postgres: Postgres, caller: Principal, id: string): Promise<void> {
   await postgres.transaction(async (queries) => {
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
     if (found.authority !== 'CUSTOMER_USER') await keepOneAdmin(queries, found);
@@ -152,7 +148,7 @@ export async function deleteUser(
 
 /** Enables or disables a user. Disabling ends every session for good. */
 export async function enableUser(
-  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  { postgres, clock }: Pick<UserDeps, 'postgres' | 'clock'>,
   caller: Principal,
   id: string,
   enabled: boolean,
@@ -183,7 +179,7 @@ export async function reachableUser(queries: Queries, caller: Principal, id: str
 
 /** Returns the token with which the user chooses a password; a new token when the old one has expired. */
 export async function activationOf(
-  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  { postgres, clock }: Pick<UserDeps, 'postgres' | 'clock'>,
   caller: Principal,
   id: string,
 ): Promise<Activation> {
@@ -204,7 +200,7 @@ export async function activationOf(
  * that equal.
  */
 export async function resetTokenOf(
-  { postgres, clock }: Pick<AdminDeps, 'postgres' | 'clock'>,
+  { postgres, clock }: Pick<UserDeps, 'postgres' | 'clock'>,
   caller: Principal,
   id: string,
 ): Promise<string> {

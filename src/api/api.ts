@@ -1,12 +1,12 @@
 /** The one table of the REST API, and the document made from it. The roof registers the result of `createApi`. */
 
 import type { ApiKeyDeps } from '../admin/api-keys.ts';
-import type { AdminDeps } from '../admin/deps.ts';
-import type { Auth } from '../auth/auth.ts';
+import type { ImportDeps } from '../admin/import.ts';
 import { limits } from '../base/limits.ts';
 import type { Config } from '../base/settings/config.ts';
 import { ownVersion } from '../base/version.ts';
 import type { ClaimDeps } from '../onboarding/claim.ts';
+import type { Postgres } from '../postgres/client.ts';
 import type { TaggedRoutes } from '../rest/openapi.ts';
 import { type Route, type ServedRoute, served } from '../rest/route.ts';
 import type { ReadBody } from '../value/lenient.ts';
@@ -17,33 +17,36 @@ import { bulkImportRoutes } from './bulk-import.ts';
 import { completenessRoutes } from './completeness.ts';
 import { customerRoutes } from './customers.ts';
 import { deviceSearchRoutes } from './device-search.ts';
-import { deviceRoutes } from './devices.ts';
+import { type DeviceRoutesDeps, deviceRoutes } from './devices.ts';
 import { type DiagnosticsRoutesDeps, diagnosticsRoutes } from './diagnostics.ts';
 import { docsRoutes } from './docs.ts';
 import { loginRoutes } from './login.ts';
 import { type OtaDeps, otaRoutes } from './ota.ts';
 import { passwordRoutes } from './passwords.ts';
-import { profileRoutes } from './profiles.ts';
+import { type ProfileRoutesDeps, profileRoutes } from './profiles.ts';
 import { type ReceiptRoutesDeps, receiptRoutes } from './receipts.ts';
 import { relationRoutes } from './relations.ts';
 import { type RpcRoutesDeps, rpcRoutes } from './rpc.ts';
 import { platformVersion, systemRoutes } from './system.ts';
 import { tenantRoutes } from './tenants.ts';
 import { type TimeseriesDeps, timeseriesRoutes } from './timeseries.ts';
-import { userRoutes } from './users.ts';
+import { type UserRoutesDeps, userRoutes } from './users.ts';
 
+/** The collaborators of all routes; each file of routes names its own. */
 interface ApiDeps
-  extends AdminDeps,
-    ClaimDeps,
+  extends UserRoutesDeps,
     ApiKeyDeps,
+    ProfileRoutesDeps,
+    DeviceRoutesDeps,
+    ImportDeps,
+    ClaimDeps,
     RpcRoutesDeps,
     TimeseriesDeps,
     AttributesDeps,
     OtaDeps,
     Omit<DiagnosticsRoutesDeps, 'postgres'>,
     Pick<ReceiptRoutesDeps, 'signingKey' | 'refusedPoints'> {
-  auth: Auth;
-  postgres: AdminDeps['postgres'];
+  postgres: Postgres;
   config: Config;
   readBody: ReadBody;
   /** Routes of other doors that the API document names. */

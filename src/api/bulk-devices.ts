@@ -1,7 +1,7 @@
 /** Thousands of devices in one call: an endpoint of our own. */
 
 import { createDevices, type NewDeviceInput } from '../admin/bulk-create.ts';
-import type { AdminDeps } from '../admin/deps.ts';
+import type { NewDeviceDeps } from '../admin/devices.ts';
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -37,7 +37,7 @@ const bulkShape = closed(
   'BulkDeviceResults',
 );
 
-export function bulkDeviceRoutes(fleet: AdminDeps): Route[] {
+export function bulkDeviceRoutes(deps: NewDeviceDeps): Route[] {
   return [
     route({
       method: 'POST',
@@ -50,7 +50,7 @@ export function bulkDeviceRoutes(fleet: AdminDeps): Route[] {
       answer: bulkShape,
       async handle({ principal, body }) {
         const { tenantId } = requireTenant(principal);
-        const outcomes = await createDevices(fleet, tenantId, body.devices.map(rowInput));
+        const outcomes = await createDevices(deps, tenantId, body.devices.map(rowInput));
         const results = outcomes.map((outcome, i): Type.Static<typeof resultShape> => {
           const { name } = body.devices[i]!;
           if (outcome instanceof Fault) return { name, id: null, accessToken: null, error: outcome.message };

@@ -84,7 +84,7 @@ export function customerRoutes(deps: ClaimDeps): Route[] {
         const id = entityUuid(body.id);
         const input: CustomerInput = { ...body, title: body.title ?? '', externalId: entityUuid(body.externalId) };
         const saved = await (id
-          ? saveCustomer(deps, tenantId, id, input)
+          ? saveCustomer(postgres, tenantId, id, input)
           : createCustomer(deps, tenantId, input, nameConflict(query)));
         return json(customerJson(saved));
       },

@@ -1,8 +1,14 @@
 /** Devices, their lists and their credentials (docs/rest.md#devices, docs/rest.md#credentials). */
 
-import { saveCredentials, visibleCredentials } from '../admin/credentials.ts';
-import type { AdminDeps } from '../admin/deps.ts';
-import { createDevice, type DeviceInput, deleteDevice, saveDevice } from '../admin/devices.ts';
+import { type CredentialsDeps, saveCredentials, visibleCredentials } from '../admin/credentials.ts';
+import {
+  type ChangedDeviceDeps,
+  createDevice,
+  type DeviceInput,
+  deleteDevice,
+  type NewDeviceDeps,
+  saveDevice,
+} from '../admin/devices.ts';
 import {
   entityNotFound,
   type Principal,
@@ -65,8 +71,10 @@ const listQuery = Type.Object({
   active: Type.Optional(Type.Boolean()),
 });
 
-export function deviceRoutes(fleet: AdminDeps): Route[] {
-  const { postgres } = fleet;
+export interface DeviceRoutesDeps extends NewDeviceDeps, ChangedDeviceDeps, CredentialsDeps {}
+
+export function deviceRoutes(deps: DeviceRoutesDeps): Route[] {
+  const { postgres } = deps;
 
   /** The device that a path names, if the caller may see it. */
   async function visibleDevice(principal: Principal, id: string): Promise<DeviceInfo> {
@@ -131,9 +139,9 @@ export function deviceRoutes(fleet: AdminDeps): Route[] {
         if (id === null) {
           if (principal.authority !== 'TENANT_ADMIN') throw permissionDenied();
           const credentials = query.accessToken ? tokenCredentials(query.accessToken) : undefined;
-          return json(deviceJson(await createDevice(fleet, tenantId, input, credentials, nameConflict(query))));
+          return json(deviceJson(await createDevice(deps, tenantId, input, credentials, nameConflict(query))));
         }
-        return json(deviceJson(await saveDevice(fleet, caller, id, input)));
+        return json(deviceJson(await saveDevice(deps, caller, id, input)));
       },
     }),
     route({
@@ -148,7 +156,7 @@ export function deviceRoutes(fleet: AdminDeps): Route[] {
         const { tenantId } = requireTenant(principal);
         const credentials = credentialsInput(body.credentials);
         const input = deviceInput(body.device);
-        return json(deviceJson(await createDevice(fleet, tenantId, input, credentials, nameConflict(query))));
+        return json(deviceJson(await createDevice(deps, tenantId, input, credentials, nameConflict(query))));
       },
     }),
     route({
@@ -157,7 +165,7 @@ export function deviceRoutes(fleet: AdminDeps): Route[] {
       summary: 'Delete a device with its credentials and its data',
       roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deleteDevice(fleet, requireTenant(principal).tenantId, params.deviceId);
+        await deleteDevice(deps, requireTenant(principal).tenantId, params.deviceId);
         return empty;
       },
     }),
@@ -186,7 +194,7 @@ export function deviceRoutes(fleet: AdminDeps): Route[] {
           throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
         }
         const input = { id, deviceId, credentials: credentialsInput(body), version: body.version };
-        return json(credentialsJson(await saveCredentials(fleet, tenantId, input)));
+        return json(credentialsJson(await saveCredentials(deps, tenantId, input)));
       },
     }),
     route({

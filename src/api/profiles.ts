@@ -1,8 +1,14 @@
 /** Device profiles (docs/rest.md#device-profiles). */
 
-import type { AdminDeps } from '../admin/deps.ts';
 import { issuersOf, proveIssuer } from '../admin/issuers.ts';
-import { createProfile, deleteProfile, type ProfileInput, saveProfile, setDefaultProfile } from '../admin/profiles.ts';
+import {
+  createProfile,
+  deleteProfile,
+  type ProfileDeps,
+  type ProfileInput,
+  saveProfile,
+  setDefaultProfile,
+} from '../admin/profiles.ts';
 import { readKeysOfDevices } from '../attributes/store.ts';
 import {
   entityNotFound,
@@ -32,7 +38,7 @@ import { anyJson, closed, milliseconds, nullable, pageJson, pageShape } from '..
 import { readLatestKeysOf } from '../telemetry/latest.ts';
 import { entityId, idJson } from './shapes.ts';
 
-interface ProfileRoutesDeps extends Pick<AdminDeps, 'postgres' | 'clock' | 'onAssigned' | 'takenNames'> {
+export interface ProfileRoutesDeps extends ProfileDeps {
   clickhouse: ClickHouse;
 }
 
@@ -195,7 +201,7 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       summary: 'Delete a device profile that no device has',
       roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deleteProfile(deps, requireTenant(principal).tenantId, params.profileId);
+        await deleteProfile(postgres, requireTenant(principal).tenantId, params.profileId);
         return empty;
       },
     }),
@@ -206,7 +212,7 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       roles: tenantAdmins,
       answer: profileShape,
       handle: async ({ principal, params }) =>
-        json(profileJson(await setDefaultProfile(deps, requireTenant(principal).tenantId, params.profileId))),
+        json(profileJson(await setDefaultProfile(postgres, requireTenant(principal).tenantId, params.profileId))),
     }),
     route({
       method: 'GET',
@@ -217,7 +223,9 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       query: pageQuery,
       answer: pageShape(issuerShape),
       handle: async ({ principal, query }) =>
-        json(pageJson(await issuersOf(deps, requireTenant(principal).tenantId, pageLink(query)), (issuer) => issuer)),
+        json(
+          pageJson(await issuersOf(postgres, requireTenant(principal).tenantId, pageLink(query)), (issuer) => issuer),
+        ),
     }),
     route({
       method: 'POST',
@@ -227,7 +235,7 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       body: proofBody,
       answer: issuerShape,
       handle: async ({ principal, params, body }) =>
-        json(await proveIssuer(deps, requireTenant(principal).tenantId, params.profileId, body.signature)),
+        json(await proveIssuer(postgres, requireTenant(principal).tenantId, params.profileId, body.signature)),
     }),
     route({
       method: 'GET',

@@ -1,7 +1,6 @@
 /** Tenants (docs/rest.md#tenants): made by a system administrator, read by their own users. */
 
 import { type Contact, contactFields, type Tenant } from '../admin/customer.ts';
-import type { AdminDeps } from '../admin/deps.ts';
 import { findTenant, findTenants, listTenants } from '../admin/store.ts';
 import {
   createTenant,
@@ -9,6 +8,7 @@ import {
   defaultTenantProfileName,
   deleteTenant,
   saveTenant,
+  type TenantDeps,
   type TenantInput,
 } from '../admin/tenants.ts';
 import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
@@ -46,7 +46,7 @@ const tenantShape = closed(
 
 const tenantInfoShape = closed({ ...tenantShape.properties, tenantProfileName: Type.String() }, 'TenantInfo');
 
-export function tenantRoutes(deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clock'>): Route[] {
+export function tenantRoutes(deps: TenantDeps): Route[] {
   async function visibleTenant({ tenantId }: Principal, id: string): Promise<Tenant> {
     const isVisible = tenantId === null || tenantId === id;
     const tenant = isVisible ? await findTenant(deps.postgres, id) : undefined;
@@ -69,7 +69,7 @@ export function tenantRoutes(deps: Pick<AdminDeps, 'postgres' | 'changes' | 'clo
           title: body.title ?? '',
           tenantProfileId: entityUuid(body.tenantProfileId),
         };
-        return json(tenantJson(await (id ? saveTenant(deps, id, input) : createTenant(deps, input))));
+        return json(tenantJson(await (id ? saveTenant(deps.postgres, id, input) : createTenant(deps, input))));
       },
     }),
     route({

@@ -1,6 +1,5 @@
 /** Users (docs/rest.md#users). */
 
-import type { AdminDeps } from '../admin/deps.ts';
 import { findTenant } from '../admin/store.ts';
 import {
   accountToSignIn,
@@ -12,6 +11,7 @@ import {
   reachableUser,
   resetTokenOf,
   saveUser,
+  type UserDeps,
   type UserInput,
 } from '../admin/users.ts';
 import type { Auth } from '../auth/auth.ts';
@@ -38,7 +38,7 @@ import type { HttpRequest } from '../uws/server.ts';
 import { type PasswordPage, tokenNames } from './password-page.ts';
 import { userJson, userShape } from './shapes.ts';
 
-interface UserRoutesDeps extends Pick<AdminDeps, 'postgres' | 'clock' | 'takenNames'> {
+export interface UserRoutesDeps extends UserDeps {
   auth: Auth;
 }
 
@@ -86,7 +86,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
           return json(userJson(await saveUser(deps, principal, id, input, typeof password === 'string')));
         }
         if (query.sendActivationMail ?? true) {
-          await checkNewUser(deps, principal, input);
+          await checkNewUser(postgres, principal, input);
           // No mail server can be configured: a user would wait for a mail without end.
           throw new Fault('mail', "Couldn't send user activation email");
         }
@@ -108,7 +108,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
       summary: 'Delete a user, whose tokens end with it',
       roles: administrators,
       async handle({ principal, params }) {
-        await deleteUser(deps, principal, params.userId);
+        await deleteUser(postgres, principal, params.userId);
         return empty;
       },
     }),

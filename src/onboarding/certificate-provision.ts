@@ -6,8 +6,7 @@
  */
 import type { X509Certificate } from 'node:crypto';
 import { createContext, Script } from 'node:vm';
-import type { CreateDeps } from '../admin/deps.ts';
-import { insertNewDevice } from '../admin/devices.ts';
+import { insertNewDevice, type NewDeviceDeps } from '../admin/devices.ts';
 import { readCertificate, subjectDigest } from '../admin/issuers.ts';
 import type { WrongTries } from '../auth/wrong-tries.ts';
 import { Fault } from '../base/errors.ts';
@@ -38,7 +37,7 @@ export interface ClientCertificate {
   credentialsId: string;
 }
 
-interface ChainDeps extends CreateDeps {
+interface CertificateProvisionDeps extends NewDeviceDeps {
   wrongKeys: WrongTries;
   /** Certificates that are looked up at once, by network. Absent where nothing is bounded. */
   turns?: Turns;
@@ -62,13 +61,13 @@ export function isInForce(certificate: X509Certificate, now: number): boolean {
 }
 
 export class CertificateProvisioner {
-  readonly #deps: ChainDeps;
+  readonly #deps: CertificateProvisionDeps;
   /** Digest → certificate of a profile; null = the certificate cannot be parsed. */
   readonly #issuers = new FifoMap<string, X509Certificate | null>(limits.chainIssuersMax);
   /** True once profiles of earlier versions have the digest of their issuer's name. */
   #areNamed = false;
 
-  constructor(deps: ChainDeps) {
+  constructor(deps: CertificateProvisionDeps) {
     this.#deps = deps;
   }
 

@@ -13,8 +13,7 @@ import {
 } from '../admin/claim-rules.ts';
 import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from '../admin/claim-store.ts';
 import { rotateToken } from '../admin/credentials.ts';
-import { moveDevice } from '../admin/customers.ts';
-import type { AdminDeps } from '../admin/deps.ts';
+import { type MoveDeps, moveDevice } from '../admin/customers.ts';
 import { lostRaceAgain } from '../admin/devices.ts';
 import { type Attributes, ownValue } from '../attributes/attributes.ts';
 import { permissionDenied, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
@@ -27,7 +26,7 @@ import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 
-export interface ClaimDeps extends Pick<AdminDeps, 'postgres' | 'changes' | 'clock'> {
+export interface ClaimDeps extends MoveDeps {
   attributes: Attributes;
   log: Log;
   claiming: { durationMs: number; allowByDefault: boolean };
@@ -100,7 +99,7 @@ export async function claimDevice(
       return { response: 'FAILURE' };
     }
     await deleteClaim(queries, device.id);
-    const moved = await moveDevice(deps, queries, device, caller.customerId);
+    const moved = await moveDevice(deps.clock, queries, device, caller.customerId);
     change = moved.change;
     return { response: 'SUCCESS', device: moved.device };
   });
@@ -128,7 +127,7 @@ export async function reclaimDevice(
     const stored = await lockedDevice(queries, caller, found.id);
     requireCustomerOf(caller, stored.customerId);
     if (stored.customerId === null && !rotates) return { device: stored, change: [] };
-    const moved = await moveDevice(deps, queries, stored, null);
+    const moved = await moveDevice(deps.clock, queries, stored, null);
     if (rotates) moved.change.push(...(await rotateToken(queries, stored, deps.clock.now())));
     return moved;
   }, lostRaceAgain);

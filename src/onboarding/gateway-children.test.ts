@@ -4,8 +4,7 @@
  */
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
-import type { AdminDeps } from '../admin/deps.ts';
-import { createDevice, deleteDevice } from '../admin/devices.ts';
+import { createDevice, deleteDevice, type NewDeviceDeps } from '../admin/devices.ts';
 import { listRelations } from '../admin/relation-store.ts';
 import { insertCustomer, insertTenant } from '../admin/store.ts';
 import { systemClock as clock } from '../base/clock.ts';
@@ -20,7 +19,7 @@ import { type ChildOutcomes, findOrCreateChildren } from './gateway-children.ts'
 let server: TestPostgres;
 let postgres: Postgres;
 let tenantId: string;
-let fleet: AdminDeps;
+let deps: NewDeviceDeps;
 const published: CredentialChange[] = [];
 
 beforeAll(async () => {
@@ -39,12 +38,12 @@ beforeEach(async () => {
   await renewTenant();
   published.length = 0;
   const changes = { publish: (list: CredentialChange[]) => published.push(...list) } as unknown as CredentialChanges;
-  fleet = { postgres, changes, clock, devicesMax: 0 };
+  deps = { postgres, changes, clock, devicesMax: 0 };
 });
 
 async function newGateway(customerId?: string): Promise<string> {
   const name = `hub-${createUuid(clock.now())}`;
-  const device = await createDevice(fleet, tenantId, { name, customerId, additionalInfo: { gateway: true } });
+  const device = await createDevice(deps, tenantId, { name, customerId, additionalInfo: { gateway: true } });
   return device.id;
 }
 
@@ -52,11 +51,11 @@ function make(
   gatewayId: string,
   names: string[],
   type = '',
-  parts = fleet,
+  used = deps,
   actsFor = () => true,
 ): Promise<ChildOutcomes> {
   return findOrCreateChildren(
-    parts,
+    used,
     tenantId,
     names.map((name) => ({ gatewayId, name, type, actsFor })),
   );
@@ -182,7 +181,7 @@ it('reads no long document of a child, which connects all the same', async () =>
 
 it('makes the first ones at the limit, and refuses the others by name', async () => {
   const gatewayId = await newGateway();
-  const limited = { ...fleet, devicesMax: 5 };
+  const limited = { ...deps, devicesMax: 5 };
   await make(gatewayId, ['known'], '', limited);
   const outcomes = await make(gatewayId, ['a', 'known', 'b', 'c', 'd'], '', limited);
   const refused = [...outcomes].filter(([, outcome]) => outcome instanceof Fault);
@@ -190,7 +189,7 @@ it('makes the first ones at the limit, and refuses the others by name', async ()
   expect(refused[0]![1]).toMatchObject({ status: 403, errorCode: 41, reason: 'device_limit' });
   expect(await count('device')).toBe(5);
   // Eight at once for one place.
-  await deleteDevice(fleet, tenantId, (outcomes.get('a') as { id: string }).id);
+  await deleteDevice(deps, tenantId, (outcomes.get('a') as { id: string }).id);
   const rounds = await Promise.all(numbered(8, 'race').map((name) => make(gatewayId, [name], '', limited)));
   const made = rounds.flatMap((round) => [...round.values()]).filter((outcome) => !(outcome instanceof Fault));
   expect(made).toHaveLength(1);
@@ -207,7 +206,7 @@ it('refuses a name that no device can have, and makes the others', async () => {
 
 it('makes nothing for a gateway that is gone', async () => {
   const gatewayId = await newGateway();
-  await deleteDevice(fleet, tenantId, gatewayId);
+  await deleteDevice(deps, tenantId, gatewayId);
   expect((await make(gatewayId, ['orphan'])).get('orphan')).toMatchObject({ status: 503 });
   expect(await count('device')).toBe(0);
 });
@@ -217,9 +216,9 @@ it('a device that is deleted takes its relations with it, from either end', asyn
   const outcomes = await make(gatewayId, ['a', 'b']);
   const list = () => listRelations(postgres, 'from', { id: gatewayId, type: 'DEVICE' }, 'COMMON', 'Created', 10);
   expect(await list()).toHaveLength(2);
-  await deleteDevice(fleet, tenantId, (outcomes.get('a') as { id: string }).id);
+  await deleteDevice(deps, tenantId, (outcomes.get('a') as { id: string }).id);
   expect(await list()).toHaveLength(1);
-  await deleteDevice(fleet, tenantId, gatewayId);
+  await deleteDevice(deps, tenantId, gatewayId);
   expect(await list()).toHaveLength(0);
 });
 
@@ -237,7 +236,7 @@ it('knows the maker of a device, and changes nothing of one that the gateway doe
   const [first, second] = [await newGateway(), await newGateway()];
   const { number } = (await findDeviceRow(postgres, tenantId, first))!;
   expect((await make(first, ['a'])).get('a')).toMatchObject({ madeBy: number });
-  const found = (await make(second, ['a'], '', fleet, () => false)).get('a');
+  const found = (await make(second, ['a'], '', deps, () => false)).get('a');
   expect(found).toMatchObject({ name: 'a', madeBy: number });
   const [device] = await postgres.query<{ info: unknown }>(
     "select additional_info as info from device where tenant_id = $1 and name = 'a'",

@@ -5,9 +5,9 @@
  * names are made.
  */
 
-import type { CreateDeps } from '../admin/deps.ts';
 import { insertTokens } from '../admin/device-batch-store.ts';
 import { admitDevices, deviceLimitReached } from '../admin/device-limit.ts';
+import type { NewDeviceDeps } from '../admin/devices.ts';
 import { resolveProfileIds } from '../admin/profiles.ts';
 import { insertCreated } from '../admin/relation-store.ts';
 import { Fault, unavailable } from '../base/errors.ts';
@@ -32,7 +32,7 @@ export interface ChildRequest {
 
 export type ChildOutcomes = Map<string, DeviceRow | Fault>;
 
-type ChildrenDeps = Omit<CreateDeps, 'takenNames'>;
+type ChildrenDeps = Omit<NewDeviceDeps, 'takenNames'>;
 
 const triesMax = 3;
 

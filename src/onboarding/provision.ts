@@ -4,9 +4,8 @@
  * requests gets credentials.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
-import type { CreateDeps } from '../admin/deps.ts';
 import { deviceLimitReason } from '../admin/device-limit.ts';
-import { insertNewDevice } from '../admin/devices.ts';
+import { insertNewDevice, type NewDeviceDeps } from '../admin/devices.ts';
 import { type CheckAgain, choosing } from '../admin/taken-names.ts';
 import { ownValue, scopeNumber } from '../attributes/attributes.ts';
 import { readAttributes, upsertAttributes } from '../attributes/store.ts';
@@ -28,7 +27,7 @@ import {
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
-export interface ProvisionDeps extends CreateDeps {
+export interface ProvisionDeps extends NewDeviceDeps {
   /** Keys of profiles, and certificates that no profile answers for. */
   wrongKeys: WrongTries;
   /** Requests at once, by network. Absent where nothing is bounded. */
