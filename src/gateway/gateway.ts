@@ -1,38 +1,23 @@
 /**
- * One connected gateway and its children: the devices for which it acts, and delivery to them. A child is routed from
- * its connect (or its first message) until its disconnect, a takeover by another session of the device, or the end of
- * the gateway's connection. Silence does not end a child. Ten thousand children are normal: shared state is in
- * `Gateway`, and a child adds a few small objects. `Gateways` makes each `Gateway`; a door supplies the `GatewayLink`.
+ * One connected gateway and its children, the devices for which the gateway acts. A child is routed from its connect
+ * (or its first message) until its disconnect, a takeover by another session of the device, or the end of the gateway's
+ * connection. Silence does not end a child. `Gateways` makes each `Gateway`.
  */
 
-import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
-import type { Update } from '../attributes/update.ts';
-import { assert, Fault, notFound, type Subject, unavailable } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
+import type { AttributeUpdates } from '../attributes/followers.ts';
+import { assert, Fault, notFound, unavailable } from '../base/errors.ts';
 import type { Work } from '../base/running-work.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow } from '../device/model/cached-device.ts';
 import { actsFor, type CustomerScope } from '../device/model/gateway-scope.ts';
 import type { Place, Troubles } from '../diagnostics/troubles.ts';
-import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
-import type { RpcRequest } from '../rpc/rpc.ts';
-import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/sessions.ts';
+import type { SessionEnd, Sessions } from '../downlink/sessions.ts';
+import type { RpcSessions } from '../rpc/sessions.ts';
+import { Child, nameBytes, type ParentGateway } from './child.ts';
+import { ChildUpdates } from './child-updates.ts';
+import type { GatewayLink } from './link.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
 import type { ChildNames, FoundChildren, WantedChild } from './names.ts';
-
-/** The reason why a child is no longer routed, or was refused. */
-export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' | 'out_of_scope';
-
-/** Sends to a gateway. */
-export interface GatewayLink {
-  /** The address of the gateway. */
-  readonly remoteAddress?: string;
-  /** True: `confirm` is called once, now or later. False: the gateway did not take the update. */
-  attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean;
-  /** Same contract as `RpcSession.deliver`. */
-  rpc(name: string, request: RpcRequest, confirm: ConfirmRpc): boolean;
-  dropped(name: string, reason: Dropped): void;
-}
 
 export interface GatewayDeps {
   sessions: Sessions;
@@ -51,145 +36,18 @@ export interface GatewayDeps {
 
 type Refused = ReadonlyMap<string, Fault>;
 
-interface Sent {
-  readonly update: Update;
-  isOpen: boolean;
-}
-
-export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
-  readonly gateway: Gateway;
-  device: CachedDevice;
-  /** The name that the gateway uses; the name of the device itself changes when a user renames it. */
-  name: string;
-  isHere = true;
-  session: DeviceSession | undefined = undefined;
-
-  /**
-   * Owned by `telemetry.ts`: the name as last spelled in a message, the next child in that message, and marks of
-   * messages.
-   */
-  bytes: Buffer;
-  next: NamedChild | undefined = undefined;
-  seen = 0;
-  charged = 0;
-  refusal: Fault | undefined = undefined;
-
-  #following: Following | undefined = undefined;
-  /** Unconfirmed updates, the oldest first. */
-  #sent: Sent[] | undefined = undefined;
-  #leaveRpc: (() => void) | undefined = undefined;
-  #noticedMs = Number.NEGATIVE_INFINITY;
-
-  /** `device` undefined: `open` finds the device. */
-  constructor(gateway: Gateway, name: string, device: CachedDevice | undefined) {
-    this.gateway = gateway;
-    this.device = device as CachedDevice;
-    this.name = name;
-    this.bytes = nameBytes(name);
-  }
-
-  open(sessions: Sessions, row: DeviceRow): void {
-    assert(this.session === undefined, 'a child has one session', this.gateway);
-    this.session = sessions.open(row, this);
-    this.device = this.session.device;
-  }
-
-  get through(): CachedDevice {
-    return this.gateway.device;
-  }
-
-  /** False after a rename or a drop. */
-  get isCurrent(): boolean {
-    return this.isHere && this.device.name === this.name;
-  }
-
-  follow(updates: AttributeUpdates): void {
-    this.#assertRouted();
-    this.#following ??= updates.follow(this.device, this);
-  }
-
-  unfollow(): void {
-    this.#following?.leave();
-    this.#following = undefined;
-    this.#sent = undefined;
-  }
-
-  listen(sessions: RpcSessions): void {
-    this.#assertRouted();
-    this.#leaveRpc ??= sessions.listen(this.device.number, this);
-  }
-
-  unlisten(): void {
-    this.#leaveRpc?.();
-    this.#leaveRpc = undefined;
-  }
-
-  /** Reads the updates that the device has not seen. */
-  ask(): void {
-    this.#following?.ask();
-  }
-
-  // Methods of a follower of shared attributes.
-  update(update: Update): void {
-    this.gateway.notify(this, update);
-  }
-
-  /** Registers an update. It counts as received when all earlier updates have arrived as well. */
-  sent(update: Update): Sent {
-    const sent = { update, isOpen: true };
-    this.#sent ??= [];
-    this.#sent.push(sent);
-    return sent;
-  }
-
-  arrived(sent: Sent): void {
-    sent.isOpen = false;
-    while (this.#sent?.[0]?.isOpen === false) this.#following?.confirmed(this.#sent.shift()!.update);
-  }
-
-  failed(): void {
-    this.gateway.askLater(this);
-  }
-
-  // Methods of a session for commands.
-  deliver(request: RpcRequest, confirm: ConfirmRpc): boolean {
-    this.#assertRouted();
-    return this.gateway.link.rpc(this.device.name, request, confirm);
-  }
-
-  /** Changed credentials of the child do not matter here, and `Sessions` reports a deleted device. */
-  close(): void {}
-
-  // Methods of the session of the device.
-  sessionEnded(reason: SessionEnd): void {
-    this.gateway.lost(this, reason);
-  }
-
-  /** Notifies the gateway that the child was refused, at most once in `gatewayNoticeMs`. */
-  noteRefused(reason: Dropped): void {
-    this.#assertRouted();
-    const now = this.gateway.monotonic();
-    if (now - this.#noticedMs < limits.gatewayNoticeMs) return;
-    this.#noticedMs = now;
-    this.gateway.link.dropped(this.device.name, reason);
-  }
-
-  #assertRouted(): void {
-    assert(this.isHere, 'a child that is not routed does nothing', this.gateway);
-  }
-}
-
-export class Gateway implements Subject, NamedChildren {
+export class Gateway implements ParentGateway, NamedChildren {
   readonly device: CachedDevice;
   readonly link: GatewayLink;
+  readonly updates: ChildUpdates;
   /** Owned by `telemetry.ts`: the child named first in the last message. */
   first: NamedChild | undefined = undefined;
   readonly #deps: GatewayDeps;
   readonly #children = new Map<string, Child>();
   readonly #byNumber = new Map<number, Child>();
   /**
-   * Whether updates are sent. A change makes a new object, so that a loop over the children notices that it is
-   * outdated.
+   * Whether updates, and commands, are sent. Each change makes a new object: a loop over the children stops when its
+   * object is no longer the current one.
    */
   #attributes = { isOn: false };
   #rpc = { isOn: false };
@@ -197,13 +55,10 @@ export class Gateway implements Subject, NamedChildren {
   #ended = false;
   /** True when the gateway has ended and no operation waits. */
   #gone = false;
-  /** The operations that wait for devices, in order. */
+  /** Resolves when all operations so far have run. */
   #last: Promise<void> = Promise.resolve();
+  /** Operations that wait, for devices or for their own end. */
   #waiting = 0;
-  /** The number of unconfirmed updates, and the children whose updates wait for confirmations. */
-  #updatesInFlight = 0;
-  readonly #behind = new Set<Child>();
-  #retryTimer: NodeJS.Timeout | undefined = undefined;
   /** The scope and customer with which the children were last checked. */
   #checkedScope = '';
 
@@ -211,9 +66,10 @@ export class Gateway implements Subject, NamedChildren {
     this.#deps = deps;
     this.device = device;
     this.link = link;
+    this.updates = new ChildUpdates(this, link, deps.updates);
   }
 
-  /** The work of which an assertion says that it went wrong. */
+  /** The work that a failed assertion names. */
   work(): Work {
     return { what: 'children of gateway', caller: `device ${this.device.id}` };
   }
@@ -272,8 +128,7 @@ export class Gateway implements Subject, NamedChildren {
   }
 
   /**
-   * Starts or stops sending shared attributes to the children. The first updates are those that each child has not
-   * seen.
+   * Starts or stops sending shared attributes to the children. The updates that each child has not seen are sent first.
    */
   setAttributes(isOn: boolean): void {
     assert(!this.#ended, 'a gateway that has ended has no streams', this);
@@ -286,7 +141,7 @@ export class Gateway implements Subject, NamedChildren {
     );
   }
 
-  /** Starts or stops sending commands to the children. The first commands are those that wait. */
+  /** Starts or stops sending commands to the children. Waiting commands are sent first. */
   setRpc(isOn: boolean): void {
     assert(!this.#ended, 'a gateway that has ended has no streams', this);
     const { rpcSessions } = this.#deps;
@@ -299,51 +154,20 @@ export class Gateway implements Subject, NamedChildren {
   }
 
   /**
-   * Ends the sessions of all children because the connection has ended. Messages received before are processed: waiting
-   * operations find their devices, but open no sessions, which another connection may have by now.
+   * Ends the sessions of all children because the connection has ended. Messages received before the end are processed:
+   * waiting operations still find their devices. No session is opened for them, because another connection may have
+   * one.
    */
   end(): void {
     assert(!this.#ended, 'a gateway ends once', this);
     this.#ended = true;
-    clearTimeout(this.#retryTimer);
-    this.#behind.clear();
+    this.updates.end();
     this.#releaseAll();
     if (this.#waiting === 0) this.#gone = true;
     else void this.#last.then(() => this.#leave());
   }
 
-  /** Called by `Child` only. An update above the cap of unconfirmed updates is read again later. */
-  notify(child: Child, update: Update): void {
-    this.#assertChild(child);
-    const { lossFree } = this.#deps.updates;
-    // After an omitted update the later updates of the child wait.
-    if (this.#behind.has(child)) return;
-    if (lossFree && this.#updatesInFlight >= limits.gatewayUpdatesInFlightMax) {
-      this.#behind.add(child);
-      return;
-    }
-    const sent = child.sent(update);
-    // Counts the update before the call: the link confirms an update of which no part can be sent at once.
-    this.#updatesInFlight += 1;
-    const taken = this.link.attributes(child.device.name, update, (delivered) => {
-      this.#updatesInFlight -= 1;
-      assert(this.#updatesInFlight >= 0, 'an update is confirmed once', this);
-      if (delivered) child.arrived(sent);
-      this.#askBehind();
-    });
-    if (!taken) this.#updatesInFlight -= 1;
-  }
-
-  /** Called when the store could not be read. */
-  askLater(child: Child): void {
-    this.#assertChild(child);
-    this.#behind.add(child);
-    this.#retryTimer ??= setTimeout(() => {
-      this.#retryTimer = undefined;
-      this.#askBehind();
-    }, limits.gatewayRetryMs);
-  }
-
+  /** Called when the session of a child has ended, or when the gateway may not act for its device any more. */
   lost(child: Child, reason: SessionEnd | 'out_of_scope'): void {
     this.#assertChild(child);
     this.#deps.troubles.disconnected(child.device, { reason, message: lostSentences[reason] }, this.#place);
@@ -396,7 +220,7 @@ export class Gateway implements Subject, NamedChildren {
     const finding = this.#find(missing);
     await before;
     let found = await finding;
-    // Children that were connected at the call and are not connected now.
+    // Finds the children that were connected at the call of `run` and are not connected now.
     const gone = this.#missing(wanted).filter(({ name }) => !found.has(name));
     if (gone.length > 0) found = new Map([...found, ...(await this.#find(gone))]);
     this.#waiting -= 1;
@@ -456,7 +280,10 @@ export class Gateway implements Subject, NamedChildren {
     }
   }
 
-  /** Returns a Fault when the gateway may not act for the device, or the device was renamed since its lookup. */
+  /**
+   * Connects a child. Returns the refusal when the gateway may not act for the device, or when the device was renamed
+   * since its lookup.
+   */
   #attach(name: string, row: DeviceRow): Fault | undefined {
     const refusal = this.#refusal(name, row);
     if (refusal) {
@@ -495,6 +322,7 @@ export class Gateway implements Subject, NamedChildren {
     if (this.#rpc.isOn) child.listen(this.#deps.rpcSessions);
   }
 
+  /** Sets the name by which messages find the child. */
   #name(child: Child, name: string): void {
     child.name = name;
     child.bytes = nameBytes(name);
@@ -513,7 +341,7 @@ export class Gateway implements Subject, NamedChildren {
     if (!child.isHere) return;
     if (this.#children.get(child.name) === child) this.#children.delete(child.name);
     this.#byNumber.delete(child.device.number);
-    this.#behind.delete(child);
+    this.updates.forget(child);
     this.#release(child);
   }
 
@@ -531,26 +359,21 @@ export class Gateway implements Subject, NamedChildren {
     this.#byNumber.clear();
   }
 
+  /** Called when the gateway has ended and no operation waits any more. */
   #leave(): void {
     this.#gone = true;
     this.#releaseAll();
   }
 
-  #askBehind(): void {
-    if (this.#ended) return;
-    for (const child of this.#behind) {
-      if (this.#updatesInFlight >= limits.gatewayUpdatesInFlightMax / 2) return;
-      this.#behind.delete(child);
-      child.ask();
-    }
-  }
-
-  /** Runs in batches, because ten thousand children must not block the event loop. */
+  /**
+   * Calls `action` for each child while `isWanted` returns true: in batches, because ten thousand children must not
+   * block the event loop.
+   */
   #eachChild(action: (child: Child) => void, isWanted: () => boolean): void {
     const children = this.#children.values();
     const next = (): void => {
       if (!isWanted() || this.#ended) return;
-      for (let i = 0; i < piece; i += 1) {
+      for (let i = 0; i < childrenAtOnce; i += 1) {
         const { value: child, done } = children.next();
         if (done) return;
         if (child.device !== this.device) action(child);
@@ -568,8 +391,8 @@ const lostSentences: Record<SessionEnd | 'out_of_scope', string> = {
   out_of_scope: 'The gateway does not act for the device any more.',
 };
 
-/** Children that are switched in one turn of the event loop. */
-const piece = 500;
+/** Children that one turn of the event loop handles. */
+const childrenAtOnce = 500;
 const noneRefused: Refused = new Map();
 const renamed = unavailable('child_renamed', 'The device was renamed at this moment; send again.');
 /** The refusal of a message whose devices were all connected a moment earlier. */
@@ -589,11 +412,6 @@ function outOfScope(name: string, gateway: CachedDevice, device: DeviceRow | Cac
     : 'it was not made by this gateway, and the "gatewayScope" of the gateway is "own" or users of a former customer know its credentials';
   const message = `Device ${JSON.stringify(name)} is not connected through this gateway: ${reason}.`;
   return new Fault('child_out_of_scope', message);
-}
-
-/** Returns the name as a message spells it between quotes, without unnecessary escapes. */
-function nameBytes(name: string): Buffer {
-  return Buffer.from(JSON.stringify(name).slice(1, -1));
 }
 
 function tooManyChildren(childrenMax: number): Fault {

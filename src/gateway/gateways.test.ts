@@ -2,8 +2,9 @@ import { expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
-import type { GatewayDeps, GatewayLink } from './gateway.ts';
+import type { GatewayDeps } from './gateway.ts';
 import { Gateways } from './gateways.ts';
+import type { GatewayLink } from './link.ts';
 
 it('messages that wait hold a share for each gateway and each tenant', () => {
   const gateways = new Gateways({ sessions: { onChecked() {} } } as unknown as GatewayDeps, new Metrics());

@@ -1,13 +1,15 @@
 /**
- * The gateways that are connected to this worker, and the state that they share: the cache of names, and the room for
- * waiting messages.
+ * The gateways that are connected to this worker, and the state that they share: their collaborators, and the room for
+ * messages that wait for devices.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
-import { Child, Gateway, type GatewayDeps, type GatewayLink } from './gateway.ts';
+import { Child } from './child.ts';
+import { Gateway, type GatewayDeps } from './gateway.ts';
+import type { GatewayLink } from './link.ts';
 
 export class Gateways {
   readonly #deps: GatewayDeps;
@@ -35,7 +37,7 @@ export class Gateways {
     metrics.observed('gateway_held_bytes', 'Messages that wait for their devices.', () => this.#held.held);
   }
 
-  /** The caller ends the gateway with `close`. */
+  /** Opens a gateway, which the caller ends with `close`. */
   open(device: CachedDevice, link: GatewayLink): Gateway {
     const gateway = new Gateway(this.#deps, device, link);
     this.#open.add(gateway);

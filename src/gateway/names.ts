@@ -1,7 +1,8 @@
 /**
- * Maps names of gateways' devices to rows of the store, and makes missing devices. Names requested in the same turn,
- * and while a statement runs, share the next statement, for all gateways of a tenant; tenants take turns. Results are
- * cached until they change. A name refused for lack of room is refused for a few seconds without a lookup.
+ * Maps the names of gateways' devices to rows of the store, and makes missing devices. Names that are requested in the
+ * same turn, or while a statement runs, share the next statement. A statement is for all gateways of one tenant, and
+ * tenants take turns. A found device is cached until it changes. A refused name is refused again for a few seconds
+ * without a lookup.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
@@ -30,24 +31,26 @@ export type FoundChildren = Map<string, DeviceRow | Fault>;
 /** Returns one row or Fault for each requested name. */
 type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<FoundChildren>;
 
-/** Answers while the store is unavailable: `KnownDevices`. Names without a device are left to the store. */
-interface NamesAlone {
+/** Finds devices while the store is unavailable: `KnownDevices`. A name that is absent may still have a device. */
+interface NamesWithoutStore {
   readonly isAlone: boolean;
   storeFailed(): void;
   /** Never rejects. */
   names(tenantId: string, names: string[]): Promise<Map<string, DeviceRow>>;
 }
 
+/** A name that waits for a statement. */
 interface Pending {
   key: string;
   tenantId: string;
   request: ChildRequest;
-  asks: Ask[];
+  calls: FindCall[];
 }
 
 /** One call of `find`. */
-interface Ask {
+interface FindCall {
   found: FoundChildren;
+  /** Names without an outcome. */
   missing: number;
   done(): void;
 }
@@ -61,9 +64,11 @@ interface Known {
 export class ChildNames {
   readonly #findOrCreate: FindOrCreate;
   readonly #clock: Clock;
-  readonly #alone: NamesAlone | undefined;
+  readonly #withoutStore: NamesWithoutStore | undefined;
   readonly #customerScope: CustomerScope;
+  /** Found devices by the key of their name. */
   readonly #known = new FifoMap<string, Known>(limits.childNamesMax);
+  /** Number of a device in `#known` → its key. */
   readonly #keys = new Map<number, string>();
   readonly #refused = new FifoMap<string, { fault: Fault; until: number }>(limits.refusedChildrenMax);
   readonly #pending = new Map<string, Pending>();
@@ -80,11 +85,11 @@ export class ChildNames {
     findOrCreate: FindOrCreate,
     clock: Clock,
     customerScope: CustomerScope,
-    alone?: NamesAlone,
+    withoutStore?: NamesWithoutStore,
     queueMax: number = limits.childNamesQueueMax,
   ) {
     this.#queue = new FairQueue(queueMax);
-    this.#alone = alone;
+    this.#withoutStore = withoutStore;
     this.#customerScope = customerScope;
     this.#findOrCreate = findOrCreate;
     this.#clock = clock;
@@ -94,25 +99,26 @@ export class ChildNames {
     return this.#known.size;
   }
 
-  /** Never rejects. */
+  /** Returns a row or a Fault for each name. Never rejects. */
   find(gateway: NamedGateway, wanted: readonly WantedChild[]): Promise<FoundChildren> {
     const found: FoundChildren = new Map();
     return new Promise((resolve) => {
-      // Counts one more than is missing, so that a name that is refused at once does not end the call.
-      const ask: Ask = { found, missing: 1, done: () => resolve(found) };
+      // Counts one name too many, so that a name that is refused at once does not end the call.
+      const call: FindCall = { found, missing: 1, done: () => resolve(found) };
       for (const { name, type } of wanted) {
         const key = keyOf(gateway.tenantId, name);
         const known = this.#known.get(key);
         const refused = this.#refusal(key);
         if (known && this.#isFinal(gateway, known)) found.set(name, known.row);
         else if (refused) found.set(name, refused);
-        else this.#join(key, gateway, name, type, ask);
+        else this.#join(key, gateway, name, type, call);
       }
-      ask.missing -= 1;
-      if (ask.missing === 0) resolve(found);
+      call.missing -= 1;
+      if (call.missing === 0) resolve(found);
     });
   }
 
+  /** Called when a device or its credentials changed. */
   changed(change: CredentialChange | 'all'): void {
     if (change === 'all') {
       this.#known.clear();
@@ -122,12 +128,13 @@ export class ChildNames {
       return;
     }
     const { deviceNumber, deleted } = change;
-    // A deleted device makes room.
+    // A deleted device makes room for a device that was refused.
     if (deleted) this.#refused.clear();
     if (this.#batches.isRunning) this.#changed.add(deviceNumber);
     this.forget(deviceNumber);
   }
 
+  /** Removes the device from the cache. */
   forget(deviceNumber: number): void {
     const key = this.#keys.get(deviceNumber);
     if (key === undefined) return;
@@ -148,7 +155,8 @@ export class ChildNames {
     return undefined;
   }
 
-  #join(key: string, gateway: NamedGateway, name: string, type: string, ask: Ask): void {
+  /** Adds the call to those that wait for the name. */
+  #join(key: string, gateway: NamedGateway, name: string, type: string, call: FindCall): void {
     let pending = this.#pending.get(key);
     const isNew = pending === undefined;
     if (!pending) {
@@ -156,14 +164,14 @@ export class ChildNames {
         key,
         tenantId: gateway.tenantId,
         request: requestOf(gateway, name, type, this.#customerScope),
-        asks: [],
+        calls: [],
       };
       this.#pending.set(key, pending);
     }
-    // A call that has a name twice asks for it once.
-    if (pending.asks.at(-1) !== ask) {
-      pending.asks.push(ask);
-      ask.missing += 1;
+    // A call that has a name twice waits for the name once.
+    if (pending.calls.at(-1) !== call) {
+      pending.calls.push(call);
+      call.missing += 1;
     }
     if (!isNew) return;
     const refused = this.#queue.push({ tenant: gateway.tenantId, caller: gateway.id }, pending);
@@ -171,7 +179,7 @@ export class ChildNames {
     this.#batches.wake();
   }
 
-  /** Takes names of one tenant, because a statement is for one tenant. */
+  /** Looks up waiting names of one tenant. */
   async #runBatch(): Promise<void> {
     const first = this.#queue.shift()!;
     const { tenantId } = first;
@@ -183,12 +191,12 @@ export class ChildNames {
     }
     this.#changed.clear();
     this.#allChanged = false;
-    const found = await this.#ask(tenantId, batch);
+    const found = await this.#lookUp(tenantId, batch);
     for (const pending of batch) this.#settle(pending, found.get(pending.request.name) ?? lookupFailed);
   }
 
-  async #ask(tenantId: string, batch: Pending[]): Promise<FoundChildren> {
-    if (this.#alone?.isAlone) return await this.#askAlone(tenantId, batch, lookupFailed);
+  async #lookUp(tenantId: string, batch: Pending[]): Promise<FoundChildren> {
+    if (this.#withoutStore?.isAlone) return await this.#lookUpWithoutStore(tenantId, batch, lookupFailed);
     try {
       return await this.#findOrCreate(
         tenantId,
@@ -197,28 +205,28 @@ export class ChildNames {
     } catch (error) {
       const fault = error instanceof Fault && error.status === 503 ? error : undefined;
       if (!fault && !(error instanceof Fault)) throw error;
-      if (fault && isAway(fault)) this.#alone?.storeFailed();
-      return await this.#askAlone(tenantId, batch, fault ?? lookupFailed);
+      if (fault && isAway(fault)) this.#withoutStore?.storeFailed();
+      return await this.#lookUpWithoutStore(tenantId, batch, fault ?? lookupFailed);
     }
   }
 
-  async #askAlone(tenantId: string, batch: Pending[], fault: Fault): Promise<FoundChildren> {
+  async #lookUpWithoutStore(tenantId: string, batch: Pending[], fault: Fault): Promise<FoundChildren> {
     const names = batch.map(({ request }) => request.name);
-    const rows = await this.#alone?.names(tenantId, names);
+    const rows = await this.#withoutStore?.names(tenantId, names);
     return new Map(names.map((name) => [name, rows?.get(name) ?? fault]));
   }
 
-  #settle({ key, request, asks }: Pending, outcome: DeviceRow | Fault): void {
+  #settle({ key, request, calls }: Pending, outcome: DeviceRow | Fault): void {
     this.#pending.delete(key);
     if (!(outcome instanceof Fault)) {
       if (!this.#allChanged && !this.#changed.has(outcome.number)) this.#remember(key, outcome, request.gatewayId);
     } else if (outcome.status < 500) {
       this.#refused.set(key, { fault: outcome, until: this.#clock.monotonic() + limits.refusedChildMs });
     }
-    for (const ask of asks) {
-      ask.found.set(request.name, outcome);
-      ask.missing -= 1;
-      if (ask.missing === 0) ask.done();
+    for (const call of calls) {
+      call.found.set(request.name, outcome);
+      call.missing -= 1;
+      if (call.missing === 0) call.done();
     }
   }
 

@@ -1,6 +1,6 @@
 /**
- * Collects the refused devices of one message. The message has one answer: its code is that of the refusal that most
- * justifies a retry, and its sentence names the devices.
+ * Collects the refused devices of one message, which has one answer. The code of the answer is that of the refusal that
+ * most justifies a retry; the sentence names the devices.
  */
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -46,8 +46,8 @@ export class Refusals {
 }
 
 /**
- * Ranks the faults. A retry loses nothing, but a client drops a message that is reported as malformed: faults that
- * allow a retry come first.
+ * Ranks the faults; the highest rank is the code of the answer. Faults that allow a retry come first, because a client
+ * drops a message that is reported as malformed.
  */
 function rank({ status, errorCode }: Fault): number {
   if (status === 429) return 3;

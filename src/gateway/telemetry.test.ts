@@ -164,13 +164,13 @@ describe('a message of a gateway', () => {
 
   it('loses only the bad child', () => {
     both('{"A":[5],"B":[{"b":1}]}', ['2 b@now long 1'], '400 "A": Each record must be an object.');
-    both('{"A":5,"B":[{"b":1}]}', ['2 b@now long 1'], '400 "A": Its member must be an array of records.');
+    both('{"A":5,"B":[{"b":1}]}', ['2 b@now long 1'], '400 "A": The value must be an array of records.');
     both('{"B":[{"b":1}],"A":[{"a":1},{"ts":"x","values":{"a":1}}]}', ['2 b@now long 1'], /^400 "A": The member "ts"/);
     both('{"A":[{"":1}],"B":[{"b":1}],"C":[{" ":2}]}', ['2 b@now long 1'], /^400 "A": .* "C": /);
     both('{"A":[{"a":1e999}],"B":[{"b":1}]}', ['2 b@now long 1'], /^400 "A": The number 1e999 is beyond/);
     both('{"A":[{"a":"\\ud800"}],"B":[{"b":1}]}', ['2 b@now long 1'], /^400 "A": .*surrogate/);
     both(`{"A":[{"a":${'['.repeat(70)}${']'.repeat(70)}}],"B":[{"b":1}]}`, ['2 b@now long 1'], /^400 "A": .*deeper/);
-    both('{"x":5,"B":[{"b":1}]}', ['2 b@now long 1'], '400 "x": Its member must be an array of records.');
+    both('{"x":5,"B":[{"b":1}]}', ['2 b@now long 1'], '400 "x": The value must be an array of records.');
   });
 
   it('is refused as a whole when it is no JSON object', () => {

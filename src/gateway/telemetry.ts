@@ -23,8 +23,8 @@ import { Refusals } from './refusals.ts';
 export const unknownChild = notFound('A device of the message is not connected.');
 
 /**
- * One message until its acknowledgement. When its rows are durable, its sender gets the outcome and the refused
- * children.
+ * One message until its acknowledgement. When the rows are durable, the sender gets the outcome, which names the
+ * refused children.
  */
 export class GatewayTelemetry implements Waiter {
   readonly gateway: NamedChildren;
@@ -83,8 +83,8 @@ export class GatewayDecoder {
   }
 
   /**
-   * Decodes a message for `ingest.accept`. Throws `unknownChild`, or the Fault of the whole message; then it leaves no
-   * row.
+   * Decodes a message for `ingest.accept`. Throws `unknownChild`, or the Fault of the whole message; a message that
+   * throws leaves no row.
    */
   readonly decode = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
     try {
@@ -192,7 +192,7 @@ export class GatewayDecoder {
     }
   }
 
-  /** Counts the child's message. Above the limit of the gateway the child's rows are rolled back. */
+  /** Counts the points of a child. Above the rate limit of the gateway the rows of the child are rolled back. */
   #accepted(child: NamedChild, message: GatewayTelemetry, now: number, rows: Rows): void {
     const { device } = child;
     this.#touch(device, now);
@@ -233,7 +233,7 @@ function refuse(message: GatewayTelemetry, name: string, fault: Fault): void {
   message.refusals.add(name, fault);
 }
 
-/** Returns -1 for a Fault as well: the exact reader decides. */
+/** Returns the offset after the records, or -1 when the exact reader must decide, also for a Fault. */
 function readRecords(at: number, child: NamedChild): number {
   try {
     return records.records(at, child.device);
@@ -269,7 +269,7 @@ function childNamed(gateway: NamedChildren, body: Uint8Array, start: number, end
   }
   records.noteUnchecked();
   const child = gateway.child(name);
-  // Some clients use unnecessary escapes: keep the spelling of this client.
+  // Keeps the spelling of this client, because some clients use unnecessary escapes.
   if (child && !child.bytes.equals(bytes) && isUtf8(bytes)) child.bytes = Buffer.from(bytes);
   return child;
 }
@@ -281,7 +281,7 @@ function isName(name: Uint8Array, body: Uint8Array, at: number, last: number): b
   return true;
 }
 
-const noArray = badRequest('wrong_shape', 'Its member must be an array of records.');
+const noArray = badRequest('wrong_shape', 'The value must be an array of records.');
 const noneRefused: ReadonlyMap<string, Fault> = new Map();
 const records = new Message('gateway');
 const messageMark = newMark();

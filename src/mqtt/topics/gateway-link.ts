@@ -1,7 +1,7 @@
 /** Sends updates and commands for the children of a gateway on the gateway's own topics (docs/mqtt.md#gateways). */
 import type { Update } from '../../attributes/update.ts';
 import type { Log } from '../../base/log.ts';
-import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';
+import type { Dropped, GatewayLink } from '../../gateway/link.ts';
 import type { RpcRequest } from '../../rpc/rpc.ts';
 import type { ConfirmRpc } from '../../rpc/sessions.ts';
 import type { Session } from '../session/session.ts';
