@@ -7,7 +7,8 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
-import { Downlink, type Listener, type Outcome } from './downlink.ts';
+import { Downlink, type Listener } from './downlink.ts';
+import type { OfferOutcome } from './offers.ts';
 
 const log = createLog('fatal', 'test');
 const device = 70;
@@ -135,7 +136,7 @@ describe('offer', () => {
     third.listen(device, 'rpc', ears[2]!);
     await Promise.all([there.inForce(device), third.inForce(device)]);
     const outcomes = await Promise.all(Array.from({ length: 20 }, (_, id) => here.offer(device, 'rpc', { id })));
-    expect(new Set(outcomes)).toEqual(new Set<Outcome>(['taken']));
+    expect(new Set(outcomes)).toEqual(new Set<OfferOutcome>(['taken']));
     const heard = ears.flatMap((one) => one.heard.map((message) => (message as { id: number }).id));
     expect(heard.sort((a, b) => a - b)).toEqual(Array.from({ length: 20 }, (_, id) => id));
   });
@@ -254,7 +255,7 @@ it('asserts its state: one start, one stop, devices by their number, each listen
   }
   const listener = ear();
   here.listen(device, 'rpc', listener);
-  expect(() => here.listen(device, 'rpc', listener)).toThrow('BUG: one listens once');
+  expect(() => here.listen(device, 'rpc', listener)).toThrow('BUG: an item is added once');
   const { downlink } = await open();
   opened.pop();
   downlink.stop();

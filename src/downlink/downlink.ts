@@ -10,24 +10,23 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isName, isObject, isText, isWhole, readMessage, UnreadMessage } from '../bus/messages.ts';
+import { ByDevice } from './by-device.ts';
 import { isOfferPacket, type OfferOutcome, type OfferPacket, Offers, type Want } from './offers.ts';
 import { Shards } from './shards.ts';
 
-export type { OfferOutcome as Outcome } from './offers.ts';
-
-/** `rpc-climb` carries messages to the owner of a command; they are watched, not listened for. */
+/** `rpc-climb` carries messages to owners of commands, which call `watch` instead of `listen`. */
 type Topic = 'attributes' | 'rpc' | 'rpc-climb';
 export type ListenerCloseReason = 'credentials_changed' | 'device_deleted';
 
 export interface Listener {
   /**
-   * The result `true` takes an offer, so that no other listener gets it. For a sent message the result means nothing.
-   * Throws `UnreadMessage` for a message of another shape than that of its topic.
+   * Returns true to take an offer, so that no other listener gets the offer. For a sent message the result means
+   * nothing. Throws `UnreadMessage` for a message that has not the shape of its topic.
    */
   receive(message: object): unknown;
   /**
-   * May be called twice, and with `credentials_changed` although the session's own token is still valid: the session
-   * checks its token. MQTT sessions need no check, because `Sessions` ends them.
+   * Called when the device or its credentials may have changed. May be called twice, and although the session's own
+   * token is still valid: the session checks its token. MQTT sessions need no check, because `Sessions` ends them.
    */
   close(reason: ListenerCloseReason): void;
 }
@@ -65,8 +64,8 @@ export class Downlink {
   readonly #log: Log;
   readonly #shards: Shards;
   readonly #offers: Offers;
-  readonly #listeners = new ByDevice<Listener>();
-  readonly #openedCallbacks = new ByDevice<() => void>();
+  readonly #listeners = new ByDevice<Topic, Listener>();
+  readonly #openedCallbacks = new ByDevice<Topic, () => void>();
   readonly #watchers = new Map<Topic, Watcher[]>();
   readonly #outcomes: Record<OfferOutcome, Counter>;
   readonly #bugs: Counter;
@@ -145,8 +144,8 @@ export class Downlink {
   }
 
   /**
-   * Called when a listener opens on any worker. Register before offering, so that no opening after a `untaken` is
-   * missed.
+   * Calls `callback` when a listener opens on any worker, until the returned function is called. Register before an
+   * offer, so that no listener that opens after the outcome `untaken` is missed.
    */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
     this.#assertUse(device);
@@ -159,7 +158,7 @@ export class Downlink {
     };
   }
 
-  /** Calls `watcher` for every message of this topic, before its listeners and also without any; for caches. */
+  /** Calls `watcher` for every sent message of this topic, before the listeners, even when there are none. */
   watch(topic: Topic, watcher: Watcher): void {
     assert(this.#state !== 'stopped', 'a stopped downlink is not watched');
     this.#watchers.set(topic, [...(this.#watchers.get(topic) ?? []), watcher]);
@@ -170,7 +169,7 @@ export class Downlink {
     for (const listener of this.#listeners.ofAllTopics(device)) listener.close(reason);
   }
 
-  /** Anything may have changed. */
+  /** Notifies all sessions of this worker, because any device may have changed. */
   closeAll(reason: ListenerCloseReason): void {
     for (const device of this.#listeners.devices()) this.close(device, reason);
   }
@@ -188,7 +187,7 @@ export class Downlink {
     await this.#shards.inForce(device);
     if (!this.#listeners.has(device, topic, listener)) return;
     this.#notifyOpened(device, topic);
-    // A gateway's children open by the thousand.
+    // All listeners of this turn share a message, because a gateway's children open by the thousand.
     if (this.#opened.push([device, topic]) === 1) setImmediate(() => this.#publishOpened(this.#opened.splice(0)));
   }
 
@@ -229,7 +228,10 @@ export class Downlink {
     return this.#listeners.of(device, topic).some((listener) => this.#give(device, topic, listener, message));
   }
 
-  /** True: the listener takes the message. A bug in one listener must not end the sessions of all other devices. */
+  /**
+   * Returns true when the listener takes the message. A bug in one listener must not end the sessions of all other
+   * devices.
+   */
   #give(device: number, topic: Topic, listener: Listener, message: object): boolean {
     try {
       return listener.receive(message) === true;
@@ -262,13 +264,13 @@ export class Downlink {
     }
   }
 
-  /** The bus may have dropped messages, so every listener of this worker counts as just opened. */
+  /** Called after a reconnect. The bus may have dropped messages, so every listener here counts as just opened. */
   #restored(): void {
     const opened = this.#listeners.devices().flatMap((device) => {
       return [...this.#listeners.topicsOf(device)].filter(isAnnounced).map((topic): Opened => [device, topic]);
     });
     this.#publishOpened(opened);
-    // Listeners may have opened on other workers unnoticed.
+    // The messages of listeners that opened on other workers may be lost, too.
     for (const callback of this.#openedCallbacks.all()) callback();
   }
 }
@@ -278,57 +280,4 @@ const always: Want = { now: () => true };
 /** No sender waits for a listener of attributes: missed updates are in the store. */
 function isAnnounced(topic: Topic): boolean {
   return topic !== 'attributes';
-}
-
-/** Sets by device and topic. Most devices have one listener of one topic. */
-class ByDevice<T> {
-  readonly #entries = new Map<number, { topic: Topic; item: T }[]>();
-  size = 0;
-
-  add(device: number, topic: Topic, item: T): void {
-    assert(!this.has(device, topic, item), 'one listens once');
-    const entry = { topic, item };
-    const entries = this.#entries.get(device);
-    if (entries) entries.push(entry);
-    else this.#entries.set(device, [entry]);
-    this.size += 1;
-  }
-
-  has(device: number, topic: Topic, item: T): boolean {
-    const entries = this.#entries.get(device) ?? [];
-    return entries.some((entry) => entry.item === item && entry.topic === topic);
-  }
-
-  /** False when it was not there. */
-  remove(device: number, topic: Topic, item: T): boolean {
-    const entries = this.#entries.get(device) ?? [];
-    const at = entries.findIndex((entry) => entry.item === item && entry.topic === topic);
-    if (at < 0) return false;
-    entries.splice(at, 1);
-    if (entries.length === 0) this.#entries.delete(device);
-    this.size -= 1;
-    return true;
-  }
-
-  /** Returns a copy, because a called listener may leave. */
-  of(device: number, topic: Topic): T[] {
-    const entries = this.#entries.get(device);
-    return entries ? entries.filter((entry) => entry.topic === topic).map(({ item }) => item) : [];
-  }
-
-  ofAllTopics(device: number): T[] {
-    return (this.#entries.get(device) ?? []).map(({ item }) => item);
-  }
-
-  topicsOf(device: number): Set<Topic> {
-    return new Set((this.#entries.get(device) ?? []).map(({ topic }) => topic));
-  }
-
-  devices(): number[] {
-    return [...this.#entries.keys()];
-  }
-
-  all(): T[] {
-    return [...this.#entries.values()].flatMap((entries) => entries.map(({ item }) => item));
-  }
 }

@@ -9,7 +9,11 @@ import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isName, isObject, isText, isWhole } from '../bus/messages.ts';
 
-/** `to` and `from` are nodes: each worker has an inbox under a name that is new with each start. */
+/**
+ * `from` is a node: a worker, whose inbox has a new name with each start. `heardAt`: the time at which the worker that
+ * answers received the question, by its own monotonic clock. The grant returns this time, so that the worker can refuse
+ * a late grant.
+ */
 export type OfferPacket =
   | { kind: 'ask'; from: string; id: number; device: number; topic: string }
   | { kind: 'have'; from: string; id: number; heardAt: number }
@@ -34,14 +38,17 @@ export function isOfferPacket(value: unknown): value is OfferPacket {
 }
 
 /**
- * `taken`: exactly one listener took the message. `untaken`: no listener did in time; offer again at `onOpened`.
- * `away`: the bus cannot reach other workers or broke meanwhile, so the message may or may not have been taken.
+ * `taken`: exactly one listener took the message. `untaken`: none took it in time; the caller offers again at
+ * `onOpened`. `away`: the bus cannot reach other workers or broke meanwhile, so the message may or may not have been
+ * taken.
  */
 export type OfferOutcome = 'taken' | 'untaken' | 'away';
 
 interface OffersDeps {
   bus: Bus;
+  /** True when this worker has a listener. */
   has(device: number, topic: string): boolean;
+  /** Offers to the listeners of this worker; returns true when one of them took the message. */
   offerHere(device: number, topic: string, message: object): boolean;
 }
 
@@ -107,7 +114,7 @@ export class Offers {
     });
   }
 
-  /** A listener opened while offers wait: the offers reach it at once. */
+  /** Called when a listener opened on any worker: continues the offers that wait for one. */
   opened(device: number, topic: string): void {
     for (const id of [...(this.#byDevice.get(device) ?? [])]) {
       const offer = this.#open.get(id)!;
@@ -122,7 +129,7 @@ export class Offers {
     const { has, offerHere } = this.#deps;
     const { from, id } = packet;
     if (packet.kind === 'ask') {
-      // Listeners of the asking worker were offered it before.
+      // The asking worker has already offered the message to its own listeners.
       if (from === this.node || !has(packet.device, packet.topic)) return;
       this.#send(from, { kind: 'have', from: this.node, id, heardAt: performance.now() });
       return;
@@ -165,10 +172,10 @@ export class Offers {
   }
 
   /**
-   * Calls `stored`, and continues when it resolves true. A worker takes no late grant: after a slow read all workers
-   * are asked again.
+   * Calls `stored`, and `proceed` when the message is still wanted. After a slow read all workers are asked again,
+   * because a worker takes no late grant.
    */
-  async #check(offer: Offer, goOn: () => void): Promise<void> {
+  async #check(offer: Offer, proceed: () => void): Promise<void> {
     offer.isChecking = true;
     clearTimeout(offer.timer);
     const begin = performance.now();
@@ -181,7 +188,7 @@ export class Offers {
     }
     this.#wait(offer);
     if (performance.now() - begin < limits.offerWaitMs / 2) {
-      goOn();
+      proceed();
       return;
     }
     offer.isChecked = true;
@@ -195,13 +202,13 @@ export class Offers {
     const { id, device, topic, message } = offer;
     offer.granted = next.node;
     offer.isChecked = false;
-    // A grant is taken in time or not at all; the answer may need as long again.
+    // The worker takes the grant within `offerWaitMs` or not at all; the answer may take as long again.
     clearTimeout(offer.timer);
     offer.timer = setTimeout(() => offer.settle('away'), 2 * limits.offerWaitMs);
     this.#send(next.node, { kind: 'grant', from: this.node, id, heardAt: next.heardAt, device, topic, message });
   }
 
-  /** The listener left meanwhile; another one may exist. */
+  /** Waits for another listener, `offerWaitMs` from now. */
   #wait(offer: Offer): void {
     clearTimeout(offer.timer);
     offer.timer = setTimeout(() => offer.settle('untaken'), limits.offerWaitMs);

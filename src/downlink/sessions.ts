@@ -1,9 +1,9 @@
 /**
- * A device has at most one session, direct or through a gateway, over all workers and hosts: the newer one wins.
- * Workers announce their new sessions to each other; one message has those of one turn. Each session has a stamp, which
- * is higher than that of an earlier session of the device: a worker's clock never falls below a stamp that it received.
- * The one of two sessions with the lower stamp ends and the other is announced again, so exactly one stays. When a
- * device or its credentials change, its session is compared with the store.
+ * A device has at most one session, direct or through a gateway, over all workers and hosts: the newest one. Workers
+ * announce their new sessions to each other, those of one turn of the loop in one message. Each session has a stamp,
+ * which is higher than that of an earlier session of the device: no worker makes a stamp below one that it received. Of
+ * two sessions the one with the lower stamp ends, and the other one is announced again, so exactly one stays. When a
+ * device or its credentials change, the session of the device is compared with the store.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
@@ -35,11 +35,11 @@ export interface SessionOwner {
 interface SessionsDeps {
   bus: Bus;
   devices: LocalDevices;
-  /** Reads those of the devices that still exist. */
+  /** Returns those of the devices that still exist. */
   lookUp: (numbers: number[]) => Promise<StoredDevice[]>;
-  /** A session began; also when it took over. */
+  /** Called when a session began, also after a takeover. */
   onConnected: (device: CachedDevice) => void;
-  /** The last session of the device ended; not when it was taken over. */
+  /** Called when the session of a device ended and no other session took over. */
   onDisconnected: (device: CachedDevice) => void;
   clock: Clock;
   log: Log;
@@ -59,7 +59,7 @@ function isOpened(value: unknown): value is [number, number] {
   return isListOf(value, isCount) && value.length === 2 && value[1]! <= limits.sessionStampMax;
 }
 
-/** Stamps in one millisecond, before they run ahead of the clock. */
+/** Stamps of one millisecond. More sessions in a millisecond let the stamps run ahead of the clock. */
 const stampsPerMs = 1_000;
 
 export class DeviceSession {
@@ -85,7 +85,7 @@ export class DeviceSession {
     this.credentialsVersion = credentialsVersion;
   }
 
-  /** Milliseconds. */
+  /** Epoch milliseconds. */
   get openedAt(): number {
     return Math.floor(this.stamp / stampsPerMs);
   }
@@ -109,6 +109,7 @@ export class Sessions {
   readonly #here = new Map<number, DeviceSession>();
   /** Device → monotonic time of its last change. A login that started earlier is checked again. */
   readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
+  /** Monotonic time at which any device may have changed. */
   #allChangedMs = Number.NEGATIVE_INFINITY;
   /** Devices whose session may be based on outdated credentials. */
   readonly #unchecked = new Set<number>();
@@ -132,7 +133,7 @@ export class Sessions {
     });
     deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
     deps.bus.onReconnect(() => {
-      // Other workers may have opened sessions of the same devices unnoticed.
+      // Announcements of other workers for the same devices may be lost.
       for (const session of this.#here.values()) this.#announce(session);
     });
   }
@@ -177,16 +178,16 @@ export class Sessions {
     former?.notifyEnd('taken_over');
     onConnected(device);
     this.#announce(session);
-    if (this.#changedLately(row.number)) this.#doubt(row.number);
+    if (this.#changedLately(row.number)) this.#checkSoon(row.number);
     return session;
   }
 
-  /** A device or its credentials changed; every later read of the store sees the change. */
+  /** Called when a device or its credentials changed. Every later read of the store sees the change. */
   changed(change: CredentialChange | 'all'): void {
     const now = this.#deps.clock.monotonic();
     if (change === 'all') {
       this.#allChangedMs = now;
-      for (const number of this.#here.keys()) this.#doubt(number);
+      for (const number of this.#here.keys()) this.#checkSoon(number);
       return;
     }
     const { deviceNumber: number } = change;
@@ -197,7 +198,7 @@ export class Sessions {
       // Delete first: setting again moves the device to the end of the eviction order.
       this.#changed.delete(number);
       this.#changed.set(number, now);
-      if (session) this.#doubt(number);
+      if (session) this.#checkSoon(number);
     }
   }
 
@@ -249,7 +250,7 @@ export class Sessions {
     return (this.#changed.get(number) ?? Number.NEGATIVE_INFINITY) >= since || this.#allChangedMs >= since;
   }
 
-  #doubt(number: number): void {
+  #checkSoon(number: number): void {
     this.#unchecked.add(number);
     // A read that is running may miss the change, so this device joins the next read.
     this.#checks.wake();

@@ -1,6 +1,6 @@
 /**
- * The shard channels to which this worker is subscribed. A subscription stays for a while after the last interest in
- * it, because polls come and go.
+ * The shard channels to which this worker is subscribed. A subscription lasts a while longer than the last interest in
+ * the shard, because polls come and go.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -33,7 +33,7 @@ export class Shards {
     return `down-${device % this.#count}`;
   }
 
-  /** An interest in the device's shard, until `leave`. */
+  /** Counts an interest in the shard of the device, until `leave`. */
   enter(device: number): void {
     const number = device % this.#count;
     const shard = this.#shards.get(number) ?? this.#subscribe(number);
@@ -52,6 +52,7 @@ export class Shards {
     shard.linger = setTimeout(() => this.#unsubscribe(number, shard), limits.shardLingerMs).unref();
   }
 
+  /** Resolves when the subscription is active; at once without an interest in the shard. */
   inForce(device: number): Promise<void> {
     const shard = this.#shards.get(device % this.#count);
     if (!shard || shard.isInForce) return done;
