@@ -21,6 +21,7 @@ export default async function report({ format, ticket, isFirst }) {
   if (format === 'die holding a permit') { cells.fill(ticket); process.exit(3); }
   if (format === 'spin') for (;;);
   if (format === 'permits') return { bytes: new Uint8Array(cells), rows: 0 };
+  if (format === 'for ever') await new Promise((resolve) => setTimeout(resolve, 600_000));
   if (format === 'hold') await new Promise((resolve) => setTimeout(resolve, 300));
   return { bytes: new TextEncoder().encode(format), rows: 1 };
 }`;
@@ -123,10 +124,11 @@ test('tenants take turns, and so do the customers of a tenant', async () => {
   const done: string[] = [];
   const ask = (what: string, tenant: string, customer: string | null) =>
     run(what, never, tenant, customer).then((answer) => done.push(answer));
+  // Keeps the further thread, so that the other reports end in the order in which they begin.
+  const gone = new AbortController();
+  const kept = run('for ever', gone.signal, 'c');
   await Promise.all([
     ask('hold', 'a', 'a1'),
-    // On the thread of its own.
-    ask('hold', 'c', null),
     ask('a1', 'a', 'a1'),
     ask('a1 again', 'a', 'a1'),
     ask('a2', 'a', 'a2'),
@@ -134,6 +136,8 @@ test('tenants take turns, and so do the customers of a tenant', async () => {
   ]);
   expect(done.filter((answer) => answer.startsWith('a'))).toEqual(['a1', 'a2', 'a1 again']);
   expect(done.indexOf('b')).toBeLessThan(done.indexOf('a2'));
+  gone.abort();
+  expect(await kept).toBe('408');
 });
 
 test('a customer leaves a quarter of the threads to its tenant', async () => {
