@@ -234,7 +234,7 @@ async function openIdentity({ begin, config, log, metrics, started }: WorkerDeps
   const load = new FleetLoad({ path: knownFile(config.data.dir), source, tokens, postgres, clock, log });
   started.add('load of devices', () => load.stop());
   const logins = new Logins({
-    alone: known,
+    withoutStore: known,
     lookUp: (credentialsIds) => lookUpLogins(postgres, credentialsIds),
     lookUpProfiles: (ids) => lookUpProfileTransports(postgres, ids),
     clock,

@@ -1,9 +1,10 @@
 /**
  * Loads the devices of the file of known devices into the token cache of a worker, so that no device costs a query of
- * its own. A load runs after the start of the worker, and after the cache forgot everything. The worker serves requests
- * meanwhile: a step is short, and half of the time is left to them. The file may lack changes of its last seconds. So
- * its devices are found only when the log of changes was read from the file's cursor, and those in it were removed.
- * A change that this worker receives removes a device at any time. While PostgreSQL does not answer, a load waits.
+ * its own. A load runs after the start of the worker, and after the cache was cleared. The worker serves requests
+ * meanwhile: a step is short, and half of the time is left to requests. The file may lack changes of its last seconds.
+ * So its devices are found only after the log of changes was read from the file's cursor, and the changed devices were
+ * removed. A change that this worker receives removes a device at any time. While PostgreSQL is unavailable, a load
+ * waits.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';

@@ -3,7 +3,7 @@ import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import type { FoundLogin } from './known/known-devices.ts';
-import { type Login, Logins, type LoginsAlone } from './logins.ts';
+import { type Login, Logins, type LoginsWithoutStore } from './logins.ts';
 import type { NewCredentials } from './model/credentials.ts';
 import { mqttBasicCredentials, tokenCredentials } from './model/credentials.ts';
 import type { LoginRow } from './sql/store.ts';
@@ -33,7 +33,7 @@ function row(number: number, { type, credentialsId, value }: NewCredentials, mor
 const basic = (clientId: string | null, userName: string | null, password: string | null = null) =>
   mqttBasicCredentials({ clientId, userName, password });
 
-function setUp(rows: LoginRow[], alone?: LoginsAlone) {
+function setUp(rows: LoginRow[], withoutStore?: LoginsWithoutStore) {
   const batches: string[][] = [];
   const profileReads: string[][] = [];
   const state = { rows, isAway: false, hold: undefined as Promise<void> | undefined };
@@ -55,7 +55,7 @@ function setUp(rows: LoginRow[], alone?: LoginsAlone) {
     },
     clock: { now: () => Date.now(), monotonic: () => performance.now() },
     log,
-    ...(alone && { alone }),
+    ...(withoutStore && { withoutStore }),
   });
   const names = (clientId: string, userName = '', password?: string) =>
     logins.find({
@@ -205,8 +205,8 @@ describe('Logins', () => {
   it('asks the file for a login that is forgotten while the file is read for another one', async () => {
     const asked: string[][] = [];
     const device = { type: 'ACCESS_TOKEN', transportType: 'DEFAULT', row: row(1, tokenCredentials('token')) };
-    const alone: LoginsAlone = {
-      isAlone: false,
+    const withoutStore: LoginsWithoutStore = {
+      isStoreUnavailable: false,
       storeFailed: () => {},
       logins: async (ids) => {
         asked.push(ids);
@@ -215,7 +215,7 @@ describe('Logins', () => {
         return new Map(ids.filter((id) => id === 'token').map((id) => [id, login as unknown as FoundLogin]));
       },
     };
-    const { names, logins, state } = setUp([row(1, tokenCredentials('token'))], alone);
+    const { names, logins, state } = setUp([row(1, tokenCredentials('token'))], withoutStore);
     await names('', 'token');
     state.isAway = true;
     const answers = await Promise.all([names('', 'token'), names('', 'stranger')]);

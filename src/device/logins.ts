@@ -44,13 +44,13 @@ interface LoginsDeps {
   lookUp: (credentialsIds: string[]) => Promise<LoginRow[]>;
   lookUpProfiles: (ids: string[]) => Promise<ProfileTransport[]>;
   /** Answers while the store is unavailable: `KnownDevices`. */
-  alone?: LoginsAlone;
+  withoutStore?: LoginsWithoutStore;
   clock: Clock;
   log: Log;
 }
 
-export interface LoginsAlone {
-  readonly isAlone: boolean;
+export interface LoginsWithoutStore {
+  readonly isStoreUnavailable: boolean;
   storeFailed(): void;
   /** Never rejects. */
   logins(credentialsIds: string[]): Promise<Map<string, FoundLogin>>;
@@ -120,7 +120,7 @@ export class Logins {
     const batch = this.#queue.splice(0, limits.loginBatchMax);
     const untilMs = batch[0]!.untilMs;
     this.#changed.clear();
-    if (this.#deps.alone?.isAlone) return await this.#settleAlone(batch);
+    if (this.#deps.withoutStore?.isStoreUnavailable) return await this.#settleWithoutStore(batch);
     try {
       const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))], untilMs);
       this.#remember(found);
@@ -128,8 +128,8 @@ export class Logins {
     } catch (error) {
       const level = isAway(error) ? 'debug' : error instanceof Fault ? 'warn' : 'error';
       this.#deps.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
-      this.#deps.alone?.storeFailed();
-      await this.#settleAlone(batch);
+      this.#deps.withoutStore?.storeFailed();
+      await this.#settleWithoutStore(batch);
     }
   }
 
@@ -152,7 +152,7 @@ export class Logins {
     return this.#changed.has('all') || credentialsIds.some((id) => this.#changed.has(id));
   }
 
-  async #settleAlone(batch: Waiting[]): Promise<void> {
+  async #settleWithoutStore(batch: Waiting[]): Promise<void> {
     const ids = new Set(batch.flatMap(({ credentialsIds }) => credentialsIds));
     const found = new Map<string, Known>();
     // A remembered login may be forgotten during a read: then the file is asked for this login as well.
@@ -160,10 +160,11 @@ export class Logins {
       const missing = [...ids].filter((id) => !asked.has(id) && !this.#known.get(id));
       if (missing.length === 0) break;
       for (const id of missing) asked.add(id);
-      for (const [id, login] of (await this.#deps.alone?.logins(missing)) ?? []) found.set(id, knownOfFile(login));
+      for (const [id, login] of (await this.#deps.withoutStore?.logins(missing)) ?? [])
+        found.set(id, knownOfFile(login));
     }
     for (const { claim, outdated, settle } of batch) {
-      const login = this.#judgeAlone(claim, found);
+      const login = this.#judgeWithoutStore(claim, found);
       settle(login.kind === 'refused' && outdated?.kind === 'accepted' ? outdated : login);
     }
   }
@@ -185,7 +186,7 @@ export class Logins {
   }
 
   /** Without the store only known devices get an answer, because an unknown one may exist. */
-  #judgeAlone(claim: LoginClaim, found: Map<string, Known>): Login {
+  #judgeWithoutStore(claim: LoginClaim, found: Map<string, Known>): Login {
     const login = this.#judge(claim, (id) => this.#known.get(id) ?? found.get(id));
     return login.kind === 'accepted' ? login : refused('unavailable');
   }

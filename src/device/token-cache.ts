@@ -19,8 +19,8 @@ import { TokenDigest } from './table/token-digest.ts';
 type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
 
 /** Answers while the store is unavailable: `KnownDevices`. */
-interface TokensAlone {
-  readonly isAlone: boolean;
+interface TokensWithoutStore {
+  readonly isStoreUnavailable: boolean;
   storeFailed(): void;
   /** Never rejects. */
   tokens(tokens: string[]): Promise<Map<string, DeviceRow>>;
@@ -41,8 +41,9 @@ interface TokenCacheLimits {
 }
 
 /**
- * When the Map of devices that sent lately is full, one in so many devices that are made from their records enters it.
- * So devices that send often stay in the Map, and a large fleet in random order makes no garbage in the old generation.
+ * When the Map of devices that sent lately is full, only one in this many devices that are made from their records
+ * enters the Map. So devices that send often stay in the Map, and a large fleet in random order makes no garbage in the
+ * old generation.
  */
 const keptOfMade = 8;
 
@@ -75,12 +76,12 @@ export class TokenCache {
   readonly #limits: TokenCacheLimits;
   readonly #here: LocalDevices;
   readonly #clock: Clock;
-  readonly #alone: TokensAlone | undefined;
+  readonly #withoutStore: TokensWithoutStore | undefined;
   /** The devices that sent lately. */
   readonly #recent: FifoMap<string, CachedDevice>;
   /** The number of devices that were made from their records. */
   #made = 0;
-  /** All devices, by the digest of this process; those of the file, by that of the file until their first request. */
+  /** All devices by the digest of this process. A device of the file has the file's digest until its first request. */
   #table: DeviceTable;
   readonly #digest: TokenDigest;
   #digestOfFile: DigestOfFile | undefined;
@@ -95,9 +96,15 @@ export class TokenCache {
     () => this.#runBatch(),
   );
 
-  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, here: LocalDevices, clock: Clock, alone?: TokensAlone) {
+  constructor(
+    lookUp: LookUpTokens,
+    limits: TokenCacheLimits,
+    here: LocalDevices,
+    clock: Clock,
+    withoutStore?: TokensWithoutStore,
+  ) {
     this.#lookUp = lookUp;
-    this.#alone = alone;
+    this.#withoutStore = withoutStore;
     this.#limits = limits;
     this.#recent = new FifoMap(limits.recentDevicesMax);
     this.#table = new DeviceTable(limits.tokenCacheMax);
@@ -175,7 +182,7 @@ export class TokenCache {
     this.#isLoaded = false;
   }
 
-  /** Adds a device of the file, or replaces the one with this digest. It is found from `endLoad` on. */
+  /** Adds a device of the file, or replaces the one with this digest. Requests find the device after `endLoad`. */
   load(digest: Digest, device: EncodedDevice): void {
     this.#table.load(digest, device);
   }
@@ -185,7 +192,7 @@ export class TokenCache {
     this.#table.remove(digest);
   }
 
-  /** Removes the device of this token as the file has it. */
+  /** Removes the device that the file has for this token. */
   forgetLoaded(token: string): void {
     if (this.#digestOfFile !== undefined && this.#table.loaded > 0) this.#table.remove(this.#digestOfFile(token));
   }
@@ -239,13 +246,13 @@ export class TokenCache {
   async #runBatch(): Promise<void> {
     const batch = this.#queue.splice(0, this.#limits.tokenLookupBatchMax);
     // A server that never answers would delay each batch until its timeout.
-    if (this.#alone?.isAlone) return await this.#settleAlone(batch, lookUpFailed);
+    if (this.#withoutStore?.isStoreUnavailable) return await this.#settleWithoutStore(batch, lookUpFailed);
     try {
       const rows = await this.#lookUpInTime(batch.map((pending) => pending.token));
       for (const pending of batch) this.#answer(pending, rows.get(pending.token));
     } catch (error) {
-      this.#alone?.storeFailed();
-      await this.#settleAlone(batch, error instanceof Fault && error.status === 503 ? error : lookUpFailed);
+      this.#withoutStore?.storeFailed();
+      await this.#settleWithoutStore(batch, error instanceof Fault && error.status === 503 ? error : lookUpFailed);
     }
   }
 
@@ -259,8 +266,8 @@ export class TokenCache {
     this.#queue.push(pending);
   }
 
-  async #settleAlone(batch: Pending[], fault: Fault): Promise<void> {
-    const rows = await this.#alone?.tokens(batch.map((pending) => pending.token));
+  async #settleWithoutStore(batch: Pending[], fault: Fault): Promise<void> {
+    const rows = await this.#withoutStore?.tokens(batch.map((pending) => pending.token));
     for (const pending of batch) {
       const row = rows?.get(pending.token) ?? pending.outdated;
       if (row) {

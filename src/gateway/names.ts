@@ -33,7 +33,7 @@ type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<Foun
 
 /** Finds devices while the store is unavailable: `KnownDevices`. A name that is absent may still have a device. */
 interface NamesWithoutStore {
-  readonly isAlone: boolean;
+  readonly isStoreUnavailable: boolean;
   storeFailed(): void;
   /** Never rejects. */
   names(tenantId: string, names: string[]): Promise<Map<string, DeviceRow>>;
@@ -196,7 +196,7 @@ export class ChildNames {
   }
 
   async #lookUp(tenantId: string, batch: Pending[]): Promise<FoundChildren> {
-    if (this.#withoutStore?.isAlone) return await this.#lookUpWithoutStore(tenantId, batch, lookupFailed);
+    if (this.#withoutStore?.isStoreUnavailable) return await this.#lookUpWithoutStore(tenantId, batch, lookupFailed);
     try {
       return await this.#findOrCreate(
         tenantId,

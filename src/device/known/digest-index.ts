@@ -1,7 +1,7 @@
 /**
  * Digest of 16 bytes → offset in a file: open addressing in three flat arrays, 12 bytes a slot. Only 64 bits of a
- * digest are kept; a reader of the record compares the whole of it. Offsets are multiples of 8 below 32 GiB. Entries
- * are replaced and never removed.
+ * digest are kept; the caller compares the whole digest with that of the record. Offsets are multiples of 8 below 32
+ * GiB. Entries are replaced and never removed.
  */
 import { assert } from '../../base/errors.ts';
 

@@ -48,7 +48,7 @@ export function knownFile(dataDir: string): string {
   return join(knownDirectory(dataDir), 'devices');
 }
 
-/** True when devices can be served without PostgreSQL, because it was read once. */
+/** True when an earlier run has read the devices, so that devices can be served without PostgreSQL. */
 export function hasKnownDevices(dataDir: string): boolean {
   return existsSync(knownFile(dataDir));
 }

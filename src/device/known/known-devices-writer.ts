@@ -181,7 +181,7 @@ export class KnownDevicesWriter {
     return records;
   }
 
-  /** Appends a block. A block without records is rare: it only keeps the cursor recent. */
+  /** Appends a block. A block without records only keeps the cursor recent, and is written rarely. */
   async #append(file: OpenFile, records: Buffer[], cursor: bigint, at: number): Promise<void> {
     const isQuiet = records.length === 0 && at - file.at < limits.knownMarkMs;
     if (isQuiet) {

@@ -228,7 +228,7 @@ test('what was answered is doubted once when the store is back; too much of it m
   await write();
   const known = reader();
   known.storeFailed();
-  expect(known.isAlone).toBe(true);
+  expect(known.isStoreUnavailable).toBe(true);
   await numbers(known, 'one', 'nobody');
   await known.names(tenantId, ['device 1', 'device 2']);
   const doubted = known.storeAnswers();
@@ -237,7 +237,7 @@ test('what was answered is doubted once when the store is back; too much of it m
     ['one', 1],
     ['', 2],
   ]);
-  expect([known.isAlone, known.storeAnswers()]).toEqual([false, []]);
+  expect([known.isStoreUnavailable, known.storeAnswers()]).toEqual([false, []]);
 });
 
 test('a device is found while its record is written again, while the file is replaced, and without a free descriptor', async () => {

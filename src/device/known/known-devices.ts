@@ -40,7 +40,7 @@ interface KnownDevicesDeps {
   disk?: Disk;
 }
 
-/** Credentials that were found, without the value that they compare. */
+/** Credentials that were found, without the secret that a sign-in is compared with. */
 export interface FoundLogin {
   device: KnownDevice;
   topics: ProfileTopics | undefined;
@@ -57,7 +57,7 @@ interface Loaded {
   names: DigestIndex;
   profiles: Map<string, { transportType: KnownDevice['transportType']; topics: ProfileTopics | undefined }>;
   bytes: number;
-  /** Calls that read records now. A file that is no longer in use is closed after the last of them. */
+  /** Calls that are reading records. A dropped file is closed after the last of these calls. */
   readers: number;
   dropped: boolean;
 }
@@ -72,8 +72,8 @@ export class KnownDevices {
   #isDamaged = false;
   /** True when the store has answered since the file was read: changes were possible. */
   #mayHaveChanged = true;
-  #isAlone = false;
-  /** Device → the answers about it since the store answered last. */
+  #isStoreUnavailable = false;
+  /** Device → a change to check: the file answered for the device while the store was unavailable. */
   readonly #answered = new Map<number, CredentialChange>();
   #answeredTooMany = false;
 
@@ -84,14 +84,14 @@ export class KnownDevices {
     this.#answers = deps.metrics.counter('known_devices_answers_total', help);
   }
 
-  /** True when the store did not answer recently: the file is used first and the store not at all. */
-  get isAlone(): boolean {
-    return this.#isAlone;
+  /** True when the store did not answer recently: the file answers, and the store is not asked. */
+  get isStoreUnavailable(): boolean {
+    return this.#isStoreUnavailable;
   }
 
   /** Called when a lookup failed because the store does not answer. */
   storeFailed(): void {
-    this.#isAlone = true;
+    this.#isStoreUnavailable = true;
   }
 
   /**
@@ -99,7 +99,7 @@ export class KnownDevices {
    * checked, once.
    */
   storeAnswers(): CredentialChange[] | 'all' {
-    this.#isAlone = false;
+    this.#isStoreUnavailable = false;
     this.#mayHaveChanged = true;
     // Frees the index; another outage reads the file again.
     if (this.#loaded && !this.#loading && this.#deps.clock.monotonic() - this.#checkedMs > limits.knownKeptMs) {
@@ -234,12 +234,12 @@ export class KnownDevices {
       // Too few descriptors, for example: the open file may have grown, and answers as before.
       if (!former) throw error;
       log.warn('known_devices_unread', { reason: messageOf(error) });
-      return (await this.#readOn(former)) ? former : await this.#drop();
+      return (await this.#readFurther(former)) ? former : await this.#drop();
     }
     const header = decodeHeader(await readAt(file, 0, headerBytes).catch(() => Buffer.alloc(0)));
     if (header && former?.key.equals(header.key)) {
       await file.close();
-      return (await this.#readOn(former)) ? former : await this.#drop();
+      return (await this.#readFurther(former)) ? former : await this.#drop();
     }
     await this.#drop();
     if (!header) {
@@ -256,7 +256,7 @@ export class KnownDevices {
       names: new DigestIndex(entries),
     };
     this.#loaded = loaded;
-    if (!(await this.#readOn(loaded))) return await this.#drop();
+    if (!(await this.#readFurther(loaded))) return await this.#drop();
     const ms = Math.round(clock.monotonic() - startMs);
     log.info('known_devices_read', { entries: loaded.credentials.size, bytes: loaded.bytes, ms });
     return loaded;
@@ -275,7 +275,7 @@ export class KnownDevices {
    * Reads whole blocks from the end of the last read. Returns false when bytes that were durable once are damaged: the
    * bytes after them may revoke credentials, so no part of the file is trusted.
    */
-  async #readOn(loaded: Loaded): Promise<boolean> {
+  async #readFurther(loaded: Loaded): Promise<boolean> {
     const { file } = loaded;
     const size = await file.size();
     while (loaded.bytes + blockHeadBytes <= size) {

@@ -65,7 +65,7 @@ export function ownerConditions({ tenantId, customerId, profileId }: ResolvedFil
   return { where, values };
 }
 
-/** 1 = the device is active, 0 = it is not; a statement with it begins with `withBits`. */
+/** SQL: 1 = the device is active, 0 = it is inactive. The statement must begin with `withBits`. */
 export const activeBit = 'get_bit((select bytes from bits), d.number)';
 
 /** The planner expects a third of the devices of an inequality, and few of an equality. */
@@ -82,7 +82,7 @@ export const withBits = `with stored as materialized (
       from stored)`;
 
 /**
- * True when an index of three letters helps: those of pg_trgm are ASCII letters and digits in a database of locale C.
+ * True when an index of three letters helps: pg_trgm has only ASCII letters and digits in a database of locale C.
  */
 export function hasLetters(text: string): boolean {
   return /[a-z0-9]{3}/i.test(text);
@@ -90,7 +90,7 @@ export function hasLetters(text: string): boolean {
 
 function searched(text: string, access: Access, parameter: (value: unknown) => string): string {
   const pattern = `(lower(${parameter(containsPattern(text))}::text collate any_letter_case) collate "C")`;
-  // For an operator the planner would read the whole index of letters when the pattern lacks three of them.
+  // `textlike` hides the operator from the planner, which reads the whole index for a pattern without three letters.
   const isIndexed = access === 'letters' && hasLetters(text);
   const found = isIndexed ? `d.search_text like ${pattern}` : `textlike(d.search_text, ${pattern})`;
   if (!text.includes('\n')) return found;

@@ -1,7 +1,7 @@
 /**
  * Lists of devices. A list without a search and without `active` has its total from counts that triggers keep, and is
- * read from the nearer end of an index. Of another list a few devices are read first: when these are all, they are
- * sorted; else the devices are counted, and the page is read in its order (docs/rest.md#lists).
+ * read from the nearer end of an index. For any other list a few devices are read first. When the list has no more
+ * devices, these are sorted; else the devices are counted, and the page is read in its order (docs/rest.md#lists).
  */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';

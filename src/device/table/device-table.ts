@@ -1,7 +1,7 @@
 /**
  * Keeps the devices that a worker knows by token, about 100 bytes each: their rows are records outside the heap, found
- * by the digest of the token. `TokenCache` is the only user. A row keeps all that a request may need of its device but
- * the gateway that made it. When the table is full, a new device replaces any other one.
+ * by the digest of the token. `TokenCache` is the only user. A record has all that a request may need of its device
+ * except the gateway that made the device. When the table is full, a new device replaces an arbitrary one.
  */
 import { assert } from '../../base/errors.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
@@ -125,7 +125,7 @@ export class DeviceTable {
     this.#loaded += 1;
   }
 
-  /** Gives a device of the file the digest of this process. No other device has it. Returns the place. */
+  /** Gives a device of the file the digest of this process, which no other device has. Returns the place. */
   adopt(place: number, { d0, d1, d2, d3 }: Digest): number {
     const words = this.#store.words[chunkOf(place)]!;
     const at = wordOf(place);
@@ -211,7 +211,7 @@ class Origins {
   readonly #keys: string[] = [];
   readonly #numbers = new Map<string, number>();
   readonly #free: number[] = [];
-  /** The last pair, which most devices share with the one before them. */
+  /** The last pair: most devices have the same pair as the previous device. */
   readonly #lastBytes = Buffer.alloc(2 * uuidBytes);
   #last = -1;
 

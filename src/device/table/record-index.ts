@@ -19,7 +19,7 @@ export class RecordIndex {
   readonly #sizes = new Uint32Array(parts);
   #size = 0;
   #slots = 0;
-  /** The number of calls of `any`; it chooses the part and the slot. */
+  /** The number of calls of `any`, which chooses the part and the slot. */
   #turn = 0;
   #movedMax = 0;
 
@@ -130,7 +130,7 @@ export class RecordIndex {
   }
 }
 
-/** Returns the slots of a part that grows: twice as many while it is small, which a load would else do often. */
+/** Returns the slots of a part that grows: twice as many while the part is small, so that a load grows parts rarely. */
 function moreThan(slots: number): number {
   return slots < smallSlots ? slots * 2 : Math.ceil(slots * 1.25);
 }

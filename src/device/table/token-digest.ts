@@ -36,7 +36,7 @@ export class TokenDigest {
       bytes[i] = unit;
       seen |= unit;
     }
-    // A token with other characters than those of Latin-1 is hashed as UTF-16, under another start.
+    // A token with characters outside Latin-1 is hashed as UTF-16, with another start value.
     if (seen < 256) this.#hash(length, 0);
     else this.#hash(bytes.write(token, 'utf16le'), 1);
     return true;
