@@ -236,8 +236,8 @@ export function nameIn(text: string, pattern: string): string | undefined {
       const name: unknown = match.runInContext(context, { timeout: matchMsMax });
       return typeof name === 'string' && name.trim() !== '' ? name.trim() : undefined;
     } catch (error) {
-      // The usual error is an invalid regular expression. The time of all threads counts, so a try may seem slower than
-      // it was.
+      // The usual error is an invalid regular expression. A timeout with little CPU time means that the process was not
+      // scheduled: the match is tried again. The CPU time is that of all threads.
       const isTimeout = (error as { code?: unknown }).code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
       const { user, system } = process.cpuUsage(before);
       const hasSearched = (user + system) / 1000 > matchMsMax / 2;

@@ -1,6 +1,7 @@
 /**
- * Claiming: a device offers itself, and a customer user who knows its secret takes it (docs/rest.md#claiming). Wrong
- * keys are counted but do not end the offer, so a stranger cannot spoil it for the owner.
+ * Claiming: a device offers itself, and a customer user who knows its secret key gets the device
+ * (docs/rest.md#claiming). Wrong keys are counted but do not end the offer, so a stranger cannot prevent the claim of
+ * the owner.
  */
 
 import {
@@ -111,8 +112,8 @@ export async function claimDevice(
 }
 
 /**
- * Takes the device from its customer; it may be claimed again. A customer user may return only devices of the own
- * customer, and cannot rotate the token: `rotates` is for administrators.
+ * Takes the device from its customer, after which the device may be claimed again. A customer user may return only
+ * devices of the own customer, and cannot rotate the token: `rotates` is for administrators.
  */
 export async function reclaimDevice(
   deps: ClaimDeps,

@@ -160,7 +160,7 @@ async function createInside(
   if (admitted.length === 0) return { published: [], assigned: false };
   const children = admitted.flatMap(({ gatewayId, name, type }): NewChild[] => {
     const profileId = profiles.get(type);
-    // The profile was deleted after its lookup: the next try makes it again.
+    // The profile was deleted after its lookup. The next try makes the profile again.
     if (profileId === undefined) return [];
     const info = JSON.stringify({ lastConnectedGateway: gatewayId });
     return [{ id: createUuid(now), gatewayId, profileId, name, info }];

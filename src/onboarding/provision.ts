@@ -1,6 +1,6 @@
 /**
  * Provisioning: a device that sends the key and the secret of a profile gets credentials (docs/http.md#provisioning).
- * One transaction makes the device, its credentials and the mark that it was provisioned, so only one of two concurrent
+ * One transaction makes the device, its credentials and the mark of its provisioning, so only one of two concurrent
  * requests gets credentials.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
@@ -134,7 +134,7 @@ async function handOut(
   return await postgres.transaction(async (queries): Promise<ProvisionOutcome> => {
     const found = await findDeviceByName(queries, profile.tenantId, deviceName);
     if (!found || !(await lockDevice(queries, profile.tenantId, found.id))) return { status: 'FAILURE' };
-    // Reads the device again: it may have been provisioned or moved to another profile before it was locked.
+    // Reads the device again, because another call may have changed the device before the lock.
     const device = await findDevice(queries, profile.tenantId, found.id);
     const isHere = device?.profileId === profile.id && device.name === deviceName;
     if (!isHere || (await isProvisioned(queries, found.number))) return { status: 'FAILURE' };

@@ -137,7 +137,7 @@ export function pathReader<Pattern extends string>(pattern: Pattern): (texts: st
     Object.fromEntries(names.map((name, i) => [name, value(name, texts[i]!, nodes[i]!)])) as PathValues<Pattern>;
 }
 
-/** Values of the query by name; one that is absent or empty has no member, unknown ones are left alone. */
+/** Returns the values of the query by name. An absent or empty parameter has no member; unknown ones are ignored. */
 export function queryReader<Query extends Type.ObjectSchema>(schema: Query): (text: string) => Type.Static<Query> {
   const required = new Set(schema.required);
   const nodes = Object.entries(schema.properties);

@@ -30,7 +30,8 @@ export interface InserterDeps {
   sleep: Sleep;
   signal: AbortSignal;
   /**
-   * True: an insert that fails for a reason other than its rows is given up. False: it is repeated until it succeeds.
+   * True: an insert that fails for a reason other than its rows is given up. False: such an insert is repeated until it
+   * succeeds.
    */
   once: boolean;
   /** Pieces of one unit that are inserted at once. */
@@ -74,7 +75,7 @@ const crashesMax = 5;
 const crashesOfCutMax = 2;
 const unknownMax = 3;
 const slowMax = 3;
-/** The timeout doubles with each insert that exceeds it, up to this many times its length. */
+/** The timeout doubles with each insert that takes longer, up to this multiple of the first timeout. */
 const deadlineFactorMax = 8;
 /** A store that refuses inserts for so long is a reason in `/readyz`; a short refusal follows from load. */
 const refusedMsMin = 5_000;
@@ -95,7 +96,7 @@ export class Inserter {
   /** True when an insert may still run in the store because its answer was not received. */
   #mayRunOn = false;
   #deadlineFactor = 1;
-  /** The part of a unit's size that is left after recent failures: 1 = all of it. */
+  /** The fraction of a unit's size that is used after recent failures; 1 = the whole size. */
   #share = 1;
   /** The latest refusal since the last insert or control row that was accepted, and the time of the first one. */
   #refused: { since: number; reason: string } | undefined;
@@ -107,7 +108,9 @@ export class Inserter {
     this.#earlier = [...(deps.notes?.earlierMarks ?? [])];
   }
 
-  /** Returns why the store has refused inserts for a while, although it answers; undefined when it takes them. */
+  /**
+   * Returns why the store, which answers, has refused inserts for a while; undefined when the store accepts inserts.
+   */
   get refusal(): string | undefined {
     const refused = this.#refused;
     return refused && this.#deps.clock.monotonic() - refused.since >= refusedMsMin ? refused.reason : undefined;

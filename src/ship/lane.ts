@@ -179,7 +179,7 @@ export class LaneLoop {
   #lateWaitMs(): number {
     const { clock, journal, intervalMsMin, lateSecondsMax, rowsMax } = this.#deps;
     const rows = journal.rowsUntaken(this.#lane);
-    // While rows of many days are stored, more of them gather: the same days are then inserted fewer times.
+    // While rows of many days are stored, later rows gather, so that the same days are inserted fewer times.
     if (rows >= (this.#wide.busy ? rowsMax : lateRowsMin)) return 0;
     const now = clock.monotonic();
     const quick = this.#quickRows(now);

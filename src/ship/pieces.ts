@@ -51,7 +51,7 @@ const everything = { from: Number.MIN_SAFE_INTEGER, to: Number.MAX_SAFE_INTEGER 
 const nothing: readonly TimeRange[] = [];
 export const nothingStored: StoredOf = () => nothing;
 
-/** Returns what an earlier process has stored of late frames; `orders` are those of the payloads. */
+/** Returns which rows of late frames an earlier process has stored. `orders`: the order of each payload. */
 export function storedOf(notes: ShipNotes, { payloads, orders }: Pick<PartOfUnit, 'payloads' | 'orders'>): StoredOf {
   if (notes.isEmpty) return nothingStored;
   const ranges = new Map(payloads.map((payload, i) => [payload, notes.rangesOf(orders[i]!)]));

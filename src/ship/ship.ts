@@ -1,8 +1,8 @@
 /**
  * Ships durable frames from a journal into ClickHouse, one loop for each lane (`lane.ts`). A unit is inserted into the
  * series table and the latest table; only then the journal's position moves. A retry may send rows again: rows are
- * idempotent, so no tokens are needed. A row that is refused alone becomes a suspect (`suspect-trials.ts`), durable
- * beside the lane.
+ * idempotent, so no tokens are needed. A row that is refused alone becomes a suspect (`suspect-trials.ts`), which is
+ * durable outside the lane.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
@@ -34,7 +34,9 @@ export class Shipper {
     observe(deps.metrics, journal, clock);
   }
 
-  /** Returns why ClickHouse, which answers, has taken no rows of a lane for a while; undefined when it takes them. */
+  /**
+   * Returns why ClickHouse, which answers, has refused the rows of a lane for a while; undefined when it accepts rows.
+   */
   get refusal(): string | undefined {
     return this.#lanes.map(({ refusal }) => refusal).find((refusal) => refusal !== undefined);
   }

@@ -1,8 +1,9 @@
 /**
- * Late frames that touch more days than one insert should: a day is a partition, and thousands of them take many
- * seconds. They are stored beside the lane, which continues with its next unit. Their unit stays open, so the lane's
- * position waits for them. What is stored of them is noted beside the journal, so a killed process repeats little.
- * Frames that arrive during an insert share the next one. Their bytes are capped: at the cap the lane waits.
+ * Stores late frames that touch more days than one insert should: a day is a partition, and an insert into thousands of
+ * partitions takes many seconds. The lane continues with its next unit meanwhile. The unit of the frames stays open, so
+ * the position of the lane waits for the frames. Notes beside the journal say which rows are stored, so a killed
+ * process repeats little. Frames that arrive during an insert share the next one. The bytes of waiting frames are
+ * capped: at the cap the lane waits.
  */
 
 import { orderMs } from '../ingest/order-number.ts';
@@ -13,7 +14,7 @@ import { daysMax, type PartOfUnit, storedOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import { noteWhenLong, type ShipDeps } from './ship-deps.ts';
 
-/** Bytes of frames that wait or are being stored; a lane with more of them waits. */
+/** Bytes of frames that wait or are being stored. At this cap the lane waits. */
 const heldBytesMax = 32 * 1024 * 1024;
 /** Bytes of frames that are stored together. */
 const togetherBytesMax = 16 * 1024 * 1024;

@@ -10,9 +10,9 @@ const endMs = 2_208_988_800_000;
 /** Rows of one block and the range of their times. */
 interface BlockTimes {
   readonly rows: number;
-  /** True when it has a `seq` column: some of its rows are points at server time. */
+  /** True when the block has a `seq` column: some of its rows are points at server time. */
   readonly hasSeq: boolean;
-  /** True when it has an `expires` column: its points have a time to live. */
+  /** True when the block has an `expires` column: its points have a time to live. */
   readonly hasExpires: boolean;
   readonly oldest: number;
   readonly newest: number;

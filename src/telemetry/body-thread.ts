@@ -1,7 +1,8 @@
 /**
- * One thread that works on large bodies, so that they do not block the event loop. Further bodies wait, up to a number;
- * one more is refused. Tenants take turns, and so do the devices of a tenant. The next body is chosen when the journal
- * has taken what was decoded: a queue behind the thread would have no turns. The thread starts with the first body.
+ * One thread that decodes large bodies, so that no body blocks the event loop. Further bodies wait, up to a cap, above
+ * which a body is refused. Tenants take turns, and so do the devices of a tenant. The next body is chosen only when the
+ * journal has taken the rows of the last one, because bodies that wait inside the thread could not take turns. The
+ * thread starts with the first body.
  * When the thread dies (endlessly nested JSON exceeds its memory limit) or is late, only its body is refused, and the
  * next body gets a new thread. Used by `DecodeThread` and by the thread of gateways.
  */
@@ -37,7 +38,7 @@ interface BodyThreadOptions {
 /** Resolves when the journal has taken the large messages that wait now; undefined: none waits. */
 type RoomAhead = () => Promise<void> | undefined;
 
-/** `room`: without it no body waits for room. `entry` and `heapMegabytesMax` have defaults. */
+/** `room` absent: no body waits for room. `entry` and `heapMegabytesMax` have defaults. */
 export interface ThreadOptions {
   room?: RoomAhead;
   entry?: URL;

@@ -26,7 +26,7 @@ export class DecodeThread {
 
   /**
    * Returns the rows of a message in chunks of at most `limits.frameRowsMax`; none for a message without points. The
-   * body is transferred: it is empty afterwards. Rejects with a Fault.
+   * body is transferred and empty afterwards. Rejects with a Fault.
    */
   async decode(body: Uint8Array, device: BodySource, now: number): Promise<Chunk[]> {
     const reply = await this.#thread.run({ body, now }, device);
@@ -44,7 +44,7 @@ export class DecodeThread {
   }
 }
 
-/** Throws when a chunk needs server times and they are refused, which a thread does not know. */
+/** Throws when a chunk needs server times while server times are refused. The thread does not know of the refusal. */
 export function checkServerTimes(chunks: readonly DecodedChunk[]): void {
   const needsTime = chunks.some(({ spans }) => spans.serverTimes > 0);
   const refusal = needsTime ? serverTimeRefusal() : undefined;

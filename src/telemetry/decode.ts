@@ -31,7 +31,7 @@ export interface DecodeOptions {
   quickPastMsMax: number;
 }
 
-/** The distance of times that the fast reader passes on as they are, when numbers of seconds are converted. */
+/** With conversion of seconds: the fast reader passes on unchanged the times within this distance. */
 const unconvertedPastMsMax = 20 * 365 * 86_400_000;
 
 /** The kind of sender: a gateway's records are in arrays under the names of devices, with further rules. */
@@ -418,7 +418,7 @@ export class Message {
           hash = Math.imul(hash ^ byte, hashFactor);
         }
         key = internKey(body, keyStart, at, hash);
-        // A key that is not cached could be repeated unnoticed.
+        // Only a cached key is recognized when it is repeated.
         if (key === undefined || key.place < 0) return -1;
         previous.next = key.place;
       }

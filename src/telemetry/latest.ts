@@ -82,8 +82,8 @@ export function answerTooLarge(): Fault {
 const fewGranules = { max_threads: 1 };
 
 /**
- * Returns latest values sorted by key. Without `keys` all of them, or a Fault when the device has too many for one
- * answer; with `keys` those that have a value.
+ * Returns latest values sorted by key: of `keys`, except keys without a value, or of all keys. Rejects with a Fault
+ * when the device has too many keys for one answer.
  */
 export async function readLatest(clickhouse: ClickHouse, device: number, keys?: string[]): Promise<Point[]> {
   const filter = keys ? 'AND key IN {keys:Array(String)}' : '';

@@ -5,7 +5,7 @@
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { readRows } from './latest.ts';
 
-/** The name of a point. Points at server time share it within a millisecond; `seq` and `origin` tell them apart. */
+/** The name of a point. `seq` and `origin` distinguish points at server time of the same millisecond. */
 interface PointName {
   device: number;
   key: string;

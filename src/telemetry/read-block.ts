@@ -68,8 +68,9 @@ export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Ar
 }
 
 /**
- * Returns the block without rows that a later row of it replaces. The rows of a frame have one order number, so of two
- * rows of one point the store keeps the one that it inserts last: parts of a block must not share a point.
+ * Returns the block without the rows that a later row of the same block replaces. The rows of a frame have one order
+ * number, so of two rows of one point the store keeps the row that is inserted last. Parts of a block must therefore
+ * not share a point.
  */
 export function withoutReplaced(bytes: Uint8Array): Uint8Array {
   const block = new Source(bytes).block();
@@ -78,7 +79,7 @@ export function withoutReplaced(bytes: Uint8Array): Uint8Array {
   const { count } = block.columns;
   for (let row = 0; row < count; row += 1) last.set(reader.nameOf(row), row);
   if (last.size === count) return bytes;
-  // The map has a name where it occurred first.
+  // The map has the order of first occurrences, so the rows are sorted.
   return pickRows(block, Uint32Array.from(last.values()).sort());
 }
 

@@ -69,14 +69,14 @@ export class Rows {
   /** Records whose `ts` was converted, in the order of their spans. */
   readonly converted: Converted[] = [];
 
-  /** Strings as the block has them; the first `#textRows` rows are written, the others have none so far. */
+  /** Strings in the form of the block. Strings of rows from `#textRows` on are not written yet. */
   #text: Buffer = Buffer.allocUnsafeSlow(4096);
   #textLength = 0;
   #textRows = 0;
   /** 0 = no row has an int. */
   #intRows = 0;
 
-  /** The dictionary. A key belongs to it when the entry at the key's `index`, below `#keyCount`, is that key. */
+  /** The dictionary. It contains a key if the key's `index` is below `#keyCount` and its entry there is this key. */
   readonly #keys: Key[] = [];
   #keyCount = 0;
   #keyBytes = 0;

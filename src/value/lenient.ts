@@ -1,9 +1,10 @@
 /**
  * Rewrites JSON as people and small devices write it, `{temperature: 25, 'unit': 'C',} // ok`, to strict JSON. The
- * strict readers run first, and only a body that they refuse as malformed is rewritten, so strict JSON keeps its
- * meaning and its speed. Allowed in addition: names without quotes, strings and names in single quotes, comments (lines
- * after `//` or `#`, and blocks), a comma after the last element, and `true`, `false`, `null` in any letter case. An
- * unquoted word is a name, never a value: it may be a broken number (`NaN`, `None`, `12V`).
+ * strict readers run first. Only a body that the strict readers refuse as malformed is rewritten, so strict JSON keeps
+ * its meaning and its speed. Allowed in addition: names without quotes, strings and names in single quotes, comments
+ * (`//` or `#` to the end of the line, and blocks), a comma after the last element, and `true`, `false`, `null` in any
+ * letter case. An unquoted word is a name, never a value, because such a value may be a broken number (`NaN`, `None`,
+ * `12V`).
  */
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -14,7 +15,7 @@ export type ReadBody = <Value>(body: Uint8Array, read: (strict: Uint8Array) => V
 
 export const strictly: ReadBody = (body, read) => read(body);
 
-/** `read` may be called twice, so it must change nothing when it throws. */
+/** Calls `read` once or twice, so a `read` that throws must change nothing. */
 export const leniently: ReadBody = (body, read) => {
   try {
     return read(body);
@@ -96,7 +97,7 @@ class Rewriter {
     this.#skipBlank();
   }
 
-  /** Copies the closing bracket when it is there. */
+  /** Copies the closing bracket; returns false when another byte is next. */
   #isClosed(bracket: number): boolean {
     if (this.#body[this.#at] !== bracket) return false;
     this.#copy();

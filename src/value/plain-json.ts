@@ -1,7 +1,7 @@
 /**
  * Parses JSON whose numbers need no exact digits into plain JavaScript values. Refuses the same bodies as the exact
- * reader: malformed JSON, invalid UTF-8, too deep nesting, NUL, unpaired surrogates, numbers beyond a double. It is
- * about five times faster than the exact reader, so a body of 1 MiB does not block the event loop.
+ * reader: malformed JSON, invalid UTF-8, too deep nesting, NUL, unpaired surrogates, numbers beyond a double. This
+ * reader is about five times faster, so a body of 1 MiB does not block the event loop.
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault, messageOf } from '../base/errors.ts';
@@ -11,7 +11,7 @@ import { invalidUtf8, readJson, startOfJson } from './json.ts';
 /** Up to this size the exact reader names the error and its position. */
 const exactBytesMax = 16 * 1024;
 
-/** Throws a 400 fault; one about a value names the members on the path to it. */
+/** Returns the parsed value. Throws a 400 fault; a fault of a value names the members on the path to the value. */
 export function readPlainJson(bytes: Buffer): unknown {
   if (!isUtf8(bytes)) throw invalidUtf8();
   let value: unknown;
@@ -36,7 +36,7 @@ const faults = {
   depth: badRequest('json_too_deep', `The JSON is nested deeper than ${limits.jsonDepthMax} levels.`),
 };
 
-/** The first fault inside `value`; then `path` gets the names on the path to it, the innermost first. */
+/** Returns the first fault inside `value`, and appends the names on the path to the fault, the innermost first. */
 function faultIn(value: unknown, depth: number, hasEscapes: boolean, path: string[]): Fault | undefined {
   if (typeof value === 'string') return hasEscapes ? faultOfText(value) : undefined;
   if (typeof value === 'number') return Number.isFinite(value) ? undefined : faults.number;

@@ -1,7 +1,7 @@
 /**
- * Nested JSON that is already as it will be stored: compact, no escapes, no name twice in an object, small numbers
- * without exponent. It is checked in place and then copied, without a tree or strings. The exact reader (`json.ts`)
- * reads all other JSON, malformed or just rare.
+ * Reads nested JSON that has the form in which it is stored: compact, no escapes, no name twice in an object, small
+ * numbers without exponent. Such JSON is checked in place and then copied, without a tree or strings. The exact reader
+ * (`json.ts`) reads all other JSON, malformed or rare.
  */
 import { limits } from '../base/limits.ts';
 
@@ -13,7 +13,8 @@ const digitsMax = 300;
 
 /**
  * Returns the offset after the value at `at`, or -1 when the value must be read exactly. `depth` as for
- * `JsonReader.value`. `bytes[last]` is `}` or `]`, so that no scan but that of a string can pass it.
+ * `JsonReader.value`. `bytes[last]` is `}` or `]`: only the search for the end of a string can pass this
+ * byte.
  */
 export function endOfPlain(bytes: Uint8Array, at: number, last: number, depth: number): number {
   return plainValue(bytes, at, last, depth, 0);

@@ -9,7 +9,7 @@ import { type Json, JsonNumber, writeJson } from './json.ts';
 export const Kind = { boolean: 1, long: 2, double: 3, string: 4, json: 5 } as const;
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
-/** A value as the store has it; members that its kind does not use are 0 or empty. */
+/** A value as the store has it. Members that are not used for `kind` are 0 or empty. */
 export interface TypedValue {
   kind: Kind;
   /** Doubles. */
@@ -42,8 +42,9 @@ export function typedNumber(literal: string): TypedValue {
 }
 
 /**
- * `"007"` is 7 and `".5"` is 0.5: optional minus, ASCII digits with at most one point, not ending in it.
- * Undefined when the string stays a string, as it does when a long or a double could not hold it.
+ * Returns the number that the string spells: an optional minus, and ASCII digits with at most one point, which is not
+ * the last character. `"007"` is 7 and `".5"` is 0.5. Returns undefined when the string stays a string, also when
+ * neither a long nor a double holds the number.
  */
 export function castString(text: string): TypedValue | undefined {
   if (text.length === 0 || text.length > limits.numberCharsMax) return undefined;
@@ -77,7 +78,7 @@ export function strictForm(value: TypedValue): string {
   }
 }
 
-/** The older REST form, in which every value is a JSON string, doubles as clients of the family know them: `"42.0"`. */
+/** Returns the older REST form, in which every value is a JSON string, and a double always has a point: `"42.0"`. */
 export function stringForm(value: TypedValue): string {
   if (value.kind === Kind.string) return JSON.stringify(value.text);
   return JSON.stringify(value.kind === Kind.double ? javaText(value.num) : strictForm(value));

@@ -1,4 +1,4 @@
-/** The wall clock of a time zone: what it shows at a moment, for every date that JavaScript has. */
+/** The wall clock of a time zone: the local date and time at an instant, for every date that JavaScript has. */
 import { badRequest } from '../base/errors.ts';
 
 export class WallClock {
