@@ -260,7 +260,7 @@ export class ClickHouse {
   }
 }
 
-/** Reads an answer to its end, which frees the socket. Throws the error that it contains. */
+/** Reads an answer to its end, which frees the socket. Throws the error that the answer contains. */
 async function readAnswer(stream: AsyncIterable<Buffer>, isEmpty: boolean): Promise<void> {
   let body = '';
   for await (const chunk of stream) if (body.length < answerCharsMax) body += chunk.toString();

@@ -83,8 +83,8 @@ export function deleteLatestOfDevicesStatement(cluster: string): string {
 }
 
 /**
- * Returns the statement by which the newest points that remain become the latest ones of their keys; `aheadMsMax` is
- * that of `LatestRows`.
+ * Returns the statement by which the newest remaining point of each key becomes the latest one. `aheadMsMax`: as in
+ * `LatestRows`.
  */
 export function rewriteLatestStatement(aheadMsMax: number): string {
   const conditions = `${shown}${aheadMsMax > 0 ? ` AND ${notAhead(aheadMsMax)}` : ''}`;

@@ -88,8 +88,8 @@ const onClusterSettings: ClickHouseSettings = {
 };
 
 /**
- * Throws when a newer Millrace has migrated and its schema does not allow this older version beside it, as in a rolling
- * upgrade.
+ * Throws when a newer Millrace has migrated to a schema with which this older version does not work. A schema that
+ * works with both versions allows a rolling upgrade.
  */
 function checkNewer(applied: Map<number, number>, newest: number, { database, log }: MigrateDeps): void {
   const newer = [...applied].filter(([version]) => version > newest);

@@ -128,8 +128,8 @@ function readError(answer: IncomingMessage): Promise<never> {
 }
 
 /**
- * Adds listeners to an answer. An error thrown by a listener would end the process; here it ends the answer and
- * rejects.
+ * Adds listeners to an answer. Rejects when a listener throws, and ends the answer; otherwise such an error would end
+ * the process.
  */
 function eachPiece(answer: IncomingMessage, take: (piece: Buffer) => void, end: () => void): Promise<void> {
   return new Promise((resolve, reject) => {

@@ -153,7 +153,7 @@ export class Backlog {
   #segments: Segment[] = [];
   #tail: LaneCursor = { epoch: 0, seq: 0, offset: 0 };
 
-  /** `onGap` keeps the damaged bytes; a unit is returned only after it succeeded. */
+  /** `onGap` keeps the damaged bytes. A unit after the gap is returned only when `onGap` has succeeded. */
   constructor(disk: Disk, onGap: (segment: Segment, gap: Gap) => Promise<void>) {
     this.#disk = disk;
     this.#onGap = onGap;
@@ -257,8 +257,8 @@ export class Backlog {
   }
 
   /**
-   * Called when the unit is stored: this process does not take its frames again. The lane moves past the unit after the
-   * units before it.
+   * Called when the unit is stored: this process does not take its frames again. The lane moves past the unit when all
+   * earlier units are confirmed.
    */
   confirm(unit: ShipUnit): void {
     const { lane } = unit;

@@ -1,6 +1,6 @@
 /**
- * Makes frames of an append that is not acknowledged unreadable: a start finds none of them, or a commit with a gap,
- * which it drops. The file is opened a second time, because a failed sync is final for its descriptor.
+ * Makes the frames of an append that is not acknowledged unreadable. A later start finds none of these frames, or drops
+ * their commit because of a gap. The file is opened a second time, because a failed sync is final for its descriptor.
  */
 import type { Disk } from './disk.ts';
 import { frameHeaderBytes } from './segment.ts';

@@ -1,6 +1,6 @@
 /**
- * Reads a journal directory without changing it, also while its worker runs, for the commands of an operator. The
- * result is that of a recovery, because it is a recovery on a disk that ignores every change.
+ * Reads a journal directory for the commands of an operator, without a change and also while its worker runs: runs a
+ * recovery on a disk that ignores every change.
  */
 import { type Disk, type DiskFile, errorCode, realDisk, sizeOf } from './disk.ts';
 import { readWriterId } from './identity.ts';

@@ -321,7 +321,7 @@ export class Journal {
     return this.#free;
   }
 
-  /** Highest order number ever made durable here; the numbers of this process start above it. */
+  /** The highest order number that was ever durable in this journal. New order numbers are higher. */
   get orderMax(): bigint {
     return this.#writer?.orderMax ?? this.#orderFound;
   }
@@ -352,7 +352,7 @@ export class Journal {
     return this.#orderDone;
   }
 
-  /** Returns an order: every row up to it, of both lanes and of the suspects, is stored or in quarantine. */
+  /** Returns the order up to which every row, of both lanes and of the suspects, is stored or in quarantine. */
   orderShipped(): bigint {
     let order = this.orderMax;
     for (const lane of lanes) {
@@ -363,13 +363,13 @@ export class Journal {
     return orderMin !== undefined && orderMin <= order ? orderMin - 1n : order;
   }
 
-  /** Returns an order: every frame of this lane up to it is confirmed; some of its rows may be suspects. */
+  /** Returns the order up to which every frame of this lane is confirmed. Rows of these frames may be suspects. */
   laneShipped(lane: Lane): bigint {
     const { frames, orderBefore } = this.#backlog.lane(lane);
     return frames > 0 ? orderBefore : this.orderMax;
   }
 
-  /** Returns an order: every frame of this lane up to it was taken, confirmed or not. */
+  /** Returns the order up to which every frame of this lane was taken, confirmed or not. */
   laneTaken(lane: Lane): bigint {
     return this.#backlog.untaken(lane).frames > 0 ? this.#backlog.takenTo(lane) : this.orderMax;
   }

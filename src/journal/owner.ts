@@ -1,9 +1,9 @@
 /**
  * Decides which process owns a journal directory. The file `epoch` contains the number of the owner's start and a
- * random id. The lock of the data directory separates two owners on one host. This file separates them where that lock
- * does not work (a network volume without flock). A start writes its id before it reads frames, and an owner
- * acknowledges only while it knows that its id was in the file at most `leaseMs` ago. So every acknowledged frame of
- * the earlier owner is on the disk before the later owner reads frames.
+ * random id. The lock of the data directory excludes two owners on one host. `epoch` excludes them where this lock does
+ * not work (a network volume without flock). A start writes its id before it reads frames. An owner acknowledges only
+ * while it knows that its id was in the file at most `leaseMs` ago. So every acknowledged frame of the earlier owner is
+ * on the disk before the later owner reads frames.
  *
  * check of the earlier owner began < id of the later owner written
  * acknowledged ≤ check began + leaseMs < id written + takeoverWaitMs ≤ recovery began
@@ -42,7 +42,7 @@ export class Owner {
   #checking: Promise<boolean> | undefined;
   /** Unique for each start: names of segments are never repeated, even after other losses. */
   readonly epoch: number;
-  /** True when the earlier owner may still run and write: no file that it may have open is recycled. */
+  /** True when the earlier owner may still run and write: then no file that this owner may have open is recycled. */
   readonly contested: boolean;
   /** True when another process has taken the directory. Final. */
   lost = false;
@@ -93,7 +93,7 @@ export class Owner {
 
   /** Resolves true when no other process had taken the directory at this call, or at most `leaseMs` ago. */
   async holds(): Promise<boolean> {
-    // The running check may be too old when it ends; the next one cannot be.
+    // A check that is running may be too old when it ends. One more check is recent enough.
     if (!this.valid) await this.#checking;
     if (!this.valid && !this.lost) await this.#check();
     return !this.lost;

@@ -1,7 +1,8 @@
 /**
- * Reads the files of earlier starts: finds the segments that are not fully shipped, cuts torn tails, keeps damaged
- * ranges in quarantine and every valid frame around them. A segment is not read when no frame of it is shipped and its
- * successor's link names its end and contents; its damage is found when it is shipped.
+ * Reads the files of earlier starts: finds the segments that are not fully shipped, cuts torn tails, and copies damaged
+ * ranges to the quarantine, so that every valid frame before and after them is shipped. A segment is not read when none
+ * of its frames is shipped and the link of the next segment names its end and contents. Damage of such a segment is
+ * found while it is shipped.
  *
  * An append that a crash interrupted was never acknowledged. None of its frames is shipped, and their heads are
  * overwritten, so that no later start finds a part of a message.

@@ -1,6 +1,6 @@
 /**
- * Files of rows that were set aside. All rows of one call are one file, written as a whole and durable, so a crash
- * leaves all of them or none. Quarantine and suspects are such files. One process creates and names files; any process
+ * Files of rows that were set aside: the quarantine and the suspects. The rows of one call are one file, which becomes
+ * durable as a whole, so a crash leaves all rows of the call or none. One process creates and names files; any process
  * may replace a file by a smaller one or remove it.
  *
  * "MRROWS1\n" · records: u32 bytes of the note · u32 bytes of the payload · u32 crc of both · note (JSON) · payload

@@ -1,9 +1,9 @@
 /**
  * Notes of shipping about frames that are not confirmed, in the file `ship-notes` of a journal: which ranges of late
- * frames are stored, which units took long, and the marks of inserts. With them a process that is killed again and
- * again continues where the earlier one was. The file may say less than is true, never more: a missing or damaged file
- * costs repetition. Only the notes of the owner before this one are used (see owner.ts), because orders of frames that
- * another owner added, of an earlier version for example, may be lower than those in the notes.
+ * frames are stored, which units took long, and the marks of inserts. With these notes a process that is killed often
+ * continues where the process before it ended. The notes may lack something that is stored, and never name anything
+ * that is not: a missing or damaged file costs repeated work. Only notes of the previous owner are used (`owner.ts`).
+ * After an owner without notes, such as an earlier version, frames may have lower orders than those in the notes.
  */
 import { randomUUID } from 'node:crypto';
 import { crc32 } from 'node:zlib';
@@ -123,7 +123,7 @@ export class ShipNotes {
     this.#save();
   }
 
-  /** Returns the size of the work that an earlier process did not end; undefined when it ended all in time. */
+  /** Returns the size of the work that an earlier process did not finish; undefined when all work was finished. */
   unfinished(work: Work): number | undefined {
     return this.#unfinished.get(work);
   }

@@ -1,7 +1,8 @@
 /**
- * Rows that the store refused alone while other rows were accepted. They are durable below `<journal>/suspects` until
- * they are stored or proven bad, so the lane's position may move past them. Owned by the process that owns the journal.
- * Deletes count a suspect as not shipped (`orderMin`). At the cap `add` refuses.
+ * Suspects: rows that the store refused alone while other rows were accepted. A suspect is durable below
+ * `<journal>/suspects` until the row is stored or proven bad, so the position of the lane may move past the row. The
+ * process that owns the journal owns its suspects. Deletes count a suspect as not shipped (`orderMin`). At the cap
+ * `add` refuses.
  */
 import { type Disk, isNoSpace, realDisk } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';

@@ -292,7 +292,7 @@ export class Writer {
     file.close().catch(() => {});
   }
 
-  /** Ends the file at its last durable byte. No start may find bytes that the failed write left after it. */
+  /** Ends the file at its last durable byte, so that no start finds bytes that the failed write left. */
   async #abandon(): Promise<void> {
     const current = this.#current;
     if (!current) return;

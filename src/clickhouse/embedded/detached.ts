@@ -1,9 +1,9 @@
 /**
- * Attaches parts of tables that the engine set aside when it opened. A part that cannot be loaded for lack of memory or
- * file handles counts as broken although it is intact, and its rows would be missing without an error. A row that
- * another part has as well does no harm: both tables keep one row of each key. Called before the server listens, so no
- * delete is carried out while such a part is missing. A kill at any moment leaves a part under a name that the next
- * start attaches.
+ * Attaches parts of tables that the engine set aside when it opened. An intact part that cannot be loaded for lack of
+ * memory or file handles counts as broken, and its rows would be missing without an error. A row that another part also
+ * has does no harm, because both tables keep one row of each key. Called before the server listens, so no delete is
+ * carried out while such a part is missing. A kill at any moment leaves a part under a name that the next start
+ * attaches.
  */
 import { readdir, rename, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';

@@ -73,13 +73,14 @@ async function execute(
   gone: AbortSignal,
 ): Promise<void> {
   const { sql, statement, rows } = await receive(files, asked, request);
-  // The engine numbers its queries itself. This mark, which no two requests share, finds the query. It begins with the
-  // mark of the client, by which the client finds its statements.
+  // The engine assigns the ids of queries itself, so this unique mark identifies the query. The mark begins with that
+  // of
+  // the client, by which the client finds its statements.
   const tag = `${asked.logComment.replace(/[^\w-]/g, '_')} ${crypto.randomUUID()}`;
   let giveBack: (() => void) | undefined;
   let settled = false;
   const killUntilSettled = async (): Promise<void> => {
-    // A statement that has only just begun is not in the list of processes yet: ask again until it is over.
+    // A statement that has just begun is not yet in the list of processes, so the kill is repeated until it has ended.
     while (!settled) {
       await engine.kill(tag).catch((error) => log.warn('clickhouse_kill_failed', { reason: messageOf(error) }));
       await new Promise((resolve) => setTimeout(resolve, killAgainMs));

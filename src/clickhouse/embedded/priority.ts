@@ -1,9 +1,9 @@
 /**
  * Sets the CPU priority of the engine below ingest. Merges, inserts and statements with ClickHouse's setting `priority`
  * get the full nice value, reads with a waiting caller half of it. A thread of the engine serves statements of all
- * kinds, so the thread is lowered for one statement and raised again, which Linux allows with CAP_SYS_NICE only.
- * Without that capability the whole process is lowered for good. With it the engine would undo a nice value of the
- * process.
+ * kinds, so the priority of the thread is lowered for one statement and raised again. Linux allows the raise with
+ * CAP_SYS_NICE only. Without this capability the priority of the whole process is lowered permanently. With this
+ * capability the engine would reset a nice value of the process.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setPriority } from 'node:os';

@@ -1,10 +1,10 @@
 /**
  * Sets aside parts of merges that failed after their part had its final name, for instance for lack of file handles
- * when the directory was synced. The engine goes on with the sources of such a part and merges or mutates them into
- * newer parts. A kill before the engine has removed the failed part leaves old and new parts on the disk. These
- * overlap, neither contains the other, and the engine refuses to open. Of overlapping parts the one that was written
- * first is the failed one: after a success its blocks would not have been used again. The other parts have all of its
- * rows. Called before the engine opens.
+ * when the directory was synced. The engine continues with the sources of such a part and merges or mutates these into
+ * newer parts. A kill before the engine has removed the failed part leaves old and new parts on the disk. Old and new
+ * parts overlap, neither contains the other, and the engine refuses to open. Of overlapping parts the one that was
+ * written first has failed: after a success its blocks would not have been used again. The other parts have all rows of
+ * the failed part. Called before the engine opens.
  */
 import { mkdirSync, renameSync, statSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,8 +1,8 @@
 /**
- * Finds out whether the engine failed to write a file. chDB ignores such a failure: on a full disk it stores a part of
- * empty files and answers the insert as done, and it replaces good parts by the empty result of a merge. Only its
- * counter of failed writes shows the failure. `server.ts` ends the process after a failed write. The next start sets
- * damaged parts aside and loads the sources of a merge, which the engine keeps for minutes.
+ * Detects that the engine failed to write a file. chDB ignores such a failure: on a full disk chDB stores a part of
+ * empty files and acknowledges the insert, and replaces good parts by the empty result of a merge. Only the counter of
+ * failed writes shows the failure. `server.ts` ends the process after a failed write. The next start sets damaged parts
+ * aside and loads the sources of a merge, which the engine keeps for minutes.
  */
 import { Batches } from '../../base/batches.ts';
 import type { Engine } from './engine.ts';

@@ -95,11 +95,11 @@ test('a step of the database alone is not followed, and noticed', () => {
   world.databaseWrong = year;
   world.run(10);
   expect(Math.abs(world.error)).toBeLessThan(1);
-  expect(world.offset.isDatabaseAlone).toBe(true);
+  expect(world.offset.isDatabaseStep).toBe(true);
   expect(world.offset.verdict).toBe('wrong');
   world.databaseWrong = 0;
   world.run(1);
-  expect(world.offset.isDatabaseAlone).toBe(false);
+  expect(world.offset.isDatabaseStep).toBe(false);
   expect(world.offset.verdict).toBe('good');
 });
 

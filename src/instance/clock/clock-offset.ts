@@ -61,8 +61,8 @@ export class ClockOffset {
   #isKnown = false;
   #offsetMs = 0;
   #adjustedAt = 0;
-  /** True while the database's clock has jumped, the other two agree, and the instance follows these. */
-  isDatabaseAlone = false;
+  /** True while only the clock of the database has jumped. The instance then keeps the time of the host. */
+  isDatabaseStep = false;
 
   /** The time of the instance − the monotonic time of the host; undefined before `begin`. */
   get anchor(): number | undefined {
@@ -116,7 +116,7 @@ export class ClockOffset {
     const elapsed = monotonic - this.#adjustedAt;
     this.#adjustedAt = monotonic;
     const difference = anchor === undefined ? 0 : best.anchor - anchor;
-    this.isDatabaseAlone = false;
+    this.isDatabaseStep = false;
     const isFirst = !this.#isMeasured;
     this.#isMeasured = true;
     if (anchor === undefined) {
@@ -125,8 +125,8 @@ export class ClockOffset {
       // A slow answer does not contradict a time that differs by less than the error of the answer.
       if (Math.abs(difference) > best.error) this.#anchor = best.anchor;
     } else if (Math.abs(difference) > clockStepMs) {
-      this.isDatabaseAlone = Math.abs(host - (monotonic + anchor)) <= clockStepMs;
-      if (!this.isDatabaseAlone) this.#anchor = best.anchor;
+      this.isDatabaseStep = Math.abs(host - (monotonic + anchor)) <= clockStepMs;
+      if (!this.isDatabaseStep) this.#anchor = best.anchor;
     } else if (Math.abs(difference) > best.error) {
       const most = elapsed * slewPerMs;
       this.#anchor = anchor + Math.max(-most, Math.min(most, difference));

@@ -41,7 +41,7 @@ export class ClockWatch {
   #line: TimeLine | undefined;
   #kept: { offsetMs: number; at: number } | undefined;
   #logged: ClockVerdict = 'unmeasured';
-  #wasAlone = false;
+  #wasDatabaseStep = false;
   /** The error of the last failed measurement. */
   failure: unknown;
 
@@ -95,11 +95,11 @@ export class ClockWatch {
 
   #logChange(): void {
     const { log } = this.#deps;
-    const { state, isDatabaseAlone } = this.#offset;
-    if (isDatabaseAlone && !this.#wasAlone) {
+    const { state, isDatabaseStep } = this.#offset;
+    if (isDatabaseStep && !this.#wasDatabaseStep) {
       log.error('database_clock_jumped', { reason: 'The clock of the database jumped; this host keeps its own time.' });
     }
-    this.#wasAlone = isDatabaseAlone;
+    this.#wasDatabaseStep = isDatabaseStep;
     if (state.verdict === this.#logged) return;
     const reason = clockSentence(state);
     if (reason !== undefined) log[state.verdict === 'wrong' ? 'error' : 'warn']('clock_offset', { reason });
@@ -125,7 +125,7 @@ export class ClockWatch {
     const { path, log } = this.#deps;
     const { offsetMs } = this.#offset.state;
     const kept = this.#kept;
-    if (this.#offset.isDatabaseAlone) return;
+    if (this.#offset.isDatabaseStep) return;
     if (kept && at - kept.at < keepEveryMs && Math.abs(kept.offsetMs - offsetMs) < keepAtChangeMs) return;
     this.#kept = { offsetMs, at };
     try {

@@ -1,7 +1,7 @@
 /**
- * Computes how long telemetry would be accepted if ClickHouse took nothing from now on. The room is that of each
- * journal and of the disk that the journals of a host share; the rate is that of the last five minutes. The primary
- * adds the reports of its workers, and exports the result.
+ * Computes how long telemetry would be accepted if ClickHouse stored nothing from now on: from the room of each journal
+ * and of the disk that the journals of a host share, and from the bytes per second of the last five minutes. The
+ * primary combines the reports of its workers and exports the result.
  */
 
 /** A worker's journal, in bytes. */

@@ -19,7 +19,7 @@ export function checkConfig(config: Config): RuleText[] {
 }
 
 /**
- * Returns a warning for each name that is probably misspelt; throws StartError with all of them when `strict` is set.
+ * Returns a warning for each name that is probably misspelt. With `strict`, throws a StartError that has all warnings.
  */
 export function checkNames({ strict }: Config, unknown: UnknownName[]): string[] {
   const warnings = unknown.map(describeUnknown);

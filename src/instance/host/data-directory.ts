@@ -1,7 +1,8 @@
 /**
- * The data directory. One instance owns it at a time; a start ends processes that a killed run left; it contains the
- * generated secrets. The owner holds a kernel lock on the file `lock`, and so do its workers: a worker that outlives a
- * killed primary keeps the directory locked until it ends. The content of `lock` names the owner (see `Owner`).
+ * The data directory, which one instance owns at a time and which contains the generated secrets. A start ends the
+ * processes that a killed run left. The owner and its workers hold a kernel lock on the file `lock`: a worker that
+ * outlives a killed primary keeps the directory locked until the worker ends. The content of `lock` names the owner
+ * (see `Owner`).
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import {

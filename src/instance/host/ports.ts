@@ -1,7 +1,7 @@
 /**
- * The ports of an instance, and whether they are free. A taken port must be found before the fork: uWebSockets.js binds
- * with SO_REUSEPORT, so a second instance would silently take half of the first one's connections; and a worker that
- * cannot listen would be started again and again.
+ * Checks that the ports of an instance are free, before the fork. uWebSockets.js binds with SO_REUSEPORT, so a second
+ * instance would silently take half of the connections of the first one. A worker that cannot listen would be restarted
+ * without end.
  */
 import { createServer } from 'node:net';
 import { StartError } from '../../base/errors.ts';

@@ -1,8 +1,8 @@
 /**
  * Journals of worker slots that are not started any more (WORKERS was lowered). Worker 0 of an instance ships these
- * journals one after the other, never appends to them, and removes each when ClickHouse has all of it. Rows that
- * ClickHouse refuses are tried again for hours, beside the journals that follow. A journal that cannot be opened is
- * tried again; until then all of its orders count as not shipped.
+ * journals one after the other, never appends to them, and removes a journal when ClickHouse has all of its rows. Rows
+ * that ClickHouse refuses are tried again for hours, while later journals are shipped. A journal that cannot be opened
+ * is tried again; until then all of its orders count as not shipped.
  */
 import { randomInt } from 'node:crypto';
 import { basename } from 'node:path';
@@ -226,7 +226,7 @@ export class OrphanJournals {
       const onShipped = () => {
         if (journal.backlogBytes === 0) resolve();
       };
-      // Each orphan journal has separate metrics: its gauges have the same names as those of the worker's journal.
+      // The metrics of an orphan journal are not exported: its gauges have the names of those of the worker's journal.
       const shipper = new Shipper({ ...this.#deps, metrics: new Metrics(), journal, onShipped });
       this.#shippers.set(dir, shipper);
       shipper.start();

@@ -34,7 +34,7 @@ export class Supervisor {
     return this.#failure;
   }
 
-  /** True when the child died so often in a row that it will probably die again. */
+  /** True after so many quick deaths that the child will probably die again. */
   get looping(): boolean {
     return this.#quickDeaths >= limits.crashLoopCount && !this.#worked();
   }

@@ -19,7 +19,7 @@ export function equalSettingsOf(config: Config): EqualSettings {
     CLICKHOUSE_CLUSTER: clickhouse.cluster,
     // The promise of an acknowledgement, whichever host a device reaches.
     INGEST_ACK: ingest.ack,
-    // The same message has the same stored value, whichever host takes it.
+    // A message has the same stored value on every host.
     JSON_TYPE_CAST_ENABLED: values.castNumericStrings,
     TELEMETRY_TS_UNIT: telemetry.tsUnit,
     // One schema has one value: the last host to start would decide.

@@ -37,12 +37,12 @@ export class Membership {
     this.#deps = deps;
   }
 
-  /** The setting that differs from that of another host, in one line; undefined while all agree. */
+  /** One line about the setting that differs from that of another host; undefined while all settings agree. */
   get mismatch(): string | undefined {
     return this.#mismatch;
   }
 
-  /** Names of the hosts that no longer send heartbeats, as information: this host works without them. */
+  /** Names of the hosts that no longer send heartbeats. For information only: this host works without these hosts. */
   get silentHosts(): string[] {
     return this.#hosts.filter((host) => !isLive(host)).map(({ name }) => name);
   }

@@ -1,7 +1,7 @@
 /**
  * Keeps one child process of the primary, a worker or the analytics process: forks and restarts the child, polls its
- * metrics, and stops it in time. `WorkerPool` and `AnalyticsProcess` own one each and supply the first message. A
- * message that this file does not know is passed to the owner.
+ * metrics, and stops it in time. `WorkerPool` and `AnalyticsProcess` own their children and supply the first message.
+ * Messages that this file does not know are passed to the owner.
  */
 import type { ChildProcess } from 'node:child_process';
 import type { Log } from '../../base/log.ts';
@@ -65,7 +65,7 @@ export class SupervisedChild {
     return this.#supervisor.failure ?? this.#waiting;
   }
 
-  /** True when the child died so often in a row that it will probably die again. */
+  /** True after so many quick deaths that the child will probably die again. */
   get isLooping(): boolean {
     return this.#supervisor.looping;
   }

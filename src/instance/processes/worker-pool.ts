@@ -81,7 +81,8 @@ export class WorkerPool {
 
   /** Resolves when at least one worker listens, and every other worker listens or has reported a reason. */
   start(): Promise<void> {
-    // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
+    // Each worker accepts its MQTT connections itself, because a primary that distributes them limits a reconnect
+    // storm.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
     // A worker keeps the lock of the data directory until it ends, even without a primary.
     const { lockDescriptor } = this.#deps.data;
