@@ -54,3 +54,22 @@ test('pages of one tenant wait for each other, and other calls and the pages of 
     'page of second',
   ]);
 });
+
+test('a page that waits for its turn holds no place of the other calls of its tenant', async () => {
+  const turns = (atOnceMax: number) =>
+    new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
+  const auth = new Auth({ calls: turns(32), pageReads: turns(4), telemetryReads: turns(4) } as unknown as AuthDeps);
+  const principal = { tenantId: 'first', customerId: null } as unknown as Principal;
+  let running = 0;
+  const work = () => {
+    running += 1;
+    return new Promise(() => {});
+  };
+  for (let n = 0; n < 50; n += 1) {
+    void auth.inTurn(principal, work, 'page');
+    void auth.inTurn(principal, work, 'telemetry');
+  }
+  for (let n = 0; n < 20; n += 1) void auth.inTurn(principal, work);
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(running).toBe(3 + 3 + 20);
+});

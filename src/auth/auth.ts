@@ -358,12 +358,15 @@ export class Auth {
     if (tenantId !== null) this.#deps.requestLimits?.take(tenantId, customerId);
   }
 
-  /** Runs a call of the REST API now, or when it is the turn of the caller's tenant and customer. */
+  /**
+   * Runs a call of the REST API now, or when it is the turn of the caller's tenant and customer. A long read takes its
+   * place among the long reads first: while it waits there, it holds no place of other calls.
+   */
   inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>, kind?: LongRead): Promise<T> {
     const { calls, telemetryReads, pageReads } = this.#deps;
     const reads = kind === 'telemetry' ? telemetryReads : kind === 'page' ? pageReads : undefined;
-    const work = reads ? () => reads.run(tenantId, customerId, call) : call;
-    return calls?.run(tenantId, customerId, work) ?? work();
+    const inCalls = () => calls?.run(tenantId, customerId, call) ?? call();
+    return reads?.run(tenantId, customerId, inCalls) ?? inCalls();
   }
 
   /** True when the caller reaches this server over HTTPS. */
