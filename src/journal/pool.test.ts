@@ -35,7 +35,11 @@ beforeEach(() => {
 afterEach(() => rmSync(dir, { recursive: true }));
 
 function newPool(): SegmentPool {
-  const pause = () => new Promise<void>((resolve) => pauses.push(resolve));
+  const pause = (_: number, signal: AbortSignal) =>
+    new Promise<void>((resolve) => {
+      pauses.push(resolve);
+      signal.addEventListener('abort', () => resolve());
+    });
   const deps = { disk: slowDisk, dir, log, clock: systemClock, epoch: 1, segmentBytes };
   return new SegmentPool({ ...deps, freeBytesMin: 0, sparesMax: 4, durable: 'sync', pause });
 }
@@ -72,3 +76,43 @@ test('a writer that fills its segment during the pauses finds the next one ready
   expect(pauses.length).toBe(2);
   await pool.close();
 });
+
+test('a writer that needs the next segment ends the pause', async () => {
+  const pool = newPool();
+  await pool.take();
+  await paused(1);
+  await pool.take();
+  // The pause before the first step of the third segment.
+  await paused(2);
+  await pool.close();
+});
+
+test('no writer waits for the pause after a step that took long', async () => {
+  const stepMs = 1_000;
+  let isFast = true;
+  let steps = 0;
+  const disk: Disk = {
+    ...realDisk,
+    async open(path, mode) {
+      const file = await realDisk.open(path, mode);
+      const { write } = file;
+      file.write = async (parts, position) => {
+        await write.call(file, parts, position);
+        if (isFast) return;
+        isFast = true;
+        await sleep(stepMs);
+        steps += 1;
+      };
+      return file;
+    },
+  };
+  const deps = { disk, dir, log, clock: systemClock, epoch: 1, segmentBytes, freeBytesMin: 0, sparesMax: 4 };
+  const pool = new SegmentPool({ ...deps, durable: 'sync' });
+  await pool.take();
+  isFast = false;
+  const started = performance.now();
+  await vi.waitFor(() => expect(steps).toBe(1), { timeout: 3 * stepMs });
+  await pool.take();
+  expect(performance.now() - started).toBeLessThan(4 * stepMs);
+  await pool.close();
+}, 20_000);

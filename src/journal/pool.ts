@@ -28,8 +28,8 @@ interface PoolDeps {
   freeBytesMin: number;
   sparesMax: number;
   durable: 'sync' | 'none';
-  /** Makes the pauses between the steps of a new file. */
-  pause?: (milliseconds: number) => Promise<unknown>;
+  /** Makes the pauses between the steps of a new file. A pause ends with the signal. */
+  pause?: (milliseconds: number, signal: AbortSignal) => Promise<unknown>;
 }
 
 const zeroStepBytes = 256 * 1024;
@@ -53,6 +53,8 @@ export class SegmentPool {
   #ahead: Promise<ReadySegment | undefined> | undefined;
   #fullUntilMs = Number.NEGATIVE_INFINITY;
   #closed = false;
+  /** Ends the pause that is made now. */
+  #pausing: AbortController | undefined;
   /** True while the writer waits for the next segment. */
   #awaited = false;
   /** The segment that the writer fills. */
@@ -89,6 +91,7 @@ export class SegmentPool {
   /** Returns the next segment, whose name and header are durable. Throws the error of the disk. */
   async take(): Promise<ReadySegment> {
     this.#awaited = true;
+    this.#pausing?.abort();
     try {
       const ready = (await this.#ahead) ?? (await this.#prepareNow());
       this.#current = ready.segment;
@@ -115,6 +118,7 @@ export class SegmentPool {
 
   async close(): Promise<void> {
     this.#closed = true;
+    this.#pausing?.abort();
     const ready = await this.#ahead;
     this.#ahead = undefined;
     await ready?.file.close();
@@ -182,7 +186,7 @@ export class SegmentPool {
   }
 
   async #fromZeros(temporary: string): Promise<DiskFile> {
-    const { disk, dir, clock, segmentBytes, freeBytesMin, pause = sleep } = this.#deps;
+    const { disk, dir, clock, segmentBytes, freeBytesMin } = this.#deps;
     if (clock.monotonic() < this.#fullUntilMs) throw noSpace(segmentBytes);
     if ((await disk.freeBytes(dir)) < segmentBytes + freeBytesMin) throw noSpace(segmentBytes);
     const file = await disk.open(temporary, 'log');
@@ -193,7 +197,7 @@ export class SegmentPool {
         await file.write([zeros.subarray(0, segmentBytes - at)], at);
         const stepMs = performance.now() - started;
         // No append will wait for this file: commits of all processes go first.
-        if (stepMs > 0.5 && !this.#isUrgent(at + zeros.length)) await pause(zeroRest * stepMs);
+        if (stepMs > 0.5 && !this.#isUrgent(at + zeros.length)) await this.#pause(zeroRest * stepMs);
       }
       // Syncs size and extents of the file too, so that later writes have no metadata to journal.
       await file.sync();
@@ -204,10 +208,27 @@ export class SegmentPool {
     return file;
   }
 
+  /** A disk that is slow once makes a long pause: a writer that comes meanwhile ends the pause. */
+  async #pause(milliseconds: number): Promise<void> {
+    const { pause = sleepUntil } = this.#deps;
+    this.#pausing = new AbortController();
+    try {
+      await pause(milliseconds, this.#pausing.signal);
+    } finally {
+      this.#pausing = undefined;
+    }
+  }
+
   #isUrgent(readyBytes: number): boolean {
     if (this.#awaited || this.#closed) return true;
     return this.#current !== undefined && readyBytes < zeroLead * (this.#current.end - this.#current.start);
   }
+}
+
+async function sleepUntil(milliseconds: number, signal: AbortSignal): Promise<void> {
+  await sleep(milliseconds, undefined, { signal }).catch((error: unknown) => {
+    if (!signal.aborted) throw error;
+  });
 }
 
 function noSpace(bytes: number): Error {
