@@ -76,7 +76,9 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
   const remove = async (principal: Principal, target: Target, scope: Scope, listed: string[]): Promise<HttpResponse> =>
     await plainText(async () => {
       if (listed.length === 0) throw badRequest('keys', 'Empty keys: []');
-      await rowsOf(target).remove(await seriesNumber(postgres, principal, target, 'write'), scope, listed);
+      const number = await seriesNumber(postgres, principal, target, 'write');
+      if (isOtherKind(target)) await others.remove(number, scope, listed);
+      else await attributes.remove(number, scope, listed, principal.tenantId ?? undefined);
       return empty;
     });
 

@@ -8,7 +8,7 @@ import { Turns } from '../base/turns.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { type AttributeRow, readAttributes, readAttributesWithin, readKeys } from './store.ts';
-import type { AttributeWriter } from './writer.ts';
+import type { AttributeWriter, WrittenBy } from './writer.ts';
 
 export type { AttributeRow } from './store.ts';
 
@@ -42,15 +42,29 @@ export class Attributes {
 
   /**
    * Resolves after the commit. Writes of one worker to one device and scope take effect in the order of the calls.
-   * `tenantId`: whose share of what waits is used; undefined for what the server writes itself.
+   * `tenantId`: whose turns and whose share of what waits are used; undefined for a caller without a tenant.
    */
-  save(device: number, scope: Scope, entries: Map<string, TypedValue>, tenantId?: string): Promise<void> {
-    return entries.size === 0 ? Promise.resolve() : this.#writer.save(device, scopeNumber[scope], entries, tenantId);
+  save(
+    device: number,
+    scope: Scope,
+    entries: Map<string, TypedValue>,
+    tenantId: string | undefined,
+    by?: WrittenBy,
+  ): Promise<void> {
+    if (entries.size === 0) return Promise.resolve();
+    return this.#writer.save(device, scopeNumber[scope], entries, tenantId, by);
   }
 
   /** Returns the keys that existed and were deleted, in the order of `keys`. */
-  remove(device: number, scope: Scope, keys: string[]): Promise<string[]> {
-    return keys.length === 0 ? Promise.resolve([]) : this.#writer.remove(device, scopeNumber[scope], keys);
+  remove(
+    device: number,
+    scope: Scope,
+    keys: string[],
+    tenantId: string | undefined,
+    by?: WrittenBy,
+  ): Promise<string[]> {
+    if (keys.length === 0) return Promise.resolve([]);
+    return this.#writer.remove(device, scopeNumber[scope], keys, tenantId, by);
   }
 
   /** Returns the attributes ordered by key; `keys` null = all keys. */

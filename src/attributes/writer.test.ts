@@ -149,6 +149,49 @@ describe('turns', () => {
     expect(statements).toHaveLength(1);
   });
 
+  it('gives removals of a tenant the turns of that tenant, and counts each as a statement of its own', async () => {
+    const writer = open();
+    const running = writer.save(2, client, wide(0), 'first');
+    await new Promise((resolve) => setImmediate(resolve));
+    await new Promise((resolve) => setImmediate(resolve));
+    const done: string[] = [];
+    const note = (name: string) => () => done.push(name);
+    const removals = Array.from({ length: 30 }, (_, i) =>
+      writer.remove(4 + 2 * i, client, ['a'], 'first').then(note('removal')),
+    );
+    // These writes of another tenant do not fit into one statement with each other.
+    const own = Array.from({ length: 3 }, (_, i) =>
+      writer.save(1000 + 2 * i, client, wide(i), 'second').then(note('second')),
+    );
+    // A caller without a tenant has turns of its own.
+    const none = writer.save(2000, client, entries({ a: '1' })).then(note('none'));
+    await Promise.all([running, ...removals, ...own, none]);
+    expect(done.indexOf('none')).toBeLessThan(5);
+    expect(done.indexOf('second')).toBeLessThan(5);
+    expect(done.filter((name) => name === 'removal')).toHaveLength(30);
+  });
+
+  it('lets no tenant fill with removals what waits, and none of the writes of the server wait for its share', async () => {
+    const writer = open();
+    const keys = Array.from({ length: 100 }, (_, i) => `${'k'.repeat(60)}${i}`);
+    const outcomes = Array.from({ length: 1_000 }, (_, i) =>
+      writer.remove(2 * i, client, keys, 'first').then(
+        () => 'done',
+        ({ reason }) => reason,
+      ),
+    );
+    const server = writer.save(4_000, client, entries({ a: '1' }), 'first', 'server');
+    const other = writer.remove(4_002, client, keys, 'second');
+    await Promise.all([server, other]);
+    const reasons = await Promise.all(outcomes);
+    expect(new Set(reasons)).toEqual(new Set(['done', 'attributes_waiting_share']));
+  }, 20_000);
+
+  it('takes a removal of very many keys', async () => {
+    const keys = Array.from({ length: 30_000 }, (_, i) => `k${i}`);
+    expect(await open().remove(2, client, keys, 'first')).toEqual([]);
+  });
+
   it('keeps the order of the writes of a device that name a tenant and those that name none', async () => {
     const writer = open();
     const running = writer.save(2, client, wide(0), 'first');

@@ -50,7 +50,6 @@ interface AttributeWriterDeps {
 interface Save {
   device: number;
   scope: number;
-  /** Undefined for the server's own writes. */
   tenantId: string | undefined;
   entries: Map<string, TypedValue>;
   ts: number;
@@ -63,7 +62,10 @@ interface Save {
 interface Remove {
   device: number;
   scope: number;
+  tenantId: string | undefined;
   keys: string[];
+  bytes: number;
+  owners: readonly BudgetOwner[];
   resolve(removed: string[]): void;
   reject(error: unknown): void;
 }
@@ -77,9 +79,20 @@ const deviceWaits = new Fault(
 
 const valueBytesMin = Math.floor(limits.attributeBytesWaitingMax / limits.attributeRowsWaitingMax);
 
-function ownersOf(device: number, tenantId: string | undefined): BudgetOwner[] {
+/** A small value counts as its part of the cap on values, so that few devices cannot use up that cap. */
+function waitingBytes(bytes: number, rows: number): number {
+  return Math.max(bytes, rows * valueBytesMin);
+}
+
+/**
+ * Who writes. The server writes a bounded number of values for a tenant at once: these writes take the turns of the
+ * tenant, and are not refused because the tenant's devices have used up the tenant's share.
+ */
+export type WrittenBy = 'caller' | 'server';
+
+function ownersOf(device: number, tenantId: string | undefined, by: WrittenBy): BudgetOwner[] {
   const own = { name: String(device), bytesMax: limits.attributeBytesWaitingPerDeviceMax };
-  if (tenantId === undefined) return [own];
+  if (tenantId === undefined || by === 'server') return [own];
   return [own, { name: tenantId, bytesMax: limits.attributeBytesWaitingPerTenantMax }];
 }
 
@@ -112,28 +125,40 @@ export class AttributeWriter {
     metrics.observed('attributes_waiting', 'Attribute values that wait for their commit.', () => this.#rowsWaiting);
   }
 
-  /** `tenantId`: of the caller; the server's own writes have none, and no share but that of the device. */
-  save(device: number, scope: number, entries: Map<string, TypedValue>, tenantId?: string): Promise<void> {
-    const bytes = storedBytes(entries);
-    // A small value counts as its part of the cap on values, so that few devices cannot use up that cap.
-    const waitingBytes = Math.max(bytes, entries.size * valueBytesMin);
-    const owners = ownersOf(device, tenantId);
-    if (this.#bytesWaiting.lacking(waitingBytes, owners)) return Promise.reject(deviceWaits);
-    if (
-      this.#rowsWaiting + entries.size > limits.attributeRowsWaitingMax ||
-      !this.#bytesWaiting.take(waitingBytes, owners)
-    ) {
-      return Promise.reject(tooManyWait);
-    }
-    this.#rowsWaiting += entries.size;
-    const admitted = this.#stored.admit(this.#postgres, device, scope, bytes);
-    const push = () => this.#push(device, scope, entries, waitingBytes, owners, tenantId);
+  /** `tenantId`: whose turns and whose share of what waits are used; a caller may have no tenant. */
+  save(
+    device: number,
+    scope: number,
+    entries: Map<string, TypedValue>,
+    tenantId?: string,
+    by: WrittenBy = 'caller',
+  ): Promise<void> {
+    const stored = storedBytes(entries);
+    const bytes = waitingBytes(stored, entries.size);
+    const owners = ownersOf(device, tenantId, by);
+    const refusal = this.#take(entries.size, bytes, owners);
+    if (refusal) return Promise.reject(refusal);
+    const admitted = this.#stored.admit(this.#postgres, device, scope, stored);
+    const push = () => this.#push(device, scope, entries, bytes, owners, tenantId);
     if (!admitted) return push();
     return admitted.then(push, (error: unknown) => {
-      this.#rowsWaiting -= entries.size;
-      this.#bytesWaiting.release(waitingBytes, owners);
+      this.#release(entries.size, bytes, owners);
       throw error;
     });
+  }
+
+  /** Takes room for what waits, or returns the refusal. */
+  #take(rows: number, bytes: number, owners: readonly BudgetOwner[]): Fault | undefined {
+    if (this.#bytesWaiting.lacking(bytes, owners)) return deviceWaits;
+    const isFull = this.#rowsWaiting + rows > limits.attributeRowsWaitingMax;
+    if (isFull || !this.#bytesWaiting.take(bytes, owners)) return tooManyWait;
+    this.#rowsWaiting += rows;
+    return undefined;
+  }
+
+  #release(rows: number, bytes: number, owners: readonly BudgetOwner[]): void {
+    this.#rowsWaiting -= rows;
+    this.#bytesWaiting.release(bytes, owners);
   }
 
   #push(
@@ -150,15 +175,23 @@ export class AttributeWriter {
     });
   }
 
-  remove(device: number, scope: number, keys: string[]): Promise<string[]> {
-    if (this.#rowsWaiting >= limits.attributeRowsWaitingMax) {
-      return Promise.reject(tooManyWait);
-    }
-    this.#rowsWaiting += 1;
+  remove(
+    device: number,
+    scope: number,
+    keys: string[],
+    tenantId?: string,
+    by: WrittenBy = 'caller',
+  ): Promise<string[]> {
+    const keyBytes = keys.reduce((sum, key) => sum + Buffer.byteLength(key), 0);
+    // A removal of any number of keys fits into the share of its device.
+    const bytes = waitingBytes(keyBytes, Math.min(keys.length, limits.attributeKeysPerMessageMax));
+    const owners = ownersOf(device, tenantId, by);
+    const refusal = this.#take(keys.length, bytes, owners);
+    if (refusal) return Promise.reject(refusal);
     this.#stored.removed(device, scope);
     const removal = () =>
       new Promise<string[]>((resolve, reject) => {
-        this.#queueOf(device, scope).push({ device, scope, keys, resolve, reject });
+        this.#queueOf(device, scope).push({ device, scope, tenantId, keys, bytes, owners, resolve, reject });
       });
     // The removal follows the writes that wait for a read of the stored bytes.
     return this.#stored.waiting(device, scope)?.then(removal) ?? removal();
@@ -176,10 +209,7 @@ export class AttributeWriter {
   /** Never throws: each save gets its own outcome. */
   async #saveAll(saves: Save[], queue: WriteQueue): Promise<void> {
     await this.#saveSome(saves, queue);
-    for (const { entries, bytes, owners } of saves) {
-      this.#rowsWaiting -= entries.size;
-      this.#bytesWaiting.release(bytes, owners);
-    }
+    for (const { entries, bytes, owners } of saves) this.#release(entries.size, bytes, owners);
   }
 
   async #saveSome(saves: Save[], queue: WriteQueue): Promise<void> {
@@ -243,7 +273,7 @@ export class AttributeWriter {
     }
   }
 
-  async #removeOne({ device, scope, keys, resolve, reject }: Remove, queue: WriteQueue): Promise<void> {
+  async #removeOne({ device, scope, keys, bytes, owners, resolve, reject }: Remove, queue: WriteQueue): Promise<void> {
     try {
       const removed = new Set<string>();
       const version = await this.#run(queue, async (turn) => {
@@ -265,7 +295,7 @@ export class AttributeWriter {
     } catch (error) {
       reject(contentFault(error));
     } finally {
-      this.#rowsWaiting -= 1;
+      this.#release(keys.length, bytes, owners);
     }
   }
 
@@ -314,8 +344,8 @@ class WriteQueue {
   #turns = 0;
   readonly #waiting = new FairQueue<Save | Remove>(limits.attributeRowsWaitingMax, turnRows);
   /**
-   * The tenant in whose turn the operations of a device wait, and their number. A removal and the server's own writes
-   * name no tenant, and must not go before or after the writes of the device that are around them.
+   * The tenant in whose turn the operations of a device wait, and their number. An operation that names no tenant must
+   * not go before or after the operations of the device that are around it.
    */
   readonly #tenants = new Map<number, { readonly tenant: string; waiting: number }>();
   /** An operation taken from the queue that does not fit into the statement being made. */
@@ -339,7 +369,8 @@ class WriteQueue {
   }
 
   push(operation: Save | Remove): void {
-    const rows = 'keys' in operation ? operation.keys.length : operation.entries.size;
+    // A removal is a statement of its own.
+    const rows = 'keys' in operation ? Math.max(turnRows, operation.keys.length) : operation.entries.size;
     const { device } = operation;
     const own = this.#tenants.get(device) ?? { tenant: tenantOf(operation), waiting: 0 };
     if (own.waiting === 0) this.#tenants.set(device, own);
@@ -389,8 +420,8 @@ function isApart(next: Save, last: Save): boolean {
   return tenantOf(next) !== tenantOf(last) && Math.max(next.entries.size, last.entries.size) > turnRows;
 }
 
-function tenantOf(operation: Save | Remove): string {
-  return 'entries' in operation ? (operation.tenantId ?? '') : '';
+function tenantOf({ tenantId }: Save | Remove): string {
+  return tenantId ?? '';
 }
 
 /** Keeps one row for each key, the last one: a statement must not touch a row twice. */

@@ -106,7 +106,7 @@ export async function claimDevice(
   });
   changes.publish(change);
   if (outcome.response === 'SUCCESS' && server.size > 0) {
-    await attributes.remove(found.number, 'SERVER_SCOPE', [...server.keys()]);
+    await attributes.remove(found.number, 'SERVER_SCOPE', [...server.keys()], caller.tenantId, 'server');
   }
   return outcome;
 }
@@ -134,8 +134,10 @@ export async function reclaimDevice(
   }, lostRaceAgain);
   changes.publish(change);
   // The claim used up the permission.
-  if (!claiming.allowByDefault)
-    await attributes.save(found.number, 'SERVER_SCOPE', new Map([[allowedKey, ownValue.boolean(true)]]));
+  if (!claiming.allowByDefault) {
+    const allowed = new Map([[allowedKey, ownValue.boolean(true)]]);
+    await attributes.save(found.number, 'SERVER_SCOPE', allowed, caller.tenantId, 'server');
+  }
   return device;
 }
 

@@ -107,28 +107,33 @@ export class Rollout {
   }
 
   async #notify(device: Outdated): Promise<void> {
-    const { number, notifiedFirmwareId, notifiedSoftwareId, firmware, software } = device;
+    const { notifiedFirmwareId, notifiedSoftwareId, firmware, software } = device;
     await Promise.all([
-      this.#notifyOf(number, 'FIRMWARE', notifiedFirmwareId, firmware),
-      this.#notifyOf(number, 'SOFTWARE', notifiedSoftwareId, software),
+      this.#notifyOf(device, 'FIRMWARE', notifiedFirmwareId, firmware),
+      this.#notifyOf(device, 'SOFTWARE', notifiedSoftwareId, software),
     ]);
   }
 
-  async #notifyOf(device: number, type: PackageType, notifiedId: string | null, now: OtaPackage | null): Promise<void> {
+  async #notifyOf(
+    { number: device, tenantId }: Pick<Outdated, 'number' | 'tenantId'>,
+    type: PackageType,
+    notifiedId: string | null,
+    now: OtaPackage | null,
+  ): Promise<void> {
     const { attributes, clock, ingest } = this.#deps;
     if (notifiedId === (now?.id ?? null)) return;
     const scope = 'SHARED_SCOPE';
     if (now === null) {
-      await attributes.remove(device, scope, attributeKeys(type));
+      await attributes.remove(device, scope, attributeKeys(type), tenantId, 'server');
       return;
     }
     await appendSeries(ingest, device, queuedSeries(now, clock.now()));
     const entries = packageAttributes(now);
     if (notifiedId !== null) {
       const stale = attributeKeys(type).filter((key) => !entries.has(key));
-      await attributes.remove(device, scope, stale);
+      await attributes.remove(device, scope, stale, tenantId, 'server');
     }
-    await attributes.save(device, scope, entries);
+    await attributes.save(device, scope, entries, tenantId, 'server');
     // Waits for the acknowledgement of the earlier state, so that the later state is sorted after it.
     await appendSeries(ingest, device, initiatedSeries(type));
   }

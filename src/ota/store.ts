@@ -281,6 +281,7 @@ export async function takeRolloutDevices(queries: Queries, countMax: number): Pr
 /** One device of a rollout: the packages of its last notification, and its packages now. */
 export interface Outdated {
   id: string;
+  tenantId: string;
   number: number;
   notifiedFirmwareId: string | null;
   notifiedSoftwareId: string | null;
@@ -293,7 +294,7 @@ export async function readOutdated(queries: Queries, deviceIds: string[]): Promi
   const devices = await queries.query<
     Omit<Outdated, 'firmware' | 'software'> & { firmwareId: string | null; softwareId: string | null }
   >(
-    `select d.id, d.number, d.told_firmware_id as "notifiedFirmwareId", d.told_software_id as "notifiedSoftwareId",
+    `select d.id, d.tenant_id as "tenantId", d.number, d.told_firmware_id as "notifiedFirmwareId", d.told_software_id as "notifiedSoftwareId",
             coalesce(d.firmware_id, p.firmware_id) as "firmwareId", coalesce(d.software_id, p.software_id) as "softwareId"
        from device d join device_profile p on p.id = d.device_profile_id
       where d.id = any($1) and ${outdated}`,
