@@ -51,8 +51,8 @@ interface BodyRows {
 
 /**
  * `origin` gives a point at server time its own key: `version` is unique for the frame. Without `optimize_on_insert` the
- * points of one key stay in the part until a merge, and each read leaves them out (`FINAL`): with it, an insert merges
- * its own block first, which took a tenth of the store's time beside gateways.
+ * points of one key stay in the part until a merge, and each read leaves them out (`FINAL`). An insert that merges its
+ * own block first took a tenth of the store's time beside gateways.
  */
 export function insertTelemetryOf({ serverTimes, expires, ranged }: BodyRows): string {
   const [given, types] = bodyOf({ serverTimes, expires });
