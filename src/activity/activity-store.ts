@@ -26,7 +26,8 @@ export async function recordMarks(queries: Queries, marks: ActivityMark[]): Prom
     !rows.get(device) || connectTs > 0 || disconnectTs > 0;
   const added = marks.filter(({ device }) => !rows.has(device));
   const changed = marks.filter((mark) => rows.has(mark.device) && isChange(mark));
-  // Two transactions: one that held rows while it waits for the lock of a device could wait for a delete in a circle.
+  // Two transactions: a transaction that holds rows while it waits for the lock of a device could deadlock with a
+  // delete.
   if (changed.length > 0) await updateRows(queries, changed);
   if (added.length > 0) await queries.query(insertRows, valuesOf(added));
 }

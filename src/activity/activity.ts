@@ -2,8 +2,8 @@
  * Records which devices are active. Each operation of a device is noted in memory (`SeenTimes`). A round runs twice a
  * second: it writes devices that woke up as active, and the blocks whose turn has come. A block holds the last activity
  * of 512 devices, so a device that keeps sending costs no row. `Silence` judges only stored times, up to the time
- * before which every worker of every host has stored all that it received. While the database is unavailable,
- * everything is kept in memory and no device becomes inactive.
+ * before which every worker of every host has stored all activity. While the database is unavailable, activity is kept
+ * in memory and no device becomes inactive.
  */
 import { randomUUID } from 'node:crypto';
 import { type Clock, clockStepMs } from '../base/clock.ts';
@@ -63,7 +63,7 @@ export class Activity {
   /** The id of this process in `activity_writer`. */
   readonly #writer = randomUUID();
   #reportedMs = Number.NEGATIVE_INFINITY;
-  /** The last reported time: all that was received before it is stored. */
+  /** The last reported time: all activity before this time is stored. */
   #settledTime = 0;
   /** The last number of `activity_ended` that this worker has read. */
   #ended: number | undefined;
@@ -184,13 +184,13 @@ export class Activity {
       const next = this.#ended === undefined ? last : this.#ended + ended.length;
       const isWhole = ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
       if (!isWhole || (ended.length === 0 && next < last)) {
-        // Numbers are missing: they were pruned, or the database is another one. The state of devices that sent lately
-        // is read from the store again.
+        // Numbers are missing, because rows were pruned or the database is another one. The state of devices that sent
+        // lately is read from the store again.
         this.#seen.forgetActive(clock.now() - inactivityMs);
         this.#ended = last;
         return;
       }
-      // The judgement lacks what this worker had not reported when it was counted as dead.
+      // The judgement does not include the activity that this worker had not reported when it counted as dead.
       for (const { devices, judgedTime } of ended) {
         this.#seen.ended(devices, Math.min(judgedTime, this.#settledTime));
       }

@@ -137,8 +137,5 @@ export async function searchDevices(queries: Queries, search: RelationSearch): P
 }
 
 function tooManyRelations(): Fault {
-  return tooLarge(
-    'relations_found',
-    `The search meets more than ${limits.relationsMax} relations: give it a lower maxLevel.`,
-  );
+  return tooLarge('relations_found', `The search finds more than ${limits.relationsMax} relations: lower "maxLevel".`);
 }

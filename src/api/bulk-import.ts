@@ -63,7 +63,7 @@ export function bulkImportRoutes(deps: ImportDeps): Route[] {
       answer: resultShape,
       async handle({ principal, body: { file, mapping } }) {
         if (!mapping.columns.some(({ type }) => type === 'NAME'))
-          throw badRequest('import_name', 'No column is the name.');
+          throw badRequest('import_name', 'No column has the type NAME.');
         for (const { type, key } of mapping.columns) {
           const fault = isKeyed(type) ? keyFault(key ?? '') : undefined;
           if (fault) throw badRequest('bad_key', fault);

@@ -88,7 +88,7 @@ function parametersOf(disposition: string): Map<string, string> {
   if (!/^form-data\s*(;|$)/i.test(disposition)) return parameters;
   for (const match of disposition.matchAll(/;\s*([\w*-]{1,40})=(?:"((?:[^"\\]|\\.){0,4096})"|([^\s;"]{0,4096}))/g)) {
     const [, name = '', quoted, plain = ''] = match;
-    // A backslash escapes a quote or itself; elsewhere it is part of a path of another age.
+    // A backslash escapes a quote or a backslash. Elsewhere it separates the parts of a Windows path.
     const value = quoted?.replace(/\\(["\\])/g, '$1').replaceAll('%22', '"') ?? plain;
     parameters.set(name.toLowerCase(), value);
   }

@@ -105,7 +105,7 @@ function readSigned(text: string, key: Uint8Array): Receipt {
   } catch (error) {
     if (!(error instanceof BadReceipt)) throw error;
     throw error.kind === 'malformed'
-      ? badRequest('receipt', 'This is no receipt, or not all of it: send it exactly as the device got it.')
+      ? badRequest('receipt', 'The receipt is incomplete or not valid: send it exactly as the device received it.')
       : badRequest(
           'receipt_signature',
           'The receipt was changed, or comes from another installation or an earlier key.',

@@ -5,7 +5,7 @@ import { ownVersion } from '../base/version.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
 
-/** The version of ThingsBoard whose API this is: clients check it before they use API keys, which began with 4.3. */
+/** The version of ThingsBoard whose API this is. Clients use API keys only from version 4.3 on. */
 export const platformVersion = '4.3.0';
 
 const infoShape = closed(

@@ -140,8 +140,9 @@ export class AttributeUpdates {
   }
 
   /**
-   * The bus delivers nearly every version itself, a moment after its commit. A read of the store for the same version
-   * would hold back the next ones until the client confirms, and two polls of one device would share its answer.
+   * Reads the store for a version that the bus has not delivered a moment after its commit. Nearly every version is
+   * delivered. A needless read would delay later versions until the client confirms, and two polls of one device would
+   * share the answer.
    */
   #notifyVersion(device: number, version: number): void {
     this.#unsettle(device, version);

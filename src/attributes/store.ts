@@ -158,8 +158,8 @@ export async function deleteShared(
 }
 
 /**
- * Returns the deleted keys after a removal whose answer was lost. A key that exists was written again since, and that
- * write announces it.
+ * Returns the deleted keys after a removal whose answer was lost. A key that exists was written after the removal, and
+ * its write announces the key.
  */
 async function missingKeys(queries: Queries, device: number, scope: number, keys: string[]): Promise<string[]> {
   const rows = await queries.query<{ key: string }>(
@@ -182,13 +182,13 @@ interface ValueColumns {
   lastUpdateTs: number;
 }
 
-/** The tables of attributes: those of devices, and those of other entities. */
+/** The tables of attributes: one for devices, and one for other entities. */
 export const deviceRows = { table: 'attribute', owner: 'device' };
 export const entityRows = { table: 'entity_attribute', owner: 'entity' };
 
 /**
- * Server attributes that the service keeps for each device (view `activity_attribute`). A user may write them as any
- * other; the later of the two is read.
+ * Server attributes that Millrace itself writes for each device (view `activity_attribute`). A user may also write
+ * these attributes; a read returns the later value.
  */
 export const activityKeys: readonly string[] = [
   'active',
@@ -466,7 +466,7 @@ function columnsOf(rows: AttributeWrite[]): unknown[] {
   return [`${devices}}`, `${scopes}}`, textArray(keys), `${kinds}}`, textArray(values), `${times}}`];
 }
 
-/** Returns an array literal. The driver's own function costs much more: it visits each element twice. */
+/** Returns an array literal. The function of the driver costs much more, because it visits each element twice. */
 function textArray(texts: string[]): string {
   let literal = '{';
   for (const text of texts) {

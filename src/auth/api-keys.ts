@@ -1,7 +1,7 @@
 /**
- * Checks the API keys of requests. A worker uses the store's answer about a key for less than a second, so a new key
- * works and a revoked key is refused within a second on every worker and host, even when the bus is unavailable. Over
- * the bus a change takes effect at once.
+ * Checks the API keys of requests. A worker caches the store's answer about a key for less than a second. So a new key
+ * works, and a revoked key is refused, within a second on every worker and host. With the bus a change takes effect at
+ * once.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';

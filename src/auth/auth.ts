@@ -72,9 +72,9 @@ export interface AuthDeps {
   requestLimits: RequestLimits | undefined;
   /** Calls of the REST API that run at once. Undefined where other caps hold. */
   calls?: Turns;
-  /** Those of them that read ClickHouse at once. */
+  /** Calls that read ClickHouse. Undefined where nothing is bounded. */
   telemetryReads?: Turns;
-  /** Those of them that read a page of a list at once. */
+  /** Calls that read a page of a list. Undefined where nothing is bounded. */
   pageReads?: Turns;
   /** Look-ups for callers that have not signed in, by network. Undefined where nothing is bounded. */
   lookUps?: Turns;
@@ -221,8 +221,8 @@ export class Auth {
 
   /**
    * Returns a new pair of tokens of the same session. A refresh token is accepted once. A second use shows that two
-   * parties have it, and ends the session. A guest has no password to protect, so a guest's refresh token is accepted
-   * repeatedly.
+   * parties have the token, and ends the session. A guest has no password to protect, so a guest's refresh token is
+   * accepted repeatedly.
    */
   async refresh(refreshToken: string): Promise<TokenPair> {
     let claims: AccessClaims | RefreshClaims;

@@ -2,7 +2,7 @@
  * Computes password hashes: scrypt in PHC form, in one thread of low priority with a short queue, in which the networks
  * of the callers take turns. In libuv's thread pool (`crypto.scrypt`) a few hashes at once delay the journal's
  * fdatasync a thousandfold, and so every device. A keyed digest in memory recognises a password that was right a short
- * time ago, so programs that sign in for each call do not cost a scrypt each.
+ * time ago, so a program that signs in for each call does not cost a scrypt each time.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Worker } from 'node:worker_threads';
@@ -15,7 +15,7 @@ const defaultCost = costOf(15);
 const hashBytes = 32;
 const phc = /^\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)$/;
 
-// Source text, because it must run both in a build, where files end in .js, and in a test, where they do not.
+// The source of the thread is a string, because a build has files that end in .js, and a test has none.
 const thread = `
 const { parentPort } = require('node:worker_threads');
 const { scryptSync } = require('node:crypto');

@@ -1,9 +1,9 @@
 /**
  * Limits the messages of a device, of a gateway itself, of all devices of a gateway, and of all devices of a tenant. A
  * post with data points counts as one telemetry message and its points, every other message as one message. Each worker
- * keeps the token buckets of the devices it saw and publishes what it took at once, so all workers and hosts share one
- * bucket. Messages of several connections within a few milliseconds may overdraw a bucket; later messages pay the debt.
- * Without the bus each worker counts separately.
+ * keeps the token buckets of the devices that sent to it, and publishes at once the tokens that it took, so all workers
+ * and hosts share one bucket. Messages of several connections within a few milliseconds may overdraw a bucket; later
+ * messages pay the debt. Without the bus each worker counts separately.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -74,7 +74,7 @@ export async function openRateLimits(deps: RateLimitDeps): Promise<RateLimits | 
   return rateLimits;
 }
 
-/** A limit, and what is left of it. */
+/** A limit, and the tokens that are left. */
 interface Level {
   scope: ScopeName;
   /** The setting. */
@@ -153,7 +153,9 @@ export class RateLimits {
     this.#takePoints(this.#scopes.gateway, gateway, points);
   }
 
-  /** Returns what is left of every limit of the device, as this worker knows it; a negative number is a debt. */
+  /**
+   * Returns the tokens that are left of every limit of the device, as this worker knows; a negative number is a debt.
+   */
   levels(device: LimitedDevice): Level[] {
     const { gateway, tenant } = this.#scopes;
     const ofTenant = { scope: tenant, owner: device.tenantId };

@@ -1,6 +1,6 @@
 /**
- * The latest credentials that were right from each network, for `wrong-credentials.ts`: those that this worker has
- * seen, and digests of those that other workers have seen from refused networks.
+ * The latest credentials that were right from each network, for `wrong-credentials.ts`: credentials that this worker
+ * received, and digests of credentials that other workers received from refused networks.
  */
 import { createHash } from 'node:crypto';
 import { FifoMap } from '../base/fifo-map.ts';

@@ -20,7 +20,7 @@ export interface User extends UserNames {
   additionalInfo: unknown;
 }
 
-/** What a sign-in and each request need: nothing of any length, as it is read each time. */
+/** The columns that a sign-in and each request read; none of them is long. */
 export interface Account extends UserNames {
   /** Null until the user is activated. */
   passwordHash: string | null;

@@ -1,11 +1,11 @@
 /**
- * Wrong credentials of devices, counted by network, over HTTP and MQTT alike (`wrong-tries.ts`): a network that gave
- * too many is refused for a minute, before anything is looked up. Credentials that were right from that network are
- * still served: of a thousand devices of one NAT, one with a wrong token does not stop the others. An attacker
- * of the same address can guess at those, and at no others.
+ * Counts wrong credentials of devices by network, over HTTP and MQTT together (`wrong-tries.ts`). A network that sent
+ * too many is refused for a minute, before anything is looked up. Credentials that were right from this network are
+ * still served: of a thousand devices of one NAT, one with a wrong token does not stop the other devices. An attacker
+ * at the same address can use only those credentials.
  *
- * The counts hold for all workers and hosts on the bus. What was right is known to the worker that saw it, and to all
- * workers and hosts when the network is refused.
+ * The counts hold for all workers and hosts on the bus. Right credentials are known to the worker that received them,
+ * and to all workers and hosts when the network is refused.
  */
 import { createHash } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -88,7 +88,9 @@ export class WrongCredentials {
     return this.#tries.networks === 0;
   }
 
-  /** Throws the refusal of an address that is refused, unless these credentials were right from it before. */
+  /**
+   * Throws when the network of the address is refused, unless these credentials were right from this network before.
+   */
   check(address: string, credentials: string): void {
     const network = networkOf(address);
     if (!this.#tries.isRefused(network) || this.#right.has(network, credentials)) return;

@@ -5,8 +5,8 @@
  * parallel tries learn no more than sequential ones. Trusted proxies are never refused.
  *
  * The counts hold for all workers and hosts on the bus. Another worker gives answers until the count arrives there,
- * `wrongTriesPublishMs` later at most. Without the bus each worker counts alone. The oldest network makes room for a
- * new one.
+ * `wrongTriesPublishMs` later at most. Without the bus each worker counts separately. At the cap the oldest network is
+ * evicted for a new one.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';

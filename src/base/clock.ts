@@ -20,7 +20,7 @@ export const clockStepMs = 5_000;
 /** Speed of a clock that was ahead. */
 const slowSpeed = 0.9;
 
-/** A line that maps monotonic time to clock time; every process of this host computes the same time from it. */
+/** A line that maps monotonic time to clock time. Every process of this host computes the same time from the line. */
 export interface TimeLine {
   /** Time − `hostMonotonic()`. */
   anchor: number;
@@ -39,8 +39,9 @@ export function reachedAt({ anchor, since, earlierAnchor }: TimeLine): number {
 }
 
 /**
- * The clock of one process: the host's clock until `follow` is called, after that the followed time alone, carried by
- * the monotonic clock. A step of the host's clock has no effect then. `now()` falls back only when a step is followed.
+ * The clock of one process. Until `follow` is called, the time is that of the host's clock. After that, the time is a
+ * line of the monotonic clock, so a step of the host's clock has no effect. `now()` goes back only when the followed
+ * line has a step.
  *
  * All processes of a host that follow one line read one time, to the microsecond: a worker sorts points without ts by
  * this time.

@@ -1,7 +1,7 @@
 /**
- * A map with a cap: the oldest entry makes room for a new one. One iterator is kept: a fresh `keys().next()` would pass
- * over the holes of all evicted entries each time (at a million entries about a millisecond). The iterator never ends
- * early, because every key that it returns is deleted at once, so all entries are ahead of it.
+ * A map with a cap: the oldest entry is evicted to make room for a new one. The map keeps one iterator, because a new
+ * `keys().next()` would skip the holes of all evicted entries each time (at a million entries about a millisecond). The
+ * iterator never ends early: every key that it returns is deleted at once, so it has not passed any entry.
  */
 import { assert } from './errors.ts';
 

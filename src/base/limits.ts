@@ -251,7 +251,7 @@ export const limits = {
   refusedAnswersAtOnceMax: 4,
   /** Questions about refused rows that wait at a worker; one more gets no answer about the rows of this worker. */
   refusedAnswersWaitingMax: 200,
-  /** Interval at which a worker logs that it cannot read rows that ClickHouse refused. */
+  /** Interval of the log line that the rows refused by ClickHouse cannot be read. */
   refusedUnreadableLogMs: 60_000,
   /** Points that a receipt names. */
   receiptPointsMax: 64,
@@ -273,9 +273,9 @@ export const limits = {
   /** Requests that may wait for one frame. */
   frameWaitersMax: 65_536,
 
-  /** Compressed bodies up to this size, packed and unpacked, are unpacked in the loop; larger ones beside it. */
+  /** Compressed bodies up to this size, packed and unpacked, are unpacked in the loop; larger ones in a thread. */
   unpackedInLoopBytesMax: 64 * 1024,
-  /** Bodies that a process unpacks beside the loop at once: the journal needs the same threads. */
+  /** Bodies that a process unpacks in threads at once: the journal needs the same threads. */
   unpackedAtOnceMax: 2,
   /** Compressed bodies that wait to be unpacked beside the loop. */
   unpackedWaitingMax: 256,
@@ -410,7 +410,7 @@ export const limits = {
   signInNetworkMs: 24 * 3_600_000,
   /**
    * Sessions of one user, or of the guests of one customer, whose renewal or sign-out is remembered until their tokens
-   * expire; one more ends all sessions of that user.
+   * expire. Above this number all sessions of the user end.
    */
   sessionsPerOwnerMax: 10_000,
   /**
@@ -544,7 +544,7 @@ export const limits = {
   updateBatchMax: 1_000,
   /** Requests for updates that wait. */
   updateQueueMax: 50_000,
-  /** Time after an answer in which the next poll confirms that answer; a later poll gets it again. */
+  /** Time after an answer in which the next poll confirms the answer; a later poll gets the same answer again. */
   updateConfirmMs: 10_000,
   /** Pause before updates are read again: the answer of another worker may not be stored yet. */
   updateSettleMs: 20,

@@ -1,7 +1,8 @@
 /**
- * Records of devices in a bounded memory. A record that is added or used becomes the newest one. When the table is full
- * a tenant that has more than its share (the cap divided by the tenants in the table) loses its own oldest record, else
- * the oldest record of all is lost. So one tenant with trouble does not displace the records of another one.
+ * Records of devices in a bounded memory. A record that is added or used becomes the newest one. A full table evicts
+ * the oldest record of the tenant that adds one, if this tenant has more than its share (the cap divided by the tenants
+ * in the table), and the oldest record of all otherwise. So one tenant with trouble does not evict the records of
+ * another.
  */
 import { FifoMap } from '../base/fifo-map.ts';
 

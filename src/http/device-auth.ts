@@ -42,7 +42,7 @@ export class DeviceAuth {
   readonly #troubles: Troubles;
   readonly #strangers: Strangers;
   readonly #log: Log;
-  /** Devices that were looked up for a request: a change of the device at this moment removes it from the cache. */
+  /** Devices that were looked up for a request: a change at this moment may remove the device from the cache. */
   readonly #found = new WeakMap<From, CachedDevice>();
 
   constructor({ tokens, wrong, admission, troubles, strangers, log }: DeviceAuthDeps) {

@@ -23,10 +23,10 @@ interface LongPollsDeps {
 
 const plainTimeout = /^timeout=(\d{1,15})$/;
 
-const allHeld = unavailable('polls_held', 'This server holds the most polls that are allowed; try again.', 5);
+const allHeld = unavailable('polls_held', 'This server has its maximum of waiting polls; try again later.', 5);
 const shareHeld = new Fault(
   'polls_held_share',
-  'The device, its customer or its tenant has too many polls: wait with fewer.',
+  'The device, its customer or its tenant has too many waiting polls: poll less often.',
   5,
 );
 

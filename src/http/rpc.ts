@@ -88,7 +88,7 @@ function requestText({ id, method, params }: RpcRequest): string {
   return `{"id":${id},"method":${JSON.stringify(method)},"params":${params}}`;
 }
 
-/** The answer of all expired polls. Its body is made when it is sent, because it contains the time. */
+/** The answer of all expired polls. The body is made for each poll, because it contains the time. */
 const timeoutAnswer: HttpResponse = {
   status: 408,
   contentType: 'application/json',

@@ -17,10 +17,10 @@ export interface ByteRange {
   end: number;
 }
 
-/** Returns chunk `chunk` of `size` bytes, as far as the file has it; without a size the whole file. */
+/** Returns the range of chunk `chunk` of `size` bytes, cut at the end of the file; for size 0 the whole file. */
 export function chunkRange(fileBytes: number, size: number, chunk: number): ByteRange {
   if (size === 0) return { start: 0, end: fileBytes };
-  // The product is at most 2^62. Beyond 2^53 it is inexact, but then far beyond the end of any file.
+  // The product is at most 2^62. A product above 2^53 is inexact, and far beyond the end of any file.
   const start = Math.min(size * chunk, fileBytes);
   return { start, end: Math.min(start + size, fileBytes) };
 }

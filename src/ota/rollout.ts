@@ -1,8 +1,8 @@
 /**
  * Notifies devices of their packages: telemetry `QUEUED`, shared attributes and telemetry `INITIATED`, or the removal
- * of the attributes. The work is stored in PostgreSQL, so it survives any crash, and any worker of any host does it. A
- * batch is one transaction that locks its devices; an interrupted step is repeated from its start. The rollout compares
- * the last notification of a device with its packages now, so many changes in a row cost one notification.
+ * of the attributes. The work is stored in PostgreSQL, so the work survives any crash, and any worker of any host can
+ * do it. A batch is one transaction that locks its devices; an interrupted step is repeated from its start. The rollout
+ * compares the last notification of a device with its packages now, so many changes in a row cost one notification.
  */
 import type { Attributes } from '../attributes/attributes.ts';
 import type { Clock } from '../base/clock.ts';

@@ -289,7 +289,9 @@ export interface Outdated {
   software: OtaPackage | null;
 }
 
-/** Reads in a statement of its own after the locks, so that it sees what was committed before them. */
+/**
+ * Reads the outdated devices. A separate statement after the locks sees everything that was committed before the locks.
+ */
 export async function readOutdated(queries: Queries, deviceIds: string[]): Promise<Outdated[]> {
   const devices = await queries.query<
     Omit<Outdated, 'firmware' | 'software'> & { firmwareId: string | null; softwareId: string | null }

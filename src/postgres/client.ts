@@ -28,7 +28,9 @@ interface QueryOptions {
 }
 
 interface TransactionOptions extends QueryOptions {
-  /** `work` has no effect but its statements: it is run again after a deadlock, of which it was the victim. */
+  /**
+   * True: `work` runs again when PostgreSQL ended it because of a deadlock. `work` must have no effect but statements.
+   */
   again?: boolean;
 }
 
@@ -343,7 +345,9 @@ function statementName(text: string): string {
   return name;
 }
 
-/** The driver knows a timeout for each query, its types do not. It ends the wait; the server has its own. */
+/**
+ * Sets the driver's timeout of a query, which its types lack. It ends the wait; the server has a timeout of its own.
+ */
 function withTimeout(text: string, values: unknown[] | undefined, timeoutMs: number) {
   return { text, ...(values && values.length > 0 && { values }), query_timeout: timeoutMs };
 }

@@ -15,11 +15,11 @@ const headerBytes = signature.length + 8;
 
 /** A submittable of the driver, which receives each message of the answer. */
 export class CopyValue {
-  /** Read by the driver: it ends the wait, and then calls `handleError`. */
+  /** Read by the driver, which ends the wait after this time and then calls `handleError`. */
   readonly query_timeout: number;
   readonly #select: string;
   #value: Buffer | undefined;
-  /** The driver puts its own around it, to stop the clock. */
+  /** The driver replaces the callback by one that also stops the timeout. */
   callback: (error: Error | null, value?: Buffer) => void;
 
   constructor(select: string, timeoutMs: number, settled: (error: Error | null, value?: Buffer) => void) {
@@ -32,7 +32,7 @@ export class CopyValue {
     connection.query(`copy (${this.#select}) to stdout (format binary)`);
   }
 
-  /** A message is the header, a row, or the end; the header may share that of the first row. Valid during the call. */
+  /** A message has the header, a row, or the end; the header may be in the message of the first row. */
   handleCopyData({ chunk }: { chunk: Buffer }): void {
     const isFirst =
       chunk.length >= headerBytes && chunk.compare(signature, 0, signature.length, 0, signature.length) === 0;

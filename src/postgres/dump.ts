@@ -44,7 +44,7 @@ export async function dumpTables(
       await sink.end();
       dump.tables.push({ name: table, columns: own.map(({ name }) => name), rows });
     }
-    // A sequence knows no snapshot: read last, it is past every number in the rows above.
+    // A sequence has no snapshot. It is read last, so its number is above every number in the dumped rows.
     const { rows: names } = await client.query<{ name: string }>(
       'select sequencename as name from pg_sequences where schemaname = current_schema() order by 1',
     );

@@ -97,7 +97,7 @@ export function contains(column: string, parameter: string): string {
   return `${column} ilike ${parameter} collate any_letter_case`;
 }
 
-/** `textSearch` as `contains` wants it. */
+/** Returns the pattern of `textSearch` for `contains`. */
 export function containsPattern(text: string): string {
   return `%${text.replace(/[\\%_]/g, '\\$&')}%`;
 }

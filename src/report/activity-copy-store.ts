@@ -1,6 +1,6 @@
 /**
- * SQL that finds each `lastActivityTime` that changed since it was copied to ClickHouse. Blocks of activity change all
- * the time, so no outbox names them. While a report names the attribute, `MetadataCopier` compares blocks with copies.
+ * SQL that finds each `lastActivityTime` that changed since its last copy to ClickHouse. Blocks of activity change too
+ * often for an outbox. While a report names the attribute, `MetadataCopier` compares the blocks with their copies.
  */
 import { blockBytes, blockDevices, timeAt } from '../activity/blocks.ts';
 import type { Queries } from '../postgres/client.ts';

@@ -1,8 +1,8 @@
 /**
- * Aggregations in SQL, in three steps: `point` over the points of one device and date base, `merge` over those of one
- * group, `result` as a cell. Numbers stay exact: integers are added in 128 bits beside the doubles. Equal questions get
- * equal answers: doubles are added in pieces (clickhouse/equal-sum.ts). Booleans count as 1 and 0; strings and JSON are
- * not numbers.
+ * Aggregations in SQL, in three steps: `point` over the points of one device and date base, `merge` over the results of
+ * one group, `result` as a cell. Numbers stay exact: integers are added in 128 bits, separately from doubles. Equal
+ * queries get equal answers, because doubles are added in pieces (clickhouse/equal-sum.ts). Booleans count as 1 and 0;
+ * strings and JSON are not numbers.
  */
 import { type SumPiece, sumOfPieces, sumPieces } from '../clickhouse/equal-sum.ts';
 import type { Aggregation, LatenessAggregation } from './view.ts';

@@ -75,7 +75,7 @@ export function dateCondition(
         if (position === undefined) {
           throw badRequest(
             'filter_date',
-            `"${values[n]!.slice(0, 64)}" is no date that filter "${name.slice(0, 64)}" knows.`,
+            `"${values[n]!.slice(0, 64)}" is not a valid date of filter "${name.slice(0, 64)}".`,
           );
         }
         // The value lies between two groups: after the earlier one and before the later one.

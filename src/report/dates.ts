@@ -218,7 +218,7 @@ function dayOfMonth(day: string): string {
 }
 
 function dayOfYear(day: string): string {
-  // March 1 is day 60 or 61. Days from March on follow it; January and February are at the end of a March-based year.
+  // March 1 is day 60 or 61 of the year. January and February are at the end of a March-based year.
   const leap = `(${modulo(yearOf(day), 4)} = 0 AND (${modulo(yearOf(day), 100)} != 0 OR ${modulo(yearOf(day), 400)} = 0))`;
   const d = dayOfMarchYear(day);
   return `if(${d} >= 306, ${d} - 305, ${d} + 60 + ${leap})`;

@@ -177,7 +177,7 @@ function checkUnique(names: string[], what: string): void {
   const seen = new Set<string>();
   for (const name of names) {
     const lower = name.toLowerCase();
-    if (seen.has(lower)) throw badRequest('view', `${what} must differ: "${name.slice(0, 64)}" comes twice.`);
+    if (seen.has(lower)) throw badRequest('view', `${what} must be unique: "${name.slice(0, 64)}" occurs twice.`);
     seen.add(lower);
   }
 }

@@ -41,7 +41,7 @@ function soundValue(value: Bound): Bound {
     : (value.map((one) => (typeof one === 'string' ? sound(one) : one)) as Bound);
 }
 
-/** Removes unpaired surrogates: no stored string contains them, and they cannot be sent. */
+/** Replaces unpaired surrogates, which no stored string contains and which cannot be sent. */
 function sound(text: string): string {
   return text.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
 }

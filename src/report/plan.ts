@@ -234,7 +234,7 @@ class Planner {
     return filters.length === 0 ? '1' : filters.map((filter) => pointCondition(filter, this.#parameters)).join(' AND ');
   }
 
-  /** `conditionOf` returns which points of the branch make up a value; undefined = none of them. */
+  /** `conditionOf` returns the condition of the points that make up a value; undefined = no point of the branch. */
   #branch(values: Field[], from: string, conditionOf: (field: Field) => string | undefined): string {
     const bases = [...this.#bases].map(([base, name]) => `toInt64(${base}) AS ${name}`);
     const columns = values.flatMap((field, v) => {

@@ -214,7 +214,7 @@ function full(threads: number, queue: number): Fault {
 function displaced(): Fault {
   return new Fault(
     'report_pool_share',
-    'Other callers need the places in the queue of reports, of which yours took most: ask for fewer reports at once.',
+    'Your reports took most places in the queue of reports, and other callers wait: ask for fewer reports at once.',
     retryAfterSeconds,
   );
 }

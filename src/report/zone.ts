@@ -1,6 +1,7 @@
 /**
- * Wall-clock time of a time zone as whole numbers: when its distance from UTC changes, and back from a local time to
- * the moment it begins. Rules are followed from 1900 to 2150; before and after, the distance stays what it was last.
+ * Wall-clock time of a time zone as whole numbers: the instants at which the offset from UTC changes, and the instant
+ * at which a local time begins. The rules of a zone apply from 1900 to 2150. Earlier times have the first offset, and
+ * later times the last one.
  */
 import { dayMs } from '../base/durations.ts';
 import { WallClock } from '../value/wall-clock.ts';

@@ -102,7 +102,7 @@ export class Waiters {
     const full = this.#budget.lacking(bytes, ownersOf(wanted, this.#deps));
     if (full) return shareFull(full);
     if (this.#heap.size >= commandsMax || this.bytes + bytes > bytesMax) {
-      return unavailable('rpc_full', 'This server holds the most waiting commands that are allowed; try again.');
+      return unavailable('rpc_full', 'This server has its maximum of waiting commands; try again later.');
     }
     return undefined;
   }

@@ -48,7 +48,7 @@ const withoutMethod = badRequest(
   "Member 'method' must be a string, because no rule takes calls without one.",
 );
 
-const callsFull = unavailable('client_rpc_full', 'This server holds the most open calls that are allowed; try again.');
+const callsFull = unavailable('client_rpc_full', 'This server has its maximum of open calls; try again later.');
 const callsShare = new Fault(
   'client_rpc_share',
   'The devices of your customer or tenant have too many open calls: call less often.',

@@ -37,13 +37,13 @@ const rising: readonly (readonly Limit[])[] = [
   ['updateBatchMax', 'updateQueueMax'],
   ['rpcNumbersBatchMax', 'rpcNumbersQueueMax'],
   ['frameRowsMax', 'gatheredRowsMax'],
-  // A client is paused before it is closed, and the socket library keeps the bytes that may wait until then.
+  // A client is paused before it is closed, and the socket library keeps all bytes that may wait before the close.
   ['mqttWriteBytes', 'mqttUnreadBytesPause', 'otaMessageBytesMax', 'mqttUnreadBytesMax', 'webSocketWaitingBytesMax'],
   ['mqttUnreadBytesPause', 'mqttFileUnreadBytesMax', 'mqttUnreadBytesMax', 'mqttUnreadBytesOfAllMax'],
   ['webSocketMessageBytesMax', 'webSocketKeptBytesMax'],
   ['mqttFirstPacketBytesMax', 'mqttProvisioningPacketBytesMax'],
   ['mqttPushesInflightMax', 'mqttPushesWaitingMax'],
-  // A wait ends before the time in which it must be over, and a lease outlives the work under it.
+  // A wait ends before the deadline of the caller, and a lease lasts longer than the work that it protects.
   ['mqttJournalCheckMs', 'mqttSweepMs', 'mqttPausedMsMax', 'mqttConnectMsMax', 'mqttStallMsMax'],
   ['mqttFileRetryMs', 'mqttFileStoreMsMax'],
   ['streamOfferMs', 'streamStallMsMax'],

@@ -196,7 +196,7 @@ const argumentForm = /^(-?\d{1,19})\/chunk\/(\d{1,10})$/;
 
 const unknownTopic = new Fault(
   'unknown_topic',
-  'Files are asked for on v2/fw/request/{rid}/chunk/{n} (software: v2/sw/…), rid and n whole numbers.',
+  'The topic of a request must be v2/fw/request/{rid}/chunk/{n} or v2/sw/request/{rid}/chunk/{n}, with whole numbers.',
 );
 
 function sizeOf(payload: Buffer, sizeMax: number): number | undefined {

