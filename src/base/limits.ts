@@ -834,6 +834,12 @@ export const limits = {
   reportHeapMegabytesMax: 1024,
   /** Time of a report thread beyond the time of its query. */
   reportGraceMsMax: 10_000,
+  /** Time between two refusals of one caller of reports. */
+  reportRefusalMs: 50,
+  /** Longest time for which a refusal of a report is held back. */
+  reportRefusalHeldMsMax: 2_000,
+  /** Refusals of reports that are held back. */
+  reportRefusalsHeldMax: 1_000,
   /** Time that a report waits for attributes that are named for the first time. */
   reportAttributesMsMax: 5_000,
   /** Interval at which the outbox of device data is checked. */

@@ -12,15 +12,13 @@ import { type ReportOrder, ReportPool } from './pool.ts';
 
 /** The format is what the thread is to do. */
 const thread = `
-import { workerData } from 'node:worker_threads';
-export default async function report({ format, ticket, isFirst }) {
-  const cells = new Int32Array(workerData.permits);
-  if (format === 'first?') return { bytes: new TextEncoder().encode(String(isFirst)), rows: 1 };
+export default async function report({ format, queried }) {
+  if (format === 'die while it queries') process.exit(3);
+  if (format.startsWith('query')) await new Promise((resolve) => setTimeout(resolve, 100));
+  queried.close();
   if (format === 'die') process.exit(3);
   if (format === 'throw') throw new Error('a bug');
-  if (format === 'die holding a permit') { cells.fill(ticket); process.exit(3); }
   if (format === 'spin') for (;;);
-  if (format === 'permits') return { bytes: new Uint8Array(cells), rows: 0 };
   if (format === 'for ever') await new Promise((resolve) => setTimeout(resolve, 600_000));
   if (format === 'hold') await new Promise((resolve) => setTimeout(resolve, 300));
   return { bytes: new TextEncoder().encode(format), rows: 1 };
@@ -36,13 +34,13 @@ const never = new AbortController().signal;
 afterEach(() => pool.close());
 afterAll(() => rmSync(directory, { recursive: true }));
 
-function open(threads: number, queue: number, timeoutMs = 60_000): void {
+function open(threads: number, queue: number, queriesMax = 2): void {
   abandoned.length = 0;
   pool = new ReportPool({
     threads,
     queue,
-    queriesMax: 2,
-    thread: { timeoutMs } as never,
+    queriesMax,
+    thread: { timeoutMs: 60_000 } as never,
     onAbandoned: (queryId) => abandoned.push(queryId),
     log: silentLog,
     metrics: new Metrics(),
@@ -50,11 +48,16 @@ function open(threads: number, queue: number, timeoutMs = 60_000): void {
   });
 }
 
-const run = (what: string, gone = never, tenantId = 'tenant', customerId: string | null = null) =>
-  pool.run({ tenantId, format: what as never } as unknown as ReportOrder, customerId, gone).then(
+const run = (what: string, gone = never, tenantId = 'tenant', customerId: string | null = null, begun = () => {}) => {
+  const prepare = async () => {
+    begun();
+    return { tenantId, format: what } as unknown as ReportOrder;
+  };
+  return pool.run({ tenantId, customerId }, prepare, gone).then(
     ({ bytes }) => Buffer.from(bytes).toString(),
     (error) => `${error.status ?? messageOf(error)}`,
   );
+};
 
 test.each([
   [1, 0],
@@ -73,10 +76,10 @@ test.each([
 test('a thread that dies fails its own report; the others, and the next ones, are made', async () => {
   open(2, 10);
   const answers = await Promise.all(
-    ['hold', 'die', 'a', 'throw', 'b', 'die holding a permit'].map((what) => run(what)),
+    ['hold', 'die', 'a', 'throw', 'b', 'die while it queries', 'die while it queries'].map((what) => run(what)),
   );
-  expect(answers).toEqual(['hold', '503', 'a', '503', 'b', '503']);
-  expect(await run('permits')).toBe('\0\0\0');
+  expect(answers).toEqual(['hold', '503', 'a', '503', 'b', '503', '503']);
+  expect(await run('query')).toBe('query');
 });
 
 test('waiting reports are served in order, and may leave', async () => {
@@ -109,12 +112,12 @@ test('a tenant that fills the pool keeps no other tenant out', async () => {
   open(2, 2);
   const held = Array.from({ length: 4 }, () => run('hold'));
   // A thread of its own at once, then the place of the newest report that waits.
-  const first = run('first?', never, 'other');
+  const first = run('first', never, 'other');
   expect([pool.running, pool.waiting]).toEqual([3, 2]);
   const second = run('hold', never, 'other');
   expect([pool.running, pool.waiting]).toEqual([3, 2]);
   expect(await run('one more')).toBe('429');
-  expect(await first).toBe('true');
+  expect(await first).toBe('first');
   expect(await second).toBe('hold');
   expect(await Promise.all(held)).toEqual(['hold', 'hold', 'hold', '429']);
 });
@@ -146,4 +149,15 @@ test('a customer leaves a quarter of the threads to its tenant', async () => {
   expect([pool.running, pool.waiting]).toEqual([3, 1]);
   expect(await run('quick')).toBe('quick');
   expect(await Promise.all(held)).toEqual(held.map(() => 'hold'));
+});
+
+test('what a report needs is read in its place: not while it waits, and never for one that is refused', async () => {
+  open(1, 1);
+  const read: string[] = [];
+  const ask = (name: string, what: string) => run(what, never, 'tenant', null, () => void read.push(name));
+  const [running, waiting] = [ask('running', 'hold'), ask('waiting', 'made')];
+  expect(await ask('refused', 'never')).toBe('429');
+  expect(read).toEqual(['running']);
+  expect(await Promise.all([running, waiting])).toEqual(['hold', 'made']);
+  expect(read).toEqual(['running', 'waiting']);
 });

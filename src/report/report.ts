@@ -1,6 +1,6 @@
 /**
- * Makes one report from its view and its request: merges filters and range, reads from PostgreSQL the devices that the
- * caller may see, and takes a place in the pool.
+ * Makes one report from its view and its request: takes a place in the pool, reads the view and the devices that the
+ * caller may see from PostgreSQL, and merges filters and range.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { TenantPrincipal } from '../auth/roles.ts';
@@ -11,7 +11,7 @@ import type { Postgres } from '../postgres/client.ts';
 import type { EncodedReport, ReportFormat } from './encode.ts';
 import { findExpired } from './expired-store.ts';
 import { keepSaved, stateOf } from './kept-attribute-store.ts';
-import type { ReportPool } from './pool.ts';
+import type { ReportOrder, ReportPool } from './pool.ts';
 import { findOwnDevices } from './store.ts';
 import {
   attributesOfView,
@@ -35,31 +35,40 @@ export interface ReportDeps {
 
 const attributesPollMs = 50;
 
-/** `view`: a saved view, or the definition of one for a preview. */
+/** `look` returns a saved view, or the definition of one for a preview. */
 export async function makeReport(
   deps: ReportDeps,
   principal: TenantPrincipal,
-  view: View | ViewDefinition,
+  look: () => Promise<View | ViewDefinition>,
   request: ReportRequest,
   format: ReportFormat,
   gone: AbortSignal,
 ): Promise<EncodedReport> {
-  const { postgres, pool, clock, ttlDays } = deps;
+  const prepare = async () => await reportOrder(deps, principal, await look(), request, format);
+  return await deps.pool.run(principal, prepare, gone);
+}
+
+async function reportOrder(
+  deps: ReportDeps,
+  { authority, tenantId, customerId }: TenantPrincipal,
+  view: View | ViewDefinition,
+  request: ReportRequest,
+  format: ReportFormat,
+): Promise<ReportOrder> {
+  const { postgres, clock, ttlDays } = deps;
   const now = clock.now();
   const range = reportRange(view, request, now);
   const definition = { ...view, filters: reportFilters(view, request) };
-  const ownDevices =
-    principal.authority === 'CUSTOMER_USER' ? await findOwnDevices(postgres, principal.customerId!, view.scope) : null;
+  const ownDevices = authority === 'CUSTOMER_USER' ? await findOwnDevices(postgres, customerId!, view.scope) : null;
   if (ownDevices && ownDevices.length > limits.reportOwnDevicesMax) {
     throw badRequest(
       'report_devices',
       `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`,
     );
   }
-  await attributesReady(deps, principal.tenantId, view, attributesOfView(definition));
-  const { tenantId, customerId } = principal;
+  await attributesReady(deps, tenantId, view, attributesOfView(definition));
   const expired = await findExpired(postgres, tenantId, now, ttlDays);
-  return await pool.run({ definition, ...range, now, expired, tenantId, ownDevices, format }, customerId, gone);
+  return { definition, ...range, now, expired, tenantId, ownDevices, format };
 }
 
 /** Returns the range: each bound of the request replaces that of the view. */

@@ -4,7 +4,7 @@
  */
 import { setPriority } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { workerData } from 'node:worker_threads';
+import { type MessagePort, workerData } from 'node:worker_threads';
 import { badRequest, Fault, type PlainFault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
@@ -12,14 +12,12 @@ import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } f
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
 import type { Expired } from './expired-store.ts';
 import { type Plan, planReport } from './plan.ts';
-import { givePermitBack, takePermit } from './query-slots.ts';
 import { type ResultRow, tableOf } from './table.ts';
 import type { ViewDefinition } from './view.ts';
 
 export interface ThreadData {
   clickhouse: { url: string; user: string; password: string; database: string };
   logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
-  permits: SharedArrayBuffer;
   rowsMax: number;
   answerBytesMax: number;
   memoryBytesMax: number;
@@ -28,11 +26,11 @@ export interface ThreadData {
 }
 
 export interface ReportTask {
-  /** Identifies a running report; unique in the process. */
-  ticket: number;
   queryId: string;
-  /** True when the tenant runs no other report. */
-  isFirst: boolean;
+  /** Closed when ClickHouse has answered, so that another report may query it. */
+  queried: MessagePort;
+  /** Time for the query. */
+  timeoutMs: number;
   tenantId: string;
   ownDevices: number[] | null;
   definition: ViewDefinition;
@@ -69,13 +67,11 @@ export default async function report(task: ReportTask): Promise<ReportOutcome> {
   }
 }
 
-async function query(plan: Plan, { ticket, queryId, isFirst }: ReportTask): Promise<ResultRow[]> {
-  const deadline = performance.now() + data.timeoutMs;
-  if (!(await takePermit(data.permits, ticket, deadline, isFirst))) throw tooLong();
+async function query(plan: Plan, { queryId, queried, timeoutMs }: ReportTask): Promise<ResultRow[]> {
   try {
-    return await rowsOf(plan, queryId, deadline);
+    return await rowsOf(plan, queryId, performance.now() + timeoutMs);
   } finally {
-    givePermitBack(data.permits, ticket);
+    queried.close();
   }
 }
 

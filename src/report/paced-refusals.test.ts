@@ -1,0 +1,55 @@
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { limits } from '../base/limits.ts';
+import { PacedRefusals } from './paced-refusals.ts';
+
+beforeEach(() => {
+  // `timers/promises` has no fake timers.
+  vi.mock('node:timers/promises', () => ({
+    setTimeout: (ms: number, _: unknown, { signal }: { signal: AbortSignal }) =>
+      new Promise((resolve, reject) => {
+        setTimeout(resolve, ms);
+        signal.addEventListener('abort', reject);
+      }),
+  }));
+  vi.useFakeTimers();
+});
+afterEach(() => void vi.useRealTimers());
+
+const never = new AbortController().signal;
+
+function open() {
+  const refusals = new PacedRefusals({ now: () => Date.now(), monotonic: () => performance.now() });
+  const left: string[] = [];
+  const refuse = (name: string, caller: string, gone = never) =>
+    void refusals.wait(caller, gone).then(() => left.push(name));
+  return { left, refuse };
+}
+
+test('refusals of one caller leave one by one, and those of another caller do not wait for them', async () => {
+  const { left, refuse } = open();
+  for (const name of ['a0', 'a1', 'a2']) refuse(name, 'a');
+  refuse('b0', 'b');
+  await vi.advanceTimersByTimeAsync(0);
+  expect(left).toEqual(['a0', 'b0']);
+  await vi.advanceTimersByTimeAsync(limits.reportRefusalMs);
+  expect(left).toEqual(['a0', 'b0', 'a1']);
+  await vi.advanceTimersByTimeAsync(limits.reportRefusalMs);
+  expect(left).toEqual(['a0', 'b0', 'a1', 'a2']);
+});
+
+test('no refusal waits long, one whose client has gone ends, and a full table holds none back', async () => {
+  const { left, refuse } = open();
+  const gone = new AbortController();
+  refuse('first', 'a');
+  refuse('gone', 'a', gone.signal);
+  for (let n = 1; n < limits.reportRefusalsHeldMax; n += 1) refuse('held', 'a');
+  gone.abort();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(left).toEqual(['first', 'gone']);
+  refuse('held', 'a');
+  refuse('beyond', 'a');
+  await vi.advanceTimersByTimeAsync(0);
+  expect(left).toEqual(['first', 'gone', 'beyond']);
+  await vi.advanceTimersByTimeAsync(limits.reportRefusalHeldMsMax);
+  expect(left.length).toBe(limits.reportRefusalsHeldMax + 3);
+});

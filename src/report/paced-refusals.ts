@@ -1,0 +1,30 @@
+/**
+ * Spaces the refusals of one caller. A caller that asks again at once after each refusal, and not after its
+ * `Retry-After`, would otherwise take the CPU that the reports of others need. The first refusal leaves at once.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Clock } from '../base/clock.ts';
+import { FifoMap } from '../base/fifo-map.ts';
+import { limits } from '../base/limits.ts';
+
+export class PacedRefusals {
+  readonly #clock: Clock;
+  /** Time at which the next refusal of a caller may leave. */
+  readonly #nextAt = new FifoMap<string, number>(limits.reportRefusalsHeldMax);
+  #held = 0;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** Resolves when a refusal of `caller` may leave, or when its client has disconnected. */
+  async wait(caller: string, gone: AbortSignal): Promise<void> {
+    const now = this.#clock.monotonic();
+    const dueAt = Math.max(now, this.#nextAt.get(caller) ?? 0);
+    this.#nextAt.set(caller, Math.min(dueAt + limits.reportRefusalMs, now + limits.reportRefusalHeldMsMax));
+    if (dueAt === now || this.#held >= limits.reportRefusalsHeldMax) return;
+    this.#held += 1;
+    await sleep(dueAt - now, undefined, { signal: gone }).catch(() => {});
+    this.#held -= 1;
+  }
+}
