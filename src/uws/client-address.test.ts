@@ -1,5 +1,7 @@
 /** The client's address behind proxies: `X-Forwarded-For`, and PROXY headers on real sockets. */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, describe, expect, test } from 'vitest';
+import { eventually } from '../../test/harness/api.ts';
 import { proxyV2 } from '../../test/harness/proxy-header.ts';
 import { RawConnection, requestBytes } from '../../test/harness/raw.ts';
 import { createLog } from '../base/log.ts';
@@ -59,6 +61,10 @@ async function open(trusted: string): Promise<void> {
     },
     () => '',
   );
+  server.route('POST', '/keep', async ({ remoteAddress }) => {
+    calls.push(remoteAddress);
+    return { status: 200, body: Buffer.alloc(8_000_000) };
+  });
   server.route('GET', '/long', async ({ remoteAddress }) => {
     calls.push(remoteAddress);
     return { status: 200, body: inSlices(Buffer.alloc(8_000_000)) };
@@ -146,4 +152,46 @@ test.each([
     expect(calls).toEqual(['192.0.2.1']);
     if (isPipelined) server?.close();
   }
+});
+
+test.each([
+  ['with a length', 'Content-Length: 10', 'abc', 'defghij'],
+  ['chunked', 'Transfer-Encoding: chunked', '3\r\nabc\r\n', '7\r\ndefghij\r\n0\r\n\r\n'],
+  ['too large', 'Content-Length: 2000', 'a'.repeat(1000), 'a'.repeat(1000)],
+  [
+    'too large and chunked',
+    'Transfer-Encoding: chunked',
+    `400\r\n${'a'.repeat(0x400)}\r\n`,
+    '7\r\ndefghij\r\n0\r\n\r\n',
+  ],
+])('nor after a body in pieces: %s', async (_name, header, begin, rest) => {
+  for (const path of ['/keep', '/raw/a']) {
+    await open('127.0.0.1');
+    connection.socket.setNoDelay(true);
+    const head = `POST ${path} HTTP/1.1\r\nHost: a\r\n${header}\r\n\r\n`;
+    await connection.send(Buffer.concat([proxyV2({ source: '192.0.2.1' }), Buffer.from(head + begin)]));
+    await sleep(50);
+    const second = [proxyV2({ source: '192.0.2.66' }), requestBytes(who)];
+    await connection.send(Buffer.concat([Buffer.from(rest), ...second]));
+    await connection.send(Buffer.concat(second));
+    await connection.untilClosed();
+    expect(calls.filter((address) => address !== '192.0.2.1')).toEqual([]);
+    server?.close();
+  }
+});
+
+test('nor before it has read the answer', async () => {
+  await open('127.0.0.1');
+  connection.socket.pause();
+  const post = requestBytes({ path: '/keep', body: '{}' });
+  await connection.send(Buffer.concat([proxyV2({ source: '192.0.2.1' }), post]));
+  await eventually(async () => calls.length > 0);
+  const second = Buffer.concat([proxyV2({ source: '192.0.2.66' }), requestBytes(who)]);
+  for (let times = 0; times < 3; times += 1) {
+    await sleep(50);
+    await connection.send(second);
+  }
+  connection.socket.resume();
+  await connection.untilClosed();
+  expect(calls).toEqual(['192.0.2.1']);
 });

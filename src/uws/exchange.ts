@@ -90,10 +90,11 @@ export class Exchange {
    */
   #isOnly = false;
   /**
-   * True in the turn of the event loop in which the only request arrived. An answer waits for the next turn: the
-   * library cuts a connection whose next request arrives before the answer.
+   * True in each turn of the event loop in which a piece of the only request arrived. An answer waits for the next turn:
+   * the library cuts a connection whose next request, in the same piece, arrives before the answer.
    */
   #isEarly = false;
+  /** The answer that waits for the next turn. */
   #early: Answer | undefined = undefined;
   /** Resolves with the outcome of an answer that is sent in slices. */
   sent: Promise<SliceOutcome> | undefined = undefined;
@@ -114,14 +115,20 @@ export class Exchange {
   }
 
   get done(): boolean {
-    return this.aborted || this.answered;
+    return this.aborted || this.answered || this.#early !== undefined;
   }
 
   /** Called for a request with a PROXY header. */
   takeOneRequest(): void {
     this.#isOnly = true;
-    this.#isEarly = true;
     this.closeAfter = true;
+    this.#holdAnswer();
+  }
+
+  /** Holds an answer until the next turn of the event loop. */
+  #holdAnswer(): void {
+    if (this.#isEarly) return;
+    this.#isEarly = true;
     setImmediate(() => {
       this.#isEarly = false;
       const answer = this.#early;
@@ -155,7 +162,7 @@ export class Exchange {
 
   answer(answer: Answer): void {
     if (this.#isEarly && !this.done) {
-      this.#early ??= answer;
+      this.#early = answer;
       return;
     }
     const { body = '' } = answer;
@@ -166,6 +173,12 @@ export class Exchange {
     }
     if (!isSliced && answer.owners && body.length > limits.unsentAnswerBytesMin && !this.done && !this.#headOnly) {
       this.#sendLong(answer, typeof body === 'string' ? Buffer.from(body) : body, answer.owners);
+      return;
+    }
+    if (this.#isOnly && !isSliced && body.length > onlyAnswerBytesMax && !this.done && !this.#headOnly) {
+      // The library reads the next request while its copy of an answer waits for the reader.
+      const bytes = typeof body === 'string' ? Buffer.from(body) : body;
+      this.#answerInSlices(answer, inSlices(bytes), this.#addressOwners(), () => {});
       return;
     }
     if (isSliced) body.release?.();
@@ -201,7 +214,7 @@ export class Exchange {
 
   /** Closes the connection without an answer: the end of the request is ambiguous. */
   cut(): void {
-    if (this.done) return;
+    if (this.aborted || this.answered) return;
     this.answered = true;
     this.#res.close();
     this.onDone?.();
@@ -209,7 +222,14 @@ export class Exchange {
 
   /** Receives the body in pieces; a piece is valid during the call only. */
   onData(receive: (chunk: ArrayBuffer, isLast: boolean) => void): void {
-    this.#res.onData(receive);
+    if (!this.#isOnly) {
+      this.#res.onData(receive);
+      return;
+    }
+    this.#res.onData((chunk, isLast) => {
+      this.#holdAnswer();
+      receive(chunk, isLast);
+    });
   }
 
   /** Leaves the rest of the body in the kernel until `resume`. */
@@ -240,8 +260,12 @@ export class Exchange {
     return isTrustedProxy(requesterOf(this.#res, isTrustedProxy));
   }
 
+  #addressOwners(): PlaceOwner[] {
+    return [{ name: `address ${networkOf(this.remoteAddress())}`, timesFree: 3 }];
+  }
+
   #stream(answer: Answer, body: SlicedBody): void {
-    const owners = body.owners ?? [{ name: `address ${networkOf(this.remoteAddress())}`, timesFree: 3 }];
+    const owners = body.owners ?? this.#addressOwners();
     const outcome = streams.take(owners);
     if (outcome === 'taken') {
       this.#answerInSlices(answer, body, owners, () => streams.release(owners));
@@ -289,6 +313,9 @@ export class Exchange {
     for (const name in answer.headers) res.writeHeader(name, answer.headers[name]!);
   }
 }
+
+/** Bytes that the kernel takes at once as the first answer of a connection. */
+const onlyAnswerBytesMax = 4096;
 
 /** Bytes of long answers with owners that their readers have not taken. */
 export const unsentBytes = new Places(limits.unsentAnswersBytesMax);

@@ -141,18 +141,22 @@ function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => v
  * the ends of the TCP connection are the key.
  */
 class ClientAddresses {
-  readonly #addresses = new Map<string, string>();
+  readonly #addresses = new Map<string, { address: string }>();
 
   /** Keeps the address until the socket closes; keeps nothing for a socket without a PROXY header. */
   add(socket: Socket, clientAddress: string): void {
     if (clientAddress === (socket.remoteAddress ?? '')) return;
     const key = endsOf(socket);
-    this.#addresses.set(key, clientAddress);
-    socket.once('close', () => this.#addresses.delete(key));
+    const entry = { address: clientAddress };
+    this.#addresses.set(key, entry);
+    // A socket may be told closed after another has taken its port.
+    socket.once('close', () => {
+      if (this.#addresses.get(key) === entry) this.#addresses.delete(key);
+    });
   }
 
   of(socket: TLSSocket): string {
-    return this.#addresses.get(endsOf(socket)) ?? socket.remoteAddress ?? '';
+    return this.#addresses.get(endsOf(socket))?.address ?? socket.remoteAddress ?? '';
   }
 }
 
