@@ -90,8 +90,8 @@ export class Exchange {
    */
   #isOnly = false;
   /**
-   * True in each turn of the event loop in which a piece of the only request arrived. An answer waits for the next turn:
-   * the library cuts a connection whose next request, in the same piece, arrives before the answer.
+   * True in each turn of the event loop in which a piece of the only request arrived. An answer waits for the next
+   * turn: the library cuts a connection whose next request, in the same piece, arrives before the answer.
    */
   #isEarly = false;
   /** The answer that waits for the next turn. */

@@ -149,7 +149,7 @@ class ClientAddresses {
     const key = endsOf(socket);
     const entry = { address: clientAddress };
     this.#addresses.set(key, entry);
-    // A socket may be told closed after another has taken its port.
+    // The event may follow another socket's use of the same port.
     socket.once('close', () => {
       if (this.#addresses.get(key) === entry) this.#addresses.delete(key);
     });
