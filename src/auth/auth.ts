@@ -30,30 +30,32 @@ import {
 import type { Asker, PasswordHasher } from './password.ts';
 import type { RequestLimits } from './request-limits.ts';
 import type { Principal } from './roles.ts';
+import {
+  countSessions,
+  endSessions,
+  findGuests,
+  findSessions,
+  type GuestKey,
+  type OwnedSession,
+  outdateSession,
+  renewSession,
+  type SessionKey,
+  type StoredGuest,
+  type StoredSession,
+} from './session-store.ts';
 import { openSigningKey } from './signing-key.ts';
 import {
   activateAccount,
   changePassword,
-  countSessions,
-  endSessions,
   findAccount,
   findAccountByEmail,
-  findGuests,
-  findSessions,
   findSignInNetwork,
-  type GuestKey,
   isActivationKnown,
   isResetTokenKnown,
-  outdateSession,
   recordFailedSignIn,
   recordSignIn,
   rememberSignInNetwork,
-  renewSession,
   resetPassword,
-  type SessionKey,
-  type SessionOf,
-  type StoredGuest,
-  type StoredSession,
 } from './store.ts';
 import type { Caller, Proxies } from './transport.ts';
 import type { Account, User } from './user.ts';
@@ -241,7 +243,7 @@ export class Auth {
   }
 
   /** Returns false when the refresh token was used earlier; the session is then ended. */
-  async #renew(session: SessionOf, renewal: number): Promise<boolean> {
+  async #renew(session: OwnedSession, renewal: number): Promise<boolean> {
     const { postgres, clock } = this.#deps;
     const now = clock.now();
     const times = { now, expiresTime: this.#lastExpiry(now), graceMs: limits.sessionRenewalGraceMs };
@@ -253,7 +255,7 @@ export class Auth {
     return false;
   }
 
-  async #endSession(session: SessionOf): Promise<void> {
+  async #endSession(session: OwnedSession): Promise<void> {
     const { postgres, clock } = this.#deps;
     const now = clock.now();
     await outdateSession(postgres, session, this.#lastExpiry(now), now);
