@@ -143,6 +143,12 @@ export function asFault(error: unknown): Fault {
   return fault;
 }
 
+/** Returns a fault unchanged. Throws any other error, which is a bug. */
+export function faultOrThrow(error: unknown): Fault {
+  if (error instanceof Fault) return error;
+  throw error;
+}
+
 export function isBug({ reason }: Fault): boolean {
   return reason === 'bug';
 }

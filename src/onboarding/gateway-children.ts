@@ -10,7 +10,7 @@ import { admitDevices, deviceLimitReached } from '../admin/device-limit.ts';
 import type { NewDeviceDeps } from '../admin/devices.ts';
 import { resolveProfileIds } from '../admin/profiles.ts';
 import { insertCreated } from '../admin/relation-store.ts';
-import { Fault, unavailable } from '../base/errors.ts';
+import { type Fault, faultOrThrow, unavailable } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { checkDeviceName, checkText, createAccessToken } from '../device/model/device.ts';
@@ -67,8 +67,7 @@ function faultOf({ name, type }: ChildRequest): Fault | undefined {
     checkText('type', type);
     return undefined;
   } catch (error) {
-    if (error instanceof Fault) return error;
-    throw error;
+    return faultOrThrow(error);
   }
 }
 

@@ -6,7 +6,7 @@
 import type { Admission } from '../../activity/admission.ts';
 import type { Attributes, ScopedRow } from '../../attributes/attributes.ts';
 import { attributesOf } from '../../attributes/decode.ts';
-import { Fault } from '../../base/errors.ts';
+import { Fault, faultOrThrow } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { readByName } from '../../gateway/by-name.ts';
 import { childLost, type Gateway } from '../../gateway/gateway.ts';
@@ -49,12 +49,12 @@ export function gatewayAttributeTopics(
       try {
         admission.childPoints(gateway.device, child.device, entries.size);
       } catch (error) {
-        refusals.add(name, faultOf(error));
+        refusals.add(name, faultOrThrow(error));
         child.noteRefused('rate_limit');
         continue;
       }
       const saved = attributes.save(child.device.number, 'CLIENT_SCOPE', entries, child.device.tenantId);
-      saves.push(saved.catch((error: unknown) => refusals.add(name, faultOf(error))));
+      saves.push(saved.catch((error: unknown) => refusals.add(name, faultOrThrow(error))));
     }
     await Promise.all(saves);
     gateway.recordRefusals(refusals);
@@ -76,7 +76,7 @@ export function gatewayAttributeTopics(
             byName.set(name, attributesOf(json, castNumericStrings));
             wanted.push({ name, type: '' });
           } catch (error) {
-            refusals.add(name, faultOf(error));
+            refusals.add(name, faultOrThrow(error));
           }
         }
         const release = sessions.gateways.hold(gateway.device, payload.length);
@@ -107,9 +107,4 @@ export function gatewayAttributeTopics(
     bytesMax: { 'v1/gateway/attributes': limits.attributeBodyBytesMax },
     answers: [responseTopic],
   };
-}
-
-function faultOf(error: unknown): Fault {
-  if (error instanceof Fault) return error;
-  throw error;
 }

@@ -2,7 +2,7 @@
 
 import type { Admission } from '../../activity/admission.ts';
 import { type ClaimRequest, claimRequest } from '../../admin/claim-rules.ts';
-import { badRequest, Fault } from '../../base/errors.ts';
+import { badRequest, Fault, faultOrThrow } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { readByName } from '../../gateway/by-name.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
@@ -37,7 +37,7 @@ export function gatewayClaimTopics(
         try {
           await claimOne(gateway, name, request);
         } catch (error) {
-          refusals.add(name, faultOf(error));
+          refusals.add(name, faultOrThrow(error));
         }
       });
       await Promise.all(some);
@@ -57,7 +57,7 @@ export function gatewayClaimTopics(
             if (json instanceof Fault) throw json;
             requests.push([name, claimRequest(json)]);
           } catch (error) {
-            refusals.add(name, faultOf(error));
+            refusals.add(name, faultOrThrow(error));
           }
         }
         // Runs after the connects that are in progress.
@@ -71,8 +71,3 @@ const notConnected = badRequest(
   'claim_child',
   'The device is not connected through this gateway; publish v1/gateway/connect first.',
 );
-
-function faultOf(error: unknown): Fault {
-  if (error instanceof Fault) return error;
-  throw error;
-}
