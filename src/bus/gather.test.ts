@@ -103,3 +103,33 @@ test('a worker that stops while it is asked is not waited for', async () => {
   const { answers } = await asked;
   expect(answers).toContain('a 1');
 });
+
+test('a worker that fails to answer is silent, and a failure of its own reaches its caller, also a late one', async () => {
+  const wire = new Wire();
+  const a = await worker(wire, 'a');
+  const bus = wire.bus();
+  const handled: unknown[] = [];
+  const subscribe: Bus['subscribe'] = (channel, handler) =>
+    WireBus.prototype.subscribe.call(bus, channel, (payload, name) => {
+      const result = handler(payload, name);
+      if (result instanceof Promise) result.catch((error: unknown) => handled.push(error));
+    });
+  const failing = new Gather({
+    bus: { publish: bus.publish.bind(bus), subscribe, onReconnect() {}, connected: true, close: async () => {} },
+    channel: 'q',
+    isQuestion: isText,
+    isAnswer: isText,
+    answer: async (): Promise<string> => {
+      throw new Error('unreadable');
+    },
+    waitMsMax: 200,
+  });
+  await failing.start();
+  await settled();
+  expect(await a.gather.ask('1')).toEqual({ answers: ['a 1'], asked: 2 });
+  expect(handled).toEqual([new Error('unreadable')]);
+  await settled();
+  a.bus.isCut = true;
+  // The failure is there long before the answers of other workers end the wait.
+  await expect(failing.ask('2')).rejects.toThrow('unreadable');
+});
