@@ -392,15 +392,19 @@ interface Seeded {
 class Ending {
   readonly #running: Started;
   readonly #data: DataDirectory;
+  readonly #delayMs: number;
   readonly #msMax: number;
   readonly #log: Log;
+  #isLeaving = false;
   pool: WorkerPool | undefined;
   analytics: AnalyticsProcess | undefined;
   begun = false;
 
-  constructor(running: Started, data: DataDirectory, { drainMsMax, storesMsMax }: Config['shutdown'], log: Log) {
+  constructor(running: Started, data: DataDirectory, shutdown: Config['shutdown'], log: Log) {
+    const { delayMs, drainMsMax, storesMsMax } = shutdown;
     this.#running = running;
     this.#data = data;
+    this.#delayMs = delayMs;
     this.#msMax = drainMsMax + storesMsMax;
     this.#log = log;
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => this.#signalled(signal));
@@ -423,11 +427,23 @@ class Ending {
   }
 
   #signalled(signal: string): void {
-    if (this.begun) {
+    if (this.begun || this.#isLeaving) {
       printProgress(`${signal} again: stopping at once.`);
       this.kill();
       process.exit(1);
     }
+    this.#isLeaving = true;
+    if (!this.pool || this.#delayMs === 0) {
+      this.#drain(signal);
+      return;
+    }
+    printProgress(`${signal}: /readyz answers 503; this host still serves for ${this.#delayMs / 1000} s.`);
+    this.pool.leave();
+    setTimeout(() => this.#drain(signal), this.#delayMs);
+  }
+
+  #drain(signal: string): void {
+    if (this.begun) return;
     printProgress(`${signal}: finishing open requests and shipping the journal.`);
     void this.#end(0, 'stopped; everything acknowledged is on disk.');
   }

@@ -255,3 +255,27 @@ test('a bug names the request that met it, and what ended two workers is refused
   expect(await engine.api.postTelemetry(device.token, '{"after":1}')).toBe(200);
   expect(engine.output).toContain(`"work":"${route}`);
 });
+
+test('with SHUTDOWN_DELAY_MS a host is not ready, and serves new connections until the delay is over', async () => {
+  const delayMs = 4_000;
+  const leaving = await startEngine({ workers: 1, env: { SHUTDOWN_DELAY_MS: String(delayMs) } });
+  try {
+    const { token } = await leaving.api.createDevice('behind a balancer');
+    const begun = performance.now();
+    process.kill(leaving.pid!, 'SIGTERM');
+    await eventually(async () => (await leaving.readiness()) === 503);
+    expect((await fetch(`${leaving.api.http}/readyz`)).status).toBe(503);
+    while (performance.now() - begun < delayMs / 2) {
+      const response = await fetch(`${leaving.api.http}/api/v1/${token}/telemetry`, {
+        method: 'POST',
+        headers: { connection: 'close' },
+        body: '{"a":1}',
+      });
+      expect(response.status).toBe(200);
+    }
+    expect((await leaving.exit()).code).toBe(0);
+    expect(performance.now() - begun).toBeGreaterThan(delayMs);
+  } finally {
+    await leaving.destroy();
+  }
+});

@@ -194,7 +194,7 @@ const schema = Type.Object({
     nice: Type.Integer({ minimum: 0, maximum: 19 }),
   }),
   backup: Type.Object({ bytesPerSecondMax: Type.Integer({ minimum: 1024, maximum: Number.MAX_SAFE_INTEGER }) }),
-  shutdown: Type.Object({ drainMsMax: milliseconds, storesMsMax: milliseconds }),
+  shutdown: Type.Object({ delayMs: milliseconds, drainMsMax: milliseconds, storesMsMax: milliseconds }),
 });
 
 export type Config = Type.Static<typeof schema>;

@@ -64,6 +64,8 @@ export class WorkerPool {
   readonly #restarts: Counter;
   #parts: Record<string, PartState> = {};
   #reasons: string[] = [];
+  /** True when readiness is 503: balancers are to send no new work. */
+  #isLeaving = false;
   #draining = false;
   #onReady: (() => void) | undefined;
 
@@ -118,7 +120,7 @@ export class WorkerPool {
     const serving = refusal !== undefined ? 'refusing' : whole ? 'ready' : 'degraded';
     const up = mismatch !== undefined ? 'mismatch' : serving;
     return {
-      status: this.#draining ? 'draining' : ready === 0 ? 'starting' : up,
+      status: this.#isLeaving ? 'draining' : ready === 0 ? 'starting' : up,
       parts,
       reasons,
       postgresReady: this.#deps.isPostgresReady(),
@@ -175,14 +177,21 @@ export class WorkerPool {
     return Promise.all(this.#slots.map(({ worker }) => worker.collect()));
   }
 
+  /** Answers readiness with 503, while the workers go on serving. */
+  leave(): void {
+    this.#isLeaving = true;
+    this.broadcast();
+  }
+
   /** Lets every worker refuse new work, finish the rest and end; kills workers that do not end in time. */
   async drain(timeMsMax: number): Promise<void> {
     this.#draining = true;
-    this.broadcast();
+    this.leave();
     await Promise.all(this.#slots.map(({ worker }) => worker.drain(timeMsMax)));
   }
 
   kill(): void {
+    this.#isLeaving = true;
     this.#draining = true;
     for (const { worker } of this.#slots) worker.kill();
   }
