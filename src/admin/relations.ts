@@ -99,29 +99,29 @@ interface RelationSearch {
   root: EntityRef;
   direction: 'FROM' | 'TO';
   group: string;
-  /** The type of the relation that leads to a result. */
-  type: string;
+  /** True for a relation that leads to a result, with the entity at its end. */
+  finds(type: string, end: EntityRef): boolean;
   /** 0 = up to `limits.relationLevelsMax`. */
   levelsMax: number;
   /** Returns only the ends of the last level, or of paths that end before it. */
   lastLevelOnly: boolean;
 }
 
-/** Returns the ids of the devices that relations lead to from a root, each id once. */
-export async function searchDevices(queries: Queries, search: RelationSearch): Promise<string[]> {
-  const { root, direction, group, type, lastLevelOnly } = search;
+/** Returns the entities that relations lead to from a root, each entity once. */
+export async function searchRelations(queries: Queries, search: RelationSearch): Promise<EntityRef[]> {
+  const { root, direction, group, finds, lastLevelOnly } = search;
   const levelsMax =
     search.levelsMax > 0 ? Math.min(search.levelsMax, limits.relationLevelsMax) : limits.relationLevelsMax;
   const [near, far] = direction === 'FROM' ? (['from', 'to'] as const) : (['to', 'from'] as const);
   const seen = new Set([entityKey(root)]);
-  const devices = new Set<string>();
+  const results = new Map<string, EntityRef>();
   let level: EntityRef[] = [root];
   for (let depth = 1; depth <= levelsMax && level.length > 0; depth += 1) {
     const relations = await listRelationsOfMany(queries, near, level, group, limits.relationsMax + 1);
     if (relations.length > limits.relationsMax || seen.size > limits.relationsMax) {
       throw tooManyRelations();
     }
-    const found = relations.filter((relation) => relation.type === type && relation[far].type === 'DEVICE');
+    const found = relations.filter((relation) => finds(relation.type, relation[far]));
     const next = new Map(relations.map((relation) => [entityKey(relation[far]), relation[far]] as const));
     const goesOn = new Set<string>();
     if (lastLevelOnly && depth < levelsMax && found.length > 0) {
@@ -129,11 +129,14 @@ export async function searchDevices(queries: Queries, search: RelationSearch): P
       if (below.length > limits.relationsMax) throw tooManyRelations();
       for (const relation of below) goesOn.add(entityKey(relation[near]));
     }
-    for (const relation of found) if (!goesOn.has(entityKey(relation[far]))) devices.add(relation[far].id);
+    for (const relation of found) {
+      const key = entityKey(relation[far]);
+      if (!goesOn.has(key)) results.set(key, relation[far]);
+    }
     level = [...next].filter(([key]) => !seen.has(key)).map(([, ref]) => ref);
     for (const ref of level) seen.add(entityKey(ref));
   }
-  return [...devices];
+  return [...results.values()];
 }
 
 function tooManyRelations(): Fault {

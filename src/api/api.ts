@@ -20,6 +20,7 @@ import { deviceSearchRoutes } from './device-search.ts';
 import { type DeviceRoutesDeps, deviceRoutes } from './devices.ts';
 import { type DiagnosticsRoutesDeps, diagnosticsRoutes } from './diagnostics.ts';
 import { docsRoutes } from './docs.ts';
+import { entityQueryRoutes } from './entity-queries.ts';
 import { loginRoutes } from './login.ts';
 import { type OtaDeps, otaRoutes } from './ota.ts';
 import { passwordRoutes } from './passwords.ts';
@@ -81,6 +82,7 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
     { tag: 'ota-packages', routes: otaRoutes(deps) },
     { tag: 'diagnostics', routes: diagnosticsRoutes(deps) },
     { tag: 'relations', routes: relationRoutes(deps) },
+    { tag: 'entity-queries', routes: entityQueryRoutes(deps) },
     { tag: 'system', routes: systemRoutes() },
   ];
 }

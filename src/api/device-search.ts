@@ -3,7 +3,7 @@
 import { visibleCredentials } from '../admin/credentials.ts';
 import { mayRead, usableEntity } from '../admin/entities.ts';
 import { commonGroup } from '../admin/relation-store.ts';
-import { relationGroups, searchDevices } from '../admin/relations.ts';
+import { relationGroups, searchRelations } from '../admin/relations.ts';
 import type { Auth } from '../auth/auth.ts';
 import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
 import { limits } from '../base/limits.ts';
@@ -67,15 +67,20 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
         const { rootId, rootType, direction, relationTypeGroup, maxLevel, fetchLastLevelOnly } = body.parameters;
         const root = { id: uuid(rootId), type: rootType };
         await usableEntity(postgres, caller, root, 'read');
-        const ids = await searchDevices(postgres, {
+        const type = body.relationType || 'Contains';
+        const found = await searchRelations(postgres, {
           root,
           direction,
           group: oneOf('relationTypeGroup', relationTypeGroup, relationGroups, commonGroup),
-          type: body.relationType || 'Contains',
+          finds: (each, end) => each === type && end.type === 'DEVICE',
           levelsMax: Math.max(0, maxLevel ?? 0),
           lastLevelOnly: fetchLastLevelOnly ?? false,
         });
-        const devices = await findDevices(postgres, caller.tenantId, ids);
+        const devices = await findDevices(
+          postgres,
+          caller.tenantId,
+          found.map(({ id }) => id),
+        );
         const types = new Set(body.deviceTypes);
         const isSeen = ({ type, customerId }: Device) =>
           types.has(type) && mayRead(caller, { type: 'DEVICE', customerId });

@@ -264,6 +264,36 @@ export async function readAttributesWithin(
   }));
 }
 
+/**
+ * Returns the attributes that the owners have of the keys. Throws a 400 fault when the values together exceed
+ * `limits.attributesReadBytesMax` bytes.
+ */
+export async function readAttributesOf(
+  queries: Queries,
+  owners: number[],
+  keys: string[],
+  { table, owner } = deviceRows,
+): Promise<(ScopedRow & { owner: number })[]> {
+  if (owners.length === 0 || keys.length === 0) return [];
+  const bytesMax = limits.attributesReadBytesMax;
+  const own = `select ${owner} as owner, scope, key, kind, value, last_update_ts from ${table}
+                where ${owner} = any($1) and key = any($2) and kind <> ${deletedKind}`;
+  const withActivity = `select distinct on (owner, scope, key) * from (
+           ${own} union all select device, ${serverScope}, key, kind, value, last_update_ts from activity_attribute
+            where device = any($1) and key = any($2)) merged order by owner, scope, key, last_update_ts desc`;
+  const isActivity = table === deviceRows.table && mayBeActivity([serverScope], keys);
+  const rows = await queries.query<ValueColumns & { owner: number; scope: number; fits: boolean }>(
+    `select owner, scope, key, kind, case when fits then value else '' end as value, last_update_ts as "lastUpdateTs",
+            fits
+       from (select *, sum(octet_length(value)) over () <= $3 as fits from (${isActivity ? withActivity : own}) read) a`,
+    [owners, keys, bytesMax],
+  );
+  if (rows[0]?.fits === false) {
+    throw badRequest('attributes_bytes', `The attributes have more than ${bytesMax} bytes: ask for fewer entities.`);
+  }
+  return rows.map(({ kind, value, ...row }) => ({ ...row, value: storedValue(kind, value) }));
+}
+
 export async function readKeys(
   queries: Queries,
   device: number,

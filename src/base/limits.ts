@@ -652,6 +652,12 @@ export const limits = {
   relationsOfEntityMax: 20_000,
   /** Levels that a search by relations goes down. */
   relationLevelsMax: 16,
+  /** Entities that one entity query evaluates or returns. */
+  queriedEntitiesMax: 20_000,
+  /** Values that one entity query reads: entities times keys. */
+  queriedValuesMax: 200_000,
+  /** Keys that one entity query names, and conditions that its filters have. */
+  queriedKeysMax: 100,
 
   /** Devices that one REST call may make. */
   newDevicesPerRequest: 20_000,

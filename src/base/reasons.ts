@@ -45,6 +45,8 @@ export const reasons = {
     email: 'the email is missing or malformed',
     email_password: "the caller's own password is needed to change this email",
     email_taken: 'the email cannot be used',
+    entity_query: 'a member of the entity query is wrong or is not supported',
+    entity_query_size: 'the entity query needs too many entities, values or keys',
     empty_body: 'the message is empty',
     entity_id: 'the id of an entity is missing',
     expiration: 'the expiration time of an API key is malformed, or would be changed',

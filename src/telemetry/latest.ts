@@ -107,6 +107,22 @@ export async function readLatestKeys(clickhouse: ClickHouse, device: number): Pr
   return rows.map((row) => row.key);
 }
 
+/** Returns the latest values that the devices have of the keys, each with its device. */
+export async function readLatestOf(
+  clickhouse: ClickHouse,
+  devices: number[],
+  keys: string[],
+): Promise<(Point & { device: number })[]> {
+  if (devices.length === 0 || keys.length === 0) return [];
+  const rows = await readRows<PointRow & { device: string }>(
+    clickhouse,
+    `SELECT device, ${pointColumns} FROM latest FINAL
+      WHERE device IN {devices:Array(UInt64)} AND key IN {keys:Array(String)}`,
+    { devices, keys },
+  );
+  return rows.map((row) => ({ ...pointOf(row), device: Number(row.device) }));
+}
+
 /** Returns the keys that any of the devices has. */
 export async function readLatestKeysOf(clickhouse: ClickHouse, devices: number[]): Promise<string[]> {
   if (devices.length === 0) return [];

@@ -146,6 +146,12 @@ const bodies: Record<string, BodyOf> = {
     parameters: { rootId: value('deviceId'), rootType: 'DEVICE', direction: 'FROM' },
     deviceTypes: ['default'],
   }),
+  'POST /api/entitiesQuery/find': (value) => ({
+    entityFilter: { type: 'entityList', entityType: 'DEVICE', entityList: [value('deviceId')] },
+    entityFields: [{ type: 'ENTITY_FIELD', key: 'name' }],
+    pageLink: { page: 0, pageSize: 10 },
+  }),
+  'POST /api/entitiesQuery/count': () => ({ entityFilter: { type: 'entityType', entityType: 'DEVICE' } }),
   'POST /api/devices/bulk': () => ({ devices: [{ name: newName() }] }),
   'POST /api/device/bulk_import': () => ({ file: newName(), mapping: { columns: [{ type: 'NAME' }] } }),
   'POST /api/deviceProfile': () => ({ name: newName() }),

@@ -133,6 +133,8 @@ const rules = `
   *      /api/rpc/**                                  -          tenant     own        -
   *      /api/plugins/rpc/**                          -          tenant     own        -
 
+  POST   /api/entitiesQuery/find                      -          [tenant]   [own]      [own]
+  POST   /api/entitiesQuery/count                     -          yes        yes        yes
   GET    /api/relations                               -          tenant     own        own
   GET    /api/relations/**/DEVICE/**                  -          tenant     own        own
   GET    /api/relations/**/CUSTOMER/**                -          tenant     own        nothing

@@ -42,7 +42,7 @@ const otherAnswers: Record<string, number[]> = {
 
 /** What a writing call does not change about the entity that it names: it needs no new one. */
 const keepsEntities =
-  /^POST \/(api\/(devices|user\/\{userId\}\/resetPasswordLink|rpc\/.*|plugins\/.*|v1\/.*|auth\/.*|noauth\/.*)|api(Analytics|Trendz)\/publicApi\/.*)$/;
+  /^POST \/(api\/(devices|entitiesQuery\/.*|user\/\{userId\}\/resetPasswordLink|rpc\/.*|plugins\/.*|v1\/.*|auth\/.*|noauth\/.*)|api(Analytics|Trendz)\/publicApi\/.*)$/;
 const endsSessions = /logout|changePassword/;
 
 let house: House;

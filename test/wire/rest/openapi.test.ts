@@ -195,6 +195,10 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     'POST /api/devices': {
       body: { parameters: { rootId: house.tenantId, rootType: 'TENANT', direction: 'FROM' }, deviceTypes: ['default'] },
     },
+    'POST /api/entitiesQuery/find': {
+      body: { entityFilter: { type: 'entityType', entityType: 'DEVICE' }, pageLink: { page: 0, pageSize: 10 } },
+    },
+    'POST /api/entitiesQuery/count': { body: { entityFilter: { type: 'entityType', entityType: 'DEVICE' } } },
     'POST /apiAnalytics/publicApi/auth/login': { body: { username: admin.email, password: admin.password } },
     'POST /apiTrendz/publicApi/auth/login': { body: { username: admin.email, password: admin.password } },
     'POST /apiAnalytics/view': { body: someView() },

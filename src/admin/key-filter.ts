@@ -1,0 +1,159 @@
+/** Conditions of entity queries on fields, attributes and latest telemetry, and the order of their values. */
+import { Kind, strictForm, stringForm, type TypedValue } from '../value/typed.ts';
+import type { QueriedEntity } from './entity-query-store.ts';
+
+export const valueTypes = [
+  ...['ENTITY_FIELD', 'TIME_SERIES', 'ATTRIBUTE', 'CLIENT_ATTRIBUTE', 'SHARED_ATTRIBUTE', 'SERVER_ATTRIBUTE'],
+] as const;
+
+/** A field of an entity, or the key of an attribute or a series. */
+export interface ValueKey {
+  type: string;
+  key: string;
+}
+
+/** A field is a string or a number; other values keep their type. */
+export interface QueriedValue {
+  ts: number;
+  value: TypedValue | string | number;
+}
+
+export function keyName({ type, key }: ValueKey): string {
+  return `${type} ${key}`;
+}
+
+const comparisons = ['EQUAL', 'NOT_EQUAL', 'GREATER', 'LESS', 'GREATER_OR_EQUAL', 'LESS_OR_EQUAL'];
+const stringComparisons = [
+  ...['EQUAL', 'NOT_EQUAL', 'STARTS_WITH', 'ENDS_WITH', 'CONTAINS', 'NOT_CONTAINS', 'IN', 'NOT_IN'],
+];
+/** The operations of each type of predicate. */
+export const predicateOperations: Record<'STRING' | 'NUMERIC' | 'BOOLEAN', readonly string[]> = {
+  STRING: stringComparisons,
+  NUMERIC: comparisons,
+  BOOLEAN: ['EQUAL', 'NOT_EQUAL'],
+};
+
+export type Predicate =
+  | { type: 'STRING'; operation: string; value: string; ignoreCase: boolean }
+  | { type: 'NUMERIC'; operation: string; value: number }
+  | { type: 'BOOLEAN'; operation: string; value: boolean }
+  | { type: 'COMPLEX'; operation: 'AND' | 'OR'; predicates: Predicate[] };
+
+export interface Condition {
+  operation: 'AND' | 'OR';
+  filters: { key: ValueKey; predicate: Predicate }[];
+  /** The keys of all filters. */
+  keys: ValueKey[];
+}
+
+export function meets(
+  { operation, filters }: Condition,
+  valueAt: (key: ValueKey) => QueriedValue | undefined,
+): boolean {
+  const isMet = ({ key, predicate }: Condition['filters'][number]) => holds(predicate, valueAt(key)?.value);
+  return operation === 'AND' ? filters.every(isMet) : filters.some(isMet);
+}
+
+/** A value that is missing or of another type fulfils only the operations that begin with NOT. */
+function holds(predicate: Predicate, value: QueriedValue['value'] | undefined): boolean {
+  switch (predicate.type) {
+    case 'COMPLEX': {
+      const { operation, predicates } = predicate;
+      const each = (one: Predicate) => holds(one, value);
+      return operation === 'AND' ? predicates.every(each) : predicates.some(each);
+    }
+    case 'STRING': {
+      const text = textOf(value);
+      if (text === undefined) return predicate.operation.startsWith('NOT_');
+      const fold = (each: string) => (predicate.ignoreCase ? each.toLowerCase() : each);
+      return compareTexts(predicate.operation, fold(text), fold(predicate.value));
+    }
+    case 'NUMERIC': {
+      const number = numberOf(value);
+      if (number === undefined) return predicate.operation.startsWith('NOT_');
+      return compareNumbers(predicate.operation, number, predicate.value);
+    }
+    case 'BOOLEAN': {
+      if (typeof value !== 'object' || value.kind !== Kind.boolean) return predicate.operation === 'NOT_EQUAL';
+      return ((value.int === '1') === predicate.value) === (predicate.operation === 'EQUAL');
+    }
+  }
+}
+
+function compareTexts(operation: string, text: string, wanted: string): boolean {
+  switch (operation) {
+    case 'EQUAL':
+      return text === wanted;
+    case 'NOT_EQUAL':
+      return text !== wanted;
+    case 'STARTS_WITH':
+      return text.startsWith(wanted);
+    case 'ENDS_WITH':
+      return text.endsWith(wanted);
+    case 'CONTAINS':
+      return text.includes(wanted);
+    case 'NOT_CONTAINS':
+      return !text.includes(wanted);
+    case 'IN':
+      return listOf(wanted).includes(text);
+    default:
+      return !listOf(wanted).includes(text);
+  }
+}
+
+/** The value of IN is a list with commas: `a, b`. */
+function listOf(text: string): string[] {
+  return text.split(',').map((each) => each.trim());
+}
+
+function compareNumbers(operation: string, number: number, wanted: number): boolean {
+  switch (operation) {
+    case 'EQUAL':
+      return number === wanted;
+    case 'NOT_EQUAL':
+      return number !== wanted;
+    case 'GREATER':
+      return number > wanted;
+    case 'LESS':
+      return number < wanted;
+    case 'GREATER_OR_EQUAL':
+      return number >= wanted;
+    default:
+      return number <= wanted;
+  }
+}
+
+function textOf(value: QueriedValue['value'] | undefined): string | undefined {
+  if (typeof value === 'string') return value;
+  return typeof value === 'object' && (value.kind === Kind.string || value.kind === Kind.json) ? value.text : undefined;
+}
+
+function numberOf(value: QueriedValue['value'] | undefined): number | undefined {
+  if (typeof value === 'number') return value;
+  if (typeof value !== 'object') return undefined;
+  if (value.kind === Kind.double) return value.num;
+  return value.kind === Kind.long ? Number(value.int) : undefined;
+}
+
+/** Returns the value as a query sorts it: numbers and booleans as numbers. */
+export function valueOrder(value: QueriedValue | undefined): string | number | undefined {
+  if (!value) return undefined;
+  const { value: of } = value;
+  if (typeof of === 'object' && of.kind === Kind.boolean) return Number(of.int);
+  return numberOf(of) ?? textOf(of);
+}
+
+/** Returns the value as a string, as answers of entity queries hold it. */
+export function answeredValue(value: QueriedValue['value']): string {
+  if (typeof value !== 'object') return String(value);
+  if (value.kind === Kind.string || value.kind === Kind.json) return value.text;
+  return value.kind === Kind.double ? (JSON.parse(stringForm(value)) as string) : strictForm(value);
+}
+
+/** Returns a field of the entity; '' for one that entities of its kind lack, undefined for a key of another type. */
+export function fieldValue(entity: QueriedEntity, { type, key }: ValueKey): QueriedValue | undefined {
+  if (type !== 'ENTITY_FIELD') return undefined;
+  if (key === 'entityType') return { ts: 0, value: entity.kind };
+  const named = key === 'title' ? 'name' : key;
+  return { ts: 0, value: entity.fields[named] ?? '' };
+}
