@@ -47,6 +47,11 @@ export function isUnanswered(error: unknown): boolean {
   return error instanceof ClickHouseError && error.code === 0;
 }
 
+/** True before the primary has made the tables, which it does as soon as ClickHouse takes writes. */
+export function isWithoutTables(error: unknown): boolean {
+  return error instanceof ClickHouseError && error.code === unknownTable;
+}
+
 /** Codes of a statement that takes too much time, memory or rows, or of a body that is too large. */
 const sizeCodes = new Set([158, 159, 209, 229, 241, 307, 396]);
 /** Codes of values that cannot be parsed, converted or kept. */
@@ -61,6 +66,8 @@ const transientCodes = new Set([
   473, 479, 497, 499, 516, 519, 571, 585, 594, 600, 649, 659, 665, 668, 689, 693, 722, 733, 745, 999, 1000, 1002,
 ]);
 const tooManyParts = 252;
+const notEnoughSpace = 243;
+const unknownTable = 60;
 /** The code of a result beyond `max_result_rows` or `max_result_bytes`. */
 const resultTooLarge = 396;
 const resetCodes = new Set(['ECONNRESET', 'EPIPE', 'ECONNABORTED', 'UND_ERR_SOCKET']);
@@ -74,7 +81,7 @@ export function toClickHouseError(error: unknown): ClickHouseError {
     return new ClickHouseError(0, 'transient', message, { connectionLost });
   }
   const code = Number(error.code);
-  return new ClickHouseError(code, kindOf(code, error.message), `ClickHouse error ${code}: ${error.message}`);
+  return new ClickHouseError(code, kindOf(code, error.message), messageFor(code, error.message));
 }
 
 /**
@@ -86,12 +93,18 @@ export function errorInAnswer(body: string, isEmpty: boolean): ClickHouseError |
   if (!match && (!isEmpty || body.trim() === '')) return undefined;
   if (!match) return new ClickHouseError(0, 'transient', `an unexpected answer: ${body.slice(0, 200)}`);
   const code = Number(match[1]);
-  return new ClickHouseError(code, kindOf(code, body), `ClickHouse error ${code}: ${body.slice(match.index, 2_000)}`);
+  return new ClickHouseError(code, kindOf(code, body), messageFor(code, body.slice(match.index, 2_000)));
 }
 
 /** Returns the error with the fact that an earlier attempt of the statement lost its connection. */
 export function afterLostConnection({ code, kind, message }: ClickHouseError): ClickHouseError {
   return new ClickHouseError(code, kind, message, { connectionLost: true });
+}
+
+/** The sentence of a full disk says what to change: the text of ClickHouse names settings that are not the cause. */
+function messageFor(code: number, text: string): string {
+  const said = code === notEnoughSpace ? 'its disk is too full for writes: free space on it, or enlarge it.' : text;
+  return `ClickHouse error ${code}: ${said}`;
 }
 
 function kindOf(code: number, message: string): ClickHouseErrorKind {

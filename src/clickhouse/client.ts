@@ -11,7 +11,7 @@ import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError 
 import { ClickHouseReader, type Parameters } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
-export { ClickHouseError, isUnanswered } from './clickhouse-error.ts';
+export { ClickHouseError, isUnanswered, isWithoutTables } from './clickhouse-error.ts';
 export type { Parameters } from './read.ts';
 
 interface ClickHouseDeps {

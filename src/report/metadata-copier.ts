@@ -9,7 +9,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
-import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
+import { type ClickHouse, isUnanswered, isWithoutTables } from '../clickhouse/client.ts';
 import { anyDevice, insertRows, markAttributesDeleted, tenantsOfDevices } from '../clickhouse/metadata-statements.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { copyLastActivity, isLastActivityKept } from './activity-copy-store.ts';
@@ -90,7 +90,7 @@ export class MetadataCopier {
       }
     } catch (error) {
       // A store is unavailable: the outbox keeps the work.
-      if (!isAway(error) && !isUnanswered(error)) log.warn('report_feeder', { reason: messageOf(error) });
+      if (!isAway(error) && !isUnanswered(error)) log.warn('report_feeder', { reason: reasonOf(error) });
     }
   }
 
@@ -240,6 +240,11 @@ export class MetadataCopier {
     await this.#deps.clickhouse.insertBlocks(insertRows(table, columns), body);
     this.#rows.add(rows.length);
   }
+}
+
+function reasonOf(error: unknown): string {
+  if (!isWithoutTables(error)) return messageOf(error);
+  return 'ClickHouse has no tables for reports yet: they are made when ClickHouse takes writes. The reasons of /readyz say what to change.';
 }
 
 function unique(rows: store.OutboxRow[], column: 'profileId' | 'customerId'): string[] {

@@ -1,7 +1,7 @@
 /** ClickHouse answers and refuses every insert, as when its disk is full. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
 
 let engine: Engine;
 
@@ -39,4 +39,24 @@ test('readiness says that ClickHouse takes no rows; rows and deletes wait and ar
   const isDeleted = async () => (await series('deleted'))['deleted'] === undefined;
   expect(await eventually(isDeleted, 60_000)).toBe(true);
   expect(engine.pids().get('clickhouse')).toBe(pid);
+});
+
+test('a first start on a full disk says what to change, in the words of no store', async () => {
+  const env = { JOURNAL_FREE_DISK_BYTES_MIN: '1000TB' };
+  const full = await prepareEngine({ workers: 1, reports: true, firstStart: true, env });
+  try {
+    full.spawn();
+    const said = 'its disk is too full for writes: free space on it, or enlarge it.';
+    const reasons = await eventually(async () => {
+      const { status, reasons: read } = await full.status();
+      return status === 'refusing' ? read : undefined;
+    }, 60_000);
+    expect(reasons).toContain(`The embedded ClickHouse cannot be used yet: ClickHouse error 243: ${said}`);
+    const reason = await eventually(async () => full.events('report_feeder')[0]?.['reason'], 30_000);
+    expect(reason).toBe(
+      'ClickHouse has no tables for reports yet: they are made when ClickHouse takes writes. The reasons of /readyz say what to change.',
+    );
+  } finally {
+    await full.destroy();
+  }
 });
