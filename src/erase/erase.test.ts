@@ -714,6 +714,27 @@ test('of two hosts one carries deletes out', async () => {
   expect([a.statements.length, b.statements.length].filter((count) => count > 0)).toHaveLength(1);
 });
 
+test('a clock that was ahead and is right again leaves nothing that delays a delete', async () => {
+  const device = devices++;
+  const gone = host([21]);
+  await gone.rounds();
+  await insertDeviceTombstone(postgres, device, Date.now());
+  await postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at + interval '1 year'`);
+  // The host of this journal stopped at the later time, and a crashed host held the lease.
+  await postgres.query(`update journals set heard_at = heard_at + interval '1 year'`);
+  await postgres.query(
+    `insert into lease (name, holder, until) values ('deletes', 'crashed', clock_timestamp() + interval '1 year')`,
+  );
+  expect((await readJournals(postgres)).map(({ isLive }) => isLive)).toEqual([false]);
+  const here = host([22]);
+  await here.rounds();
+  const applied = () => postgres.query('select from tombstones where device = $1 and applied_at is not null', [device]);
+  expect(await applied()).toHaveLength(0);
+  await postgres.query(`update tombstones set recorded_at = clock_timestamp() - interval '10 seconds'`);
+  await here.rounds(3);
+  expect(await applied()).toHaveLength(1);
+});
+
 test('tombstones expire when they were carried out and are old', async () => {
   const here = host([1]);
   await here.rounds();

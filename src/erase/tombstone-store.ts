@@ -69,14 +69,17 @@ export async function handOver(queries: Queries, id: number): Promise<void> {
 
 /**
  * Gives a fence to tombstones of devices that can no longer send: every cache has dropped their credentials. That time
- * is counted from the moment at which a host has seen the tombstone, because its transaction may have taken long.
+ * is counted from the moment at which a host has seen the tombstone, because its transaction may have taken long. The
+ * time begins again when the clock was set back.
  */
 export async function fenceDevices(queries: Queries): Promise<void> {
   await queries.query(
-    `update tombstones set fence = case when handed_over then (select nextval('tombstones_id_seq')) end,
+    `update tombstones set fence = case when handed_over and recorded_at < clock_timestamp()
+                         then (select nextval('tombstones_id_seq')) end,
             recorded_at = clock_timestamp(), handed_over = true
       where applied_at is null and order_number is null and fence is null
-        and (not handed_over or recorded_at < clock_timestamp() - $1 * interval '1 millisecond')`,
+        and (not handed_over or recorded_at > clock_timestamp()
+             or recorded_at < clock_timestamp() - $1 * interval '1 millisecond')`,
     [limits.deletedDeviceGraceMs],
   );
 }
@@ -86,7 +89,8 @@ export async function readWaiting(queries: Queries, afterId: number, count: numb
   return await queries.query<Tombstone>(
     `select ${columns} from tombstones
       where applied_at is null and id > $1 and (order_number is not null or fence is not null)
-        and (handed_over or recorded_at < clock_timestamp() - $2 * interval '1 millisecond')
+        and (handed_over or recorded_at not between clock_timestamp() - $2 * interval '1 millisecond'
+                                                and clock_timestamp() + $2 * interval '1 millisecond')
       order by id limit $3`,
     [afterId, 2 * limits.seriesDeleteMsMax, count],
   );

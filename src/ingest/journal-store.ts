@@ -38,7 +38,9 @@ export async function readFence(queries: Queries): Promise<{ fence: number; isWa
 export async function readJournals(queries: Queries): Promise<JournalRow[]> {
   return await queries.query<JournalRow>(
     `select writer, run, order_high::text as "orderHigh", settled, held_order::text as "orderHeld",
-            heard_at > clock_timestamp() - $1 * interval '1 millisecond' as "isLive"
+            -- a report of the future was made before the clock was set back, so nothing is known since
+            heard_at between clock_timestamp() - $1 * interval '1 millisecond'
+                         and clock_timestamp() + $1 * interval '1 millisecond' as "isLive"
        from journals order by writer`,
     [limits.journalStaleMs],
   );
@@ -100,7 +102,8 @@ export async function keepStoredOrders(queries: Queries, journals: readonly OwnJ
       where not exists (
         select from (select stored_order, at from stored_orders s where s.writer = given.writer
                       order by stored_order desc limit 1) as last
-         where last.stored_order >= given.done or last.at > clock_timestamp() - $3 * interval '1 millisecond')
+         where last.stored_order >= given.done
+            or last.at between clock_timestamp() - $3 * interval '1 millisecond' and clock_timestamp())
      on conflict do nothing`,
     [journals.map(({ writer }) => writer), journals.map(({ orderDone }) => orderDone), limits.storedOrdersMs],
   );
@@ -213,12 +216,16 @@ function mayCover(parameter: number): string {
     or greatest(order_number, (select max(ahead) from unnest(ahead_orders) as ahead)) >= $${parameter}::bigint)`;
 }
 
-/** Returns true when this process holds the lease for the next `forMs`. At most one process holds a lease. */
+/**
+ * Returns true when this process holds the lease for the next `forMs`. At most one process holds a lease. All holders
+ * of a lease pass the same `forMs`: a lease that ends later was taken before the clock was set back, and has ended.
+ */
 export async function takeLease(queries: Queries, name: string, holder: string, forMs: number): Promise<boolean> {
   const rows = await queries.query(
     `insert into lease (name, holder, until) values ($1, $2, clock_timestamp() + $3 * interval '1 millisecond')
      on conflict (name) do update set holder = excluded.holder, until = excluded.until
       where lease.holder = excluded.holder or lease.until < clock_timestamp()
+            or lease.until > clock_timestamp() + $3 * interval '1 millisecond'
      returning name`,
     [name, holder, forMs],
   );
