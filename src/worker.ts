@@ -57,6 +57,7 @@ import { type DeviceSession, Sessions } from './downlink/sessions.ts';
 import { seriesDeleter } from './erase/delete-series.ts';
 import { Eraser } from './erase/erase.ts';
 import { Retention } from './erase/retention.ts';
+import { SteadyClock } from './erase/steady-clock.ts';
 import { GatewayDecodeThread } from './gateway/decode-thread.ts';
 import { Gateways } from './gateway/gateways.ts';
 import { ChildNames } from './gateway/names.ts';
@@ -217,7 +218,8 @@ async function openStoresAndBus({ link, begin, config, log, metrics, started }: 
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
   started.add('downlink', () => downlink.stop());
-  return { clickhouse, postgres, bus, downlink, cluster: config.clickhouse.cluster };
+  const steadyClock = new SteadyClock({ postgres, clock, log });
+  return { clickhouse, postgres, bus, downlink, steadyClock, cluster: config.clickhouse.cluster };
 }
 
 type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;
@@ -267,7 +269,7 @@ type Identity = Awaited<ReturnType<typeof openIdentity>>;
 /** Opens the journal, the shipping to ClickHouse, and the call that every door uses. */
 async function openChannel(
   { link, begin, config, log, metrics, started }: WorkerDeps,
-  { clickhouse, postgres, bus, cluster }: Stores,
+  { clickhouse, postgres, bus, cluster, steadyClock }: Stores,
   { changes, devices, oddTimes }: Identity,
   stop: { shipMsMax: number },
 ) {
@@ -304,12 +306,14 @@ async function openChannel(
   const journals = (flush = false) => link.askJournals(flush);
   const { tombstonesKeptDays, ttlDays, ttlOfLatest } = config.telemetry;
   const latestAheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
-  const erasing = { postgres, clickhouse, cluster, clock, log, isLeader, latestAheadMsMax };
+  const erasing = { postgres, clickhouse, cluster, clock, steadyClock, log, isLeader, latestAheadMsMax };
   const eraser = new Eraser({ ...erasing, metrics, journals, tombstonesKeptDays });
   const retention = new Retention({ ...erasing, ttlDays, ttlOfLatest });
   started.addWhole('last report of the journals', () => eraser.end(journalReports));
 
-  const shipping = { clickhouse, clock, log, metrics, quarantineKeptDays, latestAheadMsMax, ...config.ingest.ship };
+  const expiryTime = () => steadyClock.time();
+  const expiring = { quarantineKeptDays, expiryTime };
+  const shipping = { clickhouse, clock, log, metrics, ...expiring, latestAheadMsMax, ...config.ingest.ship };
   const shipper = new Shipper({
     ...shipping,
     journal,
@@ -442,14 +446,15 @@ type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
 /** Commands to devices, and the calls that devices make. */
 function openCommands(
   { begin, config, log, metrics, started }: WorkerDeps,
-  { clickhouse, postgres, bus, downlink }: Stores,
+  { clickhouse, postgres, bus, downlink, steadyClock }: Stores,
   { attributes }: DeviceState,
 ) {
   const numbers = new RpcNumbers(postgres);
   const rpc = new Rpc({ postgres, downlink, bus, numbers, clock, log, metrics });
   const rpcSessions = new RpcSessions(downlink);
   const { retriesMax, keptDays, clientTimeoutMs: timeoutMs } = config.rpc;
-  const persistentRpcs = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, retriesMax, keptDays });
+  const keeping = { retriesMax, keptDays, expiryTime: () => steadyClock.time() };
+  const persistentRpcs = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, ...keeping });
   persistentRpcs.start();
   started.add('stored commands', () => persistentRpcs.stop());
   const rules = begin.rules.map(compileRule);

@@ -718,10 +718,12 @@ export const limits = {
   latestMutationsMax: 20,
   /** Most days of `telemetryTtlDays` of a device profile. */
   telemetryTtlDaysMax: 36_500,
-  /** A clock that is further after its last check was set, or Millrace was stopped: nothing expires for a day. */
+  /** A clock that is further after its last check was set, or Millrace was stopped: nothing expires meanwhile. */
   clockJumpMsMax: 172_800_000,
-  /** Time after which a clock that has jumped is trusted. */
+  /** Time that Millrace runs in all until a clock that has jumped is trusted. */
   clockJumpWaitMs: 86_400_000,
+  /** A longer time between two checks of a clock in doubt does not count as time that Millrace ran. */
+  clockCheckGapMsMax: 7_200_000,
   /** Time after a start at which retention begins. */
   retentionFirstMs: 60_000,
   /** Interval of retention. */

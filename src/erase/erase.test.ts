@@ -23,6 +23,7 @@ import { Rows } from '../telemetry/rows.ts';
 import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
 import { withoutErased } from './replay-filter.ts';
+import { SteadyClock } from './steady-clock.ts';
 import { erasesRow, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
 
 let stores: TestPostgres;
@@ -71,7 +72,8 @@ function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
   const clock: Clock = { now: () => Date.now(), monotonic: () => performance.now() + skippedMs };
   const reports = new Map(writers.map((writer) => [writer, idle(writer)]));
   const journals = async () => ({ reports: [...reports.values()], isWhole: true });
-  const parts = { postgres, clickhouse, cluster: '', clock, log };
+  const steadyClock = new SteadyClock({ postgres, clock, log });
+  const parts = { postgres, clickhouse, cluster: '', clock, steadyClock, log };
   const eraserDeps = { ...parts, metrics: new Metrics(), isLeader: () => true, journals, tombstonesKeptDays: 90 };
   let eraser = new Eraser(eraserDeps);
   const remove: DeleteSeries = seriesDeleter({ ...parts, journals });

@@ -29,7 +29,7 @@ import {
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { Settling } from './delete-settling.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
-import { isClockSteady } from './steady-clock.ts';
+import type { SteadyClock } from './steady-clock.ts';
 import {
   expireTombstones,
   fenceDevices,
@@ -48,6 +48,7 @@ interface EraserDeps {
   /** As in `CarryOutDeps`. */
   latestAheadMsMax?: number;
   clock: Clock;
+  steadyClock: SteadyClock;
   log: Log;
   metrics: Metrics;
   /** Returns true while this worker acts for its host. */
@@ -146,7 +147,7 @@ export class Eraser {
 
   /** Runs at most one statement: when a value that other hosts need has changed, or as a heartbeat. */
   async #report(fence: number): Promise<void> {
-    const { postgres, clock, journals } = this.#deps;
+    const { postgres, clock, steadyClock, journals } = this.#deps;
     const { reports: all } = await journals();
     const gone = all.filter((report) => report.gone === true && !this.#forgotten.has(report.writer));
     const reports = all.filter((report) => report.gone !== true);
@@ -161,7 +162,7 @@ export class Eraser {
       this.#forgotten.add(journal.writer);
     }
     if (isDue) await keepStoredOrders(postgres, own);
-    if (isDue && (await isClockSteady(postgres, this.#deps.log)))
+    if (isDue && (await steadyClock.time()) !== undefined)
       await forgetOldJournals(postgres, this.#deps.tombstonesKeptDays);
     this.#reported = own;
     this.#reportedAt = clock.monotonic();
@@ -283,9 +284,9 @@ export class Eraser {
   }
 
   async #expire(): Promise<void> {
-    const { postgres, clock, log, tombstonesKeptDays } = this.#deps;
+    const { postgres, clock, steadyClock, log, tombstonesKeptDays } = this.#deps;
     await expireStoredOrders(postgres);
-    if (await isClockSteady(postgres, log)) {
+    if ((await steadyClock.time()) !== undefined) {
       const count = await expireTombstones(postgres, tombstonesKeptDays);
       if (count > 0) log.info('tombstones_expired', { count });
     }

@@ -6,7 +6,6 @@
  * points were copied. No step loses a point when it is interrupted or meets rows that arrive meanwhile. Called by
  * `retention.ts`.
  */
-import type { Clock } from '../base/clock.ts';
 import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -29,12 +28,14 @@ import {
 } from '../clickhouse/retention-statements.ts';
 import type { Queries } from '../postgres/client.ts';
 import { readExpiringDevices } from './retention-store.ts';
+import { ClockChanged } from './steady-clock.ts';
 
 interface ExpiredPointsDeps {
   postgres: Queries;
   clickhouse: ClickHouse;
   cluster: string;
-  clock: Clock;
+  /** The time by which points expire. */
+  now: number;
   log: Log;
   /** 0: the installation keeps all telemetry. */
   ttlDays: number;
@@ -72,10 +73,9 @@ interface Expiring {
 
 /** Deletes what has expired when there are at least `rowsMin` points, and logs what was deleted. */
 export async function deleteExpiredPoints(deps: ExpiredPointsDeps, rowsMin: number): Promise<void> {
-  const { clickhouse, clock, cluster, log, ttlOfLatest, write, mayContinue } = deps;
-  const now = clock.now();
+  const { clickhouse, now, cluster, log, ttlOfLatest, write, mayContinue } = deps;
   await write(forgetExpiringDevicesStatement(cluster), {});
-  const { devices, days } = await copyDevices(deps, now);
+  const { devices, days } = await copyDevices(deps);
   const parameters: Parameters = { round: now, nowSeconds: Math.floor(now / 1000) };
   for (const each of days) parameters[`before${each.days}`] = each.before;
   const expiring = { days, parameters };
@@ -123,17 +123,19 @@ async function deleteOfDay(
     await drop(dropPartsStatement(parts));
     return true;
   } catch (error) {
-    if (isUnanswered(error)) throw error;
+    if (isUnanswered(error) || error instanceof ClockChanged) throw error;
     log.warn('retention', { day, reason: messageOf(error).slice(0, 500) });
     return false;
   }
 }
 
 /** Copies the present devices of such profiles to ClickHouse. Returns their number and the days of their profiles. */
-async function copyDevices(
-  { postgres, clickhouse, ttlDays }: ExpiredPointsDeps,
-  now: number,
-): Promise<{ devices: number; days: ExpiringDays[] }> {
+async function copyDevices({
+  postgres,
+  clickhouse,
+  now,
+  ttlDays,
+}: ExpiredPointsDeps): Promise<{ devices: number; days: ExpiringDays[] }> {
   const days = new Set<number>();
   let devices = 0;
   for (let after = 0; ; ) {

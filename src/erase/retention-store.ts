@@ -25,10 +25,14 @@ export async function readExpiringDevices(
   );
 }
 
-/** True when the work was not done within the last days, by the clock of the database. */
+/**
+ * True when the work was not done within the last days, by the clock of the database. Work that was done in the future
+ * was done by a clock that has been set back.
+ */
 export async function isDue(queries: Queries, name: string, days = 1): Promise<boolean> {
   const due = await queries.query(
-    `select where not exists (select from retention where name = $1 and done_at > clock_timestamp() - $2 * interval '1 day')`,
+    `select where not exists (select from retention where name = $1
+                     and done_at between clock_timestamp() - $2 * interval '1 day' and clock_timestamp())`,
     [name, days],
   );
   return due.length > 0;
@@ -47,32 +51,43 @@ interface ClockTimes {
   now: number;
   /** The last time that was trusted. */
   trusted: number | undefined;
-  /** The first of the present times that are not trusted. */
-  untrusted: number | undefined;
+  /** The last check while the time was in doubt. */
+  checked: number | undefined;
+  /** The end of the doubt, if Millrace runs until then. */
+  doubtUntil: number | undefined;
 }
+
+const trustedName = 'clock';
+const checkedName = 'clock checked';
+const doubtName = 'clock in doubt until';
 
 export async function readClockTimes(queries: Queries): Promise<ClockTimes> {
   const ms = (time: string) => `(extract(epoch from ${time}) * 1000)::float8`;
   const noted = (name: string) => `(select ${ms('done_at')} from retention where name = '${name}')`;
-  const [row] = await queries.query<{ now: number; trusted: number | null; untrusted: number | null }>(
-    `select ${ms('clock_timestamp()')} as now, ${noted('clock')} as trusted, ${noted('clock ahead')} as untrusted`,
+  type Row = Record<'trusted' | 'checked' | 'doubtUntil', number | null> & { now: number };
+  const [row] = await queries.query<Row>(
+    `select ${ms('clock_timestamp()')} as now, ${noted(trustedName)} as trusted, ${noted(checkedName)} as checked,
+            ${noted(doubtName)} as "doubtUntil"`,
   );
-  return { now: row!.now, trusted: row!.trusted ?? undefined, untrusted: row!.untrusted ?? undefined };
+  const { now, trusted, checked, doubtUntil } = row!;
+  return { now, trusted: trusted ?? undefined, checked: checked ?? undefined, doubtUntil: doubtUntil ?? undefined };
 }
 
+/** Ends the doubt, too. */
 export async function setTrustedTime(queries: Queries, ms: number): Promise<void> {
-  await note(queries, 'clock', ms);
-  await queries.query(`delete from retention where name = 'clock ahead'`);
+  await note(queries, [trustedName], [ms]);
+  await queries.query('delete from retention where name = any($1)', [[checkedName, doubtName]]);
 }
 
-export async function setUntrustedTime(queries: Queries, ms: number): Promise<void> {
-  await note(queries, 'clock ahead', ms);
+export async function setClockDoubt(queries: Queries, checked: number, until: number): Promise<void> {
+  await note(queries, [checkedName, doubtName], [checked, until]);
 }
 
-async function note(queries: Queries, name: string, ms: number): Promise<void> {
+async function note(queries: Queries, names: string[], times: number[]): Promise<void> {
   await queries.query(
-    `insert into retention (name, done_at) values ($1, to_timestamp($2::float8 / 1000))
+    `insert into retention (name, done_at)
+     select name, to_timestamp(ms / 1000) from unnest($1::text[], $2::float8[]) as given (name, ms)
      on conflict (name) do update set done_at = excluded.done_at`,
-    [name, ms],
+    [names, times],
   );
 }

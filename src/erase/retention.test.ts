@@ -2,17 +2,34 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { takeLease } from '../ingest/journal-store.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { Retention, type RetentionDeps } from './retention.ts';
+import { isDue } from './retention-store.ts';
+import { SteadyClock } from './steady-clock.ts';
 
 let stores: TestPostgres;
 let house: SharedClickHouse;
 
 const now = Date.UTC(2026, 10, 21, 12);
 const dayMs = 86_400_000;
-const clock = { now: () => now, monotonic: () => performance.now() };
+let installationNow = now;
+let databaseNow = now;
+const clock = { now: () => installationNow, monotonic: () => performance.now() };
+/** PostgreSQL with a clock that tests set. */
+let postgres: Postgres;
 
 beforeAll(async () => {
   [stores, house] = await Promise.all([startTestPostgres(), shareTestClickHouse()]);
+  postgres = new Proxy(stores.postgres, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown;
+      if (name !== 'query') return typeof value === 'function' ? value.bind(target) : value;
+      return (text: string, ...rest: never[]) =>
+        target.query(text.replaceAll('clock_timestamp()', `to_timestamp(${databaseNow} / 1000.0)`), ...rest);
+    },
+  });
+  await trust();
   const days = ['2026-01-05', '2026-10-21', '2026-10-22', '2026-10-23', '2026-11-21', '2041-01-01', '1999-01-01'];
   for (const [device, day] of days.entries()) {
     const ts = Date.parse(`${day}T11:00:00Z`);
@@ -28,10 +45,21 @@ afterAll(async () => {
   await Promise.all([stores?.stop(), house?.stop()]);
 });
 
+/** The clock was checked a moment ago. */
+async function trust(): Promise<void> {
+  await postgres.query(`insert into retention (name, done_at) values ('clock', clock_timestamp())
+    on conflict (name) do update set done_at = excluded.done_at`);
+}
+
+async function forgetRounds(): Promise<void> {
+  await postgres.query('delete from retention');
+  await trust();
+}
+
 function retention(parts: Partial<RetentionDeps> = {}): Retention {
   const { clickhouse } = house;
-  const { postgres } = stores;
-  const rest = { postgres, clickhouse, cluster: '', clock, log, isLeader: () => true };
+  const steadyClock = new SteadyClock({ postgres, clock, log: parts.log ?? log });
+  const rest = { postgres, clickhouse, cluster: '', clock, steadyClock, log, isLeader: () => true };
   return new Retention({ ...rest, ttlDays: 30, ttlOfLatest: false, ...parts });
 }
 
@@ -58,7 +86,7 @@ test('latest values of emptied keys go when that is wanted, once a day', async (
   );
   await retention({ ttlOfLatest: true }).round();
   expect(await days('latest')).toHaveLength(4);
-  await stores.postgres.query(`update retention set done_at = done_at - interval '25 hours' where name <> 'clock'`);
+  await postgres.query(`update retention set done_at = done_at - interval '25 hours' where name not like 'clock%'`);
   await retention({ ttlOfLatest: true }).round();
   expect(await days('latest')).toHaveLength(3);
 });
@@ -68,7 +96,7 @@ test('many expired rows outside the days are deleted, those of the future stay',
   await house.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) SELECT 5, 'k', ${old} + number, 3, 1, 1 FROM numbers(100000)`,
   );
-  await stores.postgres.query('delete from retention');
+  await forgetRounds();
   await retention().round();
   const left = async () =>
     (await house.clickhouse.rows<{ n: string }>('SELECT count() AS n FROM telemetry WHERE ts < 1577836800000'))[0]!.n;
@@ -80,58 +108,201 @@ test('a host that does not hold the lease does nothing', async () => {
   await house.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES (1, 'k', ${Date.UTC(2026, 0, 6)}, 3, 1, 1)`,
   );
-  await stores.postgres.query(
-    `insert into lease (name, holder, until) values ('retention', 'other', clock_timestamp() + interval '1 hour')`,
+  await postgres.query(
+    `insert into lease (name, holder, until) values ('retention', 'other', clock_timestamp() + interval '5 minutes')`,
   );
   await retention().round();
   expect((await days('telemetry'))[0]).toBe('2026-01-06');
-  await stores.postgres.query(`update lease set until = clock_timestamp() - interval '1 second'`);
+  await postgres.query(`update lease set until = clock_timestamp() - interval '1 second'`);
   await retention().round();
   expect((await days('telemetry'))[0]).toBe('2026-10-22');
 });
 
-test('after a jump of the clock nothing expires for a day, and what is left expires then', async () => {
-  const clockRow = (change: string) =>
-    stores.postgres.query(`update retention set done_at = done_at - interval '${change}' where name like 'clock%'`);
-  const old = Date.UTC(2026, 0, 7);
+/** Lets time pass since the last check of the clock, or sets the clock. */
+async function pass(time: string): Promise<void> {
+  await postgres.query(`update retention set done_at = done_at - interval '${time}' where name like 'clock%'`);
+}
+
+/** Stores a point that has expired. The returned round says whether the point is still there. */
+async function expired(): Promise<{ lines: string[]; round: (parts?: Partial<RetentionDeps>) => Promise<boolean> }> {
+  const ts = Date.UTC(2026, 0, 7);
+  await forgetRounds();
   await house.clickhouse.exec(
-    `INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES (1, 'k', ${old}, 3, 1, 1)`,
+    `INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES (1, 'k', ${ts}, 3, 1, 1)`,
   );
   const lines: string[] = [];
-  const noting = { ...log, warn: (event: string) => lines.push(event) };
-  const first = async () => {
-    await retention({ log: noting }).round();
-    return (await days('telemetry'))[0];
+  const note = (event: string) => event === 'expiry_waits' && lines.push(event);
+  const one = retention({ log: { ...log, warn: note, info: note } });
+  const round = async () => {
+    await one.round();
+    return (await days('telemetry'))[0] === '2026-01-07';
   };
+  return { lines, round };
+}
+
+test('after a jump of the clock nothing expires until Millrace has run for a day, in pieces', async () => {
+  const { lines, round } = await expired();
   // The database was set ahead by a year since the last round.
-  await clockRow('365 days');
-  expect(await first()).toBe('2026-01-07');
-  await clockRow('23 hours');
-  expect(await first()).toBe('2026-01-07');
+  await pass('365 days');
+  expect(await round()).toBe(true);
+  for (let piece = 0; piece < 11; piece += 1) {
+    await pass('2 hours');
+    expect(await round()).toBe(true);
+    // Stopped for some days.
+    await pass('5 days');
+    expect(await round()).toBe(true);
+  }
   expect(lines).toEqual(['expiry_waits']);
-  // Set right again, and ahead once more: the day begins again.
-  await stores.postgres.query(`update retention set done_at = done_at + interval '2 years' where name = 'clock ahead'`);
-  expect(await first()).toBe('2026-01-07');
+  await pass('2 hours');
+  expect(await round()).toBe(false);
+  expect(await postgres.query(`select from retention where name like 'clock %'`)).toHaveLength(0);
+});
+
+test('a clock that is set right ends the doubt, and the next jump begins it again', async () => {
+  const { lines, round } = await expired();
+  await pass('365 days');
+  expect(await round()).toBe(true);
+  for (let piece = 0; piece < 11; piece += 1) {
+    await pass('2 hours');
+    expect(await round()).toBe(true);
+  }
+  // The last trusted time is a moment ago again.
+  await trust();
+  expect(await round()).toBe(false);
+  await expired();
+  await pass('365 days');
+  await pass('2 hours');
+  expect(await round()).toBe(true);
   expect(lines).toEqual(['expiry_waits', 'expiry_waits']);
-  await clockRow('25 hours');
-  expect(await first()).toBe('2026-10-22');
-  expect(await stores.postgres.query(`select from retention where name = 'clock ahead'`)).toHaveLength(0);
-  // A clock that was set back is trusted: it deletes less.
-  await clockRow('-30 days');
-  expect(await first()).toBe('2026-10-22');
-  expect(lines).toHaveLength(2);
+  await trust();
+  expect(await round()).toBe(false);
+});
+
+test('a clock that was set back deletes less, and is trusted after a day', async () => {
+  const { lines, round } = await expired();
+  const trustedAheadMs = async () => {
+    const [row] = await postgres.query<{ ms: number }>(
+      `select (extract(epoch from done_at) * 1000)::float8 - $1::float8 as ms from retention where name = 'clock'`,
+      [now],
+    );
+    return row!.ms;
+  };
+  await pass('-30 days');
+  expect(await round()).toBe(false);
+  for (let piece = 0; piece < 11; piece += 1) {
+    await pass('2 hours');
+    await round();
+  }
+  // A start at the earlier time, for a moment, does not begin the day of a later time again.
+  expect(await trustedAheadMs()).toBe(30 * dayMs - 22 * 3_600_000);
+  await pass('2 hours');
+  await round();
+  expect(await trustedAheadMs()).toBe(0);
+  expect(lines).toEqual([]);
+});
+
+test('a clock that starts late each time does not keep expiry from being resumed', async () => {
+  const { lines, round } = await expired();
+  await pass('10 days');
+  expect(await round()).toBe(true);
+  for (let start = 0; start < 11; start += 1) {
+    // The host has no clock that runs while it is off: it starts years ago until its time is set.
+    installationNow = databaseNow = now - 300 * dayMs;
+    expect(await round()).toBe(true);
+    installationNow = databaseNow = now;
+    expect(await round()).toBe(true);
+    await pass('2 hours');
+    await round();
+  }
+  expect(lines).toEqual(['expiry_waits']);
+  await pass('2 hours');
+  expect(await round()).toBe(false);
+});
+
+test('nothing expires before the clock was ever trusted', async () => {
+  const { lines, round } = await expired();
+  await postgres.query('delete from retention');
+  expect(await round()).toBe(true);
+  expect(await round()).toBe(true);
+  expect(lines).toEqual(['expiry_waits']);
+  await trust();
+  expect(await round()).toBe(false);
+});
+
+test.each([6_000, -6_000])('nothing expires while the clock of the database differs by %i ms', async (differenceMs) => {
+  const { lines, round } = await expired();
+  databaseNow = now + differenceMs;
+  expect(await round()).toBe(true);
+  expect(await round()).toBe(true);
+  expect(lines).toEqual(['expiry_waits']);
+  databaseNow = now;
+  expect(await round()).toBe(false);
+});
+
+test('the earlier of the two times decides', async () => {
+  await expired();
+  const endOfDay = Date.UTC(2026, 0, 8);
+  installationNow = endOfDay + 30 * dayMs + 1_000;
+  databaseNow = installationNow - 2_000;
+  await trust();
+  const [first] = await days('telemetry');
+  await retention().round();
+  expect((await days('telemetry'))[0]).toBe(first);
+  [installationNow, databaseNow] = [databaseNow, installationNow];
+  await retention().round();
+  expect((await days('telemetry'))[0]).toBe(first);
+  installationNow = databaseNow;
+  await retention().round();
+  expect((await days('telemetry'))[0]).not.toBe(first);
+  installationNow = databaseNow = now;
+  await trust();
+});
+
+test('a clock that is set while a round runs deletes nothing more', async () => {
+  await expired();
+  const { clickhouse } = house;
+  const changing = new Proxy(clickhouse, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown;
+      if (name !== 'rows') return typeof value === 'function' ? value.bind(target) : value;
+      return async (...parameters: Parameters<typeof clickhouse.rows>) => {
+        const rows = await target.rows(...parameters);
+        installationNow = databaseNow = now - 300 * dayMs;
+        return rows;
+      };
+    },
+  });
+  await retention({ clickhouse: changing }).round();
+  expect((await days('telemetry'))[0]).toBe('2026-01-07');
+  installationNow = databaseNow = now;
+  await trust();
+  await retention().round();
+  expect((await days('telemetry'))[0]).toBe('2026-10-22');
+});
+
+test('work that was done in the future is due, and a lease of the future has ended', async () => {
+  await postgres.query(`insert into retention (name, done_at) values ('latest', clock_timestamp() + interval '1 year')
+    on conflict (name) do update set done_at = excluded.done_at`);
+  expect(await isDue(postgres, 'latest')).toBe(true);
+  await postgres.query(`update retention set done_at = clock_timestamp() - interval '1 hour' where name = 'latest'`);
+  expect(await isDue(postgres, 'latest')).toBe(false);
+  await postgres.query(
+    `insert into lease (name, holder, until) values ('x', 'other', clock_timestamp() + interval '1 year')`,
+  );
+  expect(await takeLease(postgres, 'x', 'own', 60_000)).toBe(true);
+  expect(await takeLease(postgres, 'x', 'third', 60_000)).toBe(false);
 });
 
 /** Devices 101 to 103 have profiles of 10, 20 and no days. */
 async function profiles(): Promise<void> {
   const tenant = `'00000000-0000-0000-0000-000000000001'`;
-  await stores.postgres.query(`insert into tenant (id, created_time, title) values (${tenant}, 0, 't')
+  await postgres.query(`insert into tenant (id, created_time, title) values (${tenant}, 0, 't')
     on conflict do nothing`);
   for (const [at, days] of [10, 20, null].entries()) {
     const id = `'00000000-0000-0000-0000-00000000010${at + 1}'`;
-    await stores.postgres.query(`insert into device_profile (id, tenant_id, created_time, is_default, name,
+    await postgres.query(`insert into device_profile (id, tenant_id, created_time, is_default, name,
         profile_data, telemetry_ttl_days) values (${id}, ${tenant}, 0, false, 'p${at}', '{}', ${days})`);
-    await stores.postgres.query(`insert into device (number, id, created_time, tenant_id, device_profile_id, name,
+    await postgres.query(`insert into device (number, id, created_time, tenant_id, device_profile_id, name,
         device_data) overriding system value values (${101 + at}, ${id}, 0, ${tenant}, ${id}, 'd${at}', '{}')`);
   }
 }
@@ -145,7 +316,7 @@ async function left(table: string): Promise<string[]> {
 }
 
 test('retention by profile: points of devices expire by the days of their present profile', async () => {
-  await stores.postgres.query('delete from retention');
+  await forgetRounds();
   await profiles();
   const fill = async (device: number) => {
     for (const ago of [9, 10, 11, 20, 21]) {
@@ -167,18 +338,18 @@ test('retention by profile: points of devices expire by the days of their presen
   expect(await left('latest')).toHaveLength(15);
 
   // The device has another profile now; few rows wait for a week, latest values only for the next day.
-  await stores.postgres.query(`update device set device_profile_id = '00000000-0000-0000-0000-000000000101'
+  await postgres.query(`update device set device_profile_id = '00000000-0000-0000-0000-000000000101'
     where number = 103`);
-  await stores.postgres.query(`update retention set done_at = done_at - interval '25 hours' where name <> 'clock'`);
+  await postgres.query(`update retention set done_at = done_at - interval '25 hours' where name not like 'clock%'`);
   await retention({ ttlDays: 0, ttlOfLatest: true }).round();
   await expect.poll(() => left('latest'), { timeout: 20_000 }).toEqual([...kept, '103:9', '103:10']);
   expect(await left('telemetry')).toEqual([...kept, ...other]);
-  await stores.postgres.query(`update retention set done_at = done_at - interval '7 days' where name <> 'clock'`);
+  await postgres.query(`update retention set done_at = done_at - interval '7 days' where name not like 'clock%'`);
   await retention({ ttlDays: 0 }).round();
   expect(await left('telemetry')).toEqual([...kept, '103:9', '103:10']);
 
   // The installation's days are the maximum.
-  await stores.postgres.query(`update retention set done_at = done_at - interval '8 days' where name <> 'clock'`);
+  await postgres.query(`update retention set done_at = done_at - interval '8 days' where name not like 'clock%'`);
   lines.length = 0;
   await retention({ ttlDays: 10, log: noting }).round();
   expect(lines).toContainEqual(expect.objectContaining({ event: 'retention_dropped' }));
@@ -187,7 +358,7 @@ test('retention by profile: points of devices expire by the days of their presen
 });
 
 test('points whose time to live has ended are deleted with what they replaced, on days that are closed', async () => {
-  await stores.postgres.query('delete from retention');
+  await forgetRounds();
   const seconds = now / 1000;
   const insert = (device: number, day: number, version: number, expires: number) =>
     house.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)

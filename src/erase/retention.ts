@@ -25,7 +25,7 @@ import { giveBackLease, takeLease } from '../ingest/journal-store.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { deleteExpiredPoints } from './expired-points.ts';
 import { isDue, setDone } from './retention-store.ts';
-import { isClockSteady } from './steady-clock.ts';
+import { ClockChanged, type SteadyClock } from './steady-clock.ts';
 
 export interface RetentionDeps {
   postgres: Postgres;
@@ -33,6 +33,7 @@ export interface RetentionDeps {
   /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
   clock: Clock;
+  steadyClock: SteadyClock;
   log: Log;
   isLeader: () => boolean;
   /** 0: all telemetry is kept. */
@@ -51,6 +52,8 @@ export class Retention {
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
+  /** The time by which the round deletes. */
+  #time = 0;
 
   constructor(deps: RetentionDeps) {
     this.#deps = deps;
@@ -77,14 +80,16 @@ export class Retention {
 
   /** Runs one round. `start` repeats the round; a test calls it. */
   async round(): Promise<void> {
-    const { postgres, clock, log, isLeader, ttlDays, ttlOfLatest } = this.#deps;
+    const { postgres, steadyClock, log, isLeader, ttlDays, ttlOfLatest } = this.#deps;
     if (!isLeader()) return;
     try {
       if (!(await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs))) return;
       try {
-        if (!(await isClockSteady(postgres, log))) return;
+        const time = await steadyClock.time();
+        if (time === undefined) return;
+        this.#time = time;
         if (ttlDays > 0) {
-          const limit = clock.now() - ttlDays * dayMs;
+          const limit = time - ttlDays * dayMs;
           await this.#dropDays(limit);
           if (ttlOfLatest) await this.#daily('latest', () => this.#deleteLatest(limit));
           await this.#daily('other days', () => this.#deleteOthers(limit));
@@ -94,7 +99,7 @@ export class Retention {
         await giveBackLease(postgres, leaseName, this.#holder);
       }
     } catch (error) {
-      if (isAway(error) || isUnanswered(error)) return;
+      if (isAway(error) || isUnanswered(error) || error instanceof ClockChanged) return;
       log.warn('retention', { reason: messageOf(error).slice(0, 500) });
     }
   }
@@ -141,7 +146,7 @@ export class Retention {
     const write = this.#write.bind(this);
     const drop = this.#drop.bind(this);
     const rowsMin = isWeekly ? 1 : limits.retentionExpiredRowsMin;
-    await deleteExpiredPoints({ ...this.#deps, write, drop, mayContinue }, rowsMin);
+    await deleteExpiredPoints({ ...this.#deps, now: this.#time, write, drop, mayContinue }, rowsMin);
     if (isWeekly) await setDone(postgres, 'few expired points');
   }
 
@@ -160,8 +165,10 @@ export class Retention {
     });
   }
 
+  /** Asks the clock again, because a round takes up to an hour. */
   async #write(statement: string, parameters: Parameters = {}, more: Record<string, string> = {}): Promise<void> {
-    const { clickhouse, cluster } = this.#deps;
+    const { clickhouse, cluster, steadyClock } = this.#deps;
+    await steadyClock.confirm(this.#time);
     const waits = {
       distributed_ddl_task_timeout: '30',
       distributed_ddl_output_mode: 'null_status_on_timeout',

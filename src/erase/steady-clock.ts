@@ -1,33 +1,109 @@
 /**
- * Decides whether the clock may be used to delete what has expired. A clock that was set ahead by a year would
- * otherwise delete everything within the hour. The times are those of the database, so the answer is the same for all
- * hosts. An embedded database has the clock of its host. Asked by `retention.ts` and `erase.ts`.
+ * Decides by which time expiry may delete. A clock that was set ahead by a year would otherwise delete everything
+ * within the hour. Two clocks must agree: that of the database, which is the same for all hosts, and that of the
+ * installation (`base/clock.ts`), which a host keeps when the database's clock jumps. An embedded database has the
+ * clock of its host, so both clocks may be wrong: a time far after the last trusted time waits. Asked by all that
+ * deletes by age.
  */
+import { type Clock, clockStepMs } from '../base/clock.ts';
 import { dayMs } from '../base/durations.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Queries } from '../postgres/client.ts';
-import { readClockTimes, setTrustedTime, setUntrustedTime } from './retention-store.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
+import { readClockTimes, setClockDoubt, setTrustedTime } from './retention-store.ts';
+
+interface SteadyClockDeps {
+  postgres: Queries;
+  clock: Clock;
+  log: Log;
+}
+
+/** Thrown before a delete whose time turned out to be wrong after its round began. */
+export class ClockChanged extends Error {
+  constructor() {
+    super('the clock changed during the round');
+    this.name = 'ClockChanged';
+  }
+}
+
+export class SteadyClock {
+  readonly #deps: SteadyClockDeps;
+  /** True after the log has said that the clocks differ, until the clocks agree. */
+  #differs = false;
+
+  constructor(deps: SteadyClockDeps) {
+    this.#deps = deps;
+  }
+
+  /**
+   * Returns the earlier of the two times. Undefined while the clocks differ, while the time is in doubt, and while the
+   * database is unavailable: then nothing may expire.
+   */
+  async time(): Promise<number | undefined> {
+    const { postgres, clock, log } = this.#deps;
+    try {
+      const before = clock.now();
+      const times = await readClockTimes(postgres);
+      const after = clock.now();
+      const aheadMs = times.now > after ? times.now - after : Math.min(0, times.now - before);
+      if (Math.abs(aheadMs) > clockStepMs) {
+        const seconds = Math.round(Math.abs(aheadMs) / 1000);
+        const side = aheadMs > 0 ? 'ahead of' : 'behind';
+        const reason = `the clock of the database is ${seconds} s ${side} that of this host: nothing expires until they agree`;
+        if (!this.#differs) log.warn('expiry_waits', { reason });
+        this.#differs = true;
+        return undefined;
+      }
+      this.#differs = false;
+      return (await isTrusted(postgres, times, log)) ? Math.min(times.now, after) : undefined;
+    } catch (error) {
+      if (isAway(error)) return undefined;
+      throw error;
+    }
+  }
+
+  /** Throws `ClockChanged` unless what has expired by `time` may still be deleted. */
+  async confirm(time: number): Promise<void> {
+    const now = await this.time();
+    if (now === undefined || now < time - clockStepMs) throw new ClockChanged();
+  }
+}
 
 /**
- * Returns false while the time is more than `clockJumpMsMax` after the last time that was trusted, until a day has
- * passed at the new time: an operator can set the clock right meanwhile. The same happens after a stop of some days.
+ * Returns false while the time is more than `clockJumpMsMax` after the last trusted time, until Millrace has run for a
+ * day in all at such times: an operator can set the clock right meanwhile. The same happens after a stop of some days,
+ * and while no time was ever trusted. An earlier time may be used at once, because less has expired by that time. It
+ * becomes the trusted time after such a day as well: a clock that starts late each time does not begin the day again.
  */
-export async function isClockSteady(queries: Queries, log: Log): Promise<boolean> {
-  const { now, trusted, untrusted } = await readClockTimes(queries);
-  if (trusted === undefined || now - trusted <= limits.clockJumpMsMax) {
+async function isTrusted(
+  queries: Queries,
+  { now, trusted, checked, doubtUntil }: Awaited<ReturnType<typeof readClockTimes>>,
+  log: Log,
+): Promise<boolean> {
+  const sinceMs = trusted === undefined ? Number.POSITIVE_INFINITY : now - trusted;
+  const isBehind = sinceMs < -clockStepMs;
+  if (!isBehind && sinceMs <= limits.clockJumpMsMax) {
+    await setTrustedTime(queries, Math.max(now, trusted!));
+    return true;
+  }
+  let until = doubtUntil ?? now + limits.clockJumpWaitMs;
+  const gapMs = checked === undefined ? 0 : now - checked;
+  // Millrace did not run meanwhile, or the clock was set: neither counts.
+  if (gapMs < 0 || gapMs > limits.clockCheckGapMsMax) until += gapMs;
+  if (now >= until) {
     await setTrustedTime(queries, now);
     return true;
   }
-  const sinceMs = untrusted === undefined ? -1 : now - untrusted;
-  if (sinceMs < 0 || sinceMs > limits.clockJumpWaitMs + limits.clockJumpMsMax) {
-    await setUntrustedTime(queries, now);
-    const days = Math.round((now - trusted) / dayMs);
-    const reason = `the clock is ${days} days after the last check: nothing expires for a day, set the clock right if it is wrong`;
-    log.warn('expiry_waits', { reason });
-    return false;
+  await setClockDoubt(queries, now, until);
+  if (isBehind) return true;
+  if (doubtUntil === undefined) {
+    const days = Math.round(sinceMs / dayMs);
+    const wait = 'nothing expires until Millrace has run for a day';
+    if (trusted === undefined) log.info('expiry_waits', { reason: `the clock is checked for the first time: ${wait}` });
+    else
+      log.warn('expiry_waits', {
+        reason: `the clock is ${days} days after the last check: ${wait}, set the clock right if it is wrong`,
+      });
   }
-  if (sinceMs < limits.clockJumpWaitMs) return false;
-  await setTrustedTime(queries, now);
-  return true;
+  return false;
 }

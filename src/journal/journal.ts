@@ -89,7 +89,7 @@ async function open(deps: OpenJournalDeps): Promise<Journal> {
   const epochMax = await newestEpoch(disk, dir);
   const owner = await Owner.take({ disk, dir, clock, log, epochMax, locked });
   for (const name of await disk.list(dir)) if (name.endsWith('.tmp')) await disk.remove(`${dir}/${name}`);
-  const quarantine = await Quarantine.open(disk, dir, deps.quarantineBytesMax ?? 1024 ** 3);
+  const quarantine = await Quarantine.open(disk, dir, deps.quarantineBytesMax ?? 1024 ** 3, clock);
   const damage = new Damage(disk, log, quarantine, deps.metrics);
   const suspects = await Suspects.open(disk, dir, deps.suspectBytesMax ?? 64 * 1024 ** 2, (name, bytes) =>
     damage.keep(name, 0, bytes),

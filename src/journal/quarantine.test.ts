@@ -119,6 +119,18 @@ test('entries expire by their age, and say how many rows that was', async () => 
   expect([quarantine.entries, quarantine.bytes]).toEqual([0, 0]);
 });
 
+test('entries expire by the clock of the installation, also on a host whose own clock is wrong', async () => {
+  const now = Date.now() + 365 * 86_400_000;
+  const clock = { now: () => now, monotonic: () => performance.now() };
+  const quarantine = await Quarantine.open(realDisk, dir, 10_000, clock);
+  await quarantine.add([refused('a')]);
+  await quarantine.addGap('1-2', 4096, Buffer.alloc(10));
+  expect(await quarantine.expire(now - 1000)).toEqual({ entries: 0, rows: 0 });
+  const opened = await Quarantine.open(realDisk, dir, 10_000, clock);
+  expect(await opened.expire(now - 1000)).toEqual({ entries: 0, rows: 0 });
+  expect(await opened.expire(now + 1000)).toEqual({ entries: 2, rows: 1 });
+});
+
 test('a damaged record is listed as damaged, its neighbours are read, and it can be removed', async () => {
   const disk = new SimDisk();
   const quarantine = await Quarantine.open(disk, '/j', 10_000);

@@ -5,6 +5,7 @@
  * dropped silently. Entries are removed by `removeQuarantined` (any process) and by `expire`.
  */
 import { crc32 } from 'node:zlib';
+import { type Clock, systemClock } from '../base/clock.ts';
 import { type Disk, readWholeAround, realDisk, replaceWhole, sizeOf } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 import { crcOfParts } from './segment.ts';
@@ -62,20 +63,23 @@ export class Quarantine {
   readonly #disk: Disk;
   readonly #dir: string;
   readonly #bytesMax: number;
+  readonly #clock: Clock;
   /** Entries by the name of their file of rows or of their note. */
   #files = new Map<string, FileShare>();
   #bytes = 0;
   #entries = 0;
   #count = 0;
 
-  private constructor(disk: Disk, dir: string, bytesMax: number) {
+  private constructor(disk: Disk, dir: string, bytesMax: number, clock: Clock) {
     this.#disk = disk;
     this.#dir = dir;
     this.#bytesMax = bytesMax;
+    this.#clock = clock;
   }
 
-  static async open(disk: Disk, journalDir: string, bytesMax: number): Promise<Quarantine> {
-    const self = new Quarantine(disk, quarantineDir(journalDir), bytesMax);
+  /** Entries expire by their times, so the clock is that of the installation, and not that of the host. */
+  static async open(disk: Disk, journalDir: string, bytesMax: number, clock: Clock = systemClock): Promise<Quarantine> {
+    const self = new Quarantine(disk, quarantineDir(journalDir), bytesMax, clock);
     await self.refresh();
     return self;
   }
@@ -112,7 +116,7 @@ export class Quarantine {
     let file: string;
     do file = `rows-${items[0]!.order}-${(this.#count += 1)}${batchSuffix}`;
     while (this.#files.has(file));
-    const at = new Date();
+    const at = new Date(this.#clock.now());
     const records = items.map((item, id) => ({ note: { ...noteOf('rows', item, item.payload, at), id }, ...item }));
     const written = await writeBatch<NumberedNote>(this.#disk, this.#path(file), records);
     const rows = items.reduce((sum, item) => sum + item.rows, 0);
@@ -131,7 +135,7 @@ export class Quarantine {
     const reason = fits ? 'damaged' : 'damaged; bytes not copied, quarantine is full';
     const source = `${segment} ${from}..${from + bytes.length}`;
     const payload = fits ? bytes : Buffer.alloc(0);
-    const at = new Date();
+    const at = new Date(this.#clock.now());
     const note = noteOf('gap', { reason, rows: 0, order: 0n, source }, payload, at);
     await this.#disk.makeDirectory(this.#dir);
     await replaceWhole(this.#disk, `${this.#dir}/${name}.data`, [payload]);

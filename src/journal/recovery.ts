@@ -7,6 +7,7 @@
  * An append that a crash interrupted was never acknowledged. None of its frames is shipped, and their heads are
  * overwritten, so that no later start finds a part of a message.
  */
+import { systemClock } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';
 import { newSegment, openToRead, type Segment } from './backlog.ts';
 import { type Disk, type DiskFile, errorCode, readAround, replaceWhole } from './disk.ts';
@@ -204,7 +205,7 @@ async function keepLostSegment(deps: RecoveryDeps, name: string, reason: string)
     await disk.rename(`${dir}/${name}`, `${target}/lost-${name}.data`);
     const note = { kind: 'gap', reason, rows: 0, order: '0', bytes: 0, crc: 0 };
     await replaceWhole(disk, `${target}/lost-${name}.json`, [
-      Buffer.from(`${JSON.stringify({ ...note, at: new Date().toISOString(), source: name })}\n`),
+      Buffer.from(`${JSON.stringify({ ...note, at: new Date(systemClock.now()).toISOString(), source: name })}\n`),
     ]);
     await disk.syncDirectory(dir);
   }

@@ -47,7 +47,8 @@ describe('stored commands without an owner', () => {
     const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
     await downlink.start();
     const numbers = new RpcNumbers(postgres);
-    const persistent = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, retriesMax: 5, keptDays: 0 });
+    const keeping = { retriesMax: 5, keptDays: 0, expiryTime: async () => undefined };
+    const persistent = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, ...keeping });
     persistent.start();
     await vi.waitFor(() => expect(held).toEqual([other.number]), { timeout: 20_000 });
     await persistent.stop();

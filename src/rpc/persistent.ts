@@ -42,6 +42,8 @@ interface PersistentRpcsDeps {
   retriesMax: number;
   /** Days for which a closed command can be read; 0 = without limit. */
   keptDays: number;
+  /** Returns the time by which commands expire; undefined while nothing may expire. */
+  expiryTime: () => Promise<number | undefined>;
 }
 
 export interface PersistentCall extends RpcCall {
@@ -282,10 +284,11 @@ export class PersistentRpcs {
   }
 
   async #prune(): Promise<void> {
-    const { postgres, clock, keptDays } = this.#deps;
+    const { postgres, clock, expiryTime, keptDays } = this.#deps;
     if (keptDays === 0 || clock.monotonic() - this.#prunedAt < limits.rpcPruneMs) return;
     this.#prunedAt = clock.monotonic();
-    await pruneRpcs(postgres, clock.now() - keptDays * dayMs, limits.rpcPruneRowsMax);
+    const time = await expiryTime();
+    if (time !== undefined) await pruneRpcs(postgres, time - keptDays * dayMs, limits.rpcPruneRowsMax);
   }
 
   /** Runs a statement whose failure only delays the row: the next sweep, or another worker, does the work again. */

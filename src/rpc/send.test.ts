@@ -87,7 +87,17 @@ async function open(): Promise<Worker> {
   await downlink.start();
   const numbers = new RpcNumbers(rows);
   const rpc = new Rpc({ postgres: rows, downlink, bus, numbers, clock, log, metrics });
-  const parts = { postgres: rows, rpc, numbers, downlink, clock, log, retriesMax: 5, keptDays: 0 };
+  const parts = {
+    postgres: rows,
+    rpc,
+    numbers,
+    downlink,
+    clock,
+    log,
+    retriesMax: 5,
+    keptDays: 0,
+    expiryTime: async () => undefined,
+  };
   return { bus, downlink, rpc, sessions: new RpcSessions(downlink), persistent: new PersistentRpcs(parts) };
 }
 

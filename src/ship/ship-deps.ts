@@ -28,6 +28,8 @@ export interface ShipperDeps {
   timeoutMs: number;
   /** Days after which an entry of the quarantine is deleted; 0 = never. */
   quarantineKeptDays?: number;
+  /** As in `TrialsDeps`; without it nothing expires. */
+  expiryTime?: () => Promise<number | undefined>;
   /** A row more than this many milliseconds ahead of its arrival becomes no latest value; 0 = every row may. */
   latestAheadMsMax?: number;
   /** True: senders wait until their rows are stored, so units are small and frequent. */

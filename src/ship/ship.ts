@@ -22,11 +22,20 @@ export class Shipper {
 
   constructor(deps: ShipperDeps) {
     this.#deps = deps;
-    const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, quarantineKeptDays = 0, onShipped } = deps;
+    const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, onShipped } = deps;
+    const { quarantineKeptDays = 0, expiryTime = async () => undefined } = deps;
     const control = new ControlRow(clickhouse, clock, timeoutMs);
     const { notes } = journal;
     notes.begin(journal.orderRecovered === undefined);
-    this.#trials = new Trials({ ...deps, control, notes, sleep, quarantineKeptDays, onSettled: onShipped });
+    this.#trials = new Trials({
+      ...deps,
+      control,
+      notes,
+      sleep,
+      quarantineKeptDays,
+      expiryTime,
+      onSettled: onShipped,
+    });
     const metrics = shipMetrics(deps.metrics);
     const laneDeps = { ...deps, control, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
     this.#wide = new WideRows(late, laneDeps);

@@ -17,6 +17,8 @@ interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'patien
   sleep: Sleep;
   /** Days after which an entry of the quarantine is deleted; 0 = never. */
   quarantineKeptDays: number;
+  /** Returns the time by which entries expire; undefined while nothing may expire. */
+  expiryTime: () => Promise<number | undefined>;
   /** Called after suspects were stored or proven bad. */
   onSettled: () => void;
 }
@@ -197,13 +199,15 @@ export class Trials {
   }
 
   async #lookAfterQuarantine(): Promise<void> {
-    const { clock, journal, log, quarantineKeptDays } = this.#deps;
+    const { clock, expiryTime, journal, log, quarantineKeptDays } = this.#deps;
     const now = clock.monotonic();
     try {
       await journal.quarantine.refresh();
       if (quarantineKeptDays === 0 || now < this.#nextExpiry) return;
       this.#nextExpiry = now + expiryMs;
-      const { entries, rows } = await journal.quarantine.expire(clock.now() - quarantineKeptDays * dayMs);
+      const time = await expiryTime();
+      if (time === undefined) return;
+      const { entries, rows } = await journal.quarantine.expire(time - quarantineKeptDays * dayMs);
       if (entries === 0) return;
       this.#expired.add(rows);
       log.error('quarantine_expired', { entries, rows, keptDays: quarantineKeptDays });

@@ -147,6 +147,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
     log,
     retriesMax: 5,
     keptDays: 0,
+    expiryTime: async () => undefined,
   });
   const rpcDeps = { rpc, persistentRpcs, rpcTimeouts: config.rpc };
   const takenNames = new TakenNames({ clock: movedClock, log, metrics: new Metrics() });

@@ -8,6 +8,7 @@ import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { insertDeviceTombstone } from '../../src/device/sql/store.ts';
 import { seriesDeleter } from '../../src/erase/delete-series.ts';
 import { Eraser } from '../../src/erase/erase.ts';
+import { SteadyClock } from '../../src/erase/steady-clock.ts';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../harness/postgres-server.ts';
 
@@ -89,7 +90,8 @@ test('ten thousand deleted devices go in the background', { timeout: 600_000 }, 
     await insertDeviceTombstone(postgres, device, Date.now());
   await postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at - interval '1 hour'`);
   const parts = { postgres, clickhouse: house.clickhouse, cluster: '', clock, log, metrics: new Metrics(), journals };
-  const eraser = new Eraser({ ...parts, isLeader: () => true, tombstonesKeptDays: 90 });
+  const steadyClock = new SteadyClock({ postgres, clock, log });
+  const eraser = new Eraser({ ...parts, steadyClock, isLeader: () => true, tombstonesKeptDays: 90 });
   const began = performance.now();
   await eraser.round();
   const seconds = (performance.now() - began) / 1000;

@@ -1,0 +1,48 @@
+/** What the trials do beside their rounds: entries of the quarantine expire. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test, vi } from 'vitest';
+import { systemClock } from '../base/clock.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
+import { openJournal } from '../journal/journal.ts';
+import { Trials } from './suspect-trials.ts';
+
+const log = { debug() {}, info() {}, warn() {}, error() {} };
+const dayMs = 86_400_000;
+
+test('entries of the quarantine expire only while the clock is trusted, by the trusted time', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'trials-'));
+  const journal = await openJournal({ dir: join(dir, 'worker-0'), log, segmentBytes: 1024 * 1024, durable: 'none' });
+  const refused = { reason: 'code 27', payload: Buffer.from('row'), rows: 1, order: 12n };
+  await journal.quarantine.add([refused]);
+  // The clock of the process is a year ahead.
+  let skippedMs = 0;
+  const clock = {
+    now: () => systemClock.now() + 365 * dayMs,
+    monotonic: () => performance.now() + skippedMs,
+    micros: () => 0,
+  };
+  let time: number | undefined;
+  let asked = 0;
+  const expiryTime = async () => {
+    asked += 1;
+    return time;
+  };
+  const sleep = () => new Promise<void>((resolve) => setTimeout(resolve, 5));
+  const deps = { journal, clock, log, metrics: new Metrics(), sleep, quarantineKeptDays: 30, expiryTime };
+  const trials = new Trials({ ...deps, onSettled() {} } as unknown as ConstructorParameters<typeof Trials>[0]);
+  trials.start();
+  await vi.waitFor(() => expect(asked).toBe(1));
+  expect(journal.quarantine.entries).toBe(1);
+  time = systemClock.now();
+  skippedMs = 4_000_000;
+  await vi.waitFor(() => expect(asked).toBe(2));
+  expect(journal.quarantine.entries).toBe(1);
+  time = systemClock.now() + 31 * dayMs;
+  skippedMs = 8_000_000;
+  await vi.waitFor(() => expect(journal.quarantine.entries).toBe(0));
+  await trials.stop();
+  await journal.close();
+  rmSync(dir, { recursive: true });
+});
