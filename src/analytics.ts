@@ -61,7 +61,7 @@ async function runAnalytics(): Promise<void> {
   // Authenticates callers.
   const passwords = new PasswordHasher(config.auth.signInQueueMax, costOf(config.auth.passwordCost));
   started.add('passwords', () => passwords.close());
-  const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: false });
+  const apiKeys = new ApiKeys({ postgres, bus, clock, log });
   await apiKeys.start();
   started.add('API keys', () => apiKeys.stop());
   const auth = new Auth({

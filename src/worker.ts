@@ -626,12 +626,13 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
 }
 
 /** Opens users and API keys, and the limits of their requests. */
-async function openUsers({ config, begin, log, started, proxies }: WorkerDeps, { postgres, bus }: Stores) {
+async function openUsers({ config, begin, log, started, proxies }: WorkerDeps, { postgres, bus, steadyClock }: Stores) {
   const { signInQueueMax, passwordCost, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
   const passwords = new PasswordHasher(signInQueueMax, costOf(passwordCost));
   started.add('passwords', () => passwords.close());
   const jwt = await openJwt(postgres, config.auth, clock);
-  const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: begin.slot === 0 });
+  const purgeTime = () => steadyClock.time();
+  const apiKeys = new ApiKeys({ postgres, bus, clock, log, ...(begin.slot === 0 && { purgeTime }) });
   await apiKeys.start();
   started.add('API keys', () => apiKeys.stop());
   if (!requireHttpsForApiKeys && begin.slot === 0) {

@@ -33,7 +33,7 @@ const bus = {
 
 beforeEach(async () => {
   [now, asked, rows, fails] = [1_000, 0, [{ place: 1, keyEnabled: true, expirationTime: 0, email: 'a@b.c' }], false];
-  keys = new ApiKeys({ postgres: store, bus, clock, log: createLog('error', 'test'), purges: false });
+  keys = new ApiKeys({ postgres: store, bus, clock, log: createLog('error', 'test') });
   await keys.start();
 });
 
@@ -75,4 +75,22 @@ test('a value is long, random and of the alphabet of URLs; it ends at its time',
   expect(isExpired({ expirationTime: 0 }, 5)).toBe(false);
   expect(isExpired({ expirationTime: 5 }, 4)).toBe(false);
   expect(isExpired({ expirationTime: 5 }, 5)).toBe(true);
+});
+
+test('expired keys are deleted by a time that is trusted, and none while no time is', async () => {
+  const deleted: unknown[] = [];
+  const postgres = {
+    async query(text: string, values: unknown[]) {
+      if (text.startsWith('delete')) deleted.push(values[0]);
+      return [];
+    },
+  } as unknown as Queries;
+  const log = createLog('error', 'test');
+  for (const time of [undefined, 500]) {
+    // The clock of the process is ahead.
+    const deleting = new ApiKeys({ postgres, bus, clock, log, purgeTime: async () => time });
+    await deleting.start();
+    deleting.stop();
+  }
+  expect(deleted).toEqual([500]);
 });

@@ -24,8 +24,11 @@ interface ApiKeysDeps {
   bus: Bus;
   clock: Clock;
   log: Log;
-  /** True: this worker deletes expired keys once a day for all workers. */
-  purges: boolean;
+  /**
+   * Returns the time by which expired keys are deleted; undefined while no key may be deleted. One worker has this
+   * function, and deletes the keys once a day for all workers.
+   */
+  purgeTime?: () => Promise<number | undefined>;
 }
 
 interface Known {
@@ -49,7 +52,7 @@ export class ApiKeys {
 
   async start(): Promise<void> {
     this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
-    if (!this.#deps.purges) return;
+    if (!this.#deps.purgeTime) return;
     await this.#purge();
     this.#timer = setInterval(() => void this.#purge(), limits.apiKeyPurgeMs).unref();
   }
@@ -92,9 +95,10 @@ export class ApiKeys {
   }
 
   async #purge(): Promise<void> {
-    const { postgres, clock, log } = this.#deps;
+    const { postgres, purgeTime, log } = this.#deps;
     try {
-      await purgeApiKeys(postgres, clock.now());
+      const time = await purgeTime?.();
+      if (time !== undefined) await purgeApiKeys(postgres, time);
     } catch (error) {
       if (!isAway(error)) log.warn('api_keys_purge', { reason: messageOf(error) });
     }

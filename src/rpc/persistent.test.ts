@@ -10,6 +10,7 @@ import { Downlink } from '../downlink/downlink.ts';
 import { RpcNumbers } from './numbers.ts';
 import { PersistentRpcs } from './persistent.ts';
 import type { Rpc } from './send.ts';
+import { claimRpcs } from './store.ts';
 
 const { tokenOf, create, postgres } = await sharedApi();
 
@@ -53,5 +54,22 @@ describe('stored commands without an owner', () => {
     await vi.waitFor(() => expect(held).toEqual([other.number]), { timeout: 20_000 });
     await persistent.stop();
     await postgres.query('delete from rpc where device = any($1)', [[full.number, other.number]]);
+  });
+
+  it('are claimed although their owner stopped while the clock was ahead', async () => {
+    const { id, tenantId } = await create(await tokenOf());
+    const [row] = await postgres.query<{ number: number }>('select number from device where id = $1', [id.id]);
+    const rpcId = '00000000-0000-0000-0002-000000000001';
+    await postgres.query(
+      `insert into rpc (id, created_time, tenant_id, device_id, device, number, method, params, oneway, expiration_time,
+                        owner, leased_until)
+       values ($1, 0, $2, $3, $4, 1, 'm', '{}', true, 9000000000000, '00000000-0000-0000-0003-000000000000', now() + interval '1 year')`,
+      [rpcId, tenantId.id, id.id, row!.number],
+    );
+    const nobody = { device: [], customer: [], tenant: [] };
+    const claimed = await claimRpcs(postgres, '00000000-0000-0000-0003-000000000001', 10_000, nobody);
+    expect(claimed.map((command) => command.id)).toContain(rpcId);
+    expect(await claimRpcs(postgres, '00000000-0000-0000-0003-000000000002', 10_000, nobody)).toEqual([]);
+    await postgres.query('delete from rpc where device = $1', [row!.number]);
   });
 });

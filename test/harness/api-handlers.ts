@@ -118,7 +118,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   await changes.start();
   const jwt = await openJwt(postgres, config.auth, clock);
-  const apiKeys = new ApiKeys({ postgres, bus: deafBus, clock, log, purges: false });
+  const apiKeys = new ApiKeys({ postgres, bus: deafBus, clock, log });
   const auth = new Auth({
     postgres,
     passwords,
