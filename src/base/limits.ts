@@ -573,6 +573,12 @@ export const limits = {
   rpcWaitMsMax: 3_600_000,
   /** Delay after which the owners of a device's commands announce to each other what waits. */
   rpcAnnounceMs: 5,
+  /** Commands whose deadline has passed that end at once; more end after a pause. */
+  rpcEndsAtOnce: 16,
+  /** Pause between commands that end. */
+  rpcEndsMs: 10,
+  /** Of many more commands, one part of so many ends at once. */
+  rpcEndsRounds: 64,
   /** Time that the owner of a younger command waits for the owner of an older one. */
   rpcElderWaitMs: 500,
   /** First pause before a command that no listener took is offered again; each pause is twice the previous one. */

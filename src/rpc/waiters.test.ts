@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { type Command, isOlder, Waiters } from './waiters.ts';
 
 const clock = { now: () => Date.now(), monotonic: () => performance.now() };
@@ -75,6 +76,22 @@ test('each expires at its own deadline, and not once it is removed', () => {
   expect(events).toEqual(['expired 2', 'expired 1']);
   expect(all.size).toBe(0);
   expect(all.bytes).toBe(0);
+});
+
+test('many commands with one deadline end a few at once, tenants in turn', () => {
+  const events: string[] = [];
+  const all = waiters();
+  const { rpcEndsAtOnce: atOnce, rpcEndsMs: pauseMs } = limits;
+  for (let id = 0; id < 2 * atOnce; id += 1) all.add(command(id, 100, events));
+  all.add({ ...command(1_000, 100, events), tenantId: 'other' });
+  vi.advanceTimersByTime(100);
+  expect(all.size).toBe(0);
+  expect(events.length).toBe(atOnce);
+  expect(events).toContain('expired 1000');
+  vi.advanceTimersByTime(pauseMs);
+  expect(events.length).toBe(2 * atOnce);
+  vi.advanceTimersByTime(pauseMs);
+  expect(events.length).toBe(2 * atOnce + 1);
 });
 
 test('a deadline beyond what a timer can hold is waited for', () => {

@@ -1,11 +1,14 @@
 /**
  * Holds the commands that this worker owns, by device and by deadline. Their number and bytes are limited for each
- * device, customer and tenant (`shares.ts`) and in total. One timer ends the commands whose deadline has passed. The
- * callbacks of a command decide what happens next.
+ * device, customer and tenant (`shares.ts`) and in total. One timer ends the commands whose deadline has passed: a few
+ * at once, tenants and customers in turn, because callers of many commands ask again as soon as their commands have
+ * ended. The callbacks of a command decide what happens next.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
+import { limits } from '../base/limits.ts';
 import { DeadlineHeap, type HeapItem } from './deadline-heap.ts';
 import { type CommandOwners, ownersOf, type ShareLimits, shareFull } from './shares.ts';
 
@@ -62,6 +65,9 @@ export class Waiters {
   readonly #heap = new DeadlineHeap<Command>();
   readonly #budget: ByteBudget;
   #timer: NodeJS.Timeout | undefined;
+  /** Commands that left at their deadline and whose callbacks have not been called yet. */
+  readonly #ended = new FairQueue<Command>(Number.POSITIVE_INFINITY);
+  #ending: NodeJS.Timeout | undefined;
 
   constructor(deps: WaitersDeps) {
     this.#deps = deps;
@@ -151,6 +157,7 @@ export class Waiters {
 
   close(): void {
     clearTimeout(this.#timer);
+    clearTimeout(this.#ending);
   }
 
   #restage(command: Command, stage: Command['stage']): void {
@@ -189,9 +196,17 @@ export class Waiters {
     const now = this.#deps.clock.monotonic();
     for (let next = this.#heap.first; next && next.deadline <= now; next = this.#heap.first) {
       this.remove(next);
-      next.expired();
+      this.#ended.push({ tenant: next.tenantId, caller: next.customerId ?? '' }, next);
     }
     this.#arm();
+    if (!this.#ending) this.#end();
+  }
+
+  /** Callers of thousands of commands learn of the last end within a second. */
+  #end(): void {
+    const count = Math.max(limits.rpcEndsAtOnce, Math.ceil(this.#ended.length / limits.rpcEndsRounds));
+    for (let n = 0; n < count; n += 1) this.#ended.shift()?.expired();
+    this.#ending = this.#ended.length > 0 ? setTimeout(() => this.#end(), limits.rpcEndsMs) : undefined;
   }
 }
 
