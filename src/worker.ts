@@ -737,7 +737,6 @@ function liveSession(session: DeviceSession | undefined): LiveSession | undefine
   return { connectedAt: session.openedAt, address: remoteAddress, gateway: through?.number ?? null };
 }
 
-/** The exit code of a crash. */
 const bugExitCode = 70;
 
 /**

@@ -10,7 +10,6 @@ export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' 
 
 /** Sends to a gateway. */
 export interface GatewayLink {
-  /** The address of the gateway. */
   readonly remoteAddress?: string;
   /** True: `confirm` is called once, now or later. False: the gateway did not take the update. */
   attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean;

@@ -285,7 +285,7 @@ export class Message {
     this.#unchecked = true;
   }
 
-  /** Releases the body. */
+  /** Drops all references to the message, which the reused object would otherwise keep in memory. */
   release(): void {
     this.#body = empty;
     this.#device = noDevice;

@@ -45,7 +45,7 @@ interface InboxDeps {
   log: Log;
 }
 
-/** The connection of one inbox. */
+/** What belongs to the connection of one inbox. */
 interface InboxConnection {
   connection: ClientConnection;
   session: Session;
