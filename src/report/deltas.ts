@@ -47,8 +47,8 @@ export function stepsSql(input: StepsInput): string {
         arrayMap((v) -> if(v.1 >= v.2, v.1 - v.2, v.1), pairs) AS doubleSteps
       FROM (
         SELECT
-          device, groupArray(${sent}) AS t0, groupArray(kind) AS k0, groupArray(${bits}) AS n0,
-          arraySort(t0).1 AS times, arraySort((k, t) -> t, k0, t0) AS kinds, arraySort((n, t) -> t, n0, t0) AS numbers
+          device, arraySort((p, t) -> t, groupArray((ts, kind, ${bits})), groupArray(${sent})) AS points,
+          points.1 AS times, points.2 AS kinds, points.3 AS numbers
         FROM telemetry FINAL
         PREWHERE ${devices} AND key = ${key} AND ts >= ${startTs} AND ts < ${endTs}
         WHERE ${numeric} AND ${where}
