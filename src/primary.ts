@@ -392,7 +392,7 @@ interface Seeded {
 class Ending {
   readonly #running: Started;
   readonly #data: DataDirectory;
-  readonly #delayMs: number;
+  readonly #shutdown: Config['shutdown'];
   readonly #msMax: number;
   readonly #log: Log;
   #isLeaving = false;
@@ -401,11 +401,10 @@ class Ending {
   begun = false;
 
   constructor(running: Started, data: DataDirectory, shutdown: Config['shutdown'], log: Log) {
-    const { delayMs, drainMsMax, storesMsMax } = shutdown;
     this.#running = running;
     this.#data = data;
-    this.#delayMs = delayMs;
-    this.#msMax = drainMsMax + storesMsMax;
+    this.#shutdown = shutdown;
+    this.#msMax = shutdown.drainMsMax + shutdown.storesMsMax;
     this.#log = log;
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => this.#signalled(signal));
   }
@@ -433,13 +432,20 @@ class Ending {
       process.exit(1);
     }
     this.#isLeaving = true;
-    if (!this.pool || this.#delayMs === 0) {
-      this.#drain(signal);
-      return;
-    }
-    printProgress(`${signal}: /readyz answers 503; this host still serves for ${this.#delayMs / 1000} s.`);
-    this.pool.leave();
-    setTimeout(() => this.#drain(signal), this.#delayMs);
+    void this.#leave(signal).then(() => this.#drain(signal));
+  }
+
+  /** Serves until balancers have noticed the stop, then closes MQTT connections at a rate. */
+  async #leave(signal: string): Promise<void> {
+    const { pool } = this;
+    const { delayMs, evictPerSecond, evictMsMax } = this.#shutdown;
+    if (!pool || (delayMs === 0 && evictPerSecond === 0)) return;
+    pool.leave();
+    if (delayMs > 0) printProgress(`${signal}: /readyz answers 503; this host still serves for ${delayMs / 1000} s.`);
+    await new Promise((resolve) => setTimeout(resolve, delayMs));
+    if (evictPerSecond === 0) return;
+    printProgress(`closing ${evictPerSecond} MQTT connections a second, for at most ${evictMsMax / 1000} s.`);
+    await pool.handOver(evictPerSecond, evictMsMax);
   }
 
   #drain(signal: string): void {

@@ -611,6 +611,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
   const listeners = await listenMqtt(deps, mqtt, connectionsMax);
+  link.onHandOver((perSecond) => mqtt.handOver(perSecond));
 
   started.add('open requests', async (steps) => {
     while (servers.some((server) => server.openRequests > 0) && steps.msLeft > 0) await turn();

@@ -60,7 +60,12 @@ interface Entries {
 const noCause: Cause = { reason: '', message: '' };
 
 /** Reasons that need no attention: such an end is recorded only for a device that has a record. */
-const ordinary: Record<string, true> = { client_disconnect: true, server_shutdown: true, provisioned: true };
+const ordinary: Record<string, true> = {
+  client_disconnect: true,
+  server_shutdown: true,
+  handed_over: true,
+  provisioned: true,
+};
 
 export class Troubles {
   /** Milliseconds since which this worker records. */

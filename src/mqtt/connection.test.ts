@@ -124,6 +124,7 @@ function bench({
   const deps: ConnectionDeps = {
     settings: {
       worker: '',
+      serverReference: '',
       connectionsPerAddressMax: 10,
       packetBytesMax: 4096,
       inflightMax,

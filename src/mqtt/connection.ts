@@ -163,7 +163,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
       this.#flushOut();
       // A callback of a write may have closed the connection.
       if (this.#hasClosed()) return;
-      const bytes = this.#client.level === 5 ? disconnectBytes(reason, this.#client) : undefined;
+      const bytes =
+        this.#client.level === 5
+          ? disconnectBytes(reason, this.#client, this.#deps.settings.serverReference)
+          : undefined;
       if (bytes !== undefined) this.#transport.write(bytes);
     }
     this.#end(reason);

@@ -27,6 +27,8 @@ interface MqttSettings extends ConnectionCaps {
   gateway: ConnectionCaps;
   /** The name of the worker for MQTT 5 clients (`http.tellWorker`); '' = not sent. */
   worker: string;
+  /** The server that MQTT 5 clients are handed over to; '' = not sent. */
+  serverReference: string;
   /** Open connections of one network address. */
   connectionsPerAddressMax: number;
   /** Milliseconds of silence that end a connection without Keep Alive. 0 = never. */

@@ -87,7 +87,7 @@ export function gatewayBytesMax({ mqtt, gateway }: Pick<Config, 'mqtt' | 'gatewa
 
 export function openMqtt(deps: MqttDoorDeps): Mqtt {
   const { config, worker, signIn, ingest, admission, updates, provisioning, clock, log, metrics } = deps;
-  const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
+  const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid, serverReference } = config.mqtt;
   const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax);
   const packetRoom = new PacketRoom(config.gateway.packetBytesInFlightMax, gatewayBytesMax(config));
   const gateway = gatewayTopics(deps, config.gateway.disconnectNotices);
@@ -97,6 +97,7 @@ export function openMqtt(deps: MqttDoorDeps): Mqtt {
     {
       settings: {
         worker,
+        serverReference,
         connectionsPerAddressMax,
         packetBytesMax,
         inflightMax,

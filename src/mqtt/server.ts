@@ -15,6 +15,7 @@ import type { OpenConnection } from './transport/transport.ts';
 import type { CloseReason } from './wire/close-reason.ts';
 
 const drainStepMs = 5;
+const handOverStepMs = 20;
 
 export class Mqtt {
   readonly #connections = new Set<Connection>();
@@ -22,6 +23,7 @@ export class Mqtt {
   readonly #deps: ConnectionDeps;
   readonly #timer: NodeJS.Timeout;
   #draining = false;
+  #isHandingOver = false;
   #sweptAt: number;
   #addressLoggedAt = Number.NEGATIVE_INFINITY;
 
@@ -78,6 +80,7 @@ export class Mqtt {
     const isWithinShare = this.#addresses.enter(transport.remoteAddress);
     // The transport expects its connection before any other call.
     if (this.#draining) queueMicrotask(() => connection.close('server_shutdown'));
+    else if (this.#isHandingOver) queueMicrotask(() => connection.close('handed_over'));
     else if (!isWithinShare) queueMicrotask(() => this.#refuse(connection, transport.remoteAddress));
     return connection;
   };
@@ -96,6 +99,33 @@ export class Mqtt {
 
   /** Called for a transport that ended before it had a connection. */
   readonly refused = (reason: CloseReason): void => this.#deps.counters.disconnected(reason);
+
+  /**
+   * Closes the connections of this process at a rate, each when what it has sent is answered. Returns when none is left
+   * or the drain has begun.
+   */
+  async handOver(perSecond: number): Promise<void> {
+    this.#isHandingOver = true;
+    const { clock } = this.#deps;
+    const begun = clock.monotonic();
+    const staying = this.#connections.values();
+    const leaving = new Set<Connection>();
+    let closed = 0;
+    while (this.#connections.size > 0 && !this.#draining) {
+      const due = ((clock.monotonic() - begun) / 1000) * perSecond;
+      for (; closed < due; closed += 1) {
+        const { value: next } = staying.next();
+        if (!next) break;
+        leaving.add(next);
+      }
+      for (const connection of leaving) {
+        if (!connection.drain()) continue;
+        connection.close('handed_over');
+        leaving.delete(connection);
+      }
+      await new Promise((resolve) => setTimeout(resolve, handOverStepMs));
+    }
+  }
 
   /**
    * Stops reading, answers what was read while there is time, then sends DISCONNECT to all connections and closes them.

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, type LogLine, prepareEngine, startEngine } from '../harness/engine.ts';
+import { connectMqtt } from '../harness/mqtt-client.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
 import { postForReceipt, readReceipt } from '../harness/receipts.ts';
 import { withWorkers } from '../harness/workers.ts';
@@ -275,6 +276,49 @@ test('with SHUTDOWN_DELAY_MS a host is not ready, and serves new connections unt
     }
     expect((await leaving.exit()).code).toBe(0);
     expect(performance.now() - begun).toBeGreaterThan(delayMs);
+  } finally {
+    await leaving.destroy();
+  }
+});
+
+test('with SHUTDOWN_EVICT_PER_SECOND MQTT clients leave a few at a time, each with its last answer', async () => {
+  const [clients, perSecond] = [24, 8];
+  const env = { SHUTDOWN_EVICT_PER_SECOND: String(perSecond), MQTT_SERVER_REFERENCE: 'other.example:1883' };
+  const leaving = await startEngine({ workers: 2, env });
+  try {
+    const { token, id } = await leaving.api.createDevice('many clients');
+    const others = await Promise.all(
+      Array.from({ length: clients - 1 }, (_, n) => leaving.api.createDevice(`one of many ${n}`)),
+    );
+    const tokens = [token, ...others.map((other) => other.token)];
+    const connected = await Promise.all(
+      tokens.map((each, n) => connectMqtt({ token: each, level: n % 2 === 0 ? 5 : 4, port: leaving.mqttPort })),
+    );
+    let acknowledged = 0;
+    const ends = connected.map(async (client, n) => {
+      for (let sent = 0; ; sent += 1) {
+        const values = `{"ts":${firstTs + sent},"values":{"n":${sent}}}`;
+        await client.write(client.publishPacket('v1/devices/me/telemetry', values, { messageId: sent + 1 }));
+        const last = await client.next(20_000).catch(() => undefined);
+        if (last?.cmd !== 'puback') return { at: performance.now(), last, level: n % 2 === 0 ? 5 : 4 };
+        if (n === 0) acknowledged += 1;
+        await sleep(20);
+      }
+    });
+    await eventually(() => acknowledged > 3);
+    await leaving.stop();
+    const ended = await Promise.all(ends);
+    for (const { last, level } of ended) {
+      const expected = { cmd: 'disconnect', reasonCode: 0x9c, properties: { serverReference: 'other.example:1883' } };
+      if (level === 5) expect(last).toMatchObject(expected);
+      else expect(last).toBeUndefined();
+    }
+    const times = ended.map(({ at }) => at).sort((a, b) => a - b);
+    // The last of 12 clients of a worker leaves 11 quarters of a second after the first, at the earliest.
+    expect(times.at(-1)! - times[0]!).toBeGreaterThan((0.7 * 1000 * (clients - 2)) / perSecond);
+    await leaving.start();
+    const stored = await leaving.api.readSeries(id, ['n'], { startTs: firstTs, endTs: firstTs + 100_000 });
+    expect(stored.n?.length).toBeGreaterThanOrEqual(acknowledged);
   } finally {
     await leaving.destroy();
   }

@@ -73,6 +73,7 @@ const schema = Type.Object({
     connectionsPerAddressMax: count,
     idleSeconds: Type.Integer({ minimum: 0, maximum: 86_400 }),
     closeOnInvalid: Type.Boolean(),
+    serverReference: Type.String({ maxLength: 1000 }),
   }),
   wrongCredentials: Type.Object({ perMinuteMax: count }),
   gateway: Type.Object({
@@ -194,7 +195,13 @@ const schema = Type.Object({
     nice: Type.Integer({ minimum: 0, maximum: 19 }),
   }),
   backup: Type.Object({ bytesPerSecondMax: Type.Integer({ minimum: 1024, maximum: Number.MAX_SAFE_INTEGER }) }),
-  shutdown: Type.Object({ delayMs: milliseconds, drainMsMax: milliseconds, storesMsMax: milliseconds }),
+  shutdown: Type.Object({
+    delayMs: milliseconds,
+    evictPerSecond: count,
+    evictMsMax: milliseconds,
+    drainMsMax: milliseconds,
+    storesMsMax: milliseconds,
+  }),
 });
 
 export type Config = Type.Static<typeof schema>;

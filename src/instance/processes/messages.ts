@@ -39,6 +39,8 @@ export type ToWorker =
   /** A worker answers with `journalReports`. */
   | { kind: 'reportJournals'; id: number; flush: boolean }
   | ({ kind: 'journals'; id: number } & JournalReportsOfHost)
+  /** MQTT connections leave at this rate; a worker answers with `handedOver`. */
+  | { kind: 'handOver'; perSecond: number }
   | { kind: 'drain' };
 
 export type ToPrimary =
@@ -58,6 +60,8 @@ export type ToPrimary =
   /** `flush`: rows that wait for more rows are shipped now. */
   | { kind: 'askJournals'; id: number; flush: boolean }
   | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
+  /** No MQTT connection is left. */
+  | { kind: 'handedOver' }
   | { kind: 'failed'; message: string }
   /** The worker ends because of a bug. */
   | { kind: 'died'; message: string; suspects: Work[] };

@@ -30,6 +30,7 @@ export class PrimaryLink {
   #journals: (flush: boolean) => JournalReportsOfHost = () => ({ reports: [], isWhole: false });
   #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
+  #handOver: (perSecond: number) => Promise<void> = () => Promise.resolve();
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
   #onState: (state: InstanceState) => void = () => {};
@@ -68,6 +69,10 @@ export class PrimaryLink {
       begun = true;
       drain();
     };
+  }
+
+  onHandOver(handOver: (perSecond: number) => Promise<void>): void {
+    this.#handOver = handOver;
   }
 
   /** `release` returns true when every hold lasted until the release. */
@@ -159,6 +164,9 @@ export class PrimaryLink {
         return;
       case 'journals':
         this.#askedJournals.get(message.id)?.(message);
+        return;
+      case 'handOver':
+        void this.#handOver(message.perSecond).then(() => send({ kind: 'handedOver' }));
         return;
       case 'drain':
         this.#drain();

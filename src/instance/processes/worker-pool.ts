@@ -68,6 +68,9 @@ export class WorkerPool {
   #isLeaving = false;
   #draining = false;
   #onReady: (() => void) | undefined;
+  /** Workers that have MQTT connections to hand over. */
+  readonly #handingOver = new Set<Slot>();
+  #onHandedOver: () => void = () => {};
 
   constructor(deps: WorkerPoolDeps) {
     this.#deps = deps;
@@ -183,6 +186,28 @@ export class WorkerPool {
     this.broadcast();
   }
 
+  /**
+   * Lets the workers close MQTT connections, together so many a second. Resolves when none is left, or after `msMax`. A
+   * worker that dies meanwhile has none.
+   */
+  handOver(perSecond: number, msMax: number): Promise<void> {
+    for (const slot of this.#slots) if (slot.worker.isReady) this.#handingOver.add(slot);
+    const share = perSecond / this.#handingOver.size;
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, msMax);
+      this.#onHandedOver = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+      for (const { worker } of this.#handingOver) worker.send({ kind: 'handOver', perSecond: share });
+      if (this.#handingOver.size === 0) this.#onHandedOver();
+    });
+  }
+
+  #handedOver(slot: Slot): void {
+    if (this.#handingOver.delete(slot) && this.#handingOver.size === 0) this.#onHandedOver();
+  }
+
   /** Lets every worker refuse new work, finish the rest and end; kills workers that do not end in time. */
   async drain(timeMsMax: number): Promise<void> {
     this.#draining = true;
@@ -275,9 +300,14 @@ export class WorkerPool {
     ];
   }
 
-  #changed({ worker }: Slot): void {
-    if (worker.isReady) this.broadcast();
-    else if (!worker.isRunning) this.journalHold.workerEnded();
+  #changed(slot: Slot): void {
+    const { worker } = slot;
+    if (worker.isReady) {
+      this.broadcast();
+    } else if (!worker.isRunning) {
+      this.journalHold.workerEnded();
+      this.#handedOver(slot);
+    }
     if (!this.#draining) this.#settle();
   }
 
@@ -301,6 +331,9 @@ export class WorkerPool {
         return;
       case 'journalReports':
         this.#reports.receive(message.id, slot.number, message);
+        return;
+      case 'handedOver':
+        this.#handedOver(slot);
         return;
       case 'died':
         for (const work of this.#crashing.add(message.suspects)) log.error('work_blocked', { work });

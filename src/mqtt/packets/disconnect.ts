@@ -17,14 +17,22 @@ export function checkDisconnect(bytes: Buffer, start: number, end: number, level
   fields.finish();
 }
 
-/** Returns undefined for a reason that is not sent. */
-export function disconnectBytes(reason: CloseReason, { isTerse, packetBytesMax }: Client): Buffer | undefined {
+/**
+ * Returns undefined for a reason that is not sent. `serverReference` names the server that a client is handed over to;
+ * '' = not sent.
+ */
+export function disconnectBytes(
+  reason: CloseReason,
+  { isTerse, packetBytesMax }: Client,
+  serverReference: string,
+): Buffer | undefined {
   const { code, sentence } = closings[reason];
   if (code === undefined) return undefined;
   const packet: IDisconnectPacket = { cmd: 'disconnect', reasonCode: code };
+  const reference = reason === 'handed_over' && serverReference !== '' ? { serverReference } : {};
   if (!isTerse) {
-    const bytes = generate({ ...packet, properties: { reasonString: sentence } }, { protocolVersion: 5 });
+    const bytes = generate({ ...packet, properties: { reasonString: sentence, ...reference } }, { protocolVersion: 5 });
     if (bytes.length <= packetBytesMax) return bytes;
   }
-  return generate(packet, { protocolVersion: 5 });
+  return generate({ ...packet, properties: reference }, { protocolVersion: 5 });
 }

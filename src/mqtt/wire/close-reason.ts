@@ -33,6 +33,7 @@ export const closings = {
   },
   device_deleted: { code: 0x98, sentence: 'The device was deleted.' },
   server_shutdown: { code: 0x8b, sentence: 'The server is stopping; connect again.' },
+  handed_over: { code: 0x9c, sentence: 'This server hands its clients over; connect again to reach another one.' },
   keep_alive: { code: 0x8d, sentence: 'Nothing came for one and a half times the Keep Alive.' },
   idle: { code: 0x83, sentence: 'Nothing came for too long (mqtt.idleSeconds); set a Keep Alive and send PINGREQ.' },
 
