@@ -276,7 +276,7 @@ async function openChannel(
   const decoding = decodeOptions(config);
   const readBody = decoding.lenientJson ? leniently : strictly;
   const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
-  const thread = new DecodeThread(decoding, { room: () => ingest.roomForLarge() });
+  const thread = new DecodeThread(decoding, { room: (tenantId) => ingest.roomForLarge(tenantId) });
   started.add('decoding thread', () => thread.close());
 
   checkInstance(config.data.dir, process.env[instanceVariable]);
@@ -559,7 +559,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   const guards = { rateLimits, wrongCredentials, troubles, strangers };
   const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
   const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax, {
-    room: () => ingest.roomForLarge(),
+    room: (tenantId) => ingest.roomForLarge(tenantId),
   });
   started.add('decoding thread of gateways', () => gatewayThread.close());
   const mqtt = openMqtt({

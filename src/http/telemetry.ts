@@ -54,7 +54,7 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
       device,
       chunks.reduce((points, chunk) => points + chunk.count, 0),
     );
-    ingest.acceptDecoded(chunks, exchange, device);
+    void ingest.acceptDecoded(chunks, exchange, device);
     touch(device);
   };
 

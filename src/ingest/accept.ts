@@ -8,7 +8,6 @@
  */
 import type { FineClock } from '../base/clock.ts';
 import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
-import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
@@ -19,6 +18,7 @@ import type { FrameStamp } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import { BacklogShares, type Sender } from './backlog-shares.ts';
+import { LargeQueue } from './large-queue.ts';
 import type { OrderClock } from './order-number.ts';
 import type { AckLevel } from './receipt.ts';
 import { Askers, type Receipts } from './receipts.ts';
@@ -66,8 +66,6 @@ const dayMs = 86_400_000;
  * a little for more. After a smaller commit few more are expected; after a larger one enough have arrived.
  */
 const lingerMessages = { min: 3, max: 64 };
-/** Bytes of one turn of a tenant or device among the large messages: a large one uses several turns. */
-const largeTurnBytes = 256 * 1024;
 const checkIntervalMs = 100;
 const loopLagMsMax = 500;
 /** After refusing for this long because of its lag, a starved process accepts messages until the next check. */
@@ -159,10 +157,24 @@ class LargeMessage implements Commit {
   readonly points: number;
   readonly bytes: number;
   readonly since: number;
+  readonly tenantId: string;
+  readonly caller: string;
+  /** Called when the rows have their order numbers. */
+  readonly onTaken: () => void;
   readonly #chunks: Chunk[];
   readonly #near: Range;
 
-  constructor(chunks: Chunk[], waiters: Waiter[], since: number, near: Range) {
+  constructor(
+    chunks: Chunk[],
+    { tenantId, number }: Sender,
+    onTaken: () => void,
+    waiters: Waiter[],
+    since: number,
+    near: Range,
+  ) {
+    this.tenantId = tenantId;
+    this.caller = String(number);
+    this.onTaken = onTaken;
     this.#chunks = chunks;
     this.#near = near;
     this.waiters = waiters;
@@ -195,8 +207,8 @@ export class Ingest {
   readonly #deps: IngestDeps;
   /** Undefined unless `ingest.ack` is `store`. */
   readonly #storeAcks: StoreAcks | undefined;
-  /** Messages that were decoded in a thread: tenants take turns, and so do the devices of a tenant. */
-  readonly #large = new FairQueue<LargeMessage>(Number.POSITIVE_INFINITY, largeTurnBytes);
+  /** Messages that were decoded in a thread, and messages with a time to live. */
+  readonly #large: LargeQueue<LargeMessage>;
   readonly #messagesTotal: Counter;
   readonly #pointsTotal: Counter;
   readonly #ackSeconds: Histogram;
@@ -208,7 +220,6 @@ export class Ingest {
   #writing: Commit | undefined;
   #writingSince = 0;
   #scheduled = false;
-  #largeBytes = 0;
   /** True when the last commit was one of `#large`. */
   #wasLarge = false;
   #lastMessages = 0;
@@ -225,13 +236,10 @@ export class Ingest {
   #usual: Range = { from: 0, to: 0 };
   #lastCheck: number;
   #onIdle: (() => void)[] = [];
-  /** Large messages that were taken from `#large` so far. */
-  #largeTaken = 0;
-  /** Calls that wait for a number of them, in order. */
-  readonly #onLargeTaken: { count: number; resume: () => void }[] = [];
 
   constructor(deps: IngestDeps) {
     this.#deps = deps;
+    this.#large = new LargeQueue(deps.unsyncedBytesMax);
     const { metrics, clock } = deps;
     this.#messagesTotal = metrics.counter('ingest_messages_total', 'Messages made durable.');
     this.#pointsTotal = metrics.counter('ingest_datapoints_total', 'Data points made durable.');
@@ -264,7 +272,7 @@ export class Ingest {
     if (this.#refusal) return this.#refusal;
     const { live, late } = this.#gathering;
     const written = this.#writing instanceof Gathering ? this.#writing.bytes : 0;
-    // Few large messages wait (`roomForLarge`). They refuse no other message.
+    // Large messages have a cap of their own (`LargeQueue`). They refuse no other message.
     if (live.bytes + late.bytes + written > this.#deps.unsyncedBytesMax) return slowDisk();
     if (live.count + late.count > limits.gatheredRowsMax) return slowDisk();
     return this.#storeAcks?.refusal();
@@ -320,34 +328,45 @@ export class Ingest {
   }
 
   /**
-   * Resolves when as many large messages were taken as wait now; undefined: none waits. The threads that decode wait
-   * for this before each message. So few decoded messages wait here, and a caller with many delays no other caller.
+   * The threads that decode wait for this before each body of the tenant; undefined: there is room. While telemetry is
+   * refused no body waits, so that its sender gets the refusal in time.
    */
-  roomForLarge(): Promise<void> | undefined {
-    if (this.#large.length === 0) return undefined;
-    const count = this.#largeTaken + this.#large.length;
-    return new Promise((resume) => this.#onLargeTaken.push({ count, resume }));
+  roomForLarge(tenantId: string): Promise<void> | undefined {
+    return this.#refusal ? undefined : this.#large.room(tenantId);
   }
 
-  /** Accepts a message that was decoded in a thread, as a commit of its own. */
-  acceptDecoded(chunks: Chunk[], waiter: Waiter, sender: Sender): void {
+  /**
+   * Accepts a message that was decoded in a thread, as a commit of its own. Resolves when the message has its order
+   * numbers: messages that are accepted after that get higher ones. With `ingest.ack: memory` the message is
+   * acknowledged then. Messages that were accepted before this call get lower order numbers.
+   */
+  acceptDecoded(chunks: Chunk[], waiter: Waiter, sender: Sender): Promise<void> {
     const refusal = this.refusal();
     if (refusal) throw refusal;
+    if (this.#large.isFull(sender.tenantId)) throw slowDisk();
     this.#shares?.admit(sender);
     if (chunks.length === 0) {
       waiter.acknowledge();
-      return;
+      return Promise.resolve();
     }
     const isAtOnce = this.#isAcknowledgedAtOnce(waiter);
-    const message = new LargeMessage(chunks, isAtOnce ? [] : [waiter], this.#deps.clock.monotonic(), this.#near);
-    if (waiter.receipt !== undefined) message.ask(waiter, sender);
-    if (isAtOnce) waiter.acknowledge();
+    let resolveTaken!: () => void;
+    const taken = new Promise<void>((resolve) => {
+      resolveTaken = resolve;
+    });
+    const onTaken = () => {
+      if (isAtOnce) waiter.acknowledge();
+      resolveTaken();
+    };
     const now = this.#deps.clock.now();
+    const since = this.#deps.clock.monotonic();
+    const message = new LargeMessage(chunks, sender, onTaken, isAtOnce ? [] : [waiter], since, this.#near);
+    if (waiter.receipt !== undefined) message.ask(waiter, sender);
     for (const chunk of chunks) this.#noteTimes(chunk, 0, now);
-    this.#large.push({ tenant: sender.tenantId, caller: String(sender.number) }, message, message.bytes);
-    this.#largeBytes += message.bytes;
+    this.#large.push(message, this.#gathering.messages > 0);
     this.#shares?.add(sender, message.bytes);
     if (!this.#writing && !this.#scheduled) this.#schedule();
+    return taken;
   }
 
   /** Called when a unit was stored: acknowledges waiters of `ingest.ack: store`. */
@@ -458,17 +477,14 @@ export class Ingest {
     const isTurn = this.#gathering.messages === 0 || !this.#wasLarge;
     const large = isTurn ? this.#large.shift() : undefined;
     this.#wasLarge = large !== undefined;
-    if (large) {
-      this.#largeBytes -= large.bytes;
-      this.#largeTaken += 1;
-      while (this.#onLargeTaken.length > 0 && this.#onLargeTaken[0]!.count <= this.#largeTaken) {
-        this.#onLargeTaken.shift()!.resume();
-      }
-    }
     const commit = large ?? this.#gathering;
-    if (!large) this.#gathering = this.#spare;
+    if (!large) {
+      this.#gathering = this.#spare;
+      this.#large.release();
+    }
     this.#writing = commit;
     const frames = commit.frames(this.#stamp);
+    large?.onTaken();
     this.#append(frames).then(
       () => this.#finish(commit, frames),
       (fault: Fault) => this.#refuse(commit, fault),
@@ -547,7 +563,7 @@ export class Ingest {
   }
 
   #unsyncedBytes(): number {
-    return this.#gathering.bytes + this.#largeBytes + (this.#writing?.bytes ?? 0);
+    return this.#gathering.bytes + this.#large.bytes + (this.#writing?.bytes ?? 0);
   }
 
   /** Checks slow signals ten times a second, so that a message costs one comparison. */
@@ -573,6 +589,7 @@ export class Ingest {
     else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.#refusal = slowDisk();
     else if (isLagging && this.#isLagRefused(now)) this.#refusal = loopLag();
     else this.#refusal = undefined;
+    if (this.#refusal) this.#large.stopWaiting();
     if (this.#refusal?.reason !== 'loop_lag') this.#laggingSince = 0;
     this.#shareBacklog();
   }

@@ -54,7 +54,7 @@ export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesW
       if (chunks.every(({ count }) => count === 0)) throw nothing();
       if (isExpiring) for (const chunk of chunks) chunk.expireAt(expires);
       await new Promise<void>((resolve, reject) => {
-        ingest.acceptDecoded(chunks, { acknowledge: resolve, refuse: reject }, device);
+        void ingest.acceptDecoded(chunks, { acknowledge: resolve, refuse: reject }, device);
       });
     } finally {
       devices.release(device);

@@ -1,8 +1,7 @@
 /**
  * One thread that decodes large bodies, so that no body blocks the event loop. Further bodies wait, up to a cap, above
- * which a body is refused. Tenants take turns, and so do the devices of a tenant. The next body is chosen only when the
- * journal has taken the rows of the last one, because bodies that wait inside the thread could not take turns. The
- * thread starts with the first body.
+ * which a body is refused. Tenants take turns, and so do the devices of a tenant. The next body is one of
+ * a tenant whose last rows the journal has taken. The thread starts with the first body.
  * When the thread dies (endlessly nested JSON exceeds its memory limit) or is late, only its body is refused, and the
  * next body gets a new thread. Used by `DecodeThread` and by the thread of gateways.
  */
@@ -35,8 +34,8 @@ interface BodyThreadOptions {
   room?: RoomAhead | undefined;
 }
 
-/** Resolves when the journal has taken the large messages that wait now; undefined: none waits. */
-type RoomAhead = () => Promise<void> | undefined;
+/** Resolves when the journal has taken the large messages of the tenant that wait now; undefined: there is room. */
+type RoomAhead = (tenantId: string) => Promise<void> | undefined;
 
 /** `room` absent: no body waits for room. `entry` and `heapMegabytesMax` have defaults. */
 export interface ThreadOptions {
@@ -46,6 +45,7 @@ export interface ThreadOptions {
 }
 
 interface Task<Request, Reply> {
+  tenantId: string;
   request: Request;
   resolve: (reply: Reply) => void;
   reject: (fault: Fault) => void;
@@ -57,7 +57,8 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   #worker: Worker | undefined;
   #current: Task<Request, Reply> | undefined;
   #deadline: NodeJS.Timeout | undefined;
-  #isWaitingForRoom = false;
+  /** The tenants that wait for room, or had to wait and have room now. */
+  readonly #rooms = new Map<string, 'waiting' | 'ready'>();
   #closed = false;
 
   constructor(options: BodyThreadOptions) {
@@ -78,8 +79,9 @@ export class BodyThread<Request extends BodyRequest, Reply> {
         return;
       }
       const waiter = { tenant: device.tenantId, caller: String(device.number) };
-      this.#queue.push(waiter, { request, resolve, reject }, request.body.byteLength)?.reject(queueFull);
-      if (!this.#current) this.#next();
+      const task = { tenantId: device.tenantId, request, resolve, reject };
+      this.#queue.push(waiter, task, request.body.byteLength)?.reject(queueFull);
+      this.#next();
     });
   }
 
@@ -95,22 +97,14 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   }
 
   #next(): void {
-    if (this.#isWaitingForRoom || this.#queue.length === 0) return;
-    const room = this.#options.room?.();
-    if (!room) {
-      this.#begin();
+    if (this.#current) return;
+    const { room } = this.#options;
+    const task = this.#queue.shift(room && (({ tenant }) => this.#hasRoom(tenant, room)));
+    if (!task) {
+      if (this.#queue.length === 0) this.#rooms.clear();
       return;
     }
-    this.#isWaitingForRoom = true;
-    void room.then(() => {
-      this.#isWaitingForRoom = false;
-      this.#begin();
-    });
-  }
-
-  #begin(): void {
-    const task = this.#queue.shift();
-    if (!task) return;
+    this.#rooms.delete(task.tenantId);
     this.#current = task;
     this.#worker ??= this.#start();
     const { body } = task.request;
@@ -119,6 +113,19 @@ export class BodyThread<Request extends BodyRequest, Reply> {
     const own = whole && !this.#options.keepsBody ? body : new Uint8Array(body);
     this.#worker.postMessage({ ...task.request, body: own } satisfies Request, [own.buffer as ArrayBuffer]);
     this.#deadline = setTimeout(() => this.#late(), limits.decodeTimeoutMs);
+  }
+
+  #hasRoom(tenant: string, room: RoomAhead): boolean {
+    const known = this.#rooms.get(tenant);
+    if (known !== undefined) return known === 'ready';
+    const later = room(tenant);
+    if (!later) return true;
+    this.#rooms.set(tenant, 'waiting');
+    void later.then(() => {
+      if (this.#rooms.has(tenant)) this.#rooms.set(tenant, 'ready');
+      this.#next();
+    });
+    return false;
   }
 
   #start(): Worker {

@@ -145,9 +145,10 @@ describe('DecodeThread', () => {
     await thread.close();
   });
 
-  it('chooses the next body when the journal has room for it', async () => {
-    const open: (() => void)[] = [];
-    const room = () => (open.length < 3 ? new Promise<void>((resolve) => open.push(resolve)) : undefined);
+  it('begins a body when the journal has room for its tenant', async () => {
+    const open: { tenant: string; resolve: () => void }[] = [];
+    const room = (tenant: string) =>
+      tenant === 'free' ? undefined : new Promise<void>((resolve) => open.push({ tenant, resolve }));
     const thread = new DecodeThread(options, { entry, room });
     const order: string[] = [];
     const post = async (tenantId: string) => {
@@ -155,18 +156,21 @@ describe('DecodeThread', () => {
       await thread.decode(body, { number: 9, tenantId }, now);
       order.push(tenantId);
     };
-    const all = ['a', 'a', 'a', 'a'].map(post);
-    open[0]!();
-    await all[0];
-    expect([order, open.length]).toEqual([['a'], 2]);
-    // The turn of a tenant that comes during the wait is next.
-    all.push(post('b'));
-    expect(thread.length).toBe(4);
-    open[1]!();
-    await all.at(-1);
-    expect(order).toEqual(['a', 'b']);
-    open[2]!();
-    await Promise.all(all);
+    const waiting = ['a', 'a', 'b', 'free'].map(post);
+    // A tenant with room does not wait for one without.
+    await waiting[3];
+    expect(order).toEqual(['free']);
+    expect(open.map(({ tenant }) => tenant)).toEqual(['a', 'b']);
+    open[1]!.resolve();
+    await waiting[2];
+    // Room is for one body.
+    open[0]!.resolve();
+    await waiting[0];
+    expect(order).toEqual(['free', 'b', 'a']);
+    expect(open.map(({ tenant }) => tenant)).toEqual(['a', 'b', 'a']);
+    expect(thread.length).toBe(1);
+    open[2]!.resolve();
+    await Promise.all(waiting);
     await thread.close();
   });
 

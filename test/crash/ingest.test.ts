@@ -228,9 +228,11 @@ function sendDecoded(json: unknown, from: Device): Sender {
   decode(Buffer.from(JSON.stringify(json)), from, clock.now(), rows);
   const sender = new Sender();
   const chunks = chunksOf(rows).map((chunk) => new Chunk(chunk));
-  ingest.acceptDecoded(chunks, sender, from);
+  taken = ingest.acceptDecoded(chunks, sender, from);
   return sender;
 }
+/** Resolves when the last message of `sendDecoded` has its order. */
+let taken: Promise<void>;
 
 test('decoded messages of tenants take turns for the disk', async () => {
   await start(new SimDisk());
@@ -247,14 +249,14 @@ test('decoded messages of tenants take turns for the disk', async () => {
 
 test('decoded messages refuse no other message, and the thread waits for those that wait', async () => {
   const disk = new SimDisk();
-  await start(disk, 'journal', { unsyncedBytesMax: 5000 });
+  await start(disk, 'journal', { unsyncedBytesMax: 20_000 });
   disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 50 : undefined);
-  expect(ingest.roomForLarge()).toBeUndefined();
+  expect(ingest.roomForLarge('flood')).toBeUndefined();
   const text = 'x'.repeat(9000);
   const flood = new Device(1, 'flood');
   const [first, second] = [sendDecoded({ text }, flood), sendDecoded({ text }, flood)];
   const settled: string[] = [];
-  const room = ingest.roomForLarge()!.then(() => settled.push('room'));
+  const room = ingest.roomForLarge('flood')!.then(() => settled.push('room'));
   for (const [name, { outcome }] of Object.entries({ first, second })) void outcome.then(() => settled.push(name));
   // A message that comes later delays no thread that waits already.
   const third = sendDecoded({ text }, flood);
@@ -263,6 +265,92 @@ test('decoded messages refuse no other message, and the thread waits for those t
   await room;
   expect(settled).toEqual(['first', 'room']);
   for (const { outcome } of [second, third, ...others]) expect(await outcome).toBe('acknowledged');
+});
+
+/** Each write of a segment takes this long. */
+function slow(disk: SimDisk, ms: number): void {
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? ms : undefined);
+}
+
+test('decoded messages of one tenant leave room for a body of another', async () => {
+  const disk = new SimDisk();
+  await start(disk);
+  slow(disk, 50);
+  const flood = new Device(1, 'flood');
+  const senders = [sendDecoded({ a: 1 }, flood), sendDecoded({ a: 2 }, flood), sendDecoded({ a: 3 }, flood)];
+  expect(ingest.roomForLarge('flood')).toBeDefined();
+  expect(ingest.roomForLarge('mill')).toBeUndefined();
+  for (const { outcome } of senders) expect(await outcome).toBe('acknowledged');
+});
+
+test.each(['memory', 'journal'] as const)('decoded messages above the cap are refused, with %s', async (ack) => {
+  const disk = new SimDisk();
+  await start(disk, ack, { unsyncedBytesMax: 20_000 });
+  slow(disk, 300);
+  const text = 'x'.repeat(1000);
+  const senders: Sender[] = [];
+  expect(() => {
+    for (let i = 0; i < 1000; i += 1) senders.push(sendDecoded({ text }, new Device(i, 'flood')));
+  }).toThrow(/too slow/);
+  expect(senders.length).toBeLessThan(30);
+  senders.push(sendDecoded({ text }, new Device(1, 'mill')), send({ a: 1 }, new Device(2, 'flood')));
+  for (const { outcome } of senders) expect(await outcome).toBe('acknowledged');
+});
+
+test('a body that waits for room learns of a stalled disk in time', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'journal', { unsyncedMsMax: 200 });
+  slow(disk, 3000);
+  const senders = [send({ a: 1 })];
+  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0));
+  senders.push(sendDecoded({ a: 2 }, device));
+  const settled: string[] = [];
+  void senders[0]!.outcome.then(() => settled.push('written'));
+  await ingest.roomForLarge(device.tenantId)!.then(() => settled.push('room'));
+  expect(ingest.refusal()).toMatchObject({ reason: 'journal_slow' });
+  expect(ingest.roomForLarge(device.tenantId)).toBeUndefined();
+  for (const { outcome } of senders) expect(await outcome).toBe('acknowledged');
+  expect(settled).toEqual(['room', 'written']);
+});
+
+test('what is sent after a decoded message was taken has the higher order', async () => {
+  const disk = new SimDisk();
+  await start(disk);
+  slow(disk, 50);
+  const senders = [sendDecoded({ other: 1 }, device)];
+  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0));
+  const ts = clock.now();
+  senders.push(sendDecoded({ ts, values: { a: 1 } }, device));
+  await taken;
+  senders.push(send({ ts, values: { a: 2 } }));
+  for (const { outcome } of senders) expect(await outcome).toBe('acknowledged');
+  expect((await journaled()).map(({ key, int }) => `${key} ${int}`)).toEqual(['other 1', 'a 1', 'a 2']);
+});
+
+test('a decoded message has a higher order than what was accepted before it', async () => {
+  const disk = new SimDisk();
+  await start(disk);
+  slow(disk, 50);
+  const senders = [send({ other: 1 })];
+  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0));
+  const ts = clock.now();
+  senders.push(send({ ts, values: { a: 1 } }), sendDecoded({ ts, values: { a: 2 } }, device));
+  for (const { outcome } of senders) expect(await outcome).toBe('acknowledged');
+  expect((await journaled()).map(({ key, int }) => `${key} ${int}`)).toEqual(['other 1', 'a 1', 'a 2']);
+});
+
+test('with memory, a decoded message is acknowledged when it has its order, before it is written', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'memory');
+  slow(disk, 100);
+  const first = sendDecoded({ other: 1 }, device);
+  expect(await first.outcome).toBe('acknowledged');
+  expect(await journaled()).toEqual([]);
+  const ts = clock.now();
+  expect(await sendDecoded({ ts, values: { a: 1 } }, device).outcome).toBe('acknowledged');
+  expect(await send({ ts, values: { a: 2 } }).outcome).toBe('acknowledged');
+  await ingest.close();
+  expect((await journaled()).map(({ key, int }) => `${key} ${int}`)).toEqual(['other 1', 'a 1', 'a 2']);
 });
 
 test('a loop that is late for seconds on end refuses, and takes messages now and then all the same', async () => {

@@ -25,7 +25,10 @@ export interface LargeTelemetryDeps {
   clock: Clock;
 }
 
-/** Resolves when the message is accepted or refused. Never rejects. `payload` stays valid until then. */
+/**
+ * Resolves when the message is refused, or accepted with its order numbers. Never rejects. `payload` stays valid until
+ * then.
+ */
 export async function takeLargeTelemetry(
   deps: LargeTelemetryDeps,
   gateway: Gateway,
@@ -88,7 +91,7 @@ async function accept(ingest: Ingest, chunks: Chunk[], message: GatewayTelemetry
   let leftMs: number = limits.mqttPausedMsMax;
   for (;;) {
     try {
-      ingest.acceptDecoded(chunks, message, message.gateway.device);
+      await ingest.acceptDecoded(chunks, message, message.gateway.device);
       return;
     } catch (error) {
       if (!(error instanceof Fault) || !isJournalRefusal(error) || leftMs <= 0) throw error;
