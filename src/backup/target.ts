@@ -28,6 +28,9 @@ export class BackupTarget {
 
   /** Makes the directory, or takes one that is empty, or one with a backup that a killed command left unfinished. */
   static async claim(dir: string): Promise<BackupTarget> {
+    if (existsSync(dir) && !statSync(dir).isDirectory()) {
+      throw Object.assign(new Error(`ENOTDIR: ${dir} is not a directory`), { code: 'ENOTDIR' });
+    }
     makeDirectories(dir, 0o700);
     const mark = await lockMark(dir);
     const target = new BackupTarget(dir, mark);

@@ -2,17 +2,7 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { PacedRefusals } from './paced-refusals.ts';
 
-beforeEach(() => {
-  // `timers/promises` has no fake timers.
-  vi.mock('node:timers/promises', () => ({
-    setTimeout: (ms: number, _: unknown, { signal }: { signal: AbortSignal }) =>
-      new Promise((resolve, reject) => {
-        setTimeout(resolve, ms);
-        signal.addEventListener('abort', reject);
-      }),
-  }));
-  vi.useFakeTimers();
-});
+beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 const never = new AbortController().signal;

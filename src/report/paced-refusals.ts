@@ -2,7 +2,6 @@
  * Spaces the refusals of one caller. A caller that asks again at once after each refusal, and not after its
  * `Retry-After`, would otherwise take the CPU that the reports of others need. The first refusal leaves at once.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
@@ -24,7 +23,21 @@ export class PacedRefusals {
     this.#nextAt.set(caller, Math.min(dueAt + limits.reportRefusalMs, now + limits.reportRefusalHeldMsMax));
     if (dueAt === now || this.#held >= limits.reportRefusalsHeldMax) return;
     this.#held += 1;
-    await sleep(dueAt - now, undefined, { signal: gone }).catch(() => {});
+    await untilGone(dueAt - now, gone);
     this.#held -= 1;
   }
+}
+
+/** Resolves after `ms`, or when `gone` is aborted. */
+function untilGone(ms: number, gone: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      gone.removeEventListener('abort', end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    if (gone.aborted) end();
+    else gone.addEventListener('abort', end);
+  });
 }

@@ -63,7 +63,7 @@ const secondsBounds = [
 ];
 
 /** Fewer bounds, for histograms with a label and for slow things: each bound is a line of every scrape. */
-export const coarseBounds = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60];
+export const coarseBounds = [0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60];
 
 interface Entry {
   name: string;
