@@ -11,8 +11,8 @@ const names: Record<NumberSequence, string> = {
   device: "pg_get_serial_sequence('device', 'number')",
   copy: "'device_copy_version'",
 };
-/** The key of an advisory lock; no other program uses it in this database. */
-const lockKey = 7_155_720_362;
+/** The key of an advisory lock; no other part uses this constant. */
+const lockKey = 7_155_720_363;
 
 /** Returns the last assigned number, 0 before the first. */
 export async function lastNumber(queries: Queries, sequence: NumberSequence): Promise<number> {
