@@ -47,7 +47,7 @@ import { RestoredStores } from './instance/stores/restored-stores.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import type { Postgres } from './postgres/client.ts';
-import { migratePostgres } from './postgres/migrate.ts';
+import { inMigrationLock, migratePostgres } from './postgres/migrate.ts';
 
 const stateIntervalMs = 500;
 const refusalIntervalMs = 1_000;
@@ -326,7 +326,8 @@ function watchedStores({
         throw new Error(engines.failure('clickhouse') ?? reason);
       },
       prepare: async () => {
-        await migrateClickHouse(clickhouse, { database, cluster, apply, log });
+        const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
+        await migrateClickHouse(clickhouse, { database, cluster, apply, lock, log });
         await restored.clickhousePrepared();
       },
       configurationError: (error) => clickHouseRefusal(error, clickhouseTitle, user),

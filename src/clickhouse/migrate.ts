@@ -1,7 +1,8 @@
 /**
  * Brings the database to the current schema: numbered SQL files, applied in order, each recorded in
- * `schema_migrations`. Every statement is idempotent (IF NOT EXISTS), so two hosts may do this at once and a crash in
- * the middle is repaired by the next start. Names in braces are filled in for one server or for a cluster.
+ * `schema_migrations`. A lock of the caller lets one host migrate while other hosts wait. Every statement is idempotent
+ * (IF NOT EXISTS), so a crash in the middle, or a lock that is lost, is repaired by the next start. Names in braces are
+ * filled in for one server or for a cluster.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -20,6 +21,9 @@ interface SchemaNames {
 interface MigrateDeps extends SchemaNames {
   /** False: nothing is changed, and a missing migration is an error. */
   apply?: boolean;
+  /** Runs `work` while no other host migrates. Called only when a migration is missing. */
+  lock?: (work: () => Promise<void>) => Promise<void>;
+  onApplied?: (name: string) => void;
   log: Log;
 }
 
@@ -37,55 +41,76 @@ interface Migration {
 const directory = fileURLToPath(new URL('./migrations/', import.meta.url));
 
 /**
- * Reads first and applies only missing migrations: a start without any sends no statement that other servers of a
- * cluster must confirm.
+ * Reads first and applies only missing migrations: a start without any takes no lock, and sends no statement that other
+ * servers of a cluster must confirm.
  */
 export async function migrateClickHouse(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
-  const { cluster, apply = true, log } = deps;
-  const run = (sql: string) => change(clickhouse, fill(sql, deps), cluster);
+  const { apply = true, lock = (work) => work() } = deps;
+  const missing = await missingMigrations(clickhouse, deps);
+  if (missing.length > 0) {
+    if (!apply) {
+      throw new Error(
+        `the migration ${missing[0]!.name} is not applied yet, and MIGRATE is false: run npm run migrate with this version`,
+      );
+    }
+    await lock(() => applyMissing(clickhouse, deps));
+  }
+  if (apply) await removeTimeToLive(clickhouse, deps);
+}
+
+async function missingMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Promise<Migration[]> {
   const applied = await appliedMigrations(clickhouse, deps);
   const migrations = readMigrations();
   checkNewer(applied, migrations.at(-1)?.version ?? 0, deps);
-  const missing = migrations.filter(({ version }) => !applied.has(version));
-  if (missing.length > 0) {
-    if (!apply) throw new Error(`the migration ${missing[0]!.name} is not applied yet, and MIGRATE is false`);
-    await run('CREATE DATABASE IF NOT EXISTS {database} {on_cluster}');
-    await run(`
-      CREATE TABLE IF NOT EXISTS {database}.schema_migrations {on_cluster}
-      (version UInt32, name String, applied DateTime64(3) DEFAULT now64(3))
-      ENGINE = {replacing} ORDER BY version`);
-    await run(
-      'ALTER TABLE {database}.schema_migrations {on_cluster} ADD COLUMN IF NOT EXISTS compatible_from UInt32 DEFAULT version',
-    );
-  }
+  return migrations.filter(({ version }) => !applied.has(version));
+}
+
+async function applyMissing(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
+  const { cluster, log, onApplied } = deps;
+  // Another host may have applied all of them while this one waited for the lock.
+  const missing = await missingMigrations(clickhouse, deps);
+  if (missing.length === 0) return;
+  const run = changes(clickhouse, deps);
+  await run('CREATE DATABASE IF NOT EXISTS {database} {on_cluster}');
+  await run(`
+    CREATE TABLE IF NOT EXISTS {database}.schema_migrations {on_cluster}
+    (version UInt32, name String, applied DateTime64(3) DEFAULT now64(3))
+    ENGINE = {replacing} ORDER BY version`);
+  await run(
+    'ALTER TABLE {database}.schema_migrations {on_cluster} ADD COLUMN IF NOT EXISTS compatible_from UInt32 DEFAULT version',
+  );
   for (const { version, name, compatibleFrom, statements } of missing) {
     for (const statement of forThisSetup(statements, cluster)) await run(statement);
     await run(
       `INSERT INTO {database}.schema_migrations (version, name, compatible_from) VALUES (${version}, '${name}', ${compatibleFrom})`,
     );
     log.info('clickhouse_migrated', { version, name });
+    onApplied?.(name);
   }
-  if (apply) await removeTimeToLive(clickhouse, deps);
 }
 
 /**
- * In a cluster a statement is queued for all servers, and each runs its queue in order. A server that is down runs the
- * statement later. Waiting for that server would delay every start, so the wait is short and its end is not an error.
+ * Returns a function that sends the statements of one migration run. In a cluster a statement is queued for all
+ * servers, and each runs its queue in order. A server that is down runs the statements later: all statements together
+ * wait `onClusterSeconds` for such a server, then each waits one second for the servers that are up.
  */
-async function change(clickhouse: ClickHouse, sql: string, cluster: string): Promise<void> {
-  const settings: ClickHouseSettings = cluster === '' ? {} : onClusterSettings;
-  await clickhouse.exec(
-    sql,
-    {},
-    { withoutDatabase: true, settings, ...(cluster !== '' && { timeoutMs: onClusterMsMax }) },
-  );
+function changes(clickhouse: ClickHouse, names: SchemaNames): (sql: string) => Promise<void> {
+  const { cluster } = names;
+  const deadline = performance.now() + onClusterSeconds * 1000;
+  return async (sql) => {
+    const text = fill(sql, names);
+    if (cluster === '') return await clickhouse.exec(text, {}, { withoutDatabase: true });
+    const seconds = Math.max(1, Math.ceil((deadline - performance.now()) / 1000));
+    const settings: ClickHouseSettings = {
+      distributed_ddl_task_timeout: String(seconds),
+      distributed_ddl_output_mode: 'null_status_on_timeout',
+    };
+    await clickhouse.exec(text, {}, { withoutDatabase: true, settings, timeoutMs: onClusterMsMax });
+  };
 }
 
+const onClusterSeconds = 10;
 const onClusterMsMax = 30_000;
-const onClusterSettings: ClickHouseSettings = {
-  distributed_ddl_task_timeout: '10',
-  distributed_ddl_output_mode: 'null_status_on_timeout',
-};
 
 /**
  * Throws when a newer Millrace has migrated to a schema with which this older version does not work. A schema that
@@ -211,6 +236,6 @@ async function removeTimeToLive(clickhouse: ClickHouse, deps: MigrateDeps): Prom
     { database, name },
   );
   if (!/\bTTL\b/.test(table?.sql ?? '')) return;
-  await clickhouse.exec(fill('ALTER TABLE {database}.telemetry{local} {on_cluster} REMOVE TTL', deps));
+  await changes(clickhouse, deps)('ALTER TABLE {database}.telemetry{local} {on_cluster} REMOVE TTL');
   log.info('clickhouse_ttl_removed', {});
 }

@@ -25,8 +25,9 @@ interface Applied {
   checksum: string;
 }
 
-/** Any constant that no other program uses in this database. */
+/** Any constants that no other program uses in this database. */
 const lockKey = 7_155_720_361;
+const otherStoreLockKey = 7_155_720_364;
 const ownFiles = fileURLToPath(new URL('migrations', import.meta.url));
 
 interface MigrateDeps {
@@ -36,11 +37,12 @@ interface MigrateDeps {
   only?: number[];
   /** False: nothing is changed, and a missing migration is an error. */
   apply?: boolean;
+  onApplied?: (name: string) => void;
 }
 
 /** Throws the 503 fault of the client when the server does not answer: the same again later is safe. */
 export async function migratePostgres(postgres: Postgres, deps: MigrateDeps): Promise<void> {
-  const { dir = ownFiles, log, only, apply: mayApply = true } = deps;
+  const { dir = ownFiles, log, only, apply: mayApply = true, onApplied } = deps;
   const files = readMigrations(dir);
   const unknown = only?.find((number) => !files.some((migration) => migration.number === number));
   if (unknown !== undefined) {
@@ -51,8 +53,14 @@ export async function migratePostgres(postgres: Postgres, deps: MigrateDeps): Pr
   for (const applied of known) checkApplied(applied, migrations, log);
   for (const migration of migrations) {
     if (known.some(({ number }) => number === migration.number)) continue;
-    if (!mayApply) throw new Error(`the migration ${migration.name} is not applied yet, and MIGRATE is false`);
-    if (await apply(postgres, migration)) log.info('postgres_migrated', { migration: migration.name });
+    if (!mayApply) {
+      throw new Error(
+        `the migration ${migration.name} is not applied yet, and MIGRATE is false: run npm run migrate with this version`,
+      );
+    }
+    if (!(await apply(postgres, migration))) continue;
+    log.info('postgres_migrated', { migration: migration.name });
+    onApplied?.(migration.name);
   }
 }
 
@@ -120,6 +128,27 @@ async function apply(postgres: Postgres, { number, name, text, checksum }: Migra
     ]);
     return true;
   });
+}
+
+/**
+ * Runs `work`, which migrates another store, while no other host that shares this database does. When the connection
+ * breaks, the lock is lost and `work` goes on: its statements must be idempotent.
+ */
+export async function inMigrationLock(postgres: Postgres, work: () => Promise<void>): Promise<void> {
+  // The transaction takes an error of the other store for one of its own connection.
+  let failure: { error: unknown } | undefined;
+  await postgres.transaction(
+    async (queries) => {
+      // A server may end a transaction that waits long for the other store.
+      await queries.query('set local idle_in_transaction_session_timeout = 0');
+      await queries.query('select pg_advisory_xact_lock($1)', [otherStoreLockKey]);
+      await work().catch((error: unknown) => {
+        failure = { error };
+      });
+    },
+    { timeoutMs: limits.migrationMsMax },
+  );
+  if (failure) throw failure.error;
 }
 
 async function inLock<Result>(postgres: Postgres, work: (queries: Queries) => Promise<Result>): Promise<Result> {

@@ -1,0 +1,73 @@
+/**
+ * `npm run migrate`: brings the schemas of PostgreSQL and ClickHouse to this version and ends, before hosts with
+ * MIGRATE=false start or while they run. May run several times at once: one run migrates while the others wait.
+ */
+import { printLine } from './base/command.ts';
+import { messageOf, StartError } from './base/errors.ts';
+import { createLog } from './base/log.ts';
+import { type Config, loadConfig } from './base/settings/config.ts';
+import { migrateClickHouse } from './clickhouse/migrate.ts';
+import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
+import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
+import { inMigrationLock, migratePostgres } from './postgres/migrate.ts';
+
+const usage = 'usage: npm run migrate';
+
+async function run(words: string[]): Promise<void> {
+  if (words.length > 0) throw new StartError(usage);
+  const config = loadConfig();
+  const log = createLog('warn', 'migrate');
+  const postgres = openPostgresOf(config, log);
+  try {
+    const clickhouse = openClickHouseOf(config, log);
+    try {
+      const postgresTitle = config.postgres.url ? `PostgreSQL at ${postgres.address}` : 'The embedded PostgreSQL';
+      await reported(
+        postgresTitle,
+        (onApplied) => migratePostgres(postgres, { log, onApplied }),
+        (error) => postgresRefusal(error, postgresTitle),
+      );
+      const clickhouseTitle = clickHouseTitle(config);
+      const { database, cluster, user } = config.clickhouse;
+      const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
+      await reported(
+        clickhouseTitle,
+        (onApplied) => migrateClickHouse(clickhouse, { database, cluster, lock, log, onApplied }),
+        (error) => clickHouseRefusal(error, clickhouseTitle, user),
+      );
+    } finally {
+      await clickhouse.close();
+    }
+  } finally {
+    await postgres.close();
+  }
+}
+
+function clickHouseTitle({ clickhouse: { url, cluster } }: Config): string {
+  if (url === '') return 'The embedded ClickHouse';
+  return `ClickHouse at ${hostOf(url)}${cluster === '' ? '' : `, cluster ${cluster}`}`;
+}
+
+/** Prints each applied migration, then the outcome for this store. Throws one sentence when it fails. */
+async function reported(
+  title: string,
+  migrate: (onApplied: (name: string) => void) => Promise<void>,
+  refusal: (error: unknown) => StartError | undefined,
+): Promise<void> {
+  let applied = 0;
+  try {
+    await migrate((name) => {
+      applied += 1;
+      printLine(`${title}: applied ${name}`);
+    });
+  } catch (error) {
+    const cause = (error as { cause?: unknown }).cause ?? error;
+    throw refusal(error) ?? new StartError(`${title} is not migrated: ${messageOf(cause)}`);
+  }
+  printLine(`${title}: ${applied === 0 ? 'nothing to do' : `${applied} applied`}, the schema is up to date.`);
+}
+
+run(process.argv.slice(2)).catch((error: unknown) => {
+  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  process.exit(1);
+});
