@@ -115,7 +115,7 @@ const pages = [
   ...readdirSync(source, { recursive: true, encoding: 'utf8' })
     .filter((path) => /\/page\/.*\.(html|js)$/.test(path))
     .map((path) => join(source, path)),
-  ...['docker-compose.yml', 'vitest.config.ts', '.ci/run'],
+  ...['docker-compose.yml', 'docker-compose.hosts.yml', 'vitest.config.ts', '.ci/run'],
 ];
 
 /** `export function name`, and the like. */
@@ -469,6 +469,7 @@ test('every folder, glob and file that the configuration names exists', () => {
     'biome.json',
     'Dockerfile',
     'docker-compose.yml',
+    'docker-compose.hosts.yml',
     '.ci/run',
   ].concat(readdirSync('.').filter((name) => /^tsconfig.*\.json$/.test(name)));
   const faults: string[] = [];

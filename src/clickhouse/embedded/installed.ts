@@ -14,7 +14,7 @@ export function installedClickHouse(): string {
     return (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version;
   } catch {
     throw new StartError(
-      `The embedded ClickHouse (npm packages chdb and ${name}) is not installed: run npm ci without --omit=optional, or set CLICKHOUSE_URL to a server.`,
+      `The embedded ClickHouse (npm packages chdb and ${name}) is not installed: set CLICKHOUSE_URL to a server, or run npm ci without --omit=optional or the image with embedded stores.`,
     );
   }
 }

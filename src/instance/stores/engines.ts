@@ -14,7 +14,9 @@ import { endProcess, liveProcess } from '../../base/process-file.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { type ClickHouse, openClickHouse } from '../../clickhouse/client.ts';
 import { startEmbeddedClickHouse } from '../../clickhouse/embedded/embedded.ts';
+import { installedClickHouse } from '../../clickhouse/embedded/installed.ts';
 import { openPostgres, type Postgres } from '../../postgres/client.ts';
+import { installedPostgres } from '../../postgres/embedded/binaries.ts';
 import { embeddedPostgresUrl, startEmbeddedPostgres } from '../../postgres/embedded/embedded.ts';
 import type { InstanceState } from '../health/state.ts';
 import type { DataDirectory, Secrets } from '../host/data-directory.ts';
@@ -55,10 +57,15 @@ interface Embedded {
   onExit(callback: (reason: string) => void): void;
 }
 
-/** Returns as soon as the addresses are known, while the engines start. */
+/**
+ * Returns as soon as the addresses are known, while the engines start. Throws StartError when an embedded engine is not
+ * installed, as in the image without engines: no later try would find it.
+ */
 export async function startEngines(deps: Deps): Promise<RunningEngines> {
   const { config, data, secrets, log } = deps;
   const { clickhouse, postgres } = config;
+  if (clickhouse.url === '') installedClickHouse();
+  if (postgres.url === '') installedPostgres();
   const [clickhousePort, postgresPort] = await Promise.all([
     clickhouse.embedded.port || freePort(),
     postgres.embedded.port || freePort(),

