@@ -19,9 +19,10 @@ import { ApiKeys } from './auth/api-keys.ts';
 import { Auth, openJwt } from './auth/auth.ts';
 import { FailedSignIns } from './auth/failed-sign-ins.ts';
 import { costOf, PasswordHasher } from './auth/password.ts';
-import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
-import { openRequestLimits } from './auth/request-limits.ts';
+import { RateLimits } from './auth/rate-limits.ts';
+import { RequestLimits } from './auth/request-limits.ts';
 import { openSigningKey } from './auth/signing-key.ts';
+import { TenantLimits } from './auth/tenant-limits.ts';
 import { Proxies } from './auth/transport.ts';
 import { WrongCredentials } from './auth/wrong-credentials.ts';
 import { WrongTries } from './auth/wrong-tries.ts';
@@ -390,8 +391,14 @@ async function openDeviceState(
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
 ) {
-  const rateLimits = await openRateLimits({ buckets: parseRateLimits(config.rateLimits), bus, clock });
-  started.add('rate limits', () => rateLimits?.stop());
+  const { devices: devicesMax } = config.limits;
+  const tenantLimits = new TenantLimits({ postgres, bus, log, devicesMax });
+  await tenantLimits.start();
+  started.add('limits of tenants', () => tenantLimits.stop());
+  const rateLimits = new RateLimits({ settings: config.rateLimits, bus, clock });
+  await rateLimits.start();
+  started.add('rate limits', () => rateLimits.stop());
+  tenantLimits.onProfiles((profiles) => rateLimits.useProfiles(profiles));
   const { inactivitySeconds, checkSeconds } = config.activity;
   // One worker of an instance checks for silent devices.
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
@@ -438,7 +445,18 @@ async function openDeviceState(
   const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics });
   rollout.start();
   started.add('rollout of packages', () => rollout.stop());
-  return { rateLimits, activity, admission, sessions, diagnostics, attributes, updates, downloads, rollout };
+  return {
+    tenantLimits,
+    rateLimits,
+    activity,
+    admission,
+    sessions,
+    diagnostics,
+    attributes,
+    updates,
+    downloads,
+    rollout,
+  };
 }
 
 type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
@@ -469,15 +487,16 @@ async function openOnboarding(
   { config, log, metrics, started, proxies }: WorkerDeps,
   { postgres, bus }: Stores,
   { devices, known, changes, troubles }: Identity,
-  { sessions, attributes, updates, rollout }: DeviceState,
+  { sessions, attributes, updates, rollout, tenantLimits }: DeviceState,
   { rpcSessions, persistentRpcs }: Commands,
 ) {
   const { childrenMax, customerScope } = config.gateway;
   const gatewayNotices = new GatewayNotices({ postgres, persistentRpcs, clock, log, customerScope });
-  const { devices: devicesMax } = config.limits;
   const takenNames = new TakenNames({ clock, log, metrics });
   const onAssigned = rollout.wake;
-  const admin = { postgres, changes, clock, devicesMax, onAssigned, gatewayNotices, takenNames };
+  const limitsOf = (tenantId: string) => tenantLimits.of(tenantId);
+  const onLimits = () => tenantLimits.changed();
+  const admin = { postgres, changes, clock, limitsOf, onLimits, onAssigned, gatewayNotices, takenNames };
   const turns = new Turns({
     atOnceMax: limits.onboardingAtOnceMax,
     waitingMax: limits.onboardingWaitingMax,
@@ -519,7 +538,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
     engine;
   const { castNumericStrings } = decoding;
-  const users = await openUsers(deps, engine);
+  const users = await openUsers(deps, engine, engine);
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
   const api = createApi({
@@ -627,7 +646,11 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
 }
 
 /** Opens users and API keys, and the limits of their requests. */
-async function openUsers({ config, begin, log, started, proxies }: WorkerDeps, { postgres, bus, steadyClock }: Stores) {
+async function openUsers(
+  { config, begin, log, started, proxies }: WorkerDeps,
+  { postgres, bus, steadyClock }: Stores,
+  { tenantLimits }: DeviceState,
+) {
   const { signInQueueMax, passwordCost, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
   const passwords = new PasswordHasher(signInQueueMax, costOf(passwordCost));
   started.add('passwords', () => passwords.close());
@@ -641,8 +664,10 @@ async function openUsers({ config, begin, log, started, proxies }: WorkerDeps, {
       reason: 'API keys are accepted over plain HTTP, where they can be read on their way.',
     });
   }
-  const requestLimits = await openRequestLimits({ settings: config.rateLimits.rest, bus, clock });
-  started.add('limits of requests', () => requestLimits?.stop());
+  const requestLimits = new RequestLimits({ settings: config.rateLimits.rest, bus, clock });
+  await requestLimits.start();
+  started.add('limits of requests', () => requestLimits.stop());
+  tenantLimits.onProfiles((profiles) => requestLimits.useProfiles(profiles));
   const failedSignIns = new FailedSignIns(clock);
   const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };
   const waitingCalls = {

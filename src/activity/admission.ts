@@ -6,13 +6,12 @@ import type { RateLimits } from '../auth/rate-limits.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 
 interface MeterDeps {
-  /** Undefined = unlimited. */
-  rateLimits: RateLimits | undefined;
+  rateLimits: RateLimits;
   touch: (device: CachedDevice) => void;
 }
 
 export class Admission {
-  readonly rateLimits: RateLimits | undefined;
+  readonly rateLimits: RateLimits;
   readonly touch: (device: CachedDevice) => void;
 
   constructor({ rateLimits, touch }: MeterDeps) {
@@ -22,30 +21,30 @@ export class Admission {
 
   /** Counts a message without data points: a read, a subscription, a call. Throws 429. */
   message(device: CachedDevice): void {
-    this.rateLimits?.message(device);
+    this.rateLimits.message(device);
     this.touch(device);
   }
 
   /** Called before a post is read. Throws 429. */
   admit(device: CachedDevice): void {
-    this.rateLimits?.admit(device);
+    this.rateLimits.admit(device);
   }
 
   /** Counts the points of a post that was read. Throws 429. */
   points(device: CachedDevice, count: number): void {
-    this.rateLimits?.points(device, count);
+    this.rateLimits.points(device, count);
     this.touch(device);
   }
 
   /** Counts as `message` does, for a gateway that acts for a child: its children share its limits. */
   childMessage(gateway: CachedDevice): void {
-    this.rateLimits?.childMessage(gateway);
+    this.rateLimits.childMessage(gateway);
     this.touch(gateway);
   }
 
   /** Counts as `points` does, for a child. */
   childPoints(gateway: CachedDevice, child: CachedDevice, count: number): void {
-    this.rateLimits?.childPoints(gateway, count);
+    this.rateLimits.childPoints(gateway, count);
     this.touch(gateway);
     this.touch(child);
   }

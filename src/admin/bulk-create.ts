@@ -12,8 +12,8 @@ import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './bulk-create-store.ts';
 import { insertTokens } from './device-batch-store.ts';
-import { admitDevices, deviceLimitReached } from './device-limit.ts';
 import type { NewDeviceDeps } from './devices.ts';
+import { admitDevices, deviceLimitReached } from './entity-limits.ts';
 import { resolveProfileIds } from './profiles.ts';
 
 export interface NewDeviceInput {
@@ -105,7 +105,7 @@ async function createSome(
 }
 
 async function createInside(
-  { clock, devicesMax, takenNames }: Pick<NewDeviceDeps, 'clock' | 'devicesMax' | 'takenNames'>,
+  { clock, limitsOf, takenNames }: Pick<NewDeviceDeps, 'clock' | 'limitsOf' | 'takenNames'>,
   queries: Queries,
   tenantId: string,
   rows: Row[],
@@ -113,6 +113,7 @@ async function createInside(
   outcomes: NewDeviceOutcome[],
 ): Promise<{ published: LoggedChange[]; assigned: boolean }> {
   const now = clock.now();
+  const { devicesMax } = limitsOf(tenantId);
   const room = Math.max(0, await admitDevices(queries, tenantId, rows.length, devicesMax));
   const customerIds = [...new Set(rows.flatMap(({ customerId }) => customerId ?? []))];
   const customers = customerIds.length > 0 ? await holdCustomers(queries, tenantId, customerIds) : new Set<string>();

@@ -30,6 +30,8 @@ export interface Tenant extends Contact {
   createdTime: number;
   title: string;
   region: string | null;
+  profileId: string;
+  profileName: string;
   additionalInfo: unknown;
   version: number;
 }

@@ -12,6 +12,7 @@ import { forgetClaims } from './claim-store.ts';
 import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
 import { lostRaceAgain, recordChange } from './devices.ts';
+import { admitCustomer, type LimitsOf } from './entity-limits.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import {
   deleteCustomerRow,
@@ -39,7 +40,7 @@ export interface CustomerInput extends ContactInput {
 }
 
 export async function createCustomer(
-  { postgres, clock }: Pick<MoveDeps, 'postgres' | 'clock'>,
+  { postgres, clock, limitsOf }: Pick<MoveDeps, 'postgres' | 'clock'> & { limitsOf: LimitsOf },
   tenantId: string,
   input: CustomerInput,
   conflict: NameConflict = refuseTakenName,
@@ -52,7 +53,10 @@ export async function createCustomer(
     const now = clock.now();
     const created = { id: createUuid(now), createdTime: now, tenantId, isPublic: false, version: 1 };
     const customer = { ...created, ...checkedCustomer({ ...input, title }) };
-    await insertCustomer(postgres, customer);
+    await postgres.transaction(async (queries) => {
+      await admitCustomer(queries, tenantId, limitsOf(tenantId).customersMax);
+      await insertCustomer(queries, customer);
+    });
     return customer;
   });
 }

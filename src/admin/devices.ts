@@ -37,7 +37,7 @@ import {
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
-import { admitDevice } from './device-limit.ts';
+import { admitDevice, type LimitsOf } from './entity-limits.ts';
 import type { GatewayNotices } from './gateway-notices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import { resolveProfile } from './profiles.ts';
@@ -47,8 +47,8 @@ export interface NewDeviceDeps {
   postgres: Postgres;
   changes: CredentialChanges;
   clock: Clock;
-  /** The number of devices that a tenant may have; 0 = unlimited. */
-  devicesMax: number;
+  /** What a tenant may have. */
+  limitsOf: LimitsOf;
   /** Called after a commit that may have changed the packages assigned to devices. */
   onAssigned?: () => void;
   /** Absent where no tenant chooses credentials. */
@@ -91,7 +91,7 @@ export async function createDevice(
   credentials?: NewCredentials,
   conflict: NameConflict = refuseTakenName,
 ): Promise<Device> {
-  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
+  const { postgres, changes, clock, limitsOf, onAssigned } = deps;
   const names = {
     takenReason: 'device_name_taken',
     next: (prefix: string) => nextNameNumber(postgres, tenantId, prefix),
@@ -101,6 +101,7 @@ export async function createDevice(
       const { device, change, assigned } = await postgres.transaction(async (queries) => {
         const named = { ...input, name };
         const token = credentials ?? randomToken();
+        const { devicesMax } = limitsOf(tenantId);
         const inserted = await insertNewDevice(queries, tenantId, named, token, clock.now(), devicesMax);
         await checkAgain?.(queries);
         return inserted;

@@ -1,4 +1,5 @@
 /** Saves during a rollout of packages, against a real server: no device is forgotten. */
+
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { TenantPrincipal } from '../auth/roles.ts';
@@ -9,6 +10,7 @@ import { createPackage } from '../ota/packages.ts';
 import { expandRolloutProfile, finishRolloutDevices, readOutdated, takeRolloutDevices } from '../ota/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { createDevice, type NewDeviceDeps, saveDevice } from './devices.ts';
+import { noLimits } from './entity-limits.ts';
 import { insertTenant } from './store.ts';
 
 let server: TestPostgres;
@@ -21,7 +23,7 @@ beforeAll(async () => {
   server = await startTestPostgres(4);
   postgres = server.postgres;
   const changes = { publish() {} } as unknown as CredentialChanges;
-  deps = { postgres, changes, clock, devicesMax: 0 };
+  deps = { postgres, changes, clock, limitsOf: () => noLimits };
 }, 60_000);
 
 afterAll(() => server.stop(), 60_000);

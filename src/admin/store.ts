@@ -12,25 +12,31 @@ import { contains, containsPattern, type Page, type PageLink, readByIds, readPag
 import type { Customer, Tenant } from './customer.ts';
 
 const contactColumns = 'country, state, city, address, address2, zip, phone, email';
-const tenantColumns = `id, created_time as "createdTime", title, region, ${contactColumns},
+const tenantColumns = `id, created_time as "createdTime", title, region, ${contactColumns}, profile_id as "profileId",
+  (select name from tenant_profile p where p.id = profile_id) as "profileName",
   additional_info as "additionalInfo", version`;
 
 type NewTenant = Pick<Tenant, 'id' | 'createdTime' | 'title'> & Partial<Tenant>;
 
+/** A tenant without `profileId` gets the default profile. */
 export async function insertTenant(queries: Queries, tenant: NewTenant): Promise<void> {
   await queries.query(
-    `insert into tenant (id, created_time, title, region, ${contactColumns}, additional_info)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
-    [tenant.id, tenant.createdTime, tenant.title, tenant.region ?? null, ...contactValues(tenant), infoValue(tenant)],
+    `insert into tenant (id, created_time, title, region, ${contactColumns}, additional_info, profile_id)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+             coalesce($14, (select id from tenant_profile where is_default)))`,
+    [
+      ...[tenant.id, tenant.createdTime, tenant.title, tenant.region ?? null, ...contactValues(tenant)],
+      ...[infoValue(tenant), tenant.profileId ?? null],
+    ],
   );
 }
 
 export async function updateTenant(queries: Queries, tenant: Tenant): Promise<void> {
   await queries.query(
     `update tenant set title = $2, region = $3, country = $4, state = $5, city = $6, address = $7, address2 = $8,
-            zip = $9, phone = $10, email = $11, additional_info = $12, version = version + 1
+            zip = $9, phone = $10, email = $11, additional_info = $12, profile_id = $13, version = version + 1
       where id = $1`,
-    [tenant.id, tenant.title, tenant.region, ...contactValues(tenant), infoValue(tenant)],
+    [tenant.id, tenant.title, tenant.region, ...contactValues(tenant), infoValue(tenant), tenant.profileId],
   );
 }
 
@@ -269,4 +275,30 @@ export async function setDeviceCustomer(queries: Queries, deviceId: string, cust
 /** Locks the tenant: until the transaction ends no other transaction makes a device of this tenant. */
 export async function holdDeviceCount(queries: Queries, tenantId: string): Promise<void> {
   await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
+}
+
+/** Locks as `holdDeviceCount` does, for users. */
+export async function holdUserCount(queries: Queries, tenantId: string): Promise<void> {
+  await queries.query(`select pg_advisory_xact_lock(hashtextextended('user-count ' || $1, 0))`, [tenantId]);
+}
+
+export async function countUsers(queries: Queries, tenantId: string): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    'select count(*) as count from user_account where tenant_id = $1',
+    [tenantId],
+  );
+  return row!.count;
+}
+
+/** Locks as `holdDeviceCount` does, for customers. */
+export async function holdCustomerCount(queries: Queries, tenantId: string): Promise<void> {
+  await queries.query(`select pg_advisory_xact_lock(hashtextextended('customer-count ' || $1, 0))`, [tenantId]);
+}
+
+export async function countCustomers(queries: Queries, tenantId: string): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    'select count(*) as count from customer where tenant_id = $1 and not is_public',
+    [tenantId],
+  );
+  return row!.count;
 }

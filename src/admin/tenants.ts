@@ -1,13 +1,14 @@
 /** Tenants as a system administrator manages them. */
 
 import { entityNotFound } from '../auth/roles.ts';
+import { raiseLimitsVersion } from '../auth/tenant-limits-store.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { checkDocument, checkText, defaultProfileName } from '../device/model/device.ts';
 import { checkVersion } from '../device/sql/store.ts';
-import type { Postgres } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
 import { findOrCreateProfile } from './profiles.ts';
 import {
@@ -19,52 +20,76 @@ import {
   lockTenantDevices,
   updateTenant,
 } from './store.ts';
+import { findDefaultTenantProfile, findTenantProfile } from './tenant-profile-store.ts';
 
 /** A tenant as a user saves it; absent members are cleared. */
 export interface TenantInput extends ContactInput {
   title: string;
   region?: string | null | undefined;
-  /** Null: the built-in profile. */
+  /** Null: the default profile for a new tenant, and its present profile for a tenant that there is. */
   tenantProfileId?: string | null | undefined;
   additionalInfo?: unknown;
   version?: number | null | undefined;
 }
 
-/** The one profile of tenants, built in. Its id is the same in every installation and never stored. */
-export const defaultTenantProfileId = '13814000-1dd2-11b2-8080-808080808081';
-
-export const defaultTenantProfileName = 'Default';
-
 export interface TenantDeps {
   postgres: Postgres;
   changes: CredentialChanges;
   clock: Clock;
+  /** Called after a commit that may have changed limits. */
+  onLimits: () => Promise<void>;
 }
 
 /** Creates a tenant with its default profile. */
 export async function createTenant(
-  { postgres, clock }: Pick<TenantDeps, 'postgres' | 'clock'>,
+  { postgres, clock, onLimits }: Omit<TenantDeps, 'changes'>,
   input: TenantInput,
 ): Promise<Tenant> {
   const now = clock.now();
-  const tenant = { id: createUuid(now), createdTime: now, version: 1, ...checkedTenant(input) };
-  await postgres.transaction(async (queries) => {
-    await insertTenant(queries, tenant);
-    await findOrCreateProfile(queries, tenant.id, defaultProfileName, true);
+  const checked = checkedTenant(input);
+  const tenant = await postgres.transaction(async (queries) => {
+    const profile = await tenantProfile(queries, input);
+    const made = { id: createUuid(now), createdTime: now, version: 1, ...checked, ...profile };
+    await insertTenant(queries, made);
+    await findOrCreateProfile(queries, made.id, defaultProfileName, true);
+    await raiseLimitsVersion(queries);
+    return made;
   });
+  await onLimits();
   return tenant;
 }
 
-export async function saveTenant(postgres: Postgres, id: string, input: TenantInput): Promise<Tenant> {
-  return await postgres.transaction(async (queries) => {
+export async function saveTenant(
+  { postgres, onLimits }: Pick<TenantDeps, 'postgres' | 'onLimits'>,
+  id: string,
+  input: TenantInput,
+): Promise<Tenant> {
+  const { tenant, isMoved } = await postgres.transaction(async (queries) => {
     const locked = await lockTenant(queries, id);
     if (!locked) throw entityNotFound('Tenant', id);
     checkVersion('Tenant', locked.version, input.version);
     const stored = (await findTenant(queries, id))!;
-    const tenant = { ...stored, ...checkedTenant(input), version: stored.version + 1 };
+    const profile = input.tenantProfileId ? await tenantProfile(queries, input) : undefined;
+    const tenant = { ...stored, ...checkedTenant(input), ...profile, version: stored.version + 1 };
     await updateTenant(queries, tenant);
-    return tenant;
+    const isMoved = tenant.profileId !== stored.profileId;
+    if (isMoved) await raiseLimitsVersion(queries);
+    return { tenant, isMoved };
   });
+  if (isMoved) await onLimits();
+  return tenant;
+}
+
+/** Returns the profile that the input names, or the default one. */
+async function tenantProfile(
+  queries: Queries,
+  { tenantProfileId }: TenantInput,
+): Promise<Pick<Tenant, 'profileId' | 'profileName'>> {
+  const profile = tenantProfileId
+    ? await findTenantProfile(queries, tenantProfileId)
+    : await findDefaultTenantProfile(queries);
+  if (!profile) throw badRequest('tenant_profile', 'Tenant is referencing to non-existent tenant profile!');
+  return { profileId: profile.id, profileName: profile.name };
 }
 
 /**
@@ -94,9 +119,6 @@ const devicesAtOnceMax = 500;
 function checkedTenant(input: TenantInput) {
   checkTitle('Tenant', input.title);
   checkDocument('additionalInfo', input.additionalInfo);
-  if (input.tenantProfileId && input.tenantProfileId !== defaultTenantProfileId) {
-    throw badRequest('tenant_profile', 'Tenant is referencing to non-existent tenant profile!');
-  }
   if (input.region) checkText('region', input.region);
   return {
     title: input.title,

@@ -27,6 +27,7 @@ import { checkDocument, checkText } from '../device/model/device.ts';
 import { checkVersion, holdCustomer } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { checkEmail } from './customer.ts';
+import { admitUser, type LimitsOf } from './entity-limits.ts';
 import { findTenant } from './store.ts';
 import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
 
@@ -46,6 +47,8 @@ export interface UserInput {
 export interface UserDeps {
   postgres: Postgres;
   clock: Clock;
+  /** What a tenant may have. */
+  limitsOf: LimitsOf;
   /** Absent where no tenant chooses emails. */
   takenNames?: TakenNames;
 }
@@ -60,11 +63,12 @@ export async function checkNewUser(postgres: Postgres, caller: Principal, input:
 
 /** Creates a user, who is not activated yet. */
 export async function createUser(deps: UserDeps, caller: Principal, input: UserInput): Promise<User> {
-  const { postgres, clock } = deps;
+  const { postgres, clock, limitsOf } = deps;
   const now = clock.now();
   const user = newUser(caller, input, now);
   await choosingEmail(deps, caller, user.email, (checkAgain) =>
     postgres.transaction(async (queries) => {
+      if (user.tenantId !== null) await admitUser(queries, user.tenantId, limitsOf(user.tenantId).usersMax);
       await checkOwners(queries, user);
       if (!(await insertUser(queries, { ...user, passwordHash: null }))) throw emailTaken(user.email);
       await setActivation(queries, user.id, newActivation(now));

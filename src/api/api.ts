@@ -2,6 +2,7 @@
 
 import type { ApiKeyDeps } from '../admin/api-keys.ts';
 import type { ImportDeps } from '../admin/import.ts';
+import type { TenantProfileDeps } from '../admin/tenant-profiles.ts';
 import { limits } from '../base/limits.ts';
 import type { Config } from '../base/settings/config.ts';
 import { ownVersion } from '../base/version.ts';
@@ -29,6 +30,7 @@ import { type ReceiptRoutesDeps, receiptRoutes } from './receipts.ts';
 import { relationRoutes } from './relations.ts';
 import { type RpcRoutesDeps, rpcRoutes } from './rpc.ts';
 import { platformVersion, systemRoutes } from './system.ts';
+import { tenantProfileRoutes } from './tenant-profiles.ts';
 import { tenantRoutes } from './tenants.ts';
 import { type TimeseriesDeps, timeseriesRoutes } from './timeseries.ts';
 import { type UserRoutesDeps, userRoutes } from './users.ts';
@@ -38,6 +40,7 @@ interface ApiDeps
   extends UserRoutesDeps,
     ApiKeyDeps,
     ProfileRoutesDeps,
+    TenantProfileDeps,
     DeviceRoutesDeps,
     ImportDeps,
     ClaimDeps,
@@ -61,7 +64,7 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
     { tag: 'passwords', routes: passwordRoutes(deps.auth) },
     { tag: 'api-keys', routes: apiKeyRoutes(deps) },
     { tag: 'users', routes: userRoutes(deps) },
-    { tag: 'tenants', routes: tenantRoutes(deps) },
+    { tag: 'tenants', routes: [...tenantRoutes(deps), ...tenantProfileRoutes(deps)] },
     { tag: 'customers', routes: customerRoutes(deps) },
     { tag: 'device-profiles', routes: profileRoutes(deps) },
     {

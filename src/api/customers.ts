@@ -9,6 +9,7 @@ import {
   saveCustomer,
   unassignDevice,
 } from '../admin/customers.ts';
+import type { LimitsOf } from '../admin/entity-limits.ts';
 import { findCustomer, findCustomerByTitle, findCustomers, listCustomers } from '../admin/store.ts';
 import {
   customerUsers,
@@ -60,7 +61,7 @@ const rotateQuery = Type.Object({ rotateToken: Type.Optional(Type.Boolean()) });
 const claimBody = Type.Object({ secretKey: text });
 const claimShape = closed({ device: deviceShape, response: Type.Literal('SUCCESS') }, 'ClaimResult');
 
-export function customerRoutes(deps: ClaimDeps): Route[] {
+export function customerRoutes(deps: ClaimDeps & { limitsOf: LimitsOf }): Route[] {
   const { postgres } = deps;
 
   async function visibleCustomer(principal: Principal, id: string): Promise<Customer> {

@@ -29,7 +29,7 @@ export interface DiagnosticsRoutesDeps {
   postgres: Postgres;
   diagnostics: Diagnostics;
   /** Undefined = no limits. */
-  rateLimits: RateLimits | undefined;
+  rateLimits: RateLimits;
 }
 
 const outcomeShape = closed(
@@ -153,7 +153,7 @@ export function diagnosticsRoutes({ postgres, diagnostics, rateLimits }: Diagnos
         const { active, lastActivityTime, lastConnectTime, lastDisconnectTime, ...waiting } = state;
         const isAdmin = principal.authority === 'TENANT_ADMIN';
         // The limits of the tenant show what other customers do.
-        const levels = (rateLimits?.levels(device) ?? []).filter(({ scope }) => isAdmin || scope !== 'tenant');
+        const levels = rateLimits.levels(device).filter(({ scope }) => isAdmin || scope !== 'tenant');
         return json({
           deviceId: idJson('DEVICE', device.id),
           name: device.name,

@@ -2,15 +2,7 @@
 
 import { type Contact, contactFields, type Tenant } from '../admin/customer.ts';
 import { findTenant, findTenants, listTenants } from '../admin/store.ts';
-import {
-  createTenant,
-  defaultTenantProfileId,
-  defaultTenantProfileName,
-  deleteTenant,
-  saveTenant,
-  type TenantDeps,
-  type TenantInput,
-} from '../admin/tenants.ts';
+import { createTenant, deleteTenant, saveTenant, type TenantDeps, type TenantInput } from '../admin/tenants.ts';
 import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import { anything, reference, text, version } from '../rest/body.ts';
@@ -58,7 +50,7 @@ export function tenantRoutes(deps: TenantDeps): Route[] {
     route({
       method: 'POST',
       pattern: '/api/tenant',
-      summary: 'Create a tenant with its default profile, or replace the one with the given id',
+      summary: 'Create a tenant with its default device profile, or replace the one with the given id',
       roles: systemAdmins,
       body: tenantBody,
       answer: tenantShape,
@@ -69,7 +61,7 @@ export function tenantRoutes(deps: TenantDeps): Route[] {
           title: body.title ?? '',
           tenantProfileId: entityUuid(body.tenantProfileId),
         };
-        return json(tenantJson(await (id ? saveTenant(deps.postgres, id, input) : createTenant(deps, input))));
+        return json(tenantJson(await (id ? saveTenant(deps, id, input) : createTenant(deps, input))));
       },
     }),
     route({
@@ -142,7 +134,7 @@ function tenantJson(tenant: Tenant): Type.Static<typeof tenantShape> {
     title: tenant.title,
     name: tenant.title,
     region: tenant.region,
-    tenantProfileId: idJson('TENANT_PROFILE', defaultTenantProfileId),
+    tenantProfileId: idJson('TENANT_PROFILE', tenant.profileId),
     ...contactJson(tenant),
     version: tenant.version,
     additionalInfo: tenant.additionalInfo,
@@ -150,5 +142,5 @@ function tenantJson(tenant: Tenant): Type.Static<typeof tenantShape> {
 }
 
 function tenantInfoJson(tenant: Tenant): Type.Static<typeof tenantInfoShape> {
-  return { ...tenantJson(tenant), tenantProfileName: defaultTenantProfileName };
+  return { ...tenantJson(tenant), tenantProfileName: tenant.profileName };
 }

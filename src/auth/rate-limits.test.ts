@@ -3,7 +3,8 @@ import { expect, test } from 'vitest';
 import type { Clock } from '../base/clock.ts';
 import { Fault, StartError } from '../base/errors.ts';
 import type { Bus, Handler } from '../bus/bus.ts';
-import { openRateLimits, parseRateLimits, type RateLimitSettings, type RateLimits } from './rate-limits.ts';
+import type { RateLimitSettings } from './rate-kinds.ts';
+import { parseRateLimits, RateLimits } from './rate-limits.ts';
 
 class TestClock implements Clock {
   ms = 1_000_000;
@@ -50,7 +51,9 @@ function settings(
 }
 
 async function open(of: RateLimitSettings, clock = new TestClock(), bus: Bus = new TestBus()): Promise<RateLimits> {
-  return (await openRateLimits({ buckets: parseRateLimits(of), bus, clock }))!;
+  const rateLimits = new RateLimits({ settings: of, bus, clock });
+  await rateLimits.start();
+  return rateLimits;
 }
 
 function refusal(act: () => void): Fault {
@@ -63,8 +66,12 @@ function refusal(act: () => void): Fault {
   throw new Error('not refused');
 }
 
-test('without a limit there is nothing to ask', async () => {
-  expect(await open(settings({}))).toBeUndefined();
+test('without a limit no message is counted', async () => {
+  const bus = new TestBus();
+  const rateLimits = await open(settings({}), new TestClock(), bus);
+  expect(rateLimits.isActive).toBe(false);
+  for (let n = 0; n < 1000; n += 1) rateLimits.message(pump);
+  expect(bus.published).toBe(0);
 });
 
 test('a malformed limit is one line that names it', () => {
@@ -186,4 +193,65 @@ test('under load the others are notified every few milliseconds, not of each mes
   }
   expect(bus.published).toBeLessThan(80);
   limits.stop();
+});
+
+test('a profile limits its tenants in place of the settings, member by member, and is named in the refusal', async () => {
+  const limits = await open(settings({ messages: '9:60', telemetryMessages: '2:60' }));
+  const rates = settings({ messages: '1:60' }, { telemetryDataPoints: '5:60' });
+  const none = {
+    devicesMax: 0,
+    usersMax: 0,
+    customersMax: 0,
+    telemetryTtlDays: 0,
+    requests: { tenant: '', customer: '' },
+  };
+  const gold = { id: 'g', name: 'Gold', limits: { ...none, rates }, tenantIds: ['mill'] };
+  const loaf = { number: 7, tenantId: 'bakery' };
+  limits.useProfiles([gold]);
+  limits.message(pump);
+  expect(refusal(() => limits.message(pump)).message).toContain(
+    '1 messages in 60 s (transportDeviceMsgRateLimit of tenant profile "Gold")',
+  );
+  for (let n = 0; n < 9; n += 1) limits.message(loaf);
+  expect(refusal(() => limits.message(loaf)).message).toContain('(rateLimits.device.messages)');
+  // A member that the profile does not set is that of the settings.
+  limits.points(lamp, 1);
+  limits.points(lamp, 1);
+  expect(refusal(() => limits.points(lamp, 1)).message).toContain('(rateLimits.device.telemetryMessages)');
+  expect(refusal(() => limits.points(pump, 4)).message).toContain('transportTenantTelemetryDataPointsRateLimit');
+  expect(limits.textsOf('mill').device).toEqual({
+    messages: '1:60',
+    telemetryMessages: '2:60',
+    telemetryDataPoints: '',
+  });
+
+  // The same limits again keep their tokens; a tenant without the profile has those of the settings.
+  limits.useProfiles([gold]);
+  expect(() => limits.message(pump)).toThrow(Fault);
+  limits.useProfiles([]);
+  limits.message(pump);
+});
+
+test('workers share the buckets of a profile', async () => {
+  const bus = new TestBus();
+  const [here, there] = [await open(settings({}), undefined, bus), await open(settings({}), undefined, bus)];
+  const rates = settings({ messages: '4:60' }, { messages: '6:60' });
+  const none = {
+    devicesMax: 0,
+    usersMax: 0,
+    customersMax: 0,
+    telemetryTtlDays: 0,
+    requests: { tenant: '', customer: '' },
+  };
+  const profiles = [{ id: 'g', name: 'Gold', limits: { ...none, rates }, tenantIds: ['mill'] }];
+  expect(here.isActive).toBe(false);
+  for (const limits of [here, there]) limits.useProfiles(profiles);
+  expect(here.isActive).toBe(true);
+  const left = (limits: RateLimits, device: typeof pump) => limits.levels(device).map((level) => level.left);
+  for (let n = 0; n < 4; n += 1) here.message(pump);
+  await expect.poll(() => left(there, pump)).toEqual([0, 2]);
+  expect(refusal(() => there.message(pump)).reason).toBe('rate_limit_device');
+  for (let n = 0; n < 2; n += 1) there.message(lamp);
+  await expect.poll(() => left(here, lamp)).toEqual([2, 0]);
+  expect(refusal(() => here.message(lamp)).reason).toBe('rate_limit_tenant');
 });

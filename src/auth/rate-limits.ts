@@ -1,32 +1,24 @@
 /**
  * Limits the messages of a device, of a gateway itself, of all devices of a gateway, and of all devices of a tenant. A
- * post with data points counts as one telemetry message and its points, every other message as one message. Each worker
- * keeps the token buckets of the devices that sent to it, and publishes at once the tokens that it took, so all workers
- * and hosts share one bucket. Messages of several connections within a few milliseconds may overdraw a bucket; later
- * messages pay the debt. Without the bus each worker counts separately.
+ * post with data points counts as one telemetry message and its points, every other message as one message. A limit is
+ * that of the tenant's profile, or that of the settings where the profile has none. Each worker keeps the token buckets
+ * of the devices that sent to it, and publishes at once the tokens that it took, so all workers and hosts share one
+ * bucket. Messages of several connections within a few milliseconds may overdraw a bucket; later messages pay the debt.
+ * Without the bus each worker counts separately.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
-import { Tallies, type Tally, type TallyOwner } from '../bus/tallies.ts';
+import { Tallies, type TallyOwner } from '../bus/tallies.ts';
+import { type ProfileLimits, rateMember } from './profile-limits.ts';
+import { type Counted, countedNouns, kinds, type RateLimitSettings, type ScopeName, scopeNames } from './rate-kinds.ts';
 import { type Bucket, parseBuckets, type Shortage, TokenBuckets } from './token-buckets.ts';
 
-/** The counted kinds, and their names in a refusal. */
-const counted = {
-  messages: 'messages',
-  telemetryMessages: 'telemetry messages',
-  telemetryDataPoints: 'telemetry data points',
-} as const;
-type Counted = keyof typeof counted;
-const kinds = Object.keys(counted) as Counted[];
 /** Indexes in `Taken`. */
 const messagesKind = 0;
 const telemetryMessagesKind = 1;
 const telemetryDataPointsKind = 2;
-
-const scopeNames = ['device', 'gatewayDevice', 'gateway', 'tenant'] as const;
-type ScopeName = (typeof scopeNames)[number];
 
 /** The noun for the owner of a limit in a refusal. */
 const nounOf: Record<ScopeName, string> = {
@@ -35,9 +27,6 @@ const nounOf: Record<ScopeName, string> = {
   gateway: 'gateway',
   tenant: 'tenant',
 };
-
-/** As in the settings: one string for each kind, '' = unlimited. */
-export type RateLimitSettings = Record<ScopeName, Record<Counted, string>>;
 
 interface LimitedDevice {
   readonly number: number;
@@ -61,23 +50,23 @@ export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, 
 }
 
 interface RateLimitDeps {
-  buckets: Record<ScopeName, Bucket[]>;
+  settings: RateLimitSettings;
   bus: Bus;
   clock: Clock;
 }
 
-/** Returns undefined when nothing is limited: a message then costs one comparison. */
-export async function openRateLimits(deps: RateLimitDeps): Promise<RateLimits | undefined> {
-  if (scopeNames.every((scope) => deps.buckets[scope].length === 0)) return undefined;
-  const rateLimits = new RateLimits(deps);
-  await rateLimits.start();
-  return rateLimits;
+/** A profile that sets limits, with the tenants that have it. */
+export interface LimitedProfile {
+  id: string;
+  name: string;
+  limits: ProfileLimits;
+  tenantIds: string[];
 }
 
 /** A limit, and the tokens that are left. */
 interface Level {
   scope: ScopeName;
-  /** The setting. */
+  /** The setting, or the member of the tenant's profile. */
   limit: string;
   capacity: number;
   seconds: number;
@@ -87,15 +76,27 @@ interface Level {
 interface Scope {
   name: ScopeName;
   buckets: TokenBuckets;
-  tally: Tally;
+}
+
+/** The limits of the tenants of one profile, or of all tenants whose profile sets none. */
+interface Rules {
+  settings: RateLimitSettings;
+  scopes: Record<ScopeName, Scope>;
+  nameOf: (scope: ScopeName, kind: Counted) => string;
 }
 
 export class RateLimits {
-  readonly #scopes: Record<ScopeName, Scope>;
+  /** False while no tenant has a limit: a message then costs this one comparison. */
+  isActive = false;
+  readonly #clock: Clock;
+  readonly #ofSettings: Rules;
+  #ofTenants: ReadonlyMap<string, Rules> = new Map();
+  #ofProfiles: ReadonlyMap<string, Rules> = new Map();
   readonly #tallies: Tallies<ScopeName>;
 
-  constructor({ buckets, bus, clock }: RateLimitDeps) {
-    const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
+  constructor({ settings, bus, clock }: RateLimitDeps) {
+    this.#clock = clock;
+    this.#ofSettings = this.#rules(settings, (scope, kind) => `rateLimits.${scope}.${kind}`);
     this.#tallies = new Tallies<ScopeName>({
       bus,
       channel: 'rate-limits',
@@ -103,17 +104,9 @@ export class RateLimits {
       countsOfOwner: kinds.length,
       intervalMs: limits.rateLimitPublishMs,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
-      onCounts: (scope, owner, counts) => this.#scopes[scope].buckets.take(owner, counts),
+      onCounts: (scope, owner, counts) => this.#takenElsewhere(scope, owner, counts),
     });
-    const scope = (name: ScopeName, ownersMax: number): Scope => {
-      return { name, buckets: new TokenBuckets(buckets[name], ownersMax, clock), tally: this.#tallies.of(name) };
-    };
-    this.#scopes = {
-      device: scope('device', devicesMax),
-      gatewayDevice: scope('gatewayDevice', devicesMax),
-      gateway: scope('gateway', devicesMax),
-      tenant: scope('tenant', tenantsMax),
-    };
+    this.#setActive();
   }
 
   async start(): Promise<void> {
@@ -124,15 +117,41 @@ export class RateLimits {
     this.#tallies.stop();
   }
 
+  /** Limits the tenants of these profiles, and no others, by their profiles. Unchanged limits keep their tokens. */
+  useProfiles(profiles: readonly LimitedProfile[]): void {
+    const ofProfiles = new Map<string, Rules>();
+    const ofTenants = new Map<string, Rules>();
+    for (const { id, name, limits: given, tenantIds } of profiles) {
+      const settings = merged(this.#ofSettings.settings, given.rates);
+      const key = JSON.stringify([id, name, settings]);
+      const nameOf = (scope: ScopeName, kind: Counted) =>
+        given.rates[scope][kind] === ''
+          ? this.#ofSettings.nameOf(scope, kind)
+          : `${rateMember(scope, kind)} of tenant profile "${name}"`;
+      const rules = this.#ofProfiles.get(key) ?? this.#rules(settings, nameOf);
+      ofProfiles.set(key, rules);
+      for (const tenantId of tenantIds) ofTenants.set(tenantId, rules);
+    }
+    this.#ofProfiles = ofProfiles;
+    this.#ofTenants = ofTenants;
+    this.#setActive();
+  }
+
+  /** Returns the limits of a tenant as texts; '' = unlimited. */
+  textsOf(tenantId: string): RateLimitSettings {
+    return this.#rulesOf(tenantId).settings;
+  }
+
   /** Takes a message without data points. Throws 429, and then takes nothing. */
   message(device: LimitedDevice): void {
-    this.#takeMessage(this.#own(device), device);
+    if (this.isActive) this.#takeMessage(this.#own(device), device);
   }
 
   /**
    * Called before a telemetry or attribute post is decoded. Throws 429 when even one data point would exceed a limit.
    */
   admit(device: LimitedDevice): void {
+    if (!this.isActive) return;
     const scope = this.#own(device);
     this.#check(scope, device, telemetryMessagesKind, 1);
     this.#check(scope, device, telemetryDataPointsKind, 1);
@@ -140,45 +159,47 @@ export class RateLimits {
 
   /** Takes such a post, once its data points are counted; a post without any is a plain message. Throws 429. */
   points(device: LimitedDevice, points: number): void {
-    this.#takePoints(this.#own(device), device, points);
+    if (this.isActive) this.#takePoints(this.#own(device), device, points);
   }
 
   /** Like `message`, for a child: the children of a gateway share its limits. */
   childMessage(gateway: LimitedDevice): void {
-    this.#takeMessage(this.#scopes.gateway, gateway);
+    if (this.isActive) this.#takeMessage('gateway', gateway);
   }
 
   /** Like `points`, for a child. */
   childPoints(gateway: LimitedDevice, points: number): void {
-    this.#takePoints(this.#scopes.gateway, gateway, points);
+    if (this.isActive) this.#takePoints('gateway', gateway, points);
   }
 
   /**
    * Returns the tokens that are left of every limit of the device, as this worker knows; a negative number is a debt.
    */
   levels(device: LimitedDevice): Level[] {
-    const { gateway, tenant } = this.#scopes;
-    const ofTenant = { scope: tenant, owner: device.tenantId };
-    const ofDevice = [this.#own(device), ...(device.isGateway === true ? [gateway] : [])];
-    const owners = [...ofDevice.map((scope) => ({ scope, owner: device.number })), ofTenant];
-    return owners.flatMap(({ scope: { name, buckets }, owner }) =>
-      buckets.levels(owner).map(({ bucket: { kind, capacity, seconds }, left }) => {
-        return { scope: name, limit: `rateLimits.${name}.${kinds[kind]}`, capacity, seconds, left };
+    const { scopes, nameOf } = this.#rulesOf(device.tenantId);
+    const ofDevice: ScopeName[] = device.isGateway === true ? ['gatewayDevice', 'gateway'] : ['device'];
+    const owners = [
+      ...ofDevice.map((scope) => ({ scope, owner: device.number as TallyOwner })),
+      { scope: 'tenant' as const, owner: device.tenantId },
+    ];
+    return owners.flatMap(({ scope, owner }) =>
+      scopes[scope].buckets.levels(owner).map(({ bucket: { kind, capacity, seconds }, left }) => {
+        return { scope, limit: nameOf(scope, kinds[kind]!), capacity, seconds, left };
       }),
     );
   }
 
   /** The limits on the messages of the device itself. */
-  #own(device: LimitedDevice): Scope {
-    return device.isGateway === true ? this.#scopes.gatewayDevice : this.#scopes.device;
+  #own(device: LimitedDevice): ScopeName {
+    return device.isGateway === true ? 'gatewayDevice' : 'device';
   }
 
-  #takeMessage(scope: Scope, sender: LimitedDevice): void {
+  #takeMessage(scope: ScopeName, sender: LimitedDevice): void {
     this.#check(scope, sender, messagesKind, 1);
     this.#take(scope, sender, [1, 0, 0]);
   }
 
-  #takePoints(scope: Scope, sender: LimitedDevice, points: number): void {
+  #takePoints(scope: ScopeName, sender: LimitedDevice, points: number): void {
     if (points === 0) {
       this.#takeMessage(scope, sender);
       return;
@@ -188,30 +209,84 @@ export class RateLimits {
     this.#take(scope, sender, [0, 1, points]);
   }
 
-  #check(scope: Scope, sender: LimitedDevice, kind: number, count: number): void {
-    const ofTenant = this.#scopes.tenant.buckets.shortage(sender.tenantId, kind, count);
-    if (ofTenant) throw tooMany('tenant', ofTenant, count);
-    const own = scope.buckets.shortage(sender.number, kind, count);
-    if (own) throw tooMany(scope.name, own, count);
+  #check(scope: ScopeName, sender: LimitedDevice, kind: number, count: number): void {
+    const rules = this.#rulesOf(sender.tenantId);
+    const ofTenant = rules.scopes.tenant.buckets.shortage(sender.tenantId, kind, count);
+    if (ofTenant) throw tooMany('tenant', ofTenant, count, rules);
+    const own = rules.scopes[scope].buckets.shortage(sender.number, kind, count);
+    if (own) throw tooMany(scope, own, count, rules);
   }
 
-  #take(scope: Scope, sender: LimitedDevice, taken: Taken): void {
-    takeOf(this.#scopes.tenant, sender.tenantId, taken);
-    takeOf(scope, sender.number, taken);
+  #take(scope: ScopeName, sender: LimitedDevice, taken: Taken): void {
+    const { scopes } = this.#rulesOf(sender.tenantId);
+    this.#takeOf(scopes.tenant, sender.tenantId, taken);
+    this.#takeOf(scopes[scope], sender.number, taken);
     this.#tallies.publish();
   }
+
+  #takeOf({ name, buckets }: Scope, owner: TallyOwner, taken: Taken): void {
+    if (!buckets.limited) return;
+    buckets.take(owner, taken);
+    this.#tallies.of(name).add(owner, taken);
+  }
+
+  /**
+   * Takes what another process counted. The message has no tenant of a device, so all rules take it: those that are not
+   * the rules of the device never ask for its tokens.
+   */
+  #takenElsewhere(scope: ScopeName, owner: TallyOwner, counts: readonly number[]): void {
+    if (typeof owner === 'string') {
+      this.#rulesOf(owner).scopes[scope].buckets.take(owner, counts);
+      return;
+    }
+    this.#ofSettings.scopes[scope].buckets.take(owner, counts);
+    for (const rules of this.#ofProfiles.values()) rules.scopes[scope].buckets.take(owner, counts);
+  }
+
+  #rulesOf(tenantId: string): Rules {
+    return this.#ofTenants.get(tenantId) ?? this.#ofSettings;
+  }
+
+  #rules(settings: RateLimitSettings, nameOf: Rules['nameOf']): Rules {
+    const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
+    const buckets = parseRateLimits(settings);
+    const scope = (name: ScopeName, ownersMax: number): Scope => {
+      return { name, buckets: new TokenBuckets(buckets[name], ownersMax, this.#clock) };
+    };
+    const scopes = {
+      device: scope('device', devicesMax),
+      gatewayDevice: scope('gatewayDevice', devicesMax),
+      gateway: scope('gateway', devicesMax),
+      tenant: scope('tenant', tenantsMax),
+    };
+    return { settings, scopes, nameOf };
+  }
+
+  #setActive(): void {
+    const all = [this.#ofSettings, ...this.#ofProfiles.values()];
+    this.isActive = all.some(({ scopes }) => scopeNames.some((name) => scopes[name].buckets.limited));
+  }
 }
 
-function takeOf({ buckets, tally }: Scope, owner: TallyOwner, taken: Taken): void {
-  if (!buckets.limited) return;
-  buckets.take(owner, taken);
-  tally.add(owner, taken);
+/** Takes each limit of a profile, and the setting where the profile has none. */
+function merged(settings: RateLimitSettings, given: RateLimitSettings): RateLimitSettings {
+  const scope = (name: ScopeName) =>
+    Object.fromEntries(kinds.map((kind) => [kind, given[name][kind] || settings[name][kind]])) as Record<
+      Counted,
+      string
+    >;
+  return {
+    device: scope('device'),
+    gatewayDevice: scope('gatewayDevice'),
+    gateway: scope('gateway'),
+    tenant: scope('tenant'),
+  };
 }
 
-function tooMany(scope: ScopeName, { bucket, retrySeconds }: Shortage, count: number): Fault {
+function tooMany(scope: ScopeName, { bucket, retrySeconds }: Shortage, count: number, { nameOf }: Rules): Fault {
   const { capacity, seconds } = bucket;
   const kind = kinds[bucket.kind]!;
-  const limit = `${capacity} ${counted[kind]} in ${seconds} s (rateLimits.${scope}.${kind})`;
+  const limit = `${capacity} ${countedNouns[kind]} in ${seconds} s (${nameOf(scope, kind)})`;
   const advice = count > capacity ? ` This message has ${count}: send it in parts.` : '';
   const message = `Too many requests for current ${nounOf[scope]}! The limit is ${limit}.${advice}`;
   return new Fault(`rate_limit_${scope}`, message, retrySeconds);

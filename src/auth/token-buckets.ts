@@ -35,14 +35,19 @@ const form = /^[1-9]\d{0,8}:[1-9]\d{0,6}(,[1-9]\d{0,8}:[1-9]\d{0,6})*$/;
 
 /** Throws one line that names the setting; '' = unlimited. */
 export function parseBuckets(setting: string, kind: number, text: string): Bucket[] {
+  const buckets = readBuckets(kind, text);
+  if (buckets) return buckets;
+  throw new StartError(
+    `Setting rateLimits.${setting} is "${text}": it must be empty or like 100:1,3000:60 ` +
+      '(at most 100 in 1 second and 3000 in 60 seconds).',
+  );
+}
+
+/** Returns undefined when the text is malformed; '' = unlimited. */
+export function readBuckets(kind: number, text: string): Bucket[] | undefined {
   const compact = text.replaceAll(' ', '');
   if (compact === '') return [];
-  if (!form.test(compact)) {
-    throw new StartError(
-      `Setting rateLimits.${setting} is "${text}": it must be empty or like 100:1,3000:60 ` +
-        '(at most 100 in 1 second and 3000 in 60 seconds).',
-    );
-  }
+  if (!form.test(compact)) return undefined;
   return compact.split(',').map((part) => {
     const [capacity, seconds] = part.split(':').map(Number) as [number, number];
     return { kind, capacity, seconds };

@@ -31,6 +31,8 @@ export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
 const ownCodes: { [Each in Reason]?: ErrorCode } = {
   token_expired: ErrorCode.tokenExpired,
   device_limit: ErrorCode.entitiesLimit,
+  user_limit: ErrorCode.entitiesLimit,
+  customer_limit: ErrorCode.entitiesLimit,
   gateway_children: ErrorCode.entitiesLimit,
 };
 

@@ -148,6 +148,12 @@ export const limits = {
   rateLimitPublishMs: 3,
   /** Devices and tenants in one message about what was taken from buckets. */
   rateLimitOwnersPerMessage: 2_000,
+  /** Characters of one rate limit of a tenant profile. */
+  rateLimitCharsMax: 1_000,
+  /** Time between two questions for changed limits of tenants; the bus delivers a change at once. */
+  tenantLimitsPollMs: 10_000,
+  /** Time until the limits of tenants are asked for again while PostgreSQL has not answered yet. */
+  tenantLimitsRetryMs: 1_000,
 
   /** Interval at which devices that woke up are written. */
   activityWriteMs: 500,

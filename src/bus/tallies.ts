@@ -30,7 +30,7 @@ interface Counted<Group> {
 }
 
 /** The counts of this process for the owners of one group since its last message. */
-export class Tally {
+class Tally {
   #sums = new Map<TallyOwner, number[]>();
 
   /** Adds to the next message; `counts` is copied. */

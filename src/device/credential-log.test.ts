@@ -1,7 +1,9 @@
 /** Changes of credentials through their log in PostgreSQL, and without PostgreSQL. */
+
 import { describe, expect, it } from 'vitest';
-import { config, deafBus, sharedApi, unique } from '../../test/harness/api-handlers.ts';
+import { config, sharedApi, unique } from '../../test/harness/api-handlers.ts';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
+import { deafBus } from '../../test/harness/deaf-bus.ts';
 import { openJwt } from '../auth/auth.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';

@@ -48,7 +48,7 @@ export interface NamedDevice {
   id: string;
   name: string;
   customerId: string | null;
-  /** `telemetryTtlDays` of its profile; null = the profile sets none. */
+  /** The days that the profiles of the device and its tenant set; null = none. */
   telemetryDays: number | null;
 }
 
@@ -59,8 +59,8 @@ export async function findNamed(
   numbers: number[],
 ): Promise<Map<number, NamedDevice>> {
   const rows = await queries.query<NamedDevice>(
-    `select d.number, d.id, d.name, d.customer_id as "customerId", p.telemetry_ttl_days as "telemetryDays"
-       from device d join device_profile p on p.id = d.device_profile_id
+    `select d.number, d.id, d.name, d.customer_id as "customerId", t.days as "telemetryDays"
+       from device d join telemetry_days t using (device_profile_id)
       where d.tenant_id = $1 and d.number = any($2)`,
     [tenantId, numbers],
   );

@@ -7,8 +7,8 @@ interface ExpiringDevice {
 }
 
 /**
- * Returns devices after the number `after` whose present profile keeps telemetry for fewer days than the installation
- * does (0 = without limit), by number.
+ * Returns devices after the number `after`, by number, whose telemetry is kept for fewer days than the installation
+ * keeps it (0 = without limit), by their present profile or that of their tenant.
  */
 export async function readExpiringDevices(
   queries: Queries,
@@ -17,9 +17,9 @@ export async function readExpiringDevices(
   count: number,
 ): Promise<ExpiringDevice[]> {
   return await queries.query<ExpiringDevice>(
-    `select d.number as device, p.telemetry_ttl_days as days
-       from device d join device_profile p on p.id = d.device_profile_id
-      where p.telemetry_ttl_days is not null and ($1::int = 0 or p.telemetry_ttl_days < $1) and d.number > $2
+    `select d.number as device, t.days
+       from device d join telemetry_days t using (device_profile_id)
+      where t.days is not null and ($1::int = 0 or t.days < $1) and d.number > $2
       order by d.number limit $3`,
     [ttlDays, after, count],
   );

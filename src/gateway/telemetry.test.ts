@@ -247,6 +247,7 @@ describe('limits of the gateway', () => {
     let room = 3;
     let counted = 0;
     const rateLimits = {
+      isActive: true,
       childPoints: (_: unknown, points: number) => {
         counted += 1;
         if (points > room) throw new Fault('rate_limit_gateway', 'Too many.', 1);

@@ -68,6 +68,7 @@ export class GatewayTelemetry implements Waiter {
 interface GatewayDecoderDeps {
   options: DecodeOptions;
   touch: (device: CachedDevice, now: number) => void;
+  /** Absent in a thread, which counts nothing. */
   rateLimits: RateLimits | undefined;
 }
 
@@ -197,7 +198,7 @@ export class GatewayDecoder {
     const { device } = child;
     this.#touch(device, now);
     const rateLimits = this.#rateLimits;
-    if (rateLimits === undefined) return;
+    if (rateLimits === undefined || !rateLimits.isActive) return;
     // A message may be decoded twice but is counted once.
     if (child.charged !== message.id) {
       child.charged = message.id;

@@ -28,7 +28,7 @@ const missingBody = badRequest('missing_body', 'Required request body is missing
 export function telemetryDoor(deps: TelemetryDoorDeps): void {
   const { server, deviceAuth, ingest, thread, clock, decode, metrics } = deps;
   const { rateLimits, touch } = deviceAuth.admission;
-  const charge = rateLimits && ((device: CachedDevice, points: number) => rateLimits.points(device, points));
+  const points = (device: CachedDevice, count: number) => rateLimits.points(device, count);
   const rejected = rejectedCounter(metrics);
 
   const refuse = (exchange: Exchange, error: unknown, token: string, body?: Buffer): void => {
@@ -39,8 +39,9 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
 
   const accept = (exchange: Exchange, token: string, device: CachedDevice, body: Buffer): void => {
     try {
-      if (rateLimits !== undefined) rateLimits.admit(device);
-      ingest.accept(decode, body, device, exchange, charge, device);
+      const isLimited = rateLimits.isActive;
+      if (isLimited) rateLimits.admit(device);
+      ingest.accept(decode, body, device, exchange, isLimited ? points : undefined, device);
       touch(device);
     } catch (error) {
       refuse(exchange, error, token, body);
@@ -48,11 +49,11 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
   };
 
   const acceptLarge = async (exchange: Exchange, device: CachedDevice, body: Buffer): Promise<void> => {
-    if (rateLimits !== undefined) rateLimits.admit(device);
+    rateLimits.admit(device);
     const chunks = await thread.decode(body, device, clock.now());
-    charge?.(
+    rateLimits.points(
       device,
-      chunks.reduce((points, chunk) => points + chunk.count, 0),
+      chunks.reduce((count, chunk) => count + chunk.count, 0),
     );
     void ingest.acceptDecoded(chunks, exchange, device);
     touch(device);

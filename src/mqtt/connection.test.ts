@@ -11,6 +11,7 @@ import {
 } from 'mqtt-packet';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 import { newTroubles } from '../../test/harness/troubles.ts';
+import { unlimitedRates } from '../../test/harness/unlimited.ts';
 import { Admission } from '../activity/admission.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -153,7 +154,7 @@ function bench({
         endedBy = reason;
       });
     },
-    admission: new Admission({ rateLimits: undefined, touch() {} }),
+    admission: new Admission({ rateLimits: unlimitedRates(), touch() {} }),
     troubles: newTroubles({ now: () => now, monotonic: () => now }),
     journalRefusal: () => refusal,
     clock: { now: () => now, monotonic: () => now },
@@ -811,7 +812,7 @@ describe('senders whose packets crashed two processes', () => {
       logins: { find: async () => ({ kind: 'accepted', login: { device: row, isGateway: false, topics: undefined } }) },
       sessions: { open: () => ({ device: row, end() {} }) },
       wrongCredentials: undefined,
-      rateLimits: undefined,
+      rateLimits: unlimitedRates(),
     } as unknown as Parameters<typeof createSignIn>[0]);
     const request = { clientId: '', username: 'token', password: undefined, certificate: undefined };
     const ask = () => signIn({ ...request, remoteAddress: '192.0.2.3' }, { sessionEnded() {} });

@@ -74,7 +74,10 @@ export function deviceTopics(deps: MqttDoorDeps): TopicEntries[] {
     attributeTopics(deps),
     attributeRequestTopics(deps),
     rpcTopics(deps),
-    callTopics({ ...deps, sessionLimits: sessionLimits(config, gatewayBytesMax(config)) }),
+    callTopics({
+      ...deps,
+      sessionLimits: sessionLimits(config.mqtt, gatewayBytesMax(config), deps.admission.rateLimits),
+    }),
     claimTopics(deps),
     firmwareTopics({ ...deps, packetBytesMax: config.mqtt.packetBytesMax }),
   ];

@@ -2,6 +2,7 @@ import { randomUUID, X509Certificate } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CertificateMaker, type KeyPair } from '../../test/harness/certificates.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { noLimits } from '../admin/entity-limits.ts';
 import { createProfile } from '../admin/profiles.ts';
 import { insertTenant } from '../admin/store.ts';
 import type { WrongTries } from '../auth/wrong-tries.ts';
@@ -52,7 +53,7 @@ describe('profiles from before proofs were asked for', () => {
     const { postgres } = server;
     const changes = { publish: () => {} } as unknown as CredentialChanges;
     const wrongKeys = { look: (_: string, look: () => unknown) => look() } as unknown as WrongTries;
-    return { postgres, changes, clock, devicesMax: 0, wrongKeys, log: createLog('fatal', 'test') };
+    return { postgres, changes, clock, limitsOf: () => noLimits, wrongKeys, log: createLog('fatal', 'test') };
   }
 
   /** A profile of a tenant of its own. */

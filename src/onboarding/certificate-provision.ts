@@ -181,7 +181,7 @@ export class CertificateProvisioner {
         input,
         credentials,
         now,
-        this.#deps.devicesMax,
+        this.#deps.limitsOf(tenantId).devicesMax,
       );
       return { changes: [change], assigned };
     }

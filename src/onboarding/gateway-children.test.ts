@@ -2,9 +2,11 @@
  * Devices of gateways, made many at once against a real server: each is made once, though several callers make it, and
  * none beyond the limit.
  */
+
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { createDevice, deleteDevice, type NewDeviceDeps } from '../admin/devices.ts';
+import { noLimits } from '../admin/entity-limits.ts';
 import { listRelations } from '../admin/relation-store.ts';
 import { insertCustomer, insertTenant } from '../admin/store.ts';
 import { systemClock as clock } from '../base/clock.ts';
@@ -38,7 +40,7 @@ beforeEach(async () => {
   await renewTenant();
   published.length = 0;
   const changes = { publish: (list: CredentialChange[]) => published.push(...list) } as unknown as CredentialChanges;
-  deps = { postgres, changes, clock, devicesMax: 0 };
+  deps = { postgres, changes, clock, limitsOf: () => noLimits };
 });
 
 async function newGateway(customerId?: string): Promise<string> {
@@ -181,7 +183,7 @@ it('reads no long document of a child, which connects all the same', async () =>
 
 it('makes the first ones at the limit, and refuses the others by name', async () => {
   const gatewayId = await newGateway();
-  const limited = { ...deps, devicesMax: 5 };
+  const limited = { ...deps, limitsOf: () => ({ ...noLimits, devicesMax: 5 }) };
   await make(gatewayId, ['known'], '', limited);
   const outcomes = await make(gatewayId, ['a', 'known', 'b', 'c', 'd'], '', limited);
   const refused = [...outcomes].filter(([, outcome]) => outcome instanceof Fault);

@@ -6,8 +6,8 @@
  */
 
 import { insertTokens } from '../admin/device-batch-store.ts';
-import { admitDevices, deviceLimitReached } from '../admin/device-limit.ts';
 import type { NewDeviceDeps } from '../admin/devices.ts';
+import { admitDevices, deviceLimitReached } from '../admin/entity-limits.ts';
 import { resolveProfileIds } from '../admin/profiles.ts';
 import { insertCreated } from '../admin/relation-store.ts';
 import { type Fault, faultOrThrow, unavailable } from '../base/errors.ts';
@@ -147,7 +147,7 @@ async function create(
 }
 
 async function createInside(
-  { clock, devicesMax }: Pick<ChildrenDeps, 'clock' | 'devicesMax'>,
+  { clock, limitsOf }: Pick<ChildrenDeps, 'clock' | 'limitsOf'>,
   queries: Queries,
   tenantId: string,
   requests: ChildRequest[],
@@ -155,7 +155,7 @@ async function createInside(
   outcomes: ChildOutcomes,
 ): Promise<{ published: LoggedChange[]; assigned: boolean }> {
   const now = clock.now();
-  const admitted = await admit(queries, tenantId, requests, devicesMax, outcomes);
+  const admitted = await admit(queries, tenantId, requests, limitsOf(tenantId).devicesMax, outcomes);
   if (admitted.length === 0) return { published: [], assigned: false };
   const children = admitted.flatMap(({ gatewayId, name, type }): NewChild[] => {
     const profileId = profiles.get(type);

@@ -4,8 +4,8 @@
  * requests gets credentials.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
-import { deviceLimitReason } from '../admin/device-limit.ts';
 import { insertNewDevice, type NewDeviceDeps } from '../admin/devices.ts';
+import { deviceLimitReason } from '../admin/entity-limits.ts';
 import { type CheckAgain, choosing } from '../admin/taken-names.ts';
 import { ownValue, scopeNumber } from '../attributes/attributes.ts';
 import { readAttributes, upsertAttributes } from '../attributes/store.ts';
@@ -95,7 +95,7 @@ async function createProvisioned(
   profile: FullProfile,
   request: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
-  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
+  const { postgres, changes, clock, limitsOf, onAssigned } = deps;
   const name = request.deviceName ?? createAccessToken();
   const input = { name, profileId: profile.id, additionalInfo: request.gateway ? confinedGateway : null };
   try {
@@ -104,6 +104,7 @@ async function createProvisioned(
     const create = (checkAgain: CheckAgain) =>
       postgres.transaction(async (queries) => {
         const now = clock.now();
+        const { devicesMax } = limitsOf(profile.tenantId);
         const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, now, devicesMax);
         await markProvisioned(queries, inserted.device.number, clock.now());
         await checkAgain(queries);

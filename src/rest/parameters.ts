@@ -44,6 +44,7 @@ export const pathParameters = {
   /** Time series have no scope; the word is taken as it comes. */
   seriesScope: plainText,
   tenantId: uuidText,
+  tenantProfileId: uuidText,
   ttlSeconds: Type.Integer({ minimum: 0 }),
   userId: uuidText,
   viewId: uuidText,

@@ -1,7 +1,9 @@
 /** Which stored commands a worker claims. */
+
 import { describe, expect, it, vi } from 'vitest';
-import { deafBus, sharedApi } from '../../test/harness/api-handlers.ts';
+import { sharedApi } from '../../test/harness/api-handlers.ts';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
+import { deafBus } from '../../test/harness/deaf-bus.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -95,6 +95,7 @@ const shapesOf = (device: number): Record<string, unknown[]> => {
     'api-keys': ['a'.repeat(43)],
     'rate-limits': [tally('device', [1, 1, 1]), tally('tenant', [1, 1, 1])],
     'rest-limits': [tally('tenant', [1])],
+    'tenant-limits': [{ from, version: 1 }],
     'right-credentials': [{ from, network: '192.0.2.1', digests: ['d'] }],
     'wrong-device-credentials': [{ from, taken: [['network', '192.0.2.1', [1]]] }],
     'wrong-provisioning-keys': [{ from, taken: [['network', '192.0.2.1', [1]]] }],

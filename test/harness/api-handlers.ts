@@ -3,7 +3,9 @@
  * the first tenant and the demo data. A test file takes the one of `sharedApi`, or starts one and stops it after its
  * last test.
  */
+
 import { expect } from 'vitest';
+import { noLimits } from '../../src/admin/entity-limits.ts';
 import { seedDemoData, seedFirstTenant } from '../../src/admin/seed.ts';
 import { TakenNames } from '../../src/admin/taken-names.ts';
 import { createApi } from '../../src/api/api.ts';
@@ -21,7 +23,6 @@ import { Fault } from '../../src/base/errors.ts';
 import { limits } from '../../src/base/limits.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
-import type { Bus } from '../../src/bus/bus.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
@@ -43,19 +44,12 @@ import { faultAnswer } from '../../src/uws/exchange.ts';
 import type { HttpRequest } from '../../src/uws/server.ts';
 import { strictly } from '../../src/value/lenient.ts';
 import { silentLog as log } from './clickhouse-server.ts';
+import { deafBus } from './deaf-bus.ts';
 import { startTestPostgres, type Template } from './postgres-server.ts';
+import { unlimitedRates } from './unlimited.ts';
 
 export const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };
 export const config = loadConfig({});
-
-/** A bus that never delivers: what the tests see comes from the log in Postgres or from the process itself. */
-export const deafBus: Bus = {
-  publish() {},
-  subscribe: async () => () => {},
-  onReconnect() {},
-  connected: true,
-  close: async () => {},
-};
 
 export interface Answer {
   status: number;
@@ -151,7 +145,15 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
   });
   const rpcDeps = { rpc, persistentRpcs, rpcTimeouts: config.rpc };
   const takenNames = new TakenNames({ clock: movedClock, log, metrics: new Metrics() });
-  const deps = { postgres, devicesMax: 0, takenNames, attributes, clickhouse: await clickhouse, downloads };
+  const deps = {
+    postgres,
+    limitsOf: () => noLimits,
+    onLimits: async () => {},
+    takenNames,
+    attributes,
+    clickhouse: await clickhouse,
+    downloads,
+  };
   const notUsed = () => Promise.reject(new Error('no journal here'));
   const longAnswers = new LongAnswers(new Metrics());
   const series = { saveSeries: notUsed, deleteSeries: notUsed, longAnswers };
@@ -169,7 +171,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
     ...keys,
     diagnostics,
     refusedPoints: new RefusedPoints({ bus: deafBus, log, journals: () => [] }),
-    rateLimits: undefined,
+    rateLimits: unlimitedRates(),
     changes,
     clock,
     config,

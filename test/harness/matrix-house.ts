@@ -14,7 +14,7 @@ import { good } from './reports.ts';
  */
 export const slots = [
   ...(['deviceId', 'deviceName', 'deviceToken', 'peerId', 'customerId', 'customerTitle', 'tenantId'] as const),
-  ...(['userId', 'profileId', 'otaPackageId', 'apiKeyId', 'rpcId', 'viewId', 'receipt'] as const),
+  ...(['userId', 'profileId', 'otaPackageId', 'apiKeyId', 'rpcId', 'viewId', 'receipt', 'tenantProfileId'] as const),
 ];
 export type Slot = (typeof slots)[number];
 export type Things = Record<Slot, string>;
@@ -214,6 +214,7 @@ class Maker {
       'deviceId',
       'peerId',
       'viewId',
+      'tenantProfileId',
     ] as const) {
       this.#known[slot] ??= await this.one(slot);
     }
@@ -260,6 +261,11 @@ class Maker {
         return this.#made.get(await this.one('customerId')).title;
       case 'tenantId': {
         const saved = await ok('POST', '/api/tenant', { title: name }, await systemAdminToken());
+        this.#made.set(saved.id.id, saved);
+        return saved.id.id;
+      }
+      case 'tenantProfileId': {
+        const saved = await ok('POST', '/api/tenantProfile', { name }, await systemAdminToken());
         this.#made.set(saved.id.id, saved);
         return saved.id.id;
       }

@@ -65,6 +65,15 @@ const rules = `
   GET    /api/tenants/list                            [all]      -          -          -
   GET    /api/tenantInfos                             yes        -          -          -
 
+  POST   /api/tenantProfile                           yes        -          -          -
+  POST   /api/tenantProfile id                        all        -          -          -
+  *      /api/tenantProfile/**                        all        -          -          -
+  GET    /api/tenantProfiles                          yes        -          -          -
+  GET    /api/tenantProfiles/list                     [all]      -          -          -
+  GET    /api/tenantProfileInfo/default               yes        -          -          -
+  GET    /api/tenantProfileInfo/{tenantProfileId}     all        -          -          -
+  GET    /api/tenantProfileInfos                      yes        -          -          -
+
   GET    /api/customer/{customerId}                   -          tenant     own        -
   GET    /api/customer/{customerId}/shortInfo         -          tenant     own        own
   GET    /api/customer/{customerId}/title             -          tenant     own        own

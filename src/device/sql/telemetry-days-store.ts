@@ -1,6 +1,7 @@
 /**
- * Reads for how long telemetry is shown: `telemetryTtlDays` of the device's present profile, at most
- * `TELEMETRY_TTL_DAYS` of the installation. A read of history leaves out older points from the moment at which they
+ * Reads for how long telemetry is shown: the fewest days that the device's present profile
+ * (`telemetryTtlDays`), the profile of its tenant (`defaultStorageTtlDays`) and the installation (`TELEMETRY_TTL_DAYS`)
+ * set. A read of history leaves out older points from the moment at which they
  * expire; `erase/retention.ts` frees their disk later. Latest values are not concerned.
  */
 import { dayMs } from '../../base/durations.ts';
@@ -12,22 +13,20 @@ export function expiredBefore(now: number, installationDays: number, profileDays
   return Number.isFinite(days) ? now - days * dayMs : undefined;
 }
 
-/** Returns the days of the profile that the device has now; null = its profile sets none. */
+/** Returns the days that the present profiles of the device and its tenant set; null = none. */
 export async function findTelemetryDays(queries: Queries, deviceId: string): Promise<number | null> {
   const [row] = await queries.query<{ days: number | null }>(
-    `select p.telemetry_ttl_days as days from device d join device_profile p on p.id = d.device_profile_id
-      where d.id = $1`,
+    `select t.days from device d join telemetry_days t using (device_profile_id) where d.id = $1`,
     [deviceId],
     { prepared: true },
   );
   return row?.days ?? null;
 }
 
-/** Returns the profiles of a tenant that set days. */
+/** Returns the device profiles of a tenant whose devices have such days. */
 export async function listProfileDays(queries: Queries, tenantId: string): Promise<{ name: string; days: number }[]> {
   return await queries.query(
-    `select name, telemetry_ttl_days as days from device_profile
-      where tenant_id = $1 and telemetry_ttl_days is not null order by telemetry_ttl_days, name`,
+    'select name, days from telemetry_days where tenant_id = $1 and days is not null order by days, name',
     [tenantId],
   );
 }

@@ -3,7 +3,7 @@
  * earlier), then the one session that the device may have. The password is not kept.
  */
 
-import { deviceLimitReason } from '../../admin/device-limit.ts';
+import { deviceLimitReason } from '../../admin/entity-limits.ts';
 import type { RateLimits } from '../../auth/rate-limits.ts';
 import { credentialsName, type WrongCredentials } from '../../auth/wrong-credentials.ts';
 import type { Clock } from '../../base/clock.ts';
@@ -27,7 +27,7 @@ interface LoginDeps {
   sessions: Sessions;
   certificates: CertificateProvisioner;
   /** Undefined = unlimited. */
-  rateLimits: RateLimits | undefined;
+  rateLimits: RateLimits;
   /** Undefined = an address may try without limit. */
   wrongCredentials: WrongCredentials | undefined;
   troubles: Troubles;
@@ -72,7 +72,7 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
 /** Counts a CONNECT as a message of the device. Above the rate limit records the refusal and throws 429. */
 function countConnect({ rateLimits, troubles }: LoginDeps, device: DeviceRow, remoteAddress: string): void {
   try {
-    rateLimits?.message(device);
+    rateLimits.message(device);
   } catch (error) {
     if (error instanceof Fault) troubles.connectRefused(device, error, { door: 'mqtt', address: () => remoteAddress });
     throw error;

@@ -21,7 +21,7 @@ interface CallTopicsDeps {
   calls: Calls;
   readBody: ReadBody;
   /** Returns JSON. */
-  sessionLimits: (kind: SessionKind) => string;
+  sessionLimits: (kind: SessionKind, tenantId: string) => string;
   log: Log;
 }
 
@@ -61,7 +61,7 @@ export function callTopics({ admission, calls, readBody, sessionLimits, log }: C
       const document = readBody(publish.payload, readJson);
       const method = document instanceof Map ? document.get('method') : undefined;
       if (family === 'v1' && method === 'getSessionLimits') {
-        sendAnswer(session, topic, sessionLimits(session.kind));
+        sendAnswer(session, topic, sessionLimits(session.kind, session.device.tenantId));
         publish.acknowledge();
         return;
       }

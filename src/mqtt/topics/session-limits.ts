@@ -2,29 +2,29 @@
  * The answer to `getSessionLimits` (docs/mqtt.md#commands-and-calls). Gateways request it first, to limit their own
  * rate. All members are always present; an empty string means no limit.
  */
+import type { RateLimitSettings } from '../../auth/rate-kinds.ts';
+import type { RateLimits } from '../../auth/rate-limits.ts';
 import type { Config } from '../../base/settings/config.ts';
 import type { SessionKind } from '../session/session.ts';
 
 export function sessionLimits(
-  { mqtt, rateLimits }: Pick<Config, 'mqtt' | 'rateLimits'>,
+  { packetBytesMax, inflightMax }: Pick<Config['mqtt'], 'packetBytesMax' | 'inflightMax'>,
   gatewayBytesMax: number,
-): (kind: SessionKind) => string {
-  const limits = {
-    maxPayloadSize: mqtt.packetBytesMax,
-    maxInflightMessages: mqtt.inflightMax,
-    rateLimits: texts(rateLimits.device),
+  rateLimits: Pick<RateLimits, 'textsOf'>,
+): (kind: SessionKind, tenantId: string) => string {
+  return (kind, tenantId) => {
+    const given = rateLimits.textsOf(tenantId);
+    const isGateway = kind === 'gateway';
+    return JSON.stringify({
+      maxPayloadSize: isGateway ? gatewayBytesMax : packetBytesMax,
+      maxInflightMessages: inflightMax,
+      rateLimits: texts(isGateway ? given.gatewayDevice : given.device),
+      ...(isGateway && { gatewayRateLimits: texts(given.gateway) }),
+    });
   };
-  const ofDevice = JSON.stringify(limits);
-  const ofGateway = JSON.stringify({
-    ...limits,
-    maxPayloadSize: gatewayBytesMax,
-    rateLimits: texts(rateLimits.gatewayDevice),
-    gatewayRateLimits: texts(rateLimits.gateway),
-  });
-  return (kind) => (kind === 'gateway' ? ofGateway : ofDevice);
 }
 
-function texts({ messages, telemetryMessages, telemetryDataPoints }: Config['rateLimits']['device']) {
+function texts({ messages, telemetryMessages, telemetryDataPoints }: RateLimitSettings['device']) {
   const compact = (text: string) => text.replaceAll(' ', '');
   return {
     messages: compact(messages),

@@ -27,19 +27,20 @@ export function telemetryTopics(deps: TelemetryTopicDeps): TopicEntries {
 
 /** Also serves the telemetry topic of a profile. */
 export function telemetryOperation({ ingest, decode, admission }: TelemetryTopicDeps): Operation {
-  const isLimited = admission.rateLimits !== undefined;
-  const charge = isLimited ? (device: CachedDevice, points: number) => admission.points(device, points) : undefined;
+  const { rateLimits } = admission;
+  const points = (device: CachedDevice, count: number) => rateLimits.points(device, count);
   return (publish) => {
     const { payload, session } = publish;
     const { device } = session;
     if (payload.length === 0) throw missingPayload;
+    const isLimited = rateLimits.isActive;
     if (isLimited) {
       // Checked first: a message that waits for the journal comes here again, and must be counted once.
       const refusal = ingest.refusal();
       if (refusal !== undefined) throw refusal;
       admission.admit(device);
     }
-    ingest.accept(decode, payload, device, publish, charge, device);
+    ingest.accept(decode, payload, device, publish, isLimited ? points : undefined, device);
     admission.touch(device);
   };
 }

@@ -127,6 +127,10 @@ async function pathValues({ path, method }: Operation): Promise<Values> {
     const name = `profile-${randomUUID()}`;
     values['profileId'] = (await ok('POST', '/api/deviceProfile', { name }, admin.token)).id.id;
   }
+  if (asks('tenantProfileId')) {
+    const { id } = await ok('POST', '/api/tenantProfile', { name: `profile-${randomUUID()}` }, house.systemToken);
+    values['tenantProfileId'] = id.id;
+  }
   if (asks('customerId') && method === 'DELETE') {
     values['customerId'] = (await ok('POST', '/api/customer', { title: randomUUID() }, admin.token)).id.id;
   }
@@ -182,6 +186,7 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     'POST /api/user': { query: { sendActivationMail: 'false' }, body: { email, authority: 'TENANT_ADMIN' } },
     'POST /api/apiKey': { body: { userId, description: 'walk', enabled: true } },
     'POST /api/tenant': { body: { title: name } },
+    'POST /api/tenantProfile': { body: { name } },
     'POST /api/customer': { body: { title: name } },
     'POST /api/device': { body: { name } },
     'POST /api/devices/bulk': { body: { devices: [{ name }, { name: `${name}-2`, accessToken: name }] } },

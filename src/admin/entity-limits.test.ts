@@ -5,7 +5,7 @@ import { PasswordHasher } from '../auth/password.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { countDevices } from '../device/list/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
-import { admitDevice, admitDevices } from './device-limit.ts';
+import { admitDevice, admitDevices } from './entity-limits.ts';
 import { seedDemoData, seedFirstTenant } from './seed.ts';
 
 let server: TestPostgres;

@@ -1,0 +1,16 @@
+/** What rate limits count, and for whom. */
+
+/** The counted kinds, and their names in a refusal. */
+export const countedNouns = {
+  messages: 'messages',
+  telemetryMessages: 'telemetry messages',
+  telemetryDataPoints: 'telemetry data points',
+} as const;
+export type Counted = keyof typeof countedNouns;
+export const kinds = Object.keys(countedNouns) as Counted[];
+
+export const scopeNames = ['device', 'gatewayDevice', 'gateway', 'tenant'] as const;
+export type ScopeName = (typeof scopeNames)[number];
+
+/** As in the settings: one string for each kind, '' = unlimited. */
+export type RateLimitSettings = Record<ScopeName, Record<Counted, string>>;

@@ -1,0 +1,138 @@
+/**
+ * The limits that tenant profiles set, as this worker knows them. A change takes effect at once where the bus delivers
+ * it, and within `tenantLimitsPollMs` otherwise. The settings count until PostgreSQL has answered for the first time,
+ * and for tenants whose profile sets no limit.
+ */
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Bus } from '../bus/bus.ts';
+import { JsonChannel } from '../bus/json-channel.ts';
+import { isWhole } from '../bus/messages.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
+import { type ProfileLimits, readLimits } from './profile-limits.ts';
+import type { LimitedProfile } from './rate-limits.ts';
+import { readLimitsVersion, readProfileLimits, readTenantsOf } from './tenant-limits-store.ts';
+
+interface TenantLimitsDeps {
+  postgres: Queries;
+  bus: Bus;
+  log: Log;
+  /** Devices of a tenant whose profile does not limit them; 0 = no limit. */
+  devicesMax: number;
+}
+
+/** What a tenant may have; 0 = no limit. */
+export type EntityLimits = Pick<ProfileLimits, 'devicesMax' | 'usersMax' | 'customersMax'>;
+
+interface Changed {
+  version: number;
+}
+
+export class TenantLimits {
+  readonly #deps: TenantLimitsDeps;
+  readonly #channel: JsonChannel<Changed>;
+  readonly #onProfiles: ((profiles: readonly LimitedProfile[]) => void)[] = [];
+  #profiles: readonly LimitedProfile[] = [];
+  #ofTenants: ReadonlyMap<string, ProfileLimits> = new Map();
+  /** Of the limits that are known; undefined until PostgreSQL has answered. */
+  #version: number | undefined;
+  #reading: Promise<void> | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #stopped = false;
+
+  constructor(deps: TenantLimitsDeps) {
+    this.#deps = deps;
+    const isContent = (value: object): value is Changed => 'version' in value && isWhole(value.version);
+    this.#channel = new JsonChannel({
+      bus: deps.bus,
+      channel: 'tenant-limits',
+      isContent,
+      onMessage: () => this.#readSoon(),
+    });
+  }
+
+  /** Calls `use` at each change, and at once with what is known. */
+  onProfiles(use: (profiles: readonly LimitedProfile[]) => void): void {
+    this.#onProfiles.push(use);
+    use(this.#profiles);
+  }
+
+  async start(): Promise<void> {
+    await this.#channel.start();
+    await this.#read();
+    this.#schedule();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    this.#channel.stop();
+    await this.#reading;
+  }
+
+  of(tenantId: string): EntityLimits {
+    const { devicesMax } = this.#deps;
+    const given = this.#ofTenants.get(tenantId);
+    if (!given) return { devicesMax, usersMax: 0, customersMax: 0 };
+    return { ...given, devicesMax: given.devicesMax || devicesMax };
+  }
+
+  /** Called after the commit of a change: this worker knows the new limits when the promise resolves. */
+  async changed(): Promise<void> {
+    await this.#reading;
+    await this.#read();
+    this.#channel.publish({ version: this.#version ?? 0 });
+  }
+
+  #schedule(): void {
+    if (this.#stopped) return;
+    const waitMs = this.#version === undefined ? limits.tenantLimitsRetryMs : limits.tenantLimitsPollMs;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#readSoon(), waitMs).unref();
+  }
+
+  #readSoon(): void {
+    void (this.#reading ?? Promise.resolve()).then(() => this.#read()).then(() => this.#schedule());
+  }
+
+  async #read(): Promise<void> {
+    if (this.#stopped) return;
+    this.#reading = this.#readChanged().finally(() => {
+      this.#reading = undefined;
+    });
+    await this.#reading;
+  }
+
+  /** Reads the version first: a change during the read has a higher version, so the next read sees it. */
+  async #readChanged(): Promise<void> {
+    const { postgres, log } = this.#deps;
+    try {
+      const version = await readLimitsVersion(postgres);
+      if (version === this.#version) return;
+      const limited = (await readProfileLimits(postgres))
+        .map(({ id, name, configuration }) => ({
+          id,
+          name,
+          limits: readLimits(configuration),
+          tenantIds: [] as string[],
+        }))
+        .filter(({ limits: given }) => isLimiting(given));
+      const byId = new Map(limited.map((profile) => [profile.id, profile]));
+      for (const tenant of await readTenantsOf(postgres, [...byId.keys()])) {
+        byId.get(tenant.profileId)?.tenantIds.push(tenant.id);
+      }
+      this.#ofTenants = new Map(limited.flatMap((profile) => profile.tenantIds.map((id) => [id, profile.limits])));
+      this.#profiles = limited;
+      this.#version = version;
+      for (const use of this.#onProfiles) use(limited);
+    } catch (error) {
+      if (!isAway(error)) log.warn('tenant_limits_unread', { reason: messageOf(error) });
+    }
+  }
+}
+
+function isLimiting({ rates, requests, devicesMax, usersMax, customersMax }: ProfileLimits): boolean {
+  const texts = [...Object.values(rates).flatMap((ofScope) => Object.values(ofScope)), ...Object.values(requests)];
+  return devicesMax + usersMax + customersMax > 0 || texts.some((text) => text !== '');
+}

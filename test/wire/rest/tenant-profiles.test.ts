@@ -1,0 +1,215 @@
+/**
+ * Tenant profiles (docs/rest.md#tenant-profiles): how a system administrator manages them, and that each limit holds
+ * for the tenants of the profile, and for no other tenant, as soon as it is saved.
+ */
+import { randomUUID } from 'node:crypto';
+import { expect, test } from 'vitest';
+import { eventually } from '../../harness/api.ts';
+import { connectMqtt } from '../../harness/mqtt-client.ts';
+import { newTenant, newUser, ok, systemAdminToken } from '../../harness/people.ts';
+import { fault } from '../../harness/rest.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
+
+// biome-ignore lint/suspicious/noExplicitAny: the tests look at members freely
+type Json = any;
+
+async function newProfile(configuration: object = {}, name = `profile-${randomUUID()}`): Promise<Json> {
+  const profile = { name, description: 'of a test', profileData: { configuration } };
+  return await ok('POST', '/api/tenantProfile', profile, await systemAdminToken());
+}
+
+async function save(profile: Json, configuration: object): Promise<Json> {
+  const profileData = { ...profile.profileData, configuration };
+  const { version, ...members } = profile;
+  return await ok('POST', '/api/tenantProfile', { ...members, profileData }, await systemAdminToken());
+}
+
+/**
+ * Gives the tenant the profile. The worker that saves knows the limits when it answers, the other one when the bus has
+ * delivered the change.
+ */
+async function give(tenantId: string, profile: Json): Promise<Json> {
+  const system = await systemAdminToken();
+  const { version, ...tenant } = await ok('GET', `/api/tenant/${tenantId}`, undefined, system);
+  return await ok('POST', '/api/tenant', { ...tenant, tenantProfileId: profile.id }, system);
+}
+
+async function tenantWith(configuration: object) {
+  const profile = await newProfile(configuration);
+  const tenant = await newTenant();
+  await give(tenant.id, profile);
+  const device = await ok('POST', '/api/device', { name: `pump-${randomUUID()}` }, tenant.admin.token);
+  const credentials = await ok('GET', `/api/device/${device.id.id}/credentials`, undefined, tenant.admin.token);
+  return { profile, tenant, admin: tenant.admin.token, device, token: credentials.credentialsId as string };
+}
+
+test('a profile is created, changed, listed and deleted; a tenant has one', async () => {
+  const system = await systemAdminToken();
+  const profile = await newProfile({ maxDevices: 7 });
+  expect(profile).toEqual({
+    id: { entityType: 'TENANT_PROFILE', id: expect.any(String) },
+    createdTime: expect.any(Number),
+    name: profile.name,
+    description: 'of a test',
+    isolatedTbRuleEngine: false,
+    default: false,
+    profileData: { configuration: { type: 'DEFAULT', maxDevices: 7 }, queueConfiguration: null },
+    version: 1,
+  });
+  const path = `/api/tenantProfile/${profile.id.id}`;
+  expect(await ok('GET', path, undefined, system)).toEqual(profile);
+  const info = { id: profile.id, name: profile.name };
+  expect(await ok('GET', `/api/tenantProfileInfo/${profile.id.id}`, undefined, system)).toEqual(info);
+  for (const list of ['tenantProfiles', 'tenantProfileInfos']) {
+    const query = `pageSize=5&page=0&textSearch=${profile.name.slice(3).toUpperCase()}&sortProperty=name`;
+    const page = await ok('GET', `/api/${list}?${query}`, undefined, system);
+    expect(page.data).toEqual([list === 'tenantProfiles' ? profile : info]);
+  }
+  expect(await ok('GET', `/api/tenantProfiles/list?ids=${profile.id.id}`, undefined, system)).toEqual([profile]);
+
+  const changed = await save(profile, { maxDevices: 8, other: ['kept'] });
+  expect(changed).toMatchObject({ version: 2, profileData: { configuration: { maxDevices: 8, other: ['kept'] } } });
+  expect(await fault('POST', '/api/tenantProfile', profile, system)).toMatch(/^409\//);
+  expect(await fault('POST', '/api/tenantProfile', { name: profile.name }, system)).toBe(
+    '400/31 Tenant profile with such name already exists!',
+  );
+
+  const tenant = await newTenant();
+  const given = await give(tenant.id, profile);
+  expect(given.tenantProfileId).toEqual(profile.id);
+  const named = await ok('GET', `/api/tenant/info/${tenant.id}`, undefined, tenant.admin.token);
+  expect(named.tenantProfileName).toBe(profile.name);
+  const { version, tenantProfileId, ...rest } = given;
+  expect((await ok('POST', '/api/tenant', rest, system)).tenantProfileId).toEqual(profile.id);
+  expect(await fault('DELETE', path, undefined, system)).toBe(
+    '400/31 The tenant profile referenced by the tenants cannot be deleted!',
+  );
+  await ok('DELETE', `/api/tenant/${tenant.id}`, undefined, system);
+  await ok('DELETE', path, undefined, system);
+  expect(await fault('GET', path, undefined, system)).toMatch(/^404\//);
+});
+
+test('the default profile is that of new tenants, and cannot be deleted', async () => {
+  const system = await systemAdminToken();
+  const before = await ok('GET', '/api/tenantProfileInfo/default', undefined, system);
+  const profile = await newProfile();
+  const path = `/api/tenantProfile/${profile.id.id}`;
+  expect(await ok('POST', `${path}/default`, undefined, system)).toMatchObject({ default: true, id: profile.id });
+  try {
+    expect((await ok('GET', '/api/tenantProfileInfo/default', undefined, system)).id).toEqual(profile.id);
+    expect((await ok('GET', `/api/tenantProfile/${before.id.id}`, undefined, system)).default).toBe(false);
+    const tenant = await newTenant();
+    expect((await ok('GET', `/api/tenant/${tenant.id}`, undefined, system)).tenantProfileId).toEqual(profile.id);
+    expect(await fault('DELETE', path, undefined, system)).toBe(
+      '400/31 Deletion of Default Tenant Profile is prohibited!',
+    );
+    const other = { name: `other-${randomUUID()}`, default: true };
+    expect(await fault('POST', '/api/tenantProfile', other, system)).toBe(
+      '400/31 Another default tenant profile is present!',
+    );
+  } finally {
+    await ok('POST', `/api/tenantProfile/${before.id.id}/default`, undefined, system);
+  }
+});
+
+test('what is no limit is refused, and names its member', async () => {
+  const system = await systemAdminToken();
+  const refused = async (configuration: unknown) =>
+    await fault('POST', '/api/tenantProfile', { name: randomUUID(), profileData: { configuration } }, system);
+  expect(await refused({ maxDevices: -1 })).toMatch(/^400\/31 .*maxDevices must be a whole number from 0/);
+  expect(await refused({ maxUsers: 1.5 })).toMatch(/maxUsers/);
+  expect(await refused({ maxCustomers: '3' })).toMatch(/maxCustomers/);
+  expect(await refused({ defaultStorageTtlDays: 36_501 })).toMatch(/defaultStorageTtlDays .* to 36500/);
+  expect(await refused({ transportDeviceMsgRateLimit: '5' })).toMatch(
+    /transportDeviceMsgRateLimit must be empty or like/,
+  );
+  expect(await refused({ tenantServerRestLimitsConfiguration: 5 })).toMatch(/tenantServerRestLimitsConfiguration/);
+  expect(await refused({ type: 'OTHER' })).toMatch(/DEFAULT/);
+  expect(await refused([])).toMatch(/must be an object/);
+  expect(await fault('POST', '/api/tenantProfile', { name: ' ' }, system)).toMatch(/name should be specified/);
+  const isolated = { name: randomUUID(), isolatedTbRuleEngine: true };
+  expect(await fault('POST', '/api/tenantProfile', isolated, system)).toMatch(/isolatedTbRuleEngine/);
+});
+
+test('a tenant has no more devices, users and customers than its profile says, until the profile says more', async () => {
+  const { profile, admin } = await tenantWith({ maxDevices: 2, maxUsers: 1, maxCustomers: 1 });
+  const device = () => ({ name: `lamp-${randomUUID()}` });
+  const customer = () => ({ title: `orchard-${randomUUID()}` });
+  const user = () => ({ email: `${randomUUID()}@orchard.example`, authority: 'TENANT_ADMIN' });
+  const send = async (path: string, body: object) => {
+    const answer = await sharedEngine().send('POST', path, body, admin);
+    return { status: answer.status, ...((await answer.json()) as Json) };
+  };
+  await ok('POST', '/api/device', device(), admin);
+  await ok('POST', '/api/customer', customer(), admin);
+  const full = (entityType: string, limit: number, noun: string) => ({
+    ...{ status: 403, errorCode: 41, entityType, limit, timestamp: expect.any(Number) },
+    message: expect.stringMatching(new RegExp(`^${noun} limit reached: a tenant may have ${limit} \\(.*max${noun} `)),
+  });
+  await expect.poll(() => send('/api/device', device())).toEqual(full('DEVICE', 2, 'Devices'));
+  await expect.poll(() => send('/api/customer', customer())).toEqual(full('CUSTOMER', 1, 'Customers'));
+  await expect.poll(() => send('/api/user?sendActivationMail=false', user())).toEqual(full('USER', 1, 'Users'));
+  const bulk = await ok('POST', '/api/devices/bulk', { devices: [device(), device()] }, admin);
+  expect(bulk.results.map(({ error }: Json) => /Devices limit/.test(JSON.stringify(error)))).toEqual([true, true]);
+  await save(profile, { maxDevices: 9, maxUsers: 9 });
+  // Any worker may get these calls: the other one receives the change over the bus.
+  await eventually(async () => (await sharedEngine().send('POST', '/api/device', device(), admin)).status === 200);
+  await eventually(async () => (await sharedEngine().send('POST', '/api/customer', customer(), admin)).status === 200);
+  await newUser({ authority: 'TENANT_ADMIN' }, sharedEngine(), admin);
+});
+
+test('messages above the rate of the profile are refused by its name, those of another tenant are not', async () => {
+  const { profile, token, admin, device } = await tenantWith({ transportDeviceTelemetryMsgRateLimit: '3:3600' });
+  const post = (to: string) => sharedEngine().send('POST', `/api/v1/${to}/telemetry`, { k: 1 }, '');
+  await eventually(async () => {
+    const answer = await post(token);
+    if (answer.status !== 429) return false;
+    expect(((await answer.json()) as Json).message).toBe(
+      'Too many requests for current device! The limit is 3 telemetry messages in 3600 s ' +
+        `(transportDeviceTelemetryMsgRateLimit of tenant profile "${profile.name}").`,
+    );
+    return true;
+  });
+  const other = await tenantWith({});
+  for (let n = 0; n < 10; n += 1) expect((await post(other.token)).status).toBe(200);
+
+  const { rateLimits } = await ok('GET', `/api/device/${device.id.id}/diagnostics`, undefined, admin);
+  expect(rateLimits).toMatchObject([{ capacity: 3, seconds: 3600 }]);
+  const client = await connectMqtt({ token });
+  await client.subscribe('v1/devices/me/rpc/response/+');
+  await client.publish('v1/devices/me/rpc/request/1', '{"method":"getSessionLimits","params":{}}');
+  const { json: limits } = await client.message('v1/devices/me/rpc/response/1');
+  expect(limits.rateLimits.telemetryMessages).toBe('3:3600');
+  client.cut();
+
+  await save(profile, {});
+  await eventually(async () => (await post(token)).status === 200);
+});
+
+test('calls of the API above the rate of the profile are refused', async () => {
+  const { admin, profile } = await tenantWith({ tenantServerRestLimitsConfiguration: '4:3600' });
+  const call = () => sharedEngine().send('GET', '/api/tenant/devices?pageSize=1&page=0', undefined, admin);
+  await eventually(async () => (await call()).status === 429);
+  await save(profile, {});
+  await eventually(async () => (await call()).status === 200);
+});
+
+test('telemetry is shown for as many days as the profile of the tenant says, or fewer where the device profile says so', async () => {
+  const { profile, admin, token, device } = await tenantWith({ defaultStorageTtlDays: 30 });
+  const day = 86_400_000;
+  const times = [1, 10, 40].map((days) => Date.now() - days * day);
+  for (const ts of times)
+    expect(await sharedEngine().postTelemetry(token, JSON.stringify({ ts, values: { k: 1 } }))).toBe(200);
+  const path = `/api/plugins/telemetry/DEVICE/${device.id.id}/values/timeseries?keys=k&startTs=0&endTs=${Date.now()}`;
+  const shown = async () =>
+    ((await ok('GET', path, undefined, admin)).k ?? []).map(({ ts }: Json) => times.indexOf(ts));
+  await eventually(async () => (await shown()).join() === '0,1');
+  const byDevice = await ok('GET', `/api/deviceProfile/${device.deviceProfileId.id}`, undefined, admin);
+  const profileData = { ...byDevice.profileData, telemetryTtlDays: 5 };
+  await ok('POST', '/api/deviceProfile', { ...byDevice, profileData }, admin);
+  expect(await shown()).toEqual([0]);
+  await ok('POST', '/api/deviceProfile', { ...byDevice, version: undefined }, admin);
+  await save(profile, {});
+  // ClickHouse gets late points a moment later.
+  await expect.poll(shown).toEqual([0, 1, 2]);
+});
