@@ -9,7 +9,7 @@ import type { TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { listDevices } from '../device/list/list-store.ts';
+import { listDeviceIds } from '../device/list/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { Page } from '../postgres/page.ts';
 import { readLatestOf } from '../telemetry/latest.ts';
@@ -40,8 +40,8 @@ interface RelatedEntities {
   direction: 'FROM' | 'TO';
   levelsMax: number;
   lastLevelOnly: boolean;
-  /** An empty list of kinds or an empty type means any. */
-  steps: { type: string; kinds: EntityKind[] }[];
+  /** Which relations lead to results, by their type; '' = of any type. Empty = all relations. No kinds = any kind. */
+  steps: ReadonlyMap<string, ReadonlySet<EntityKind>>;
   /** Types of the devices; empty = any. */
   deviceTypes: string[];
 }
@@ -74,9 +74,6 @@ interface Stores {
   clickhouse: ClickHouse;
 }
 
-/** Entities that are compared in one turn of the event loop. */
-const entitiesPerTurn = 1_000;
-
 export async function countEntities(stores: Stores, principal: TenantPrincipal, query: EntityQuery): Promise<number> {
   const pageQuery = { ...query, textSearch: '', page: 0, pageSize: 1, sort: undefined, values: [] };
   const listed = await listedDevices(stores.postgres, principal, pageQuery);
@@ -92,8 +89,8 @@ export async function findQueried(
   const { page, pageSize, values } = query;
   const listed = await listedDevices(stores.postgres, principal, query);
   if (listed) return { ...listed, data: await withValues(stores, principal, listed.data, values) };
-  const found = await matching(stores, principal, query);
-  if (query.sort) await sortBy(stores, found, query.sort);
+  const matched = await matching(stores, principal, query);
+  const found = query.sort ? await sortBy(stores, matched, query.sort) : matched;
   const entities = found.slice(page * pageSize, (page + 1) * pageSize);
   const totalPages = Math.ceil(found.length / pageSize);
   return {
@@ -118,7 +115,7 @@ async function listedDevices(
   if (customerId === null) return undefined;
   const filter = { tenantId: principal.tenantId, customerId, type: entities.types[0] };
   const link = { pageSize, page, textSearch, sortProperty, sortOrder: sort?.direction ?? 'ASC' };
-  const { data, ...totals } = await listDevices(queries, filter, link);
+  const { data, ...totals } = await listDeviceIds(queries, filter, link);
   const ids = data.map(({ id }) => id);
   const read = await readEntityFields(queries, principal, 'DEVICE', ids);
   const byId = new Map(read.map((entity) => [entity.id, entity]));
@@ -163,13 +160,10 @@ async function select(
   } else {
     const { root, direction, levelsMax, lastLevelOnly, steps, deviceTypes } = entities;
     await usableEntity(queries, principal, root, 'read');
+    const leads = (kinds: ReadonlySet<string> | undefined, end: EntityRef) =>
+      kinds !== undefined && (kinds.size === 0 || kinds.has(end.type));
     const finds = (type: string, end: EntityRef) =>
-      steps.length === 0 ||
-      steps.some(
-        (step) =>
-          (step.type === '' || step.type === type) &&
-          (step.kinds.length === 0 || (step.kinds as string[]).includes(end.type)),
-      );
+      steps.size === 0 || leads(steps.get(type), end) || leads(steps.get(''), end);
     const ends = await searchRelations(queries, { root, direction, group: 'COMMON', levelsMax, lastLevelOnly, finds });
     if (ends.length >= rowsMax) throw tooManyEntities();
     for (const kind of new Set(ends.map(({ type }) => type as EntityKind))) {
@@ -187,20 +181,30 @@ async function sortBy(
   stores: Stores,
   entities: QueriedEntity[],
   { key, direction }: { key: ValueKey; direction: 'ASC' | 'DESC' },
-): Promise<void> {
+): Promise<QueriedEntity[]> {
   const valuesOf = await readValues(stores, entities, [key]);
-  const sortValues = new Map<string, string | number | undefined>();
+  const name = keyName(key);
+  const numbers: Sorted<number>[] = [];
+  const texts: Sorted<string>[] = [];
+  const without: QueriedEntity[] = [];
   await inTurns(entities, (entity) => {
-    sortValues.set(entity.id, valueOrder(fieldValue(entity, key) ?? valuesOf(entity).get(keyName(key))));
+    const by = valueOrder(fieldValue(entity, key) ?? valuesOf(entity).get(name));
+    if (typeof by === 'number') numbers.push({ entity, by });
+    else if (by !== undefined) texts.push({ entity, by: by.slice(0, limits.queriedSortCharsMax) });
+    else without.push(entity);
   });
   const sign = direction === 'DESC' ? -1 : 1;
-  entities.sort((a, b) => {
-    const [left, right] = [sortValues.get(a.id), sortValues.get(b.id)];
-    // Entities without the value are last in both directions. Numbers come before strings.
-    if (left === undefined || right === undefined) return left === right ? 0 : left === undefined ? 1 : -1;
-    if (typeof left !== typeof right) return typeof left === 'number' ? -sign : sign;
-    return left === right ? 0 : left < right ? -sign : sign;
-  });
+  numbers.sort((a, b) => sign * (a.by - b.by));
+  await nextTurn();
+  texts.sort((a, b) => (a.by === b.by ? 0 : a.by < b.by ? -sign : sign));
+  // Entities without the value are last in both directions. Numbers come before texts.
+  const ordered: Sorted<unknown>[] = sign === 1 ? [...numbers, ...texts] : [...texts, ...numbers];
+  return [...ordered.map(({ entity }) => entity), ...without];
+}
+
+interface Sorted<By> {
+  entity: QueriedEntity;
+  by: By;
 }
 
 async function withValues(
@@ -213,7 +217,8 @@ async function withValues(
   const infos = keys.some(({ type, key }) => type === 'ENTITY_FIELD' && key === 'additionalInfo')
     ? await additionalInfos(stores.postgres, principal, entities)
     : undefined;
-  return entities.map((entity) => {
+  const found: FoundEntity[] = [];
+  await inTurns(entities, (entity) => {
     const values = new Map<string, QueriedValue>();
     for (const key of keys) {
       const name = keyName(key);
@@ -222,8 +227,9 @@ async function withValues(
         info !== undefined ? { ts: 0, value: info } : (fieldValue(entity, key) ?? valuesOf(entity).get(name));
       if (value) values.set(name, value);
     }
-    return { entity, values };
+    found.push({ entity, values });
   });
+  return found;
 }
 
 type ValuesOf = (entity: QueriedEntity) => ReadonlyMap<string, QueriedValue>;
@@ -269,11 +275,19 @@ function unique(keys: ValueKey[]): string[] {
   return [...new Set(keys.map(({ key }) => key))];
 }
 
+/** Works on the items one after the other, and lets the event loop go on every few milliseconds. */
 async function inTurns<T>(items: readonly T[], work: (item: T) => void): Promise<void> {
-  for (let i = 0; i < items.length; i += 1) {
-    work(items[i]!);
-    if (i % entitiesPerTurn === entitiesPerTurn - 1) await new Promise((resolve) => setImmediate(resolve));
+  let endsAt = performance.now() + limits.queriedTurnMs;
+  for (const item of items) {
+    work(item);
+    if (performance.now() < endsAt) continue;
+    await nextTurn();
+    endsAt = performance.now() + limits.queriedTurnMs;
   }
+}
+
+function nextTurn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
 }
 
 function checkValues(entities: number, keys: ValueKey[]): void {

@@ -39,9 +39,12 @@ export type Predicate =
   | { type: 'BOOLEAN'; operation: string; value: boolean }
   | { type: 'COMPLEX'; operation: 'AND' | 'OR'; predicates: Predicate[] };
 
+/** Returns whether a value fulfils a predicate; undefined is the value that an entity lacks. */
+export type ValueTest = (value: QueriedValue['value'] | undefined) => boolean;
+
 export interface Condition {
   operation: 'AND' | 'OR';
-  filters: { key: ValueKey; predicate: Predicate }[];
+  filters: { key: ValueKey; test: ValueTest }[];
   /** The keys of all filters. */
   keys: ValueKey[];
 }
@@ -50,60 +53,69 @@ export function meets(
   { operation, filters }: Condition,
   valueAt: (key: ValueKey) => QueriedValue | undefined,
 ): boolean {
-  const isMet = ({ key, predicate }: Condition['filters'][number]) => holds(predicate, valueAt(key)?.value);
+  const isMet = ({ key, test }: Condition['filters'][number]) => test(valueAt(key)?.value);
   return operation === 'AND' ? filters.every(isMet) : filters.some(isMet);
 }
 
-/** A value that is missing or of another type fulfils only the operations that begin with NOT. */
-function holds(predicate: Predicate, value: QueriedValue['value'] | undefined): boolean {
+/**
+ * Prepares a predicate once for all entities: lists are split and letter case is folded here. A value that is missing or
+ * of another type fulfils only the operations that begin with NOT.
+ */
+export function testOf(predicate: Predicate): ValueTest {
   switch (predicate.type) {
     case 'COMPLEX': {
-      const { operation, predicates } = predicate;
-      const each = (one: Predicate) => holds(one, value);
-      return operation === 'AND' ? predicates.every(each) : predicates.some(each);
+      const tests = predicate.predicates.map(testOf);
+      if (predicate.operation === 'AND') return (value) => tests.every((test) => test(value));
+      return (value) => tests.some((test) => test(value));
     }
     case 'STRING': {
-      const text = textOf(value);
-      if (text === undefined) return predicate.operation.startsWith('NOT_');
-      const fold = (each: string) => (predicate.ignoreCase ? each.toLowerCase() : each);
-      return compareTexts(predicate.operation, fold(text), fold(predicate.value));
+      const { operation, ignoreCase } = predicate;
+      const isNegative = operation.startsWith('NOT_');
+      const compare = textComparison(operation, ignoreCase ? predicate.value.toLowerCase() : predicate.value);
+      return (value) => {
+        const text = textOf(value);
+        if (text === undefined) return isNegative;
+        return compare(ignoreCase ? text.toLowerCase() : text);
+      };
     }
     case 'NUMERIC': {
-      const number = numberOf(value);
-      if (number === undefined) return predicate.operation.startsWith('NOT_');
-      return compareNumbers(predicate.operation, number, predicate.value);
+      const { operation, value: wanted } = predicate;
+      return (value) => {
+        const number = numberOf(value);
+        if (number === undefined) return operation.startsWith('NOT_');
+        return compareNumbers(operation, number, wanted);
+      };
     }
     case 'BOOLEAN': {
-      if (typeof value !== 'object' || value.kind !== Kind.boolean) return predicate.operation === 'NOT_EQUAL';
-      return ((value.int === '1') === predicate.value) === (predicate.operation === 'EQUAL');
+      const { operation, value: wanted } = predicate;
+      return (value) => {
+        if (typeof value !== 'object' || value.kind !== Kind.boolean) return operation === 'NOT_EQUAL';
+        return ((value.int === '1') === wanted) === (operation === 'EQUAL');
+      };
     }
   }
 }
 
-function compareTexts(operation: string, text: string, wanted: string): boolean {
+function textComparison(operation: string, wanted: string): (text: string) => boolean {
   switch (operation) {
     case 'EQUAL':
-      return text === wanted;
+      return (text) => text === wanted;
     case 'NOT_EQUAL':
-      return text !== wanted;
+      return (text) => text !== wanted;
     case 'STARTS_WITH':
-      return text.startsWith(wanted);
+      return (text) => text.startsWith(wanted);
     case 'ENDS_WITH':
-      return text.endsWith(wanted);
+      return (text) => text.endsWith(wanted);
     case 'CONTAINS':
-      return text.includes(wanted);
+      return (text) => text.includes(wanted);
     case 'NOT_CONTAINS':
-      return !text.includes(wanted);
-    case 'IN':
-      return listOf(wanted).includes(text);
-    default:
-      return !listOf(wanted).includes(text);
+      return (text) => !text.includes(wanted);
+    default: {
+      // The value of IN is a list with commas: `a, b`.
+      const list = new Set(wanted.split(',').map((each) => each.trim()));
+      return operation === 'IN' ? (text) => list.has(text) : (text) => !list.has(text);
+    }
   }
-}
-
-/** The value of IN is a list with commas: `a, b`. */
-function listOf(text: string): string[] {
-  return text.split(',').map((each) => each.trim());
 }
 
 function compareNumbers(operation: string, number: number, wanted: number): boolean {

@@ -5,16 +5,24 @@
 import type { EntityPageQuery, EntityQuery } from '../admin/entity-query.ts';
 import { queriedFields } from '../admin/entity-query-store.ts';
 import { type EntityKind, isEntityKind } from '../admin/entity-store.ts';
-import { type Condition, type Predicate, predicateOperations, type ValueKey, valueTypes } from '../admin/key-filter.ts';
+import {
+  type Condition,
+  type Predicate,
+  predicateOperations,
+  testOf,
+  type ValueKey,
+  valueTypes,
+} from '../admin/key-filter.ts';
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import { anything, flag, optional, text } from '../rest/body.ts';
-import { uuid } from '../rest/parameters.ts';
+import { reachablePage, uuid } from '../rest/parameters.ts';
 
 const ref = Type.Object({ entityType: Type.String(), id: text });
 const texts = optional(Type.Array(Type.String(), { maxItems: limits.listedKeysMax }));
+const kindNames = optional(Type.Array(Type.String(), { maxItems: limits.queriedKeysMax }));
 const keyShape = Type.Object({ type: Type.String(), key: Type.String() });
 const keys = optional(Type.Array(keyShape, { maxItems: limits.queriedKeysMax }));
 
@@ -36,7 +44,7 @@ const entityFilter = Type.Object({
   direction: text,
   relationType: text,
   filters: optional(
-    Type.Array(Type.Object({ relationType: text, entityTypes: texts, negate: flag }), {
+    Type.Array(Type.Object({ relationType: text, entityTypes: kindNames, negate: flag }), {
       maxItems: limits.queriedKeysMax,
     }),
   ),
@@ -86,7 +94,13 @@ export function decodePageQuery(
     : undefined;
   return {
     ...decodeEntityQuery(principal, body),
-    ...{ page, pageSize, textSearch: (textSearch ?? '').slice(0, 255), sort, values: [...fields, ...latest] },
+    ...{
+      page: reachablePage(page, pageSize),
+      pageSize,
+      textSearch: (textSearch ?? '').slice(0, 255),
+      sort,
+      values: [...fields, ...latest],
+    },
   };
 }
 
@@ -112,16 +126,11 @@ function decodeFilter(principal: TenantPrincipal, filter: FilterBody): EntityQue
     case 'deviceSearchQuery':
       return {
         ...decodeSearch(principal, filter),
-        steps: [{ type: filter.relationType ?? '', kinds: ['DEVICE'] }],
+        steps: new Map([[filter.relationType ?? '', new Set<EntityKind>(['DEVICE'])]]),
         deviceTypes: deviceTypes(filter),
       };
     case 'relationsQuery': {
-      const steps = (filter.filters ?? []).map(({ relationType, entityTypes, negate }) => {
-        if (negate) throw unsupported('entityFilter.filters.negate');
-        const kinds = (entityTypes ?? []).map((type) => decodeKind('entityFilter.filters.entityTypes', type));
-        return { type: relationType ?? '', kinds };
-      });
-      return { ...decodeSearch(principal, filter), steps, deviceTypes: [] };
+      return { ...decodeSearch(principal, filter), steps: decodeSteps(filter), deviceTypes: [] };
     }
     default:
       throw badRequest(
@@ -129,6 +138,21 @@ function decodeFilter(principal: TenantPrincipal, filter: FilterBody): EntityQue
         `"entityFilter.type" "${filter.type.slice(0, 50)}" is not supported: use singleEntity, entityList, entityName, entityType, deviceType, deviceSearchQuery or relationsQuery.`,
       );
   }
+}
+
+/** Several filters for one type of relation add up. */
+function decodeSteps({ filters }: FilterBody): Map<string, Set<EntityKind>> {
+  const steps = new Map<string, Set<EntityKind>>();
+  for (const { relationType, entityTypes, negate } of filters ?? []) {
+    if (negate) throw unsupported('entityFilter.filters.negate');
+    const kinds = (entityTypes ?? []).map((type) => decodeKind('entityFilter.filters.entityTypes', type));
+    const type = relationType ?? '';
+    const earlier = steps.get(type);
+    // A filter without kinds is for any kind.
+    const isAny = kinds.length === 0 || earlier?.size === 0;
+    steps.set(type, new Set(isAny ? [] : [...(earlier ?? []), ...kinds]));
+  }
+  return steps;
 }
 
 function deviceTypes({ deviceTypes: several, deviceType: one }: FilterBody): string[] {
@@ -194,18 +218,18 @@ function comparedKey(name: string, key: ValueKey): ValueKey {
 
 function decodeCondition({ keyFilters: given, keyFiltersOperation }: CountBody): Condition | undefined {
   if (!given || given.length === 0) return undefined;
-  const count = { left: limits.queriedKeysMax };
+  const count = { left: limits.queriedKeysMax, chars: limits.queriedTextCharsMax };
   const filters = given.map(({ key, predicate }) => ({
     key: comparedKey('keyFilters.key', key),
-    predicate: decodePredicate(predicate, count),
+    test: testOf(decodePredicate(predicate, count)),
   }));
   const operation = oneWord('keyFiltersOperation', keyFiltersOperation || 'AND', ['AND', 'OR'] as const);
   const byName = new Map(filters.map(({ key }) => [`${key.type} ${key.key}`, key]));
   return { operation, filters, keys: [...byName.values()] };
 }
 
-/** `count` is shared by all predicates of a query, also by those inside others. */
-function decodePredicate(given: unknown, count: { left: number }): Predicate {
+/** `count` is what all predicates of a query together may still have, also those inside others. */
+function decodePredicate(given: unknown, count: { left: number; chars: number }): Predicate {
   const name = 'keyFilters.predicate';
   if ((count.left -= 1) < 0) {
     throw badRequest('entity_query_size', `"keyFilters" have more than ${limits.queriedKeysMax} predicates.`);
@@ -226,6 +250,12 @@ function decodePredicate(given: unknown, count: { left: number }): Predicate {
   const word = oneWord(`${name}.operation`, operation, predicateOperations[type]);
   const wanted = decodeWanted(value);
   if (type === 'STRING' && typeof wanted === 'string') {
+    if ((count.chars -= wanted.length) < 0) {
+      throw badRequest(
+        'entity_query_size',
+        `The texts of "keyFilters" have more than ${limits.queriedTextCharsMax} characters.`,
+      );
+    }
     return { type, operation: word, value: wanted, ignoreCase: ignoreCase === true };
   }
   if (type === 'NUMERIC' && typeof wanted === 'number') return { type, operation: word, value: wanted };

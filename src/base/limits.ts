@@ -670,6 +670,12 @@ export const limits = {
   queriedValuesMax: 200_000,
   /** Keys that one entity query names, and conditions that its filters have. */
   queriedKeysMax: 100,
+  /** Characters of all texts to which the filters of an entity query compare values. */
+  queriedTextCharsMax: 65_536,
+  /** Characters of a value by which an entity query sorts; longer values that begin alike are equal. */
+  queriedSortCharsMax: 256,
+  /** Time for which one turn of an entity query may hold the event loop. */
+  queriedTurnMs: 4,
 
   /** Devices that one REST call may make. */
   newDevicesPerRequest: 20_000,

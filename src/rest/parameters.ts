@@ -89,9 +89,14 @@ export type PageQuery = Type.Static<typeof pageQuery>;
 /** An offset past the end of every list need not be exact. */
 const offsetMax = 2 ** 52;
 
+/** Returns the page, or one past the end of every list in its place when its offset would be no exact number. */
+export function reachablePage(page: number, pageSize: number): number {
+  return Math.min(page, Math.floor(offsetMax / pageSize));
+}
+
 export function pageLink(query: PageQuery): PageLink {
   const { pageSize, textSearch = '', sortProperty = '', sortOrder = 'ASC' } = query;
-  const page = Math.min(query.page, Math.floor(offsetMax / pageSize));
+  const page = reachablePage(query.page, pageSize);
   return { pageSize, page, textSearch: textSearch.slice(0, 255), sortProperty, sortOrder };
 }
 

@@ -49,21 +49,40 @@ interface Reading {
   resolved: ResolvedFilter;
   sort: Sort;
   link: PageLink;
+  /** The columns of a device, and which of them are documents. */
+  reads: { columns: string; documents?: typeof documents };
   sortedMax: number;
 }
 
-/** Tests have a smaller `sortedMax`. */
+type Listed = Pick<DeviceInfo, 'id'>;
+
+/** Tests have a smaller `sortedMax`. Throws 400 for a page whose documents together are too long. */
 export async function listDevices(
   queries: Queries,
   filter: DeviceFilter,
   link: PageLink,
   sortedMax = usualSortedMax,
 ): Promise<Page<DeviceInfo>> {
+  return (await list(queries, filter, link, { columns: infoColumns, documents }, sortedMax)) as Page<DeviceInfo>;
+}
+
+/** Lists as `listDevices` does, without the documents of the devices. */
+export async function listDeviceIds(queries: Queries, filter: DeviceFilter, link: PageLink): Promise<Page<Listed>> {
+  return await list(queries, filter, link, { columns: 'd.id' }, usualSortedMax);
+}
+
+async function list(
+  queries: Queries,
+  filter: DeviceFilter,
+  link: PageLink,
+  reads: Reading['reads'],
+  sortedMax: number,
+): Promise<Page<Listed>> {
   const sort = sorts.get(link.sortProperty);
   if (!sort) throw badRequest('sort_property', 'Invalid sort property');
   const resolved = await resolveFilter(queries, filter, link.textSearch);
   if (!resolved) return pageOf([], 0, link);
-  const reading = { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, sortedMax };
+  const reading = { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, reads, sortedMax };
   if (resolved.text === '' && resolved.active === undefined) return await listKept(queries, reading);
   if (resolved.text === '' && isWholeTenant(resolved)) return await listActive(queries, reading);
   return (await readFew(queries, reading)) ?? (await listCounted(queries, reading));
@@ -95,7 +114,7 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
   return row!.count;
 }
 
-async function listKept(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
+async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link, sortedMax } = reading;
   const { where: owners, values } = ownerConditions(resolved);
   const { where } = conditionsOf(resolved);
@@ -123,7 +142,7 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Device
 }
 
 /** Lists the active devices of a tenant, or the other ones. */
-async function listActive(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
+async function listActive(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link, sortedMax } = reading;
   const { active, inactive } = await countByActivity(queries, resolved.tenantId);
   const total = resolved.active ? active : inactive;
@@ -134,7 +153,7 @@ async function listActive(queries: Queries, reading: Reading): Promise<Page<Devi
 }
 
 /** Lists devices in the order of `active`. */
-async function listByActivity(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
+async function listByActivity(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, link } = reading;
   const { where, values } = conditionsOf(resolved);
   const isWhole = resolved.text === '' && isWholeTenant(resolved);
@@ -181,7 +200,7 @@ async function countEach(queries: Queries, { where, values }: Conditions): Promi
 }
 
 /** Reads all devices of the list to count them by group, and then reads the devices of the page. */
-async function listCounted(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
+async function listCounted(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link } = reading;
   if (sort.groups === 'activity') return await listByActivity(queries, reading);
   const { where, values } = conditionsOf(resolved);
@@ -196,7 +215,7 @@ async function listCounted(queries: Queries, reading: Reading): Promise<Page<Dev
  * Reads the page of a list of `total` devices in the order of an index when its devices are near one end of the index;
  * else all devices of the list are sorted.
  */
-async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<DeviceInfo[]> {
+async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<Listed[]> {
   const { resolved, sort, link, sortedMax } = reading;
   const { where, values } = conditionsOf(resolved);
   const slice = sliceAt(link, total);
@@ -211,7 +230,7 @@ async function readOrdered(queries: Queries, reading: Reading, total: number): P
 }
 
 /** Returns undefined when the list has more than `sortedMax` devices. */
-async function readFew(queries: Queries, reading: Reading): Promise<Page<DeviceInfo> | undefined> {
+async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed> | undefined> {
   const { resolved, sort, link, sortedMax } = reading;
   const { where, values } = conditionsOf(resolved, 'letters');
   const own = ['d.name', 'd.label', 'd.created_time'].filter((column) => column === sort.column);
@@ -231,27 +250,26 @@ async function readFew(queries: Queries, reading: Reading): Promise<Page<DeviceI
   return pageOf(await readIds(queries, row!.ids, reading), row!.count, link);
 }
 
-function pageOf(data: DeviceInfo[], totalElements: number, link: PageLink): Page<DeviceInfo> {
+function pageOf(data: Listed[], totalElements: number, link: PageLink): Page<Listed> {
   const totalPages = Math.ceil(totalElements / link.pageSize);
   return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
 }
 
-async function readIds(queries: Queries, ids: string[], reading: Reading): Promise<DeviceInfo[]> {
+async function readIds(queries: Queries, ids: string[], reading: Reading): Promise<Listed[]> {
   if (ids.length === 0) return [];
   return await readRows(queries, { select: 'select unnest($1::uuid[]) as key', on: 'd.id = page.key' }, [ids], reading);
 }
 
-/** Throws 400 for a page whose documents together are too long. */
 async function readRows(
   queries: Queries,
   keys: Keys,
   values: Conditions['values'],
-  { sort, link }: Reading,
-): Promise<DeviceInfo[]> {
+  { sort, link, reads }: Reading,
+): Promise<Listed[]> {
   const device = `from (${keys.select}) as page join device d on ${keys.on}`;
-  if (link.pageSize * documents.rowBytesMax > limits.pageBytesMax) {
-    await checkBytes(queries, documents.columns, device, values);
+  if (reads.documents && link.pageSize * reads.documents.rowBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, reads.documents.columns, device, values);
   }
   const order = orderOf(sort.column, link);
-  return await queries.query<DeviceInfo>(`select ${infoColumns} ${device} ${infoJoins} order by ${order}`, values);
+  return await queries.query<Listed>(`select ${reads.columns} ${device} ${infoJoins} order by ${order}`, values);
 }

@@ -160,6 +160,11 @@ test('relations lead to entities', async () => {
   expect(await names({ ...from, type: 'deviceSearchQuery', relationType: 'Feeds', deviceTypes: ['pump'] })).toEqual([]);
   const deep = { type: 'relationsQuery', rootEntity: tenant, direction: 'FROM', maxLevel: 2 };
   const devicesOnly = [{ relationType: 'Contains', entityTypes: ['DEVICE'] }];
+  const either = [...devicesOnly, { relationType: 'Contains', entityTypes: ['USER'] }, { relationType: 'Feeds' }];
+  expect(await names({ ...from, type: 'relationsQuery', filters: either.slice(0, 2) })).toEqual(['pump-2']);
+  expect(await names({ ...from, type: 'relationsQuery', filters: either })).toHaveLength(3);
+  const anyType = [{ relationType: 'Contains', entityTypes: ['USER'] }, { entityTypes: ['CUSTOMER'] }];
+  expect(await names({ ...from, type: 'relationsQuery', filters: anyType })).toHaveLength(1);
   expect(await names({ ...deep, filters: devicesOnly })).toEqual(['pump-1', 'pump-2']);
   expect(await names({ ...deep, filters: devicesOnly, fetchLastLevelOnly: true })).toEqual(['pump-2']);
   const any = await find({ entityFilter: { ...from, type: 'relationsQuery', filters: [] } });
@@ -275,9 +280,53 @@ test('what is not supported is refused by name', async () => {
   const root = { rootEntity: devices['pump-1'], direction: 'FROM', multiRoot: true };
   expect(await refusal({ entityFilter: { ...root, type: 'relationsQuery' } })).toContain('"entityFilter.multiRoot"');
   expect(await of({ pageLink: { page: 0, pageSize: 20_001 } })).toMatch(/^400\/31 .*pageLink.pageSize/);
+  const equal = filterOf(temperature, 'NUMERIC', 'EQUAL', 1).predicate;
   const nested = (depth: number): object =>
-    depth === 0 ? predicate : { type: 'COMPLEX', operation: 'OR', predicates: Array(10).fill(nested(depth - 1)) };
-  expect(await of({ keyFilters: [{ key: temperature, valueType: 'NUMERIC', predicate: nested(3) }] })).toMatch(
-    /^400\/31 /,
+    depth === 0 ? equal : { type: 'COMPLEX', operation: 'OR', predicates: Array(9).fill(nested(depth - 1)) };
+  expect(await of({ keyFilters: [{ key: temperature, valueType: 'NUMERIC', predicate: nested(3) }] })).toBe(
+    '400/31 "keyFilters" have more than 100 predicates.',
   );
+  const few = { entityFilter, keyFilters: [{ key: temperature, valueType: 'NUMERIC', predicate: nested(2) }] };
+  expect(await count(few)).toBe(0);
+  const texts = (chars: number) => ({
+    keyFilters: [filterOf(name, 'STRING', 'IN', 'x'.repeat(chars)), filterOf(name, 'STRING', 'EQUAL', 'x')],
+  });
+  expect(await of(texts(65_536))).toBe('400/31 The texts of "keyFilters" have more than 65536 characters.');
+  expect(await count({ entityFilter, ...texts(65_535) })).toBe(0);
+});
+
+test('a page beyond the end is empty, however far it is', async () => {
+  const pageLink = page({ page: Number.MAX_SAFE_INTEGER, pageSize: 20_000 });
+  const entityFilter = { type: 'entityType', entityType: 'DEVICE' };
+  for (const keyFilters of [[], [filterOf(name, 'STRING', 'NOT_EQUAL', '')]]) {
+    expect(await find({ entityFilter, keyFilters, pageLink })).toMatchObject({ data: [], totalElements: 5 });
+  }
+});
+
+test('devices with large documents are listed, because a list reads no documents', async () => {
+  const { token } = (await newTenant()).admin;
+  const additionalInfo = { note: 'x'.repeat(60_000) };
+  const made = Array.from({ length: 60 }, (_, i) =>
+    send('POST', '/api/device', { name: `d${i}`, additionalInfo }, token),
+  );
+  await Promise.all(made);
+  const pageLink = page({ pageSize: 5_000 });
+  const listed = await find({ entityFilter: { type: 'entityType', entityType: 'DEVICE' }, pageLink }, token);
+  expect(listed.data).toHaveLength(300);
+});
+
+test('a guest finds the devices of the public customer only', async () => {
+  const shared = await send('POST', '/api/device', { name: `shared-${randomUUID()}` });
+  const { customerId } = await send('POST', `/api/customer/public/device/${shared.id.id}`);
+  try {
+    const { token } = await send('POST', '/api/auth/login/public', { publicId: customerId.id }, '');
+    const found = async (entityType: string) =>
+      (await find({ entityFilter: { type: 'entityType', entityType } }, token)).data.map(
+        ({ entityId }: { entityId: Ref }) => entityId.id,
+      );
+    expect(await found('DEVICE')).toEqual([shared.id.id]);
+    for (const other of ['CUSTOMER', 'USER', 'TENANT', 'DEVICE_PROFILE']) expect(await found(other)).toEqual([]);
+  } finally {
+    await send('DELETE', `/api/device/${shared.id.id}`);
+  }
 });
