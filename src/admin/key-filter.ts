@@ -40,7 +40,7 @@ export type Predicate =
   | { type: 'COMPLEX'; operation: 'AND' | 'OR'; predicates: Predicate[] };
 
 /** Returns whether a value fulfils a predicate; undefined is the value that an entity lacks. */
-export type ValueTest = (value: QueriedValue['value'] | undefined) => boolean;
+type ValueTest = (value: QueriedValue['value'] | undefined) => boolean;
 
 export interface Condition {
   operation: 'AND' | 'OR';
@@ -58,8 +58,8 @@ export function meets(
 }
 
 /**
- * Prepares a predicate once for all entities: lists are split and letter case is folded here. A value that is missing or
- * of another type fulfils only the operations that begin with NOT.
+ * Prepares a predicate once for all entities: lists are split and letter case is folded here. A value that is missing,
+ * or of another type, fulfils only the operations that begin with NOT.
  */
 export function testOf(predicate: Predicate): ValueTest {
   switch (predicate.type) {

@@ -1,6 +1,6 @@
 /**
- * Entity queries over a tenant of 20 000 devices: the caps, and that a device on the same worker gets its answers beside
- * the most expensive queries that a caller may send.
+ * Entity queries over a tenant of 20 000 devices: the caps, and that a device on the same worker gets its answers
+ * beside the most expensive queries that a caller may send.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Engine, startEngine } from '../harness/engine.ts';

@@ -306,7 +306,7 @@ test('a page beyond the end is empty, however far it is', async () => {
 test('devices with large documents are listed, because a list reads no documents', async () => {
   const { token } = (await newTenant()).admin;
   const additionalInfo = { note: 'x'.repeat(60_000) };
-  const made = Array.from({ length: 60 }, (_, i) =>
+  const made = Array.from({ length: 300 }, (_, i) =>
     send('POST', '/api/device', { name: `d${i}`, additionalInfo }, token),
   );
   await Promise.all(made);
