@@ -1,0 +1,183 @@
+{{- define "millrace.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Labels that select the pods of the hosts; they never change. */}}
+{{- define "millrace.selector" -}}
+app.kubernetes.io/name: millrace
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: host
+{{- end -}}
+
+{{- define "millrace.labels" -}}
+app.kubernetes.io/name: millrace
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "millrace.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "millrace.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" when both stores are external, else empty. */}}
+{{- define "millrace.externalStores" -}}
+{{- if and .Values.stores.clickhouse.url .Values.stores.postgresql.existingSecret -}}true{{- end -}}
+{{- end -}}
+
+{{/* "true" when the Job changes the schemas, else empty. */}}
+{{- define "millrace.migrateJob" -}}
+{{- if and .Values.migrate.enabled (include "millrace.externalStores" .) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "millrace.image" -}}
+{{- $tag := printf "%s%s" .Chart.AppVersion (ternary "-slim" "" (eq (include "millrace.externalStores" .) "true")) -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default $tag) -}}
+{{- end -}}
+
+{{/* Seconds from SIGTERM to SIGKILL. */}}
+{{- define "millrace.graceSeconds" -}}
+{{- $of := .Values.shutdown -}}
+{{- $evictMs := ternary 0 (int $of.evictMsMax) (eq (int $of.evictPerSecond) 0) -}}
+{{- add 15 (div (add (int $of.delayMs) $evictMs (int $of.drainMsMax) (int $of.storesMsMax) 999) 1000) -}}
+{{- end -}}
+
+{{/* Settings of the stores, as a map; for hosts and for the Job. */}}
+{{- define "millrace.storeSettings" -}}
+{{- with .Values.stores.clickhouse -}}
+{{- if .url }}
+CLICKHOUSE_URL: {{ .url | quote }}
+CLICKHOUSE_USER: {{ .user | quote }}
+{{- end }}
+CLICKHOUSE_DATABASE: {{ .database | quote }}
+{{- if .cluster }}
+CLICKHOUSE_CLUSTER: {{ .cluster | quote }}
+{{- end }}
+{{- end }}
+{{- with .Values.stores.authorities }}
+{{- if or .existingSecret .existingConfigMap }}
+NODE_EXTRA_CA_CERTS: /authorities/{{ .key }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* All settings of a host that are no secrets, as a map. */}}
+{{- define "millrace.hostSettings" -}}
+{{ include "millrace.storeSettings" . }}
+DATA_DIR: /data/millrace
+WORKERS: {{ .Values.workers | quote }}
+MIGRATE: {{ ternary "false" "true" (eq (include "millrace.migrateJob" .) "true") | quote }}
+ADMIN_EMAIL: {{ .Values.admin.email | quote }}
+SYSTEM_ADMIN_EMAIL: {{ .Values.admin.systemEmail | quote }}
+HTTP_BIND_PORT: {{ .Values.ports.http | quote }}
+MQTT_BIND_PORT: {{ .Values.ports.mqtt | quote }}
+ANALYTICS_ENABLED: {{ .Values.reports.enabled | quote }}
+ANALYTICS_BIND_PORT: {{ .Values.ports.reports | quote }}
+MONITOR_BIND_ADDRESS: {{ .Values.monitorAddress | quote }}
+MONITOR_BIND_PORT: {{ .Values.ports.monitor | quote }}
+SHUTDOWN_DELAY_MS: {{ int .Values.shutdown.delayMs | quote }}
+SHUTDOWN_EVICT_PER_SECOND: {{ int .Values.shutdown.evictPerSecond | quote }}
+SHUTDOWN_EVICT_MS_MAX: {{ int .Values.shutdown.evictMsMax | quote }}
+SHUTDOWN_DRAIN_MS_MAX: {{ int .Values.shutdown.drainMsMax | quote }}
+SHUTDOWN_STORES_MS_MAX: {{ int .Values.shutdown.storesMsMax | quote }}
+{{- if .Values.trustedProxies }}
+TRUSTED_PROXIES: {{ join "," .Values.trustedProxies | quote }}
+{{- end }}
+{{- if .Values.mqttProxyProtocol }}
+MQTT_PROXY_PROTOCOL_ENABLED: "true"
+{{- end }}
+{{- if .Values.settingsFile }}
+MILLRACE_CONFIG: /settings/millrace.yaml
+{{- end }}
+{{- if and .Values.tls.existingSecret .Values.tls.mqtt }}
+MQTT_SSL_ENABLED: "true"
+MQTT_SSL_BIND_PORT: {{ .Values.ports.mqtts | quote }}
+MQTT_SSL_PEM_CERT: /tls/tls.crt
+MQTT_SSL_PEM_KEY: /tls/tls.key
+{{- end }}
+{{- if and .Values.tls.existingSecret .Values.tls.https }}
+SSL_ENABLED: "true"
+HTTPS_BIND_PORT: {{ .Values.ports.https | quote }}
+SSL_PEM_CERT: /tls/tls.crt
+SSL_PEM_KEY: /tls/tls.key
+{{- end }}
+{{- end -}}
+
+{{/* A map of settings as a list of `env`. */}}
+{{- define "millrace.env" -}}
+{{- range $name, $value := . }}
+- name: {{ $name }}
+  value: {{ $value | toString | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "millrace.secretEnv" -}}
+- name: {{ .name }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .secret }}
+      key: {{ .key }}
+{{- end -}}
+
+{{/* The secrets of the stores, as a list of `env`. */}}
+{{- define "millrace.storeSecrets" -}}
+{{- with .Values.stores.clickhouse }}
+{{- if and .url .existingSecret }}
+{{ include "millrace.secretEnv" (dict "name" "CLICKHOUSE_PASSWORD" "secret" .existingSecret "key" .passwordKey) }}
+{{- end }}
+{{- end }}
+{{- with .Values.stores.postgresql }}
+{{- if .existingSecret }}
+{{ include "millrace.secretEnv" (dict "name" "DATABASE_URL" "secret" .existingSecret "key" .urlKey) }}
+{{- end }}
+{{- end }}
+{{- with .Values.stores.redis }}
+{{- if .existingSecret }}
+{{ include "millrace.secretEnv" (dict "name" "REDIS_URL" "secret" .existingSecret "key" .urlKey) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "millrace.authoritiesVolume" -}}
+{{- with .Values.stores.authorities }}
+{{- if .existingSecret }}
+- name: authorities
+  secret:
+    secretName: {{ .existingSecret }}
+{{- else if .existingConfigMap }}
+- name: authorities
+  configMap:
+    name: {{ .existingConfigMap }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "millrace.authoritiesMount" -}}
+{{- with .Values.stores.authorities }}
+{{- if or .existingSecret .existingConfigMap }}
+- name: authorities
+  mountPath: /authorities
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Refuses values that cannot work, with what to change. */}}
+{{- define "millrace.check" -}}
+{{- if gt (int .Values.replicaCount) 1 -}}
+{{- if not (include "millrace.externalStores" .) -}}
+{{- fail "replicaCount above 1 needs stores that the hosts share: set stores.clickhouse.url and stores.postgresql.existingSecret." -}}
+{{- end -}}
+{{- if not .Values.stores.redis.existingSecret -}}
+{{- fail "replicaCount above 1 needs Redis between the hosts: set stores.redis.existingSecret." -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.mqttProxyProtocol (not .Values.trustedProxies) -}}
+{{- fail "mqttProxyProtocol needs trustedProxies: the addresses of the balancers that send PROXY headers." -}}
+{{- end -}}
+{{- end -}}
