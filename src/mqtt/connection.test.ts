@@ -651,12 +651,12 @@ test('draining: what was read is answered, nothing more is read, then 0x8B', asy
   const { connection, send, sent, publishes } = bench({ level: 5 });
   await sent();
   send(publish(1));
-  expect(connection.drain()).toBe(false);
+  expect(connection.drain('server_shutdown')).toBe(false);
   send(publish(2));
   expect(publishes).toHaveLength(1);
   publishes[0]!.acknowledge();
   expect(names(await sent())).toEqual(['puback 1']);
-  expect(connection.drain()).toBe(true);
+  expect(connection.drain('server_shutdown')).toBe(true);
   connection.close('server_shutdown');
   expect(await sent()).toMatchObject([{ cmd: 'disconnect', reasonCode: 0x8b }]);
 });

@@ -240,10 +240,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#gate.check(this.#outgoing?.hasFile === true);
   }
 
-  /** Stops reading; returns true when no message waits for an answer. */
-  drain(): boolean {
+  /** Stops reading, and ends a sign-in for `reason`; returns true when no message waits for an answer. */
+  drain(reason: 'server_shutdown' | 'handed_over'): boolean {
     assert(!this.#reader.isReading, 'a stop begins between two events', this);
-    if (this.#state === 'new' || this.#state === 'signing_in') this.close('server_shutdown');
+    if (this.#state === 'new' || this.#state === 'signing_in') this.close(reason);
     if (this.#state === 'closed') return true;
     this.#gate.hold(hold.drain);
     return this.#gate.unacknowledged === 0 && this.#gate.unanswered === 0;

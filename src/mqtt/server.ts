@@ -119,7 +119,7 @@ export class Mqtt {
         leaving.add(next);
       }
       for (const connection of leaving) {
-        if (!connection.drain()) continue;
+        if (!connection.drain('handed_over')) continue;
         connection.close('handed_over');
         leaving.delete(connection);
       }
@@ -137,7 +137,7 @@ export class Mqtt {
     const deadline = clock.monotonic() + msMax;
     for (;;) {
       let waiting = 0;
-      for (const connection of this.#connections) if (!connection.drain()) waiting += 1;
+      for (const connection of this.#connections) if (!connection.drain('server_shutdown')) waiting += 1;
       if (waiting === 0 || clock.monotonic() >= deadline) break;
       await new Promise((resolve) => setTimeout(resolve, drainStepMs));
     }

@@ -145,7 +145,8 @@ test.each([
       await connection.send(Buffer.concat([first, second]));
     } else {
       await connection.send(first);
-      expect((await connection.response(10_000, 'method' in request && request.method === 'HEAD')).status).toBe(200);
+      const response = await connection.response(10_000, 'method' in request && request.method === 'HEAD');
+      expect([response.status, response.headers.get('connection')]).toEqual([200, 'close']);
       await connection.send(second);
     }
     await connection.untilClosed();

@@ -291,7 +291,10 @@ export class Exchange {
     const sender = new SliceSender(this.#res, body, owners, this.#isOnly);
     this.#sender = sender;
     this.sent = sender
-      .run(() => this.#writeHead(answer))
+      .run(() => {
+        this.#writeHead(answer);
+        if (this.#isOnly) this.#res.writeHeader('Connection', 'close');
+      })
       .finally(() => {
         release();
         body.release?.();

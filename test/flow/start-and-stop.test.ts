@@ -259,25 +259,34 @@ test('a bug names the request that met it, and what ended two workers is refused
   expect(engine.output).toContain(`"work":"${route}`);
 });
 
-test('with SHUTDOWN_DELAY_MS a host is not ready, and serves new connections until the delay is over', async () => {
+test.each([
+  ['the primary', (pid: number) => pid],
+  ['its process group', (pid: number) => -pid],
+])('a stop of %s with SHUTDOWN_DELAY_MS: not ready, and served until the delay is over', async (_name, signalled) => {
   const delayMs = 4_000;
-  const leaving = await startEngine({ workers: 1, env: { SHUTDOWN_DELAY_MS: String(delayMs) } });
+  const leaving = await startEngine({ workers: 1, reports: true, env: { SHUTDOWN_DELAY_MS: String(delayMs) } });
   try {
-    const { token } = await leaving.api.createDevice('behind a balancer');
+    const { token, id } = await leaving.api.createDevice('behind a balancer');
     const begun = performance.now();
-    process.kill(leaving.pid!, 'SIGTERM');
+    process.kill(signalled(leaving.pid!), 'SIGTERM');
     await eventually(async () => (await leaving.readiness()) === 503);
     expect((await fetch(`${leaving.api.http}/readyz`)).status).toBe(503);
+    let accepted = 0;
     while (performance.now() - begun < delayMs / 2) {
       const response = await fetch(`${leaving.api.http}/api/v1/${token}/telemetry`, {
         method: 'POST',
         headers: { connection: 'close' },
-        body: '{"a":1}',
+        body: `{"ts":${firstTs + accepted},"values":{"n":${accepted}}}`,
       });
       expect(response.status).toBe(200);
+      accepted += 1;
     }
     expect((await leaving.exit()).code).toBe(0);
     expect(performance.now() - begun).toBeGreaterThan(delayMs);
+    expect(leaving.output).not.toMatch(/"event":"(child_died|clickhouse_died|worker_failed)"/);
+    await leaving.start();
+    const stored = await leaving.api.readSeries(id, ['n'], { startTs: firstTs, endTs: firstTs + accepted });
+    expect(stored.n?.length).toBe(accepted);
   } finally {
     await leaving.destroy();
   }

@@ -14,7 +14,7 @@ import { messageOf, StartError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { endProcess, liveProcess, removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
 import type { StartMessage } from './server.ts';
-import { type EmbeddedServerSettings, settingsVariable } from './settings.ts';
+import { type EmbeddedServerSettings, settingsVariable, stopMessage } from './settings.ts';
 
 export interface EmbeddedClickHouseDeps {
   dir: string;
@@ -86,7 +86,8 @@ export async function startEmbeddedClickHouse(deps: EmbeddedClickHouseDeps): Pro
     password,
     pid,
     stop: async () => {
-      child.kill('SIGTERM');
+      if (child.connected) child.send(stopMessage, () => {});
+      else child.kill('SIGTERM');
       const timer = setTimeout(() => child.kill('SIGKILL'), endMsMax);
       await exited;
       clearTimeout(timer);

@@ -1,6 +1,6 @@
 /**
  * Main module of the embedded ClickHouse process: chDB with ClickHouse's HTTP interface on loopback. The process sends
- * its parent the port when it is ready, drains on SIGTERM, and ends when the parent has ended.
+ * its parent the port when it is ready, drains when the parent says so, and ends when the parent has ended.
  */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -21,6 +21,7 @@ import {
   querySlots,
   serverLimits,
   settingsVariable,
+  stopMessage,
 } from './settings.ts';
 import { Slots } from './slots.ts';
 import { setTornMutationsAside } from './torn-mutations.ts';
@@ -103,8 +104,13 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     log.error('clickhouse_write_failed', { reason });
     void stop(failedDrainMsMax, 1);
   });
-  process.on('SIGTERM', () => void stop(settings.drainMsMax));
-  // The primary ends this process; a terminal's Ctrl-C reaches the whole group.
+  // Ctrl-C, and the stop of a service, may reach every process: while there is a parent, it decides.
+  process.on('message', (message) => {
+    if (message === stopMessage) void stop(settings.drainMsMax);
+  });
+  process.on('SIGTERM', () => {
+    if (!process.connected) void stop(settings.drainMsMax);
+  });
   process.on('SIGINT', () => {});
   process.on('disconnect', () => void stop(orphanDrainMsMax));
   const { port } = server.address() as AddressInfo;

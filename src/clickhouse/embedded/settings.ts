@@ -15,10 +15,13 @@ export interface EmbeddedServerSettings {
   /** The number of statements that may run at once. */
   sessions: number;
   nice: number;
-  /** Milliseconds that running statements may take after SIGTERM. */
+  /** Milliseconds that running statements may take once the server stops. */
   drainMsMax: number;
   logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
 }
+
+/** The message of a parent that stops the server. */
+export const stopMessage = 'stop';
 
 /** The settings travel in the environment: an argument would show the password to every user of the machine. */
 export const settingsVariable = 'MILLRACE_EMBEDDED_CLICKHOUSE';

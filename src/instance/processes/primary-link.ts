@@ -41,9 +41,11 @@ export class PrimaryLink {
     });
     process.on('message', (message: ToWorker) => this.#receive(message));
     send({ kind: 'hello' });
-    // Ctrl-C reaches every process of the terminal; only the primary decides.
+    // Ctrl-C, and the stop of a service, may reach every process: while there is a primary, it decides.
     process.on('SIGINT', () => {});
-    process.on('SIGTERM', () => this.#drain());
+    process.on('SIGTERM', () => {
+      if (!process.connected) this.#drain();
+    });
   }
 
   onCollect(collect: () => Sample[]): void {

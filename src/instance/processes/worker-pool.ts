@@ -70,6 +70,8 @@ export class WorkerPool {
   #onReady: (() => void) | undefined;
   /** Workers that have MQTT connections to hand over. */
   readonly #handingOver = new Set<Slot>();
+  /** The connections that each worker hands over in a second; undefined before the host hands its connections over. */
+  #handOverRate: number | undefined;
   #onHandedOver: () => void = () => {};
 
   constructor(deps: WorkerPoolDeps) {
@@ -187,21 +189,25 @@ export class WorkerPool {
   }
 
   /**
-   * Lets the workers close MQTT connections, together so many a second. Resolves when none is left, or after `msMax`. A
-   * worker that dies meanwhile has none.
+   * Lets the workers close MQTT connections, together at most so many a second. Resolves when none is left, or after
+   * `msMax`. A worker that dies meanwhile has none, and hands over again once it is ready.
    */
   handOver(perSecond: number, msMax: number): Promise<void> {
-    for (const slot of this.#slots) if (slot.worker.isReady) this.#handingOver.add(slot);
-    const share = perSecond / this.#handingOver.size;
+    this.#handOverRate = perSecond / this.#slots.length;
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, msMax);
       this.#onHandedOver = () => {
         clearTimeout(timer);
         resolve();
       };
-      for (const { worker } of this.#handingOver) worker.send({ kind: 'handOver', perSecond: share });
+      for (const slot of this.#slots) if (slot.worker.isReady) this.#letHandOver(slot, this.#handOverRate!);
       if (this.#handingOver.size === 0) this.#onHandedOver();
     });
+  }
+
+  #letHandOver(slot: Slot, perSecond: number): void {
+    this.#handingOver.add(slot);
+    slot.worker.send({ kind: 'handOver', perSecond });
   }
 
   #handedOver(slot: Slot): void {
@@ -304,6 +310,7 @@ export class WorkerPool {
     const { worker } = slot;
     if (worker.isReady) {
       this.broadcast();
+      if (this.#handOverRate !== undefined) this.#letHandOver(slot, this.#handOverRate);
     } else if (!worker.isRunning) {
       this.journalHold.workerEnded();
       this.#handedOver(slot);

@@ -34,5 +34,6 @@ export function disconnectBytes(
     const bytes = generate({ ...packet, properties: { reasonString: sentence, ...reference } }, { protocolVersion: 5 });
     if (bytes.length <= packetBytesMax) return bytes;
   }
-  return generate({ ...packet, properties: reference }, { protocolVersion: 5 });
+  const bytes = generate({ ...packet, properties: reference }, { protocolVersion: 5 });
+  return bytes.length <= packetBytesMax ? bytes : generate(packet, { protocolVersion: 5 });
 }
