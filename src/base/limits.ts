@@ -868,6 +868,8 @@ export const limits = {
   reportRefusalsHeldMax: 1_000,
   /** Time that a report waits for attributes that are named for the first time. */
   reportAttributesMsMax: 5_000,
+  /** Time until a report whose attributes were not copied asks for a place again. */
+  reportPreparedAgainMs: 50,
   /** Interval at which the outbox of device data is checked. */
   outboxPollMs: 500,
   /** Rows of one step of the outbox. */

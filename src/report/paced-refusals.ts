@@ -5,12 +5,13 @@
 import type { Clock } from '../base/clock.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
+import { Places } from '../base/places.ts';
 
 export class PacedRefusals {
   readonly #clock: Clock;
   /** Time at which the next refusal of a caller may leave. */
   readonly #nextAt = new FifoMap<string, number>(limits.reportRefusalsHeldMax);
-  #held = 0;
+  readonly #held = new Places(limits.reportRefusalsHeldMax);
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -21,10 +22,10 @@ export class PacedRefusals {
     const now = this.#clock.monotonic();
     const dueAt = Math.max(now, this.#nextAt.get(caller) ?? 0);
     this.#nextAt.set(caller, Math.min(dueAt + limits.reportRefusalMs, now + limits.reportRefusalHeldMsMax));
-    if (dueAt === now || this.#held >= limits.reportRefusalsHeldMax) return;
-    this.#held += 1;
+    const owners = [{ name: caller, timesFree: 1 }];
+    if (dueAt === now || this.#held.take(owners) !== 'taken') return;
     await untilGone(dueAt - now, gone);
-    this.#held -= 1;
+    this.#held.release(owners);
   }
 }
 

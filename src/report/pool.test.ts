@@ -161,3 +161,25 @@ test('what a report needs is read in its place: not while it waits, and never fo
   expect(await Promise.all([running, waiting])).toEqual(['hold', 'made']);
   expect(read).toEqual(['running', 'waiting']);
 });
+
+test('a report that is not prepared yet holds no place, and ends with its client', async () => {
+  open(1, 1);
+  let isReady = false;
+  let tries = 0;
+  const prepare = async () => {
+    tries += 1;
+    return isReady ? ({ tenantId: 'tenant', format: 'late' } as unknown as ReportOrder) : undefined;
+  };
+  const of = (gone: AbortSignal) => pool.run({ tenantId: 'tenant', customerId: null }, prepare, gone);
+  const left = new AbortController();
+  const abandoned = of(left.signal).catch((error: { reason: string }) => error.reason);
+  await expect.poll(() => tries).toBeGreaterThan(1);
+  await expect.poll(() => pool.running).toBe(0);
+  expect(await run('meanwhile')).toBe('meanwhile');
+  left.abort();
+  expect(await abandoned).toBe('report_abandoned');
+  const late = of(never);
+  isReady = true;
+  expect(Buffer.from((await late).bytes).toString()).toBe('late');
+  expect(pool.running).toBe(0);
+});

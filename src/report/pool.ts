@@ -5,6 +5,7 @@
  * disconnects, or that times out, loses its thread at once. A thread that dies fails only its own report.
  */
 import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { MessageChannel } from 'node:worker_threads';
 import { Piscina } from 'piscina';
 import { systemClock } from '../base/clock.ts';
@@ -100,26 +101,34 @@ export class ReportPool {
 
   /**
    * Makes a report when it is the turn of its caller; `customerId` is null for an administrator. `prepare` reads what
-   * the report needs. It runs in the place of the report, so a refused report costs no read. Rejects with a Fault.
+   * the report needs. It runs in the place of the report, so a refused report costs no read. While it returns undefined
+   * the report waits without a place, and is tried again. Rejects with a Fault.
    */
   async run(
     { tenantId, customerId }: ReportCaller,
-    prepare: () => Promise<ReportOrder>,
+    prepare: () => Promise<ReportOrder | undefined>,
     gone: AbortSignal,
   ): Promise<EncodedReport> {
     const owner = { tenant: tenantId, caller: customerId ?? '' };
-    const askedAt = performance.now();
-    await this.#threads.take(owner, gone).catch(async (error: unknown) => {
-      if (!gone.aborted) await this.#refusals.wait(customerId ?? tenantId, gone);
-      throw gone.aborted ? abandoned() : error;
-    });
-    const begunAt = performance.now();
-    this.#waitSeconds.observe((begunAt - askedAt) / 1000);
-    try {
-      return await this.#make(owner, await prepare(), gone);
-    } finally {
-      this.#seconds.observe((performance.now() - begunAt) / 1000);
-      this.#threads.release(owner);
+    for (;;) {
+      const askedAt = performance.now();
+      await this.#threads.take(owner, gone).catch(async (error: unknown) => {
+        if (!gone.aborted) await this.#refusals.wait(customerId ?? tenantId, gone);
+        throw gone.aborted ? abandoned() : error;
+      });
+      const begunAt = performance.now();
+      this.#waitSeconds.observe((begunAt - askedAt) / 1000);
+      let order: ReportOrder | undefined;
+      try {
+        order = await prepare();
+        if (order) return await this.#make(owner, order, gone);
+      } finally {
+        if (order) this.#seconds.observe((performance.now() - begunAt) / 1000);
+        this.#threads.release(owner);
+      }
+      await sleep(limits.reportPreparedAgainMs, undefined, { signal: gone }).catch(() => {
+        throw abandoned();
+      });
     }
   }
 

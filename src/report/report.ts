@@ -2,7 +2,6 @@
  * Makes one report from its view and its request: takes a place in the pool, reads the view and the devices that the
  * caller may see from PostgreSQL, and merges filters and range.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { TenantPrincipal } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, type Fault, unavailable } from '../base/errors.ts';
@@ -33,8 +32,6 @@ export interface ReportDeps {
   onAttributesWanted: () => void;
 }
 
-const attributesPollMs = 50;
-
 /** `look` returns a saved view, or the definition of one for a preview. */
 export async function makeReport(
   deps: ReportDeps,
@@ -44,29 +41,40 @@ export async function makeReport(
   format: ReportFormat,
   gone: AbortSignal,
 ): Promise<EncodedReport> {
-  const prepare = async () => await reportOrder(deps, principal, await look(), request, format);
-  return await deps.pool.run(principal, prepare, gone);
+  const { clock, pool } = deps;
+  const deadline = clock.monotonic() + limits.reportAttributesMsMax;
+  const prepare = async () => {
+    const view = await look();
+    const definition = { ...view, filters: reportFilters(view, request) };
+    if (await attributesReady(deps, principal.tenantId, view, attributesOfView(definition))) {
+      return await reportOrder(deps, principal, definition, request, format);
+    }
+    if (clock.monotonic() > deadline) {
+      throw unavailable('report_attributes', 'The attributes of this view are still being copied. Try again later.', 5);
+    }
+    return undefined;
+  };
+  return await pool.run(principal, prepare, gone);
 }
 
 async function reportOrder(
   deps: ReportDeps,
   { authority, tenantId, customerId }: TenantPrincipal,
-  view: View | ViewDefinition,
+  definition: ViewDefinition,
   request: ReportRequest,
   format: ReportFormat,
 ): Promise<ReportOrder> {
   const { postgres, clock, ttlDays } = deps;
   const now = clock.now();
-  const range = reportRange(view, request, now);
-  const definition = { ...view, filters: reportFilters(view, request) };
-  const ownDevices = authority === 'CUSTOMER_USER' ? await findOwnDevices(postgres, customerId!, view.scope) : null;
+  const range = reportRange(definition, request, now);
+  const ownDevices =
+    authority === 'CUSTOMER_USER' ? await findOwnDevices(postgres, customerId!, definition.scope) : null;
   if (ownDevices && ownDevices.length > limits.reportOwnDevicesMax) {
     throw badRequest(
       'report_devices',
       `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`,
     );
   }
-  await attributesReady(deps, tenantId, view, attributesOfView(definition));
   const expired = await findExpired(postgres, tenantId, now, ttlDays);
   return { definition, ...range, now, expired, tenantId, ownDevices, format };
 }
@@ -101,28 +109,22 @@ function reportFilters(view: ViewDefinition, request: ReportRequest): Filter[] {
   return filters;
 }
 
-/** Waits until newly named attributes are copied. Only a saved view has attributes copied. */
+/** Returns whether the attributes are copied, and has those of a saved view copied. */
 async function attributesReady(
   { postgres, clock, onAttributesWanted }: ReportDeps,
   tenantId: string,
   view: View | ViewDefinition,
   attributes: ReportAttribute[],
-): Promise<void> {
-  const deadline = clock.monotonic() + limits.reportAttributesMsMax;
-  for (;;) {
-    const state = await stateOf(postgres, tenantId, attributes);
-    if (state === 'ready') return;
-    if (state !== 'copying') {
-      if (!('id' in view)) throw unsaved(state);
-      // The view was saved by an earlier version, or its attributes were removed while it was being saved.
-      await keepSaved(postgres, view, attributes, clock.now());
-    }
-    onAttributesWanted();
-    if (clock.monotonic() > deadline) {
-      throw unavailable('report_attributes', 'The attributes of this view are still being copied. Try again later.', 5);
-    }
-    await sleep(attributesPollMs);
+): Promise<boolean> {
+  const state = await stateOf(postgres, tenantId, attributes);
+  if (state === 'ready') return true;
+  if (state !== 'copying') {
+    if (!('id' in view)) throw unsaved(state);
+    // The view was saved by an earlier version, or its attributes were removed while it was being saved.
+    await keepSaved(postgres, view, attributes, clock.now());
   }
+  onAttributesWanted();
+  return false;
 }
 
 function unsaved({ key }: ReportAttribute): Fault {
