@@ -4,10 +4,10 @@
  * and over MQTT at QoS 1, and devices that send steadily. Over MQTT gateways speak for all devices, because a machine
  * has not enough ports for a million connections. A rate counts only what was found in ClickHouse.
  */
-import { cpSync, existsSync, renameSync, rmSync } from 'node:fs';
+import { existsSync, renameSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { startEngine } from '../../test/harness/engine.ts';
+import { copyDirectory, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled, residentBytesOf } from '../cpu.ts';
 import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad } from '../engine-under-load.ts';
 import { runHttpLoad } from '../load/http/http.ts';
@@ -104,7 +104,7 @@ async function openFleet(settings: FleetSettings, devices: number, workers: numb
     if (keep !== 0) {
       await engine.stop();
       rmSync(`${kept}-new`, { recursive: true, force: true });
-      cpSync(engine.dataDir, `${kept}-new`, { recursive: true });
+      copyDirectory(engine.dataDir, `${kept}-new`);
       renameSync(`${kept}-new`, kept);
       await engine.start();
       say(`kept for the next run: ${kept}`);

@@ -209,7 +209,8 @@ test('a start does not wait for servers of a cluster that confirm nothing', asyn
   try {
     engine.spawn();
     await eventually(async () => (await engine.status()).code === 200, 60_000);
-    expect(held).toBe(1);
+    // None was answered, so no further one was sent but as a new try.
+    expect(held).toBeGreaterThan(0);
     await eventually(async () => (await engine.status()).parts?.['postgres'] === 'up', 30_000);
     expect(await engine.status()).toMatchObject({
       status: 'degraded',

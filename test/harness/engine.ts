@@ -2,10 +2,10 @@
  * A whole engine as a child process: `node dist/main.js` on free loopback ports with a data directory of its own.
  * Knows how to kill any of its processes, start it again on the same data, and end it without leaving anything.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
-import { appendFileSync, cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -96,10 +96,16 @@ export async function prepareEngine(options: EngineOptions = {}): Promise<Engine
   const ownsDirectory = options.dataDir === undefined;
   const dataDir = options.dataDir ?? newDirectory();
   const prepared = options.copyOf ?? (mayBePrepared(options) ? process.env[preparedData] : undefined);
-  if (ownsDirectory && prepared !== undefined) cpSync(prepared, dataDir, { recursive: true });
+  if (ownsDirectory && prepared !== undefined) copyDirectory(prepared, dataDir);
   const engine = new Engine({ http, mqtt, analytics, monitor }, dataDir, ownsDirectory, options);
   engines.add(engine);
   return engine;
+}
+
+/** Copies all in it with its modes, which PostgreSQL checks: `cpSync` of Node 22 gives every folder the mode 0755. */
+export function copyDirectory(from: string, to: string): void {
+  mkdirSync(to, { recursive: true });
+  execFileSync('cp', ['-a', '--', `${from}/.`, to]);
 }
 
 /** Starts and stops an engine whose data other engines may begin with. The returned function removes it. */

@@ -4,13 +4,13 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { endProcess, liveProcess } from '../../src/base/process-file.ts';
 import { eventually } from './api.ts';
-import { type ClickhouseAddress, engineMain, freePort, inherited, preparedData } from './engine.ts';
+import { type ClickhouseAddress, copyDirectory, engineMain, freePort, inherited, preparedData } from './engine.ts';
 
 const startMsMax = 30_000;
 /** Passwords of stores that begin empty. */
@@ -85,7 +85,7 @@ function copyPrepared(directory: string): typeof ownPasswords | undefined {
   const prepared = process.env[preparedData];
   if (prepared === undefined) return undefined;
   for (const store of ['clickhouse', 'postgres']) {
-    cpSync(join(prepared, store), join(directory, store), { recursive: true });
+    copyDirectory(join(prepared, store), join(directory, store));
   }
   return JSON.parse(readFileSync(join(prepared, 'secrets.json'), 'utf8')) as typeof ownPasswords;
 }
