@@ -1,7 +1,7 @@
 /**
  * Takes a large telemetry message of a gateway: decodes the payload in a thread, connects the children, and accepts the
  * points as a commit of their own. Later messages of the gateway wait for this one (`Gateway.run`), so that points of a
- * device keep their order. A message that names a child which may not send is decoded a second time without that child.
+ * device keep their order. A message that names a new child, or one that may not send, is decoded a second time.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Admission } from '../../activity/admission.ts';
@@ -54,18 +54,23 @@ async function decode(
   refusals: Refusals,
 ): Promise<Chunk[]> {
   const now = clock.now();
-  let decoded = await gatewayThread.decode(payload, gateway.device, now, []);
-  for (const [name, fault] of decoded.refused) refusals.add(name, faultFromPlain(fault));
-  const wanted = decoded.names.filter((name) => !refusals.has(name)).map((name) => ({ name, type: '' }));
+  const first = await gatewayThread.decode(payload, gateway.device, now, []);
+  const { names, points } = first;
+  for (const [name, fault] of first.refused) refusals.add(name, faultFromPlain(fault));
+  const wanted = names.filter((name) => !refusals.has(name)).map((name) => ({ name, type: '' }));
+  // A connect may wait for PostgreSQL. Meanwhile only the payload is held, which has its room; rows may be much larger.
+  if (wanted.some(({ name }) => gateway.child(name) === undefined)) first.chunks = [];
+  const isWhole = first.chunks.length > 0;
   for (const [name, fault] of await gateway.connect(wanted)) refusals.add(name, fault);
   const without: string[] = [];
-  for (const [place, name] of decoded.names.entries()) {
-    if (decoded.points[place] === 0) continue;
-    const fault = refusals.has(name) ? undefined : refusalOf(admission, gateway, name, decoded.points[place]!);
+  for (const [place, name] of names.entries()) {
+    if (points[place] === 0) continue;
+    const fault = refusals.has(name) ? undefined : refusalOf(admission, gateway, name, points[place]!);
     if (fault) refusals.add(name, fault);
     if (refusals.has(name)) without.push(name);
   }
-  if (without.length > 0) decoded = await gatewayThread.decode(payload, gateway.device, now, without);
+  const isAgain = without.length > 0 || !isWhole;
+  const decoded = isAgain ? await gatewayThread.decode(payload, gateway.device, now, without) : first;
   const devices = decoded.names.map((name) => gateway.child(name)?.device.number);
   // A child may have been lost during the second pass.
   if (devices.some((device, place) => device === undefined && decoded.points[place]! > 0)) throw childLost;

@@ -1,0 +1,57 @@
+/** A large message of a gateway: how often it is decoded, and what is held while its children are connected. */
+import { expect, test } from 'vitest';
+import type { Admission } from '../../activity/admission.ts';
+import { systemClock } from '../../base/clock.ts';
+import type { GatewayDecodeThread } from '../../gateway/decode-thread.ts';
+import type { DecodedByName } from '../../gateway/decode-worker.ts';
+import type { Gateway } from '../../gateway/gateway.ts';
+import type { Ingest } from '../../ingest/accept.ts';
+import type { Publish } from '../session/operation.ts';
+import { takeLargeTelemetry } from './gateway-large-telemetry.ts';
+
+/** Takes a message with one child; returns what was decoded each time, with the rows held during the connect. */
+async function take(isKnown: boolean) {
+  const decoded: DecodedByName[] = [];
+  let heldRows = 0;
+  let stored = 0;
+  let connected = isKnown;
+  const none = new Uint8Array();
+  const columns = { count: 1, keyPart: none, kind: none, num: none };
+  const spans = { device: [0], ts: [1], count: 1, serverTimes: 0 };
+  const gatewayThread = {
+    decode: async () => {
+      const chunks = [{ columns, spans, converted: [] }] as unknown as DecodedByName['chunks'];
+      decoded.push({ chunks, names: ['pump'], points: [1], refused: [] });
+      return decoded.at(-1)!;
+    },
+  } as unknown as GatewayDecodeThread;
+  const gateway = {
+    device: {},
+    child: () => (connected ? { device: { number: 7 } } : undefined),
+    connect: async () => {
+      heldRows = decoded[0]!.chunks.length;
+      connected = true;
+      return new Map();
+    },
+  } as unknown as Gateway;
+  const ingest = {
+    acceptDecoded: async (chunks: unknown[]) => {
+      stored += chunks.length;
+    },
+  } as unknown as Ingest;
+  const admission = { childPoints() {} } as unknown as Admission;
+  const refused: unknown[] = [];
+  const publish = { acknowledge() {}, refuse: (fault: unknown) => refused.push(fault) } as unknown as Publish;
+  await takeLargeTelemetry({ ingest, admission, gatewayThread, clock: systemClock }, gateway, publish, Buffer.alloc(9));
+  expect(refused).toEqual([]);
+  expect(stored).toBe(1);
+  return { passes: decoded.length, heldRows };
+}
+
+test('a message of known children is decoded once', async () => {
+  expect(await take(true)).toEqual({ passes: 1, heldRows: 1 });
+});
+
+test('a message with a new child holds no rows while the child is made, and is decoded again', async () => {
+  expect(await take(false)).toEqual({ passes: 2, heldRows: 0 });
+});
