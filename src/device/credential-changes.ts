@@ -167,6 +167,6 @@ export class CredentialChanges {
     const { postgres, clock } = this.#deps;
     if (clock.monotonic() - this.#prunedMs < limits.credentialChangesKeptMs / 10) return;
     this.#prunedMs = clock.monotonic();
-    await pruneCredentialChanges(postgres, clock.now() - limits.credentialChangesKeptMs);
+    await pruneCredentialChanges(postgres, clock.now(), limits.credentialChangesKeptMs);
   }
 }

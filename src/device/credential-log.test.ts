@@ -11,7 +11,7 @@ import { nullUuid } from '../base/uuid.ts';
 import { openPostgres } from '../postgres/client.ts';
 import { CredentialChanges } from './credential-changes.ts';
 import { LocalDevices } from './local-devices.ts';
-import { lookUpTokens } from './sql/store.ts';
+import { lookUpTokens, pruneCredentialChanges } from './sql/store.ts';
 import { TokenCache } from './token-cache.ts';
 
 const { tokenOf, create, postgres } = await sharedApi();
@@ -48,6 +48,26 @@ describe('credential changes', () => {
       await other.stop();
     }
   });
+});
+
+it('changes are deleted once they are old, by the clocks of the host and of the database', async () => {
+  const kept = limits.credentialChangesKeptMs;
+  const ids = { old: unique('OLD'), fresh: unique('FRESH') };
+  const insert = `insert into credential_changes (credentials_id, device_id, device_number, created_time)
+    values ($1, $2, 1, $3)`;
+  const left = async () => {
+    const rows = await postgres.query<{ id: string }>(
+      'select credentials_id as id from credential_changes where credentials_id = any($1)',
+      [Object.values(ids)],
+    );
+    return rows.map(({ id }) => id);
+  };
+  await postgres.query(insert, [ids.old, nullUuid, clock.now() - kept - 60_000]);
+  await postgres.query(insert, [ids.fresh, nullUuid, clock.now() - kept + 60_000]);
+  await pruneCredentialChanges(postgres, clock.now() - 3_600_000, kept);
+  expect(await left()).toHaveLength(2);
+  await pruneCredentialChanges(postgres, clock.now() + 10 * kept, kept);
+  expect(await left()).toEqual([ids.fresh]);
 });
 
 describe('without Postgres', () => {

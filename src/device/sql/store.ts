@@ -425,8 +425,16 @@ export async function readCredentialChanges(
   );
 }
 
-export async function pruneCredentialChanges(queries: Queries, before: number): Promise<void> {
-  await queries.query('delete from credential_changes where created_time < $1', [before]);
+/**
+ * Deletes changes that are older than `keptMs` by the caller's clock `now` and by that of the database: a host whose
+ * clock is ahead deletes no change that others have not read.
+ */
+export async function pruneCredentialChanges(queries: Queries, now: number, keptMs: number): Promise<void> {
+  const database = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
+  await queries.query(`delete from credential_changes where created_time < least($1, ${database}) - $2::bigint`, [
+    now,
+    keptMs,
+  ]);
 }
 
 /**
