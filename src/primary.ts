@@ -389,6 +389,9 @@ interface Seeded {
   demoDevice: { id: string; token: string } | undefined;
 }
 
+/** `npm start` passes on a signal that its whole process group got: the second of two within this time is the first. */
+const sameSignalMs = 1_000;
+
 /** Every way out: SIGTERM and SIGINT drain, a second signal forces, a crash loop says why. */
 class Ending {
   readonly #running: Started;
@@ -397,6 +400,7 @@ class Ending {
   readonly #msMax: number;
   readonly #log: Log;
   #isLeaving = false;
+  #signalledAt = 0;
   pool: WorkerPool | undefined;
   analytics: AnalyticsProcess | undefined;
   begun = false;
@@ -427,6 +431,9 @@ class Ending {
   }
 
   #signalled(signal: string): void {
+    const now = performance.now();
+    if (this.#isLeaving && now - this.#signalledAt < sameSignalMs) return;
+    this.#signalledAt = now;
     if (this.begun || this.#isLeaving) {
       printProgress(`${signal} again: stopping at once.`);
       this.kill();

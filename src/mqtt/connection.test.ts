@@ -94,6 +94,7 @@ interface BenchOptions {
   gatewayBytesMax?: number;
   packetRoom?: PacketRoom;
   log?: Log;
+  serverReference?: string;
   onPublish?: (publish: Publish) => void;
 }
 
@@ -113,6 +114,7 @@ function bench({
   gatewayBytesMax = 32_000,
   packetRoom = new PacketRoom(2 * gatewayBytesMax, gatewayBytesMax),
   log = quiet,
+  serverReference = '',
   onPublish,
 }: BenchOptions = {}): Bench {
   let now = 1_000;
@@ -125,7 +127,7 @@ function bench({
   const deps: ConnectionDeps = {
     settings: {
       worker: '',
-      serverReference: '',
+      serverReference,
       connectionsPerAddressMax: 10,
       packetBytesMax: 4096,
       inflightMax,
@@ -659,6 +661,31 @@ test('draining: what was read is answered, nothing more is read, then 0x8B', asy
   expect(connection.drain('server_shutdown')).toBe(true);
   connection.close('server_shutdown');
   expect(await sent()).toMatchObject([{ cmd: 'disconnect', reasonCode: 0x8b }]);
+});
+
+test('a connection that still signs in ends for the reason of the drain', async () => {
+  for (const reason of ['handed_over', 'server_shutdown'] as const) {
+    const { connection, counters } = bench({ signIn: () => new Promise(() => {}) });
+    expect(connection.drain(reason)).toBe(true);
+    expect(counters.valueOf('mqtt_disconnects_total', { reason })).toBe(1);
+  }
+});
+
+test.each([
+  [200, { serverReference: 'other.example:1883', reasonString: expect.any(String) }],
+  [40, { serverReference: 'other.example:1883' }],
+  [20, undefined],
+])('the DISCONNECT of a handover fits into %i bytes', async (maximumPacketSize, properties) => {
+  const { connection, sent } = bench({
+    level: 5,
+    serverReference: 'other.example:1883',
+    connect: { properties: { maximumPacketSize } },
+  });
+  await sent();
+  connection.close('handed_over');
+  const [packet] = await sent();
+  expect(packet).toMatchObject({ cmd: 'disconnect', reasonCode: 0x9c });
+  expect((packet as { properties?: object }).properties).toEqual(properties);
 });
 
 describe('a connection without credentials', () => {
