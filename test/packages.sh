@@ -22,6 +22,8 @@ need mosquitto mosquitto
 need mosquitto-clients mosquitto_pub
 need chromium chromium chromium-browser google-chrome
 need faketime faketime
+need postgresql pg_ctlcluster
+need pgbouncer pgbouncer
 need util-linux flock prlimit
 # Schemathesis of PyPI, in `npm run test:long`, lives in a virtual environment.
 need python3 python3

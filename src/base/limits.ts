@@ -449,6 +449,10 @@ export const limits = {
   postgresStartMsMax: 120_000,
   /** Time of a stop of embedded PostgreSQL, which may have to write its log; then a faster stop follows. */
   postgresStopMsMax: 10_000,
+  /** Time between two searches for a writable server of PostgreSQL. */
+  postgresServersMs: 500,
+  /** Time in which a server must say whether it is writable. */
+  postgresServerAskMsMax: 2_000,
   /** Time that a caller waits for a connection. */
   postgresConnectMsMax: 5_000,
   /** Time of one statement. */

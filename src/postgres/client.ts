@@ -11,10 +11,14 @@ import type { Metrics } from '../base/metrics/metrics.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { CopyValue } from './copy.ts';
 import { Pool, types } from './driver.ts';
+import { addressOf, readOnlyState, Servers } from './servers.ts';
 
 export interface PostgresDeps {
+  /** One server, or several of which one is writable (`servers.ts`). */
   url: string;
   poolMax: number;
+  /** True: the URL is that of a pooler, which gives each transaction another connection. */
+  behindPooler?: boolean;
   log: Log;
   /** True while the primary of this process reaches the server, and so reports its outages. */
   isUp?: () => boolean;
@@ -46,7 +50,8 @@ export function openPostgres(deps: PostgresDeps): Postgres {
 export class Postgres implements Queries {
   /** Host and port, for messages; no user, no password. */
   readonly address: string;
-  readonly #pool: PgPool;
+  readonly #servers: Servers;
+  readonly #behindPooler: boolean;
   readonly #outage: StoreOutage;
   readonly #poolMax: number;
   #waits = 0;
@@ -54,26 +59,27 @@ export class Postgres implements Queries {
   #closing = false;
   #held = false;
 
-  constructor({ url, poolMax, log, isUp = () => true, metrics }: PostgresDeps) {
+  constructor({ url, poolMax, behindPooler = false, log, isUp = () => true, metrics }: PostgresDeps) {
     this.#outage = new StoreOutage({ store: 'postgres', log, isUp });
     this.address = addressOf(url);
     this.#poolMax = poolMax;
-    this.#pool = new Pool({
-      connectionString: url,
-      max: poolMax,
-      application_name: 'millrace',
-      connectionTimeoutMillis: limits.postgresConnectMsMax,
-      idleTimeoutMillis: 60_000,
-      keepAlive: true,
-      statement_timeout: limits.postgresStatementMsMax,
-      types: { getTypeParser: typeParser as typeof types.getTypeParser },
-    });
-    // A connection may break while idle or between two statements of a transaction; its next user gets the error.
+    this.#behindPooler = behindPooler;
+    const open = (connectionString: string): PgPool =>
+      new Pool({
+        connectionString,
+        max: poolMax,
+        application_name: 'millrace',
+        connectionTimeoutMillis: limits.postgresConnectMsMax,
+        idleTimeoutMillis: 60_000,
+        keepAlive: true,
+        // A pooler refuses it; the driver's timeout of each query remains, and that of each transaction.
+        ...(!behindPooler && { statement_timeout: limits.postgresStatementMsMax }),
+        types: { getTypeParser: typeParser as typeof types.getTypeParser },
+      });
     const onError = (error: Error) => {
       if (!this.#closing) this.#outage.failed({ reason: error.message });
     };
-    this.#pool.on('error', onError);
-    this.#pool.on('connect', (client) => client.on('error', onError));
+    this.#servers = new Servers({ url, open, onError });
     if (metrics) this.#observe(metrics);
   }
 
@@ -94,7 +100,7 @@ export class Postgres implements Queries {
     const client = await this.#connect();
     let broken = true;
     try {
-      const rows = await run<Row>(client, text, values, options);
+      const rows = await this.#run<Row>(client, text, values, options);
       broken = false;
       return rows;
     } catch (error) {
@@ -150,9 +156,9 @@ export class Postgres implements Queries {
     const client = await this.#connect();
     let broken = true;
     try {
-      await run(client, `begin; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, { timeoutMs });
+      await this.#run(client, `begin; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, { timeoutMs });
       const result = await work({
-        query: (text, values, each = {}) => run(client, text, values, { timeoutMs, ...each }),
+        query: (text, values, each = {}) => this.#run(client, text, values, { timeoutMs, ...each }),
       });
       const { command } = await client.query(withTimeout('commit', undefined, timeoutMs));
       // An error of a statement that `work` caught turns the commit into a rollback.
@@ -175,16 +181,17 @@ export class Postgres implements Queries {
   /** Waits for running statements; they have deadlines. */
   async close(): Promise<void> {
     this.#closing = true;
-    await this.#pool.end();
+    await this.#servers.close();
   }
 
   async #connect(): Promise<PoolClient> {
     if (this.#held) throw away();
-    if (this.#pool.waitingCount >= limits.postgresWaitersMax) {
+    if (this.#servers.pool.waitingCount >= limits.postgresWaitersMax) {
       throw unavailable('postgres_busy', 'Too many requests wait for the database. Try again later.');
     }
     try {
-      const client = await this.#take();
+      await this.#servers.ready();
+      const client = await this.#take(this.#servers.pool);
       this.#outage.answered();
       return client;
     } catch (error) {
@@ -192,24 +199,37 @@ export class Postgres implements Queries {
     }
   }
 
-  async #take(): Promise<PoolClient> {
-    const { idleCount, totalCount } = this.#pool;
-    if (idleCount > 0 || totalCount < this.#poolMax) return await this.#pool.connect();
+  async #take(pool: PgPool): Promise<PoolClient> {
+    if (pool.idleCount > 0 || pool.totalCount < this.#poolMax) return await pool.connect();
     const since = performance.now();
     try {
-      return await this.#pool.connect();
+      return await pool.connect();
     } finally {
       this.#waits += 1;
       this.#waitSeconds += (performance.now() - since) / 1000;
     }
   }
 
+  async #run<Row>(
+    client: PoolClient,
+    text: string,
+    values: unknown[] | undefined,
+    { timeoutMs = limits.postgresStatementMsMax, prepared = false }: QueryOptions,
+  ): Promise<Row[]> {
+    const name = prepared && !this.#behindPooler ? { name: statementName(text) } : {};
+    // `pg` returns an array of results for several statements.
+    const result = (await client.query({ ...withTimeout(text, values, timeoutMs), ...name })) as
+      | QueryResult
+      | QueryResult[];
+    return (Array.isArray(result) ? (result.at(-1)?.rows ?? []) : result.rows) as Row[];
+  }
+
   #observe(metrics: Metrics): void {
-    const pool = this.#pool;
+    const pool = () => this.#servers.pool;
     metrics.observed('postgres_pool_connections_max', 'Connections that the pools may have.', () => this.#poolMax);
-    metrics.observed('postgres_pool_connections', 'Open connections to PostgreSQL.', () => pool.totalCount);
-    metrics.observed('postgres_pool_idle', 'Connections that no statement uses.', () => pool.idleCount);
-    metrics.observed('postgres_pool_waiting', 'Statements that wait for a connection.', () => pool.waitingCount);
+    metrics.observed('postgres_pool_connections', 'Open connections to PostgreSQL.', () => pool().totalCount);
+    metrics.observed('postgres_pool_idle', 'Connections that no statement uses.', () => pool().idleCount);
+    metrics.observed('postgres_pool_waiting', 'Statements that wait for a connection.', () => pool().waitingCount);
     metrics.counted('postgres_pool_waits_total', 'Statements that found no free connection.', () => this.#waits);
     const help = 'Time that statements waited for a free connection.';
     metrics.counted('postgres_pool_wait_seconds_total', help, () => this.#waitSeconds);
@@ -218,6 +238,8 @@ export class Postgres implements Queries {
   #translate(error: unknown): unknown {
     if (error instanceof Fault || !isAway(error)) return error;
     const fields = { address: this.address, reason: messageOf(error), code: codeOf(error) };
+    if (isReadOnly(error)) this.#servers.readOnly();
+    else if (!isSlow(error)) this.#servers.failed();
     if (isSlow(error)) this.#outage.slow(fields);
     else this.#outage.failed(fields);
     const fault = away();
@@ -261,7 +283,12 @@ export function isAway(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const code = codeOf(error);
   if (code === undefined) return awayMessage.test(error.message);
-  return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) : awayCodes.has(code);
+  return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) || isReadOnly(error) : awayCodes.has(code);
+}
+
+/** True when the server accepts no writes: after a switchover another one does. */
+function isReadOnly(error: unknown): boolean {
+  return codeOf(error) === readOnlyState;
 }
 
 /** True when a server that runs refused for its load, or ended the statement at its deadline. */
@@ -309,7 +336,7 @@ function isSqlState(code: string): boolean {
 
 /** True for a refusal by a healthy server, after which the connection can be used again. */
 function isOrdinary(error: unknown): boolean {
-  return (error as { severity?: unknown } | null)?.severity === 'ERROR';
+  return (error as { severity?: unknown } | null)?.severity === 'ERROR' && !isReadOnly(error);
 }
 
 async function rolledBack(client: PoolClient): Promise<boolean> {
@@ -319,18 +346,6 @@ async function rolledBack(client: PoolClient): Promise<boolean> {
   } catch {
     return false;
   }
-}
-
-async function run<Row>(
-  client: PoolClient,
-  text: string,
-  values: unknown[] | undefined,
-  { timeoutMs = limits.postgresStatementMsMax, prepared = false }: QueryOptions,
-): Promise<Row[]> {
-  const query = { ...withTimeout(text, values, timeoutMs), ...(prepared && { name: statementName(text) }) };
-  // `pg` returns an array of results for several statements.
-  const result = (await client.query(query)) as QueryResult | QueryResult[];
-  return (Array.isArray(result) ? (result.at(-1)?.rows ?? []) : result.rows) as Row[];
 }
 
 const statementNames = new Map<string, string>();
@@ -366,13 +381,4 @@ function safeInteger(text: string): number {
   const value = Number(text);
   assert(Number.isSafeInteger(value), 'an int8 column beyond 2^53 must be selected as text');
   return value;
-}
-
-function addressOf(url: string): string {
-  try {
-    const { hostname, port } = new URL(url);
-    return `${hostname}:${port || 5432}`;
-  } catch {
-    return 'the configured address';
-  }
 }

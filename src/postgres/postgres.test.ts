@@ -53,6 +53,20 @@ describe('queries', () => {
     expect([isUniqueViolation(error, 'one_pkey'), isAway(error)]).toEqual([false, false]);
   });
 
+  it('a server that has become read-only is away for writes, and gets new connections', async () => {
+    await postgres.query('create table kept (n int)');
+    const own = openPostgres({ url: server.url, poolMax: 1, log: silent });
+    const write = () => own.query('insert into kept values (1)');
+    const backend = async () => (await own.query<{ pid: number }>('select pg_backend_pid() as pid'))[0]!.pid;
+    await write();
+    const before = await backend();
+    await own.query('set session characteristics as transaction read only');
+    expect(await failure(write())).toMatchObject({ status: 503, reason: 'postgres_away' });
+    await write();
+    expect(await backend()).not.toBe(before);
+    await own.close();
+  });
+
   it('ends a statement at its deadline with 503', async () => {
     const begun = performance.now();
     expect(await failure(postgres.query('select pg_sleep(20)', [], { timeoutMs: 100 }))).toMatchObject({

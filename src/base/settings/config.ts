@@ -102,6 +102,7 @@ const schema = Type.Object({
   postgres: Type.Object({
     url: Type.String(),
     poolMax: Type.Integer({ minimum: 2, maximum: 1000 }),
+    behindPooler: Type.Boolean(),
     embedded: Type.Object({ port }),
   }),
   redis: Type.Object({ url: Type.String() }),

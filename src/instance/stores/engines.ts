@@ -120,6 +120,7 @@ export function openStores({ engines, config, log, metrics, parts }: StoreClient
 } {
   const isUp = (store: string) => () => parts()[store] === 'up';
   const { poolMax } = config.postgres;
+  const behindPooler = config.postgres.url !== '' && config.postgres.behindPooler;
   return {
     clickhouse: openClickHouse({
       ...engines.clickhouse,
@@ -127,7 +128,7 @@ export function openStores({ engines, config, log, metrics, parts }: StoreClient
       log,
       isUp: isUp('clickhouse'),
     }),
-    postgres: openPostgres({ url: engines.postgresUrl, poolMax, log, metrics, isUp: isUp('postgres') }),
+    postgres: openPostgres({ url: engines.postgresUrl, poolMax, behindPooler, log, metrics, isUp: isUp('postgres') }),
   };
 }
 
@@ -161,7 +162,8 @@ export function openClickHouseOf(config: Config, log: Log): ClickHouse {
 /** Opens PostgreSQL for a command beside the instance, as `openClickHouseOf` opens ClickHouse. */
 export function openPostgresOf(config: Config, log: Log): Postgres {
   const options = { poolMax: 1, log };
-  if (config.postgres.url !== '') return openPostgres({ url: config.postgres.url, ...options });
+  const { url: external, behindPooler } = config.postgres;
+  if (external !== '') return openPostgres({ url: external, behindPooler, ...options });
   try {
     const file = join(resolve(config.data.dir), runDirectory, 'postgres.json');
     const { url } = JSON.parse(readFileSync(file, 'utf8')) as { url: string };

@@ -1,0 +1,147 @@
+/**
+ * PostgreSQL as its operators run it: a primary with a standby that takes over, and PgBouncer in transaction mode. The
+ * servers are Debian's.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { DebianPostgres, type PostgresNode } from '../harness/debian-postgres.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { ok } from '../harness/people.ts';
+import { newPlant } from '../harness/reports.ts';
+
+const servers = new DebianPostgres();
+let a: PostgresNode;
+let b: PostgresNode;
+
+beforeAll(async () => {
+  a = await servers.primary();
+}, 60_000);
+
+afterAll(() => servers.remove([a, b]), 60_000);
+
+test('PgBouncer in transaction mode is enough for migrations, devices, attributes, commands and reports', async () => {
+  const port = await servers.pgBouncer(a);
+  const url = `postgres://millrace@127.0.0.1:${port}/millrace`;
+  const env = { DATABASE_URL: url, DATABASE_BEHIND_POOLER: 'true' };
+  const engine = await startEngine({ workers: 2, reports: true, env });
+  try {
+    const { api } = engine;
+    const device = await api.createDevice('pooled');
+    expect(await api.postTelemetry(device.token, '{"k":1}')).toBe(200);
+    const path = `/api/plugins/telemetry/DEVICE/${device.id}`;
+    for (let n = 0; n < 20; n += 1) await ok('POST', `${path}/attributes/SHARED_SCOPE`, { n }, undefined, api);
+    const [attribute] = await ok('GET', `${path}/values/attributes/SHARED_SCOPE?keys=n`, undefined, undefined, api);
+    expect(attribute.value).toBe(19);
+    const rpcId = await api.sendPersistent(device.id, { method: 'open', params: {} }, 'oneway');
+    expect((await api.persistentState(rpcId)).status).toBe('QUEUED');
+    await newPlant(['north', 'south'], api, `http://127.0.0.1:${engine.analyticsPort}`);
+    const devices = await Promise.all(Array.from({ length: 40 }, (_, n) => api.createDevice(`pooled ${n}`)));
+    await ok('DELETE', `/api/device/${devices[0]!.id}`, undefined, undefined, api);
+    const list = await ok(
+      'GET',
+      '/api/tenant/devices?pageSize=100&page=0&textSearch=pooled',
+      undefined,
+      undefined,
+      api,
+    );
+    expect(list.totalElements).toBe(40);
+    expect(engine.output).not.toMatch(/"level":"(error|fatal)"/);
+  } finally {
+    await engine.destroy();
+  }
+});
+
+test('a standby takes over: nothing is a 500, writes go on within 5 s, and telemetry never stops', async () => {
+  b = await servers.standbyOf(a);
+  const url = `postgres://millrace@127.0.0.1:${a.port},127.0.0.1:${b.port}/millrace?target_session_attrs=read-write`;
+  const engine = await startEngine({ workers: 2, env: { DATABASE_URL: url } });
+  const users = new Users(engine);
+  try {
+    await users.begin();
+    // The primary stops in order, and the standby becomes the primary.
+    await a.stop();
+    await b.promote();
+    await users.writeAgain();
+    // The former primary comes back as a standby, and takes over again while the other one stays up, read-only.
+    a.follow(b);
+    await a.start();
+    await eventuallySynced(b);
+    await b.sql('alter system set default_transaction_read_only = on');
+    await b.sql('select pg_reload_conf()');
+    await a.promote();
+    await users.writeAgain();
+    const { telemetry, saves } = await users.end();
+    expect([...new Set(telemetry)]).toEqual([200]);
+    expect(telemetry.length).toBeGreaterThan(30);
+    // 503: the database cannot be reached at the moment.
+    expect([...new Set(saves.map(({ status }) => status))].sort()).toEqual([200, 503]);
+    const saved = saves.filter(({ status }) => status === 200);
+    const { additionalInfo } = await ok('GET', `/api/device/${users.deviceId}`, undefined, undefined, engine.api);
+    expect(additionalInfo.n).toBe(saved.at(-1)!.n);
+  } finally {
+    await users.end();
+    await engine.destroy();
+  }
+});
+
+/** A device that sends, and an administrator who saves it again and again. */
+class Users {
+  readonly #engine: Engine;
+  readonly #telemetry: number[] = [];
+  readonly #saves: { n: number; status: number; at: number }[] = [];
+  #token = '';
+  deviceId = '';
+  #running: Promise<unknown> | undefined;
+  #ended = false;
+
+  constructor(engine: Engine) {
+    this.#engine = engine;
+  }
+
+  async begin(): Promise<void> {
+    const { api } = this.#engine;
+    ({ token: this.#token, id: this.deviceId } = await api.createDevice('switched'));
+    // The creation itself is read once more from the list of changes and drops the entry.
+    await sleep(2_500);
+    this.#running = Promise.all([this.#send(), this.#save()]);
+    await expect.poll(() => this.#saves.length).toBeGreaterThan(5);
+  }
+
+  /** Resolves when a save succeeds. */
+  async writeAgain(): Promise<void> {
+    const begun = performance.now();
+    const isSaved = () => this.#saves.some(({ status, at }) => status === 200 && at > begun);
+    await expect.poll(isSaved, { timeout: 20_000 }).toBe(true);
+    expect(performance.now() - begun).toBeLessThan(5_000);
+  }
+
+  async end() {
+    this.#ended = true;
+    await this.#running;
+    return { telemetry: this.#telemetry, saves: this.#saves };
+  }
+
+  async #send(): Promise<void> {
+    while (!this.#ended) {
+      this.#telemetry.push(await this.#engine.api.postTelemetry(this.#token, '{"k":1}'));
+      await sleep(20);
+    }
+  }
+
+  async #save(): Promise<void> {
+    const { api } = this.#engine;
+    for (let n = 0; !this.#ended; n += 1) {
+      const device = { id: { entityType: 'DEVICE', id: this.deviceId }, name: 'switched', additionalInfo: { n } };
+      const answer = await api.send('POST', '/api/device', device);
+      await answer.arrayBuffer();
+      this.#saves.push({ n, status: answer.status, at: performance.now() });
+      await sleep(20);
+    }
+  }
+}
+
+/** Resolves when the standby of `primary` has all that the primary has written. */
+async function eventuallySynced(primary: PostgresNode): Promise<void> {
+  const query = `select count(*) from pg_stat_replication where state = 'streaming'`;
+  await expect.poll(() => primary.sql(query), { timeout: 20_000 }).toBe('1');
+}
