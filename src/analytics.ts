@@ -52,7 +52,7 @@ async function runAnalytics(): Promise<void> {
   if (!postgresReady) postgres.hold();
   started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   link.onState((state) => state.postgresReady && postgres.release());
-  const bus = await openBus({ redisUrl: config.redis.url, installation, log, metrics });
+  const bus = await openBus({ redis: config.redis, installation, log, metrics });
   started.add('bus', () => bus.close());
   const copier = new MetadataCopier({ postgres, clickhouse, clock, log, metrics });
   copier.start();

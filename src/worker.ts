@@ -214,7 +214,7 @@ async function openStoresAndBus({ link, begin, config, log, metrics, started }: 
   started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   if (!begin.postgresReady) postgres.hold();
   link.onState((state) => state.postgresReady && postgres.release());
-  const bus = await openBus({ redisUrl: config.redis.url, installation: begin.installation, log, metrics });
+  const bus = await openBus({ redis: config.redis, installation: begin.installation, log, metrics });
   started.add('bus', () => bus.close());
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();

@@ -7,13 +7,7 @@
 import { Cluster, Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
-
-export interface ClusterAddress {
-  nodes: { host: string; port: number }[];
-  username?: string;
-  password?: string;
-  tls?: object;
-}
+import type { ClusterAddress } from './redis-address.ts';
 
 const redirectsMax = 4;
 const retryMs = 200;
@@ -36,7 +30,7 @@ export class ClusterLink implements RedisLink {
   constructor(address: ClusterAddress, owner: LinkOwner) {
     this.#owner = owner;
     this.#address = address;
-    const { nodes, ...login } = address;
+    const { nodes, login } = address;
     this.#publisher = new Cluster(nodes, {
       redisOptions: { ...connectionOptions('publish'), ...login },
       // Node connections open at first use, so some of the first messages wait; `RedisBus` bounds how many.
@@ -138,7 +132,7 @@ export class ClusterLink implements RedisLink {
   }
 
   #listenTo(address: string): Redis {
-    const { nodes: _, ...login } = this.#address;
+    const { login } = this.#address;
     const port = Number(address.slice(address.lastIndexOf(':') + 1));
     const node = new Redis({
       ...connectionOptions('subscribe'),

@@ -1,7 +1,11 @@
-/** The link to one Redis server: a connection to publish and one to subscribe. Both reconnect by themselves. */
+/**
+ * The link to one Redis server at a time: a connection to publish and one to subscribe. Both reconnect by themselves,
+ * where Sentinels watch the servers to the one that is the master then.
+ */
 import { Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
+import type { ServerAddress } from './redis-address.ts';
 
 /** Channels in one SUBSCRIBE when all are restored. */
 const channelsPerCommand = 1000;
@@ -15,10 +19,10 @@ export class SingleLink implements RedisLink {
   restored = false;
   failure: string | undefined;
 
-  constructor(url: string, owner: LinkOwner) {
+  constructor(server: ServerAddress, owner: LinkOwner) {
     this.#owner = owner;
-    this.#publisher = connect(url, 'publish');
-    this.#subscriber = connect(url, 'subscribe');
+    this.#publisher = connect(server, 'publish');
+    this.#subscriber = connect(server, 'subscribe');
     for (const redis of [this.#publisher, this.#subscriber]) {
       redis.on('error', (error: Error) => {
         this.failure = error.message;
@@ -81,10 +85,13 @@ export class SingleLink implements RedisLink {
   }
 }
 
-function connect(url: string, role: string): Redis {
-  return new Redis(url, {
+function connect(server: ServerAddress, role: string): Redis {
+  const retry = (attempt: number) => Math.min(50 * attempt, limits.busTimeoutMs);
+  return new Redis({
     ...connectionOptions(role),
+    ...server,
     enableOfflineQueue: false,
-    retryStrategy: (attempt: number) => Math.min(50 * attempt, limits.busTimeoutMs),
+    retryStrategy: retry,
+    sentinelRetryStrategy: retry,
   });
 }

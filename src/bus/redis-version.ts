@@ -1,14 +1,14 @@
 /** Asks a Redis once for its version, for `npm run doctor`; each node of a cluster separately. */
 import { Redis } from 'ioredis';
-import { parseClusterUrl } from './open.ts';
+import { type RedisSettings, readRedisAddress } from './redis-address.ts';
 
 const waitMsMax = 3_000;
 
 /** Rejects with the reason when a node does not answer. */
-export async function redisVersions(url: string): Promise<string[]> {
-  const cluster = parseClusterUrl(url);
-  if (!cluster) return [await versionOf(new Redis(url, once))];
-  const { nodes, ...login } = cluster;
+export async function redisVersions(settings: RedisSettings): Promise<string[]> {
+  const address = readRedisAddress(settings);
+  if ('server' in address) return [await versionOf(new Redis({ ...address.server, ...once }))];
+  const { nodes, login } = address.cluster;
   return await Promise.all(nodes.map(({ host, port }) => versionOf(new Redis({ host, port, ...login, ...once }))));
 }
 
@@ -18,6 +18,7 @@ const once = {
   maxRetriesPerRequest: 0,
   lazyConnect: true,
   retryStrategy: () => null,
+  sentinelRetryStrategy: () => null,
 };
 
 async function versionOf(redis: Redis): Promise<string> {

@@ -74,7 +74,7 @@ export async function checkRedis({ redis }: Config): Promise<Finding[]> {
   const subject = 'redis';
   if (redis.url === '') return [];
   try {
-    const versions = [...new Set(await redisVersions(redis.url))];
+    const versions = [...new Set(await redisVersions(redis))];
     return [{ subject, level: 'ok', says: `Redis (REDIS_URL) is ${versions.join(', ')}.` }];
   } catch (error) {
     return [{ subject, level: 'fault', says: `Redis (REDIS_URL) does not answer: ${messageOf(error)}.` }];

@@ -15,8 +15,10 @@ import { Metrics } from '../../src/base/metrics/metrics.ts';
 import type { Bus } from '../../src/bus/bus.ts';
 import { BusHub } from '../../src/bus/ipc-primary.ts';
 import { isText, readMessage } from '../../src/bus/messages.ts';
-import { openBus, parseClusterUrl } from '../../src/bus/open.ts';
+import { openBus } from '../../src/bus/open.ts';
 import { childPort, type Port, portPair } from '../../src/bus/port.ts';
+import { readRedisAddress } from '../../src/bus/redis-address.ts';
+import { CertificateMaker } from '../harness/certificates.ts';
 import { freePort } from '../harness/engine.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -31,7 +33,7 @@ const memberSource = `
 import { openBus } from './dist/bus/open.js';
 import { Metrics } from './dist/base/metrics/metrics.js';
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
-const bus = await openBus({ redisUrl: process.argv[2] ?? '', installation: 'test', log: silent, metrics: new Metrics() });
+const bus = await openBus({ redis: JSON.parse(process.argv[2] ?? '{"url":""}'), installation: 'test', log: silent, metrics: new Metrics() });
 const tell = (event, fields) => process.send({ member: event, ...fields });
 const leave = new Map();
 const verbs = {
@@ -130,7 +132,7 @@ async function ipcSetup(): Promise<Setup & { hub: BusHub }> {
     local(metrics = new Metrics()) {
       const [ours, hubs] = portPair();
       hub.attach(hubs);
-      return openBus({ redisUrl: '', installation: 'test', log: silent, metrics, port: ours });
+      return openBus({ redis: { url: '' }, installation: 'test', log: silent, metrics, port: ours });
     },
     async stop() {},
   };
@@ -141,51 +143,60 @@ async function redisSetup(): Promise<Setup & { redis: RedisServer }> {
   await redis.start();
   return {
     redis,
-    member: () => new Member([redis.url]),
-    local: (metrics = new Metrics()) => openBus({ redisUrl: redis.url, installation: 'test', log: silent, metrics }),
+    member: () => new Member([JSON.stringify({ url: redis.url })]),
+    local: (metrics = new Metrics()) =>
+      openBus({ redis: { url: redis.url }, installation: 'test', log: silent, metrics }),
     stop: () => redis.stop(),
   };
 }
 
 /** Three masters without replicas: the slots of a dead one return with it. */
 async function clusterSetup(): Promise<Setup & { nodes: RedisServer[] }> {
-  const nodes: RedisServer[] = [];
-  const busPorts: number[] = [];
-  for (let i = 0; i < 3; i += 1) {
-    const [port, busPort] = [await freePort(), await freePort()];
-    const settings = { enabled: 'yes', port: busPort, 'config-file': `nodes-${port}.conf`, 'node-timeout': 1000 };
-    const args = Object.entries(settings).flatMap(([name, value]) => [`--cluster-${name}`, String(value)]);
-    nodes.push(new RedisServer(port, [...args, '--cluster-require-full-coverage', 'no']));
-    busPorts.push(busPort);
-  }
+  const nodes = [await clusterNode(), await clusterNode(), await clusterNode()];
   await Promise.all(nodes.map((node) => node.start()));
   const tell = (node: RedisServer, ...words: (string | number)[]) =>
     execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words.map(String)], { encoding: 'utf8' });
   nodes.forEach((node, i) => {
     tell(node, 'set-config-epoch', i + 1);
     tell(node, 'addslotsrange', i * 5462, Math.min(16383, i * 5462 + 5461));
-    if (i > 0) tell(node, 'meet', '127.0.0.1', nodes[0]!.port, busPorts[0]!);
+    if (i > 0) tell(node, 'meet', '127.0.0.1', nodes[0]!.port, nodes[0]!.busPort);
   });
   await until(() => nodes.every((node) => /cluster_state:ok.*cluster_size:3/s.test(tell(node, 'info'))));
   const url = `redis+cluster://${nodes.map(({ port }) => `127.0.0.1:${port}`).join(',')}`;
   return {
     nodes,
-    member: () => new Member([url]),
-    local: (metrics = new Metrics()) => openBus({ redisUrl: url, installation: 'test', log: silent, metrics }),
+    member: () => new Member([JSON.stringify({ url })]),
+    local: (metrics = new Metrics()) => openBus({ redis: { url }, installation: 'test', log: silent, metrics }),
     async stop() {
       await Promise.all(nodes.map((node) => node.stop()));
     },
   };
 }
 
+async function clusterNode(): Promise<RedisServer> {
+  const [port, busPort] = [await freePort(), await freePort()];
+  const settings = { enabled: 'yes', port: busPort, 'config-file': `nodes-${port}.conf`, 'node-timeout': 1000 };
+  const args = Object.entries(settings).flatMap(([name, value]) => [`--cluster-${name}`, String(value)]);
+  const node = new RedisServer(port, [...args, '--cluster-require-full-coverage', 'no']);
+  node.busPort = busPort;
+  return node;
+}
+
 class RedisServer {
   readonly port: number;
+  /** The port of a node of a cluster for other nodes. */
+  busPort = 0;
   readonly #args: string[];
+  /** The configuration of a Sentinel; '' = a server. */
+  readonly #sentinel: string;
+  readonly #isSecure: boolean;
   process: ChildProcess | undefined;
 
-  constructor(port: number, args: string[] = []) {
+  constructor(port: number, args: string[] = [], sentinel = '', isSecure = false) {
     this.port = port;
     this.#args = args;
+    this.#sentinel = sentinel;
+    this.#isSecure = isSecure;
   }
 
   get url(): string {
@@ -193,10 +204,13 @@ class RedisServer {
   }
 
   async start(): Promise<void> {
-    const args = ['--port', String(this.port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', dir];
+    const ports = this.#isSecure ? ['--port', '0', '--tls-port', String(this.port)] : ['--port', String(this.port)];
+    const args = ['--bind', '127.0.0.1', '--dir', dir, ...this.#args];
+    const files = ['--save', '', '--appendonly', 'no', '--dbfilename', `${this.port}.rdb`];
+    const words = this.#sentinel === '' ? [...ports, ...files, ...args] : [this.#sentinel, '--sentinel', ...args];
     servers.add(this);
-    this.process = spawn('redis-server', [...args, ...this.#args], { stdio: ['ignore', 'pipe', 'inherit'] });
-    for await (const chunk of this.process.stdout!) if (/Ready to accept/.test(String(chunk))) break;
+    this.process = spawn('redis-server', words, { stdio: ['ignore', 'pipe', 'inherit'] });
+    for await (const chunk of this.process.stdout!) if (/Ready to accept|Sentinel ID is/.test(String(chunk))) break;
     this.process.stdout!.resume();
   }
 
@@ -425,23 +439,187 @@ describe('a Redis Cluster', () => {
 });
 
 describe('a Redis URL', () => {
-  it('names a server or a cluster', async () => {
-    expect(parseClusterUrl('redis://h:1')).toBeUndefined();
-    expect(parseClusterUrl('redis+cluster://h')).toEqual({ nodes: [{ host: 'h', port: 6379 }] });
-    expect(parseClusterUrl('rediss://u:p%40@a:1,b:2')).toEqual({
-      nodes: [
-        { host: 'a', port: 1 },
-        { host: 'b', port: 2 },
-      ],
-      username: 'u',
-      password: 'p@',
-      tls: {},
+  it('names a server, servers that Sentinels watch, or a cluster', async () => {
+    const of = (url: string, more: object = {}) => readRedisAddress({ url, ...more });
+    expect(of('redis://h')).toEqual({ server: { host: 'h', port: 6379 } });
+    expect(of('rediss://u:p%40:q@[::1]:7/3')).toEqual({
+      server: { host: '::1', port: 7, db: 3, username: 'u', password: 'p@:q', tls: {} },
     });
-    for (const redisUrl of ['localhost:6379', 'http://h', 'redis://']) {
-      await expect(openBus({ redisUrl, installation: 'test', log: silent, metrics: new Metrics() })).rejects.toThrow(
-        StartError,
-      );
+    expect(of('redis://:secret@h:1')).toEqual({ server: { host: 'h', port: 1, password: 'secret' } });
+    expect(of('redis+cluster://h')).toEqual({ cluster: { nodes: [{ host: 'h', port: 6379 }], login: {} } });
+    const nodes = [
+      { host: 'a', port: 1 },
+      { host: 'b', port: 2 },
+    ];
+    expect(of('rediss://u:p%40@a:1,b:2')).toEqual({
+      cluster: { nodes, login: { username: 'u', password: 'p@', tls: {} } },
+    });
+    expect(of('redis+sentinel://:p@a:1,b:2/main', { sentinelUser: 'w', sentinelPassword: 's' })).toEqual({
+      server: {
+        ...{ sentinels: nodes, name: 'main', password: 'p', failoverDetector: true },
+        ...{ sentinelUsername: 'w', sentinelPassword: 's' },
+      },
+    });
+    const wrong = [
+      'localhost:6379',
+      'http://h',
+      'redis://',
+      'redis+sentinel://h',
+      'redis://h/main',
+      'redis+cluster://h/1',
+    ];
+    for (const url of wrong) {
+      await expect(
+        openBus({ redis: { url }, installation: 'test', log: silent, metrics: new Metrics() }),
+      ).rejects.toThrow(StartError);
     }
+    expect(() => of('rediss://h', { tlsCa: join(dir, 'none.pem') })).toThrow(/REDIS_TLS_CA/);
+  });
+});
+
+/** A master with a replica, three Sentinels that ask for a password, and TLS for all where `tls` says so. */
+async function sentinelSetup(tls?: { ca: string; args: string[] }): Promise<Setup & { servers: RedisServer[] }> {
+  const args = ['--requirepass', 'inner', '--masterauth', 'inner', ...(tls?.args ?? [])];
+  const master = new RedisServer(await freePort(), args);
+  const replica = new RedisServer(await freePort(), [...args, '--replicaof', '127.0.0.1', String(master.port)]);
+  await master.start();
+  await replica.start();
+  const sentinels: RedisServer[] = [];
+  for (let i = 0; i < 3; i += 1) {
+    const port = await freePort();
+    const file = join(dir, `sentinel-${port}.conf`);
+    const lines = [
+      `port ${port}`,
+      `sentinel monitor main 127.0.0.1 ${master.port} 2`,
+      'sentinel auth-pass main inner',
+      'sentinel down-after-milliseconds main 1000',
+      'sentinel failover-timeout main 5000',
+      'requirepass watch',
+      'sentinel sentinel-pass watch',
+    ];
+    writeFileSync(file, `${lines.join('\n')}\n`);
+    const sentinel = new RedisServer(port, tls?.args ?? [], file);
+    await sentinel.start();
+    sentinels.push(sentinel);
+  }
+  const hosts = sentinels.map(({ port }) => `127.0.0.1:${port}`).join(',');
+  const redis = {
+    url: `redis${tls ? 's' : ''}+sentinel://:inner@${hosts}/main`,
+    sentinelPassword: 'watch',
+    ...(tls && { tlsCa: tls.ca }),
+  };
+  const all = [...sentinels, master, replica];
+  const login = ['-a', 'watch', '--no-auth-warning', ...(tls ? ['--tls', '--cacert', tls.ca] : [])];
+  const known = () =>
+    execFileSync('redis-cli', ['-p', String(sentinels[0]!.port), ...login, 'sentinel', 'master', 'main'], {
+      encoding: 'utf8',
+    });
+  await until(() => /num-slaves\n1\n.*num-other-sentinels\n2\n/s.test(known()));
+  return {
+    servers: [master, replica],
+    member: () => new Member([JSON.stringify(redis)]),
+    local: (metrics = new Metrics()) => openBus({ redis, installation: 'test', log: silent, metrics }),
+    async stop() {
+      await Promise.all(all.map((server) => server.stop()));
+    },
+  };
+}
+
+/** Two buses that hear each other again after `fail`, within `msMax`. */
+async function surviving(setup: Setup, fail: () => Promise<void>): Promise<void> {
+  const [one, two] = [await setup.local(), await setup.local()];
+  const heard: string[] = [];
+  const channels = Array.from({ length: 20 }, (_, i) => `channel${i}`);
+  await until(() => one.connected && two.connected);
+  for (const channel of channels) await two.subscribe(channel, (payload, from) => heard.push(`${from} ${payload}`));
+  const reaches = async (text: string) => {
+    const wanted = channels.map((channel) => `${channel} ${text}`);
+    await until(() => {
+      for (const channel of channels) one.publish(channel, text);
+      return wanted.every((each) => heard.includes(each));
+    });
+  };
+  await reaches('before');
+  let reconnects = 0;
+  two.onReconnect(() => {
+    reconnects += 1;
+  });
+  await fail();
+  await reaches('after');
+  expect(reconnects).toBeGreaterThan(0);
+  await Promise.all([one.close(), two.close()]);
+}
+
+describe('servers that Sentinels watch', () => {
+  it.each([
+    ['dies', (master: RedisServer) => master.stop()],
+    ['stands still', async (master: RedisServer) => void master.process!.kill('SIGSTOP')],
+  ])('another one takes over when the master %s', { timeout: 60_000 }, async (_, fail) => {
+    const setup = await sentinelSetup();
+    await surviving(setup, () => fail(setup.servers[0]!));
+    await setup.stop();
+  });
+
+  it('are reached over TLS with a certificate of an own authority, and not without it', {
+    timeout: 60_000,
+  }, async () => {
+    const maker = new CertificateMaker();
+    const authority = maker.make('authority', { isIssuer: true });
+    const { cert, key } = maker.make('127.0.0.1', { issuer: authority, address: '127.0.0.1' });
+    const path = (name: string, text: string) => {
+      writeFileSync(join(dir, name), text);
+      return join(dir, name);
+    };
+    const ca = path('ca.pem', authority.cert);
+    const files = ['--tls-cert-file', path('redis.pem', cert), '--tls-key-file', path('redis.key', key)];
+    const args = [...files, '--tls-ca-cert-file', ca, '--tls-auth-clients', 'no', '--tls-replication', 'yes'];
+    const redis = new RedisServer(
+      await freePort(),
+      [...files, '--tls-ca-cert-file', ca, '--tls-auth-clients', 'no'],
+      '',
+      true,
+    );
+    await redis.start();
+    const open = (tlsCa: string) =>
+      openBus({
+        redis: { url: `rediss://127.0.0.1:${redis.port}`, tlsCa },
+        installation: 'test',
+        log: silent,
+        metrics: new Metrics(),
+      });
+    const [trusted, strange] = [await open(ca), await open('')];
+    await until(() => trusted.connected);
+    await until(() => /certificate/.test(strange.failure ?? ''));
+    expect(strange.connected).toBe(false);
+    await Promise.all([trusted.close(), strange.close(), redis.stop()]);
+    void args;
+    maker.remove();
+  });
+});
+
+describe('a Redis Cluster with replicas', () => {
+  it('a replica takes over when its master dies', { timeout: 60_000 }, async () => {
+    const setup = await clusterSetup();
+    const replicas: RedisServer[] = [];
+    const tell = (node: RedisServer, ...words: (string | number)[]) =>
+      execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words.map(String)], { encoding: 'utf8' });
+    for (const master of setup.nodes) {
+      const replica = await clusterNode();
+      await replica.start();
+      tell(replica, 'meet', '127.0.0.1', master.port, master.busPort);
+      const id = tell(master, 'myid').trim();
+      await until(() => tell(replica, 'nodes').includes(id));
+      tell(replica, 'replicate', id);
+      replicas.push(replica);
+    }
+    const isFollowing = (node: RedisServer) =>
+      /master_link_status:up/.test(
+        execFileSync('redis-cli', ['-p', String(node.port), 'info', 'replication']).toString(),
+      );
+    await until(() => replicas.every(isFollowing));
+    await surviving(setup, () => setup.nodes[1]!.stop());
+    await Promise.all(replicas.map((replica) => replica.stop()));
+    await setup.stop();
   });
 });
 
@@ -495,7 +673,7 @@ describe('Redis', () => {
 
   it('need not be there at the start', async () => {
     const redis = new RedisServer(await freePort());
-    const bus = await openBus({ redisUrl: redis.url, installation: 'test', log: silent, metrics: new Metrics() });
+    const bus = await openBus({ redis: { url: redis.url }, installation: 'test', log: silent, metrics: new Metrics() });
     let reconnects = 0;
     bus.onReconnect(() => {
       reconnects += 1;
@@ -527,7 +705,7 @@ function turn(): Promise<void> {
 it('two installations on one Redis stay separate', async () => {
   const { redis, stop } = await redisSetup();
   const open = (installation: string) =>
-    openBus({ redisUrl: redis.url, installation, log: silent, metrics: new Metrics() });
+    openBus({ redis: { url: redis.url }, installation, log: silent, metrics: new Metrics() });
   const [one, other] = [await open('one'), await open('other')];
   await until(() => one.connected && other.connected);
   const heard: string[] = [];

@@ -20,11 +20,12 @@ export class CertificateMaker {
   #made = 0;
 
   /** Self-signed, or signed by `issuer`. */
-  make(commonName: string, { issuer, isIssuer = false, ...validity }: MakeOptions = {}): KeyPair {
+  make(commonName: string, { issuer, isIssuer = false, address, ...validity }: MakeOptions = {}): KeyPair {
     const path = join(this.#directory, String(++this.#made));
     const [cert, key, request, extensions] = ['cert', 'key', 'csr', 'ext'].map((end) => `${path}.${end}`) as string[];
     const signer = issuer ? `${path}.issuer` : undefined;
-    writeFileSync(extensions!, `basicConstraints=critical,CA:${isIssuer ? 'TRUE' : 'FALSE'}\n`);
+    const names = address === undefined ? '' : `subjectAltName=IP:${address}\n`;
+    writeFileSync(extensions!, `basicConstraints=critical,CA:${isIssuer ? 'TRUE' : 'FALSE'}\n${names}`);
     run('req', '-new', ...curve, '-nodes', '-subj', `/CN=${commonName}`, '-keyout', key!, '-out', request!);
     if (issuer && signer) {
       writeFileSync(`${signer}.cert`, issuer.cert);
@@ -50,6 +51,8 @@ export class CertificateMaker {
 interface MakeOptions extends Validity {
   issuer?: KeyPair;
   isIssuer?: boolean;
+  /** The address of a server. */
+  address?: string;
 }
 
 const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1'];

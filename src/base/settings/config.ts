@@ -105,7 +105,12 @@ const schema = Type.Object({
     behindPooler: Type.Boolean(),
     embedded: Type.Object({ port }),
   }),
-  redis: Type.Object({ url: Type.String() }),
+  redis: Type.Object({
+    url: Type.String(),
+    tlsCa: Type.String(),
+    sentinelUser: Type.String(),
+    sentinelPassword: Type.String(),
+  }),
   bus: Type.Object({ shards: Type.Integer({ minimum: 1, maximum: 16_384 }) }),
   admin: Type.Object({ email: emailAddress, systemEmail: emailAddress, password: Type.String() }),
   demoData: Type.Boolean(),
