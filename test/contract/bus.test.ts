@@ -477,9 +477,9 @@ describe('a Redis URL', () => {
   });
 });
 
-/** A master with a replica, three Sentinels that ask for a password, and TLS for all where `tls` says so. */
-async function sentinelSetup(tls?: { ca: string; args: string[] }): Promise<Setup & { servers: RedisServer[] }> {
-  const args = ['--requirepass', 'inner', '--masterauth', 'inner', ...(tls?.args ?? [])];
+/** A master with a replica, and three Sentinels that ask for a password. */
+async function sentinelSetup(): Promise<Setup & { master: RedisServer }> {
+  const args = ['--requirepass', 'inner', '--masterauth', 'inner'];
   const master = new RedisServer(await freePort(), args);
   const replica = new RedisServer(await freePort(), [...args, '--replicaof', '127.0.0.1', String(master.port)]);
   await master.start();
@@ -498,34 +498,26 @@ async function sentinelSetup(tls?: { ca: string; args: string[] }): Promise<Setu
       'sentinel sentinel-pass watch',
     ];
     writeFileSync(file, `${lines.join('\n')}\n`);
-    const sentinel = new RedisServer(port, tls?.args ?? [], file);
+    const sentinel = new RedisServer(port, [], file);
     await sentinel.start();
     sentinels.push(sentinel);
   }
   const hosts = sentinels.map(({ port }) => `127.0.0.1:${port}`).join(',');
-  const redis = {
-    url: `redis${tls ? 's' : ''}+sentinel://:inner@${hosts}/main`,
-    sentinelPassword: 'watch',
-    ...(tls && { tlsCa: tls.ca }),
-  };
-  const all = [...sentinels, master, replica];
-  const login = ['-a', 'watch', '--no-auth-warning', ...(tls ? ['--tls', '--cacert', tls.ca] : [])];
-  const known = () =>
-    execFileSync('redis-cli', ['-p', String(sentinels[0]!.port), ...login, 'sentinel', 'master', 'main'], {
-      encoding: 'utf8',
-    });
+  const redis = { url: `redis+sentinel://:inner@${hosts}/main`, sentinelPassword: 'watch' };
+  const ask = ['-p', String(sentinels[0]!.port), '-a', 'watch', '--no-auth-warning', 'sentinel', 'master', 'main'];
+  const known = () => execFileSync('redis-cli', ask, { encoding: 'utf8' });
   await until(() => /num-slaves\n1\n.*num-other-sentinels\n2\n/s.test(known()));
   return {
-    servers: [master, replica],
+    master,
     member: () => new Member([JSON.stringify(redis)]),
     local: (metrics = new Metrics()) => openBus({ redis, installation: 'test', log: silent, metrics }),
     async stop() {
-      await Promise.all(all.map((server) => server.stop()));
+      await Promise.all([...sentinels, master, replica].map((server) => server.stop()));
     },
   };
 }
 
-/** Two buses that hear each other again after `fail`, within `msMax`. */
+/** Two buses receive each other's messages again after `fail`. */
 async function surviving(setup: Setup, fail: () => Promise<void>): Promise<void> {
   const [one, two] = [await setup.local(), await setup.local()];
   const heard: string[] = [];
@@ -550,17 +542,17 @@ async function surviving(setup: Setup, fail: () => Promise<void>): Promise<void>
   await Promise.all([one.close(), two.close()]);
 }
 
-describe('servers that Sentinels watch', () => {
+describe('Redis with Sentinels, and over TLS', () => {
   it.each([
     ['dies', (master: RedisServer) => master.stop()],
     ['stands still', async (master: RedisServer) => void master.process!.kill('SIGSTOP')],
   ])('another one takes over when the master %s', { timeout: 60_000 }, async (_, fail) => {
     const setup = await sentinelSetup();
-    await surviving(setup, () => fail(setup.servers[0]!));
+    await surviving(setup, () => fail(setup.master));
     await setup.stop();
   });
 
-  it('are reached over TLS with a certificate of an own authority, and not without it', {
+  it('is reached over TLS with a certificate of an own authority, and not without it', {
     timeout: 60_000,
   }, async () => {
     const maker = new CertificateMaker();
@@ -572,13 +564,8 @@ describe('servers that Sentinels watch', () => {
     };
     const ca = path('ca.pem', authority.cert);
     const files = ['--tls-cert-file', path('redis.pem', cert), '--tls-key-file', path('redis.key', key)];
-    const args = [...files, '--tls-ca-cert-file', ca, '--tls-auth-clients', 'no', '--tls-replication', 'yes'];
-    const redis = new RedisServer(
-      await freePort(),
-      [...files, '--tls-ca-cert-file', ca, '--tls-auth-clients', 'no'],
-      '',
-      true,
-    );
+    const args = [...files, '--tls-ca-cert-file', ca, '--tls-auth-clients', 'no'];
+    const redis = new RedisServer(await freePort(), args, '', true);
     await redis.start();
     const open = (tlsCa: string) =>
       openBus({
@@ -592,7 +579,6 @@ describe('servers that Sentinels watch', () => {
     await until(() => /certificate/.test(strange.failure ?? ''));
     expect(strange.connected).toBe(false);
     await Promise.all([trusted.close(), strange.close(), redis.stop()]);
-    void args;
     maker.remove();
   });
 });

@@ -299,7 +299,7 @@ test.each(['memory', 'journal'] as const)('decoded messages above the cap are re
 
 test('a body that waits for room learns of a stalled disk in time', async () => {
   const disk = new SimDisk();
-  await start(disk, 'journal', { unsyncedMsMax: 200 });
+  await start(disk, 'journal', { unsyncedMsMax: 1000 });
   slow(disk, 3000);
   const senders = [send({ a: 1 })];
   await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0));

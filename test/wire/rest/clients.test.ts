@@ -81,7 +81,7 @@ test('a customer whose title is taken is refused, or gets a suffix that is free'
   expect(await fault('POST', '/api/customer?nameConflictPolicy=FAIL', { title })).toBe(taken);
 });
 
-test('a tenant names its profile, of which there is one', async () => {
+test('a tenant names its profile', async () => {
   const { id, admin } = await newTenant();
   const tenant = await ok('GET', `/api/tenant/${id}`, undefined, admin.token);
   expect(tenant.tenantProfileId).toEqual({

@@ -89,29 +89,6 @@ test('a profile is created, changed, listed and deleted; a tenant has one', asyn
   expect(await fault('GET', path, undefined, system)).toMatch(/^404\//);
 });
 
-test('the default profile is that of new tenants, and cannot be deleted', async () => {
-  const system = await systemAdminToken();
-  const before = await ok('GET', '/api/tenantProfileInfo/default', undefined, system);
-  const profile = await newProfile();
-  const path = `/api/tenantProfile/${profile.id.id}`;
-  expect(await ok('POST', `${path}/default`, undefined, system)).toMatchObject({ default: true, id: profile.id });
-  try {
-    expect((await ok('GET', '/api/tenantProfileInfo/default', undefined, system)).id).toEqual(profile.id);
-    expect((await ok('GET', `/api/tenantProfile/${before.id.id}`, undefined, system)).default).toBe(false);
-    const tenant = await newTenant();
-    expect((await ok('GET', `/api/tenant/${tenant.id}`, undefined, system)).tenantProfileId).toEqual(profile.id);
-    expect(await fault('DELETE', path, undefined, system)).toBe(
-      '400/31 Deletion of Default Tenant Profile is prohibited!',
-    );
-    const other = { name: `other-${randomUUID()}`, default: true };
-    expect(await fault('POST', '/api/tenantProfile', other, system)).toBe(
-      '400/31 Another default tenant profile is present!',
-    );
-  } finally {
-    await ok('POST', `/api/tenantProfile/${before.id.id}/default`, undefined, system);
-  }
-});
-
 test('what is no limit is refused, and names its member', async () => {
   const system = await systemAdminToken();
   const refused = async (configuration: unknown) =>
