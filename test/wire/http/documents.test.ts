@@ -197,7 +197,6 @@ async function readerOf(): Promise<Reader> {
     JWT: pair.token,
     REFRESH: pair.refreshToken,
     KEY: key.value,
-    SYSTEM: await systemAdminToken(),
     CUSTOMER: customerId.id,
     CUSTOMER_JWT: customerUser.token,
     PROFILE: profile.id.id,
