@@ -316,6 +316,7 @@ function checkedData(input: ProfileInput): ProfileData {
     const range = `a whole number of days from 0 to ${limits.telemetryTtlDaysMax}; 0 keeps what the installation keeps`;
     throw badRequest('profile_data', `Validation error: telemetryTtlDays must be ${range}`);
   }
+  checkPace(given['otaRollout'] ?? {});
   return {
     configuration: { type: 'DEFAULT' },
     alarms: null,
@@ -323,6 +324,18 @@ function checkedData(input: ProfileInput): ProfileData {
     transportConfiguration: completeTransport(given['transportConfiguration'] ?? { type: input.transportType }),
     provisionConfiguration: { ...provision, type, provisionDeviceSecret: secret },
   };
+}
+
+function checkPace(pace: unknown): void {
+  const isCount = (value: unknown, max: number) =>
+    Number.isInteger(value) && (value as number) >= 0 && (value as number) <= max;
+  if (isObject(pace)) {
+    const { perMinute, percent, paused } = pace;
+    const isRate = isCount(perMinute ?? 0, limits.otaPerMinuteMax);
+    if (isRate && isCount(percent ?? 100, 100) && typeof (paused ?? false) === 'boolean') return;
+  }
+  const range = `perMinute from 0 to ${limits.otaPerMinuteMax} (0 = no limit), percent from 0 to 100, and paused`;
+  throw badRequest('profile_data', `Validation error: otaRollout must be an object with ${range}`);
 }
 
 /**

@@ -31,6 +31,7 @@ import {
   listProfileNames,
   listProfiles,
 } from '../device/sql/profile-store.ts';
+import { countRolloutDevices } from '../ota/store.ts';
 import { flag, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';
@@ -55,7 +56,7 @@ const profileBody = Type.Object({
   profileData: Type.Optional(
     Type.Unknown({
       description:
-        'Any JSON; kept as it is. telemetryTtlDays: days for which telemetry of the devices is kept, 0 to 36500; 0 or absent = as long as the installation keeps telemetry',
+        'Any JSON; kept as it is. otaRollout: the pace of packages (perMinute, percent, paused). telemetryTtlDays: days for which telemetry of the devices is kept, 0 to 36500; 0 or absent = as long as the installation keeps telemetry',
     }),
   ),
   defaultRuleChainId: reference,
@@ -290,6 +291,17 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       answer: profileInfoShape,
       handle: async ({ principal, params }) =>
         json(profileInfoJson(await profileOf(requireTenant(principal), params.profileId))),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/deviceProfile/:profileId/otaRollout',
+      summary: 'How many devices of a profile wait for the notification of its packages',
+      roles: tenantAdmins,
+      answer: closed({ waiting: Type.Integer() }, 'OtaRollout'),
+      async handle({ principal, params }) {
+        const { id } = await profileOf(requireTenant(principal), params.profileId);
+        return json({ waiting: await countRolloutDevices(postgres, id) });
+      },
     }),
     route({
       method: 'GET',

@@ -817,6 +817,8 @@ export const limits = {
   otaRolloutPollMs: 1_000,
   /** Devices that are notified at once. */
   otaRolloutBatchMax: 100,
+  /** Largest pace of a rollout: beyond it no host keeps up. */
+  otaPerMinuteMax: 1_000_000,
   /** Devices of a profile that join the queue at once. */
   otaRolloutExpandMax: 500,
   /** Interval at which a slow reader is offered the rest of an answer. */

@@ -240,14 +240,18 @@ export async function countProfileDevices(
 const outdated = `(coalesce(d.firmware_id, p.firmware_id) is distinct from d.told_firmware_id
   or coalesce(d.software_id, p.software_id) is distinct from d.told_software_id)`;
 
+/** The profile whose pace a device follows: a device with a package of its own is notified at once. */
+const pacedBy = 'case when d.firmware_id is null and d.software_id is null then p.id end';
+const place = `abs(hashtextextended(concat(d.id, p.firmware_id, p.software_id), 0) % 100)`;
+
 /**
  * Records work for devices whose last notification named other packages than they have now. Returns true when there is
  * work.
  */
 export async function insertDeviceRollouts(queries: Queries, deviceIds: string[]): Promise<boolean> {
   const rows = await queries.query(
-    `insert into ota_rollout (device_id)
-     select d.id from device d join device_profile p on p.id = d.device_profile_id
+    `insert into ota_rollout (device_id, paced_profile_id, place)
+     select d.id, ${pacedBy}, ${place} from device d join device_profile p on p.id = d.device_profile_id
       where d.id = any($1::uuid[]) and ${outdated}
      returning 1`,
     [deviceIds],
@@ -265,17 +269,98 @@ interface RolloutDevice {
 }
 
 /**
- * Takes devices for this transaction alone: the row by its lock, the device by an advisory lock, because a later change
- * of a device has a row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
+ * Takes devices for this transaction alone: those with packages of their own, and as many of the other ones as the pace
+ * of their profiles allows. Locks the row, and the device by an advisory lock, because a later change of a device has a
+ * row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
  */
 export async function takeRolloutDevices(queries: Queries, countMax: number): Promise<RolloutDevice[]> {
+  const taken = await takeRows(queries, 'device_id is not null and paced_profile_id is null', 'id', countMax, []);
+  for (const profile of await pacedProfiles(queries)) {
+    const room = countMax - taken.length;
+    if (room === 0) break;
+    const allowed = profile.perMinute === null ? room : Math.min(room, await allowedNow(queries, profile));
+    if (allowed === 0) continue;
+    const where = 'paced_profile_id = $2 and place < $3';
+    const rows = await takeRows(queries, where, 'place, id', allowed, [profile.id, profile.percent]);
+    if (profile.perMinute !== null && rows.length > 0) await notePace(queries, profile, rows.length);
+    taken.push(...rows);
+  }
+  return taken;
+}
+
+async function takeRows(
+  queries: Queries,
+  where: string,
+  order: string,
+  countMax: number,
+  values: unknown[],
+): Promise<RolloutDevice[]> {
   return await queries.query<RolloutDevice>(
     `select id as "rolloutId", device_id as "deviceId" from ota_rollout
-      where device_id is not null
-        and pg_try_advisory_xact_lock(hashtextextended(device_id::text, 7155720361))
-      order by id limit $1 for update skip locked`,
-    [countMax],
+      where ${where} and pg_try_advisory_xact_lock(hashtextextended(device_id::text, 7155720361))
+      order by ${order} limit $1 for update skip locked`,
+    [countMax, ...values],
   );
+}
+
+interface PacedProfile {
+  id: string;
+  /** Null = without a limit. */
+  perMinute: number | null;
+  percent: number;
+}
+
+/** Returns the profiles with waiting devices, except for those that are paused. Reads one row of each profile. */
+async function pacedProfiles(queries: Queries): Promise<PacedProfile[]> {
+  const next = (after: string) =>
+    `select paced_profile_id from ota_rollout where ${after} order by paced_profile_id limit 1`;
+  return await queries.query<PacedProfile>(
+    `with recursive waiting as (
+       (${next('paced_profile_id is not null')})
+       union all
+       select (${next('paced_profile_id > waiting.paced_profile_id')}) from waiting where paced_profile_id is not null)
+     select p.id, p.ota_per_minute as "perMinute", p.ota_percent as percent
+       from waiting join device_profile p on p.id = waiting.paced_profile_id where not p.ota_paused`,
+  );
+}
+
+/** Returns how many devices may be notified now; 0 while another host takes devices of the profile. */
+async function allowedNow(queries: Queries, { id, perMinute }: PacedProfile): Promise<number> {
+  await queries.query(
+    'insert into ota_pace (device_profile_id, taken_until) values ($1, clock_timestamp()) on conflict do nothing',
+    [id],
+  );
+  const [pace] = await queries.query<{ seconds: number }>(
+    `select extract(epoch from clock_timestamp() - taken_until)::float8 as seconds from ota_pace
+      where device_profile_id = $1 for update skip locked`,
+    [id],
+  );
+  if (!pace) return 0;
+  return Math.floor(Math.min(pace.seconds, burstSeconds(perMinute!)) * (perMinute! / 60));
+}
+
+/** Called in the transaction of `allowedNow`, whose row is locked. */
+async function notePace(queries: Queries, { id, perMinute }: PacedProfile, count: number): Promise<void> {
+  await queries.query(
+    `update ota_pace set taken_until = greatest(taken_until, clock_timestamp() - $2 * interval '1 second')
+                                     + $3 * interval '1 second'
+      where device_profile_id = $1`,
+    [id, burstSeconds(perMinute!), (count * 60) / perMinute!],
+  );
+}
+
+/** Time whose notifications may be made up for: a few polls, and at least one notification. */
+function burstSeconds(perMinute: number): number {
+  return Math.max((3 * limits.otaRolloutPollMs) / 1000, 60 / perMinute);
+}
+
+/** Returns how many devices of a profile wait for a notification of its packages. */
+export async function countRolloutDevices(queries: Queries, profileId: string): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    'select count(*) as count from ota_rollout where paced_profile_id = $1',
+    [profileId],
+  );
+  return row!.count;
 }
 
 /** One device of a rollout: the packages of its last notification, and its packages now. */
@@ -349,8 +434,8 @@ export async function expandRolloutProfile(queries: Queries, countMax: number): 
   if (!rollout) return false;
   const { id, profileId, doneDeviceId } = rollout;
   const devices = await queries.query<{ deviceId: string }>(
-    `insert into ota_rollout (device_id)
-     select d.id from device d join device_profile p on p.id = d.device_profile_id
+    `insert into ota_rollout (device_id, paced_profile_id, place)
+     select d.id, ${pacedBy}, ${place} from device d join device_profile p on p.id = d.device_profile_id
       where d.device_profile_id = $1 and d.id > $2 and ${outdated} order by d.id limit $3
      returning device_id as "deviceId"`,
     [profileId, doneDeviceId, countMax],

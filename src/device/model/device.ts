@@ -67,10 +67,21 @@ export interface FullProfile extends DeviceProfile {
   version: number;
 }
 
+/** An absent or null member does not limit the pace. */
+interface OtaPace {
+  /** Devices notified in a minute; 0 = no limit. */
+  perMinute?: number | null;
+  /** Part of the devices, from 0 to 100. */
+  percent?: number | null;
+  paused?: boolean | null;
+}
+
 /** Members that Millrace does not use are kept unchanged. */
 export interface ProfileData {
   /** Days for which telemetry of the devices is kept; 0 or null = as long as the installation keeps telemetry. */
   telemetryTtlDays?: number | null;
+  /** The pace at which devices are notified of the profile's packages. */
+  otaRollout?: OtaPace | null;
   provisionConfiguration: { type: ProvisionType; provisionDeviceSecret?: string | null; [member: string]: unknown };
   [member: string]: unknown;
 }

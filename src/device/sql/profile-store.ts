@@ -106,8 +106,8 @@ export async function insertFullProfile(queries: Queries, profile: FullProfile):
       `insert into device_profile (id, tenant_id, created_time, is_default, name, description, image, transport_type,
               provision_type, provision_device_key, profile_data, default_rule_chain_id, default_dashboard_id,
               default_queue_name, default_edge_rule_chain_id, firmware_id, software_id, external_id,
-              telemetry_ttl_days)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
+              telemetry_ttl_days, ota_per_minute, ota_percent, ota_paused)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
       [profile.id, profile.tenantId, profile.createdTime, profile.isDefault, ...changeable(profile)],
     );
   } catch (error) {
@@ -122,7 +122,8 @@ export async function updateFullProfile(queries: Queries, profile: FullProfile):
       `update device_profile set name = $3, description = $4, image = $5, transport_type = $6, provision_type = $7,
               provision_device_key = $8, profile_data = $9, default_rule_chain_id = $10, default_dashboard_id = $11,
               default_queue_name = $12, default_edge_rule_chain_id = $13, firmware_id = $14, software_id = $15,
-              external_id = $16, telemetry_ttl_days = $17, version = version + 1
+              external_id = $16, telemetry_ttl_days = $17, ota_per_minute = $18, ota_percent = $19, ota_paused = $20,
+              version = version + 1
         where id = $1 and tenant_id = $2`,
       [profile.id, profile.tenantId, ...changeable(profile)],
     );
@@ -148,6 +149,9 @@ function changeable(profile: FullProfile): unknown[] {
     profile.softwareId,
     profile.externalId,
     profile.data.telemetryTtlDays || null,
+    profile.data.otaRollout?.perMinute || null,
+    profile.data.otaRollout?.percent ?? 100,
+    profile.data.otaRollout?.paused ?? false,
   ];
 }
 

@@ -205,22 +205,11 @@ async function readerOf(): Promise<Reader> {
   });
 }
 
-/** Profiles of tenants are of no tenant: an earlier try may have made the one of the examples. */
-async function removeProfile(name: string): Promise<void> {
-  const system = await systemAdminToken();
-  const path = `/api/tenantProfiles?pageSize=10&page=0&textSearch=${name}`;
-  const { data } = await ok('GET', path, undefined, system);
-  for (const profile of data) {
-    if (profile.name === name) await ok('DELETE', `/api/tenantProfile/${profile.id.id}`, undefined, system);
-  }
-}
-
 // A tenant for each try: the names of the examples are free in it.
 test('the examples of docs/http.md and docs/rest.md run as they are written', async () => {
   const blocks = ['docs/http.md', 'docs/rest.md'].flatMap(blocksOf);
   expect(blocks.flat().length).toBeGreaterThan(70);
   const reader = await readerOf();
-  await removeProfile('Small');
   const outcomes = await Promise.allSettled(blocks.map((block) => reader.run(block)));
   const failures = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [String(outcome.reason)] : []));
   expect(failures).toEqual([]);

@@ -3,7 +3,7 @@
  * back.
  */
 import { randomUUID } from 'node:crypto';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import {
   call,
@@ -145,4 +145,76 @@ test('a profile takes only packages of its own', async () => {
   expect(await fault('POST', '/api/deviceProfile', { ...profile, firmwareId: foreign.id })).toBe(
     "400/31 Can't assign firmware with different deviceProfile!",
   );
+});
+
+describe('the pace of a profile', () => {
+  interface Profile {
+    id: { id: string };
+    name: string;
+    profileData: Record<string, unknown>;
+    version?: number;
+  }
+
+  /** Makes a profile with so many devices, and a package for it. */
+  async function fleet(count: number) {
+    const name = `profile-${randomUUID()}`;
+    const profile = await call<Profile>('POST', '/api/deviceProfile', { name });
+    const devices = Array.from({ length: count }, (_, n) => ({ name: `${name}-${n}`, type: name }));
+    const { results } = await call<{ results: { id: { id: string } }[] }>('POST', '/api/devices/bulk', { devices });
+    const firmware = await newPackage({ deviceProfileId: profile.id });
+    /** Saves the profile with this pace. */
+    const pace = async (otaRollout: object, members: object = {}) => {
+      const { version, ...stored } = await call<Profile>('GET', `/api/deviceProfile/${profile.id.id}`);
+      const profileData = { ...stored.profileData, otaRollout };
+      await call('POST', '/api/deviceProfile', { ...stored, ...members, profileData });
+    };
+    const ids = results.map(({ id }) => id.id);
+    const notified = async () => {
+      const each = await Promise.all(ids.map((id) => sharedAttributes(id)));
+      return ids.filter((_, n) => each[n]!['fw_title'] === firmware.title);
+    };
+    const waiting = async () =>
+      (await call<{ waiting: number }>('GET', `/api/deviceProfile/${profile.id.id}/otaRollout`)).waiting;
+    return { ids, firmware, pace, notified, waiting };
+  }
+
+  test('a part of the devices is notified, always the same, and a pause holds the others', async () => {
+    const { ids, firmware, pace, notified, waiting } = await fleet(60);
+    await pace({ percent: 30 }, { firmwareId: firmware.id });
+    const isSettled = async () => (await waiting()) + (await notified()).length === ids.length;
+    await eventually(async () => (await isSettled()) && (await notified()).length > 0);
+    const first = await notified();
+    // A device that is saved meanwhile does not get ahead of the others.
+    const held = ids.find((id) => !first.includes(id))!;
+    await saveDevice(held, { label: 'saved' });
+    await pace({ percent: 30, paused: true });
+    await pace({ percent: 60, paused: true });
+    const own = await newPackage();
+    await saveDevice(held, { firmwareId: own.id });
+    await told(held, own);
+    expect(await notified()).toEqual(first);
+    await pace({ percent: 60 });
+    await eventually(async () => (await notified()).length > first.length);
+    expect(await notified()).toEqual(expect.arrayContaining(first));
+    await pace({});
+    await eventually(async () => (await notified()).length === ids.length - 1);
+    expect(await waiting()).toBe(0);
+  });
+
+  test('so many devices are notified in a minute, over all workers', async () => {
+    const { ids, firmware, pace, notified } = await fleet(40);
+    const begun = performance.now();
+    await pace({ perMinute: 600 }, { firmwareId: firmware.id });
+    await eventually(async () => (await notified()).length === ids.length, 30_000);
+    // Ten in a second.
+    expect(performance.now() - begun).toBeGreaterThan(3_500);
+  });
+
+  test('what is no pace is refused', async () => {
+    const refused = (otaRollout: unknown) =>
+      fault('POST', '/api/deviceProfile', { name: randomUUID(), profileData: { otaRollout } });
+    for (const pace of [{ perMinute: -1 }, { perMinute: 0.5 }, { percent: 101 }, { paused: 'yes' }, 7, []]) {
+      expect(await refused(pace)).toMatch(/^400\/31 Validation error: otaRollout must be an object with perMinute/);
+    }
+  });
 });
