@@ -624,13 +624,17 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
       state: () => link.state,
       refusal: () => (ingest.refusal() ?? clockFault(link.state.clock))?.message,
     });
-    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt.open, gatewayBytesMax(config));
+    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt, gatewayBytesMax(config));
     server.seal();
   }
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
   const listeners = await listenMqtt(deps, mqtt, connectionsMax);
-  link.onHandOver((perSecond) => mqtt.handOver(perSecond));
+  link.onHandOver((perSecond) => {
+    // A balancer without health checks goes to the next host when a connection is refused.
+    for (const listener of listeners) listener.close();
+    return mqtt.handOver(perSecond);
+  });
 
   started.add('open requests', async (steps) => {
     while (servers.some((server) => server.openRequests > 0) && steps.msLeft > 0) await turn();

@@ -18,6 +18,8 @@ need() {
 # Debian may start services of these packages. Tests start their own on free ports, so that does no harm.
 need redis-server redis-server
 need haproxy haproxy
+need nginx nginx
+[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || missing="$missing libnginx-mod-stream"
 need mosquitto mosquitto
 need mosquitto-clients mosquitto_pub
 need chromium chromium chromium-browser google-chrome

@@ -73,6 +73,11 @@ export class Mqtt {
     return this.#connections.size;
   }
 
+  /** True while this process takes no new connections. */
+  get isLeaving(): boolean {
+    return this.#isHandingOver || this.#draining;
+  }
+
   /** Called for each accepted transport. */
   readonly open: OpenConnection = (transport, certificate) => {
     const connection = new Connection(this.#deps, transport, certificate);

@@ -266,7 +266,7 @@ export class HttpServer {
     // The library's own count omits a socket after its upgrade.
     const door = {
       exchange: (res: UwsResponse, head: Readonly<RequestHead>) => this.#exchange(res, head, false),
-      refusal: () => this.#doorRefusal(),
+      refusal: () => (route.isLeaving() ? stopping() : this.#doorRefusal()),
       onClosed: () => this.#countConnection(-1),
     };
     for (const path of withSlash(pattern)) registerWebSocket(this.#app, path, route, door);
@@ -419,7 +419,7 @@ export class HttpServer {
   }
 
   #doorRefusal(): Fault | undefined {
-    if (this.#draining) return unavailable('draining', 'This server is stopping; connect again.');
+    if (this.#draining) return stopping();
     if (this.#connections <= this.#deps.connectionsMax) return undefined;
     return unavailable('connections', 'This server holds the most connections that are allowed.', 5);
   }
@@ -603,4 +603,8 @@ function preflight(req: UwsRequest): Answer {
       'Access-Control-Max-Age': '1800',
     },
   };
+}
+
+function stopping(): Fault {
+  return unavailable('draining', 'This server is stopping; connect again.');
 }

@@ -16,6 +16,8 @@ export interface WebSocketRoute {
   messageBytesMax: number;
   /** Unsent bytes for a slow reader; above it the connection is closed. */
   waitingBytesMax: number;
+  /** True while an upgrade is refused as by a server that stops. */
+  isLeaving(): boolean;
   open(connection: WebSocketConnection): WebSocketEvents;
 }
 

@@ -6,9 +6,10 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, type LogLine, prepareEngine, startEngine } from '../harness/engine.ts';
-import { connectMqtt } from '../harness/mqtt-client.ts';
+import { connectMqtt, MqttClient } from '../harness/mqtt-client.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
 import { postForReceipt, readReceipt } from '../harness/receipts.ts';
+import { RawWebSocket } from '../harness/web-socket.ts';
 import { withWorkers } from '../harness/workers.ts';
 
 let engine: Engine;
@@ -262,17 +263,19 @@ test('a bug names the request that met it, and what ended two workers is refused
 });
 
 test.each([
-  ['the primary', (pid: number) => [pid]],
-  ['its process group', (pid: number) => [-pid]],
+  ['the primary', ({ pid }: Engine) => [pid!]],
+  ['its process group', ({ pid }: Engine) => [-pid!]],
   // As Ctrl-C does below `npm start`.
-  ['its process group and then the primary', (pid: number) => [-pid, pid]],
+  ['its process group and then the primary', ({ pid }: Engine) => [-pid!, pid!]],
+  // As systemd does, unless KillMode says otherwise.
+  ['every process, the stores as well,', (all: Engine) => [...new Set([all.pid!, ...all.pids().values()])]],
 ])('a stop of %s with SHUTDOWN_DELAY_MS: not ready, and served until the delay is over', async (_name, signalled) => {
   const delayMs = 4_000;
   const leaving = await startEngine({ workers: 1, reports: true, env: { SHUTDOWN_DELAY_MS: String(delayMs) } });
   try {
     const { token, id } = await leaving.api.createDevice('behind a balancer');
     const begun = performance.now();
-    for (const pid of signalled(leaving.pid!)) {
+    for (const pid of signalled(leaving)) {
       process.kill(pid, 'SIGTERM');
       await eventually(() => leaving.output.includes('SIGTERM: /readyz answers 503'));
     }
@@ -339,5 +342,42 @@ test('with SHUTDOWN_EVICT_PER_SECOND MQTT clients leave a few at a time, each wi
     expect(stored.n?.length).toBeGreaterThanOrEqual(acknowledged);
   } finally {
     await leaving.destroy();
+  }
+});
+
+test('a host that hands its clients over takes no new ones, nor does a worker that starts meanwhile; HTTP is served', async () => {
+  const leaving = await startEngine({ workers: 2, env: { SHUTDOWN_EVICT_PER_SECOND: '1' } });
+  const clients: MqttClient[] = [];
+  const { port, mqttPort } = leaving;
+  const upgradeStatus = async () => {
+    const socket = await RawWebSocket.open(port);
+    socket.close();
+    return socket.upgrade.status;
+  };
+  const isRefused = () => MqttClient.open({ port: mqttPort }).then(cut, ({ code }) => code === 'ECONNREFUSED');
+  const cut = (client: MqttClient) => {
+    client.cut();
+    return false;
+  };
+  try {
+    const { token } = await leaving.api.createDevice('served over HTTP');
+    const devices = await Promise.all(Array.from({ length: 40 }, () => leaving.api.newDevice()));
+    for (const each of devices) clients.push(await connectMqtt({ token: each.token, port: mqttPort }));
+    process.kill(leaving.pid!, 'SIGTERM');
+    await eventually(isRefused);
+    await eventually(async () => (await upgradeStatus()) === 503);
+    const killed = await leaving.kill('worker-0');
+    await eventually(() => (leaving.pids().get('worker-0') ?? killed) !== killed, 30_000);
+    await eventually(async () => (await leaving.status()).parts?.['workers'] === 'up', 30_000);
+    await eventually(isRefused);
+    for (let n = 0; n < 20; n += 1) {
+      expect(await isRefused()).toBe(true);
+      expect(await upgradeStatus()).toBe(503);
+      expect(await leaving.api.postTelemetry(token, '{"a":1}')).toBe(200);
+    }
+    expect(clients.some(({ isClosed }) => !isClosed)).toBe(true);
+  } finally {
+    for (const client of clients) client.cut();
+    await leaving.destroyAtOnce();
   }
 });

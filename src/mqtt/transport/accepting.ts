@@ -42,12 +42,13 @@ export class Accepting {
 
   /** Called after each accepted connection: a listening socket that closes now accepts no further one. */
   check(): void {
-    if (this.#roomCheck !== undefined || this.#deps.hasRoom()) return;
+    if (this.#isClosed || this.#roomCheck !== undefined || this.#deps.hasRoom()) return;
     this.#server.close();
     this.#deps.log.warn('mqtt_not_accepting', { address: this.#address, port: this.#port });
     this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);
   }
 
+  /** May be called again. */
   close(): void {
     this.#isClosed = true;
     clearInterval(this.#roomCheck);

@@ -49,6 +49,7 @@ let port: number;
 let client: RawWebSocket;
 let metrics: Metrics;
 let last: Echo;
+let isLeaving: boolean;
 
 beforeEach(async () => {
   metrics = new Metrics();
@@ -61,7 +62,14 @@ beforeEach(async () => {
     connectionsPerAddressMax: 100,
     worker: '',
   });
-  webSocketDoor(server, (transport) => new Echo(transport), 65_536);
+  isLeaving = false;
+  const clients = {
+    open: (transport: Transport) => new Echo(transport),
+    get isLeaving() {
+      return isLeaving;
+    },
+  };
+  webSocketDoor(server, clients, 65_536);
   server.seal();
   port = await server.listen('127.0.0.1', 0);
 });
@@ -91,6 +99,16 @@ test('the sub-protocol is one of ours, the first that the client offers', async 
 test.each(['', 'chat', 'MQTTX'])('a client that offers %j is refused', async (protocol) => {
   client = await RawWebSocket.open(port, protocol);
   expect(client.upgrade.status).toBe(400);
+});
+
+test('while no new connections are taken, an upgrade is refused, and open connections are served', async () => {
+  client = await RawWebSocket.open(port);
+  isLeaving = true;
+  const second = await RawWebSocket.open(port);
+  expect(second.upgrade.status).toBe(503);
+  second.close();
+  client.send(text('on'));
+  expect((await client.read(2)).toString()).toBe('on');
 });
 
 test('bytes pass in both directions as a stream, with any frames', async () => {

@@ -15,13 +15,20 @@ const normalClosure = 1000;
 const unsupportedData = 1003;
 const tooMuchData = 1009;
 
+interface WebSocketClients {
+  readonly open: OpenConnection;
+  /** True while no new connections are taken. */
+  readonly isLeaving: boolean;
+}
+
 /** `packetBytesMax`: the largest packet of any client, which many clients send in one message. */
-export function webSocketDoor(server: HttpServer, open: OpenConnection, packetBytesMax: number): void {
+export function webSocketDoor(server: HttpServer, clients: WebSocketClients, packetBytesMax: number): void {
   server.webSocket('/mqtt', {
     protocols,
     messageBytesMax: Math.max(limits.webSocketMessageBytesMax, packetBytesMax),
     waitingBytesMax: limits.webSocketWaitingBytesMax,
-    open: (connection) => new WebSocketTransport(connection, open),
+    isLeaving: () => clients.isLeaving,
+    open: (connection) => new WebSocketTransport(connection, clients.open),
   });
 }
 
