@@ -1,44 +1,80 @@
 /**
- * `npm run hosts`: shows the hosts of this installation, the one that started first at the top. Reads PostgreSQL only.
- * With an external PostgreSQL it works while Millrace is stopped on this host.
+ * `npm run hosts`: shows the hosts of this installation, the one that started first at the top. `npm run hosts --
+ * rebalance` lets hosts with more than their share of the MQTT connections hand over the surplus. Both speak to
+ * PostgreSQL only. With an external PostgreSQL they work while Millrace is stopped on this host.
  */
 import { columns } from './base/columns.ts';
 import { printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig } from './base/settings/config.ts';
-import { type FleetHost, isLive, readHosts } from './instance/membership/host-store.ts';
+import { type FleetHost, isLive, readHosts, requestHandOver } from './instance/membership/host-store.ts';
+import { sharesOf } from './instance/membership/shares.ts';
 import { openPostgresOf } from './instance/stores/engines.ts';
-import { sqlStateOf } from './postgres/client.ts';
+import { type Postgres, sqlStateOf } from './postgres/client.ts';
 
-const usage = 'usage: npm run hosts';
-const head = ['name', 'address', 'zone', 'version', 'workers', 'up since', 'last heartbeat', 'state'];
+const usage = 'usage: npm run hosts [-- rebalance [CONNECTIONS-PER-SECOND]]';
+const head = ['name', 'address', 'zone', 'version', 'workers', 'MQTT', 'up since', 'last heartbeat', 'state'];
+/** The codes of a table and of a column that this version makes. */
 const undefinedTable = '42P01';
+const undefinedColumn = '42703';
+/** Connections that each host closes in a second. Each of them is a sign-in at another host. */
+const perSecondDefault = 100;
+const perSecondMax = 100_000;
 
 async function run(words: string[]): Promise<void> {
-  if (words.length > 0) throw new StartError(usage);
+  const perSecond = words.length === 0 ? undefined : rateOf(words);
   const postgres = openPostgresOf(loadConfig(), createLog('error', 'hosts'));
   try {
     const hosts = await readHosts(postgres);
+    if (perSecond !== undefined) return await rebalance(postgres, hosts, perSecond);
     for (const line of columns([head, ...hosts.map(rowOf)])) printLine(line);
     const live = hosts.filter(isLive).length;
     printLine(`${live} live, ${hosts.length - live} silent`);
   } catch (error) {
-    if (sqlStateOf(error) !== undefinedTable) throw error;
+    if (![undefinedTable, undefinedColumn].includes(sqlStateOf(error) ?? '')) throw error;
     throw new StartError('This database knows no hosts yet: start Millrace of this version first.');
   } finally {
     await postgres.close();
   }
 }
 
+function rateOf([command, rate = String(perSecondDefault), ...more]: string[]): number {
+  if (command !== 'rebalance' || more.length > 0) throw new StartError(usage);
+  const perSecond = /^\d+$/.test(rate) ? Number(rate) : 0;
+  if (perSecond < 1 || perSecond > perSecondMax) {
+    throw new StartError(`"${rate}" is no rate: name a whole number of connections from 1 to ${perSecondMax}.`);
+  }
+  return perSecond;
+}
+
+/** Each host closes its surplus itself, from its next heartbeat on. */
+async function rebalance(postgres: Postgres, hosts: FleetHost[], perSecond: number): Promise<void> {
+  const shares = sharesOf(hosts);
+  for (const { host, surplus } of shares) {
+    if (surplus > 0) await requestHandOver(postgres, host.id, { count: surplus, perSecond });
+  }
+  const rows = shares.map(({ host, connections, share, surplus }) =>
+    [host.name, connections, share, surplus].map(String),
+  );
+  for (const line of columns([['name', 'MQTT connections', 'share', 'hands over'], ...rows])) printLine(line);
+  const slowest = Math.max(0, ...shares.map(({ surplus }) => surplus)) / perSecond;
+  printLine(
+    slowest === 0
+      ? 'No host has more than its share.'
+      : `At most ${perSecond} connections a second and host, from the next heartbeat on: about ${Math.ceil(slowest)} s.`,
+  );
+}
+
 function rowOf(host: FleetHost): string[] {
-  const { name, address, zone, version, workers, startedMs, ageMs } = host;
+  const { name, address, zone, version, workers, mqttConnections, startedMs, ageMs } = host;
   return [
     name,
     address,
     zone === '' ? '-' : zone,
     version,
     String(workers),
+    mqttConnections === null ? '-' : String(mqttConnections),
     new Date(startedMs).toISOString(),
     `${Math.max(0, Math.round(ageMs / 1000))} s ago`,
     isLive(host) ? 'live' : 'silent',

@@ -93,7 +93,14 @@ export async function runPrimary(): Promise<void> {
     const stores = openStores({ engines: engines.engines, config, log, metrics, parts: () => parts() });
     running.add('store clients', () => closeStores(stores));
     const host = describeHost(config, workers, data.hostId(log));
-    const membership = new Membership({ postgres: stores.postgres, host, log, metrics });
+    const membership = new Membership({
+      postgres: stores.postgres,
+      host,
+      mqttConnections: () => (config.mqtt.enabled ? ending.pool?.mqttConnections : undefined),
+      onSurplus: (surplus) => ending.pool?.handOverSome(surplus.count, surplus.perSecond),
+      log,
+      metrics,
+    });
     running.add('membership', () => membership.stop());
     const restored = new RestoredStores({ ...stores, data, log });
     running.add('restored stores', () => restored.stop());

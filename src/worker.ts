@@ -161,13 +161,21 @@ async function serve(link: PrimaryLink): Promise<void> {
   const state = await openDeviceState(deps, stores, identity, channel);
   const commands = openCommands(deps, stores, state);
   const onboarding = await openOnboarding(deps, stores, identity, state, commands);
-  await openDoors(deps, servers, { ...stores, ...identity, ...channel, ...state, ...commands, ...onboarding });
+  const mqtt = await openDoors(deps, servers, {
+    ...stores,
+    ...identity,
+    ...channel,
+    ...state,
+    ...commands,
+    ...onboarding,
+  });
 
   link.onCollect(() => metrics.snapshot());
   link.reportStatus(() => ({
     ...refusals(channel.ingest, link, metrics),
     room: roomOf(config, channel.journal, metrics),
     busFailure: stores.bus.failure,
+    mqttConnections: mqtt.connections,
     degraded: degraded(config, channel),
   }));
   link.ready();
@@ -531,7 +539,7 @@ type Onboarding = Awaited<ReturnType<typeof openOnboarding>>;
 type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 /** Sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, MQTT. */
-async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<void> {
+async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
   const { config, begin, link, log, metrics, started } = deps;
   const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
   const { troubles, strangers, diagnostics } = engine;
@@ -630,11 +638,12 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
   const listeners = await listenMqtt(deps, mqtt, connectionsMax);
-  link.onHandOver((perSecond) => {
+  const handOver = (perSecond: number) => {
     // A balancer without health checks goes to the next host when a connection is refused.
     for (const listener of listeners) listener.close();
     return mqtt.handOver(perSecond);
-  });
+  };
+  link.onHandOver(handOver, (count, perSecond) => void mqtt.handOverSome(count, perSecond));
 
   started.add('open requests', async (steps) => {
     while (servers.some((server) => server.openRequests > 0) && steps.msLeft > 0) await turn();
@@ -647,6 +656,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
     calls.close();
     rpc.close();
   });
+  return mqtt;
 }
 
 /** Opens users and API keys, and the limits of their requests. */

@@ -24,6 +24,7 @@ export class Mqtt {
   readonly #timer: NodeJS.Timeout;
   #draining = false;
   #isHandingOver = false;
+  #isRebalancing = false;
   #sweptAt: number;
   #addressLoggedAt = Number.NEGATIVE_INFINITY;
 
@@ -107,20 +108,37 @@ export class Mqtt {
 
   /**
    * Closes the connections of this process at a rate, each when what it has sent is answered. Returns when none is left
-   * or the drain has begun.
+   * or the drain has begun. New connections are closed at once.
    */
   async handOver(perSecond: number): Promise<void> {
     this.#isHandingOver = true;
+    await this.#closeAtRate(perSecond, Number.POSITIVE_INFINITY, () => this.#connections.size === 0);
+  }
+
+  /** Does the same with the oldest `count` connections, and takes new ones. Ignores a call during another. */
+  async handOverSome(count: number, perSecond: number): Promise<void> {
+    if (this.#isHandingOver || this.#isRebalancing) return;
+    this.#isRebalancing = true;
+    await this.#closeAtRate(perSecond, count, (isNoneLeft) => isNoneLeft || this.#isHandingOver);
+    this.#isRebalancing = false;
+  }
+
+  /** `isOver` is called with true when `count` connections are closed, or none is left. */
+  async #closeAtRate(perSecond: number, count: number, isOver: (isNoneLeft: boolean) => boolean): Promise<void> {
     const { clock } = this.#deps;
     const begun = clock.monotonic();
     const staying = this.#connections.values();
     const leaving = new Set<Connection>();
-    let closed = 0;
-    while (this.#connections.size > 0 && !this.#draining) {
-      const due = ((clock.monotonic() - begun) / 1000) * perSecond;
-      for (; closed < due; closed += 1) {
+    let chosen = 0;
+    let last = count;
+    while (!isOver(chosen >= last && leaving.size === 0) && !this.#draining) {
+      const due = Math.min(count, ((clock.monotonic() - begun) / 1000) * perSecond);
+      for (; chosen < due; chosen += 1) {
         const { value: next } = staying.next();
-        if (!next) break;
+        if (!next) {
+          last = chosen;
+          break;
+        }
         leaving.add(next);
       }
       for (const connection of leaving) {

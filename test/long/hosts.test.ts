@@ -7,6 +7,7 @@ import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
 import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
+import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;
@@ -31,8 +32,8 @@ afterAll(async () => {
 });
 
 /** The lines of `npm run hosts` below the head, each as its cells. */
-async function hosts(engine = one): Promise<string[][]> {
-  const child = spawn(process.execPath, ['dist/hosts.js'], { env: engine.environment });
+async function hosts(...words: string[]): Promise<string[][]> {
+  const child = spawn(process.execPath, ['dist/hosts.js', ...words], { env: one.environment });
   let output = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk));
   const [code] = await once(child, 'close');
@@ -71,6 +72,52 @@ test('each host is a row, with where it is and what it runs', async () => {
   await eventually(async () => (await count('live')) === 2, 10_000);
   expect(await count('silent')).toBe(0);
 });
+
+test('a host with more than its share of the MQTT connections hands over the surplus, at a rate', async () => {
+  const [clients, perSecond] = [12, 1];
+  const devices = await Promise.all(Array.from({ length: clients }, () => one.api.newDevice()));
+  const connected: MqttClient[] = [];
+  const levelOf = (n: number) => (n % 2 === 0 ? 5 : 4);
+  const connect = (n: number, { mqttPort }: Engine) =>
+    connectMqtt({ port: mqttPort, token: devices[n]!.token, level: levelOf(n) });
+  try {
+    for (let n = 0; n < clients; n += 1) connected.push(await connect(n, one));
+    await eventually(async () => (await hosts())[0]?.[5] === String(clients));
+    const begun = performance.now();
+    const rows = await hosts('rebalance', String(perSecond));
+    expect(rows.slice(0, 2)).toEqual([
+      ['one', '12', '6', '6'],
+      ['two', '0', '6', '0'],
+    ]);
+    // A second command meanwhile hands over no more.
+    await eventually(() => connected.some(({ isClosed }) => isClosed));
+    await hosts('rebalance', '1000');
+    await eventually(() => connected.filter(({ isClosed }) => isClosed).length >= 6, 20_000);
+    expect(performance.now() - begun).toBeGreaterThan((1000 * 5) / perSecond);
+    await eventually(async () => (await hosts())[0]?.[5] === '6');
+    const left = connected.flatMap((client, n) => (client.isClosed ? [n] : []));
+    expect(left).toEqual([0, 1, 2, 3, 4, 5]);
+    for (const n of left) {
+      // MQTT 5: 0x9C, "use another server"; earlier versions: no packet.
+      await connected[n]!.closedFor(0x9c);
+      connected[n] = await connect(n, two);
+    }
+    await eventually(async () => (await hosts())[1]?.[5] === '6');
+    expect((await hosts('rebalance')).at(-1)).toEqual(['No host has more than its share.']);
+    // Both hosts go on taking connections.
+    expect(await connected[11]!.publish('v1/devices/me/telemetry', '{"a":1}')).toMatchObject({ cmd: 'puback' });
+    connected.push(await connect(0, one));
+  } finally {
+    for (const client of connected) client.cut();
+  }
+});
+
+test.each([['rebalance', '0'], ['rebalance', '1.5'], ['rebalance', '1', '2'], ['balance']])(
+  '%s %s is refused',
+  async (...words) => {
+    await expect(hosts(...words)).rejects.toThrow();
+  },
+);
 
 test('a host with another value of such a setting does not start: one line names it, both values and the host', async () => {
   expect(await refusal(three, { BUS_SHARDS: '32' })).toContain(

@@ -24,6 +24,8 @@ export interface FleetHost extends HostDescription {
   schemaVersion: number;
   startedMs: number;
   heartbeatMs: number;
+  /** Null when the host takes no MQTT connections. */
+  mqttConnections: number | null;
   /** Milliseconds since the last heartbeat. */
   ageMs: number;
 }
@@ -52,7 +54,8 @@ export async function joinFleet(postgres: Postgres, host: HostDescription): Prom
        on conflict (id) do update set epoch = excluded.epoch, name = excluded.name, address = excluded.address,
          zone = excluded.zone, workers = excluded.workers, version = excluded.version,
          schema_version = excluded.schema_version, settings = excluded.settings,
-         started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at
+         started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at,
+         mqtt_connections = null, surplus = null, surplus_per_second = null
        returning epoch`,
       [id, name, address, zone, workers, version, JSON.stringify(settings)],
     );
@@ -60,17 +63,48 @@ export async function joinFleet(postgres: Postgres, host: HostDescription): Prom
   });
 }
 
-/** Returns false when the row was removed, or belongs to a later start. Removes hosts without a heartbeat for long. */
-export async function beat(queries: Queries, id: string, epoch: number): Promise<boolean> {
-  const rows = await queries.query(
-    'update instance set heartbeat_at = clock_timestamp() where id = $1 and epoch = $2 returning id',
-    [id, epoch],
+/** MQTT connections that a host is to hand over to other hosts. */
+export interface Surplus {
+  count: number;
+  perSecond: number;
+}
+
+/**
+ * Writes a heartbeat. Returns undefined when the row was removed, or belongs to a later start; else what an operator
+ * wants handed over, once. Removes hosts without a heartbeat for long.
+ */
+export async function beat(
+  queries: Queries,
+  id: string,
+  epoch: number,
+  mqttConnections: number | undefined,
+): Promise<Surplus | 'nothing' | undefined> {
+  const [row] = await queries.query<{ count: number | null; perSecond: number | null }>(
+    `with before as (
+       select id, surplus, surplus_per_second from instance where id = $1 and epoch = $2 for update
+     )
+     update instance set heartbeat_at = clock_timestamp(), mqtt_connections = $3, surplus = null,
+       surplus_per_second = null
+     from before where instance.id = before.id
+     returning before.surplus as count, before.surplus_per_second as "perSecond"`,
+    [id, epoch, mqttConnections ?? null],
   );
   const gone = `delete from instance
      where heartbeat_at not between clock_timestamp() - make_interval(secs => $1)
                                 and clock_timestamp() + make_interval(secs => $1)`;
   await queries.query(gone, [limits.hostKeptMs / 1000]);
-  return rows.length > 0;
+  if (!row) return undefined;
+  const { count, perSecond } = row;
+  return count === null || perSecond === null ? 'nothing' : { count, perSecond };
+}
+
+/** The next heartbeat of the host takes the request. */
+export async function requestHandOver(queries: Queries, id: string, { count, perSecond }: Surplus): Promise<void> {
+  await queries.query('update instance set surplus = $2, surplus_per_second = $3 where id = $1', [
+    id,
+    count,
+    perSecond,
+  ]);
 }
 
 /** Removes the row of this start, and of no later one. */
@@ -84,7 +118,8 @@ export async function readHosts(queries: Queries): Promise<FleetHost[]> {
     `select id, name, address, zone, workers, version, settings, epoch, schema_version as "schemaVersion",
             (extract(epoch from started_at) * 1000)::float8 as "startedMs",
             (extract(epoch from heartbeat_at) * 1000)::float8 as "heartbeatMs",
-            (extract(epoch from clock_timestamp() - heartbeat_at) * 1000)::float8 as "ageMs"
+            (extract(epoch from clock_timestamp() - heartbeat_at) * 1000)::float8 as "ageMs",
+            mqtt_connections as "mqttConnections"
      from instance order by epoch`,
   );
 }

@@ -10,11 +10,24 @@ import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
 import type { Postgres } from '../../postgres/client.ts';
 import { mismatchOf } from './equal-settings.ts';
-import { beat, type FleetHost, type HostDescription, isLive, joinFleet, leaveFleet, readHosts } from './host-store.ts';
+import {
+  beat,
+  type FleetHost,
+  type HostDescription,
+  isLive,
+  joinFleet,
+  leaveFleet,
+  readHosts,
+  type Surplus,
+} from './host-store.ts';
 
 interface MembershipDeps {
   postgres: Postgres;
   host: HostDescription;
+  /** Returns undefined while this host takes no MQTT connections. */
+  mqttConnections: () => number | undefined;
+  /** Called when an operator wants connections handed over to other hosts. */
+  onSurplus: (surplus: Surplus) => void;
   log: Log;
   metrics: Metrics;
 }
@@ -84,9 +97,12 @@ export class Membership {
   }
 
   async #beat(): Promise<void> {
-    const { postgres, host } = this.#deps;
-    if (this.#epoch === undefined || !(await beat(postgres, host.id, this.#epoch))) await this.#join();
-    else await this.#compare();
+    const { postgres, host, mqttConnections, onSurplus } = this.#deps;
+    const beaten =
+      this.#epoch === undefined ? undefined : await beat(postgres, host.id, this.#epoch, mqttConnections());
+    if (beaten === undefined) return await this.#join();
+    if (beaten !== 'nothing') onSurplus(beaten);
+    await this.#compare();
   }
 
   async #join(): Promise<void> {

@@ -41,6 +41,8 @@ export type ToWorker =
   | ({ kind: 'journals'; id: number } & JournalReportsOfHost)
   /** MQTT connections leave at this rate; a worker answers with `handedOver`. */
   | { kind: 'handOver'; perSecond: number }
+  /** Some MQTT connections leave at this rate; the worker takes new ones as before. */
+  | { kind: 'handOverSome'; count: number; perSecond: number }
   | { kind: 'drain' };
 
 export type ToPrimary =
@@ -54,6 +56,7 @@ export type ToPrimary =
       degraded: string[];
       busFailure: string | undefined;
       room: Omit<JournalRoom, 'worker'>;
+      mqttConnections: number;
     } & Omit<WorkerRefusals, 'worker'>)
   | { kind: 'samples'; id: number; samples: Sample[] }
   | HoldAnswer

@@ -31,6 +31,7 @@ export class PrimaryLink {
   #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
   #handOver: (perSecond: number) => Promise<void> = () => Promise.resolve();
+  #handOverSome: (count: number, perSecond: number) => void = () => {};
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
   #onState: (state: InstanceState) => void = () => {};
@@ -73,8 +74,10 @@ export class PrimaryLink {
     };
   }
 
-  onHandOver(handOver: (perSecond: number) => Promise<void>): void {
-    this.#handOver = handOver;
+  /** `all`: before the host stops; `some`: other hosts have fewer connections. */
+  onHandOver(all: (perSecond: number) => Promise<void>, some: (count: number, perSecond: number) => void): void {
+    this.#handOver = all;
+    this.#handOverSome = some;
   }
 
   /** `release` returns true when every hold lasted until the release. */
@@ -169,6 +172,9 @@ export class PrimaryLink {
         return;
       case 'handOver':
         void this.#handOver(message.perSecond).then(() => send({ kind: 'handedOver' }));
+        return;
+      case 'handOverSome':
+        this.#handOverSome(message.count, message.perSecond);
         return;
       case 'drain':
         this.#drain();

@@ -31,6 +31,7 @@ interface Slot {
   /** Why the worker has no connection to Redis. */
   busFailure: string | undefined;
   room: Omit<JournalRoom, 'worker'> | undefined;
+  mqttConnections: number;
   /** Reasons of the worker to be degraded. */
   degraded: string[];
 }
@@ -156,6 +157,12 @@ export class WorkerPool {
     return this.#serving.find(({ busFailure }) => busFailure !== undefined)?.busFailure;
   }
 
+  /** The MQTT connections of all workers; undefined when this host is about to stop. */
+  get mqttConnections(): number | undefined {
+    if (this.#isLeaving) return undefined;
+    return this.#serving.reduce((sum, { mqttConnections }) => sum + mqttConnections, 0);
+  }
+
   get #serving(): Slot[] {
     return this.#slots.filter(({ worker }) => worker.isReady);
   }
@@ -208,6 +215,21 @@ export class WorkerPool {
   #letHandOver(slot: Slot, perSecond: number): void {
     this.#handingOver.add(slot);
     slot.worker.send({ kind: 'handOver', perSecond });
+  }
+
+  /** Lets the workers close `count` MQTT connections, together so many a second, each worker by its number of them. */
+  handOverSome(count: number, perSecond: number): void {
+    const connections = this.mqttConnections ?? 0;
+    this.#deps.log.info('mqtt_rebalance', { surplus: count, connections });
+    const surplus = Math.min(count, connections);
+    let [left, before] = [surplus, connections];
+    for (const { worker, mqttConnections } of this.#serving) {
+      if (left === 0) return;
+      const own = Math.round((left * mqttConnections) / before);
+      if (own > 0) worker.send({ kind: 'handOverSome', count: own, perSecond: (perSecond * own) / surplus });
+      left -= own;
+      before -= mqttConnections;
+    }
   }
 
   #handedOver(slot: Slot): void {
@@ -279,6 +301,7 @@ export class WorkerPool {
       refused: {},
       busFailure: undefined,
       room: undefined,
+      mqttConnections: 0,
       degraded: [],
     };
     return slot;
@@ -326,6 +349,7 @@ export class WorkerPool {
         slot.refused = message.refused;
         slot.busFailure = message.busFailure;
         slot.room = message.room;
+        slot.mqttConnections = message.mqttConnections;
         slot.degraded = message.degraded;
         return;
       case 'journalsHeld':
