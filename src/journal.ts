@@ -33,7 +33,12 @@ const progressMs = 5_000;
 /** Names of which every journal has at least one, beside its segments. */
 const journalNames = new Set(['epoch', 'position', 'writer', 'suspects', 'quarantine']);
 
-async function run([verb = 'list', name, segment]: string[]): Promise<void> {
+/** Words after each verb. One more is refused: `ship worker-*` would ship the first journal and report success. */
+const wordsMax: Record<string, number> = { list: 0, verify: 1, show: 2, ship: 1, drain: 0 };
+
+async function run([verb = 'list', ...words]: string[]): Promise<void> {
+  if (words.length > (wordsMax[verb] ?? 0)) throw new StartError(usage);
+  const [name, segment] = words;
   const config = loadConfig();
   switch (verb) {
     case 'list':

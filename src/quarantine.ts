@@ -18,7 +18,10 @@ import { readBlock } from './telemetry/read-block.ts';
 
 const usage = 'usage: npm run quarantine -- list | show NAME | replay [NAME] | remove NAME';
 
-async function run([verb = 'list', name]: string[]): Promise<void> {
+async function run([verb = 'list', ...words]: string[]): Promise<void> {
+  // A second name would be ignored, and the command would report success.
+  if (words.length > (verb === 'list' ? 0 : 1)) throw new StartError(usage);
+  const [name] = words;
   const config = loadConfig();
   const entries = await allEntries(config);
   switch (verb) {

@@ -1,7 +1,7 @@
 /** Commands of an operator beside an instance that runs, and without one. */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -107,6 +107,29 @@ test('a directory that is no journal is neither whole nor stored', async () => {
     }
   }
   expect((await run('journal', 'verify', join(engine.dataDir, 'journal', 'worker-0'))).code).toBe(0);
+});
+
+test('a command that would act on its first argument only refuses the others', async () => {
+  const copies = ['worker-0', 'worker-1'].map((name) => join(directory, 'copies', name));
+  for (const copy of copies) cpSync(join(engine.dataDir, 'journal', 'worker-0'), copy, { recursive: true });
+  for (const [command, ...words] of [
+    ['journal', 'ship', ...copies],
+    ['journal', 'verify', ...copies],
+    ['journal', 'show', copies[0]!, '1-1.seg', '1-2.seg'],
+    ['journal', 'list', 'worker-0'],
+    ['journal', 'drain', 'worker-0'],
+    ['quarantine', 'list', 'rows-1'],
+    ['quarantine', 'remove', 'rows-1', 'rows-2'],
+    ['quarantine', 'replay', 'rows-1', 'rows-2'],
+  ] as [string, ...string[]][]) {
+    const { code, output } = await run(command, ...words);
+    expect({ words, code, output }).toEqual({
+      words,
+      code: 1,
+      output: expect.stringMatching(new RegExp(`^millrace: usage: npm run ${command} -- .*\n$`)),
+    });
+  }
+  for (const copy of copies) expect(existsSync(copy), copy).toBe(true);
 });
 
 test('a journal that cannot be read is named, and hides no other journal', async () => {
