@@ -1,5 +1,5 @@
 /** What the data directory keeps of its own; who owns it is in test/flow/data-directory.test.ts. */
-import fs, { mkdtempSync, readlinkSync, rmSync } from 'node:fs';
+import fs, { mkdtempSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -40,4 +40,25 @@ test('generated passwords are durable before a store is made with them', () => {
     `sync ${path}`,
   ]);
   expect(data.secrets()).toEqual({ secrets, fresh: false });
+});
+
+test('damaged passwords are refused with what to do, and no part of a password is in the reason', () => {
+  const data = new DataDirectory(dir);
+  const { adminPassword } = data.secrets().secrets;
+  const path = join(data.path, 'secrets.json');
+  const text = readFileSync(path, 'utf8');
+  const begin = text.indexOf(adminPassword);
+  // The byte before the password is its opening quote.
+  for (const damaged of [`${text.slice(0, begin - 1)}?${text.slice(begin)}`, text.slice(0, begin + 8), '']) {
+    writeFileSync(path, damaged);
+    let reason = '';
+    try {
+      data.secrets();
+    } catch (error) {
+      reason = (error as Error).message;
+    }
+    expect(reason).toMatch(/secrets\.json is damaged: .* put the secrets\.json of a backup .* in its place\.$/);
+    expect(reason).not.toContain(adminPassword.slice(0, 6));
+    expect(readFileSync(path, 'utf8')).toBe(damaged);
+  }
 });

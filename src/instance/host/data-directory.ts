@@ -192,13 +192,8 @@ export class DataDirectory {
   /** Returns the secrets, made at the first start with mode 0600. A given admin password is not stored. */
   secrets(): { secrets: Secrets; fresh: boolean } {
     const path = join(this.path, secretsFile);
-    try {
-      return { secrets: JSON.parse(readFileSync(path, 'utf8')) as Secrets, fresh: false };
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'ENOENT') {
-        throw new StartError(`${path} cannot be read: ${messageOf(error)}.`);
-      }
-    }
+    const kept = this.#keptSecrets(path);
+    if (kept) return { secrets: kept, fresh: false };
     const secrets: Secrets = {
       clickhousePassword: randomBytes(24).toString('base64url'),
       postgresPassword: randomBytes(24).toString('base64url'),
@@ -207,6 +202,25 @@ export class DataDirectory {
     // The stores are made with these passwords, which must be known after a power cut.
     this.keepPrivate(secretsFile, JSON.stringify(secrets, null, 2));
     return { secrets, fresh: true };
+  }
+
+  /** Returns undefined only when there is no file. The error of JSON.parse quotes the text, so it is not passed on. */
+  #keptSecrets(path: string): Secrets | undefined {
+    let text: string;
+    try {
+      text = readFileSync(path, 'utf8');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+      throw new StartError(`${path} cannot be read: ${messageOf(error)}.`);
+    }
+    try {
+      return JSON.parse(text) as Secrets;
+    } catch {
+      throw new StartError(
+        `${path} is damaged: it is no JSON. It holds the passwords of the embedded stores: ` +
+          `put the ${secretsFile} of a backup of this instance in its place.`,
+      );
+    }
   }
 
   /** Returns the id by which other hosts know this directory, made at the first start. */
