@@ -1,5 +1,6 @@
 /** Tenants as a system administrator manages them. */
 
+import { isLimiting, readLimits } from '../auth/profile-limits.ts';
 import { entityNotFound } from '../auth/roles.ts';
 import { raiseLimitsVersion } from '../auth/tenant-limits-store.ts';
 import type { Clock } from '../base/clock.ts';
@@ -47,16 +48,16 @@ export async function createTenant(
 ): Promise<Tenant> {
   const now = clock.now();
   const checked = checkedTenant(input);
-  const tenant = await postgres.transaction(async (queries) => {
-    const profile = await tenantProfile(queries, input);
+  const { made, isLimited } = await postgres.transaction(async (queries) => {
+    const { isLimited, ...profile } = await tenantProfile(queries, input);
     const made = { id: createUuid(now), createdTime: now, version: 1, ...checked, ...profile };
     await insertTenant(queries, made);
     await findOrCreateProfile(queries, made.id, defaultProfileName, true);
-    await raiseLimitsVersion(queries);
-    return made;
+    if (isLimited) await raiseLimitsVersion(queries);
+    return { made, isLimited };
   });
-  await onLimits();
-  return tenant;
+  if (isLimited) await onLimits();
+  return made;
 }
 
 export async function saveTenant(
@@ -69,8 +70,8 @@ export async function saveTenant(
     if (!locked) throw entityNotFound('Tenant', id);
     checkVersion('Tenant', locked.version, input.version);
     const stored = (await findTenant(queries, id))!;
-    const profile = input.tenantProfileId ? await tenantProfile(queries, input) : undefined;
-    const tenant = { ...stored, ...checkedTenant(input), ...profile, version: stored.version + 1 };
+    const { profileId, profileName } = input.tenantProfileId ? await tenantProfile(queries, input) : stored;
+    const tenant = { ...stored, ...checkedTenant(input), profileId, profileName, version: stored.version + 1 };
     await updateTenant(queries, tenant);
     const isMoved = tenant.profileId !== stored.profileId;
     if (isMoved) await raiseLimitsVersion(queries);
@@ -84,12 +85,13 @@ export async function saveTenant(
 async function tenantProfile(
   queries: Queries,
   { tenantProfileId }: TenantInput,
-): Promise<Pick<Tenant, 'profileId' | 'profileName'>> {
+): Promise<Pick<Tenant, 'profileId' | 'profileName'> & { isLimited: boolean }> {
   const profile = tenantProfileId
     ? await findTenantProfile(queries, tenantProfileId)
     : await findDefaultTenantProfile(queries);
   if (!profile) throw badRequest('tenant_profile', 'Tenant is referencing to non-existent tenant profile!');
-  return { profileId: profile.id, profileName: profile.name };
+  const isLimited = isLimiting(readLimits(profile.profileData.configuration));
+  return { profileId: profile.id, profileName: profile.name, isLimited };
 }
 
 /**

@@ -95,3 +95,9 @@ export function readLimits(configuration: unknown): ProfileLimits {
     requests: { tenant: rate(requests.tenant), customer: rate(requests.customer) },
   };
 }
+
+/** True when a tenant with these limits is limited at once: days of telemetry are read where they count. */
+export function isLimiting({ rates, requests, devicesMax, usersMax, customersMax }: ProfileLimits): boolean {
+  const texts = [...Object.values(rates).flatMap((ofScope) => Object.values(ofScope)), ...Object.values(requests)];
+  return devicesMax + usersMax + customersMax > 0 || texts.some((text) => text !== '');
+}

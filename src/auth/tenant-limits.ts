@@ -10,7 +10,7 @@ import type { Bus } from '../bus/bus.ts';
 import { JsonChannel } from '../bus/json-channel.ts';
 import { isWhole } from '../bus/messages.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
-import { type ProfileLimits, readLimits } from './profile-limits.ts';
+import { isLimiting, type ProfileLimits, readLimits } from './profile-limits.ts';
 import type { LimitedProfile } from './rate-limits.ts';
 import { readLimitsVersion, readProfileLimits, readTenantsOf } from './tenant-limits-store.ts';
 
@@ -37,7 +37,8 @@ export class TenantLimits {
   #ofTenants: ReadonlyMap<string, ProfileLimits> = new Map();
   /** Of the limits that are known; undefined until PostgreSQL has answered. */
   #version: number | undefined;
-  #reading: Promise<void> | undefined;
+  /** One read after the other: the limits that are read last are the newest. */
+  #reading = Promise.resolve();
   #timer: NodeJS.Timeout | undefined;
   #stopped = false;
 
@@ -80,7 +81,6 @@ export class TenantLimits {
 
   /** Called after the commit of a change: this worker knows the new limits when the promise resolves. */
   async changed(): Promise<void> {
-    await this.#reading;
     await this.#read();
     this.#channel.publish({ version: this.#version ?? 0 });
   }
@@ -93,20 +93,18 @@ export class TenantLimits {
   }
 
   #readSoon(): void {
-    void (this.#reading ?? Promise.resolve()).then(() => this.#read()).then(() => this.#schedule());
+    void this.#read().then(() => this.#schedule());
   }
 
-  async #read(): Promise<void> {
-    if (this.#stopped) return;
-    this.#reading = this.#readChanged().finally(() => {
-      this.#reading = undefined;
-    });
-    await this.#reading;
+  #read(): Promise<void> {
+    this.#reading = this.#reading.then(() => this.#readChanged());
+    return this.#reading;
   }
 
   /** Reads the version first: a change during the read has a higher version, so the next read sees it. */
   async #readChanged(): Promise<void> {
     const { postgres, log } = this.#deps;
+    if (this.#stopped) return;
     try {
       const version = await readLimitsVersion(postgres);
       if (version === this.#version) return;
@@ -130,9 +128,4 @@ export class TenantLimits {
       if (!isAway(error)) log.warn('tenant_limits_unread', { reason: messageOf(error) });
     }
   }
-}
-
-function isLimiting({ rates, requests, devicesMax, usersMax, customersMax }: ProfileLimits): boolean {
-  const texts = [...Object.values(rates).flatMap((ofScope) => Object.values(ofScope)), ...Object.values(requests)];
-  return devicesMax + usersMax + customersMax > 0 || texts.some((text) => text !== '');
 }
