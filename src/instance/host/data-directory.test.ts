@@ -49,7 +49,13 @@ test('damaged passwords are refused with what to do, and no part of a password i
   const text = readFileSync(path, 'utf8');
   const begin = text.indexOf(adminPassword);
   // The byte before the password is its opening quote.
-  for (const damaged of [`${text.slice(0, begin - 1)}?${text.slice(begin)}`, text.slice(0, begin + 8), '']) {
+  for (const damaged of [
+    `${text.slice(0, begin - 1)}?${text.slice(begin)}`,
+    text.slice(0, begin + 8),
+    '',
+    '{}',
+    'null',
+  ]) {
     writeFileSync(path, damaged);
     let reason = '';
     try {
@@ -57,7 +63,7 @@ test('damaged passwords are refused with what to do, and no part of a password i
     } catch (error) {
       reason = (error as Error).message;
     }
-    expect(reason).toMatch(/secrets\.json is damaged: .* put the secrets\.json of a backup .* in its place\.$/);
+    expect(reason).toMatch(/secrets\.json is damaged\. .* put the secrets\.json of a backup .* in its place\.$/);
     expect(reason).not.toContain(adminPassword.slice(0, 6));
     expect(readFileSync(path, 'utf8')).toBe(damaged);
   }

@@ -214,13 +214,13 @@ export class DataDirectory {
       throw new StartError(`${path} cannot be read: ${messageOf(error)}.`);
     }
     try {
-      return JSON.parse(text) as Secrets;
-    } catch {
-      throw new StartError(
-        `${path} is damaged: it is no JSON. It holds the passwords of the embedded stores: ` +
-          `put the ${secretsFile} of a backup of this instance in its place.`,
-      );
-    }
+      const secrets = JSON.parse(text) as Secrets;
+      if (secrets.clickhousePassword && secrets.postgresPassword) return secrets;
+    } catch {}
+    throw new StartError(
+      `${path} is damaged. It holds the passwords of the embedded stores: ` +
+        `put the ${secretsFile} of a backup of this instance in its place.`,
+    );
   }
 
   /** Returns the id by which other hosts know this directory, made at the first start. */
