@@ -284,7 +284,7 @@ async function ensureDatabase(url: string, dir: string): Promise<void> {
       throw new StartError(`The embedded PostgreSQL in ${dir} does not answer: ${messageOf(error)}.`);
     }
     throw new StartError(
-      `The embedded PostgreSQL in ${dir} was created with another password: restore secrets.json beside it, or remove ${dir} to start with an empty database.`,
+      `The embedded PostgreSQL in ${dir} was created with another password: restore the secrets.json that belongs to it.`,
     );
   }
 }
