@@ -3,6 +3,7 @@
  * they run under the account `postgres`, because PostgreSQL and PgBouncer refuse to run as root.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import {
   appendFileSync,
@@ -63,7 +64,7 @@ export class DebianPostgres {
 
   /** Makes and starts a standby, which follows the primary. */
   async standbyOf(primary: PostgresNode): Promise<PostgresNode> {
-    const dir = join(this.#dir, 'b');
+    const dir = join(this.#dir, `standby-${randomUUID()}`);
     const from = ['-h', '127.0.0.1', '-p', String(primary.port), '-U', user];
     await run(binary('pg_basebackup'), ['-D', dir, '-R', '-X', 'stream', '-c', 'fast', ...from], this.#account);
     const node = new PostgresNode(dir, await freePort(), this.#account);

@@ -72,7 +72,7 @@ test('a standby takes over: nothing is a 500, writes go on within 5 s, and telem
     await users.writeAgain();
     const { telemetry, saves } = await users.end();
     expect([...new Set(telemetry)]).toEqual([200]);
-    expect(telemetry.length).toBeGreaterThan(30);
+    expect(telemetry.length).toBeGreaterThan(10);
     // 503: the database cannot be reached at the moment.
     expect([...new Set(saves.map(({ status }) => status))].sort()).toEqual([200, 503]);
     const saved = saves.filter(({ status }) => status === 200);
