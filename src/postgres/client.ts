@@ -58,6 +58,7 @@ export class Postgres implements Queries {
   #waitSeconds = 0;
   #closing = false;
   #held = false;
+  #watch: NodeJS.Timeout | undefined;
 
   constructor({ url, poolMax, behindPooler = false, log, isUp = () => true, metrics }: PostgresDeps) {
     this.#outage = new StoreOutage({ store: 'postgres', log, isUp });
@@ -80,6 +81,14 @@ export class Postgres implements Queries {
       if (!this.#closing) this.#outage.failed({ reason: error.message });
     };
     this.#servers = new Servers({ url, open, onError });
+    if (this.#servers.areSeveral) {
+      // A frozen server would otherwise be noticed only at the deadline of a statement.
+      this.#watch = setInterval(
+        () => void this.ping(limits.postgresServerAskMsMax).catch(() => {}),
+        limits.postgresPingMs,
+      );
+      this.#watch.unref();
+    }
     if (metrics) this.#observe(metrics);
   }
 
@@ -181,6 +190,7 @@ export class Postgres implements Queries {
   /** Waits for running statements; they have deadlines. */
   async close(): Promise<void> {
     this.#closing = true;
+    clearInterval(this.#watch);
     await this.#servers.close();
   }
 
@@ -239,7 +249,7 @@ export class Postgres implements Queries {
     if (error instanceof Fault || !isAway(error)) return error;
     const fields = { address: this.address, reason: messageOf(error), code: codeOf(error) };
     if (isReadOnly(error)) this.#servers.readOnly();
-    else if (!isSlow(error)) this.#servers.failed();
+    else if (!isSlow(error) || isSilent(error)) this.#servers.failed();
     if (isSlow(error)) this.#outage.slow(fields);
     else this.#outage.failed(fields);
     const fault = away();
@@ -291,11 +301,16 @@ function isReadOnly(error: unknown): boolean {
   return codeOf(error) === readOnlyState;
 }
 
-/** True when a server that runs refused for its load, or ended the statement at its deadline. */
+/** True when a server that runs refused for its load, or a statement met its deadline. */
 function isSlow(error: unknown): boolean {
   const code = codeOf(error);
-  if (code === undefined) return /^Query read timeout/.test(messageOf(error));
+  if (code === undefined) return isSilent(error);
   return code === '57014' || (isSqlState(code) && code.startsWith('53'));
+}
+
+/** True when the driver ended a statement at its deadline: the server may be slow, or gone without a word. */
+function isSilent(error: unknown): boolean {
+  return codeOf(error) === undefined && /^Query read timeout/.test(messageOf(error));
 }
 
 /** Serialization failure or deadlock: the same again may succeed. */

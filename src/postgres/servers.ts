@@ -4,7 +4,8 @@
  * become read-only. A single server that has become read-only gets new connections, because its name may lead to
  * another server now.
  */
-import type { ClientConfig, Client as PgClient, Pool as PgPool } from 'pg';
+import type { Duplex } from 'node:stream';
+import type { ClientConfig, Client as PgClient, Pool as PgPool, PoolClient } from 'pg';
 import { limits } from '../base/limits.ts';
 import { Client } from './driver.ts';
 
@@ -52,6 +53,10 @@ export class Servers {
   /** The server in use. */
   #url: string;
   #pool: PgPool;
+  /** The connections of the pool. */
+  #clients: Set<PoolClient> = new Set();
+  /** True when the server in use did not answer. */
+  #isSilent = false;
   /** True while it is not known which server is writable. */
   #isDoubtful: boolean;
   #finding: Promise<void> | undefined;
@@ -63,7 +68,7 @@ export class Servers {
     this.#deps = deps;
     this.#urls = serverUrls(deps.url);
     this.#url = this.#urls[0]!;
-    this.#isDoubtful = this.#urls.length > 1;
+    this.#isDoubtful = this.areSeveral;
     this.#pool = this.#open();
   }
 
@@ -81,14 +86,20 @@ export class Servers {
     await this.#finding;
   }
 
+  /** True when another server may take over. */
+  get areSeveral(): boolean {
+    return this.#urls.length > 1;
+  }
+
   /** Called when the server in use does not answer. */
   failed(): void {
-    this.#isDoubtful = this.#urls.length > 1;
+    this.#isDoubtful = this.areSeveral;
+    this.#isSilent = true;
   }
 
   /** Called when the server in use refuses a write. */
   readOnly(): void {
-    if (this.#urls.length > 1) this.#isDoubtful = true;
+    if (this.areSeveral) this.#isDoubtful = true;
     else if (performance.now() - this.#changedAt > limits.postgresServersMs) this.#use(this.#url);
   }
 
@@ -109,8 +120,12 @@ export class Servers {
     const [url] = writable;
     if (url === undefined) throw noneWritable(states);
     this.#isDoubtful = false;
-    // Also for the same server: its connections may be from a time when it was a standby.
+    const silent = this.#isSilent ? this.#clients : undefined;
+    this.#isSilent = false;
+    if (url === this.#url) return;
     this.#use(url);
+    // No answer comes any more: callers that wait for one get the 503 now, not at the deadline of their statements.
+    for (const client of silent ?? []) streamOf(client)?.destroy();
   }
 
   #use(url: string): void {
@@ -126,11 +141,22 @@ export class Servers {
   #open(): PgPool {
     const { open, onError } = this.#deps;
     const pool = open(this.#url);
+    const clients = new Set<PoolClient>();
+    this.#clients = clients;
     // A connection may break while idle or between two statements of a transaction; its next user gets the error.
     pool.on('error', onError);
-    pool.on('connect', (client) => client.on('error', onError));
+    pool.on('connect', (client) => {
+      clients.add(client);
+      client.on('error', onError);
+    });
+    pool.on('remove', (client) => clients.delete(client));
     return pool;
   }
+}
+
+/** The types of the driver leave out the socket of a connection. */
+function streamOf(client: PoolClient): Duplex | undefined {
+  return (client as unknown as { connection?: { stream?: Duplex } }).connection?.stream;
 }
 
 /** The error that explains most: that of a server that answers is a refusal, and no other server accepts writes. */

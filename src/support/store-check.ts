@@ -16,8 +16,8 @@ import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 
 const clockToleranceMs = 2_000;
-/** Connections of the primary, of commands and of the reports, beside those of the workers. */
-const otherConnections = 8;
+/** Processes with a pool of their own beside the workers: the primary and the reports. */
+const otherProcesses = 2;
 
 /** The settings with a database that every ClickHouse has: the database of Millrace may not exist yet. */
 export function withSystemDatabase(config: Config): Config {
@@ -49,7 +49,7 @@ export async function checkPostgres(config: Config, workers: number, isRunning: 
   const title = isEmbedded ? 'The embedded PostgreSQL' : `PostgreSQL at ${postgres.address} (DATABASE_URL)`;
   try {
     const { version, nowMs, connectionsMax } = await postgresFacts(postgres);
-    const wanted = workers * config.postgres.poolMax + otherConnections;
+    const wanted = (workers + otherProcesses) * config.postgres.poolMax;
     if (!isEmbedded && wanted > connectionsMax) {
       const advice = 'raise max_connections of the server, or lower DATABASE_POOL_MAX or WORKERS';
       const says = `${title} takes ${connectionsMax} connections of all its clients, and this host opens up to ${wanted}: ${advice}.`;

@@ -137,6 +137,22 @@ export class PostgresNode {
     await exit;
   }
 
+  /** Sends a signal to the server and to every process of it. */
+  signal(name: NodeJS.Signals): void {
+    const server = this.#child!.pid!;
+    const isOwn = (pid: string) => {
+      try {
+        const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+        return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1] === String(server);
+      } catch {
+        // The process has ended meanwhile.
+        return false;
+      }
+    };
+    const own = readdirSync('/proc').filter((pid) => /^\d+$/.test(pid) && isOwn(pid));
+    for (const pid of [server, ...own.map(Number)]) process.kill(pid, name);
+  }
+
   async promote(): Promise<void> {
     await run(binary('pg_ctl'), ['promote', '-w', '-D', this.#dir], this.#account);
   }

@@ -84,6 +84,43 @@ test('a standby takes over: nothing is a 500, writes go on within 5 s, and telem
   }
 });
 
+test('a primary that stands still is left for the one that takes over', async () => {
+  const standby = await servers.standbyOf(a);
+  const url = `postgres://millrace@127.0.0.1:${a.port},127.0.0.1:${standby.port}/millrace`;
+  const engine = await startEngine({ workers: 2, env: { DATABASE_URL: url } });
+  try {
+    const { id } = await engine.api.createDevice('still');
+    const has = () => standby.sql(`select count(*) from device where id = '${id}'`);
+    await expect.poll(has, { timeout: 20_000 }).toBe('1');
+    a.signal('SIGSTOP');
+    await standby.promote();
+    const begun = performance.now();
+    const save = async () => {
+      const device = { id: { entityType: 'DEVICE', id }, name: 'still' };
+      return (await engine.api.send('POST', '/api/device', device)).status === 200;
+    };
+    // A call that waits for the former primary has 30 s; the next calls do not wait for it.
+    const saves: Promise<void>[] = [];
+    let saved = 0;
+    await expect
+      .poll(
+        () => {
+          saves.push(save().then((isSaved) => void (saved += Number(isSaved))));
+          return saved;
+        },
+        { timeout: 20_000, interval: 250 },
+      )
+      .toBeGreaterThan(2);
+    expect(performance.now() - begun).toBeLessThan(15_000);
+    a.signal('SIGCONT');
+    await Promise.all(saves);
+  } finally {
+    a.signal('SIGCONT');
+    await engine.destroy();
+    await standby.stop('immediate');
+  }
+});
+
 /** A device that sends, and an administrator who saves it again and again. */
 class Users {
   readonly #engine: Engine;
