@@ -122,8 +122,8 @@ export class TenantLimits {
       }
       this.#ofTenants = new Map(limited.flatMap((profile) => profile.tenantIds.map((id) => [id, profile.limits])));
       this.#profiles = limited;
-      this.#version = version;
       for (const use of this.#onProfiles) use(limited);
+      this.#version = version;
     } catch (error) {
       if (!isAway(error)) log.warn('tenant_limits_unread', { reason: messageOf(error) });
     }

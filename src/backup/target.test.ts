@@ -36,7 +36,7 @@ test('a directory has one backup at a time, and belongs to it until its end', as
 
 test('what a killed backup left is removed by the next one, and a complete backup with the mark is not', async () => {
   mkdirSync(dir, { recursive: true });
-  writeFileSync(join(dir, 'unfinished'), '');
+  writeFileSync(join(dir, 'unfinished'), 'A backup of Millrace that is being written, or was killed.\n');
   fill();
   const target = await BackupTarget.claim(dir);
   expect(readdirSync(dir)).toEqual(['unfinished']);
@@ -47,6 +47,14 @@ test('what a killed backup left is removed by the next one, and a complete backu
   writeFileSync(join(dir, 'manifest.json'), '{}');
   await expect(BackupTarget.claim(dir)).rejects.toThrow(/is not empty/);
   expect(existsSync(join(dir, 'journal', 'worker-0', 'position'))).toBe(true);
+});
+
+test('a directory with a file of a user that has the name of the mark is left alone', async () => {
+  mkdirSync(dir, { recursive: true });
+  writeFileSync(join(dir, 'unfinished'), 'my list');
+  fill();
+  await expect(BackupTarget.claim(dir)).rejects.toThrow(/is not empty/);
+  expect(readdirSync(dir).sort()).toEqual(['journal', 'unfinished']);
 });
 
 test('a path is within a directory by any link, also when it does not exist yet', async () => {

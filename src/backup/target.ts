@@ -3,7 +3,18 @@
  * complete. The mark is removed after the manifest is written. The content beside a mark that no command holds is left
  * of a killed one: the next backup into the directory removes it.
  */
-import { closeSync, constants, existsSync, fstatSync, openSync, readdirSync, rmSync, statSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  existsSync,
+  fstatSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeSync,
+} from 'node:fs';
 import { realpath, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { printLine } from '../base/command.ts';
@@ -13,6 +24,8 @@ import { tryLock } from '../base/file-lock.ts';
 import { manifestName } from './manifest.ts';
 
 const markName = 'unfinished';
+/** A directory with content is taken over only when its mark says so: a user may have a file of the same name. */
+const markText = 'A backup of Millrace that is being written, or was killed.\n';
 const removalsMax = 20;
 const claimsMax = 5;
 
@@ -96,7 +109,14 @@ async function lockMark(dir: string): Promise<number> {
     }
     // The command that held the mark may have ended meanwhile, and its directory is another one then.
     const isSame = existsSync(path) && statSync(path).ino === fstatSync(mark).ino;
-    if (isSame && !existsSync(join(dir, manifestName))) return mark;
+    if (isSame && !existsSync(join(dir, manifestName))) {
+      if (contentOf(dir).length > 1 && readFileSync(path, 'utf8') !== markText) {
+        closeSync(mark);
+        throw new StartError(`${dir} is not empty: name a new directory.`);
+      }
+      writeSync(mark, markText, 0);
+      return mark;
+    }
     closeSync(mark);
   }
   throw new StartError(`Another backup writes to ${dir}: wait for its end, or name another directory.`);

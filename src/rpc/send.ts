@@ -16,7 +16,7 @@ import type { RpcNumbers } from './numbers.ts';
 import { Offering } from './offering.ts';
 import { OldestFirst } from './oldest-first.ts';
 import { type OwnerMessage, sendToOwners, watchOwnerMessages } from './owner-messages.ts';
-import { busAway, type RpcCall, type RpcOutcome } from './rpc.ts';
+import { busAway, isRpcId, type RpcCall, type RpcOutcome } from './rpc.ts';
 import { answerRpc } from './store.ts';
 import { type Command, Waiters } from './waiters.ts';
 
@@ -141,6 +141,8 @@ export class Rpc {
    * that the device can send the reply again. A reply without a waiting caller is ignored.
    */
   async reply({ number: device, tenantId }: ReplyingDevice, id: number, text: string): Promise<void> {
+    // No command has such an id.
+    if (!isRpcId(id)) return;
     const { downlink, bus, postgres } = this.#deps;
     const command = this.#waiters.find(device, id);
     if (command && this.#hasSession(command)) {

@@ -115,6 +115,7 @@ test('a reply to an unknown command is acknowledged; one without a proper id or 
   withDevice({}, async (client) => {
     const f = async (topic: string, body: string) => hex((await client.publish(topic, body)).reasonCode);
     expect(await f(`${responses}999`, '{}')).toBe('0x00');
+    expect(await f(`${responses}-1`, '{}')).toBe('0x00');
     expect(await f('v2/r/res/999', '{}')).toBe('0x00');
     expect(await f(`${responses}abc`, '{}')).toBe('0x99');
     expect(await f(`${responses}2147483648`, '{}')).toBe('0x99');
