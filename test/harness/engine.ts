@@ -5,7 +5,18 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
-import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import {
+  appendFileSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+} from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -404,10 +415,14 @@ async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: st
   return text;
 }
 
+/** For so long no other test process gets a port: the caller has bound the port then. */
+const portKeptMs = 60_000;
+
 /** Returns a port below those that Linux assigns to outgoing connections, which could take it before it is bound. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(20_000, 32_000);
+    if (!isKept(port)) continue;
     const server = createServer().listen(port, '127.0.0.1');
     try {
       await once(server, 'listening');
@@ -417,6 +432,23 @@ export async function freePort(): Promise<number> {
     server.close();
     await once(server, 'close');
     return port;
+  }
+}
+
+/** Keeps a port by a file for this process; false when another process, or this one, keeps the port. */
+function isKept(port: number): boolean {
+  const directory = join(tmpdir(), 'millrace-test-ports');
+  mkdirSync(directory, { recursive: true });
+  const path = join(directory, String(port));
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (found && Date.now() - found.mtimeMs < portKeptMs) return false;
+  rmSync(path, { force: true });
+  try {
+    closeSync(openSync(path, 'wx'));
+    return true;
+  } catch {
+    // Another process was faster.
+    return false;
   }
 }
 
