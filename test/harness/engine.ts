@@ -18,7 +18,7 @@ import {
   statSync,
 } from 'node:fs';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
+import { tmpdir, userInfo } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { endProcess, liveProcess, startedTicksOf } from '../../src/base/process-file.ts';
@@ -418,6 +418,9 @@ async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: st
 /** For so long no other test process gets a port: the caller has bound the port then. */
 const portKeptMs = 60_000;
 
+/** Belongs to all processes of a user: TMPDIR may differ between processes of one machine. */
+const keptPorts = `/tmp/millrace-test-ports-${userInfo().uid}`;
+
 /** Returns a port below those that Linux assigns to outgoing connections, which could take it before it is bound. */
 export async function freePort(): Promise<number> {
   for (;;) {
@@ -437,9 +440,8 @@ export async function freePort(): Promise<number> {
 
 /** Keeps a port by a file for this process; false when another process, or this one, keeps the port. */
 function isKept(port: number): boolean {
-  const directory = join(tmpdir(), 'millrace-test-ports');
-  mkdirSync(directory, { recursive: true });
-  const path = join(directory, String(port));
+  mkdirSync(keptPorts, { recursive: true });
+  const path = join(keptPorts, String(port));
   const found = statSync(path, { throwIfNoEntry: false });
   if (found && Date.now() - found.mtimeMs < portKeptMs) return false;
   rmSync(path, { force: true });
