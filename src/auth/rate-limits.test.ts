@@ -50,6 +50,15 @@ function settings(
   };
 }
 
+/** A profile without limits but those on messages. */
+const unlimited = {
+  devicesMax: 0,
+  usersMax: 0,
+  customersMax: 0,
+  telemetryTtlDays: 0,
+  requests: { tenant: '', customer: '' },
+};
+
 async function open(of: RateLimitSettings, clock = new TestClock(), bus: Bus = new TestBus()): Promise<RateLimits> {
   const rateLimits = new RateLimits({ settings: of, bus, clock });
   await rateLimits.start();
@@ -198,14 +207,7 @@ test('under load the others are notified every few milliseconds, not of each mes
 test('a profile limits its tenants in place of the settings, member by member, and is named in the refusal', async () => {
   const limits = await open(settings({ messages: '9:60', telemetryMessages: '2:60' }));
   const rates = settings({ messages: '1:60' }, { telemetryDataPoints: '5:60' });
-  const none = {
-    devicesMax: 0,
-    usersMax: 0,
-    customersMax: 0,
-    telemetryTtlDays: 0,
-    requests: { tenant: '', customer: '' },
-  };
-  const gold = { id: 'g', name: 'Gold', limits: { ...none, rates }, tenantIds: ['mill'] };
+  const gold = { id: 'g', name: 'Gold', limits: { ...unlimited, rates }, tenantIds: ['mill'] };
   const loaf = { number: 7, tenantId: 'bakery' };
   limits.useProfiles([gold]);
   limits.message(pump);
@@ -236,14 +238,7 @@ test('workers share the buckets of a profile', async () => {
   const bus = new TestBus();
   const [here, there] = [await open(settings({}), undefined, bus), await open(settings({}), undefined, bus)];
   const rates = settings({ messages: '4:60' }, { messages: '6:60' });
-  const none = {
-    devicesMax: 0,
-    usersMax: 0,
-    customersMax: 0,
-    telemetryTtlDays: 0,
-    requests: { tenant: '', customer: '' },
-  };
-  const profiles = [{ id: 'g', name: 'Gold', limits: { ...none, rates }, tenantIds: ['mill'] }];
+  const profiles = [{ id: 'g', name: 'Gold', limits: { ...unlimited, rates }, tenantIds: ['mill'] }];
   expect(here.isActive).toBe(false);
   for (const limits of [here, there]) limits.useProfiles(profiles);
   expect(here.isActive).toBe(true);
@@ -254,4 +249,17 @@ test('workers share the buckets of a profile', async () => {
   for (let n = 0; n < 2; n += 1) there.message(lamp);
   await expect.poll(() => left(here, lamp)).toEqual([2, 0]);
   expect(refusal(() => here.message(lamp)).reason).toBe('rate_limit_tenant');
+});
+
+test('what a device took counts in the limits of its own profile only, on all workers', async () => {
+  const bus = new TestBus();
+  const [here, there] = [await open(settings({}), undefined, bus), await open(settings({}), undefined, bus)];
+  const limitsOf = (capacity: number) => ({ ...unlimited, rates: settings({ messages: `${capacity}:60` }) });
+  const gold = { id: 'g', name: 'Gold', limits: limitsOf(9), tenantIds: ['mill'] };
+  const iron = { id: 'i', name: 'Iron', limits: limitsOf(3), tenantIds: ['bakery'] };
+  for (const limits of [here, there]) limits.useProfiles([gold, iron]);
+  for (let n = 0; n < 4; n += 1) here.message(pump);
+  const left = (tenantId: string) => there.levels({ ...pump, tenantId }).map((level) => level.left);
+  await expect.poll(() => left('mill')).toEqual([5]);
+  expect(left('bakery')).toEqual([3]);
 });

@@ -10,7 +10,7 @@ import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
-import { Tallies, type TallyOwner } from '../bus/tallies.ts';
+import { Tallies, type Tally, type TallyOwner } from '../bus/tallies.ts';
 import { type ProfileLimits, rateMember } from './profile-limits.ts';
 import { type Counted, countedNouns, kinds, type RateLimitSettings, type ScopeName, scopeNames } from './rate-kinds.ts';
 import { type Bucket, parseBuckets, type Shortage, TokenBuckets } from './token-buckets.ts';
@@ -74,12 +74,14 @@ interface Level {
 }
 
 interface Scope {
-  name: ScopeName;
   buckets: TokenBuckets;
+  tally: Tally;
 }
 
 /** The limits of the tenants of one profile, or of all tenants whose profile sets none. */
 interface Rules {
+  /** Rules with one key limit, and name their limits, alike. */
+  key: string;
   settings: RateLimitSettings;
   scopes: Record<ScopeName, Scope>;
   nameOf: (scope: ScopeName, kind: Counted) => string;
@@ -91,12 +93,12 @@ export class RateLimits {
   readonly #clock: Clock;
   readonly #ofSettings: Rules;
   #ofTenants: ReadonlyMap<string, Rules> = new Map();
+  /** By id of the profile. */
   #ofProfiles: ReadonlyMap<string, Rules> = new Map();
   readonly #tallies: Tallies<ScopeName>;
 
   constructor({ settings, bus, clock }: RateLimitDeps) {
     this.#clock = clock;
-    this.#ofSettings = this.#rules(settings, (scope, kind) => `rateLimits.${scope}.${kind}`);
     this.#tallies = new Tallies<ScopeName>({
       bus,
       channel: 'rate-limits',
@@ -104,8 +106,12 @@ export class RateLimits {
       countsOfOwner: kinds.length,
       intervalMs: limits.rateLimitPublishMs,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
-      onCounts: (scope, owner, counts) => this.#takenElsewhere(scope, owner, counts),
+      onCounts: (scope, owner, counts, profileId) => {
+        const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);
+        rules?.scopes[scope].buckets.take(owner, counts);
+      },
     });
+    this.#ofSettings = this.#rules('', '', settings, (scope, kind) => `rateLimits.${scope}.${kind}`);
     this.#setActive();
   }
 
@@ -123,13 +129,14 @@ export class RateLimits {
     const ofTenants = new Map<string, Rules>();
     for (const { id, name, limits: given, tenantIds } of profiles) {
       const settings = merged(this.#ofSettings.settings, given.rates);
-      const key = JSON.stringify([id, name, settings]);
+      const key = JSON.stringify([name, settings]);
       const nameOf = (scope: ScopeName, kind: Counted) =>
         given.rates[scope][kind] === ''
           ? this.#ofSettings.nameOf(scope, kind)
           : `${rateMember(scope, kind)} of tenant profile "${name}"`;
-      const rules = this.#ofProfiles.get(key) ?? this.#rules(settings, nameOf);
-      ofProfiles.set(key, rules);
+      const known = this.#ofProfiles.get(id);
+      const rules = known?.key === key ? known : this.#rules(id, key, settings, nameOf);
+      ofProfiles.set(id, rules);
       for (const tenantId of tenantIds) ofTenants.set(tenantId, rules);
     }
     this.#ofProfiles = ofProfiles;
@@ -224,34 +231,22 @@ export class RateLimits {
     this.#tallies.publish();
   }
 
-  #takeOf({ name, buckets }: Scope, owner: TallyOwner, taken: Taken): void {
+  #takeOf({ buckets, tally }: Scope, owner: TallyOwner, taken: Taken): void {
     if (!buckets.limited) return;
     buckets.take(owner, taken);
-    this.#tallies.of(name).add(owner, taken);
-  }
-
-  /**
-   * Takes what another process counted. The message has no tenant of a device, so all rules take it: those that are not
-   * the rules of the device never ask for its tokens.
-   */
-  #takenElsewhere(scope: ScopeName, owner: TallyOwner, counts: readonly number[]): void {
-    if (typeof owner === 'string') {
-      this.#rulesOf(owner).scopes[scope].buckets.take(owner, counts);
-      return;
-    }
-    this.#ofSettings.scopes[scope].buckets.take(owner, counts);
-    for (const rules of this.#ofProfiles.values()) rules.scopes[scope].buckets.take(owner, counts);
+    tally.add(owner, taken);
   }
 
   #rulesOf(tenantId: string): Rules {
     return this.#ofTenants.get(tenantId) ?? this.#ofSettings;
   }
 
-  #rules(settings: RateLimitSettings, nameOf: Rules['nameOf']): Rules {
+  #rules(profileId: string, key: string, settings: RateLimitSettings, nameOf: Rules['nameOf']): Rules {
     const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
     const buckets = parseRateLimits(settings);
     const scope = (name: ScopeName, ownersMax: number): Scope => {
-      return { name, buckets: new TokenBuckets(buckets[name], ownersMax, this.#clock) };
+      const tally = this.#tallies.tally(name, profileId);
+      return { buckets: new TokenBuckets(buckets[name], ownersMax, this.#clock), tally };
     };
     const scopes = {
       device: scope('device', devicesMax),
@@ -259,7 +254,7 @@ export class RateLimits {
       gateway: scope('gateway', devicesMax),
       tenant: scope('tenant', tenantsMax),
     };
-    return { settings, scopes, nameOf };
+    return { key, settings, scopes, nameOf };
   }
 
   #setActive(): void {

@@ -9,6 +9,7 @@ import { RequestLimits } from './request-limits.ts';
 
 let nowMs = 0;
 const clock = { now: () => nowMs, monotonic: () => nowMs };
+const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
 const opened: RequestLimits[] = [];
 
 async function open(hub: BusHub, tenant: string, customer = ''): Promise<RequestLimits> {
@@ -62,4 +63,19 @@ test('workers share a bucket', async () => {
   const [here, there] = [await open(hub, '50:3600'), await open(hub, '50:3600')];
   for (let n = 0; n < 50; n += 1) here.take('mill', null);
   await expect.poll(() => refusal(() => there.take('mill', null))?.reason).toBe('request_limit_tenant');
+});
+
+test('workers share a bucket of a profile, and what a customer took counts there only', async () => {
+  const hub = new BusHub(new Metrics());
+  const [here, there] = [await open(hub, '', '9:3600'), await open(hub, '', '9:3600')];
+  const rates = { device: none, gatewayDevice: none, gateway: none, tenant: none };
+  const given = { devicesMax: 0, usersMax: 0, customersMax: 0, telemetryTtlDays: 0, rates };
+  const gold = { id: 'g', name: 'Gold', limits: { ...given, requests: { tenant: '', customer: '5:3600' } } };
+  for (const requests of [here, there]) requests.useProfiles([{ ...gold, tenantIds: ['mill'] }]);
+  for (let n = 0; n < 5; n += 1) here.take('mill', 'miller');
+  await expect.poll(() => refusal(() => there.take('mill', 'miller'))?.reason).toBe('request_limit_customer');
+  // The tenant leaves the profile: the bucket of the settings is full.
+  there.useProfiles([]);
+  for (let n = 0; n < 9; n += 1) there.take('mill', 'miller');
+  expect(refusal(() => there.take('mill', 'miller'))?.reason).toBe('request_limit_customer');
 });

@@ -6,7 +6,7 @@ import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
-import { Tallies } from '../bus/tallies.ts';
+import { Tallies, type Tally } from '../bus/tallies.ts';
 import type { LimitedProfile } from './rate-limits.ts';
 import { parseBuckets, TokenBuckets } from './token-buckets.ts';
 
@@ -20,7 +20,12 @@ interface RequestLimitDeps {
 }
 
 /** The limits of the tenants of one profile, or of all tenants whose profile sets none. */
-type Rules = Record<Caller, TokenBuckets>;
+interface Rules {
+  /** Rules with one key limit alike. */
+  key: string;
+  buckets: Record<Caller, TokenBuckets>;
+  tallies: Record<Caller, Tally>;
+}
 
 const oneRequest = [1];
 
@@ -29,6 +34,7 @@ export class RequestLimits {
   readonly #clock: Clock;
   readonly #ofSettings: Rules;
   #ofTenants: ReadonlyMap<string, Rules> = new Map();
+  /** By id of the profile. */
   #ofProfiles: ReadonlyMap<string, Rules> = new Map();
   readonly #tallies: Tallies<Caller>;
 
@@ -36,7 +42,6 @@ export class RequestLimits {
   constructor({ settings, bus, clock }: RequestLimitDeps) {
     this.#settings = settings;
     this.#clock = clock;
-    this.#ofSettings = this.#rules(settings);
     this.#tallies = new Tallies<Caller>({
       bus,
       channel: 'rest-limits',
@@ -44,11 +49,12 @@ export class RequestLimits {
       countsOfOwner: oneRequest.length,
       intervalMs: limits.rateLimitPublishMs,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
-      onCounts: (caller, id, counts) => {
-        // The message of a customer has no tenant. Rules of other tenants never ask for the customer's tokens.
-        for (const rules of [this.#ofSettings, ...this.#ofProfiles.values()]) rules[caller].take(id, counts);
+      onCounts: (caller, id, counts, profileId) => {
+        const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);
+        rules?.buckets[caller].take(id, counts);
       },
     });
+    this.#ofSettings = this.#rules('', '', settings);
   }
 
   async start(): Promise<void> {
@@ -66,9 +72,10 @@ export class RequestLimits {
     for (const { id, limits: given, tenantIds } of profiles) {
       const tenant = given.requests.tenant || this.#settings.tenant;
       const customer = given.requests.customer || this.#settings.customer;
-      const key = JSON.stringify([id, tenant, customer]);
-      const rules = this.#ofProfiles.get(key) ?? this.#rules({ tenant, customer });
-      ofProfiles.set(key, rules);
+      const key = JSON.stringify([tenant, customer]);
+      const known = this.#ofProfiles.get(id);
+      const rules = known?.key === key ? known : this.#rules(id, key, { tenant, customer });
+      ofProfiles.set(id, rules);
       for (const tenantId of tenantIds) ofTenants.set(tenantId, rules);
     }
     this.#ofProfiles = ofProfiles;
@@ -86,20 +93,28 @@ export class RequestLimits {
   }
 
   #takeOne(rules: Rules, caller: Caller, id: string): void {
-    if (!rules[caller].limited) return;
-    rules[caller].take(id, oneRequest);
-    this.#tallies.of(caller).add(id, oneRequest);
+    const { buckets, tallies } = rules;
+    if (!buckets[caller].limited) return;
+    buckets[caller].take(id, oneRequest);
+    tallies[caller].add(id, oneRequest);
   }
 
-  #rules(settings: Record<Caller, string>): Rules {
+  #rules(profileId: string, key: string, settings: Record<Caller, string>): Rules {
     const bucketsOf = (caller: Caller) =>
       new TokenBuckets(parseBuckets(`rest.${caller}`, 0, settings[caller]), limits.rateLimitTenantsMax, this.#clock);
-    return { tenant: bucketsOf('tenant'), customer: bucketsOf('customer') };
+    return {
+      key,
+      buckets: { tenant: bucketsOf('tenant'), customer: bucketsOf('customer') },
+      tallies: {
+        tenant: this.#tallies.tally('tenant', profileId),
+        customer: this.#tallies.tally('customer', profileId),
+      },
+    };
   }
 }
 
 function check(rules: Rules, caller: Caller, id: string): void {
-  const shortage = rules[caller].shortage(id, 0, 1);
+  const shortage = rules.buckets[caller].shortage(id, 0, 1);
   if (!shortage) return;
   const message = `Too many requests for current ${caller}!`;
   throw new Fault(`request_limit_${caller}`, message, shortage.retrySeconds);

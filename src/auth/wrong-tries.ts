@@ -15,7 +15,7 @@ import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
 import type { Bus } from '../bus/bus.ts';
-import { Tallies } from '../bus/tallies.ts';
+import { Tallies, type Tally } from '../bus/tallies.ts';
 
 interface Window {
   network: string;
@@ -43,6 +43,7 @@ const oneTry = [1];
 export class WrongTries {
   readonly #deps: WrongTriesDeps;
   readonly #tallies: Tallies<'network'>;
+  readonly #tally: Tally;
   readonly #windows = new FifoMap<string, Window>(limits.wrongTriesNetworksMax);
   /** Runs while there are windows. */
   #sweepTimer: NodeJS.Timeout | undefined;
@@ -58,6 +59,7 @@ export class WrongTries {
       ownersPerMessage: limits.wrongTriesPerMessage,
       onCounts: (_, network, [tries = 0]) => this.#count(String(network), tries),
     });
+    this.#tally = this.#tallies.tally('network');
   }
 
   async start(): Promise<void> {
@@ -94,7 +96,7 @@ export class WrongTries {
   wrong(address: string): void {
     if (address === '' || this.#deps.isTrustedProxy(address)) return;
     const network = networkOf(address);
-    this.#tallies.of('network').add(network, oneTry);
+    this.#tally.add(network, oneTry);
     this.#count(network, 1);
     this.#tallies.publish();
   }

@@ -49,24 +49,52 @@ test('the sums of each owner reach every other process, in messages of a few own
   const [own, received]: [unknown[], unknown[]] = [[], []];
   const here = await open(bus, own);
   await open(bus, received);
-  here.of('a').add(7, [1, 0]);
-  here.of('a').add(7, [2, 5]);
-  here.of('b').add('x', [1, 1]);
-  here.of('b').add('y', [0, 3]);
+  const [a, b] = [here.tally('a'), here.tally('b')];
+  a.add(7, [1, 0]);
+  a.add(7, [2, 5]);
+  b.add('x', [1, 1]);
+  b.add('y', [0, 3]);
   here.publish();
   expect(received).toEqual([
-    ['a', 7, [3, 5]],
-    ['b', 'x', [1, 1]],
-    ['b', 'y', [0, 3]],
+    ['a', 7, [3, 5], ''],
+    ['b', 'x', [1, 1], ''],
+    ['b', 'y', [0, 3], ''],
   ]);
   expect([own, bus.published.length]).toEqual([[], 2]);
+});
+
+test('the owners of each part of a group have their own counts', async () => {
+  const bus = new TestBus();
+  const received: unknown[] = [];
+  const here = await open(bus);
+  await open(bus, received);
+  here.tally('a').add(7, [1, 0]);
+  here.tally('a', 'gold').add(7, [2, 0]);
+  here.publish();
+  expect(received).toEqual([
+    ['a', 7, [1, 0], ''],
+    ['a', 7, [2, 0], 'gold'],
+  ]);
+});
+
+test('the counts of a group that only a newer version knows are left out', async () => {
+  const bus = new TestBus();
+  const received: unknown[] = [];
+  await open(bus, received);
+  const taken = [
+    ['c', 1, [9, 9]],
+    ['a', 1, [1, 2]],
+  ];
+  bus.handlers[0]!(Buffer.from(JSON.stringify({ from: 'other', taken })), 'test');
+  expect(received).toEqual([['a', 1, [1, 2], '']]);
 });
 
 test('the first counts after a quiet time go at once, further counts together after the interval', async () => {
   const bus = new TestBus();
   const here = await open(bus, [], 20);
+  const tally = here.tally('a');
   for (let n = 0; n < 9; n += 1) {
-    here.of('a').add(1, [1, 0]);
+    tally.add(1, [1, 0]);
     here.publish();
   }
   expect(bus.published).toHaveLength(1);
@@ -81,7 +109,8 @@ test('a message of another shape is not read, and none of its counts is used', a
   await open(bus, received);
   const good = ['a', 1, [1, 2]];
   for (const bad of [
-    ['c', 1, [1, 2]],
+    [7, 1, [1, 2]],
+    ['a', 1, [1, 2], null],
     ['a', null, [1, 2]],
     ['a', 1, [1]],
     ['a', 1, [1, 2, 3]],

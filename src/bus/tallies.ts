@@ -20,46 +20,59 @@ interface TalliesDeps<Group extends string> {
   intervalMs: number;
   ownersPerMessage: number;
   /** Receives what another process counted since its last message. */
-  onCounts: (group: Group, owner: TallyOwner, counts: readonly number[]) => void;
+  onCounts: (group: Group, owner: TallyOwner, counts: readonly number[], part: string) => void;
 }
 
-type Entry<Group> = [group: Group, owner: TallyOwner, counts: number[]];
+/** `part` is left out where it is ''. */
+type Entry = [group: string, owner: TallyOwner, counts: number[], part?: string];
 
-interface Counted<Group> {
-  taken: Entry<Group>[];
+interface Counted {
+  taken: Entry[];
 }
 
-/** The counts of this process for the owners of one group since its last message. */
-class Tally {
+/** The counts of this process for the owners of one part of a group since its last message. */
+export class Tally {
+  readonly group: string;
+  readonly part: string;
+  /** Those with counts for the next message. */
+  readonly #waiting: Set<Tally>;
   #sums = new Map<TallyOwner, number[]>();
+
+  constructor(group: string, part: string, waiting: Set<Tally>) {
+    this.group = group;
+    this.part = part;
+    this.#waiting = waiting;
+  }
 
   /** Adds to the next message; `counts` is copied. */
   add(owner: TallyOwner, counts: readonly number[]): void {
+    if (this.#sums.size === 0) this.#waiting.add(this);
     const sum = this.#sums.get(owner);
     if (!sum) this.#sums.set(owner, [...counts]);
     else for (let i = 0; i < sum.length; i += 1) sum[i]! += counts[i]!;
   }
 
   /** Gives the sums out and begins again. */
-  take(): ReadonlyMap<TallyOwner, number[]> {
+  take(): Entry[] {
     const sums = this.#sums;
-    if (sums.size > 0) this.#sums = new Map();
-    return sums;
+    this.#sums = new Map();
+    return [...sums].map(([owner, counts]) =>
+      this.part === '' ? [this.group, owner, counts] : [this.group, owner, counts, this.part],
+    );
   }
 }
 
 export class Tallies<Group extends string> {
   readonly #deps: TalliesDeps<Group>;
-  readonly #channel: JsonChannel<Counted<Group>>;
-  readonly #tallies: Map<Group, Tally>;
+  readonly #channel: JsonChannel<Counted>;
+  readonly #waiting = new Set<Tally>();
   #timer: NodeJS.Timeout | undefined;
 
   constructor(deps: TalliesDeps<Group>) {
     this.#deps = deps;
     const { bus, channel } = deps;
-    const isContent = (value: object) => this.#isCounted(value);
+    const isContent = (value: object): value is Counted => this.#isCounted(value);
     this.#channel = new JsonChannel({ bus, channel, isContent, onMessage: (counted) => this.#receive(counted) });
-    this.#tallies = new Map(deps.groups.map((group) => [group, new Tally()]));
   }
 
   async start(): Promise<void> {
@@ -71,9 +84,12 @@ export class Tallies<Group extends string> {
     clearTimeout(this.#timer);
   }
 
-  /** Valid as long as these tallies. */
-  of(group: Group): Tally {
-    return this.#tallies.get(group)!;
+  /**
+   * Makes a tally of a group, or of one part of the group: the owners of a part have their own counts. The caller keeps
+   * the tally.
+   */
+  tally(group: Group, part = ''): Tally {
+    return new Tally(group, part, this.#waiting);
   }
 
   /** Publishes the added counts: at once after a quiet time, gathered under load. */
@@ -84,10 +100,8 @@ export class Tallies<Group extends string> {
   #send(): void {
     this.#timer = undefined;
     const { intervalMs, ownersPerMessage } = this.#deps;
-    const taken: Entry<Group>[] = [];
-    for (const [group, tally] of this.#tallies) {
-      for (const [owner, counts] of tally.take()) taken.push([group, owner, counts]);
-    }
+    const taken = [...this.#waiting].flatMap((tally) => tally.take());
+    this.#waiting.clear();
     if (taken.length === 0) return;
     for (let at = 0; at < taken.length; at += ownersPerMessage) {
       this.#channel.publish({ taken: taken.slice(at, at + ownersPerMessage) });
@@ -95,19 +109,23 @@ export class Tallies<Group extends string> {
     this.#timer = setTimeout(() => this.#send(), intervalMs).unref();
   }
 
-  #receive({ taken }: Counted<Group>): void {
-    for (const [group, owner, counts] of taken) this.#deps.onCounts(group, owner, counts);
+  /** Ignores the counts of a group that this version does not know. */
+  #receive({ taken }: Counted): void {
+    const { groups, onCounts } = this.#deps;
+    for (const [name, owner, counts, part = ''] of taken) {
+      const group = groups.find((known) => known === name);
+      if (group !== undefined) onCounts(group, owner, counts, part);
+    }
   }
 
-  #isCounted(value: object): value is Counted<Group> {
+  #isCounted(value: object): value is Counted {
     return 'taken' in value && isListOf(value.taken, this.#isEntry);
   }
 
-  readonly #isEntry = (value: unknown): value is Entry<Group> => {
-    if (!Array.isArray(value) || value.length !== 3) return false;
-    const [group, owner, counts] = value as unknown[];
-    const isGroup = this.#deps.groups.some((known) => known === group);
-    if (!isGroup || !(isName(owner) || isWhole(owner))) return false;
+  readonly #isEntry = (value: unknown): value is Entry => {
+    if (!Array.isArray(value)) return false;
+    const [group, owner, counts, part = ''] = value as unknown[];
+    if (!(isName(group) && isName(part) && (isName(owner) || isWhole(owner)))) return false;
     return isListOf(counts, isCount) && counts.length === this.#deps.countsOfOwner;
   };
 }
