@@ -46,41 +46,58 @@ export async function setDone(queries: Queries, name: string): Promise<void> {
   );
 }
 
+/** A time that is before the last trusted time, or long after it, is in doubt. */
+export type ClockSide = 'behind' | 'ahead';
+
+/** Times in milliseconds, by the clock of the database. */
+interface ClockDoubt {
+  /** The last check. */
+  checked: number;
+  /** The end of the doubt, if Millrace runs until then. */
+  until: number;
+}
+
 /** Times in milliseconds, by the clock of the database. */
 interface ClockTimes {
   now: number;
   /** The last time that was trusted. */
   trusted: number | undefined;
-  /** The last check while the time was in doubt. */
-  checked: number | undefined;
-  /** The end of the doubt, if Millrace runs until then. */
-  doubtUntil: number | undefined;
+  doubts: Record<ClockSide, ClockDoubt | undefined>;
 }
 
 const trustedName = 'clock';
-const checkedName = 'clock checked';
-const doubtName = 'clock in doubt until';
+const checkedNames = { behind: 'clock behind checked', ahead: 'clock checked' };
+const untilNames = { behind: 'clock behind in doubt until', ahead: 'clock in doubt until' };
+const doubtNames = [...Object.values(checkedNames), ...Object.values(untilNames)];
 
 export async function readClockTimes(queries: Queries): Promise<ClockTimes> {
   const ms = (time: string) => `(extract(epoch from ${time}) * 1000)::float8`;
-  const noted = (name: string) => `(select ${ms('done_at')} from retention where name = '${name}')`;
-  type Row = Record<'trusted' | 'checked' | 'doubtUntil', number | null> & { now: number };
-  const [row] = await queries.query<Row>(
-    `select ${ms('clock_timestamp()')} as now, ${noted(trustedName)} as trusted, ${noted(checkedName)} as checked,
-            ${noted(doubtName)} as "doubtUntil"`,
+  const rows = await queries.query<{ now: number; name: string | null; ms: number | null }>(
+    `select ${ms('clock_timestamp()')} as now, name, ${ms('done_at')} as ms
+       from (values (1)) as one left join retention on name = any($1)`,
+    [[trustedName, ...doubtNames]],
   );
-  const { now, trusted, checked, doubtUntil } = row!;
-  return { now, trusted: trusted ?? undefined, checked: checked ?? undefined, doubtUntil: doubtUntil ?? undefined };
+  const noted = new Map(rows.map(({ name, ms }) => [name, ms!]));
+  const doubt = (side: ClockSide): ClockDoubt | undefined => {
+    const [checked, until] = [noted.get(checkedNames[side]), noted.get(untilNames[side])];
+    return checked === undefined || until === undefined ? undefined : { checked, until };
+  };
+  const doubts = { behind: doubt('behind'), ahead: doubt('ahead') };
+  return { now: rows[0]!.now, trusted: noted.get(trustedName), doubts };
 }
 
-/** Ends the doubt, too. */
+/** Ends both doubts, too. Locks rows by name, as all that writes them. */
 export async function setTrustedTime(queries: Queries, ms: number): Promise<void> {
   await note(queries, [trustedName], [ms]);
-  await queries.query('delete from retention where name = any($1)', [[checkedName, doubtName]]);
+  await queries.query(
+    `delete from retention where name in
+       (select name from retention where name = any($1) order by name for update)`,
+    [doubtNames],
+  );
 }
 
-export async function setClockDoubt(queries: Queries, checked: number, until: number): Promise<void> {
-  await note(queries, [checkedName, doubtName], [checked, until]);
+export async function setClockDoubt(queries: Queries, side: ClockSide, { checked, until }: ClockDoubt): Promise<void> {
+  await note(queries, [checkedNames[side], untilNames[side]], [checked, until]);
 }
 
 async function note(queries: Queries, names: string[], times: number[]): Promise<void> {

@@ -219,6 +219,22 @@ test('a clock that starts late each time does not keep expiry from being resumed
   expect(await round()).toBe(false);
 });
 
+test('a day at earlier times does not count for a later time', async () => {
+  const steadyClock = new SteadyClock({ postgres, clock, log });
+  await forgetRounds();
+  await pass('-30 days');
+  for (let piece = 0; piece < 11; piece += 1) {
+    await pass('2 hours');
+    expect(await steadyClock.time()).toBe(now);
+  }
+  await pass('400 days');
+  for (let piece = 0; piece < 12; piece += 1) {
+    expect(await steadyClock.time()).toBeUndefined();
+    await pass('2 hours');
+  }
+  expect(await steadyClock.time()).toBe(now);
+});
+
 test('nothing expires before the clock was ever trusted', async () => {
   const { lines, round } = await expired();
   await postgres.query('delete from retention');

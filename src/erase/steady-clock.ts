@@ -73,11 +73,12 @@ export class SteadyClock {
  * Returns false while the time is more than `clockJumpMsMax` after the last trusted time, until Millrace has run for a
  * day in all at such times: an operator can set the clock right meanwhile. The same happens after a stop of some days,
  * and while no time was ever trusted. An earlier time may be used at once, because less has expired by that time. It
- * becomes the trusted time after such a day as well: a clock that starts late each time does not begin the day again.
+ * becomes the trusted time after Millrace has run for a day in all at earlier times. Earlier and later times have a day
+ * each: a clock that starts late each time does not begin the day of later times again, and does not shorten that day.
  */
 async function isTrusted(
   queries: Queries,
-  { now, trusted, checked, doubtUntil }: Awaited<ReturnType<typeof readClockTimes>>,
+  { now, trusted, doubts }: Awaited<ReturnType<typeof readClockTimes>>,
   log: Log,
 ): Promise<boolean> {
   const sinceMs = trusted === undefined ? Number.POSITIVE_INFINITY : now - trusted;
@@ -86,17 +87,19 @@ async function isTrusted(
     await setTrustedTime(queries, Math.max(now, trusted!));
     return true;
   }
-  let until = doubtUntil ?? now + limits.clockJumpWaitMs;
-  const gapMs = checked === undefined ? 0 : now - checked;
+  const side = isBehind ? 'behind' : 'ahead';
+  const known = doubts[side];
+  let until = known?.until ?? now + limits.clockJumpWaitMs;
+  const gapMs = known === undefined ? 0 : now - known.checked;
   // Millrace did not run meanwhile, or the clock was set: neither counts.
   if (gapMs < 0 || gapMs > limits.clockCheckGapMsMax) until += gapMs;
   if (now >= until) {
     await setTrustedTime(queries, now);
     return true;
   }
-  await setClockDoubt(queries, now, until);
+  await setClockDoubt(queries, side, { checked: now, until });
   if (isBehind) return true;
-  if (doubtUntil === undefined) {
+  if (known === undefined) {
     const days = Math.round(sinceMs / dayMs);
     const wait = 'nothing expires until Millrace has run for a day';
     if (trusted === undefined) log.info('expiry_waits', { reason: `the clock is checked for the first time: ${wait}` });
