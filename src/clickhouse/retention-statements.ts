@@ -53,12 +53,26 @@ export function dropPartsStatement(parts: string[]): string {
 
 /**
  * Deletes expired points of some days in a cluster: the mutation of a replicated table touches only the partitions that
- * it names. A device and its row of `expiring_devices` are on the same shard, so the table of each server suffices.
+ * it names. A device and its row of `expiring_devices` are on the same shard, so the table of each server suffices. The
+ * points that an ended point has replaced go with it: they would show again otherwise.
  */
 export function deleteExpiredOfDaysStatement(cluster: string, expiring: ExpiringDays[], days: number[]): string {
   const rows = expiredOf(expiring, 'IN', local('expiring_devices', cluster));
-  const each = days.map((day) => `DELETE IN PARTITION ${day} WHERE ${rows}`);
+  const each = days.map((day) => `DELETE IN PARTITION ${day} WHERE ${rows} OR ${replacedByEnded(day, cluster)}`);
   return `ALTER TABLE ${holder('telemetry', cluster)} ${each.join(', ')}`;
+}
+
+/**
+ * Returns the condition of rows whose key has several rows, of which the last one has ended. The rows are read in the
+ * order of the table, so the memory does not grow with the day. Of rows with one version the later row of their part is
+ * the last one, as for `FINAL`.
+ */
+function replacedByEnded(day: number, cluster: string): string {
+  const key = 'device, key, ts, seq, origin';
+  return `(${key}) IN (
+    SELECT ${key} FROM ${local('telemetry', cluster)} WHERE _partition_id = '${day}' GROUP BY ${key}
+    HAVING count() > 1 AND argMax(${timeToLiveEnded}, (version, _part_offset))
+    SETTINGS optimize_aggregation_in_order = 1)`;
 }
 
 export function countExpiredLatestQuery(expiring: ExpiringDays[]): string {

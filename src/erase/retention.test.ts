@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { deleteExpiredOfDaysStatement } from '../clickhouse/retention-statements.ts';
 import { takeLease } from '../ingest/journal-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { Retention, type RetentionDeps } from './retention.ts';
@@ -395,3 +396,47 @@ test('points whose time to live has ended are deleted with what they replaced, o
   );
   expect(rows.map(({ device }) => device)).toEqual(['202', '203', '204']);
 });
+
+test('in a cluster, too, an ended point takes along what it has replaced, in one insert or in several', async () => {
+  const day = 4;
+  const ts = now - day * dayMs;
+  const ended = now / 1000;
+  // 301 and 304: replaced an older point and have ended; 302: has not; 303: replaced by a point that does not expire.
+  const inserts = [
+    [
+      [301, 1, 0],
+      [302, 1, ended],
+      [303, 1, ended],
+      [304, 1, 0],
+      [304, 1, ended],
+      [305, 1, ended],
+      [305, 1, 0],
+    ],
+    [
+      [301, 2, ended],
+      [302, 2, ended + 1],
+      [303, 2, 0],
+    ],
+  ];
+  for (const rows of inserts) {
+    const values = rows.map(([device, version, expires]) => `(${device}, 'k', ${ts}, 3, 1, ${version}, ${expires})`);
+    await house.clickhouse.exec(
+      `INSERT INTO telemetry (device, key, ts, kind, num, version, expires) SETTINGS optimize_on_insert = 0
+       VALUES ${values.join(', ')}`,
+    );
+  }
+  const statement = deleteExpiredOfDaysStatement('', [], [Number(dayOf(ts))]);
+  await house.clickhouse.exec(statement, { nowSeconds: ended }, { settings: { mutations_sync: '2' } });
+  const rows = await house.clickhouse.rows<{ device: string; expires: number }>(
+    'SELECT device, expires FROM telemetry FINAL WHERE device > 300 ORDER BY device',
+  );
+  expect(rows.map((row) => [Number(row.device), row.expires])).toEqual([
+    [302, ended + 1],
+    [303, 0],
+    [305, 0],
+  ]);
+});
+
+function dayOf(ts: number): string {
+  return new Date(ts).toISOString().slice(0, 10).replaceAll('-', '');
+}
