@@ -192,7 +192,7 @@ function fill(sql: string, { database, cluster }: SchemaNames): string {
 
 /**
  * Returns the applied versions, each with the oldest version that works with it; empty without a database. In a cluster
- * each shard has the table and one server wrote the rows, so all servers that answer are queried.
+ * each shard has the table, and each row was written on one server, so all servers that answer are queried.
  */
 async function appliedMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Promise<Map<number, number>> {
   const { database, cluster } = deps;
@@ -203,20 +203,18 @@ async function appliedMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Pro
     const rows = await clickhouse.rows<{ version: number; compatible_from?: number }>(sql, {}, { settings });
     return new Map(rows.map(({ version, compatible_from }) => [version, compatible_from ?? version]));
   };
-  try {
-    const here = await read(`${database}.schema_migrations`);
-    if (cluster === '' || here.size > 0) return here;
-  } catch (error) {
-    if (!isMissing(error)) throw error;
-    if (cluster === '') return new Map();
+  const tables = [`${database}.schema_migrations`];
+  if (cluster !== '') tables.push(`clusterAllReplicas('${cluster}', ${database}.schema_migrations)`);
+  const applied = new Map<number, number>();
+  for (const table of tables) {
+    try {
+      for (const [version, compatibleFrom] of await read(table)) applied.set(version, compatibleFrom);
+    } catch (error) {
+      // A new server among the others has no table yet.
+      if (!isMissing(error)) throw error;
+    }
   }
-  try {
-    return await read(`clusterAllReplicas('${cluster}', ${database}.schema_migrations)`);
-  } catch (error) {
-    // A new server among the others has no table yet: this one's own table counts.
-    if (!isMissing(error)) throw error;
-    return new Map();
-  }
+  return applied;
 }
 
 /** UNKNOWN_TABLE, UNKNOWN_DATABASE. */

@@ -62,16 +62,20 @@ async function insert(...bodies: Buffer[]): Promise<void> {
   );
 }
 
-test('points of one key in one insert are one point for a read, and the last of them', async () => {
+test.each([
+  ['rising', 'intDiv(number, 60000) + 5'],
+  ['equal', '5'],
+])('points of one key in one insert, of %s versions, are one point for a read, and the last', async (kind, version) => {
+  const key = `again ${kind}`;
   // More rows than a granule, and each point three times: at its place, at the end, and next to other devices.
   const points = await block(`
-    SELECT (number % 3)::UInt64 + 4100 AS device, 'again'::LowCardinality(String) AS key,
+    SELECT (number % 3)::UInt64 + 4100 AS device, '${key}'::LowCardinality(String) AS key,
       intDiv(number % 60000, 3)::Int64 AS ts, 3::UInt8 AS kind, intDiv(number, 60000)::Float64 AS num,
-      (intDiv(number, 60000) + 5)::UInt64 AS version
+      toUInt64(${version}) AS version
     FROM numbers(180000)`);
   await house.clickhouse.insertBlocks(insertTelemetry, points);
   for (const settings of ['', 'SETTINGS do_not_merge_across_partitions_select_final = 1']) {
-    const read = `FROM telemetry FINAL WHERE key = 'again'`;
+    const read = `FROM telemetry FINAL WHERE key = '${key}'`;
     expect(
       await rows(`SELECT count() AS count, min(num) AS least, uniqExact(ts) AS times ${read} ${settings}`),
     ).toEqual([{ count: '60000', least: 2, times: '20000' }]);

@@ -73,9 +73,8 @@ async function execute(
   gone: AbortSignal,
 ): Promise<void> {
   const { sql, statement, rows } = await receive(files, asked, request);
-  // The engine assigns the ids of queries itself, so this unique mark identifies the query. The mark begins with that
-  // of
-  // the client, by which the client finds its statements.
+  // The engine assigns the ids of queries itself, so this unique mark identifies the query. The mark begins with the
+  // mark of the client, by which the client finds its statements.
   const tag = `${asked.logComment.replace(/[^\w-]/g, '_')} ${crypto.randomUUID()}`;
   let giveBack: (() => void) | undefined;
   let settled = false;
