@@ -42,6 +42,7 @@ import { openMonitor } from './instance/operators/monitor.ts';
 import { AnalyticsProcess } from './instance/processes/analytics-process.ts';
 import { WorkerPool } from './instance/processes/worker-pool.ts';
 import { openStores, type RunningEngines, startEngines } from './instance/stores/engines.ts';
+import { HostPoll } from './instance/stores/host-poll.ts';
 import { Installation } from './instance/stores/installation.ts';
 import { RestoredStores } from './instance/stores/restored-stores.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
@@ -188,7 +189,9 @@ export async function runPrimary(): Promise<void> {
       metrics,
     });
     running.add('known devices', () => known.stop());
-    let writing = false;
+    const hostPoll = new HostPoll({ postgres: stores.postgres, log, onResult: (result) => pool.polled(result) });
+    running.add('poll of the host', () => hostPoll.stop());
+    let isPolling = false;
     busFailure = () => pool.busFailure;
     const forecastHelp =
       'Time until telemetry would be refused if ClickHouse took nothing from now on, at the rate of the last 5 minutes.';
@@ -199,9 +202,10 @@ export async function runPrimary(): Promise<void> {
     metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
     publishState = () => {
       // Devices may be read only with this version's schema.
-      if (!writing && isPostgresReady()) {
-        writing = true;
+      if (!isPolling && isPostgresReady()) {
+        isPolling = true;
         known.start();
+        hostPoll.start();
       }
       const reports = analytics?.failure;
       pool.setParts({ ...watch.parts, ...(analytics && { analytics: analytics.state }) }, [

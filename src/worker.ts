@@ -234,7 +234,10 @@ async function openStoresAndBus({ link, begin, config, log, metrics, started }: 
 type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;
 
 /** Opens the parts that authenticate devices. */
-async function openIdentity({ begin, config, log, metrics, started }: WorkerDeps, { postgres, bus, downlink }: Stores) {
+async function openIdentity(
+  { link, begin, config, log, metrics, started }: WorkerDeps,
+  { postgres, bus, downlink }: Stores,
+) {
   const devices = new LocalDevices();
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
   started.add('file of known devices', () => known.close());
@@ -251,7 +254,8 @@ async function openIdentity({ begin, config, log, metrics, started }: WorkerDeps
     clock,
     log,
   });
-  const changes = new CredentialChanges({ postgres, bus, clock, log, onAnswered: () => known.storeAnswers() });
+  const onAnswered = () => known.storeAnswers();
+  const changes = new CredentialChanges({ postgres, bus, clock, log, onAnswered, onPoll: link.onPoll });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   changes.onChange((change) => {
     if (change === 'all') load.restart();
@@ -394,7 +398,7 @@ type Channel = Awaited<ReturnType<typeof openChannel>>;
 
 /** Opens the state of devices beside telemetry: limits, activity, sessions, attributes, packages. */
 async function openDeviceState(
-  { begin, config, log, metrics, started }: WorkerDeps,
+  { link, begin, config, log, metrics, started }: WorkerDeps,
   { postgres, bus, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
@@ -410,7 +414,8 @@ async function openDeviceState(
   const { inactivitySeconds, checkSeconds } = config.activity;
   // One worker of an instance checks for silent devices.
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
-  const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs });
+  const { onPoll } = link;
+  const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs, onPoll });
   activity.start();
   started.add('activity of devices', () => activity.stop());
   const admission = new Admission({ rateLimits, touch: activity.touch });
@@ -443,14 +448,14 @@ async function openDeviceState(
   started.add('attributes', () => attributeWriter.idle());
   const attributes = new Attributes(postgres, attributeWriter);
   const { lossFreeUpdates: lossFree } = config.attributes;
-  const updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics, lossFree });
+  const updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics, lossFree, onPoll });
   updates.start();
   started.add('updates of attributes', () => updates.stop());
 
   // Packages: their files, the devices that may have them, and the rollout.
   const downloads = new Downloads({ postgres, clock, metrics });
   changes.onChange((change) => (change === 'all' ? downloads.forgetAll() : downloads.forget(change.deviceNumber)));
-  const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics });
+  const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics, onPoll });
   rollout.start();
   started.add('rollout of packages', () => rollout.stop());
   return {
@@ -471,7 +476,7 @@ type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
 
 /** Commands to devices, and the calls that devices make. */
 function openCommands(
-  { begin, config, log, metrics, started }: WorkerDeps,
+  { link, begin, config, log, metrics, started }: WorkerDeps,
   { clickhouse, postgres, bus, downlink, steadyClock }: Stores,
   { attributes }: DeviceState,
 ) {
@@ -479,7 +484,7 @@ function openCommands(
   const rpc = new Rpc({ postgres, downlink, bus, numbers, clock, log, metrics });
   const rpcSessions = new RpcSessions(downlink);
   const { retriesMax, keptDays, clientTimeoutMs: timeoutMs } = config.rpc;
-  const keeping = { retriesMax, keptDays, expiryTime: () => steadyClock.time() };
+  const keeping = { retriesMax, keptDays, expiryTime: () => steadyClock.time(), onPoll: link.onPoll };
   const persistentRpcs = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, ...keeping });
   persistentRpcs.start();
   started.add('stored commands', () => persistentRpcs.stop());

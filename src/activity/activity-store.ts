@@ -81,6 +81,9 @@ interface Ended {
   devices: number[];
 }
 
+/** Selects the number of the last judgement. */
+export const endedNumber = 'select ended_number from activity_check';
+
 /**
  * Returns the judgements after the number `after`, oldest first, and the last number. Numbers have no gaps: a missing
  * number was pruned.

@@ -12,6 +12,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { isAway, isLostRace, type Postgres } from '../postgres/client.ts';
+import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import {
   type ActivityMark,
   forgetWriter,
@@ -34,6 +35,7 @@ interface ActivityDeps {
   inactivityMs: number;
   /** 0 = other workers look for silent devices, not this one. */
   checkMs: number;
+  onPoll?: OnPoll;
 }
 
 interface SessionTimes {
@@ -67,6 +69,10 @@ export class Activity {
   #settledTime = 0;
   /** The last number of `activity_ended` that this worker has read. */
   #ended: number | undefined;
+  /** True when there may be later numbers. */
+  #mayHaveEnded = true;
+  /** Undefined: each round looks for later numbers. */
+  readonly #endedPoll: SharedPoll | undefined;
   /** The active devices below this number are loaded; undefined = all are. */
   #loaded: number | undefined = 0;
   /** The clock minus the monotonic clock; it changes when the clock is stepped. */
@@ -78,6 +84,12 @@ export class Activity {
     this.#turns = Math.max(1, Math.floor(steadyMs / limits.activityWriteMs));
     this.#silence = deps.checkMs === 0 ? undefined : new Silence(deps);
     this.#shift = deps.clock.now() - deps.clock.monotonic();
+    const read = async () => {
+      this.#mayHaveEnded = true;
+      return true;
+    };
+    const { clock, onPoll } = deps;
+    this.#endedPoll = onPoll && new SharedPoll({ kind: 'ended', clock, read }, onPoll);
   }
 
   /** Notes an activity. On the hot path: finds one block and assigns one time. `now` saves a reading of the clock. */
@@ -98,6 +110,7 @@ export class Activity {
   }
 
   start(): void {
+    void this.#endedPoll?.start();
     this.#schedule();
   }
 
@@ -106,6 +119,7 @@ export class Activity {
     this.#stopped = true;
     clearTimeout(this.#timer);
     this.#silence?.stop();
+    await this.#endedPoll?.stop();
     await this.#running;
     await this.#checking;
     try {
@@ -178,25 +192,37 @@ export class Activity {
 
   /** Reads which devices became inactive, so that their next message wakes them. */
   async #applyEnded(): Promise<void> {
-    const { postgres, clock, inactivityMs } = this.#deps;
-    for (;;) {
-      const { last, ended } = await readEnded(postgres, this.#ended, limits.activityEndedRowsMax);
-      const next = this.#ended === undefined ? last : this.#ended + ended.length;
-      const isWhole = ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
-      if (!isWhole || (ended.length === 0 && next < last)) {
-        // Numbers are missing, because rows were pruned or the database is another one. The state of devices that sent
-        // lately is read from the store again.
-        this.#seen.forgetActive(clock.now() - inactivityMs);
-        this.#ended = last;
-        return;
+    if (!this.#endedPoll) this.#mayHaveEnded = true;
+    while (this.#mayHaveEnded) {
+      this.#mayHaveEnded = false;
+      try {
+        if (await this.#applySomeEnded()) this.#mayHaveEnded = true;
+      } catch (error) {
+        this.#mayHaveEnded = true;
+        throw error;
       }
-      // The judgement does not include the activity that this worker had not reported when it counted as dead.
-      for (const { devices, judgedTime } of ended) {
-        this.#seen.ended(devices, Math.min(judgedTime, this.#settledTime));
-      }
-      this.#ended = next;
-      if (next === last) return;
     }
+  }
+
+  /** Returns true when there are later numbers. */
+  async #applySomeEnded(): Promise<boolean> {
+    const { postgres, clock, inactivityMs } = this.#deps;
+    const { last, ended } = await readEnded(postgres, this.#ended, limits.activityEndedRowsMax);
+    const next = this.#ended === undefined ? last : this.#ended + ended.length;
+    const isWhole = ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
+    if (!isWhole || (ended.length === 0 && next < last)) {
+      // Numbers are missing, because rows were pruned or the database is another one. The state of devices that sent
+      // lately is read from the store again.
+      this.#seen.forgetActive(clock.now() - inactivityMs);
+      this.#ended = last;
+      return false;
+    }
+    // The judgement does not include the activity that this worker had not reported when it counted as dead.
+    for (const { devices, judgedTime } of ended) {
+      this.#seen.ended(devices, Math.min(judgedTime, this.#settledTime));
+    }
+    this.#ended = next;
+    return next < last;
   }
 
   /**

@@ -12,6 +12,7 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Downlink, Listener, ListenerCloseReason } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
+import type { OnPoll } from '../postgres/shared-poll.ts';
 import { readUpdateMessage } from './notify.ts';
 import type { Update } from './update.ts';
 import { type Followed, UpdateReads } from './update-reads.ts';
@@ -34,6 +35,7 @@ interface AttributeUpdatesDeps {
   metrics: Metrics;
   /** False: a device receives only changes made while it listens. */
   lossFree: boolean;
+  onPoll?: OnPoll;
 }
 
 export class AttributeUpdates {
@@ -50,7 +52,7 @@ export class AttributeUpdates {
   /** Versions of the store that the bus may still deliver; at most `updateHeadsRowsMax` a poll. */
   readonly #late = new Set<NodeJS.Timeout>();
 
-  constructor({ postgres, downlink, clock, log, metrics, lossFree }: AttributeUpdatesDeps) {
+  constructor({ postgres, downlink, clock, log, metrics, lossFree, onPoll }: AttributeUpdatesDeps) {
     this.#downlink = downlink;
     this.#clock = clock;
     this.#lossFree = lossFree;
@@ -60,6 +62,7 @@ export class AttributeUpdates {
       clock,
       log,
       onVersion: (device, version) => this.#notifyVersion(device, version),
+      onPoll,
     });
     downlink.watch('attributes', (device, message) => this.#unsettle(device, readUpdateMessage(message).version));
     metrics.observed(

@@ -1,7 +1,7 @@
 /**
- * Asks the store once a second which devices have new versions of their shared attributes. The bus delivers the same
- * versions at most once; this poll makes the delivery certain. A poll reads all transactions that were not settled at
- * the last poll, as credential-changes.ts does: a version that becomes visible late is not missed.
+ * Reads which devices have new versions of their shared attributes, when the poll of the host found some. The bus
+ * delivers the same versions at most once; this poll makes the delivery certain. A read takes all transactions that
+ * were not settled at the last read, as credential-changes.ts does: a version that becomes visible late is not missed.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -9,6 +9,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { settledTransaction } from '../device/sql/store.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
+import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { readChangedHeads } from './store.ts';
 
 interface VersionPollDeps {
@@ -16,6 +17,7 @@ interface VersionPollDeps {
   clock: Clock;
   log: Log;
   onVersion: (device: number, version: number) => void;
+  onPoll?: OnPoll | undefined;
 }
 
 export class VersionPoll {
@@ -24,39 +26,40 @@ export class VersionPoll {
   /** Undefined until the first answer of the store. */
   #settled: bigint | undefined;
   #polledMs = 0;
-  #timer: NodeJS.Timeout | undefined;
-  #polling: Promise<void> | undefined;
-  #stopped = false;
+  readonly #poll: SharedPoll;
 
   constructor(deps: VersionPollDeps) {
     this.#deps = deps;
+    this.#poll = new SharedPoll(
+      {
+        kind: 'heads',
+        clock: deps.clock,
+        read: () => this.#read(),
+        onNothing: (at) => {
+          this.#polledMs = Math.max(this.#polledMs, at);
+        },
+      },
+      deps.onPoll,
+    );
   }
 
   /** True when every version up to a moment ago was passed on. */
   get isFresh(): boolean {
-    return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#polledMs < 3 * limits.updatePollMs;
+    return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#polledMs < 3 * limits.hostPollMs;
   }
 
   /** `onOverflow` is called when more versions are new than can be passed on separately. */
   start(onOverflow: () => void): void {
     this.#onOverflow = onOverflow;
-    this.#schedule(0);
+    void this.#poll.start();
   }
 
   async stop(): Promise<void> {
-    this.#stopped = true;
-    clearTimeout(this.#timer);
-    await this.#polling;
+    await this.#poll.stop();
   }
 
-  #schedule(waitMs: number): void {
-    if (this.#stopped) return;
-    this.#timer = setTimeout(() => {
-      this.#polling = this.#poll().finally(() => this.#schedule(limits.updatePollMs));
-    }, waitMs);
-  }
-
-  async #poll(): Promise<void> {
+  /** Returns false when the store did not answer. */
+  async #read(): Promise<boolean> {
     const { postgres, clock, log, onVersion } = this.#deps;
     const now = clock.monotonic();
     try {
@@ -68,9 +71,11 @@ export class VersionPoll {
         else for (const { device, version } of heads) onVersion(device, version);
       }
       this.#settled = settled;
-      this.#polledMs = now;
+      this.#polledMs = Math.max(this.#polledMs, now);
+      return true;
     } catch (error) {
       if (!isAway(error)) log.warn('attribute_heads_unread', { reason: messageOf(error) });
+      return false;
     }
   }
 }

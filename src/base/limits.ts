@@ -373,7 +373,7 @@ export const limits = {
 
   /** Changed credentials in one message of the bus. */
   changesPerMessageMax: 500,
-  /** Interval at which the log of changed credentials is read. */
+  /** Interval at which the file of known devices, and a worker that loads devices, follow the changed credentials. */
   credentialPollMs: 1_000,
   /** Rows of one read of the log of changed credentials. */
   credentialChangesRowsMax: 10_000,
@@ -544,8 +544,6 @@ export const limits = {
   attributeStatementMsMax: 5_000,
   /** Characters of an update that goes over the bus; listeners read a larger one from the store. */
   updateMessageCharsMax: 64 * 1024,
-  /** Interval at which the store is asked for updates that the bus may have lost. */
-  updatePollMs: 1_000,
   /** Rows of one question for updates that the bus may have lost. */
   updateHeadsRowsMax: 10_000,
   /** Time that the bus has to deliver an update before the store is read for it. */
@@ -815,8 +813,6 @@ export const limits = {
   otaLookUpsWaitingMax: 20_000,
   /** Devices whose assignment is remembered. */
   otaAssignmentsMax: 20_000,
-  /** Interval at which the rollout checks for work. */
-  otaRolloutPollMs: 1_000,
   /** Devices that are notified at once. */
   otaRolloutBatchMax: 100,
   /** Largest pace of a rollout: beyond it no host keeps up. */
@@ -893,6 +889,8 @@ export const limits = {
 
   /** Interval at which a worker reports its state to the primary. */
   statusIntervalMs: 250,
+  /** Interval at which a host polls PostgreSQL for all its workers. */
+  hostPollMs: 1_000,
   /** Interval of the heartbeats by which the hosts of an installation know each other. */
   hostHeartbeatMs: 2_000,
   /** Time without a heartbeat after which a host is silent: its settings bind no other host. */

@@ -12,6 +12,7 @@ import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
+import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import {
   type CredentialChange,
   type LoggedChange,
@@ -42,6 +43,7 @@ interface CredentialChangesDeps {
   bus: Bus;
   clock: Clock;
   log: Log;
+  onPoll?: OnPoll;
 }
 
 export class CredentialChanges {
@@ -53,17 +55,24 @@ export class CredentialChanges {
    */
   readonly #passedOn = new FifoMap<number, string>(limits.credentialChangesPassedOnMax);
   #unsubscribe: (() => void) | undefined;
-  #timer: NodeJS.Timeout | undefined;
-  #polling: Promise<void> | undefined;
+  readonly #poll: SharedPoll;
   /** Undefined until PostgreSQL has answered once. */
   #settled: bigint | undefined;
   #lastPollMs = 0;
   #currentAt = Number.NEGATIVE_INFINITY;
   #prunedMs = 0;
-  #stopped = false;
 
   constructor(deps: CredentialChangesDeps) {
     this.#deps = deps;
+    this.#poll = new SharedPoll(
+      {
+        kind: 'credentials',
+        clock: deps.clock,
+        read: () => this.#readNew(),
+        onNothing: (at) => this.#current(at),
+      },
+      deps.onPoll,
+    );
   }
 
   onChange(handler: ChangeHandler): void {
@@ -73,15 +82,12 @@ export class CredentialChanges {
   /** Called before the first lookup of a token: later changes are noticed. PostgreSQL may be unavailable. */
   async start(): Promise<void> {
     this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
-    await this.#poll();
-    this.#schedule();
+    await this.#poll.start();
   }
 
   async stop(): Promise<void> {
-    this.#stopped = true;
-    clearTimeout(this.#timer);
     this.#unsubscribe?.();
-    await this.#polling;
+    await this.#poll.stop();
   }
 
   /** Every change that was committed before this time of the monotonic clock has been passed on. */
@@ -120,14 +126,8 @@ export class CredentialChanges {
     for (const handler of this.#handlers) handler(change);
   }
 
-  #schedule(): void {
-    if (this.#stopped) return;
-    this.#timer = setTimeout(() => {
-      this.#polling = this.#poll().finally(() => this.#schedule());
-    }, limits.credentialPollMs);
-  }
-
-  async #poll(): Promise<void> {
+  /** Returns false when the store did not answer: cached devices stay valid, and the next read continues from here. */
+  async #readNew(): Promise<boolean> {
     const { postgres, clock, log } = this.#deps;
     const began = clock.monotonic();
     try {
@@ -137,14 +137,20 @@ export class CredentialChanges {
       if (this.#settled === undefined || settled < this.#settled || isLate) this.#passOnAll();
       else await this.#read(this.#settled);
       this.#settled = settled;
-      this.#lastPollMs = clock.monotonic();
-      this.#passOnUnchecked();
-      this.#currentAt = began;
+      this.#current(began);
       await this.#prune();
+      return true;
     } catch (error) {
-      // Cached devices stay valid; the next poll continues from this place.
       if (!isAway(error)) log.warn('credential_changes_unread', { reason: messageOf(error) });
+      return false;
     }
+  }
+
+  /** Every change that was committed before `at` was passed on. */
+  #current(at: number): void {
+    this.#lastPollMs = Math.max(this.#lastPollMs, at);
+    this.#currentAt = Math.max(this.#currentAt, at);
+    this.#passOnUnchecked();
   }
 
   /** Passes on devices that were answered from the file, which may lack a change that this process has received. */

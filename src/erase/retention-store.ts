@@ -47,7 +47,7 @@ export async function setDone(queries: Queries, name: string): Promise<void> {
 }
 
 /** A time that is before the last trusted time, or long after it, is in doubt. */
-export type ClockSide = 'behind' | 'ahead';
+type ClockSide = 'behind' | 'ahead';
 
 /** Times in milliseconds, by the clock of the database. */
 interface ClockDoubt {

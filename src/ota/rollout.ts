@@ -11,6 +11,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
+import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { attributeKeys, initiatedSeries, packageAttributes, queuedSeries } from './effects.ts';
 import type { OtaPackage, PackageType } from './package.ts';
 import { appendSeries, type SeriesIngest } from './series.ts';
@@ -29,26 +30,30 @@ interface RolloutDeps {
   clock: Clock;
   log: Log;
   metrics: Metrics;
+  onPoll?: OnPoll;
 }
 
 export class Rollout {
   readonly #deps: RolloutDeps;
   readonly #notified: Counter;
-  #timer: NodeJS.Timeout | undefined;
+  readonly #poll: SharedPoll;
   #running: Promise<void> | undefined;
   #again = false;
   #stopped = false;
 
   constructor(deps: RolloutDeps) {
     this.#deps = deps;
+    const read = async () => {
+      this.wake();
+      return true;
+    };
+    this.#poll = new SharedPoll({ kind: 'rollout', clock: deps.clock, read }, deps.onPoll);
     this.#notified = deps.metrics.counter('ota_devices_told_total', 'Devices notified of a changed package.');
   }
 
   /** Checks for work regularly: a crash, another host or a missed wake may have left some. */
   start(): void {
-    this.#timer = setInterval(this.wake, limits.otaRolloutPollMs);
-    this.#timer.unref();
-    this.wake();
+    void this.#poll.start();
   }
 
   /** Called when a device or a profile was saved. Returns at once. */
@@ -69,7 +74,7 @@ export class Rollout {
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearInterval(this.#timer);
+    await this.#poll.stop();
     await this.#running;
   }
 

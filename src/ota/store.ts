@@ -268,6 +268,9 @@ interface RolloutDevice {
   deviceId: string;
 }
 
+/** True while devices or profiles wait, also those of a rollout that is paused. */
+export const rolloutWaits = 'exists (select from ota_rollout)';
+
 /**
  * Takes devices for this transaction alone: those with packages of their own, and as many of the other ones as the pace
  * of their profiles allows. Locks the row, and the device by an advisory lock, because a later change of a device has a
@@ -351,7 +354,7 @@ async function notePace(queries: Queries, { id, perMinute }: PacedProfile, count
 
 /** Time whose notifications may be made up for: a few polls, and at least one notification. */
 function burstSeconds(perMinute: number): number {
-  return Math.max((3 * limits.otaRolloutPollMs) / 1000, 60 / perMinute);
+  return Math.max((3 * limits.hostPollMs) / 1000, 60 / perMinute);
 }
 
 /** Returns how many devices of a profile wait for a notification of its packages. */

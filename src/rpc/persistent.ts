@@ -12,6 +12,7 @@ import type { Log } from '../base/log.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
+import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { FullOwners } from './full-owners.ts';
 import type { RpcNumbers } from './numbers.ts';
 import { sendToOwners } from './owner-messages.ts';
@@ -44,6 +45,7 @@ interface PersistentRpcsDeps {
   keptDays: number;
   /** Returns the time by which commands expire; undefined while nothing may expire. */
   expiryTime: () => Promise<number | undefined>;
+  onPoll?: OnPoll;
 }
 
 export interface PersistentCall extends RpcCall {
@@ -77,18 +79,27 @@ export class PersistentRpcs {
   #renewedAt = 0;
   #prunedAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
+  /** Claims when commands have no owner. */
+  readonly #claims: SharedPoll;
   readonly #fullOwners: FullOwners;
-  /** The number of commands of this sweep without room. Only the first one is logged. */
+  /** The number of commands of this claim without room. Only the first one is logged. */
   #unheld = 0;
 
   constructor(deps: PersistentRpcsDeps) {
     this.#deps = deps;
     this.#fullOwners = new FullOwners(deps.clock);
+    const read = () => this.#attempt(() => this.#claim());
+    this.#claims = new SharedPoll({ kind: 'rpcs', clock: deps.clock, read }, deps.onPoll);
   }
 
   start(): void {
+    void this.#claims.start();
+    this.#sweepRegularly();
+  }
+
+  #sweepRegularly(): void {
     this.#sweeping = this.#sweep().finally(() => {
-      if (!this.#stopped) this.#timer = setTimeout(() => this.start(), limits.rpcSweepMs);
+      if (!this.#stopped) this.#timer = setTimeout(() => this.#sweepRegularly(), limits.rpcSweepMs);
     });
   }
 
@@ -96,7 +107,7 @@ export class PersistentRpcs {
   async stop(): Promise<void> {
     this.#stopped = true;
     clearTimeout(this.#timer);
-    await this.#sweeping;
+    await Promise.all([this.#sweeping, this.#claims.stop()]);
     const held = [...this.#held.values()];
     for (const each of held) this.#forget(each);
     await Promise.all(held.map((each) => each.writes));
@@ -236,14 +247,13 @@ export class PersistentRpcs {
     from: RpcStatus[],
     change: { isFinal: boolean; response?: string; attempts?: number },
   ): void {
-    held.writes = held.writes.then(() =>
-      this.#attempt(() => updateRpcStatus(this.#deps.postgres, held.stored.id, status, from, change)),
-    );
+    held.writes = held.writes.then(async () => {
+      await this.#attempt(() => updateRpcStatus(this.#deps.postgres, held.stored.id, status, from, change));
+    });
   }
 
   async #sweep(): Promise<void> {
     const { clock } = this.#deps;
-    this.#unheld = 0;
     for (const held of [...this.#held.values()]) {
       const isUnconfirmed = held.command.stage === 'taken' && !held.delivered;
       // The session normally reports the timeout itself. This timer is for a session whose worker died.
@@ -252,7 +262,6 @@ export class PersistentRpcs {
     }
     await this.#attempt(async () => {
       await this.#renew();
-      await this.#claim();
       await this.#prune();
     });
   }
@@ -260,6 +269,7 @@ export class PersistentRpcs {
   /** Claims rows until there is no room. Claims again when rows of a full owner took the places of other rows. */
   async #claim(): Promise<void> {
     const { postgres, rpc } = this.#deps;
+    this.#unheld = 0;
     for (let round = 0; round < claimRoundsMax; round += 1) {
       const rowsMax = Math.min(rpc.room, limits.rpcClaimMax);
       if (rowsMax <= 0) return;
@@ -291,12 +301,17 @@ export class PersistentRpcs {
     if (time !== undefined) await pruneRpcs(postgres, time - keptDays * dayMs, limits.rpcPruneRowsMax);
   }
 
-  /** Runs a statement whose failure only delays the row: the next sweep, or another worker, does the work again. */
-  async #attempt(work: () => Promise<unknown>): Promise<void> {
+  /**
+   * Runs a statement whose failure only delays the row: the next sweep, or another worker, does the work again. Returns
+   * false after a failure.
+   */
+  async #attempt(work: () => Promise<unknown>): Promise<boolean> {
     try {
       await work();
+      return true;
     } catch (error) {
       if (!isAway(error)) this.#deps.log.warn('rpc_rows_unwritten', { reason: messageOf(error) });
+      return false;
     }
   }
 }

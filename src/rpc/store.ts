@@ -135,9 +135,13 @@ export interface WithoutRoom {
 }
 
 /**
- * Claims open commands without an owner for `owner`, the oldest first, except those of `without`. A lease that ends
- * much later than one made now was made before the clock was set back, and has ended.
+ * Open commands without an owner. A lease that ends much later than one made now was made before the clock was set
+ * back, and has ended.
  */
+export const claimable = `open
+  and (leased_until < now() or leased_until > now() + interval '${2 * limits.rpcLeaseMs} ms')`;
+
+/** Claims open commands without an owner for `owner`, the oldest first, except those of `without`. */
 export async function claimRpcs(
   queries: Queries,
   owner: string,
@@ -146,8 +150,7 @@ export async function claimRpcs(
 ): Promise<OwnedRpc[]> {
   const rows = await queries.query<OwnedRpc>(
     `update rpc set owner = $1, leased_until = now() + $3 * interval '1 ms'
-      where id in (select id from rpc where open
-                      and (leased_until < now() or leased_until > now() + $3 * interval '2 ms')
+      where id in (select id from rpc where ${claimable}
                       and device <> all($4) and tenant_id <> all($5)
                       and not exists (select 1 from device d where d.id = rpc.device_id and d.customer_id = any($6))
                     order by id limit $2 for update skip locked)

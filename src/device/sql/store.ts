@@ -403,13 +403,17 @@ export async function insertCredentialChanges(
   );
 }
 
-/** Returns the oldest transaction that has not ended: all earlier ones are settled. */
+/** The oldest transaction that has not ended: all earlier ones are settled. */
+export const settledColumn = 'pg_snapshot_xmin(pg_current_snapshot())::text';
+
+/** Returns the oldest transaction that has not ended. */
 export async function settledTransaction(queries: Queries): Promise<bigint> {
-  const [row] = await queries.query<{ settled: string }>(
-    'select pg_snapshot_xmin(pg_current_snapshot())::text as settled',
-  );
+  const [row] = await queries.query<{ settled: string }>(`select ${settledColumn} as settled`);
   return BigInt(row!.settled);
 }
+
+/** Rows of a transaction `$1` or of later ones. */
+export const changedCredentials = 'credential_changes where transaction_id >= $1::text::xid8';
 
 /** Returns changes by `transaction` or later ones with an id above `afterId`, the oldest id first. */
 export async function readCredentialChanges(
@@ -418,11 +422,11 @@ export async function readCredentialChanges(
   afterId: number,
   rowsMax: number,
 ): Promise<LoggedChange[]> {
-  return await queries.query(
-    `select ${changeColumns}
-       from credential_changes where transaction_id >= $1::text::xid8 and id > $2 order by id limit $3`,
-    [String(transaction), afterId, rowsMax],
-  );
+  return await queries.query(`select ${changeColumns} from ${changedCredentials} and id > $2 order by id limit $3`, [
+    String(transaction),
+    afterId,
+    rowsMax,
+  ]);
 }
 
 /**

@@ -3,6 +3,7 @@
 import type { Sample } from '../../base/metrics/metrics.ts';
 import type { Work } from '../../base/running-work.ts';
 import type { Config } from '../../base/settings/config.ts';
+import type { PollResult } from '../../postgres/shared-poll.ts';
 import type { RuleText } from '../../rules/table.ts';
 import type { ClockState } from '../clock/clock-offset.ts';
 import type { JournalRoom } from '../health/refusal-forecast.ts';
@@ -43,6 +44,8 @@ export type ToWorker =
   | { kind: 'handOver'; perSecond: number }
   /** Some MQTT connections leave at this rate; the worker takes new ones as before. */
   | { kind: 'handOverSome'; count: number; perSecond: number }
+  /** What the poll of the host found in PostgreSQL. */
+  | { kind: 'polled'; result: PollResult }
   | { kind: 'drain' };
 
 export type ToPrimary =

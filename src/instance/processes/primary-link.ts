@@ -4,6 +4,7 @@ import { limits } from '../../base/limits.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
 import { block, type Work } from '../../base/running-work.ts';
 import type { JournalCut } from '../../journal/journal.ts';
+import type { OnPoll, PollResult } from '../../postgres/shared-poll.ts';
 import type { ClockState } from '../clock/clock-offset.ts';
 import { unmeasuredClock } from '../clock/clock-offset.ts';
 import type { InstanceState } from '../health/state.ts';
@@ -35,6 +36,7 @@ export class PrimaryLink {
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
   #onState: (state: InstanceState) => void = () => {};
+  readonly #onPoll: ((result: PollResult) => void)[] = [];
 
   constructor() {
     this.begin = new Promise((resolve) => {
@@ -64,6 +66,11 @@ export class PrimaryLink {
     this.#onState = onState;
     onState(this.state);
   }
+
+  /** Called with each result of the poll of this host. */
+  readonly onPoll: OnPoll = (handler) => {
+    this.#onPoll.push(handler);
+  };
 
   onDrain(drain: () => void): void {
     let begun = false;
@@ -175,6 +182,9 @@ export class PrimaryLink {
         return;
       case 'handOverSome':
         this.#handOverSome(message.count, message.perSecond);
+        return;
+      case 'polled':
+        for (const handler of this.#onPoll) handler(message.result);
         return;
       case 'drain':
         this.#drain();

@@ -9,6 +9,7 @@ import type { Counter, Metrics, Sample } from '../../base/metrics/metrics.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { BusHub } from '../../bus/ipc-primary.ts';
 import { childPort } from '../../bus/port.ts';
+import type { PollResult } from '../../postgres/shared-poll.ts';
 import type { RuleText } from '../../rules/table.ts';
 import { type ClockState, clockSentence } from '../clock/clock-offset.ts';
 import type { JournalRoom } from '../health/refusal-forecast.ts';
@@ -182,6 +183,10 @@ export class WorkerPool {
   broadcast(): void {
     const message: ToWorker = { kind: 'state', state: this.state };
     for (const { worker } of this.#slots) worker.send(message);
+  }
+
+  polled(result: PollResult): void {
+    for (const { worker } of this.#serving) worker.send({ kind: 'polled', result });
   }
 
   /** Returns the metrics of the workers; one that does not answer in time is left out. */

@@ -1,0 +1,28 @@
+/** The statement with which a host polls PostgreSQL for all its workers. */
+import { endedNumber } from '../../activity/activity-store.ts';
+import { changedHeads } from '../../attributes/store.ts';
+import { changedCredentials, settledColumn } from '../../device/sql/store.ts';
+import { rolloutWaits } from '../../ota/store.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { claimable } from '../../rpc/store.ts';
+
+interface PolledRow {
+  /** The oldest transaction that has not ended. */
+  settled: string;
+  credentials: boolean;
+  heads: boolean;
+  ended: number;
+  rpcs: boolean;
+  rollout: boolean;
+}
+
+/** `settled`: that of the poll before; rows of this and of later transactions are new. */
+export async function pollStore(queries: Queries, settled: string): Promise<PolledRow> {
+  const [row] = await queries.query<PolledRow>(
+    `select ${settledColumn} as settled, exists (select from ${changedCredentials}) as credentials,
+            exists (select from ${changedHeads}) as heads, (${endedNumber}) as ended,
+            exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout`,
+    [settled],
+  );
+  return row!;
+}
