@@ -404,7 +404,8 @@ async function openDeviceState(
   { ingest }: Channel,
 ) {
   const { devices: devicesMax } = config.limits;
-  const tenantLimits = new TenantLimits({ postgres, bus, log, devicesMax });
+  const { onPoll } = link;
+  const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, onPoll });
   await tenantLimits.start();
   started.add('limits of tenants', () => tenantLimits.stop());
   const rateLimits = new RateLimits({ settings: config.rateLimits, bus, clock });
@@ -414,7 +415,6 @@ async function openDeviceState(
   const { inactivitySeconds, checkSeconds } = config.activity;
   // One worker of an instance checks for silent devices.
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
-  const { onPoll } = link;
   const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs, onPoll });
   activity.start();
   started.add('activity of devices', () => activity.stop());

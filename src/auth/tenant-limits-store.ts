@@ -8,9 +8,11 @@ interface StoredLimits {
   configuration: unknown;
 }
 
-/** Rises with each change of a profile or of a tenant's profile. */
+/** Selects a number that rises with each change of a profile or of a tenant's profile. */
+export const limitsVersion = 'select version from tenant_limits_version';
+
 export async function readLimitsVersion(queries: Queries): Promise<number> {
-  const [row] = await queries.query<{ version: number }>('select version from tenant_limits_version');
+  const [row] = await queries.query<{ version: number }>(limitsVersion);
   return row!.version;
 }
 

@@ -1,15 +1,16 @@
 /**
  * The limits that tenant profiles set, as this worker knows them. A change takes effect at once where the bus delivers
- * it, and within `tenantLimitsPollMs` otherwise. The settings count until PostgreSQL has answered for the first time,
+ * it, and within a second otherwise. The settings count until PostgreSQL has answered for the first time,
  * and for tenants whose profile sets no limit.
  */
+import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
 import { JsonChannel } from '../bus/json-channel.ts';
 import { isWhole } from '../bus/messages.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
+import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { isLimiting, type ProfileLimits, readLimits } from './profile-limits.ts';
 import type { LimitedProfile } from './rate-limits.ts';
 import { readLimitsVersion, readProfileLimits, readTenantsOf } from './tenant-limits-store.ts';
@@ -17,7 +18,9 @@ import { readLimitsVersion, readProfileLimits, readTenantsOf } from './tenant-li
 interface TenantLimitsDeps {
   postgres: Queries;
   bus: Bus;
+  clock: Clock;
   log: Log;
+  onPoll?: OnPoll;
   /** Devices of a tenant whose profile does not limit them; 0 = no limit. */
   devicesMax: number;
 }
@@ -38,8 +41,8 @@ export class TenantLimits {
   /** Of the limits that are known; undefined until PostgreSQL has answered. */
   #version: number | undefined;
   /** One read after the other: the limits that are read last are the newest. */
-  #reading = Promise.resolve();
-  #timer: NodeJS.Timeout | undefined;
+  #reading = Promise.resolve(true);
+  readonly #poll: SharedPoll;
   #stopped = false;
 
   constructor(deps: TenantLimitsDeps) {
@@ -49,8 +52,10 @@ export class TenantLimits {
       bus: deps.bus,
       channel: 'tenant-limits',
       isContent,
-      onMessage: () => this.#readSoon(),
+      onMessage: () => void this.#read(),
     });
+    const { clock, onPoll } = deps;
+    this.#poll = new SharedPoll({ kind: 'tenantLimits', clock, read: () => this.#read() }, onPoll);
   }
 
   /** Calls `use` at each change, and at once with what is known. */
@@ -61,14 +66,13 @@ export class TenantLimits {
 
   async start(): Promise<void> {
     await this.#channel.start();
-    await this.#read();
-    this.#schedule();
+    await this.#poll.start();
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#timer);
     this.#channel.stop();
+    await this.#poll.stop();
     await this.#reading;
   }
 
@@ -85,29 +89,19 @@ export class TenantLimits {
     this.#channel.publish({ version: this.#version ?? 0 });
   }
 
-  #schedule(): void {
-    if (this.#stopped) return;
-    const waitMs = this.#version === undefined ? limits.tenantLimitsRetryMs : limits.tenantLimitsPollMs;
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#readSoon(), waitMs).unref();
-  }
-
-  #readSoon(): void {
-    void this.#read().then(() => this.#schedule());
-  }
-
-  #read(): Promise<void> {
+  /** Returns false when the store did not answer. */
+  #read(): Promise<boolean> {
     this.#reading = this.#reading.then(() => this.#readChanged());
     return this.#reading;
   }
 
   /** Reads the version first: a change during the read has a higher version, so the next read sees it. */
-  async #readChanged(): Promise<void> {
+  async #readChanged(): Promise<boolean> {
     const { postgres, log } = this.#deps;
-    if (this.#stopped) return;
+    if (this.#stopped) return true;
     try {
       const version = await readLimitsVersion(postgres);
-      if (version === this.#version) return;
+      if (version === this.#version) return true;
       const limited = (await readProfileLimits(postgres))
         .map(({ id, name, configuration }) => ({
           id,
@@ -124,8 +118,10 @@ export class TenantLimits {
       this.#profiles = limited;
       for (const use of this.#onProfiles) use(limited);
       this.#version = version;
+      return true;
     } catch (error) {
       if (!isAway(error)) log.warn('tenant_limits_unread', { reason: messageOf(error) });
+      return false;
     }
   }
 }

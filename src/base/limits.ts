@@ -150,10 +150,6 @@ export const limits = {
   rateLimitOwnersPerMessage: 2_000,
   /** Characters of one rate limit of a tenant profile. */
   rateLimitCharsMax: 1_000,
-  /** Time between two questions for changed limits of tenants; the bus delivers a change at once. */
-  tenantLimitsPollMs: 10_000,
-  /** Time until the limits of tenants are asked for again while PostgreSQL has not answered yet. */
-  tenantLimitsRetryMs: 1_000,
 
   /** Interval at which devices that woke up are written. */
   activityWriteMs: 500,
@@ -174,7 +170,7 @@ export const limits = {
   /** Longest time between the time of a message and the moment at which the message is noted. */
   activityLateMs: 2_000,
   /** Interval at which a worker reports up to which time its activity is stored. */
-  activityReportMs: 2_000,
+  activityReportMs: 4_000,
   /** Least time without a report after which a worker counts as dead; the time itself is the inactivity time. */
   activityDeadMsMin: 5_000,
   /** Longest time without a report after which a worker counts as dead. */

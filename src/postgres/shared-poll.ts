@@ -8,7 +8,7 @@ import { type Clock, hostMonotonic } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 
 /** `rpcs` and `rollout`: rows that wait for any worker; the others: rows that no earlier poll has found. */
-export const polledKinds = ['credentials', 'heads', 'ended', 'rpcs', 'rollout'] as const;
+export const polledKinds = ['credentials', 'heads', 'ended', 'tenantLimits', 'rpcs', 'rollout'] as const;
 export type Polled = (typeof polledKinds)[number];
 
 /** What one poll of the host found. */

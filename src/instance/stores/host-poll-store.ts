@@ -1,6 +1,7 @@
 /** The statement with which a host polls PostgreSQL for all its workers. */
 import { endedNumber } from '../../activity/activity-store.ts';
 import { changedHeads } from '../../attributes/store.ts';
+import { limitsVersion } from '../../auth/tenant-limits-store.ts';
 import { changedCredentials, settledColumn } from '../../device/sql/store.ts';
 import { rolloutWaits } from '../../ota/store.ts';
 import type { Queries } from '../../postgres/client.ts';
@@ -12,6 +13,7 @@ interface PolledRow {
   credentials: boolean;
   heads: boolean;
   ended: number;
+  tenantLimits: number;
   rpcs: boolean;
   rollout: boolean;
 }
@@ -21,6 +23,7 @@ export async function pollStore(queries: Queries, settled: string): Promise<Poll
   const [row] = await queries.query<PolledRow>(
     `select ${settledColumn} as settled, exists (select from ${changedCredentials}) as credentials,
             exists (select from ${changedHeads}) as heads, (${endedNumber}) as ended,
+            (${limitsVersion}) as "tenantLimits",
             exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout`,
     [settled],
   );

@@ -21,7 +21,7 @@ export class HostPoll {
   readonly #deps: HostPollDeps;
   #number = 0;
   /** Of the last poll; undefined before the first one. */
-  #last: { settled: bigint; ended: number } | undefined;
+  #last: { settled: bigint; ended: number; tenantLimits: number } | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> = Promise.resolve();
   #stopped = false;
@@ -48,11 +48,12 @@ export class HostPoll {
     const at = hostMonotonic();
     try {
       const row = await pollStore(postgres, String(this.#last?.settled ?? 0));
-      const now = { settled: BigInt(row.settled), ended: row.ended };
+      const now = { ...row, settled: BigInt(row.settled) };
       const last = this.#last;
       // A transaction number that went back means a restored store or another server.
       const isOther = last === undefined || now.settled < last.settled;
-      const isFound = (kind: Polled) => (kind === 'ended' ? now.ended !== last?.ended : row[kind]);
+      const isFound = (kind: Polled) =>
+        kind === 'ended' || kind === 'tenantLimits' ? row[kind] !== last?.[kind] : row[kind];
       this.#last = now;
       this.#number += 1;
       onResult({ number: this.#number, at, found: polledKinds.filter((kind) => isOther || isFound(kind)) });
