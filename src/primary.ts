@@ -165,6 +165,7 @@ export async function runPrimary(): Promise<void> {
       metrics,
       clock: () => clock.state,
       mismatch: () => membership.mismatch,
+      fleetWorkers: () => membership.fleetWorkers,
       isPostgresReady,
       onCrashLoop: (reason) => ending.crashLoop(reason),
     });

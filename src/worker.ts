@@ -139,6 +139,8 @@ interface WorkerDeps {
   /** Each section adds its stop; the section opened last stops first. */
   started: Started;
   proxies: Proxies;
+  /** The workers of all hosts. */
+  workers: () => number;
 }
 
 async function serve(link: PrimaryLink): Promise<void> {
@@ -151,7 +153,8 @@ async function serve(link: PrimaryLink): Promise<void> {
   link.onClock((state) => refuseServerTimes(clockFault(state)));
 
   const proxies = Proxies.of(config);
-  const deps: WorkerDeps = { link, begin, config, log, metrics, started: new Started(), proxies };
+  const workers = () => link.state.fleetWorkers;
+  const deps: WorkerDeps = { link, begin, config, log, metrics, started: new Started(), proxies, workers };
   const stop = { shipMsMax: Number.POSITIVE_INFINITY };
   // Acknowledgements are sent until the channel is closed, so the sockets close last of all.
   const servers = openServers(deps);
@@ -398,7 +401,7 @@ type Channel = Awaited<ReturnType<typeof openChannel>>;
 
 /** Opens the state of devices beside telemetry: limits, activity, sessions, attributes, packages. */
 async function openDeviceState(
-  { link, begin, config, log, metrics, started }: WorkerDeps,
+  { link, begin, config, log, metrics, started, workers }: WorkerDeps,
   { postgres, bus, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
@@ -408,7 +411,7 @@ async function openDeviceState(
   const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, onPoll });
   await tenantLimits.start();
   started.add('limits of tenants', () => tenantLimits.stop());
-  const rateLimits = new RateLimits({ settings: config.rateLimits, bus, clock });
+  const rateLimits = new RateLimits({ settings: config.rateLimits, bus, workers, clock });
   await rateLimits.start();
   started.add('rate limits', () => rateLimits.stop());
   tenantLimits.onProfiles((profiles) => rateLimits.useProfiles(profiles));
@@ -497,7 +500,7 @@ type Commands = ReturnType<typeof openCommands>;
 
 /** Devices that are made, claimed and provisioned, and the devices of gateways. */
 async function openOnboarding(
-  { config, log, metrics, started, proxies }: WorkerDeps,
+  { config, log, metrics, started, proxies, workers }: WorkerDeps,
   { postgres, bus }: Stores,
   { devices, known, changes, troubles }: Identity,
   { sessions, attributes, updates, rollout, tenantLimits }: DeviceState,
@@ -519,6 +522,7 @@ async function openOnboarding(
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const wrongKeys = new WrongTries({
     bus,
+    workers,
     channel: 'wrong-provisioning-keys',
     wrongMax,
     reason: 'guesses',
@@ -545,7 +549,7 @@ type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 /** Sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, MQTT. */
 async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
-  const { config, begin, link, log, metrics, started } = deps;
+  const { config, begin, link, log, metrics, started, workers } = deps;
   const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
   const { troubles, strangers, diagnostics } = engine;
   const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
@@ -584,7 +588,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   const isTrustedProxy = (address: string) => deps.proxies.isTrusted(address);
   const { perMinuteMax: wrongMax } = config.wrongCredentials;
   const wrongCredentials =
-    wrongMax === 0 ? undefined : new WrongCredentials({ bus, wrongMax, isTrustedProxy, clock, metrics });
+    wrongMax === 0 ? undefined : new WrongCredentials({ bus, workers, wrongMax, isTrustedProxy, clock, metrics });
   await wrongCredentials?.start();
   started.add('wrong credentials', () => wrongCredentials?.stop());
   const deviceAuth = new DeviceAuth({ tokens, wrong: wrongCredentials, admission, troubles, strangers, log });
@@ -666,7 +670,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
 
 /** Opens users and API keys, and the limits of their requests. */
 async function openUsers(
-  { config, begin, log, started, proxies }: WorkerDeps,
+  { config, begin, log, started, proxies, workers }: WorkerDeps,
   { postgres, bus, steadyClock }: Stores,
   { tenantLimits }: DeviceState,
 ) {
@@ -683,7 +687,7 @@ async function openUsers(
       reason: 'API keys are accepted over plain HTTP, where they can be read on their way.',
     });
   }
-  const requestLimits = new RequestLimits({ settings: config.rateLimits.rest, bus, clock });
+  const requestLimits = new RequestLimits({ settings: config.rateLimits.rest, bus, workers, clock });
   await requestLimits.start();
   started.add('limits of requests', () => requestLimits.stop());
   tenantLimits.onProfiles((profiles) => requestLimits.useProfiles(profiles));

@@ -3,8 +3,8 @@
  * post with data points counts as one telemetry message and its points, every other message as one message. A limit is
  * that of the tenant's profile, or that of the settings where the profile has none. Each worker keeps the token buckets
  * of the devices that sent to it, and publishes at once the tokens that it took, so all workers and hosts share one
- * bucket. Messages of several connections within a few milliseconds may overdraw a bucket; later messages pay the debt.
- * Without the bus each worker counts separately.
+ * bucket. Messages that several workers take before the counts arrive (3 ms for each worker of all hosts) may overdraw
+ * a bucket; later messages pay the debt. Without the bus each worker counts separately.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -52,6 +52,8 @@ export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, 
 interface RateLimitDeps {
   settings: RateLimitSettings;
   bus: Bus;
+  /** As in `TalliesDeps`. */
+  workers?: () => number;
   clock: Clock;
 }
 
@@ -97,14 +99,14 @@ export class RateLimits {
   #ofProfiles: ReadonlyMap<string, Rules> = new Map();
   readonly #tallies: Tallies<ScopeName>;
 
-  constructor({ settings, bus, clock }: RateLimitDeps) {
+  constructor({ settings, bus, workers, clock }: RateLimitDeps) {
     this.#clock = clock;
     this.#tallies = new Tallies<ScopeName>({
       bus,
       channel: 'rate-limits',
       groups: scopeNames,
       countsOfOwner: kinds.length,
-      intervalMs: limits.rateLimitPublishMs,
+      workers,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
       onCounts: (scope, owner, counts, profileId) => {
         const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);

@@ -16,6 +16,8 @@ type Caller = (typeof callers)[number];
 interface RequestLimitDeps {
   settings: Record<Caller, string>;
   bus: Bus;
+  /** As in `TalliesDeps`. */
+  workers?: () => number;
   clock: Clock;
 }
 
@@ -39,7 +41,7 @@ export class RequestLimits {
   readonly #tallies: Tallies<Caller>;
 
   /** Throws one line that names a malformed setting. */
-  constructor({ settings, bus, clock }: RequestLimitDeps) {
+  constructor({ settings, bus, workers, clock }: RequestLimitDeps) {
     this.#settings = settings;
     this.#clock = clock;
     this.#tallies = new Tallies<Caller>({
@@ -47,7 +49,7 @@ export class RequestLimits {
       channel: 'rest-limits',
       groups: callers,
       countsOfOwner: oneRequest.length,
-      intervalMs: limits.rateLimitPublishMs,
+      workers,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
       onCounts: (caller, id, counts, profileId) => {
         const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);

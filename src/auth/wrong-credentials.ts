@@ -30,6 +30,8 @@ function isRightDigests(value: object): value is RightDigests {
 
 interface WrongCredentialsDeps {
   bus: Bus;
+  /** As in `TalliesDeps`. */
+  workers?: () => number;
   /** Within a minute. */
   wrongMax: number;
   isTrustedProxy: (address: string) => boolean;
@@ -43,7 +45,7 @@ export class WrongCredentials {
   readonly #right = new RightCredentials();
   readonly #refused: Counter;
 
-  constructor({ bus, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
+  constructor({ bus, workers, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
     this.#channel = new JsonChannel({
       bus,
       channel: 'right-credentials',
@@ -52,6 +54,7 @@ export class WrongCredentials {
     });
     this.#tries = new WrongTries({
       bus,
+      workers,
       channel: 'wrong-device-credentials',
       wrongMax,
       reason: 'wrong_credentials',

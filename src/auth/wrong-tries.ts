@@ -4,9 +4,9 @@
  * (`onboarding/`). A try is counted before its answer is given, and a network that is refused meanwhile gets no answer:
  * parallel tries learn no more than sequential ones. Trusted proxies are never refused.
  *
- * The counts hold for all workers and hosts on the bus. Another worker gives answers until the count arrives there,
- * `wrongTriesPublishMs` later at most. Without the bus each worker counts separately. At the cap the oldest network is
- * evicted for a new one.
+ * The counts hold for all workers and hosts on the bus. Another worker gives answers until the count arrives there: at
+ * most `tallyMsPerWorker` later for each worker. Without the bus each worker counts separately. At the cap the oldest
+ * network is evicted for a new one.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -27,6 +27,8 @@ interface Window {
 
 interface WrongTriesDeps {
   bus: Bus;
+  /** As in `TalliesDeps`. */
+  workers?: (() => number) | undefined;
   channel: string;
   /** Within `wrongTriesWindowMs`. */
   wrongMax: number;
@@ -55,7 +57,7 @@ export class WrongTries {
       channel: deps.channel,
       groups: ['network'],
       countsOfOwner: oneTry.length,
-      intervalMs: limits.wrongTriesPublishMs,
+      workers: deps.workers,
       ownersPerMessage: limits.wrongTriesPerMessage,
       onCounts: (_, network, [tries = 0]) => this.#count(String(network), tries),
     });

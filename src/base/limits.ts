@@ -60,8 +60,6 @@ export const limits = {
   wrongTriesNetworksMax: 10_000,
   /** Time within which wrong tries are counted together, and for which a network is refused. */
   wrongTriesWindowMs: 60_000,
-  /** Time between two messages of a worker about wrong tries. */
-  wrongTriesPublishMs: 3,
   /** Networks in one message about wrong tries, and credentials in one message about right ones. */
   wrongTriesPerMessage: 1_000,
   /** Interval at which ended windows of wrong tries are removed. */
@@ -144,8 +142,8 @@ export const limits = {
   rateLimitDevicesMax: 200_000,
   /** Tenants, and customers, whose rate-limit buckets a worker remembers. */
   rateLimitTenantsMax: 10_000,
-  /** Time between two messages of a worker about what was taken from its buckets. */
-  rateLimitPublishMs: 3,
+  /** Time between two messages of a worker with its counts, for each worker of all hosts: 333 a second reach it. */
+  tallyMsPerWorker: 3,
   /** Devices and tenants in one message about what was taken from buckets. */
   rateLimitOwnersPerMessage: 2_000,
   /** Characters of one rate limit of a tenant profile. */

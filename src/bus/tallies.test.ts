@@ -25,13 +25,13 @@ class TestBus implements Bus {
 
 const opened: Tallies<'a' | 'b'>[] = [];
 
-async function open(bus: Bus, received: unknown[] = [], intervalMs = 1) {
+async function open(bus: Bus, received: unknown[] = [], workers = 1) {
   const tallies = new Tallies<'a' | 'b'>({
     bus,
     channel: 'test',
     groups: ['a', 'b'],
     countsOfOwner: 2,
-    intervalMs,
+    workers: () => workers,
     ownersPerMessage: 2,
     onCounts: (...counts) => received.push(counts),
   });
@@ -89,9 +89,9 @@ test('the counts of a group that only a newer version knows are left out', async
   expect(received).toEqual([['a', 1, [1, 2], '']]);
 });
 
-test('the first counts after a quiet time go at once, further counts together after the interval', async () => {
+test('the first counts after a quiet time go at once, further counts together, the later the more workers there are', async () => {
   const bus = new TestBus();
-  const here = await open(bus, [], 20);
+  const here = await open(bus, [], 7);
   const tally = here.tally('a');
   for (let n = 0; n < 9; n += 1) {
     tally.add(1, [1, 0]);

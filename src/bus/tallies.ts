@@ -1,7 +1,10 @@
 /**
  * Counts that all workers and hosts share. A process adds its own counts; `Tallies` publishes the sums and passes on
- * the counts of other processes. After a lost message the other processes have counts that are too low.
+ * the counts of other processes. After a lost message the other processes have counts that are too low. The more
+ * workers there are, the more seldom each one publishes: the messages that reach a worker do not grow with their
+ * number.
  */
+import { limits } from '../base/limits.ts';
 import type { Bus } from './bus.ts';
 import { JsonChannel } from './json-channel.ts';
 import { isCount, isListOf, isName, isWhole } from './messages.ts';
@@ -16,8 +19,8 @@ interface TalliesDeps<Group extends string> {
   groups: readonly Group[];
   /** Numbers that are counted for each owner. */
   countsOfOwner: number;
-  /** Time between two messages of this process; the first one after a quiet time is sent at once. */
-  intervalMs: number;
+  /** The workers of all hosts; absent: one. */
+  workers?: (() => number) | undefined;
   ownersPerMessage: number;
   /** Receives what another process counted since its last message. */
   onCounts: (group: Group, owner: TallyOwner, counts: readonly number[], part: string) => void;
@@ -99,14 +102,14 @@ export class Tallies<Group extends string> {
 
   #send(): void {
     this.#timer = undefined;
-    const { intervalMs, ownersPerMessage } = this.#deps;
+    const { workers = () => 1, ownersPerMessage } = this.#deps;
     const taken = [...this.#waiting].flatMap((tally) => tally.take());
     this.#waiting.clear();
     if (taken.length === 0) return;
     for (let at = 0; at < taken.length; at += ownersPerMessage) {
       this.#channel.publish({ taken: taken.slice(at, at + ownersPerMessage) });
     }
-    this.#timer = setTimeout(() => this.#send(), intervalMs).unref();
+    this.#timer = setTimeout(() => this.#send(), workers() * limits.tallyMsPerWorker).unref();
   }
 
   /** Ignores the counts of a group that this version does not know. */

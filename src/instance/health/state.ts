@@ -14,6 +14,8 @@ export interface InstanceState {
    * The slot of the worker that does what one worker of an instance does for all; undefined while no worker is ready.
    */
   leader: number | undefined;
+  /** The workers of all live hosts of the installation. */
+  fleetWorkers: number;
   /** Work that ended two workers: `workKey` of each, refused for now. */
   blocked: string[];
   /** The time of the instance, and the distance of this host's clock from that time. */

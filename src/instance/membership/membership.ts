@@ -60,6 +60,13 @@ export class Membership {
     return this.#hosts.filter((host) => !isLive(host)).map(({ name }) => name);
   }
 
+  /** The workers of this host and of the other live hosts. */
+  get fleetWorkers(): number {
+    const { id, workers } = this.#deps.host;
+    const others = this.#hosts.filter((host) => host.id !== id && isLive(host));
+    return others.reduce((sum, host) => sum + host.workers, workers);
+  }
+
   /** Called when PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
   async join(): Promise<void> {
     if (this.#epoch === undefined) await this.#join();

@@ -10,6 +10,7 @@ const state: InstanceState = {
   reasons: [],
   postgresReady: true,
   leader: 0,
+  fleetWorkers: 2,
   blocked: [],
   clock: unmeasuredClock,
 };

@@ -21,6 +21,7 @@ export class PrimaryLink {
     reasons: [],
     postgresReady: false,
     leader: undefined,
+    fleetWorkers: 1,
     blocked: [],
     clock: unmeasuredClock,
   };

@@ -49,6 +49,8 @@ interface WorkerPoolDeps {
   clock: () => ClockState;
   /** The setting that differs from that of another host, in one line. */
   mismatch: () => string | undefined;
+  /** The workers of all live hosts. */
+  fleetWorkers: () => number;
   /** True when PostgreSQL has the tables of this version. */
   isPostgresReady: () => boolean;
   /** Called when every worker dies in a loop, so that no traffic can be taken. */
@@ -132,6 +134,7 @@ export class WorkerPool {
       reasons,
       postgresReady: this.#deps.isPostgresReady(),
       leader: this.#slots.find(({ worker }) => worker.isReady)?.number,
+      fleetWorkers: this.#deps.fleetWorkers(),
       blocked: this.#crashing.blocked,
       clock,
     };
