@@ -284,7 +284,7 @@ type Identity = Awaited<ReturnType<typeof openIdentity>>;
 
 /** Opens the journal, the shipping to ClickHouse, and the call that every door uses. */
 async function openChannel(
-  { link, begin, config, log, metrics, started }: WorkerDeps,
+  { link, begin, config, log, metrics, started, workers }: WorkerDeps,
   { clickhouse, postgres, bus, cluster, steadyClock }: Stores,
   { changes, devices, oddTimes }: Identity,
   stop: { shipMsMax: number },
@@ -333,6 +333,7 @@ async function openChannel(
   const shipper = new Shipper({
     ...shipping,
     journal,
+    workers,
     callersWait: config.ingest.ack === 'store',
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
     onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),

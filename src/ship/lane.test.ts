@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import { late } from '../journal/journal.ts';
+import { late, live } from '../journal/journal.ts';
 import { LaneLoop } from './lane.ts';
 import { type ShipDeps, shipMetrics } from './ship-deps.ts';
 import type { WideRows } from './wide-rows.ts';
@@ -43,4 +43,50 @@ test('a commit without rows of a lane does not wake the lane', async () => {
   lane.wake();
   await expect.poll(() => untaken).toBe(0);
   await lane.stop();
+});
+
+test.each([
+  [1, 250],
+  [2, 250],
+  [6, 750],
+  [8, 1000],
+  [240, 1000],
+])('with %i workers of all hosts each one inserts every %i ms', async (workers, intervalMs) => {
+  const registry = new Metrics();
+  const virtual = { ms: 1_000_000, now: () => virtual.ms, monotonic: () => virtual.ms };
+  const inserts: number[] = [];
+  const isOver = () => virtual.ms > 1_020_000;
+  const deps = {
+    clock: virtual,
+    registry,
+    metrics: shipMetrics(registry),
+    workers: () => workers,
+    intervalMsMin: 250,
+    intervalMsMax: 1000,
+    rowsMax: 400_000,
+    clickhouse: { insertBlocks: async () => ({ repeated: false }) },
+    sleep: async (ms: number, signal: AbortSignal) => {
+      const aborted = () => new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
+      if (isOver() || ms > 2_000) await aborted();
+      else virtual.ms += ms;
+    },
+    journal: {
+      laneTaken: () => 0n,
+      laneShipped: () => 0n,
+      rowsUntaken: () => (isOver() ? 0 : 1),
+      next: async () => {
+        inserts.push(virtual.ms);
+        return { payloads: [], orders: [], orderMin: 0n, orderMax: 0n, rows: 1 };
+      },
+      confirm: async () => {},
+    },
+    notes: { unfinished: () => undefined, earlierMarks: [], ended: () => {} },
+    onShipped: () => {},
+  };
+  const lane = new LaneLoop(live, { busy: false } as WideRows, deps as unknown as ShipDeps);
+  lane.start();
+  await expect.poll(isOver).toBe(true);
+  await lane.stop();
+  const waits = inserts.slice(1).map((at, i) => Math.round(at - inserts[i]!));
+  expect(new Set(waits)).toEqual(new Set([intervalMs]));
 });

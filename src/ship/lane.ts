@@ -14,6 +14,8 @@ import type { WideRows } from './wide-rows.ts';
 
 /** Bytes of a unit. The body is a copy of its frames, so a lane uses twice this. 400 000 numeric rows are 14 MB. */
 const bytesMax = 16 * 1024 * 1024;
+/** The least interval of a live lane, for each worker of all hosts: they make 8 parts a second of a table together. */
+const msPerWorker = 125;
 /** Rows per second at which a live lane uses its longest interval. */
 const busyRowsPerSecond = 20_000;
 /** A late unit with fewer rows waits for more. */
@@ -164,14 +166,15 @@ export class LaneLoop {
   }
 
   /**
-   * Returns the wait of the live lane: 0 when idle; under load, a wait that keeps parts few and points readable in
-   * time.
+   * Returns the wait of the live lane: 0 when idle; under load, and with many workers, a wait that keeps parts few and
+   * points readable in time.
    */
   #liveWaitMs(): number {
-    const { clock, journal, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
+    const { clock, journal, workers = () => 1, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
     if (journal.rowsUntaken(this.#lane) >= this.#inserter.rowsOf(rowsMax)) return 0;
     const load = Math.min(1, this.#rowsPerSecond / busyRowsPerSecond);
-    const interval = intervalMsMin + (intervalMsMax - intervalMsMin) * load;
+    const least = Math.min(intervalMsMax, Math.max(intervalMsMin, workers() * msPerWorker));
+    const interval = least + (intervalMsMax - least) * load;
     return this.#lastStart + this.#intervalFor(interval) - clock.monotonic();
   }
 

@@ -21,6 +21,8 @@ export interface ShipperDeps {
   clock: Clock;
   log: Log;
   metrics: Metrics;
+  /** The workers of all hosts, which insert into the same tables; absent: one. */
+  workers?: () => number;
   intervalMsMin: number;
   intervalMsMax: number;
   rowsMax: number;
