@@ -46,7 +46,7 @@ import { knownFile } from './device/known/known-devices-file.ts';
 import { LocalDevices } from './device/local-devices.ts';
 import { Logins } from './device/logins.ts';
 import type { CachedDevice } from './device/model/cached-device.ts';
-import { lookUpDevices, lookUpLogins, lookUpProfileTransports, lookUpTokens } from './device/sql/store.ts';
+import { lookUpDevices, lookUpLogins, lookUpProfileTransports, lookUpTokens } from './device/sql/look-up-store.ts';
 import { TokenCache } from './device/token-cache.ts';
 import { Diagnostics, type LiveSession } from './diagnostics/diagnostics.ts';
 import { FirstRecords } from './diagnostics/first-records.ts';

@@ -6,16 +6,14 @@ import { badRequest } from '../base/errors.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
 import { createAccessToken, type Device, type DeviceCredentials } from '../device/model/device.ts';
+import { insertCredentialChanges, type LoggedChange } from '../device/sql/credential-log-store.ts';
 import {
   areOthersCredentials,
-  checkVersion,
   findCredentials,
   findOwnedCredentials,
-  insertCredentialChanges,
-  type LoggedChange,
-  lockDevice,
   updateCredentials,
-} from '../device/sql/store.ts';
+} from '../device/sql/credentials-store.ts';
+import { checkVersion, lockDevice } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
 

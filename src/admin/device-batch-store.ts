@@ -1,6 +1,6 @@
 /** SQL that makes the profiles and tokens of many devices at once: one statement for each table. */
 import { defaultProfileData } from '../device/model/device.ts';
-import { insertCredentialChanges, type LoggedChange } from '../device/sql/store.ts';
+import { insertCredentialChanges, type LoggedChange } from '../device/sql/credential-log-store.ts';
 import type { Queries } from '../postgres/client.ts';
 
 /** Returns the ids of profiles by name. */

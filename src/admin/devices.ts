@@ -18,18 +18,15 @@ import {
   type DeviceProfile,
   defaultDeviceData,
 } from '../device/model/device.ts';
+import { insertCredentialChanges, type LoggedChange } from '../device/sql/credential-log-store.ts';
+import { areOthersCredentials, findCredentials, insertCredentials } from '../device/sql/credentials-store.ts';
 import {
-  areOthersCredentials,
   checkVersion,
   deleteDeviceRow,
-  findCredentials,
   holdCustomer,
-  insertCredentialChanges,
-  insertCredentials,
   insertDevice,
   insertDeviceTombstone,
   type LockedDevice,
-  type LoggedChange,
   lockDevice,
   nextNameNumber,
   updateDevice,

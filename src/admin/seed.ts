@@ -10,7 +10,7 @@ import type { Clock } from '../base/clock.ts';
 import { createUuid } from '../base/uuid.ts';
 import { tokenCredentials } from '../device/model/credentials.ts';
 import { defaultProfileName } from '../device/model/device.ts';
-import { findCredentials } from '../device/sql/store.ts';
+import { findCredentials } from '../device/sql/credentials-store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { findOrInsertSetting, findSetting } from '../postgres/stored-settings.ts';
 import { insertNewDevice, randomToken } from './devices.ts';

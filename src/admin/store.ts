@@ -6,7 +6,7 @@ import {
   changeColumns,
   insertCredentialChanges,
   type LoggedChange,
-} from '../device/sql/store.ts';
+} from '../device/sql/credential-log-store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
 import type { Customer, Tenant } from './customer.ts';

@@ -2,7 +2,7 @@
 import { beforeAll, describe, expect, it } from 'vitest';
 import { type Answer, error, sharedApi, unique } from '../../test/harness/api-handlers.ts';
 import { nullUuid } from '../base/uuid.ts';
-import { lookUpLogins, lookUpTokens } from '../device/sql/store.ts';
+import { lookUpLogins, lookUpTokens } from '../device/sql/look-up-store.ts';
 
 const { call, tokenOf, create, postgres, tokens } = await sharedApi();
 

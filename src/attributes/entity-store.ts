@@ -1,7 +1,7 @@
 /** SQL that writes the attributes of entities that are not devices. */
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
-import { textOf } from './store.ts';
+import { textOf } from './attribute-row.ts';
 
 export async function upsertEntityAttributes(
   queries: Queries,

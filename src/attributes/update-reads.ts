@@ -8,6 +8,7 @@ import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import { type CursorState, cursorStateOf, isFirst, type Update, updateOf } from './update.ts';
 import {
   pruneDeletions,
   readHeads,
@@ -17,8 +18,7 @@ import {
   storeOffers,
   type UpdateOffer,
   type UpdateRow,
-} from './store.ts';
-import { type CursorState, cursorStateOf, isFirst, type Update, updateOf } from './update.ts';
+} from './update-store.ts';
 
 interface Answer {
   version: number;

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { ownValue } from './attributes.ts';
-import type { Head, UpdateRow } from './store.ts';
 import { cursorStateOf, updateOf } from './update.ts';
+import type { Head, UpdateRow } from './update-store.ts';
 
 const head: Head = {
   device: 7,

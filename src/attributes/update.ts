@@ -6,7 +6,7 @@
  */
 import { limits } from '../base/limits.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
-import type { Cursor, Head, UpdateRow } from './store.ts';
+import type { Cursor, Head, UpdateRow } from './update-store.ts';
 
 /** One answer. `json` is its body: `{"k":5}` or `{"deleted":["k"]}`. */
 export interface Update {

@@ -7,10 +7,10 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { settledTransaction } from '../device/sql/store.ts';
+import { settledTransaction } from '../device/sql/credential-log-store.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
-import { readChangedHeads } from './store.ts';
+import { readChangedHeads } from './update-store.ts';
 
 interface VersionPollDeps {
   postgres: Queries;

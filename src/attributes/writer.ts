@@ -16,18 +16,17 @@ import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
+import { type AttributeWrite, sharedScope } from './attribute-row.ts';
+import { StoredBytes, storedBytes } from './stored-bytes.ts';
 import {
-  type AttributeWrite,
   deleteAttributes,
   deleteShared,
   pruneTurns,
   readUnreplaced,
-  sharedScope,
   type Turn,
   upsertAttributes,
   upsertShared,
-} from './store.ts';
-import { StoredBytes, storedBytes } from './stored-bytes.ts';
+} from './write-store.ts';
 
 /** A committed version of a device's shared attributes: the values that were set, or the keys that were deleted. */
 export interface SharedChange {

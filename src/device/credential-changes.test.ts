@@ -6,7 +6,7 @@ import { createLog } from '../base/log.ts';
 import type { Bus, Handler } from '../bus/bus.ts';
 import type { Queries } from '../postgres/client.ts';
 import { CredentialChanges } from './credential-changes.ts';
-import type { LoggedChange } from './sql/store.ts';
+import type { LoggedChange } from './sql/credential-log-store.ts';
 
 let settled = 10;
 let logged: LoggedChange[] = [];

@@ -19,7 +19,7 @@ import {
   pruneCredentialChanges,
   readCredentialChanges,
   settledTransaction,
-} from './sql/store.ts';
+} from './sql/credential-log-store.ts';
 
 /** A change, or 'all' when so much time passed that the log may have lost rows. */
 type ChangeHandler = (change: CredentialChange | 'all') => void;

@@ -11,7 +11,8 @@ import { nullUuid } from '../base/uuid.ts';
 import { openPostgres } from '../postgres/client.ts';
 import { CredentialChanges } from './credential-changes.ts';
 import { LocalDevices } from './local-devices.ts';
-import { lookUpTokens, pruneCredentialChanges } from './sql/store.ts';
+import { pruneCredentialChanges } from './sql/credential-log-store.ts';
+import { lookUpTokens } from './sql/look-up-store.ts';
 import { TokenCache } from './token-cache.ts';
 
 const { tokenOf, create, postgres } = await sharedApi();

@@ -25,7 +25,7 @@ import {
   isToken,
   isWholeBlock,
 } from './known/known-devices-file.ts';
-import { readCredentialChanges, settledTransaction } from './sql/store.ts';
+import { readCredentialChanges, settledTransaction } from './sql/credential-log-store.ts';
 import { CredentialsDigest } from './table/credentials-digest.ts';
 import { type Digest, emptyDevice } from './table/device-table.ts';
 import type { TokenCache } from './token-cache.ts';

@@ -6,7 +6,7 @@ import type { FoundLogin } from './known/known-devices.ts';
 import { type Login, Logins, type LoginsWithoutStore } from './logins.ts';
 import type { NewCredentials } from './model/credentials.ts';
 import { mqttBasicCredentials, tokenCredentials } from './model/credentials.ts';
-import type { LoginRow } from './sql/store.ts';
+import type { LoginRow } from './sql/look-up-store.ts';
 
 const log = createLog('fatal' as 'error', 'test');
 

@@ -17,7 +17,8 @@ import type { DeviceRow } from './model/cached-device.ts';
 import { mqttBasicId, readMqttBasic } from './model/credentials.ts';
 import type { CredentialsType, TransportType } from './model/device.ts';
 import { type ProfileTopics, topicsOf } from './model/profile-topics.ts';
-import type { CredentialChange, LoginRow, ProfileTransport } from './sql/store.ts';
+import type { CredentialChange } from './sql/credential-log-store.ts';
+import type { LoginRow, ProfileTransport } from './sql/look-up-store.ts';
 
 type LoginClaim =
   /** '' = absent. */

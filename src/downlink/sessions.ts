@@ -17,7 +17,7 @@ import { JsonChannel } from '../bus/json-channel.ts';
 import { isCount, isListOf } from '../bus/messages.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
-import type { CredentialChange } from '../device/sql/store.ts';
+import type { CredentialChange } from '../device/sql/credential-log-store.ts';
 import { isAway } from '../postgres/client.ts';
 
 export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted';

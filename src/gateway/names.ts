@@ -12,7 +12,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { actsFor, type CustomerScope, type ScopedGateway } from '../device/model/gateway-scope.ts';
-import type { CredentialChange } from '../device/sql/store.ts';
+import type { CredentialChange } from '../device/sql/credential-log-store.ts';
 import type { ChildRequest } from '../onboarding/gateway-children.ts';
 import { isAway } from '../postgres/client.ts';
 

@@ -7,22 +7,25 @@
  * shipped in larger units.
  */
 import type { FineClock } from '../base/clock.ts';
+import { dayMs } from '../base/durations.ts';
 import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
-import { sizeText } from '../base/size-text.ts';
-import { type OddTime, type OddTimeKind, oddKindOf } from '../diagnostics/odd-time.ts';
 import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
-import type { FrameStamp } from '../telemetry/block.ts';
+import type { TimeRange } from '../journal/ship-notes.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
-import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
-import { BacklogShares, type Sender } from './backlog-shares.ts';
+import { newMark, type Rows } from '../telemetry/rows.ts';
+import type { Sender } from './backlog-shares.ts';
+import { type Commit, Gathering, LargeMessage, type NewStamp } from './commit.ts';
+import { checkIntervalMs, diskFull, JournalHealth, slowDisk } from './journal-health.ts';
 import { LargeQueue } from './large-queue.ts';
+import { type OnOddTimes, reportOddTimes } from './odd-times-of-records.ts';
 import type { OrderClock } from './order-number.ts';
 import type { AckLevel } from './receipt.ts';
-import { Askers, type Receipts } from './receipts.ts';
+import type { Receipts } from './receipts.ts';
 import { countRefused, StoreAcks, type Waiter } from './store-acks.ts';
+import { areIn, hasTimeIn } from './time-range.ts';
 
 export type { AckLevel, Waiter };
 
@@ -31,8 +34,6 @@ export type Decode<Source> = (body: Uint8Array, source: Source, now: number, row
 
 /** Charges the sender for a decoded message. Throws a Fault above a limit; the message then leaves no row. */
 type Charge<Source> = (source: Source, points: number) => void;
-
-type OnOddTimes = (device: number, last: OddTime, count: number) => void;
 
 export interface IngestDeps {
   journal: Journal;
@@ -60,148 +61,11 @@ export interface IngestDeps {
   onFailed: (reason: string) => void;
 }
 
-const dayMs = 86_400_000;
 /**
  * A commit costs the same for one message and for a hundred. After a commit of this many messages the next commit waits
  * a little for more. After a smaller commit few more are expected; after a larger one enough have arrived.
  */
 const lingerMessages = { min: 3, max: 64 };
-const checkIntervalMs = 100;
-const loopLagMsMax = 500;
-/** After refusing for this long because of its lag, a starved process accepts messages until the next check. */
-const lagRefusedMsMax = 2_000;
-
-/** One write and one sync: its frames, and the waiters for them. */
-interface Commit {
-  readonly waiters: Waiter[];
-  /** The waiters that asked for a receipt. */
-  readonly askers: Askers;
-  readonly messages: number;
-  readonly points: number;
-  readonly bytes: number;
-  /** Arrival of the first message, monotonic. */
-  readonly since: number;
-  frames(stamp: NewStamp): JournalFrame[];
-  /** Returns the waiters whose rows are in frames of this lane; in both lanes when the lane of a waiter is unknown. */
-  waitersOf(lane: Lane | 'both'): readonly Waiter[];
-}
-
-/** Called once for each frame, in the order of the frames. */
-type NewStamp = (firstPlace: number) => FrameStamp;
-
-/** Small messages that share a commit. Two objects exist: one gathers while the other is written. */
-class Gathering implements Commit {
-  readonly live = new Rows();
-  readonly late = new Rows();
-  readonly waiters: Waiter[] = [];
-  readonly askers = new Askers();
-  /** The members of `waiters` whose rows are in the late lane; kept for `ingest.ack: store` only. */
-  readonly lateWaiters = new Set<Waiter>();
-  /** True when a message of the late lane has a record of the live lane's times, too. */
-  isMixed = false;
-  /** The points of such records, of the first `lateNamed` records of the late lane. */
-  readonly lateNames = new Set<string>();
-  lateNamed = 0;
-  messages = 0;
-  points = 0;
-  since = 0;
-
-  get bytes(): number {
-    return this.live.bytes + this.late.bytes;
-  }
-
-  get full(): boolean {
-    return (
-      this.bytes >= limits.frameBytesMax ||
-      this.live.count + this.late.count >= limits.frameRowsMax ||
-      this.messages >= limits.frameWaitersMax
-    );
-  }
-
-  frames(stamp: NewStamp): JournalFrame[] {
-    const frames: JournalFrame[] = [];
-    if (this.live.count > 0) frames.push(frameOf(this.live, live, stamp(0)));
-    if (this.late.count > 0) frames.push(frameOf(this.late, late, stamp(0)));
-    return frames;
-  }
-
-  waitersOf(lane: Lane | 'both'): readonly Waiter[] {
-    if (lane === 'both') return [];
-    if (lane === late) return [...this.lateWaiters];
-    return this.lateWaiters.size === 0 ? this.waiters.slice() : this.waiters.filter((w) => !this.lateWaiters.has(w));
-  }
-
-  reset(): void {
-    this.live.reset();
-    this.late.reset();
-    this.waiters.length = 0;
-    this.askers.reset();
-    this.lateWaiters.clear();
-    if (this.isMixed) this.lateNames.clear();
-    this.isMixed = false;
-    this.lateNamed = 0;
-    this.messages = 0;
-    this.points = 0;
-  }
-}
-
-function frameOf(rows: Rows, lane: Lane, stamp: FrameStamp): JournalFrame {
-  return { lane, order: stamp.order, rows: rows.count, parts: rows.encode(stamp) };
-}
-
-/** One message that was decoded in a thread; each chunk becomes a frame. */
-class LargeMessage implements Commit {
-  readonly waiters: Waiter[];
-  readonly askers = new Askers();
-  readonly messages = 1;
-  readonly points: number;
-  readonly bytes: number;
-  readonly since: number;
-  readonly tenantId: string;
-  readonly caller: string;
-  /** Called when the rows have their order numbers. */
-  readonly onTaken: () => void;
-  readonly #chunks: Chunk[];
-  readonly #near: Range;
-
-  constructor(
-    chunks: Chunk[],
-    { tenantId, number }: Sender,
-    onTaken: () => void,
-    waiters: Waiter[],
-    since: number,
-    near: Range,
-  ) {
-    this.tenantId = tenantId;
-    this.caller = String(number);
-    this.onTaken = onTaken;
-    this.#chunks = chunks;
-    this.#near = near;
-    this.waiters = waiters;
-    this.since = since;
-    this.points = chunks.reduce((sum, chunk) => sum + chunk.count, 0);
-    this.bytes = chunks.reduce((sum, chunk) => sum + chunk.bytes, 0);
-  }
-
-  frames(newStamp: NewStamp): JournalFrame[] {
-    let firstPlace = 0;
-    return this.#chunks.map((chunk) => {
-      const stamp = newStamp(firstPlace);
-      firstPlace += chunk.records;
-      const isNear = chunk.oldestTs >= this.#near.from && chunk.newestTs < this.#near.to;
-      return { lane: isNear ? live : late, order: stamp.order, rows: chunk.count, parts: chunk.encode(stamp) };
-    });
-  }
-
-  waitersOf(lane: Lane | 'both'): readonly Waiter[] {
-    return lane === 'both' ? this.waiters : [];
-  }
-
-  ask(waiter: Waiter, sender: Sender): void {
-    const records = this.#chunks.map((chunk) => ({ spans: chunk.spans(), from: 0, to: chunk.records }));
-    this.askers.add(waiter, sender, undefined, records);
-  }
-}
 
 export class Ingest {
   readonly #deps: IngestDeps;
@@ -218,23 +82,15 @@ export class Ingest {
   #gathering = new Gathering();
   #spare = new Gathering();
   #writing: Commit | undefined;
-  #writingSince = 0;
   #scheduled = false;
   /** True when the last commit was one of `#large`. */
   #wasLarge = false;
   #lastMessages = 0;
-  #refusal: Fault | undefined;
-  /** Undefined while less than half of the journal waits for ClickHouse. */
-  #shares: BacklogShares | undefined;
-  #fullUntil = 0;
-  /** Monotonic time since when messages are refused for the lag of the event loop; 0 = not refused. */
-  #laggingSince = 0;
-  /** True when the last check was late as well. */
-  #wasLate = false;
-  #near: Range = { from: 0, to: 0 };
+  readonly #health: JournalHealth;
+  /** Times of the live lane: yesterday, today and tomorrow. */
+  #near: TimeRange = { from: 0, to: 0 };
   /** Times outside this range are looked at: the times of the live lane that are not too far ahead. */
-  #usual: Range = { from: 0, to: 0 };
-  #lastCheck: number;
+  #usual: TimeRange = { from: 0, to: 0 };
   #onIdle: (() => void)[] = [];
 
   constructor(deps: IngestDeps) {
@@ -261,7 +117,7 @@ export class Ingest {
     const freeHelp = 'Telemetry is refused while the disk of the journal has less free bytes.';
     metrics.observed('journal_disk_free_bytes_min', freeHelp, () => freeDiskBytesMin, 'max');
     metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
-    this.#lastCheck = clock.monotonic();
+    this.#health = new JournalHealth(deps);
     this.#check();
     this.#checkTimer = setInterval(() => this.#check(), checkIntervalMs);
     this.#checkTimer.unref();
@@ -269,7 +125,8 @@ export class Ingest {
 
   /** Returns the reason why telemetry is refused now; undefined when it is accepted. */
   refusal(): Fault | undefined {
-    if (this.#refusal) return this.#refusal;
+    const { refusal } = this.#health;
+    if (refusal) return refusal;
     const { live, late } = this.#gathering;
     const written = this.#writing instanceof Gathering ? this.#writing.bytes : 0;
     // Large messages have a cap of their own (`LargeQueue`). They refuse no other message.
@@ -294,7 +151,7 @@ export class Ingest {
     const refusal = this.refusal();
     if (refusal) throw refusal;
     const gathering = this.#gathering;
-    const shares = sender && this.#shares;
+    const shares = sender && this.#health.shares;
     const bytesBefore = shares === undefined ? 0 : gathering.bytes;
     if (shares !== undefined) shares.admit(sender!);
     const now = this.#deps.clock.now();
@@ -305,7 +162,7 @@ export class Ingest {
       waiter.acknowledge();
       return 0;
     }
-    const isUsual = isNear(gathering.live, this.#mark, this.#usual) && gathering.live.converted.length === 0;
+    const isUsual = areIn(gathering.live, this.#mark, this.#usual) && gathering.live.converted.length === 0;
     let lane: Lane = live;
     let first = this.#mark.spans;
     const isLate = !isUsual && this.#placeUnusual(gathering, now);
@@ -332,7 +189,7 @@ export class Ingest {
    * refused no body waits, so that its sender gets the refusal in time.
    */
   roomForLarge(tenantId: string): Promise<void> | undefined {
-    return this.#refusal ? undefined : this.#large.room(tenantId);
+    return this.#health.refusal ? undefined : this.#large.room(tenantId);
   }
 
   /**
@@ -344,7 +201,7 @@ export class Ingest {
     const refusal = this.refusal();
     if (refusal) throw refusal;
     if (this.#large.isFull(sender.tenantId)) throw slowDisk();
-    this.#shares?.admit(sender);
+    this.#health.shares?.admit(sender);
     if (chunks.length === 0) {
       waiter.acknowledge();
       return Promise.resolve();
@@ -364,7 +221,7 @@ export class Ingest {
     if (waiter.receipt !== undefined) message.ask(waiter, sender);
     for (const chunk of chunks) this.#noteTimes(chunk, 0, now);
     this.#large.push(message, this.#gathering.messages > 0);
-    this.#shares?.add(sender, message.bytes);
+    this.#health.shares?.add(sender, message.bytes);
     if (!this.#writing && !this.#scheduled) this.#schedule();
     return taken;
   }
@@ -406,7 +263,7 @@ export class Ingest {
 
   /** Removes the last message from the live lane and returns true when the message belongs into the late lane. */
   #placeUnusual({ live }: Gathering, now: number): boolean {
-    if (isNear(live, this.#mark, this.#near)) {
+    if (areIn(live, this.#mark, this.#near)) {
       this.#noteTimes(live, this.#mark.spans, now);
       return false;
     }
@@ -428,19 +285,9 @@ export class Ingest {
     return true;
   }
 
-  /** Reports the odd times of accepted records from the span `first` on. */
   #noteTimes(rows: Rows | Chunk, first: number, now: number): void {
     const { onOddTimes, aheadMsMax = dayMs } = this.#deps;
-    if (onOddTimes === undefined) return;
-    const { converted } = rows;
-    const spans = rows.spans();
-    const found = new OddTimesFound(onOddTimes);
-    for (let i = first; i < spans.count; i += 1) {
-      const kind = oddKindOf(spans.ts[i]!, now, aheadMsMax);
-      if (kind !== undefined) found.add(spans.device[i]!, kind, spans.ts[i]!);
-    }
-    for (const { span, ts, unit } of converted) if (span >= first) found.add(spans.device[span]!, unit, ts);
-    found.end();
+    if (onOddTimes !== undefined) reportOddTimes(rows, first, now, aheadMsMax, onOddTimes);
   }
 
   #commit(gathering: Gathering, points: number, waiter: Waiter): void {
@@ -503,7 +350,7 @@ export class Ingest {
   async #append(frames: JournalFrame[]): Promise<void> {
     const { journal, clock, onCommitted, onFailed, log } = this.#deps;
     const started = clock.monotonic();
-    this.#writingSince = started;
+    this.#health.writeBegan(started);
     try {
       await journal.append(frames);
     } catch (error) {
@@ -511,11 +358,11 @@ export class Ingest {
       // A full disk is a state: the primary logs when it begins and ends.
       log[error.kind === 'full' ? 'debug' : 'error']('journal_append', { kind: error.kind, reason: messageOf(error) });
       if (error.kind === 'failed') onFailed(messageOf(error));
-      this.#fullUntil = clock.monotonic() + 1000;
+      this.#health.writeFailed();
       this.#check();
       throw error.kind === 'full' ? diskFull() : unavailable('journal_failed', 'The journal could not be written.');
     } finally {
-      this.#writingSince = 0;
+      this.#health.writeEnded();
     }
     this.#syncSeconds.observe((clock.monotonic() - started) / 1000);
     onCommitted();
@@ -566,121 +413,15 @@ export class Ingest {
     return this.#gathering.bytes + this.#large.bytes + (this.#writing?.bytes ?? 0);
   }
 
-  /** Checks slow signals ten times a second, so that a message costs one comparison. */
+  /** Runs ten times a second. */
   #check(): void {
-    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax, aheadMsMax } = this.#deps;
-    const now = clock.monotonic();
-    const lagMs = now - this.#lastCheck - checkIntervalMs;
-    this.#lastCheck = now;
-    // One late check may be a process that did not run for a moment: a sync that ended meanwhile went unnoticed.
-    const isLate = lagMs > loopLagMsMax;
-    const isLagging = isLate && this.#wasLate;
-    this.#wasLate = isLate;
-    if (isLate && this.#writingSince > 0) this.#writingSince = Math.min(now, this.#writingSince + lagMs);
-    const today = Math.floor(clock.now() / dayMs) * dayMs;
+    const { clock, journal, aheadMsMax = dayMs } = this.#deps;
+    const now = clock.now();
+    const today = Math.floor(now / dayMs) * dayMs;
     this.#near = { from: today - dayMs, to: today + 2 * dayMs };
-    this.#usual = { from: this.#near.from, to: Math.min(this.#near.to, clock.now() + (aheadMsMax ?? dayMs)) };
+    this.#usual = { from: this.#near.from, to: Math.min(this.#near.to, now + aheadMsMax) };
     this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);
-    // Hysteresis of ten percent keeps the refusal from toggling at its threshold.
-    const slack = this.#refusal ? 0.9 : 1;
-    if (journal.backlogDiskBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
-    else if (journal.freeBytes() * slack < freeDiskBytesMin) this.#refusal = diskBelow(freeDiskBytesMin);
-    else if (now < this.#fullUntil) this.#refusal = diskFull();
-    else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.#refusal = slowDisk();
-    else if (isLagging && this.#isLagRefused(now)) this.#refusal = loopLag();
-    else this.#refusal = undefined;
-    if (this.#refusal) this.#large.stopWaiting();
-    if (this.#refusal?.reason !== 'loop_lag') this.#laggingSince = 0;
-    this.#shareBacklog();
+    this.#health.check();
+    if (this.#health.refusal) this.#large.stopWaiting();
   }
-
-  /** The journal ends at its own limit, or where the disk does. */
-  #shareBacklog(): void {
-    const { journal, backlogBytesMax, freeDiskBytesMin } = this.#deps;
-    const waiting = journal.backlogDiskBytes;
-    const onDisk = Math.max(0, journal.freeBytes() - freeDiskBytesMin);
-    const half = Math.min(backlogBytesMax, waiting + onDisk) / 2;
-    if (waiting <= half) {
-      this.#shares = undefined;
-      return;
-    }
-    this.#shares ??= new BacklogShares();
-    this.#shares.update(2 * half - waiting, waiting - half);
-  }
-
-  #isLagRefused(now: number): boolean {
-    if (this.#laggingSince === 0) this.#laggingSince = now;
-    return now - this.#laggingSince < lagRefusedMsMax;
-  }
-}
-
-/** Joins the odd times of neighbouring records of one device and kind into one report. */
-class OddTimesFound {
-  readonly #report: OnOddTimes;
-  #device = 0;
-  #last: OddTime | undefined = undefined;
-  #count = 0;
-
-  constructor(report: OnOddTimes) {
-    this.#report = report;
-  }
-
-  add(device: number, kind: OddTimeKind, ts: number): void {
-    if (device !== this.#device || kind !== this.#last?.kind) this.end();
-    this.#device = device;
-    this.#last = { kind, ts };
-    this.#count += 1;
-  }
-
-  end(): void {
-    if (this.#last !== undefined) this.#report(this.#device, this.#last, this.#count);
-    this.#last = undefined;
-    this.#count = 0;
-  }
-}
-
-/** Times of the live lane: yesterday, today and tomorrow. */
-interface Range {
-  readonly from: number;
-  readonly to: number;
-}
-
-/** True when all records after `mark` are within the range. */
-function isNear(rows: Rows, mark: Mark, { from, to }: Range): boolean {
-  const { ts, count } = rows.spans();
-  for (let i = mark.spans; i < count; i += 1) if (ts[i]! < from || ts[i]! >= to) return false;
-  return true;
-}
-
-/** True when a record from `first` on is within the range. */
-function hasTimeIn(rows: Rows, first: number, { from, to }: Range): boolean {
-  const { ts, count } = rows.spans();
-  for (let i = first; i < count; i += 1) if (ts[i]! >= from && ts[i]! < to) return true;
-  return false;
-}
-
-function loopLag(): Fault {
-  return unavailable('loop_lag', 'This server is overloaded; send again.');
-}
-
-function slowDisk(): Fault {
-  return unavailable('journal_slow', 'The disk of the journal is too slow for what comes in; send again.');
-}
-
-function diskFull(): Fault {
-  return unavailable('disk_full', 'The disk of the journal is full; free space or add to it (DATA_DIR).', 5);
-}
-
-function diskBelow(bytesMin: number): Fault {
-  const message =
-    `The disk of the journal is full: less than ${sizeText(bytesMin)} are free (JOURNAL_FREE_DISK_BYTES_MIN); ` +
-    'free space or add to it (DATA_DIR).';
-  return unavailable('disk_full', message, 5);
-}
-
-function backlogFull(bytesMax: number): Fault {
-  const message =
-    `ClickHouse has not taken data for so long that the journal holds its limit of ${sizeText(bytesMax)} ` +
-    '(JOURNAL_BACKLOG_BYTES_MAX).';
-  return unavailable('backlog_full', message, 5);
 }

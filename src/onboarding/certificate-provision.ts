@@ -16,15 +16,10 @@ import type { Log } from '../base/log.ts';
 import { networkOf } from '../base/network.ts';
 import type { Turns } from '../base/turns.ts';
 import { certificateCredentials, certificateId } from '../device/model/credentials.ts';
+import { insertCredentialChanges, type LoggedChange } from '../device/sql/credential-log-store.ts';
+import { findCredentials, updateCredentials } from '../device/sql/credentials-store.ts';
 import { type ChainProfile, findChainProfiles, findUnnamedIssuers, nameIssuers } from '../device/sql/issuer-store.ts';
-import {
-  findCredentials,
-  findDeviceByName,
-  insertCredentialChanges,
-  type LoggedChange,
-  lockDevice,
-  updateCredentials,
-} from '../device/sql/store.ts';
+import { findDeviceByName, lockDevice } from '../device/sql/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 
 /** The certificates that a TLS client has sent. */

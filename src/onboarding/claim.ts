@@ -23,7 +23,8 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Turns } from '../base/turns.ts';
 import type { Device } from '../device/model/device.ts';
-import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../device/sql/store.ts';
+import type { LoggedChange } from '../device/sql/credential-log-store.ts';
+import { findDevice, findDeviceByName, lockDevice } from '../device/sql/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 

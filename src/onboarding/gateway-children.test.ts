@@ -14,7 +14,9 @@ import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
-import { type CredentialChange, findDeviceRow, lookUpTokens } from '../device/sql/store.ts';
+import type { CredentialChange } from '../device/sql/credential-log-store.ts';
+import { lookUpTokens } from '../device/sql/look-up-store.ts';
+import { findDeviceRow } from '../device/sql/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type ChildOutcomes, findOrCreateChildren } from './gateway-children.ts';
 

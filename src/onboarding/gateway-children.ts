@@ -14,7 +14,7 @@ import { type Fault, faultOrThrow, unavailable } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { checkDeviceName, checkText, createAccessToken } from '../device/model/device.ts';
-import type { LoggedChange } from '../device/sql/store.ts';
+import type { LoggedChange } from '../device/sql/credential-log-store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isLostRace, type Queries } from '../postgres/client.ts';
 import { findNames, insertChildren, type NamedRow, type NewChild, updateInfos } from './gateway-children-store.ts';

@@ -8,7 +8,8 @@ import { insertNewDevice, type NewDeviceDeps } from '../admin/devices.ts';
 import { deviceLimitReason } from '../admin/entity-limits.ts';
 import { type CheckAgain, choosing } from '../admin/taken-names.ts';
 import { ownValue, scopeNumber } from '../attributes/attributes.ts';
-import { readAttributes, upsertAttributes } from '../attributes/store.ts';
+import { readAttributes } from '../attributes/store.ts';
+import { upsertAttributes } from '../attributes/write-store.ts';
 import type { WrongTries } from '../auth/wrong-tries.ts';
 import { assert, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -16,14 +17,9 @@ import type { Log } from '../base/log.ts';
 import { networkOf } from '../base/network.ts';
 import type { Turns } from '../base/turns.ts';
 import { createAccessToken, type FullProfile } from '../device/model/device.ts';
+import { areOthersCredentials, findCredentials } from '../device/sql/credentials-store.ts';
 import { findProfileByProvisionKey } from '../device/sql/profile-store.ts';
-import {
-  areOthersCredentials,
-  findCredentials,
-  findDevice,
-  findDeviceByName,
-  lockDevice,
-} from '../device/sql/store.ts';
+import { findDevice, findDeviceByName, lockDevice } from '../device/sql/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 

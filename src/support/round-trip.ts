@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../base/errors.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { lookUpTokens } from '../device/sql/store.ts';
+import { lookUpTokens } from '../device/sql/look-up-store.ts';
 import type { Finding } from '../instance/host/machine.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { readLatest } from '../telemetry/latest.ts';

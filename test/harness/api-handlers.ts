@@ -26,7 +26,7 @@ import { loadConfig } from '../../src/base/settings/config.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
-import { lookUpTokens } from '../../src/device/sql/store.ts';
+import { lookUpTokens } from '../../src/device/sql/look-up-store.ts';
 import { TokenCache } from '../../src/device/token-cache.ts';
 import { Diagnostics } from '../../src/diagnostics/diagnostics.ts';
 import { FirstRecords } from '../../src/diagnostics/first-records.ts';

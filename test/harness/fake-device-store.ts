@@ -2,7 +2,8 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { unavailable } from '../../src/base/errors.ts';
 import type { NewCredentials } from '../../src/device/model/credentials.ts';
-import type { LoggedChange, LoginRow } from '../../src/device/sql/store.ts';
+import type { LoggedChange } from '../../src/device/sql/credential-log-store.ts';
+import type { LoginRow } from '../../src/device/sql/look-up-store.ts';
 import type { Queries } from '../../src/postgres/client.ts';
 
 export const tenantId: string = randomUUID();

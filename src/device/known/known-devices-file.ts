@@ -23,7 +23,7 @@ import { crc32 } from 'node:zlib';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { readMqttBasic } from '../model/credentials.ts';
 import { type CredentialsType, type TransportType, transportTypes } from '../model/device.ts';
-import type { LoginRow, ProfileTransport } from '../sql/store.ts';
+import type { LoginRow, ProfileTransport } from '../sql/look-up-store.ts';
 import type { EncodedDevice } from '../table/device-table.ts';
 
 export const headerBytes = 64;

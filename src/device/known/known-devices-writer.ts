@@ -15,14 +15,8 @@ import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
-import {
-  listProfileVersions,
-  lookUpLogins,
-  lookUpProfileTransports,
-  readCredentialChanges,
-  scanLogins,
-  settledTransaction,
-} from '../sql/store.ts';
+import { readCredentialChanges, settledTransaction } from '../sql/credential-log-store.ts';
+import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
   blockHeadBytes,

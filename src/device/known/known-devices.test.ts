@@ -11,7 +11,7 @@ import type { Log } from '../../base/log.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
 import type { OpenMode } from '../../journal/disk.ts';
 import { mqttBasicCredentials, tokenCredentials } from '../model/credentials.ts';
-import type { LoggedChange } from '../sql/store.ts';
+import type { LoggedChange } from '../sql/credential-log-store.ts';
 import { KnownDevices } from './known-devices.ts';
 import { headerBytes, recordBytesMax } from './known-devices-file.ts';
 import { KnownDevicesWriter } from './known-devices-writer.ts';

@@ -13,7 +13,7 @@ import type { Metrics } from '../../base/metrics/metrics.ts';
 import { type Disk, type DiskFile, realDisk } from '../../journal/disk.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { type ProfileTopics, topicsOf } from '../model/profile-topics.ts';
-import type { CredentialChange } from '../sql/store.ts';
+import type { CredentialChange } from '../sql/credential-log-store.ts';
 import { DigestIndex } from './digest-index.ts';
 import {
   blockBytesMax,

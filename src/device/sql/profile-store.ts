@@ -1,4 +1,4 @@
-/** SQL of device profiles as users manage them. Profile data for device traffic is read in `store.ts`. */
+/** SQL of device profiles as users manage them. `look-up-store.ts` reads what device traffic needs of a profile. */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { isUniqueViolation, type Queries } from '../../postgres/client.ts';

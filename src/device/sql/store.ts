@@ -1,33 +1,30 @@
 /**
- * SQL of devices, their credentials and profiles. Each function takes the pool or a transaction; none checks rights. A
- * statement that changes an answer of `lookUpTokens` must be followed by `insertCredentialChanges` in the same
- * transaction.
+ * SQL of devices, and of the profiles and customers that a saved device names. Each function takes the pool or a
+ * transaction; none checks rights. A statement that changes an answer of `lookUpTokens` must be followed by
+ * `insertCredentialChanges` in the same transaction.
  */
-import { assert, badRequest, Fault } from '../../base/errors.ts';
+import { badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { isUniqueViolation } from '../../postgres/client.ts';
 import { readByIds } from '../../postgres/page.ts';
-import type { DeviceRow, StoredDevice } from '../model/cached-device.ts';
-import type {
-  CredentialsType,
-  Device,
-  DeviceCredentials,
-  DeviceInfo,
-  DeviceProfile,
-  TransportType,
-} from '../model/device.ts';
+import type { DeviceRow } from '../model/cached-device.ts';
+import type { Device, DeviceInfo, DeviceProfile } from '../model/device.ts';
 
 const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant_id as "tenantId",
   d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,
   d.device_data as "deviceData", d.firmware_id as "firmwareId", d.software_id as "softwareId",
   d.external_id as "externalId", d.additional_info as "additionalInfo", d.version`;
+
 export const infoColumns = `${deviceColumns}, c.title as "customerTitle", coalesce(c.is_public, false) as "customerIsPublic",
   coalesce(a.active, false) as active`;
+
 const deviceTables = 'device d join device_profile p on p.id = d.device_profile_id';
+
 /** What `infoColumns` need beside `device d`. */
 export const infoJoins = `join device_profile p on p.id = d.device_profile_id
   left join customer c on c.id = d.customer_id left join device_activity a on a.device = d.number`;
+
 const infoTables = `device d ${infoJoins}`;
 
 export const documents = { columns: ['d.device_data', 'd.additional_info'], rowBytesMax: 2 * limits.documentBytesMax };
@@ -36,90 +33,6 @@ export const documents = { columns: ['d.device_data', 'd.additional_info'], rowB
 export const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
   d.device_profile_id as "profileId", d.name, d.version, d.is_gateway as "isGateway", (d.is_confined and d.customer_id is null or d.known_to_former_customer) as "isConfined",
   d.made_by as "madeBy"`;
-
-/** Returns the devices of access tokens; other kinds of credentials are invalid over HTTP. */
-export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<Map<string, DeviceRow>> {
-  const rows = await queries.query<DeviceRow & { token: string }>(
-    `select k.credentials_id as token, ${rowColumns}
-       from device_credentials k join device d on d.id = k.device_id
-      where k.credentials_id = any($1) and k.credentials_type = 'ACCESS_TOKEN'`,
-    [tokens],
-  );
-  return new Map(rows.map(({ token, ...row }) => [token, row]));
-}
-
-/** Credentials of any kind, with their device and the data that a session of the device needs. */
-export interface LoginRow extends StoredDevice {
-  credentialsId: string;
-  type: CredentialsType;
-  value: string | null;
-  isGateway: boolean;
-  transportType: TransportType;
-  profileVersion: number;
-}
-
-const loginColumns = `k.credentials_id as "credentialsId", k.credentials_type as type, k.credentials_value as value,
-  k.version as "credentialsVersion", ${rowColumns}, p.transport_type as "transportType",
-  p.version as "profileVersion"`;
-const loginTables = `device_credentials k join device d on d.id = k.device_id
-  join device_profile p on p.id = d.device_profile_id`;
-
-export async function lookUpLogins(queries: Queries, credentialsIds: string[]): Promise<LoginRow[]> {
-  return await queries.query<LoginRow>(
-    `select ${loginColumns} from ${loginTables} where k.credentials_id = any($1)`,
-    [credentialsIds],
-    { prepared: true },
-  );
-}
-
-/**
- * Returns a page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last id of the
- * previous page.
- */
-export async function scanLogins(
-  queries: Queries,
-  after: string,
-  rowsMax: number,
-): Promise<{ rows: LoginRow[]; last: string | undefined }> {
-  const found = await queries.query<LoginRow & { key: string }>(
-    `select k.id as key, ${loginColumns} from ${loginTables} where k.id > $1 order by k.id limit $2`,
-    [after, rowsMax],
-  );
-  const rows = found.map(({ key: _, ...row }) => row);
-  return { rows, last: found.at(-1)?.key };
-}
-
-/** Returns all profiles with their versions. */
-export async function listProfileVersions(queries: Queries): Promise<{ id: string; version: number }[]> {
-  return await queries.query('select id, version from device_profile');
-}
-
-export interface ProfileTransport {
-  id: string;
-  version: number;
-  /** The member `transportConfiguration`. */
-  transport: unknown;
-  transportType: TransportType;
-}
-
-export async function lookUpProfileTransports(queries: Queries, ids: string[]): Promise<ProfileTransport[]> {
-  const rows = await queries.query<
-    Omit<ProfileTransport, 'transport'> & { data: { transportConfiguration?: unknown } }
-  >(
-    `select id, version, transport_type as "transportType", profile_data as data from device_profile where id = any($1)`,
-    [ids],
-  );
-  return rows.map(({ data, ...row }) => ({ ...row, transport: data.transportConfiguration }));
-}
-
-/** Returns the devices of sessions, with the versions of their credentials. */
-export async function lookUpDevices(queries: Queries, numbers: number[]): Promise<StoredDevice[]> {
-  return await queries.query<StoredDevice>(
-    `select ${rowColumns}, k.version as "credentialsVersion"
-       from device d join device_credentials k on k.device_id = d.id where d.number = any($1)`,
-    [numbers],
-  );
-}
 
 /** Reads from one table only what a call about a device needs. */
 export async function findDeviceRow(queries: Queries, tenantId: string, id: string): Promise<DeviceRow | undefined> {
@@ -275,170 +188,6 @@ export async function deleteDeviceRow(queries: Queries, id: string): Promise<voi
 export function checkVersion(entity: string, stored: number, given: number | null | undefined): void {
   if (given === undefined || given === null || given === stored) return;
   throw new Fault('version', `${entity} was already changed by someone else`);
-}
-
-const credentialsColumns = `k.id, k.created_time as "createdTime", k.device_id as "deviceId", k.credentials_type as type,
-  k.credentials_id as "credentialsId", k.credentials_value as value, k.version`;
-
-export async function findCredentials(queries: Queries, deviceId: string): Promise<DeviceCredentials | undefined> {
-  const [credentials] = await queries.query<DeviceCredentials>(
-    `select ${credentialsColumns} from device_credentials k where k.device_id = $1`,
-    [deviceId],
-  );
-  return credentials;
-}
-
-/** Reads credentials with the customer in one statement: a customer that has just lost the device gets no new ones. */
-export async function findOwnedCredentials(
-  queries: Queries,
-  tenantId: string,
-  deviceId: string,
-): Promise<{ customerId: string | null; credentials: DeviceCredentials } | undefined> {
-  const [row] = await queries.query<DeviceCredentials & { customerId: string | null }>(
-    `select ${credentialsColumns}, d.customer_id as "customerId"
-       from device_credentials k join device d on d.id = k.device_id where d.id = $1 and d.tenant_id = $2`,
-    [deviceId, tenantId],
-  );
-  if (!row) return undefined;
-  const { customerId, ...credentials } = row;
-  return { customerId, credentials };
-}
-
-export async function insertCredentials(
-  queries: Queries,
-  credentials: Omit<DeviceCredentials, 'version'>,
-): Promise<void> {
-  try {
-    await queries.query(
-      `insert into device_credentials (id, created_time, device_id, credentials_type, credentials_id, credentials_value)
-       values ($1, $2, $3, $4, $5, $6)`,
-      [
-        credentials.id,
-        credentials.createdTime,
-        credentials.deviceId,
-        credentials.type,
-        credentials.credentialsId,
-        credentials.value,
-      ],
-    );
-  } catch (error) {
-    throw asCredentialsConflict(error);
-  }
-}
-
-export async function updateCredentials(
-  queries: Queries,
-  deviceId: string,
-  change: { type: CredentialsType; credentialsId: string; value: string | null },
-): Promise<DeviceCredentials> {
-  try {
-    const [credentials] = await queries.query<DeviceCredentials>(
-      `update device_credentials k set credentials_type = $2, credentials_id = $3, credentials_value = $4,
-              version = version + 1
-        where device_id = $1 returning ${credentialsColumns}`,
-      [deviceId, change.type, change.credentialsId, change.value],
-    );
-    assert(credentials, 'a locked device has credentials');
-    return credentials;
-  } catch (error) {
-    throw asCredentialsConflict(error);
-  }
-}
-
-function asCredentialsConflict(error: unknown): unknown {
-  if (!isUniqueViolation(error, 'device_credentials_id_unique')) return error;
-  return credentialsTaken();
-}
-
-/** Credentials are unique over all tenants; the refusal does not name the owner. */
-export function credentialsTaken(): Fault {
-  return badRequest('credentials_taken', 'These device credentials cannot be used: choose others.');
-}
-
-/** True when a device of another tenant has the credentials. */
-export async function areOthersCredentials(
-  queries: Queries,
-  tenantId: string,
-  credentialsId: string,
-): Promise<boolean> {
-  const rows = await queries.query(
-    `select 1 from device_credentials k join device d on d.id = k.device_id
-      where k.credentials_id = $1 and d.tenant_id <> $2`,
-    [credentialsId, tenantId],
-  );
-  return rows.length > 0;
-}
-
-export interface CredentialChange {
-  credentialsId: string;
-  deviceId: string;
-  deviceNumber: number;
-  deleted: boolean;
-}
-
-/** A change with its id in the log, which identifies it. */
-export interface LoggedChange extends CredentialChange {
-  id: number;
-}
-
-export const changeColumns = `id, credentials_id as "credentialsId", device_id as "deviceId", device_number as "deviceNumber",
-  deleted`;
-
-export async function insertCredentialChanges(
-  queries: Queries,
-  changes: CredentialChange[],
-  now: number,
-): Promise<LoggedChange[]> {
-  return await queries.query(
-    `insert into credential_changes (credentials_id, device_id, device_number, deleted, created_time)
-     select c.*, $1 from unnest($2::text[], $3::uuid[], $4::bigint[], $5::boolean[]) as c
-     returning ${changeColumns}`,
-    [
-      now,
-      changes.map(({ credentialsId }) => credentialsId),
-      changes.map(({ deviceId }) => deviceId),
-      changes.map(({ deviceNumber }) => deviceNumber),
-      changes.map(({ deleted }) => deleted),
-    ],
-  );
-}
-
-/** The oldest transaction that has not ended: all earlier ones are settled. */
-export const settledColumn = 'pg_snapshot_xmin(pg_current_snapshot())::text';
-
-/** Returns the oldest transaction that has not ended. */
-export async function settledTransaction(queries: Queries): Promise<bigint> {
-  const [row] = await queries.query<{ settled: string }>(`select ${settledColumn} as settled`);
-  return BigInt(row!.settled);
-}
-
-/** Rows of a transaction `$1` or of later ones. */
-export const changedCredentials = 'credential_changes where transaction_id >= $1::text::xid8';
-
-/** Returns changes by `transaction` or later ones with an id above `afterId`, the oldest id first. */
-export async function readCredentialChanges(
-  queries: Queries,
-  transaction: bigint,
-  afterId: number,
-  rowsMax: number,
-): Promise<LoggedChange[]> {
-  return await queries.query(`select ${changeColumns} from ${changedCredentials} and id > $2 order by id limit $3`, [
-    String(transaction),
-    afterId,
-    rowsMax,
-  ]);
-}
-
-/**
- * Deletes changes that are older than `keptMs` by the caller's clock `now` and by that of the database: a host whose
- * clock is ahead deletes no change that others have not read.
- */
-export async function pruneCredentialChanges(queries: Queries, now: number, keptMs: number): Promise<void> {
-  const database = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
-  await queries.query(`delete from credential_changes where created_time < least($1, ${database}) - $2::bigint`, [
-    now,
-    keptMs,
-  ]);
 }
 
 /**

@@ -1,8 +1,8 @@
 /** The statement with which a host polls PostgreSQL for all its workers. */
 import { endedNumber } from '../../activity/activity-store.ts';
-import { changedHeads } from '../../attributes/store.ts';
+import { changedHeads } from '../../attributes/update-store.ts';
 import { limitsVersion } from '../../auth/tenant-limits-store.ts';
-import { changedCredentials, settledColumn } from '../../device/sql/store.ts';
+import { changedCredentials, settledColumn } from '../../device/sql/credential-log-store.ts';
 import { rolloutWaits } from '../../ota/store.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { claimable } from '../../rpc/store.ts';

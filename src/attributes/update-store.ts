@@ -1,0 +1,158 @@
+/** SQL of the updates of shared attributes that devices have received: versions, cursors and offers. */
+import type { Queries } from '../postgres/client.ts';
+import type { TypedValue } from '../value/typed.ts';
+import { deletedKind, nowMs, sharedScope, storedValue } from './attribute-row.ts';
+
+/** The version of a device's shared attributes, and the version that the device has received. */
+export interface Head {
+  device: number;
+  version: number;
+  /** Null before the first poll or subscription; then `deletionsSeen` is null too. */
+  changesSeen: number | null;
+  deletionsSeen: number | null;
+  changesOffered: number | null;
+  deletionsOffered: number | null;
+  /** Milliseconds since the last answer, by the clock of the database. */
+  offeredMs: number;
+  repeated: boolean;
+}
+
+export async function readHeads(queries: Queries, devices: number[]): Promise<Head[]> {
+  return await queries.query<Head>(
+    `select device, version, changes_seen as "changesSeen", deletions_seen as "deletionsSeen",
+            changes_offered as "changesOffered", deletions_offered as "deletionsOffered",
+            ${nowMs} - offered_time as "offeredMs", repeated
+       from attribute_head where device = any($1)`,
+    [devices],
+  );
+}
+
+/** Returns the version that the shared attributes of each device had at a time, as far as the stored rows show it. */
+export async function readVersionsBefore(
+  queries: Queries,
+  asked: { device: number; since: number }[],
+): Promise<Map<number, number>> {
+  const rows = await queries.query<{ device: number; version: number }>(
+    `select c.device, coalesce(max(a.version), 0) as version
+       from unnest($1::bigint[], $2::bigint[]) as c (device, since)
+       left join attribute a on a.device = c.device and a.scope = ${sharedScope} and a.last_update_ts < c.since
+      group by c.device`,
+    [asked.map(({ device }) => device), asked.map(({ since }) => since)],
+  );
+  return new Map(rows.map(({ device, version }) => [device, version]));
+}
+
+/** Rows of a transaction `$1` or of later ones. */
+export const changedHeads = 'attribute_head where transaction_id >= $1::text::xid8';
+
+/** Returns versions of devices that were not settled before `transaction`. A version may be returned twice. */
+export async function readChangedHeads(
+  queries: Queries,
+  transaction: bigint,
+  rowsMax: number,
+): Promise<{ device: number; version: number }[]> {
+  return await queries.query(`select device, version from ${changedHeads} limit $2`, [String(transaction), rowsMax]);
+}
+
+/** The version up to which a device certainly has every change. A cursor never decreases. */
+export interface Cursor {
+  device: number;
+  changesSeen: number;
+  deletionsSeen: number;
+  repeated: boolean;
+}
+
+/** Stores cursors and clears the offered versions. Devices that no longer exist are left out. */
+export async function storeCursors(queries: Queries, cursors: Cursor[]): Promise<void> {
+  await queries.query(
+    `insert into attribute_head as h (device, version, changes_seen, deletions_seen, repeated)
+     select c.device, 0, c.changes, c.deletions, c.repeated
+       from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[]) as c (device, changes, deletions, repeated)
+       join device d on d.number = c.device order by c.device
+     on conflict (device) do update set
+       changes_seen = greatest(h.changes_seen, excluded.changes_seen),
+       deletions_seen = greatest(h.deletions_seen, excluded.deletions_seen),
+       changes_offered = null, deletions_offered = null, repeated = excluded.repeated`,
+    [
+      cursors.map(({ device }) => device),
+      cursors.map(({ changesSeen }) => changesSeen),
+      cursors.map(({ deletionsSeen }) => deletionsSeen),
+      cursors.map(({ repeated }) => repeated),
+    ],
+  );
+}
+
+/** Versions that were written to a client. A repeated answer, and one that the client confirmed, counts as seen. */
+export interface UpdateOffer {
+  device: number;
+  changes: number | null;
+  deletions: number | null;
+  confirmed: boolean;
+}
+
+export async function storeOffers(queries: Queries, offers: UpdateOffer[]): Promise<void> {
+  await queries.query(
+    `update attribute_head h set
+       changes_seen = case when o.confirmed or h.repeated then greatest(h.changes_seen, o.changes)
+                           else h.changes_seen end,
+       deletions_seen = case when o.confirmed or h.repeated then greatest(h.deletions_seen, o.deletions)
+                             else h.deletions_seen end,
+       changes_offered = case when o.confirmed or h.repeated then h.changes_offered
+                              else greatest(h.changes_offered, o.changes) end,
+       deletions_offered = case when o.confirmed or h.repeated then h.deletions_offered
+                                else greatest(h.deletions_offered, o.deletions) end,
+       offered_time = ${nowMs}, repeated = false
+     from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[]) as o (device, changes, deletions, confirmed)
+     where h.device = o.device`,
+    [
+      offers.map(({ device }) => device),
+      offers.map(({ changes }) => changes),
+      offers.map(({ deletions }) => deletions),
+      offers.map(({ confirmed }) => confirmed),
+    ],
+  );
+}
+
+/** Deletes the deletions that their device has received. */
+export async function pruneDeletions(queries: Queries, devices: number[]): Promise<void> {
+  await queries.query(
+    `delete from attribute a using attribute_head h
+      where h.device = any($1) and a.device = h.device and a.scope = ${sharedScope}
+        and a.kind = ${deletedKind} and a.version <= h.deletions_seen`,
+    [devices],
+  );
+}
+
+/** A shared row that its device has not seen; `value` undefined = deleted. */
+export interface UpdateRow {
+  device: number;
+  /** The version of the device's shared attributes at the time of the read. */
+  headVersion: number;
+  key: string;
+  value: TypedValue | undefined;
+}
+
+export async function readUpdateRows(
+  queries: Queries,
+  cursors: { device: number; changesSeen: number; deletionsSeen: number }[],
+): Promise<UpdateRow[]> {
+  const rows = await queries.query<{ device: number; headVersion: number; key: string; kind: number; value: string }>(
+    `select a.device, h.version as "headVersion", a.key, a.kind, a.value
+       from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as c (device, changes, deletions)
+       join attribute_head h on h.device = c.device
+       join attribute a on a.device = c.device and a.scope = ${sharedScope}
+        and a.version > case when a.kind = ${deletedKind} then c.deletions else c.changes end
+      order by a.device, a.version, a.key`,
+    [
+      cursors.map(({ device }) => device),
+      cursors.map(({ changesSeen }) => changesSeen),
+      cursors.map(({ deletionsSeen }) => deletionsSeen),
+    ],
+  );
+  return rows.map(({ device, headVersion, key, kind, value }) => ({
+    device,
+    headVersion,
+    key,
+    value: kind === deletedKind ? undefined : storedValue(kind, value),
+  }));
+}

@@ -1,0 +1,132 @@
+/**
+ * Decides ten times a second whether the journal can take telemetry, so that a message costs one comparison: the reason
+ * for which every sender is refused, and the shares of senders while the journal fills. Asked by `accept.ts`.
+ */
+import type { Clock } from '../base/clock.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
+import { sizeText } from '../base/size-text.ts';
+import type { Journal } from '../journal/journal.ts';
+import { BacklogShares } from './backlog-shares.ts';
+
+interface JournalHealthDeps {
+  journal: Journal;
+  clock: Clock;
+  backlogBytesMax: number;
+  freeDiskBytesMin: number;
+  unsyncedMsMax: number;
+}
+
+export const checkIntervalMs = 100;
+const loopLagMsMax = 500;
+/** After refusing for this long because of its lag, a starved process accepts messages until the next check. */
+const lagRefusedMsMax = 2_000;
+/** Telemetry is refused for this long after the disk was full. */
+const fullMs = 1_000;
+
+export class JournalHealth {
+  readonly #deps: JournalHealthDeps;
+  refusal: Fault | undefined;
+  /** Undefined while less than half of the journal waits for ClickHouse. */
+  shares: BacklogShares | undefined;
+  /** Monotonic time at which the running write began; 0 = none runs. */
+  #writingSince = 0;
+  #fullUntil = 0;
+  /** Monotonic time since when messages are refused for the lag of the event loop; 0 = not refused. */
+  #laggingSince = 0;
+  /** True when the last check was late as well. */
+  #wasLate = false;
+  #lastCheck: number;
+
+  constructor(deps: JournalHealthDeps) {
+    this.#deps = deps;
+    this.#lastCheck = deps.clock.monotonic();
+  }
+
+  writeBegan(at: number): void {
+    this.#writingSince = at;
+  }
+
+  writeEnded(): void {
+    this.#writingSince = 0;
+  }
+
+  /** Called when the disk refused a write. */
+  writeFailed(): void {
+    this.#fullUntil = this.#deps.clock.monotonic() + fullMs;
+  }
+
+  check(): void {
+    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#deps;
+    const now = clock.monotonic();
+    const isLagging = this.#noticeLag(now);
+    // Hysteresis of ten percent keeps the refusal from toggling at its threshold.
+    const slack = this.refusal ? 0.9 : 1;
+    if (journal.backlogDiskBytes > backlogBytesMax * slack) this.refusal = backlogFull(backlogBytesMax);
+    else if (journal.freeBytes() * slack < freeDiskBytesMin) this.refusal = diskBelow(freeDiskBytesMin);
+    else if (now < this.#fullUntil) this.refusal = diskFull();
+    else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.refusal = slowDisk();
+    else if (isLagging && this.#isLagRefused(now)) this.refusal = loopLag();
+    else this.refusal = undefined;
+    if (this.refusal?.reason !== 'loop_lag') this.#laggingSince = 0;
+    this.#shareBacklog();
+  }
+
+  /**
+   * Returns true when this check and the last one were late. One late check may be a process that did not run for a
+   * moment: a sync that ended meanwhile went unnoticed.
+   */
+  #noticeLag(now: number): boolean {
+    const lagMs = now - this.#lastCheck - checkIntervalMs;
+    this.#lastCheck = now;
+    const isLate = lagMs > loopLagMsMax;
+    const isLagging = isLate && this.#wasLate;
+    this.#wasLate = isLate;
+    if (isLate && this.#writingSince > 0) this.#writingSince = Math.min(now, this.#writingSince + lagMs);
+    return isLagging;
+  }
+
+  #isLagRefused(now: number): boolean {
+    if (this.#laggingSince === 0) this.#laggingSince = now;
+    return now - this.#laggingSince < lagRefusedMsMax;
+  }
+
+  /** The journal ends at its own limit, or where the disk does. */
+  #shareBacklog(): void {
+    const { journal, backlogBytesMax, freeDiskBytesMin } = this.#deps;
+    const waiting = journal.backlogDiskBytes;
+    const onDisk = Math.max(0, journal.freeBytes() - freeDiskBytesMin);
+    const half = Math.min(backlogBytesMax, waiting + onDisk) / 2;
+    if (waiting <= half) {
+      this.shares = undefined;
+      return;
+    }
+    this.shares ??= new BacklogShares();
+    this.shares.update(2 * half - waiting, waiting - half);
+  }
+}
+
+function loopLag(): Fault {
+  return unavailable('loop_lag', 'This server is overloaded; send again.');
+}
+
+export function slowDisk(): Fault {
+  return unavailable('journal_slow', 'The disk of the journal is too slow for what comes in; send again.');
+}
+
+export function diskFull(): Fault {
+  return unavailable('disk_full', 'The disk of the journal is full; free space or add to it (DATA_DIR).', 5);
+}
+
+function diskBelow(bytesMin: number): Fault {
+  const message =
+    `The disk of the journal is full: less than ${sizeText(bytesMin)} are free (JOURNAL_FREE_DISK_BYTES_MIN); ` +
+    'free space or add to it (DATA_DIR).';
+  return unavailable('disk_full', message, 5);
+}
+
+function backlogFull(bytesMax: number): Fault {
+  const message =
+    `ClickHouse has not taken data for so long that the journal holds its limit of ${sizeText(bytesMax)} ` +
+    '(JOURNAL_BACKLOG_BYTES_MAX).';
+  return unavailable('backlog_full', message, 5);
+}
