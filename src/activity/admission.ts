@@ -5,14 +5,17 @@
 import type { RateLimits } from '../auth/rate-limits.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 
+/** Notes the activity of a device. `now` saves a reading of the clock. */
+type Touch = (device: CachedDevice, now?: number) => void;
+
 interface MeterDeps {
   rateLimits: RateLimits;
-  touch: (device: CachedDevice) => void;
+  touch: Touch;
 }
 
 export class Admission {
   readonly rateLimits: RateLimits;
-  readonly touch: (device: CachedDevice) => void;
+  readonly touch: Touch;
 
   constructor({ rateLimits, touch }: MeterDeps) {
     this.rateLimits = rateLimits;

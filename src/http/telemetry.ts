@@ -41,8 +41,9 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
     try {
       const isLimited = rateLimits.isActive;
       if (isLimited) rateLimits.admit(device);
-      ingest.accept(decode, body, device, exchange, isLimited ? points : undefined, device);
-      touch(device);
+      const now = clock.now();
+      ingest.accept(decode, body, device, exchange, isLimited ? points : undefined, device, now);
+      touch(device, now);
     } catch (error) {
       refuse(exchange, error, token, body);
     }

@@ -138,7 +138,8 @@ export class Ingest {
   /**
    * Accepts one message and returns its data points; `waiter` gets the outcome later. Throws the decoder's Fault, the
    * refusal, or the fault of `charge`; then `waiter` is not called. What the server writes itself has no `sender`, and
-   * counts for no share of the journal.
+   * counts for no share of the journal. `now`: the time of points without `ts`, from the clock of `IngestDeps`, not
+   * before the arrival of the message.
    */
   accept<Source>(
     decode: Decode<Source>,
@@ -147,6 +148,7 @@ export class Ingest {
     waiter: Waiter,
     charge?: Charge<Source>,
     sender?: Sender,
+    now: number = this.#deps.clock.now(),
   ): number {
     const refusal = this.refusal();
     if (refusal) throw refusal;
@@ -154,7 +156,6 @@ export class Ingest {
     const shares = sender && this.#health.shares;
     const bytesBefore = shares === undefined ? 0 : gathering.bytes;
     if (shares !== undefined) shares.admit(sender!);
-    const now = this.#deps.clock.now();
     gathering.live.mark(this.#mark);
     let points = decode(body, source, now, gathering.live);
     if (charge !== undefined) this.#charge(charge, source, points, gathering.live);

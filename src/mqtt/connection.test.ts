@@ -309,6 +309,42 @@ describe('acknowledgements', () => {
   });
 });
 
+describe('the time of a message', () => {
+  test('is that of the read that received its last byte', () => {
+    const { send, publishes, connection, move } = bench({ inflightMax: 9 });
+    send(publish(1), publish(2));
+    move(7);
+    const bytes = generate(publish(3));
+    connection.onData(bytes.subarray(0, 10));
+    move(5);
+    connection.onData(bytes.subarray(10));
+    expect(publishes.map(({ readAt }) => readAt)).toEqual([1_000, 1_000, 1_012]);
+  });
+
+  test('is that of the later read when the message waited for the journal', () => {
+    const { send, publishes, refuse, move } = bench();
+    refuse(unavailable('journal_slow', 'Come back.'));
+    send(publish(1), publish(2));
+    move(40);
+    expect(publishes).toEqual([]);
+    refuse(undefined);
+    move(60);
+    expect(publishes.map(({ readAt }) => readAt)).toEqual([1_100, 1_100]);
+  });
+
+  test('is that of the later read when the message waited for answers to earlier ones', async () => {
+    const times: number[] = [];
+    const onPublish = ({ readAt }: Publish) => times.push(readAt);
+    const { send, sent, publishes, move } = bench({ inflightMax: 1, onPublish });
+    await sent();
+    send(publish(1), publish(2));
+    move(30);
+    publishes[0]!.acknowledge();
+    await sent();
+    expect(times).toEqual([1_000, 1_030]);
+  });
+});
+
 describe('flow control', () => {
   test('MQTT 5: one message more than the Receive Maximum is 0x93', async () => {
     const { send, sent, publishes } = bench({ level: 5 });

@@ -110,8 +110,8 @@ export class Inbox implements Answered {
     this.#packetBytesMax = packetBytesMax;
   }
 
-  /** Handles the PUBLISH that `frames` has read. */
-  publish(): void {
+  /** Handles the PUBLISH that `frames` has read; `readAt` is the clock time of the read. */
+  publish(readAt: number): void {
     const { buffer, start, end, flags } = this.#frames;
     const gate = this.#gate;
     readPublish(frame, flags, buffer, start, end, this.#level);
@@ -122,6 +122,7 @@ export class Inbox implements Answered {
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
     const incoming = this.#take(topic, qos, packetId);
     if (incoming === undefined) return;
+    incoming.readAt = readAt;
     incoming.payload = buffer.subarray(payloadStart, end);
     incoming.isOwned = this.#frames.isOwned;
     // The standard allows no user properties to a client that wants no Reason Strings [MQTT-3.1.2-29].

@@ -129,6 +129,7 @@ export class Reader implements Gated {
     this.#isReading = true;
     const { frames, gate } = this;
     let now = 0;
+    let readAt = 0;
     while (gate.held === 0 && !this.#isClosed) {
       if (this.#isFirst && this.#refusesFirst()) break;
       const step = frames.next(this.packetBytesMax);
@@ -138,10 +139,13 @@ export class Reader implements Gated {
       }
       if (step === 'packet') {
         // Only whole packets count as activity, so single bytes postpone no deadline.
-        now ||= this.#clock.monotonic();
+        if (now === 0) {
+          now = this.#clock.monotonic();
+          readAt = this.#clock.now();
+        }
         this.#deadlines.receivedAt = now;
         this.#counters.packetsIn[frames.type]!.add(1);
-        this.#handle();
+        this.#handle(readAt);
       } else {
         this.#takeLarge(step);
       }
@@ -156,11 +160,11 @@ export class Reader implements Gated {
     return reason !== undefined;
   }
 
-  #handle(): void {
+  #handle(readAt: number): void {
     const isFirst = this.#isFirst;
     this.#isFirst = false;
     try {
-      if (this.inbox !== undefined && this.frames.type === publishType) this.inbox.publish();
+      if (this.inbox !== undefined && this.frames.type === publishType) this.inbox.publish(readAt);
       else if (isFirst) this.#connection.connect();
       else this.#connection.dispatch();
     } catch (error) {

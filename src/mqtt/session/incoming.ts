@@ -23,6 +23,7 @@ export class Incoming implements Publish {
   qos: 0 | 1 | 2 = 0;
   session: Session = undefined as unknown as Session;
   packetId = 0;
+  readAt = 0;
   /** Undefined when the connection ended before the answer. */
   connection: Answered | undefined = undefined;
   isOpen = false;

@@ -16,6 +16,8 @@ export interface Publish extends Waiter {
   readonly isOwned: boolean;
   readonly qos: 0 | 1 | 2;
   readonly session: Session;
+  /** The time of the read that received the last byte: one reading of the clock serves all messages of a read. */
+  readonly readAt: number;
 }
 
 /**

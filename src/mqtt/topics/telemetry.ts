@@ -30,7 +30,7 @@ export function telemetryOperation({ ingest, decode, admission }: TelemetryTopic
   const { rateLimits } = admission;
   const points = (device: CachedDevice, count: number) => rateLimits.points(device, count);
   return (publish) => {
-    const { payload, session } = publish;
+    const { payload, session, readAt } = publish;
     const { device } = session;
     if (payload.length === 0) throw missingPayload;
     const isLimited = rateLimits.isActive;
@@ -40,7 +40,7 @@ export function telemetryOperation({ ingest, decode, admission }: TelemetryTopic
       if (refusal !== undefined) throw refusal;
       admission.admit(device);
     }
-    ingest.accept(decode, payload, device, publish, isLimited ? points : undefined, device);
-    admission.touch(device);
+    ingest.accept(decode, payload, device, publish, isLimited ? points : undefined, device, readAt);
+    admission.touch(device, readAt);
   };
 }
