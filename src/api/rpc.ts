@@ -2,6 +2,7 @@
  * Commands to devices (docs/rest.md#commands): one-way and two-way in both generations of paths, which differ in their
  * failures only, and persistent ones.
  */
+import type { Auth } from '../auth/auth.ts';
 import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -24,6 +25,7 @@ import { entityId } from './shapes.ts';
 
 export interface RpcRoutesDeps {
   postgres: Queries;
+  auth: Auth;
   rpc: Rpc;
   persistentRpcs: PersistentRpcs;
   rpcTimeouts: RpcTimeouts;
@@ -160,7 +162,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
 }
 
 async function command(
-  { postgres, rpc, persistentRpcs, rpcTimeouts, clock }: RpcRoutesDeps,
+  { postgres, auth, rpc, persistentRpcs, rpcTimeouts, clock }: RpcRoutesDeps,
   { request, principal, inTurn }: Call,
   deviceId: string,
   oneway: boolean,
@@ -176,6 +178,7 @@ async function command(
   const expirationTime = expirationOf(body, rpcTimeouts, clock.now());
   const { method, params } = body;
   const { number, tenantId, customerId } = device;
+  auth.admitCommand(tenantId);
   const call = { device: number, tenantId, customerId, method, params, oneway, expirationTime };
   if (body.persistent) {
     const { retries, additionalInfo } = body;

@@ -360,6 +360,11 @@ export class Auth {
     if (tenantId !== null) this.#deps.requestLimits?.take(tenantId, customerId);
   }
 
+  /** Counts a command to a device of the tenant. Throws 429 when the tenant's devices get too many. */
+  admitCommand(tenantId: string): void {
+    this.#deps.requestLimits?.takeCommand(tenantId);
+  }
+
   /**
    * Runs a call of the REST API now, or when it is the turn of the caller's tenant and customer. A long read takes its
    * place among the long reads first: while it waits there, it holds no place of other calls.

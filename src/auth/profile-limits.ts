@@ -3,7 +3,14 @@
  * interface. An absent member, 0 and an empty text set no limit, so the setting of the installation counts.
  */
 import { limits } from '../base/limits.ts';
-import { type Counted, kinds, type RateLimitSettings, type ScopeName, scopeNames } from './rate-kinds.ts';
+import {
+  type Counted,
+  kinds,
+  type RateLimitSettings,
+  type RequestRates,
+  type ScopeName,
+  scopeNames,
+} from './rate-kinds.ts';
 import { readBuckets } from './token-buckets.ts';
 
 export interface ProfileLimits {
@@ -13,7 +20,7 @@ export interface ProfileLimits {
   customersMax: number;
   telemetryTtlDays: number;
   rates: RateLimitSettings;
-  requests: { tenant: string; customer: string };
+  requests: RequestRates;
 }
 
 const counts = {
@@ -27,6 +34,8 @@ type Count = keyof typeof counts;
 const requests = {
   tenant: 'tenantServerRestLimitsConfiguration',
   customer: 'customerServerRestLimitsConfiguration',
+  // ThingsBoard has no such limit.
+  commands: 'serverSideRpcRateLimit',
 } as const;
 
 const scopeWords: Record<ScopeName, string> = {
@@ -92,7 +101,11 @@ export function readLimits(configuration: unknown): ProfileLimits {
       gateway: ratesOf('gateway'),
       gatewayDevice: ratesOf('gatewayDevice'),
     },
-    requests: { tenant: rate(requests.tenant), customer: rate(requests.customer) },
+    requests: {
+      tenant: rate(requests.tenant),
+      customer: rate(requests.customer),
+      commands: rate(requests.commands),
+    },
   };
 }
 

@@ -14,3 +14,10 @@ export type ScopeName = (typeof scopeNames)[number];
 
 /** As in the settings: one string for each kind, '' = unlimited. */
 export type RateLimitSettings = Record<ScopeName, Record<Counted, string>>;
+
+/** Calls of the REST API by a tenant, and by a customer; commands to the devices of a tenant. */
+export const requestKinds = ['tenant', 'customer', 'commands'] as const;
+export type RequestKind = (typeof requestKinds)[number];
+
+/** The limits of each kind as texts; '' = unlimited. */
+export type RequestRates = Record<RequestKind, string>;

@@ -56,7 +56,7 @@ const unlimited = {
   usersMax: 0,
   customersMax: 0,
   telemetryTtlDays: 0,
-  requests: { tenant: '', customer: '' },
+  requests: { tenant: '', customer: '', commands: '' },
 };
 
 async function open(of: RateLimitSettings, clock = new TestClock(), bus: Bus = new TestBus()): Promise<RateLimits> {

@@ -12,11 +12,11 @@ const clock = { now: () => nowMs, monotonic: () => nowMs };
 const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
 const opened: RequestLimits[] = [];
 
-async function open(hub: BusHub, tenant: string, customer = ''): Promise<RequestLimits> {
+async function open(hub: BusHub, tenant: string, customer = '', commands = ''): Promise<RequestLimits> {
   const [ours, theirs] = portPair();
   hub.attach(theirs);
   const bus = new IpcBus(ours, busCounters(new Metrics()));
-  const requestLimits = new RequestLimits({ settings: { tenant, customer }, bus, clock });
+  const requestLimits = new RequestLimits({ settings: { tenant, customer, commands }, bus, clock });
   await requestLimits.start();
   opened.push(requestLimits);
   return requestLimits;
@@ -70,7 +70,11 @@ test('workers share a bucket of a profile, and what a customer took counts there
   const [here, there] = [await open(hub, '', '9:3600'), await open(hub, '', '9:3600')];
   const rates = { device: none, gatewayDevice: none, gateway: none, tenant: none };
   const given = { devicesMax: 0, usersMax: 0, customersMax: 0, telemetryTtlDays: 0, rates };
-  const gold = { id: 'g', name: 'Gold', limits: { ...given, requests: { tenant: '', customer: '5:3600' } } };
+  const gold = {
+    id: 'g',
+    name: 'Gold',
+    limits: { ...given, requests: { tenant: '', customer: '5:3600', commands: '' } },
+  };
   for (const requests of [here, there]) requests.useProfiles([{ ...gold, tenantIds: ['mill'] }]);
   for (let n = 0; n < 5; n += 1) here.take('mill', 'miller');
   await expect.poll(() => refusal(() => there.take('mill', 'miller'))?.reason).toBe('request_limit_customer');
@@ -78,4 +82,16 @@ test('workers share a bucket of a profile, and what a customer took counts there
   there.useProfiles([]);
   for (let n = 0; n < 9; n += 1) there.take('mill', 'miller');
   expect(refusal(() => there.take('mill', 'miller'))?.reason).toBe('request_limit_customer');
+});
+
+test('commands have a bucket of their own for each tenant', async () => {
+  const requests = await open(new BusHub(new Metrics()), '1:60', '', '3:60');
+  for (let n = 0; n < 3; n += 1) requests.takeCommand('mill');
+  expect(refusal(() => requests.takeCommand('mill'))).toMatchObject({
+    reason: 'request_limit_commands',
+    retryAfterSeconds: 20,
+    message: 'Too many commands to the devices of this tenant!',
+  });
+  requests.takeCommand('bakery');
+  requests.take('mill', null);
 });

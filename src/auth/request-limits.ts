@@ -1,20 +1,25 @@
 /**
- * Limits the REST calls of a tenant and of each of its customers. A limit is that of the tenant's profile, or that of
- * the settings where the profile has none. All workers and hosts share the token buckets.
+ * Limits the REST calls of a tenant and of each of its customers, and the commands to the tenant's devices. A limit is
+ * that of the tenant's profile, or that of the settings where the profile has none. All workers and hosts share the
+ * token buckets.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Tallies, type Tally } from '../bus/tallies.ts';
+import { type RequestKind, type RequestRates, requestKinds } from './rate-kinds.ts';
 import type { LimitedProfile } from './rate-limits.ts';
 import { parseBuckets, TokenBuckets } from './token-buckets.ts';
 
-const callers = ['tenant', 'customer'] as const;
-type Caller = (typeof callers)[number];
+const sentences: Record<RequestKind, string> = {
+  tenant: 'Too many requests for current tenant!',
+  customer: 'Too many requests for current customer!',
+  commands: 'Too many commands to the devices of this tenant!',
+};
 
 interface RequestLimitDeps {
-  settings: Record<Caller, string>;
+  settings: RequestRates;
   bus: Bus;
   /** As in `TalliesDeps`. */
   workers?: () => number;
@@ -25,35 +30,35 @@ interface RequestLimitDeps {
 interface Rules {
   /** Rules with one key limit alike. */
   key: string;
-  buckets: Record<Caller, TokenBuckets>;
-  tallies: Record<Caller, Tally>;
+  buckets: Record<RequestKind, TokenBuckets>;
+  tallies: Record<RequestKind, Tally>;
 }
 
 const oneRequest = [1];
 
 export class RequestLimits {
-  readonly #settings: Record<Caller, string>;
+  readonly #settings: RequestRates;
   readonly #clock: Clock;
   readonly #ofSettings: Rules;
   #ofTenants: ReadonlyMap<string, Rules> = new Map();
   /** By id of the profile. */
   #ofProfiles: ReadonlyMap<string, Rules> = new Map();
-  readonly #tallies: Tallies<Caller>;
+  readonly #tallies: Tallies<RequestKind>;
 
   /** Throws one line that names a malformed setting. */
   constructor({ settings, bus, workers, clock }: RequestLimitDeps) {
     this.#settings = settings;
     this.#clock = clock;
-    this.#tallies = new Tallies<Caller>({
+    this.#tallies = new Tallies<RequestKind>({
       bus,
       channel: 'rest-limits',
-      groups: callers,
+      groups: requestKinds,
       countsOfOwner: oneRequest.length,
       workers,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
-      onCounts: (caller, id, counts, profileId) => {
+      onCounts: (kind, id, counts, profileId) => {
         const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);
-        rules?.buckets[caller].take(id, counts);
+        rules?.buckets[kind].take(id, counts);
       },
     });
     this.#ofSettings = this.#rules('', '', settings);
@@ -72,11 +77,11 @@ export class RequestLimits {
     const ofProfiles = new Map<string, Rules>();
     const ofTenants = new Map<string, Rules>();
     for (const { id, limits: given, tenantIds } of profiles) {
-      const tenant = given.requests.tenant || this.#settings.tenant;
-      const customer = given.requests.customer || this.#settings.customer;
-      const key = JSON.stringify([tenant, customer]);
+      const rates = { ...this.#settings };
+      for (const kind of requestKinds) if (given.requests[kind] !== '') rates[kind] = given.requests[kind];
+      const key = JSON.stringify(rates);
       const known = this.#ofProfiles.get(id);
-      const rules = known?.key === key ? known : this.#rules(id, key, { tenant, customer });
+      const rules = known?.key === key ? known : this.#rules(id, key, rates);
       ofProfiles.set(id, rules);
       for (const tenantId of tenantIds) ofTenants.set(tenantId, rules);
     }
@@ -86,7 +91,7 @@ export class RequestLimits {
 
   /** Takes one request. Throws 429, and then takes nothing. */
   take(tenantId: string, customerId: string | null): void {
-    const rules = this.#ofTenants.get(tenantId) ?? this.#ofSettings;
+    const rules = this.#rulesOf(tenantId);
     check(rules, 'tenant', tenantId);
     if (customerId !== null) check(rules, 'customer', customerId);
     this.#takeOne(rules, 'tenant', tenantId);
@@ -94,30 +99,37 @@ export class RequestLimits {
     this.#tallies.publish();
   }
 
-  #takeOne(rules: Rules, caller: Caller, id: string): void {
-    const { buckets, tallies } = rules;
-    if (!buckets[caller].limited) return;
-    buckets[caller].take(id, oneRequest);
-    tallies[caller].add(id, oneRequest);
+  /** Takes one command to a device of the tenant. Throws 429, and then takes nothing. */
+  takeCommand(tenantId: string): void {
+    const rules = this.#rulesOf(tenantId);
+    check(rules, 'commands', tenantId);
+    this.#takeOne(rules, 'commands', tenantId);
+    this.#tallies.publish();
   }
 
-  #rules(profileId: string, key: string, settings: Record<Caller, string>): Rules {
-    const bucketsOf = (caller: Caller) =>
-      new TokenBuckets(parseBuckets(`rest.${caller}`, 0, settings[caller]), limits.rateLimitTenantsMax, this.#clock);
+  #rulesOf(tenantId: string): Rules {
+    return this.#ofTenants.get(tenantId) ?? this.#ofSettings;
+  }
+
+  #takeOne({ buckets, tallies }: Rules, kind: RequestKind, id: string): void {
+    if (!buckets[kind].limited) return;
+    buckets[kind].take(id, oneRequest);
+    tallies[kind].add(id, oneRequest);
+  }
+
+  #rules(profileId: string, key: string, rates: RequestRates): Rules {
+    const bucketsOf = (kind: RequestKind) =>
+      new TokenBuckets(parseBuckets(`rest.${kind}`, 0, rates[kind]), limits.rateLimitTenantsMax, this.#clock);
+    const tallyOf = (kind: RequestKind) => this.#tallies.tally(kind, profileId);
     return {
       key,
-      buckets: { tenant: bucketsOf('tenant'), customer: bucketsOf('customer') },
-      tallies: {
-        tenant: this.#tallies.tally('tenant', profileId),
-        customer: this.#tallies.tally('customer', profileId),
-      },
+      buckets: { tenant: bucketsOf('tenant'), customer: bucketsOf('customer'), commands: bucketsOf('commands') },
+      tallies: { tenant: tallyOf('tenant'), customer: tallyOf('customer'), commands: tallyOf('commands') },
     };
   }
 }
 
-function check(rules: Rules, caller: Caller, id: string): void {
-  const shortage = rules.buckets[caller].shortage(id, 0, 1);
-  if (!shortage) return;
-  const message = `Too many requests for current ${caller}!`;
-  throw new Fault(`request_limit_${caller}`, message, shortage.retrySeconds);
+function check({ buckets }: Rules, kind: RequestKind, id: string): void {
+  const shortage = buckets[kind].shortage(id, 0, 1);
+  if (shortage) throw new Fault(`request_limit_${kind}`, sentences[kind], shortage.retrySeconds);
 }

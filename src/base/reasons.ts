@@ -245,6 +245,7 @@ export const reasons = {
     report_pool_full: 'the most reports that may run and wait at once do so',
     report_pool_share: 'the caller had most places of the queue of reports, and other callers need them',
     reports_unsent_share: 'the caller has its share of the reports that are being sent',
+    request_limit_commands: 'the devices of the tenant get more commands than its rate limit',
     request_limit_customer: 'the users of the customer call more than its rate limit',
     request_limit_tenant: 'the users of the tenant call more than its rate limit',
     rpc_customer_full: "the customer's share of waiting commands is used up",

@@ -130,7 +130,7 @@ const schema = Type.Object({
     gatewayDevice: rateLimits,
     gateway: rateLimits,
     tenant: rateLimits,
-    rest: Type.Object({ tenant: Type.String(), customer: Type.String() }),
+    rest: Type.Object({ tenant: Type.String(), customer: Type.String(), commands: Type.String() }),
   }),
   docs: Type.Object({
     enabled: Type.Boolean(),

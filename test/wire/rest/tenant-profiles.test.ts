@@ -171,6 +171,20 @@ test('calls of the API above the rate of the profile are refused', async () => {
   await eventually(async () => (await call()).status === 200);
 });
 
+test('commands above the rate of the profile are refused, one-way, two-way and persistent alike', async () => {
+  const { admin, device, profile } = await tenantWith({ serverSideRpcRateLimit: '2:3600' });
+  const send = async (path: string, more: object = {}) => {
+    const body = { method: 'blink', params: {}, ...more };
+    return (await sharedEngine().send('POST', `${path}/${device.id.id}`, body, admin)).status;
+  };
+  const persistent = () => send('/api/rpc/oneway', { persistent: true });
+  await eventually(async () => (await persistent()) === 429);
+  expect(await send('/api/rpc/twoway')).toBe(429);
+  expect(await send('/api/plugins/rpc/oneway')).toBe(429);
+  await save(profile, {});
+  await eventually(async () => (await persistent()) === 200);
+});
+
 test('telemetry is shown for as many days as the profile of the tenant says, or fewer where the device profile says so', async () => {
   const { profile, admin, token, device } = await tenantWith({ defaultStorageTtlDays: 30 });
   const day = 86_400_000;
