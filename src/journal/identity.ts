@@ -17,7 +17,9 @@ export async function readWriterId(dir: string, disk: Disk = realDisk): Promise<
   const id = Number(text);
   if (!/^\d{1,5}$/.test(text) || id > writerIdMax) {
     throw new StartError(
-      `The file ${dir}/writer must hold a number from 0 to ${writerIdMax}, it holds "${text.slice(0, 40)}".`,
+      `The file ${dir}/writer must hold a number from 0 to ${writerIdMax}, it holds "${text.slice(0, 40)}". ` +
+        'Write the number of this journal into it: the table journals of PostgreSQL has the number (writer) and the ' +
+        'host of each journal; numbers of other journals are in their files of this name.',
     );
   }
   return id;
