@@ -33,6 +33,7 @@ export function equalSettingsOf(config: Config): EqualSettings {
     LIMITS_DEVICES: limits.devices,
     RATE_LIMITS_REST_TENANT: rateLimits.rest.tenant,
     RATE_LIMITS_REST_CUSTOMER: rateLimits.rest.customer,
+    RATE_LIMITS_REST_COMMANDS: rateLimits.rest.commands,
   };
   for (const [scope, prefix] of Object.entries(rateLimitScopes)) {
     const { messages, telemetryMessages, telemetryDataPoints } = rateLimits[scope as keyof typeof rateLimitScopes];
