@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { realDisk } from './disk.ts';
 import { readWriterId, storeWriterId } from './identity.ts';
-import { type Journal, type Lane, type OpenJournalDeps, openJournal } from './journal.ts';
+import type { Journal, Lane } from './journal.ts';
+import { type OpenJournalDeps, openJournal } from './open-journal.ts';
 import { positionFile } from './position.ts';
 
 const log = { debug() {}, info() {}, warn() {}, error() {} };

@@ -7,7 +7,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
 import { Random } from '../../test/harness/random.ts';
 import { type Disk, type DiskFile, realDisk } from './disk.ts';
-import { openJournal } from './journal.ts';
+import { openJournal } from './open-journal.ts';
 import { listQuarantine, Quarantine, QuarantineFull, readQuarantined, removeQuarantined } from './quarantine.ts';
 import { Suspects, SuspectsFull } from './suspects.ts';
 

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { systemClock } from '../base/clock.ts';
-import { openJournal } from './journal.ts';
+import { openJournal } from './open-journal.ts';
 import { Owner } from './owner.ts';
 import { ShipNotes, shipNotesFile } from './ship-notes.ts';
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
 import { systemClock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import { openJournal } from '../journal/journal.ts';
+import { openJournal } from '../journal/open-journal.ts';
 import { Trials } from './suspect-trials.ts';
 
 const log = { debug() {}, info() {}, warn() {}, error() {} };

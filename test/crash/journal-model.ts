@@ -1,13 +1,7 @@
 /** A journal under a random but repeatable load, with a ledger of its promises; and the check of these promises. */
 import type { Log } from '../../src/base/log.ts';
-import {
-  type Journal,
-  type JournalFrame,
-  type Lane,
-  type OpenJournalDeps,
-  openJournal,
-  type ShipUnit,
-} from '../../src/journal/journal.ts';
+import type { Journal, JournalFrame, Lane, ShipUnit } from '../../src/journal/journal.ts';
+import { type OpenJournalDeps, openJournal } from '../../src/journal/open-journal.ts';
 import type { Random } from '../harness/random.ts';
 import type { SimDisk } from './sim-disk.ts';
 

@@ -8,7 +8,7 @@ import { createLog } from '../../base/log.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../../clickhouse/client.ts';
 import { storeWriterId } from '../../journal/identity.ts';
-import { openJournal } from '../../journal/journal.ts';
+import { openJournal } from '../../journal/open-journal.ts';
 import { keyOf } from '../../telemetry/keys.ts';
 import { Rows } from '../../telemetry/rows.ts';
 import { OrphanJournals, type OrphanJournalsDeps } from './orphan-journals.ts';
