@@ -1,11 +1,12 @@
 /** The one entry: `node dist/main.js` becomes the primary, which forks its workers from the same file. */
 import cluster from 'node:cluster';
 import { StartError } from './base/errors.ts';
-import { checkPlatform } from './instance/host/platform.ts';
+import { checkFileLimit, checkPlatform } from './instance/host/platform.ts';
 
 async function main(): Promise<void> {
   if (cluster.isPrimary) {
     checkPlatform();
+    checkFileLimit();
     const { runPrimary } = await import('./primary.ts');
     await runPrimary();
   } else {

@@ -15,6 +15,14 @@ export function openFilesMax(): number {
   }
 }
 
+export const raiseFileLimit = 'raise it (ulimit -n, LimitNOFILE of systemd, ulimits of a container)';
+
+/** Returns why nothing can start with this limit, in a sentence that says what to do. */
+export function fileLimitFault(filesMax = openFilesMax()): string | undefined {
+  if (filesMax >= limits.fileReserve) return undefined;
+  return `The file limit is ${filesMax}, and journal, stores and logs need ${limits.fileReserve}: ${raiseFileLimit}.`;
+}
+
 /** Files that a worker may open for connections. */
 export function filesForConnections(filesMax = openFilesMax()): number {
   return Math.max(connectionsMin, filesMax - limits.fileReserve);

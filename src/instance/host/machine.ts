@@ -5,8 +5,7 @@
 import { existsSync, readFileSync, statfsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { filesForConnections, openFilesMax } from '../../base/file-limit.ts';
-import { limits } from '../../base/limits.ts';
+import { fileLimitFault, filesForConnections, openFilesMax, raiseFileLimit } from '../../base/file-limit.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { clockFile } from './data-files.ts';
 
@@ -108,11 +107,8 @@ export function judgeMachine(machine: Machine, config: Config, workers: number):
 function judgeFiles(filesMax: number, { http, mqtt }: Config): Finding {
   const subject = 'file limit';
   const allowed = filesForConnections(filesMax);
-  const raise = 'raise it (ulimit -n, LimitNOFILE of systemd, ulimits of a container)';
-  if (filesMax < limits.fileReserve) {
-    const says = `The file limit is ${filesMax}, and journal, stores and logs need ${limits.fileReserve}: ${raise}.`;
-    return { subject, level: 'fault', says, endsStart: true };
-  }
+  const fault = fileLimitFault(filesMax);
+  if (fault !== undefined) return { subject, level: 'fault', says: fault, endsStart: true };
   for (const [name, wanted] of [
     ['HTTP_CONNECTIONS_MAX', http.connectionsMax],
     ['MQTT_CONNECTIONS_MAX', mqtt.connectionsMax],
@@ -121,14 +117,18 @@ function judgeFiles(filesMax: number, { http, mqtt }: Config): Finding {
       return {
         subject,
         level: 'warning',
-        says: `${name} is ${wanted}, and the file limit of ${filesMax} allows ${allowed} per worker: ${raise}.`,
+        says: `${name} is ${wanted}, and the file limit of ${filesMax} allows ${allowed} per worker: ${raiseFileLimit}.`,
       };
     }
   }
   const connections = `${allowed} connections per worker`;
   if (allowed >= fewConnections)
     return { subject, level: 'ok', says: `${connections} (the file limit is ${filesMax}).` };
-  return { subject, level: 'warning', says: `${connections}, because the file limit is ${filesMax}: ${raise}.` };
+  return {
+    subject,
+    level: 'warning',
+    says: `${connections}, because the file limit is ${filesMax}: ${raiseFileLimit}.`,
+  };
 }
 
 function judgeQueue(somaxconn: number | undefined): Finding {

@@ -1,5 +1,6 @@
 /** Checks whether this machine can run Millrace, as the first step of a start, and refuses in one line. */
 import { StartError } from '../../base/errors.ts';
+import { fileLimitFault } from '../../base/file-limit.ts';
 
 const oldest: Record<number, number> = { 20: 19, 22: 12 };
 
@@ -18,4 +19,10 @@ export function checkPlatform(): void {
   if (!header.glibcVersionRuntime) {
     throw new StartError('Millrace needs a Linux with glibc (Debian, Ubuntu, Fedora, …); this one has another libc.');
   }
+}
+
+/** Called before the other modules are loaded, which takes more files than a very low limit allows. */
+export function checkFileLimit(): void {
+  const fault = fileLimitFault();
+  if (fault !== undefined) throw new StartError(fault);
 }
