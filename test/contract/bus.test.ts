@@ -504,9 +504,11 @@ async function sentinelSetup(): Promise<Setup & { master: RedisServer }> {
   }
   const hosts = sentinels.map(({ port }) => `127.0.0.1:${port}`).join(',');
   const redis = { url: `redis+sentinel://:inner@${hosts}/main`, sentinelPassword: 'watch' };
-  const ask = ['-p', String(sentinels[0]!.port), '-a', 'watch', '--no-auth-warning', 'sentinel', 'master', 'main'];
-  const known = () => execFileSync('redis-cli', ask, { encoding: 'utf8' });
-  await until(() => /num-slaves\n1\n.*num-other-sentinels\n2\n/s.test(known()));
+  const ask = ['-a', 'watch', '--no-auth-warning', 'sentinel', 'master', 'main'];
+  const known = (port: number) => execFileSync('redis-cli', ['-p', String(port), ...ask], { encoding: 'utf8' });
+  // Each of them may lead the failover. One that does not know the replica could not learn of it after the failure.
+  const knowsAll = ({ port }: RedisServer) => /num-slaves\n1\n.*num-other-sentinels\n2\n/s.test(known(port));
+  await until(() => sentinels.every(knowsAll));
   return {
     master,
     member: () => new Member([JSON.stringify(redis)]),
