@@ -10,7 +10,7 @@ import type { Bus } from '../bus/bus.ts';
 import { Tallies, type Tally } from '../bus/tallies.ts';
 import { type RequestKind, type RequestRates, requestKinds } from './rate-kinds.ts';
 import type { LimitedProfile } from './rate-limits.ts';
-import { parseBuckets, TokenBuckets } from './token-buckets.ts';
+import { type Bucket, parseBuckets, TokenBuckets } from './token-buckets.ts';
 
 const sentences: Record<RequestKind, string> = {
   tenant: 'Too many requests for current tenant!',
@@ -35,6 +35,12 @@ interface Rules {
 }
 
 const oneRequest = [1];
+
+/** Throws a StartError when a limit is malformed. */
+export function parseRequestRates(rates: RequestRates): Record<RequestKind, Bucket[]> {
+  const bucketsOf = (kind: RequestKind) => parseBuckets(`rest.${kind}`, 0, rates[kind]);
+  return { tenant: bucketsOf('tenant'), customer: bucketsOf('customer'), commands: bucketsOf('commands') };
+}
 
 export class RequestLimits {
   readonly #settings: RequestRates;
@@ -118,8 +124,8 @@ export class RequestLimits {
   }
 
   #rules(profileId: string, key: string, rates: RequestRates): Rules {
-    const bucketsOf = (kind: RequestKind) =>
-      new TokenBuckets(parseBuckets(`rest.${kind}`, 0, rates[kind]), limits.rateLimitTenantsMax, this.#clock);
+    const parsed = parseRequestRates(rates);
+    const bucketsOf = (kind: RequestKind) => new TokenBuckets(parsed[kind], limits.rateLimitTenantsMax, this.#clock);
     const tallyOf = (kind: RequestKind) => this.#tallies.tally(kind, profileId);
     return {
       key,

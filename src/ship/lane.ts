@@ -14,7 +14,7 @@ import type { WideRows } from './wide-rows.ts';
 
 /** Bytes of a unit. The body is a copy of its frames, so a lane uses twice this. 400 000 numeric rows are 14 MB. */
 const bytesMax = 16 * 1024 * 1024;
-/** The least interval of a live lane, for each worker of all hosts: they make 8 parts a second of a table together. */
+/** Milliseconds of the least interval for each worker of all hosts. The interval is never above the setting. */
 const msPerWorker = 125;
 /** Rows per second at which a live lane uses its longest interval. */
 const busyRowsPerSecond = 20_000;

@@ -42,6 +42,8 @@ test('a bad value is named with its setting, its variable and what it must be', 
   expect(await refusal({ RATE_LIMITS_DEVICE_MESSAGES: '10' })).toMatch(
     /rateLimits\.device\.messages.*"10".*100:1,3000:60/,
   );
+  const rest = await refusal({ RATE_LIMITS_REST_COMMANDS: 'often' });
+  expect(rest).toMatch(/^millrace: Setting rateLimits\.rest\.commands is "often".*100:1,3000:60/m);
 });
 
 test('a misspelt environment name is a warning without its value, and refuses a strict start', async () => {

@@ -1,5 +1,6 @@
 /** Everything that a start refuses in its settings, before it touches a file: used by the primary and by commands. */
 import { parseRateLimits } from '../../auth/rate-limits.ts';
+import { parseRequestRates } from '../../auth/request-limits.ts';
 import { StartError } from '../../base/errors.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { checkLimits, checkSettings } from '../../base/settings/limit-relations.ts';
@@ -13,6 +14,7 @@ export function checkConfig(config: Config): RuleText[] {
   checkLimits();
   checkSettings(config);
   parseRateLimits(config.rateLimits);
+  parseRequestRates(config.rateLimits.rest);
   checkTls(config.ssl, 'SSL');
   if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
   return readRules(config.rules.file);
