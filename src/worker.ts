@@ -141,7 +141,7 @@ interface WorkerDeps {
   started: Started;
   proxies: Proxies;
   /** The workers of all hosts. */
-  workers: () => number;
+  fleetWorkers: () => number;
 }
 
 async function serve(link: PrimaryLink): Promise<void> {
@@ -154,8 +154,8 @@ async function serve(link: PrimaryLink): Promise<void> {
   link.onClock((state) => refuseServerTimes(clockFault(state)));
 
   const proxies = Proxies.of(config);
-  const workers = () => link.state.fleetWorkers;
-  const deps: WorkerDeps = { link, begin, config, log, metrics, started: new Started(), proxies, workers };
+  const fleetWorkers = () => link.state.fleetWorkers;
+  const deps: WorkerDeps = { link, begin, config, log, metrics, started: new Started(), proxies, fleetWorkers };
   const stop = { shipMsMax: Number.POSITIVE_INFINITY };
   // Acknowledgements are sent until the channel is closed, so the sockets close last of all.
   const servers = openServers(deps);
@@ -285,7 +285,7 @@ type Identity = Awaited<ReturnType<typeof openIdentity>>;
 
 /** Opens the journal, the shipping to ClickHouse, and the call that every door uses. */
 async function openChannel(
-  { link, begin, config, log, metrics, started, workers }: WorkerDeps,
+  { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
   { clickhouse, postgres, bus, cluster, steadyClock }: Stores,
   { changes, devices, oddTimes }: Identity,
   stop: { shipMsMax: number },
@@ -334,7 +334,7 @@ async function openChannel(
   const shipper = new Shipper({
     ...shipping,
     journal,
-    workers,
+    fleetWorkers,
     callersWait: config.ingest.ack === 'store',
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
     onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
@@ -403,7 +403,7 @@ type Channel = Awaited<ReturnType<typeof openChannel>>;
 
 /** Opens the state of devices beside telemetry: limits, activity, sessions, attributes, packages. */
 async function openDeviceState(
-  { link, begin, config, log, metrics, started, workers }: WorkerDeps,
+  { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
   { postgres, bus, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
@@ -413,7 +413,7 @@ async function openDeviceState(
   const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, onPoll });
   await tenantLimits.start();
   started.add('limits of tenants', () => tenantLimits.stop());
-  const rateLimits = new RateLimits({ settings: config.rateLimits, bus, workers, clock });
+  const rateLimits = new RateLimits({ settings: config.rateLimits, bus, fleetWorkers, clock });
   await rateLimits.start();
   started.add('rate limits', () => rateLimits.stop());
   tenantLimits.onProfiles((profiles) => rateLimits.useProfiles(profiles));
@@ -502,7 +502,7 @@ type Commands = ReturnType<typeof openCommands>;
 
 /** Devices that are made, claimed and provisioned, and the devices of gateways. */
 async function openOnboarding(
-  { config, log, metrics, started, proxies, workers }: WorkerDeps,
+  { config, log, metrics, started, proxies, fleetWorkers }: WorkerDeps,
   { postgres, bus }: Stores,
   { devices, known, changes, troubles }: Identity,
   { sessions, attributes, updates, rollout, tenantLimits }: DeviceState,
@@ -524,7 +524,7 @@ async function openOnboarding(
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const wrongKeys = new WrongTries({
     bus,
-    workers,
+    fleetWorkers,
     channel: 'wrong-provisioning-keys',
     wrongMax,
     reason: 'guesses',
@@ -551,7 +551,7 @@ type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 /** Sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, MQTT. */
 async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
-  const { config, begin, link, log, metrics, started, workers } = deps;
+  const { config, begin, link, log, metrics, started, fleetWorkers } = deps;
   const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
   const { troubles, strangers, diagnostics } = engine;
   const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
@@ -590,7 +590,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
   const isTrustedProxy = (address: string) => deps.proxies.isTrusted(address);
   const { perMinuteMax: wrongMax } = config.wrongCredentials;
   const wrongCredentials =
-    wrongMax === 0 ? undefined : new WrongCredentials({ bus, workers, wrongMax, isTrustedProxy, clock, metrics });
+    wrongMax === 0 ? undefined : new WrongCredentials({ bus, fleetWorkers, wrongMax, isTrustedProxy, clock, metrics });
   await wrongCredentials?.start();
   started.add('wrong credentials', () => wrongCredentials?.stop());
   const deviceAuth = new DeviceAuth({ tokens, wrong: wrongCredentials, admission, troubles, strangers, log });
@@ -672,7 +672,7 @@ async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine
 
 /** Opens users and API keys, and the limits of their requests. */
 async function openUsers(
-  { config, begin, log, started, proxies, workers }: WorkerDeps,
+  { config, begin, log, started, proxies, fleetWorkers }: WorkerDeps,
   { postgres, bus, steadyClock }: Stores,
   { tenantLimits }: DeviceState,
 ) {
@@ -689,7 +689,7 @@ async function openUsers(
       reason: 'API keys are accepted over plain HTTP, where they can be read on their way.',
     });
   }
-  const requestLimits = new RequestLimits({ settings: config.rateLimits.rest, bus, workers, clock });
+  const requestLimits = new RequestLimits({ settings: config.rateLimits.rest, bus, fleetWorkers, clock });
   await requestLimits.start();
   started.add('limits of requests', () => requestLimits.stop());
   tenantLimits.onProfiles((profiles) => requestLimits.useProfiles(profiles));

@@ -53,7 +53,7 @@ interface RateLimitDeps {
   settings: RateLimitSettings;
   bus: Bus;
   /** As in `TalliesDeps`. */
-  workers?: () => number;
+  fleetWorkers?: () => number;
   clock: Clock;
 }
 
@@ -99,14 +99,14 @@ export class RateLimits {
   #ofProfiles: ReadonlyMap<string, Rules> = new Map();
   readonly #tallies: Tallies<ScopeName>;
 
-  constructor({ settings, bus, workers, clock }: RateLimitDeps) {
+  constructor({ settings, bus, fleetWorkers, clock }: RateLimitDeps) {
     this.#clock = clock;
     this.#tallies = new Tallies<ScopeName>({
       bus,
       channel: 'rate-limits',
       groups: scopeNames,
       countsOfOwner: kinds.length,
-      workers,
+      fleetWorkers,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
       onCounts: (scope, owner, counts, profileId) => {
         const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);

@@ -22,7 +22,7 @@ interface RequestLimitDeps {
   settings: RequestRates;
   bus: Bus;
   /** As in `TalliesDeps`. */
-  workers?: () => number;
+  fleetWorkers?: () => number;
   clock: Clock;
 }
 
@@ -52,7 +52,7 @@ export class RequestLimits {
   readonly #tallies: Tallies<RequestKind>;
 
   /** Throws one line that names a malformed setting. */
-  constructor({ settings, bus, workers, clock }: RequestLimitDeps) {
+  constructor({ settings, bus, fleetWorkers, clock }: RequestLimitDeps) {
     this.#settings = settings;
     this.#clock = clock;
     this.#tallies = new Tallies<RequestKind>({
@@ -60,7 +60,7 @@ export class RequestLimits {
       channel: 'rest-limits',
       groups: requestKinds,
       countsOfOwner: oneRequest.length,
-      workers,
+      fleetWorkers,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
       onCounts: (kind, id, counts, profileId) => {
         const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);

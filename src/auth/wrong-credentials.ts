@@ -31,7 +31,7 @@ function isRightDigests(value: object): value is RightDigests {
 interface WrongCredentialsDeps {
   bus: Bus;
   /** As in `TalliesDeps`. */
-  workers?: () => number;
+  fleetWorkers?: () => number;
   /** Within a minute. */
   wrongMax: number;
   isTrustedProxy: (address: string) => boolean;
@@ -45,7 +45,7 @@ export class WrongCredentials {
   readonly #right = new RightCredentials();
   readonly #refused: Counter;
 
-  constructor({ bus, workers, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
+  constructor({ bus, fleetWorkers, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
     this.#channel = new JsonChannel({
       bus,
       channel: 'right-credentials',
@@ -54,7 +54,7 @@ export class WrongCredentials {
     });
     this.#tries = new WrongTries({
       bus,
-      workers,
+      fleetWorkers,
       channel: 'wrong-device-credentials',
       wrongMax,
       reason: 'wrong_credentials',

@@ -28,7 +28,7 @@ interface Window {
 interface WrongTriesDeps {
   bus: Bus;
   /** As in `TalliesDeps`. */
-  workers?: (() => number) | undefined;
+  fleetWorkers?: (() => number) | undefined;
   channel: string;
   /** Within `wrongTriesWindowMs`. */
   wrongMax: number;
@@ -57,7 +57,7 @@ export class WrongTries {
       channel: deps.channel,
       groups: ['network'],
       countsOfOwner: oneTry.length,
-      workers: deps.workers,
+      fleetWorkers: deps.fleetWorkers,
       ownersPerMessage: limits.wrongTriesPerMessage,
       onCounts: (_, network, [tries = 0]) => this.#count(String(network), tries),
     });

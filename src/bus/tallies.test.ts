@@ -31,7 +31,7 @@ async function open(bus: Bus, received: unknown[] = [], workers = 1) {
     channel: 'test',
     groups: ['a', 'b'],
     countsOfOwner: 2,
-    workers: () => workers,
+    fleetWorkers: () => workers,
     ownersPerMessage: 2,
     onCounts: (...counts) => received.push(counts),
   });

@@ -20,7 +20,7 @@ interface TalliesDeps<Group extends string> {
   /** Numbers that are counted for each owner. */
   countsOfOwner: number;
   /** The workers of all hosts; absent: one. */
-  workers?: (() => number) | undefined;
+  fleetWorkers?: (() => number) | undefined;
   ownersPerMessage: number;
   /** Receives what another process counted since its last message. */
   onCounts: (group: Group, owner: TallyOwner, counts: readonly number[], part: string) => void;
@@ -102,14 +102,14 @@ export class Tallies<Group extends string> {
 
   #send(): void {
     this.#timer = undefined;
-    const { workers = () => 1, ownersPerMessage } = this.#deps;
+    const { fleetWorkers = () => 1, ownersPerMessage } = this.#deps;
     const taken = [...this.#waiting].flatMap((tally) => tally.take());
     this.#waiting.clear();
     if (taken.length === 0) return;
     for (let at = 0; at < taken.length; at += ownersPerMessage) {
       this.#channel.publish({ taken: taken.slice(at, at + ownersPerMessage) });
     }
-    this.#timer = setTimeout(() => this.#send(), workers() * limits.tallyMsPerWorker).unref();
+    this.#timer = setTimeout(() => this.#send(), fleetWorkers() * limits.tallyMsPerWorker).unref();
   }
 
   /** Ignores the counts of a group that this version does not know. */

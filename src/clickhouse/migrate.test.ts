@@ -91,6 +91,11 @@ test('a migration whose row another shard has is applied, though this server has
   expect(events).toEqual([]);
 });
 
+test('a server that has all rows is enough: no other server is asked', async () => {
+  await migrateClickHouse(clickhouse, options);
+  expect(statements.filter(({ sql }) => sql.includes('clusterAllReplicas'))).toEqual([]);
+});
+
 test('what is missing is made without waiting for a server that does not answer', async () => {
   applied = all.slice(0, -1);
   await migrateClickHouse(clickhouse, options);

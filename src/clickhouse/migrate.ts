@@ -192,7 +192,7 @@ function fill(sql: string, { database, cluster }: SchemaNames): string {
 
 /**
  * Returns the applied versions, each with the oldest version that works with it; empty without a database. In a cluster
- * each shard has the table, and each row was written on one server, so all servers that answer are queried.
+ * each shard has the table, and each row was written on one server: what is missing here is asked of all servers.
  */
 async function appliedMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Promise<Map<number, number>> {
   const { database, cluster } = deps;
@@ -213,6 +213,7 @@ async function appliedMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Pro
       // A new server among the others has no table yet.
       if (!isMissing(error)) throw error;
     }
+    if (schemaVersions().every((version) => applied.has(version))) break;
   }
   return applied;
 }

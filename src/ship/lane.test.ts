@@ -60,7 +60,7 @@ test.each([
     clock: virtual,
     registry,
     metrics: shipMetrics(registry),
-    workers: () => workers,
+    fleetWorkers: () => workers,
     intervalMsMin: 250,
     intervalMsMax: 1000,
     rowsMax: 400_000,

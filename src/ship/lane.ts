@@ -170,10 +170,10 @@ export class LaneLoop {
    * points readable in time.
    */
   #liveWaitMs(): number {
-    const { clock, journal, workers = () => 1, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
+    const { clock, journal, fleetWorkers = () => 1, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
     if (journal.rowsUntaken(this.#lane) >= this.#inserter.rowsOf(rowsMax)) return 0;
     const load = Math.min(1, this.#rowsPerSecond / busyRowsPerSecond);
-    const least = Math.min(intervalMsMax, Math.max(intervalMsMin, workers() * msPerWorker));
+    const least = Math.min(intervalMsMax, Math.max(intervalMsMin, fleetWorkers() * msPerWorker));
     const interval = least + (intervalMsMax - least) * load;
     return this.#lastStart + this.#intervalFor(interval) - clock.monotonic();
   }

@@ -22,7 +22,7 @@ export interface ShipperDeps {
   log: Log;
   metrics: Metrics;
   /** The workers of all hosts, which insert into the same tables; absent: one. */
-  workers?: () => number;
+  fleetWorkers?: () => number;
   intervalMsMin: number;
   intervalMsMax: number;
   rowsMax: number;
