@@ -32,6 +32,7 @@ import {
   updateDevice,
 } from '../device/sql/store.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
+import { deleteDeviceRollouts } from '../ota/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
 import { admitDevice, type LimitsOf } from './entity-limits.ts';
@@ -198,6 +199,7 @@ export async function deleteDevice(
     if (!stored) throw entityNotFound('Device', id);
     const change = await recordChange(queries, id, stored.number, true, clock.now());
     await insertDeviceTombstone(queries, stored.number, clock.now());
+    await deleteDeviceRollouts(queries, [id]);
     await deleteDeviceRow(queries, id);
     return { stored, change };
   }, lostRaceAgain);

@@ -7,6 +7,7 @@ import {
   insertCredentialChanges,
   type LoggedChange,
 } from '../device/sql/credential-log-store.ts';
+import { deleteDeviceRollouts } from '../ota/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
 import type { Customer, Tenant } from './customer.ts';
@@ -97,6 +98,7 @@ export async function deleteDevices(
     numbers,
   ]);
   await queries.query('delete from device_credentials where device_id = any($1)', [ids]);
+  await deleteDeviceRollouts(queries, ids);
   await queries.query('delete from device where id = any($1)', [ids]);
   return logged;
 }

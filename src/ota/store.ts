@@ -244,19 +244,31 @@ const outdated = `(coalesce(d.firmware_id, p.firmware_id) is distinct from d.tol
 const pacedBy = 'case when d.firmware_id is null and d.software_id is null then p.id end';
 const place = `abs(hashtextextended(concat(d.id, p.firmware_id, p.software_id), 0) % 100)`;
 
+/** Deletes waiting work of devices. Skips work that another transaction does or replaces. */
+const withoutWaiting = (deviceIds: string) =>
+  `delete from ota_rollout where id = any(array(
+     select id from ota_rollout where device_id = any(${deviceIds}) for update skip locked))`;
+
 /**
- * Records work for devices whose last notification named other packages than they have now. Returns true when there is
- * work.
+ * Records work for devices whose last notification named other packages than they have now. The work replaces earlier
+ * work that waits, so a device that is saved often while its profile is paused waits once, at its present place.
+ * Returns true when there is work.
  */
 export async function insertDeviceRollouts(queries: Queries, deviceIds: string[]): Promise<boolean> {
   const rows = await queries.query(
-    `insert into ota_rollout (device_id, paced_profile_id, place)
+    `with replaced as (${withoutWaiting('$1::uuid[]')})
+     insert into ota_rollout (device_id, paced_profile_id, place)
      select d.id, ${pacedBy}, ${place} from device d join device_profile p on p.id = d.device_profile_id
       where d.id = any($1::uuid[]) and ${outdated}
      returning 1`,
     [deviceIds],
   );
   return rows.length > 0;
+}
+
+/** Called in the transaction that deletes the devices. Waits for no rollout. */
+export async function deleteDeviceRollouts(queries: Queries, deviceIds: string[]): Promise<void> {
+  await queries.query(withoutWaiting('$1::uuid[]'), [deviceIds]);
 }
 
 export async function insertProfileRollout(queries: Queries, profileId: string): Promise<void> {
@@ -273,15 +285,17 @@ export const rolloutWaits = 'exists (select from ota_rollout)';
 
 /**
  * Takes devices for this transaction alone: those with packages of their own, and as many of the other ones as the pace
- * of their profiles allows. Locks the row, and the device by an advisory lock, because a later change of a device has a
- * row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
+ * of their profiles allows. When more devices wait than may be taken, each profile has a share, in no order, so no
+ * large profile holds up the others. Locks the row, and the device by an advisory lock, because a later change of a
+ * device has a row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
  */
 export async function takeRolloutDevices(queries: Queries, countMax: number): Promise<RolloutDevice[]> {
-  const taken = await takeRows(queries, 'device_id is not null and paced_profile_id is null', 'id', countMax, []);
-  for (const profile of await pacedProfiles(queries)) {
-    const room = countMax - taken.length;
-    if (room === 0) break;
-    const allowed = profile.perMinute === null ? room : Math.min(room, await allowedNow(queries, profile));
+  const profiles = await pacedProfiles(queries, countMax - 1);
+  const free = Math.ceil(countMax / (profiles.length + 1));
+  const taken = await takeRows(queries, 'device_id is not null and paced_profile_id is null', 'id', free, []);
+  for (const [i, profile] of profiles.entries()) {
+    const share = Math.ceil((countMax - taken.length) / (profiles.length - i));
+    const allowed = profile.perMinute === null ? share : Math.min(share, await allowedNow(queries, profile));
     if (allowed === 0) continue;
     const where = 'paced_profile_id = $2 and place < $3';
     const rows = await takeRows(queries, where, 'place, id', allowed, [profile.id, profile.percent]);
@@ -313,19 +327,33 @@ interface PacedProfile {
   percent: number;
 }
 
-/** Returns the profiles with waiting devices, except for those that are paused. Reads one row of each profile. */
-async function pacedProfiles(queries: Queries): Promise<PacedProfile[]> {
+/**
+ * Returns profiles with devices that may be notified now, at most `countMax` of them in random order. Reads two rows
+ * of each profile. `allowedNow` decides exactly, and also when the pace of a profile has no time yet or a future one.
+ */
+async function pacedProfiles(queries: Queries, countMax: number): Promise<PacedProfile[]> {
   const next = (after: string) =>
     `select paced_profile_id from ota_rollout where ${after} order by paced_profile_id limit 1`;
+  const seconds = 'extract(epoch from clock_timestamp() - pace.taken_until)';
   return await queries.query<PacedProfile>(
     `with recursive waiting as (
        (${next('paced_profile_id is not null')})
        union all
        select (${next('paced_profile_id > waiting.paced_profile_id')}) from waiting where paced_profile_id is not null)
      select p.id, p.ota_per_minute as "perMinute", p.ota_percent as percent
-       from waiting join device_profile p on p.id = waiting.paced_profile_id where not p.ota_paused`,
+       from waiting join device_profile p on p.id = waiting.paced_profile_id
+       left join ota_pace pace on pace.device_profile_id = p.id
+      where not p.ota_paused
+        and exists (select from ota_rollout r where r.paced_profile_id = p.id and r.place < p.ota_percent)
+        and (p.ota_per_minute is null or pace.taken_until is null
+             or ${seconds} * p.ota_per_minute not between 0 and 59.99)
+      order by random() limit $1`,
+    [countMax],
   );
 }
+
+/** Seconds and rates are not exact in binary: 60 / 11 seconds at 11 a minute are 0.9999999999999999 devices. */
+const rounding = 1e-6;
 
 /** Returns how many devices may be notified now; 0 while another host takes devices of the profile. */
 async function allowedNow(queries: Queries, { id, perMinute }: PacedProfile): Promise<number> {
@@ -339,7 +367,12 @@ async function allowedNow(queries: Queries, { id, perMinute }: PacedProfile): Pr
     [id],
   );
   if (!pace) return 0;
-  return Math.floor(Math.min(pace.seconds, burstSeconds(perMinute!)) * (perMinute! / 60));
+  if (pace.seconds < -rounding) {
+    // The clock of the database was set back.
+    await queries.query('update ota_pace set taken_until = clock_timestamp() where device_profile_id = $1', [id]);
+  }
+  const seconds = Math.max(0, Math.min(pace.seconds, burstSeconds(perMinute!)));
+  return Math.floor(seconds * (perMinute! / 60) + rounding);
 }
 
 /** Called in the transaction of `allowedNow`, whose row is locked. */
@@ -437,9 +470,12 @@ export async function expandRolloutProfile(queries: Queries, countMax: number): 
   if (!rollout) return false;
   const { id, profileId, doneDeviceId } = rollout;
   const devices = await queries.query<{ deviceId: string }>(
-    `insert into ota_rollout (device_id, paced_profile_id, place)
-     select d.id, ${pacedBy}, ${place} from device d join device_profile p on p.id = d.device_profile_id
-      where d.device_profile_id = $1 and d.id > $2 and ${outdated} order by d.id limit $3
+    `with added as materialized (
+       select d.id, ${pacedBy} as paced, ${place} as place
+         from device d join device_profile p on p.id = d.device_profile_id
+        where d.device_profile_id = $1 and d.id > $2 and ${outdated} order by d.id limit $3),
+     replaced as (${withoutWaiting('array(select id from added)')})
+     insert into ota_rollout (device_id, paced_profile_id, place) select id, paced, place from added
      returning device_id as "deviceId"`,
     [profileId, doneDeviceId, countMax],
   );
