@@ -20,6 +20,7 @@ import { Bug, messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig } from './base/settings/config.ts';
+import { sizeText } from './base/size-text.ts';
 import { openClickHouse } from './clickhouse/client.ts';
 import { clickhouseDirectory, journalDirectory, runDirectory, secretsFile } from './instance/host/data-files.ts';
 import { controlPath, type HeldJournals, type InstanceDescription } from './instance/operators/control.ts';
@@ -93,14 +94,14 @@ async function save(control: ControlConnection, owned: NonNullable<typeof unfini
   interruption.signal.addEventListener('abort', () => void files.stop(interruption.signal.reason));
   printLine(`Backup of ${dataDir} to ${dir}`);
   const { journals, bytes } = await saveJournals(control, dataDir, files);
-  printLine(`  journal      ${journals.length} workers, ${megabytes(bytes)}`);
+  printLine(`  journal      ${journals.length} workers, ${sizeText(bytes)}`);
 
   const frozen = config.clickhouse.url ? undefined : await freeze(dataDir, config.clickhouse.database);
   try {
     const postgres = config.postgres.url ? undefined : await savePostgres(dataDir, files);
     printLine(
       postgres
-        ? `  postgresql   ${postgres.tables.length} tables, ${megabytes(sumBelow(files, 'postgres/'))}`
+        ? `  postgresql   ${postgres.tables.length} tables, ${sizeText(sumBelow(files, 'postgres/'))}`
         : '  postgresql   external: save it with its own tools, after this command has ended',
     );
     if (frozen) await saveFrozen(files, frozen);
@@ -129,7 +130,7 @@ async function save(control: ControlConnection, owned: NonNullable<typeof unfini
     if (frozen) await removeFrozen(join(dataDir, clickhouseDirectory)).catch(() => {});
   }
   const seconds = (Date.now() - began.getTime()) / 1000;
-  printLine(`Done: ${files.written.length} files, ${megabytes(files.bytes)} in ${seconds.toFixed(1)} s.`);
+  printLine(`Done: ${files.written.length} files, ${sizeText(files.bytes)} in ${seconds.toFixed(1)} s.`);
   printLine(`Restore it with: DATA_DIR=<empty directory> npm run restore -- ${dir}`);
 }
 
@@ -199,9 +200,9 @@ async function saveFrozen(files: BackupFiles, frozen: Frozen[]): Promise<void> {
     done += 1;
     if (performance.now() - shownMs < 5_000) return;
     shownMs = performance.now();
-    printLine(`  clickhouse   ${done} of ${parts} parts, ${megabytes(files.bytes - before)}`);
+    printLine(`  clickhouse   ${done} of ${parts} parts, ${sizeText(files.bytes - before)}`);
   });
-  printLine(`  clickhouse   ${frozen.length} tables, ${parts} parts, ${megabytes(files.bytes - before)}`);
+  printLine(`  clickhouse   ${frozen.length} tables, ${parts} parts, ${sizeText(files.bytes - before)}`);
 }
 
 function withoutFiles({ name, create, stored, rows, parts }: Frozen) {
@@ -214,10 +215,6 @@ function readRunFile<Content>(dataDir: string, name: string): Content {
 
 function sumBelow(files: BackupFiles, prefix: string): number {
   return files.written.reduce((sum, { path, bytes }) => (path.startsWith(prefix) ? sum + bytes : sum), 0);
-}
-
-function megabytes(bytes: number): string {
-  return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {

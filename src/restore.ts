@@ -15,6 +15,7 @@ import { printFailure, printLine } from './base/command.ts';
 import { StartError } from './base/errors.ts';
 import { createLog, type Log } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
+import { sizeText } from './base/size-text.ts';
 import { openClickHouse } from './clickhouse/client.ts';
 import { startEmbeddedClickHouse } from './clickhouse/embedded/embedded.ts';
 import { DataDirectory } from './instance/host/data-directory.ts';
@@ -45,7 +46,7 @@ async function run([source, ...more]: string[]): Promise<void> {
   const total = manifest.files.reduce((sum, { bytes }) => sum + bytes, 0);
   printLine(`Restore of ${dir} (Millrace ${manifest.version}, ${manifest.began}) into ${dataDir}`);
   await checkFiles(dir, manifest, () => {});
-  printLine(`  checked      ${manifest.files.length} files, ${megabytes(total)}`);
+  printLine(`  checked      ${manifest.files.length} files, ${sizeText(total)}`);
 
   const log = createLog('warn', 'restore');
   const data = new DataDirectory(dataDir);
@@ -128,7 +129,7 @@ async function fill(data: DataDirectory, dir: string, manifest: Manifest, config
     const client = openPostgres({ url: server.url, poolMax: 2, log });
     try {
       await migratePostgres(client, { log, only: postgres.migrations });
-      await loadDump(server.url, dir, postgres);
+      await loadDump(client, server.url, dir, postgres);
     } finally {
       await client.close();
       await server.stop();
@@ -136,10 +137,6 @@ async function fill(data: DataDirectory, dir: string, manifest: Manifest, config
     const rows = postgres.tables.reduce((sum, table) => sum + table.rows, 0);
     printLine(`  postgresql   ${postgres.tables.length} tables, ${rows} rows`);
   }
-}
-
-function megabytes(bytes: number): string {
-  return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 run(process.argv.slice(2)).then(

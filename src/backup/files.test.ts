@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -33,6 +33,21 @@ test('after a stop no copy that runs makes, opens or lengthens a file', async ()
   expect(await filesBelow(target)).toEqual([]);
   await expect(open.write(Buffer.from('x'))).rejects.toThrow();
   await expect(files.create('later')).rejects.toThrow('stopped');
+});
+
+test('a file that is just being made is closed when the stop resolves', async () => {
+  const files = new BackupFiles(join(dir, 'backup'), 1024 * 1024);
+  const made = files.create('late').catch(() => 'ended');
+  await files.stop(new Error('stopped'));
+  const open = readdirSync('/proc/self/fd').map((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`);
+    } catch {
+      return '';
+    }
+  });
+  expect(open.filter((path) => path.startsWith(dir))).toEqual([]);
+  expect(await made).toBe('ended');
 });
 
 test('a stop does not wait for the pace of the copies', async () => {

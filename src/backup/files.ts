@@ -69,10 +69,12 @@ export class BackupFiles {
   async create(path: string): Promise<BackupWriter> {
     const { signal } = this.#stopped;
     signal.throwIfAborted();
-    const creation = makeFile(join(this.dir, path));
+    const creation = makeFile(join(this.dir, path)).then((made) => {
+      this.#open.add(made);
+      return made;
+    });
     this.#creations.add(creation);
     const file = await creation.finally(() => this.#creations.delete(creation));
-    this.#open.add(file);
     if (signal.aborted) await file.close();
     signal.throwIfAborted();
     const closed = () => this.#open.delete(file);

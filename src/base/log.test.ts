@@ -15,10 +15,11 @@ function logAt() {
   return { log, lines, during, pass: (seconds: number) => (now += seconds * 1000) };
 }
 
-test('a loop with the same outage for ten minutes logs some ten lines, and counts the rest', () => {
+const loops = ['storage_insert', 'host_poll', 'tenant_limits_unread'];
+test.each(loops)('%s: the same outage for ten minutes gives some ten lines, and the rest is counted', (event) => {
   const { log, lines, during } = logAt();
   let n = 0;
-  during(600, () => log.warn('storage_insert', { reason: `no answer in ${(n += 1)} ms` }));
+  during(600, () => log.warn(event, { reason: `no answer in ${(n += 1)} ms` }));
   expect(lines.length).toBeGreaterThan(8);
   expect(lines.length).toBeLessThan(20);
   const suppressed = lines.reduce((sum, line) => sum + ((line['suppressed'] as number | undefined) ?? 0), 0);

@@ -28,6 +28,7 @@ const outageEvents = new Set([
   'credential_changes_unread',
   'erase',
   'gateway_not_told',
+  'host_poll',
   'known_devices_unwritten',
   'logins_unanswered',
   'ota_rollout',
@@ -37,6 +38,7 @@ const outageEvents = new Set([
   'rpc_rows_unwritten',
   'sessions_unchecked',
   'storage_insert',
+  'tenant_limits_unread',
 ]);
 
 /**

@@ -12,7 +12,7 @@ import type { Log } from '../base/log.ts';
 import { Turns } from '../base/turns.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
-import { type JournalRow, readJournals } from '../ingest/journal-store.ts';
+import { type JournalRow, readHighOrders, readJournals } from '../ingest/journal-store.ts';
 import { orderUpTo } from '../ingest/order-number.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { eraseSeries } from './erase-in-clickhouse.ts';
@@ -49,6 +49,8 @@ export type DeleteSeries = (asked: SeriesDelete, tenantId?: string) => Promise<'
 interface Journals {
   ofHost(flush?: boolean): ReturnType<SeriesDeleteDeps['journals']>;
   all(): Promise<JournalRow[]>;
+  /** Includes journals that are gone and that were ahead of the clock. */
+  highOrders(): ReturnType<typeof readHighOrders>;
 }
 
 const lookMs = 20;
@@ -67,11 +69,11 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
   return async (asked, tenantId = '') => {
     const inTurn = <T>(statement: () => Promise<T>): Promise<T> => statements.run(tenantId, null, statement);
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
-    const [host, all] = await Promise.all([journals.ofHost(), journals.all()]);
+    const [host, reported] = await Promise.all([journals.ofHost(), journals.highOrders()]);
     const now = clock.now();
     const order = orderUpTo(now);
     // An order clock never goes back: after a step of the clock a journal's orders are ahead by the size of the step.
-    const ahead = highOrders(host.reports, all).filter(([, high]) => high > order);
+    const ahead = highOrders(host.reports, reported).filter(([, high]) => high > order);
     const erased = {
       ...asked,
       orderNumber: String(order),
@@ -99,19 +101,23 @@ function sharedJournals({ postgres, journals }: SeriesDeleteDeps): Journals {
     return new Map(flushes.map((_, place) => [place, host]));
   });
   const all = new GatheredReads<null, JournalRow[]>(async () => new Map([[0, await readJournals(postgres)]]));
+  const highOrders = new GatheredReads<null, Awaited<ReturnType<typeof readHighOrders>>>(async () => {
+    return new Map([[0, await readHighOrders(postgres)]]);
+  });
   return {
     ofHost: async (flush = false) => (await ofHost.find(String(flush), flush))!,
     all: async () => (await all.find('all', null))!,
+    highOrders: async () => (await highOrders.find('high', null))!,
   };
 }
 
 /**
  * Returns for each writer the highest order that it is known to have assigned: now on this host, at its last report
- * elsewhere.
+ * elsewhere. The report of a removed journal has no order.
  */
-function highOrders(own: JournalReport[], all: JournalRow[]): [number, bigint][] {
-  const high = new Map(all.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
-  for (const { writer, orderHigh } of own) high.set(writer, BigInt(orderHigh));
+function highOrders(own: JournalReport[], reported: Awaited<ReturnType<typeof readHighOrders>>): [number, bigint][] {
+  const high = new Map(reported.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
+  for (const { writer, orderHigh, gone = false } of own) if (!gone) high.set(writer, BigInt(orderHigh));
   return [...high];
 }
 

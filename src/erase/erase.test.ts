@@ -12,7 +12,15 @@ import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { insertDeviceTombstone } from '../device/sql/store.ts';
 import { goneReport, type JournalReport } from '../ingest/journal-report.ts';
-import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from '../ingest/journal-store.ts';
+import {
+  forgetJournal,
+  forgetOldJournals,
+  forgetRestoredJournals,
+  giveBackLease,
+  readJournals,
+  takeLease,
+  takeWriterId,
+} from '../ingest/journal-store.ts';
 import { writerIdOf } from '../ingest/writer-id.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { keyOf } from '../telemetry/keys.ts';
@@ -44,7 +52,7 @@ afterAll(async () => {
 });
 
 beforeEach(async () => {
-  await postgres.query('truncate tombstones, journals, lease');
+  await postgres.query('truncate tombstones, journals, former_journals, lease');
 });
 
 /** Counts what is written, and fails statements that `refuse` names. */
@@ -153,6 +161,10 @@ const all = {
   endTs: Number.MAX_SAFE_INTEGER,
   latest: 'delete' as const,
 };
+/** A journal that is stored and has replayed nothing. */
+const stored = (writer: number, orderHigh: bigint) => {
+  return { writer, orderRecovered: null, orderHigh: orderHigh.toString() };
+};
 /** A host has seen the deletes an hour ago. */
 const forgetGrace = () =>
   postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at - interval '1 hour'`);
@@ -245,6 +257,53 @@ test('a delete on one host covers what another host, whose orders are ahead, has
   await other.rounds();
   await here.rounds();
   expect(await readable(device)).toEqual([[], []]);
+});
+
+describe('rows of a journal whose orders were ahead of the clock are deleted after', () => {
+  const reported = (ahead: bigint) => ({ orderHigh: ahead.toString(), orderShipped: ahead.toString(), isAhead: true });
+  const setBack = () => postgres.query(`update journals set heard_at = heard_at - interval '91 days'`);
+
+  test.each<[string, boolean, (orderHigh: bigint) => Promise<unknown>]>([
+    ['the journal was stored and removed by this process', true, (high) => forgetJournal(postgres, stored(7, high))],
+    [
+      'the journal was stored and removed by a host that is gone',
+      false,
+      () => forgetJournal(postgres, goneReport(7, null)),
+    ],
+    ['nothing was heard of the journal for long', false, () => setBack().then(() => forgetOldJournals(postgres, 90))],
+    ['a restore', false, () => forgetRestoredJournals(postgres)],
+  ])('%s', async (_, isShippedHere, forget) => {
+    const device = devices++;
+    const ahead = orderAt(Date.now() + 3_600_000, 7);
+    const gone = host([7]);
+    gone.set(7, reported(ahead));
+    await gone.rounds();
+    await ship(device, ahead, [someDay]);
+    await forget(ahead);
+    expect(await readJournals(postgres)).toEqual([]);
+    // A round removes what is known of journals that are not ahead of the clock.
+    const here = host([1]);
+    if (isShippedHere) here.set(7, goneReport(7, null));
+    await here.rounds();
+    expect(await here.remove({ device, ...all })).toBe('done');
+    expect(await readable(device)).toEqual([[], []]);
+    expect(await here.remove({ device: devices++, ...all })).toBe('done');
+  });
+
+  test('the clock has passed the orders: then nothing is known of the journal any more, and its id is free', async () => {
+    await forgetJournal(postgres, stored(7, orderAt(Date.now() + 3_600_000, 7)));
+    await forgetOldJournals(postgres, 90);
+    await postgres.query(`select setval('writer_id', 6)`);
+    expect(await takeWriterId(postgres, 'h', '0')).toBe(8);
+    await forgetJournal(postgres, stored(9, orderAt(Date.now() - 60_000, 9)));
+    await postgres.query(`update former_journals set order_high = $1 where writer = 7`, [
+      orderAt(Date.now() - 60_000, 7).toString(),
+    ]);
+    await forgetOldJournals(postgres, 90);
+    expect(await postgres.query('select from former_journals')).toEqual([]);
+    await postgres.query(`select setval('writer_id', 6)`);
+    expect(await takeWriterId(postgres, 'h', '0')).toBe(7);
+  });
 });
 
 describe('a delete that was answered before all rows were stored', () => {
@@ -449,7 +508,7 @@ describe('a delete that is reopened while another host carries it out', () => {
   }
 
   test('because a journal was shipped and removed', async () => {
-    await cameBack((_, order) => forgetJournal(postgres, { writer: 8, orderRecovered: order.toString() }));
+    await cameBack((_, order) => forgetJournal(postgres, { ...stored(8, order), orderRecovered: order.toString() }));
   });
 
   test('because rows of the quarantine were sent again', async () => {
@@ -490,7 +549,7 @@ test('a request whose delete was reopened meanwhile does not report it as done',
   const order = orderAt(Date.now() - 1000, 8);
   const clickhouse = interrupted(async () => {
     await ship(device, order, [someDay]);
-    await forgetJournal(postgres, { writer: 8, orderRecovered: order.toString() });
+    await forgetJournal(postgres, { ...stored(8, order), orderRecovered: order.toString() });
   });
   const here = host([1], clickhouse);
   await here.rounds();

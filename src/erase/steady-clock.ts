@@ -102,7 +102,10 @@ async function isTrusted(
   if (known === undefined) {
     const days = Math.round(sinceMs / dayMs);
     const wait = 'nothing expires until Millrace has run for a day';
-    if (trusted === undefined) log.info('expiry_waits', { reason: `the clock is checked for the first time: ${wait}` });
+    if (trusted === undefined)
+      log.info('expiry_waits', {
+        reason: `this is the first run: ${wait}, so that a wrong clock deletes nothing. Nothing needs to be done.`,
+      });
     else
       log.warn('expiry_waits', {
         reason: `the clock is ${days} days after the last check: ${wait}, set the clock right if it is wrong`,

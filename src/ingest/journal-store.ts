@@ -6,7 +6,7 @@
 import { limits } from '../base/limits.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { JournalReport } from './journal-report.ts';
-import { writerMax } from './order-number.ts';
+import { orderUpTo, writerMax } from './order-number.ts';
 
 /** A row that this host writes. */
 export interface OwnJournal extends JournalReport {
@@ -43,6 +43,15 @@ export async function readJournals(queries: Queries): Promise<JournalRow[]> {
                          and clock_timestamp() + $1 * interval '1 millisecond' as "isLive"
        from journals order by writer`,
     [limits.journalStaleMs],
+  );
+}
+
+/** Returns the highest reported orders by writer, also of journals that are gone and that were ahead of the clock. */
+export async function readHighOrders(queries: Queries): Promise<Pick<JournalRow, 'writer' | 'orderHigh'>[]> {
+  return await queries.query<Pick<JournalRow, 'writer' | 'orderHigh'>>(
+    `select writer, max(order_high)::text as "orderHigh"
+       from (select writer, order_high from journals union all select writer, order_high from former_journals) as known
+      group by writer order by writer`,
   );
 }
 
@@ -123,18 +132,23 @@ export const unknownRun = 'unknown';
 /**
  * Returns a writer id that no other journal of any host has. The row that reserves the id makes the journal visible to
  * deletes before its first row. `openings`: the number of earlier openings. There are 16 384 ids; a removed journal,
- * and one without a report for as long as tombstones are kept, frees its id. Returns undefined when all ids are in use.
+ * and one without a report for as long as tombstones are kept, frees its id, at the earliest when the clock has passed
+ * its orders. Returns undefined when all ids are in use.
  */
 export async function takeWriterId(queries: Queries, host: string, run: string): Promise<number | undefined> {
   for (;;) {
     const [taken] = await queries.query<{ writer: number }>(
-      `insert into journals (writer, host, run, order_high, settled) select nextval('writer_id'), $1, $2, 0, 0
+      `with next as materialized (select nextval('writer_id')::int as writer)
+       insert into journals (writer, host, run, order_high, settled)
+       select writer, $1, $2, 0, 0 from next where not exists (select from former_journals f where f.writer = next.writer)
        on conflict (writer) do nothing returning writer`,
       [host, run],
     );
     if (taken) return taken.writer;
     const [used] = await queries.query<{ count: number }>(
-      'select count(*)::int as count from journals where writer between 0 and $1',
+      `select count(*)::int as count
+         from (select writer from journals union select writer from former_journals) as used
+        where writer between 0 and $1`,
       [writerMax],
     );
     if (used!.count > writerMax) return undefined;
@@ -186,6 +200,9 @@ function lowestReplayed(
   return isNext ? (orderRecovered ?? undefined) : String(BigInt(before.orderDone) + 1n);
 }
 
+/** A journal of which ClickHouse has every row. */
+export type StoredJournal = Pick<JournalReport, 'writer' | 'orderRecovered' | 'orderHigh'>;
+
 /**
  * Called for a journal that is stored, before its directory is removed, so that a crash repeats the call. The journal
  * may have shipped rows between two reports. Deletes carried out before its last rows are repeated, and running deletes
@@ -193,7 +210,7 @@ function lowestReplayed(
  */
 export async function forgetJournal(
   postgres: Postgres,
-  { writer, orderRecovered }: Pick<JournalReport, 'writer' | 'orderRecovered'>,
+  { writer, orderRecovered, orderHigh }: StoredJournal,
 ): Promise<void> {
   await postgres.transaction(async (queries) => {
     await queries.query(
@@ -201,14 +218,48 @@ export async function forgetJournal(
         where $1::int = any(missing) or $2::bigint is not null and ${mayCover(2)}`,
       [writer, orderRecovered],
     );
-    await queries.query('delete from journals where writer = $1', [writer]);
+    await queries.query(
+      `with gone as (delete from journals where writer = $1 returning order_high)
+       ${keepFormer} select $1::int, greatest($2::bigint, (select order_high from gone)) ${onFormer}`,
+      [writer, orderHigh],
+    );
   });
 }
 
-/** Deletes journals without a report for so long that no tombstone refers to them. */
+/**
+ * Deletes journals without a report for so long that no tombstone refers to them. Deletes former journals whose orders
+ * the clock has passed: the order of a new delete covers their rows.
+ */
 export async function forgetOldJournals(queries: Queries, keptDays: number): Promise<void> {
-  await queries.query(`delete from journals where heard_at < clock_timestamp() - $1 * interval '1 day'`, [keptDays]);
+  await queries.query(
+    `with gone as (delete from journals where heard_at < clock_timestamp() - $1 * interval '1 day'
+                   returning writer, order_high)
+     ${keepFormer} select writer, order_high from gone where writer >= 0 ${onFormer}`,
+    [keptDays],
+  );
+  await queries.query(
+    `delete from former_journals
+      where order_high < (extract(epoch from clock_timestamp()) * 1000 - $1)::bigint * ${ordersPerMs}`,
+    [limits.journalStaleMs],
+  );
 }
+
+/**
+ * Called for a database from a backup, before the first start: its journals have new writer ids from then on. A report
+ * may be older than the rows of the backup, so the highest orders are taken to be later than reported.
+ */
+export async function forgetRestoredJournals(queries: Queries): Promise<void> {
+  await queries.query(
+    `with gone as (delete from journals returning writer, order_high)
+     ${keepFormer} select writer, order_high + $1::bigint * ${ordersPerMs} from gone where writer >= 0 ${onFormer}`,
+    [limits.journalStaleMs],
+  );
+}
+
+const keepFormer = 'insert into former_journals (writer, order_high)';
+const onFormer =
+  'on conflict (writer) do update set order_high = greatest(former_journals.order_high, excluded.order_high)';
+const ordersPerMs = orderUpTo(0) + 1n;
 
 /** SQL that is true when a tombstone may cover rows with orders from this parameter on. */
 function mayCover(parameter: number): string {

@@ -15,6 +15,7 @@ import { inspectJournal, type JournalInspection } from '../journal/inspect.ts';
 import { listQuarantine } from '../journal/quarantine.ts';
 import { lanes } from '../journal/segment.ts';
 import { listSuspects } from '../journal/suspects.ts';
+import { isAway } from '../postgres/client.ts';
 
 /** Directories of journals below DATA_DIR, sorted by the number of their worker. */
 export function journalsOf(config: Config): string[] {
@@ -78,8 +79,13 @@ async function describeDeletes(config: Config): Promise<string> {
     const oldest = waiting > 0 ? `, the oldest for ${Math.round(oldestMs / 1000)} s` : '';
     return `${waiting} wait${waiting === 1 ? 's' : ''}${oldest}; ${again} will be repeated for journals that are not stored`;
   } catch (error) {
-    return `unknown, because PostgreSQL keeps them: ${messageOf(error)}`;
+    return `unknown, because PostgreSQL keeps them: ${isAway(error) ? awayReason(config) : messageOf(error)}`;
   }
+}
+
+function awayReason({ postgres }: Config): string {
+  if (postgres.url === '') return 'the embedded one is not running. Start Millrace to see them.';
+  return 'the one of DATABASE_URL does not answer.';
 }
 
 function rowsOf(sets: readonly { rows: number }[]): number {

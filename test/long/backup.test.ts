@@ -19,7 +19,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { checkFiles, readManifest } from '../../src/backup/manifest.ts';
-import { openPostgres } from '../../src/postgres/client.ts';
+import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../harness/engine.ts';
 
@@ -34,6 +34,7 @@ let restored: Engine;
 let kept: Device;
 let cleared: Device;
 let gone: Device;
+let ahead: Device;
 let apiKey: string;
 /** Points of `kept` that were acknowledged before the backup began; `n` counts them. */
 let before = 0;
@@ -100,8 +101,34 @@ async function numberOf(of: Engine, key: string): Promise<number> {
   }, 20_000);
 }
 
+async function withPostgres<Result>(of: Engine, work: (postgres: Postgres) => Promise<Result>): Promise<Result> {
+  const { url } = JSON.parse(readFileSync(join(of.dataDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
+  const postgres = openPostgres({ url, poolMax: 1, log: silent });
+  return await work(postgres).finally(() => postgres.close());
+}
+
+/** A point that a journal of another host has stored, whose orders are a year ahead of the clock. */
+async function storeAhead(device: Device): Promise<void> {
+  await post(device, '{"ts":2000,"values":{"mark":1}}');
+  const number = await numberOf(engine, 'mark');
+  const writer = 9_999;
+  const order = (BigInt(Date.now() + 365 * 86_400_000) << 20n) | BigInt(writer);
+  const version = order - (1000n << 20n) + 2n ** 63n;
+  await engine.clickhouseCommand(
+    `INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES (${number}, 'mark', 1000, 3, 7, ${version})`,
+  );
+  await withPostgres(engine, (postgres) =>
+    postgres.query(
+      `insert into journals (writer, host, run, order_high, settled, heard_at)
+       values ($1, 'gone', '1', $2, 0, now() - interval '1 hour')`,
+      [writer, order.toString()],
+    ),
+  );
+}
+
 test('a backup is made under load, and shows what it does', async () => {
-  [kept, cleared, gone] = await Promise.all(['kept', 'cleared', 'gone'].map((name) => engine.api.createDevice(name)));
+  const names = ['kept', 'cleared', 'gone', 'ahead'];
+  [kept, cleared, gone, ahead] = await Promise.all(names.map((name) => engine.api.createDevice(name)));
   apiKey = await engine.api.createKey();
   const attributes = `/api/plugins/telemetry/DEVICE/${kept.id}/SERVER_SCOPE`;
   expect((await engine.api.send('POST', attributes, { site: 'line\tone\n"two" \\N' })).status).toBe(200);
@@ -111,6 +138,7 @@ test('a backup is made under load, and shows what it does', async () => {
   const range = 'keys=old&startTs=0&endTs=2000';
   const cut = await engine.api.send('DELETE', `/api/plugins/telemetry/DEVICE/${cleared.id}/timeseries/delete?${range}`);
   expect(cut.status).toBe(200);
+  await storeAhead(ahead);
 
   // These wait in the journals when the backup begins, and a delete for them waits in PostgreSQL.
   const clickhouse = engine.pids().get('clickhouse')!;
@@ -349,6 +377,16 @@ test('what was deleted before stays deleted', async () => {
   expect(await old()).toEqual([{ ts: 2000, value: 2 }]);
 });
 
+test('a delete covers points of the saved instance whose orders are ahead of the clock', async () => {
+  const range = { startTs: 0, endTs: 3000 };
+  const marks = async () => (await restored.api.readSeries(ahead.id, ['mark'], range))['mark'] ?? [];
+  expect((await marks()).map(({ ts }) => ts)).toEqual([1000, 2000]);
+  const query = 'keys=mark&deleteAllDataForKeys=true';
+  const path = `/api/plugins/telemetry/DEVICE/${ahead.id}/timeseries/delete?${query}`;
+  expect((await restored.api.send('DELETE', path)).status).toBe(200);
+  expect(await marks()).toEqual([]);
+});
+
 test('tokens, passwords and API keys are unchanged', async () => {
   expect(await restored.api.postTelemetry(kept.token, '{"again":1}')).toBe(200);
   expect(await restored.api.postTelemetry(gone.token, '{"again":1}')).toBe(401);
@@ -359,9 +397,9 @@ test('tokens, passwords and API keys are unchanged', async () => {
 });
 
 test('hosts of the saved instance are not hosts of the restored one', async () => {
-  const { url } = JSON.parse(readFileSync(join(restoredDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
-  const postgres = openPostgres({ url, poolMax: 1, log: silent });
-  const hosts = await postgres.query<{ id: string }>('select id::text from instance').finally(() => postgres.close());
+  const hosts = await withPostgres(restored, (postgres) =>
+    postgres.query<{ id: string }>('select id::text from instance'),
+  );
   expect(hosts).toEqual([{ id: readFileSync(join(restoredDir, 'host.id'), 'utf8').trim() }]);
 });
 
@@ -378,12 +416,11 @@ test('a new device gets a number that neither instance has given out, and writer
 
 test('a PostgreSQL that was set back assigns no device number that ClickHouse has', async () => {
   const known = await greatestDevice(restored);
-  const { url } = JSON.parse(readFileSync(join(restoredDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
-  const postgres = openPostgres({ url, poolMax: 1, log: silent });
-  await postgres.query("select setval('device_number_seq', (select max(number) - 1 from device))");
-  // As rows of a dump from a cluster that had many more transactions.
-  await postgres.query(`update credential_changes set transaction_id = '9999999999'`);
-  await postgres.close();
+  await withPostgres(restored, async (postgres) => {
+    await postgres.query("select setval('device_number_seq', (select max(number) - 1 from device))");
+    // As rows of a dump from a cluster that had many more transactions.
+    await postgres.query(`update credential_changes set transaction_id = '9999999999'`);
+  });
   rmSync(join(restoredDir, 'device-numbers.json'));
   await restored.restart();
   const device = await restored.api.createDevice('later');

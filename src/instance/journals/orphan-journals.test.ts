@@ -121,7 +121,7 @@ test('a journal that is stored stays until the stores know it: a crash before th
   await orphans.start();
   await vi.waitFor(() => expect(known).toHaveLength(1), { timeout: 20_000 });
   expect(existsSync(dir)).toBe(true);
-  expect(known).toEqual([{ writer: 3, orderRecovered: expect.any(String) }]);
+  expect(known).toEqual([{ writer: 3, orderRecovered: expect.any(String), orderHigh: expect.any(String) }]);
   await orphans.drain(0);
   // The next start finds nothing to ship in it, and makes it known again.
   const next = orphansOf([dir], clickhouse);

@@ -9,7 +9,8 @@ import { basename } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../../base/errors.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
-import { goneReport, type JournalReport, reportOf } from '../../ingest/journal-report.ts';
+import { goneReport, reportOf } from '../../ingest/journal-report.ts';
+import type { StoredJournal } from '../../ingest/journal-store.ts';
 import type { RefusedRowsOfJournal } from '../../ingest/refused-points.ts';
 import { readWriterId } from '../../journal/identity.ts';
 import type { Journal, JournalCut } from '../../journal/journal.ts';
@@ -27,7 +28,7 @@ export type OrphanJournalsDeps = Omit<ShipperDeps, 'journal' | 'onShipped'> & {
    * journal stays until a later call resolves. Deletes depend on the call: see `forgetJournal` of
    * ingest/journal-store.ts.
    */
-  onStored: (journal: Pick<JournalReport, 'writer' | 'orderRecovered'>) => Promise<void>;
+  onStored: (journal: StoredJournal) => Promise<void>;
 };
 
 const retryMs = 30_000;
@@ -210,8 +211,9 @@ export class OrphanJournals {
     this.#shippers.delete(dir);
     const writer = this.#writers.get(dir) ?? noWriter;
     const orderRecovered = journal.orderRecovered?.toString() ?? null;
+    const stored = { writer, orderRecovered, orderHigh: journal.orderMax.toString() };
     try {
-      if (writer !== noWriter) await this.#deps.onStored({ writer, orderRecovered });
+      if (writer !== noWriter) await this.#deps.onStored(stored);
       await journal.discard();
       this.#waiting.delete(dir);
       if (writer !== noWriter) this.#gone.set(writer, orderRecovered);
