@@ -30,7 +30,7 @@ interface SilenceDeps {
 }
 
 const reasons: Record<Exclude<CheckTurn['held'], undefined>, string> = {
-  gap: 'The silence of devices was not checked for a while, as before each start: the silence counts from now on, so no device becomes inactive for the time before.',
+  gap: 'Silence of devices counts from now on, as after each start: no device becomes inactive for a time that was not checked.',
   back: 'The clock went back: silence counts from now on.',
   lost_worker: 'A worker ended without writing what it knew: silence counts from now on.',
 };

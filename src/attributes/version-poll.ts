@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { settledTransaction } from '../device/sql/credential-log-store.ts';
+import { isOtherHistory, readSettled, type Settled } from '../device/sql/credential-log-store.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { readChangedHeads } from './update-store.ts';
@@ -24,7 +24,7 @@ export class VersionPoll {
   readonly #deps: VersionPollDeps;
   #onOverflow: () => void = () => {};
   /** Undefined until the first answer of the store. */
-  #settled: bigint | undefined;
+  #settled: Settled | undefined;
   #polledMs = 0;
   readonly #poll: SharedPoll;
 
@@ -63,11 +63,11 @@ export class VersionPoll {
     const { postgres, clock, log, onVersion } = this.#deps;
     const now = clock.monotonic();
     try {
-      const settled = await settledTransaction(postgres);
-      if (this.#settled !== undefined) {
-        const heads = await readChangedHeads(postgres, this.#settled, limits.updateHeadsRowsMax);
-        // A transaction number that went back means a restored store or another server.
-        if (heads.length === limits.updateHeadsRowsMax || settled < this.#settled) this.#onOverflow();
+      const settled = await readSettled(postgres);
+      const last = this.#settled;
+      if (last !== undefined) {
+        const heads = await readChangedHeads(postgres, last.transaction, limits.updateHeadsRowsMax);
+        if (heads.length === limits.updateHeadsRowsMax || isOtherHistory(settled, last)) this.#onOverflow();
         else for (const { device, version } of heads) onVersion(device, version);
       }
       this.#settled = settled;

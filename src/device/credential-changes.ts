@@ -15,10 +15,12 @@ import { isAway, type Queries } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import {
   type CredentialChange,
+  isOtherHistory,
   type LoggedChange,
   pruneCredentialChanges,
   readCredentialChanges,
-  settledTransaction,
+  readSettled,
+  type Settled,
 } from './sql/credential-log-store.ts';
 
 /** A change, or 'all' when so much time passed that the log may have lost rows. */
@@ -57,7 +59,7 @@ export class CredentialChanges {
   #unsubscribe: (() => void) | undefined;
   readonly #poll: SharedPoll;
   /** Undefined until PostgreSQL has answered once. */
-  #settled: bigint | undefined;
+  #settled: Settled | undefined;
   #lastPollMs = 0;
   #currentAt = Number.NEGATIVE_INFINITY;
   #prunedMs = 0;
@@ -131,11 +133,11 @@ export class CredentialChanges {
     const { postgres, clock, log } = this.#deps;
     const began = clock.monotonic();
     try {
-      const settled = await settledTransaction(postgres);
+      const settled = await readSettled(postgres);
       const isLate = clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2;
-      // A transaction number that went back means a restored store or another server.
-      if (this.#settled === undefined || settled < this.#settled || isLate) this.#passOnAll();
-      else await this.#read(this.#settled);
+      const last = this.#settled;
+      if (last === undefined || isOtherHistory(settled, last) || isLate) this.#passOnAll();
+      else await this.#read(last.transaction);
       this.#settled = settled;
       this.#current(began);
       await this.#prune();

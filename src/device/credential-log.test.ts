@@ -11,7 +11,7 @@ import { nullUuid } from '../base/uuid.ts';
 import { openPostgres } from '../postgres/client.ts';
 import { CredentialChanges } from './credential-changes.ts';
 import { LocalDevices } from './local-devices.ts';
-import { pruneCredentialChanges } from './sql/credential-log-store.ts';
+import { isOtherHistory, pruneCredentialChanges, readSettled } from './sql/credential-log-store.ts';
 import { lookUpTokens } from './sql/look-up-store.ts';
 import { TokenCache } from './token-cache.ts';
 
@@ -69,6 +69,35 @@ it('changes are deleted once they are old, by the clocks of the host and of the 
   expect(await left()).toHaveLength(2);
   await pruneCredentialChanges(postgres, clock.now() + 10 * kept, kept);
   expect(await left()).toEqual([ids.fresh]);
+});
+
+it('a server that hides its log has no timeline, and its changes are followed all the same', async () => {
+  expect(await readSettled(postgres)).toMatchObject({ timeline: '00000001' });
+  const hidden = new Error('the transaction is rolled back');
+  const read = postgres.transaction(async (queries) => {
+    await queries.query('revoke execute on function pg_current_wal_lsn() from public');
+    await queries.query('create role millrace_without_log');
+    await queries.query('set local role millrace_without_log');
+    const settled = await readSettled(queries);
+    expect(settled.timeline).toBeNull();
+    expect(isOtherHistory(await readSettled(queries), settled)).toBe(false);
+    throw hidden;
+  });
+  await expect(read).rejects.toBe(hidden);
+});
+
+it('changes that are old are found by the index of their time', async () => {
+  const plan = await postgres.transaction(async (queries) => {
+    await queries.query('set local enable_seqscan = off');
+    const rows: { 'QUERY PLAN': string }[] = [];
+    const explain: typeof queries.query = async (text, values) => {
+      rows.push(...(await queries.query<(typeof rows)[0]>(`explain ${text}`, values)));
+      return [];
+    };
+    await pruneCredentialChanges({ query: explain }, clock.now(), limits.credentialChangesKeptMs);
+    return rows.map((row) => row['QUERY PLAN']).join('\n');
+  });
+  expect(plan).toMatch(/Index Cond: \(created_time </);
 });
 
 describe('without Postgres', () => {

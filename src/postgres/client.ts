@@ -196,7 +196,7 @@ export class Postgres implements Queries {
 
   async #connect(): Promise<PoolClient> {
     if (this.#held) throw away();
-    if (this.#servers.pool.waitingCount >= limits.postgresWaitersMax) {
+    if (this.#servers.waiting >= limits.postgresWaitersMax) {
       throw unavailable('postgres_busy', 'Too many requests wait for the database. Try again later.');
     }
     try {
@@ -239,7 +239,7 @@ export class Postgres implements Queries {
     metrics.observed('postgres_pool_connections_max', 'Connections that the pools may have.', () => this.#poolMax);
     metrics.observed('postgres_pool_connections', 'Open connections to PostgreSQL.', () => pool().totalCount);
     metrics.observed('postgres_pool_idle', 'Connections that no statement uses.', () => pool().idleCount);
-    metrics.observed('postgres_pool_waiting', 'Statements that wait for a connection.', () => pool().waitingCount);
+    metrics.observed('postgres_pool_waiting', 'Statements that wait for a connection.', () => this.#servers.waiting);
     metrics.counted('postgres_pool_waits_total', 'Statements that found no free connection.', () => this.#waits);
     const help = 'Time that statements waited for a free connection.';
     metrics.counted('postgres_pool_wait_seconds_total', help, () => this.#waitSeconds);

@@ -1,14 +1,62 @@
 /** The client and the migrations against a real server. */
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { connect, createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { eventually } from '../../test/harness/api.ts';
 import { Fault, notFound } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isAway, isUniqueViolation, openPostgres, type Postgres } from './client.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded/embedded.ts';
 import { migratePostgres } from './migrate.ts';
+
+/** Passes connections on to the server, under a port of its own. */
+class Door {
+  /** The ports from which the connections reach the server. */
+  readonly ports = new Set<number>();
+  readonly #target: { port: number; host: string };
+  readonly #sockets = new Set<Socket>();
+  #server: Server | undefined;
+  #port = 0;
+
+  constructor(port: number, host: string) {
+    this.#target = { port, host };
+  }
+
+  get address(): string {
+    return `127.0.0.1:${this.#port}`;
+  }
+
+  async open(): Promise<void> {
+    const server = createServer((socket) => {
+      const onward = connect(this.#target, () => this.ports.add(onward.localPort!));
+      for (const [each, other] of [
+        [socket, onward],
+        [onward, socket],
+      ] as const) {
+        this.#sockets.add(each);
+        each.on('error', () => {});
+        each.on('close', () => other.destroy());
+        each.pipe(other);
+      }
+    });
+    this.#server = server;
+    await new Promise<void>((resolve) => server.listen(this.#port, '127.0.0.1', resolve));
+    this.#port = (server.address() as { port: number }).port;
+  }
+
+  cut(): void {
+    for (const socket of this.#sockets) socket.destroy();
+    this.#sockets.clear();
+  }
+
+  async close(): Promise<void> {
+    this.cut();
+    await new Promise((resolve) => this.#server?.close(resolve));
+  }
+}
 
 const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 const dir = mkdtempSync(join(tmpdir(), 'millrace-postgres-'));
@@ -134,6 +182,52 @@ describe('an unavailable server', () => {
     await client.close();
     hole.close();
   }, 10_000);
+});
+
+describe('several servers', () => {
+  /** A server that silently accepts connections. */
+  const holeServer = async () => {
+    const hole = createServer(() => {});
+    await new Promise<void>((resolve) => hole.listen(0, '127.0.0.1', resolve));
+    return { hole, address: `127.0.0.1:${(hole.address() as { port: number }).port}` };
+  };
+
+  it('that are silent let no more callers wait than may wait for a connection', async () => {
+    const holes = [await holeServer(), await holeServer()];
+    const addresses = holes.map(({ address }) => address).join(',');
+    const client = openPostgres({ url: `postgresql://a:b@${addresses}/x`, poolMax: 1, log: silent });
+    const count = limits.postgresWaitersMax + 3;
+    const reasons = await Promise.all(
+      Array.from({ length: count }, () => failure(client.ping()).then((error) => (error as Fault).reason)),
+    );
+    expect(reasons.filter((reason) => reason === 'postgres_busy')).toHaveLength(3);
+    await client.close();
+    for (const { hole } of holes) hole.close();
+  }, 30_000);
+
+  it('that all call themselves writable: the one in use stays in use', async () => {
+    const { hostname, port, username, password, pathname } = new URL(server.url);
+    const doors = [new Door(Number(port), hostname), new Door(Number(port), hostname)] as const;
+    const [first, second] = doors;
+    await Promise.all(doors.map((door) => door.open()));
+    await first.close();
+    const url = `postgresql://${username}:${password}@${first.address},${second.address}${pathname}`;
+    const client = openPostgres({ url, poolMax: 1, log: silent });
+    const door = async () => {
+      const [row] = await client.query<{ port: number }>('select inet_client_port() as port');
+      return doors.findIndex((each) => each.ports.has(row!.port));
+    };
+    expect(await door()).toBe(1);
+    await first.open();
+    second.cut();
+    await eventually(async () => {
+      const found = await door().catch(() => undefined);
+      return found === undefined ? undefined : { found };
+    });
+    expect(await door()).toBe(1);
+    await client.close();
+    await Promise.all(doors.map((each) => each.close()));
+  }, 30_000);
 });
 
 describe('two transactions in each other’s way', () => {

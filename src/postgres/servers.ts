@@ -1,7 +1,7 @@
 /**
  * The servers that a URL names, and the pool of connections to the one in use. `postgres://user@a:5432,b:5432/db`
- * names several: the first one that is writable is used, and another one is looked for when the one in use fails or has
- * become read-only. A single server that has become read-only gets new connections, because its name may lead to
+ * names several: the first one that is writable is used until it fails or has become read-only; then another one is
+ * looked for. A single server that has become read-only gets new connections, because its name may lead to
  * another server now.
  */
 import type { Duplex } from 'node:stream';
@@ -60,6 +60,8 @@ export class Servers {
   /** True while it is not known which server is writable. */
   #isDoubtful: boolean;
   #finding: Promise<void> | undefined;
+  /** Callers that wait for the search. */
+  #searchers = 0;
   /** Monotonic time of the last search or of the last new pool. */
   #changedAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
@@ -83,7 +85,17 @@ export class Servers {
     this.#finding ??= this.#find().finally(() => {
       this.#finding = undefined;
     });
-    await this.#finding;
+    this.#searchers += 1;
+    try {
+      await this.#finding;
+    } finally {
+      this.#searchers -= 1;
+    }
+  }
+
+  /** Callers that wait for a writable server or for a connection to it. */
+  get waiting(): number {
+    return this.#searchers + this.#pool.waitingCount;
   }
 
   /** True when another server may take over. */
@@ -117,7 +129,8 @@ export class Servers {
       const state = states[i]!;
       return state.status === 'fulfilled' && state.value;
     });
-    const [url] = writable;
+    // A former primary that is back without knowing of its successor may call itself writable, too.
+    const url = writable.includes(this.#url) ? this.#url : writable[0];
     if (url === undefined) throw noneWritable(states);
     this.#isDoubtful = false;
     const silent = this.#isSilent ? this.#clients : undefined;

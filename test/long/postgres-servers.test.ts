@@ -141,7 +141,7 @@ class Users {
     // The creation itself is read once more from the list of changes and drops the entry.
     await sleep(2_500);
     this.#running = Promise.all([this.#send(), this.#save()]);
-    await expect.poll(() => this.#saves.length).toBeGreaterThan(5);
+    await expect.poll(() => this.#saves.length, { timeout: 20_000 }).toBeGreaterThan(5);
   }
 
   /** Resolves when a save succeeds. */

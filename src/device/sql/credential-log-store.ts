@@ -39,12 +39,43 @@ export async function insertCredentialChanges(
 }
 
 /** The oldest transaction that has not ended: all earlier ones are settled. */
-export const settledColumn = 'pg_snapshot_xmin(pg_current_snapshot())::text';
+const settledColumn = 'pg_snapshot_xmin(pg_current_snapshot())::text';
 
 /** Returns the oldest transaction that has not ended. */
 export async function settledTransaction(queries: Queries): Promise<bigint> {
   const [row] = await queries.query<{ settled: string }>(`select ${settledColumn} as settled`);
   return BigInt(row!.settled);
+}
+
+/**
+ * The oldest transaction that has not ended, and the timeline of the server. A standby that takes over begins a new
+ * timeline, and uses the numbers of lost transactions again.
+ */
+export const settledColumns = `${settledColumn} as settled, server_timeline() as timeline`;
+
+export interface Settled {
+  transaction: bigint;
+  /** Null on a standby, and on a server that does not tell its timeline. */
+  timeline: string | null;
+}
+
+export async function readSettled(queries: Queries): Promise<Settled> {
+  const [row] = await queries.query<SettledRow>(`select ${settledColumns}`);
+  return settledOf(row!);
+}
+
+export interface SettledRow {
+  settled: string;
+  timeline: string | null;
+}
+
+export function settledOf({ settled, timeline }: SettledRow): Settled {
+  return { transaction: BigInt(settled), timeline };
+}
+
+/** True when the numbers of transactions cannot be compared: the store was restored, or another server took over. */
+export function isOtherHistory(now: Settled, last: Settled): boolean {
+  return now.transaction < last.transaction || now.timeline !== last.timeline;
 }
 
 /** Rows of a transaction `$1` or of later ones. */
@@ -69,7 +100,8 @@ export async function readCredentialChanges(
  * clock is ahead deletes no change that others have not read.
  */
 export async function pruneCredentialChanges(queries: Queries, now: number, keptMs: number): Promise<void> {
-  const database = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
+  // `clock_timestamp()` could change with each row, so PostgreSQL would read all rows instead of the index.
+  const database = '(extract(epoch from now()) * 1000)::bigint';
   await queries.query(`delete from credential_changes where created_time < least($1, ${database}) - $2::bigint`, [
     now,
     keptMs,

@@ -221,7 +221,8 @@ class KeptEngine {
   }
 
   get failure(): string | undefined {
-    return this.#supervisor.failure;
+    const { failure } = this.#supervisor;
+    return failure === undefined ? undefined : `${failure.replace(/\.$/, '')}; Millrace starts it again`;
   }
 
   async begin(): Promise<void> {

@@ -2,14 +2,12 @@
 import { endedNumber } from '../../activity/activity-store.ts';
 import { changedHeads } from '../../attributes/update-store.ts';
 import { limitsVersion } from '../../auth/tenant-limits-store.ts';
-import { changedCredentials, settledColumn } from '../../device/sql/credential-log-store.ts';
+import { changedCredentials, type SettledRow, settledColumns } from '../../device/sql/credential-log-store.ts';
 import { rolloutWaits } from '../../ota/store.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { claimable } from '../../rpc/store.ts';
 
-interface PolledRow {
-  /** The oldest transaction that has not ended. */
-  settled: string;
+interface PolledRow extends SettledRow {
   credentials: boolean;
   heads: boolean;
   ended: number;
@@ -21,7 +19,7 @@ interface PolledRow {
 /** `settled`: that of the poll before; rows of this and of later transactions are new. */
 export async function pollStore(queries: Queries, settled: string): Promise<PolledRow> {
   const [row] = await queries.query<PolledRow>(
-    `select ${settledColumn} as settled, exists (select from ${changedCredentials}) as credentials,
+    `select ${settledColumns}, exists (select from ${changedCredentials}) as credentials,
             exists (select from ${changedHeads}) as heads, (${endedNumber}) as ended,
             (${limitsVersion}) as "tenantLimits",
             exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout`,

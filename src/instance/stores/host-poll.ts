@@ -7,6 +7,7 @@ import { hostMonotonic } from '../../base/clock.ts';
 import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
+import { isOtherHistory, type Settled, settledOf } from '../../device/sql/credential-log-store.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
 import { type Polled, type PollResult, polledKinds } from '../../postgres/shared-poll.ts';
 import { pollStore } from './host-poll-store.ts';
@@ -17,11 +18,14 @@ interface HostPollDeps {
   onResult: (result: PollResult) => void;
 }
 
+/** Pause between two polls of a slow PostgreSQL. */
+const pauseMsMin = limits.hostPollMs / 10;
+
 export class HostPoll {
   readonly #deps: HostPollDeps;
   #number = 0;
   /** Of the last poll; undefined before the first one. */
-  #last: { settled: bigint; ended: number; tenantLimits: number } | undefined;
+  #last: { settled: Settled; ended: number; tenantLimits: number } | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> = Promise.resolve();
   #stopped = false;
@@ -32,8 +36,12 @@ export class HostPoll {
 
   /** Called when PostgreSQL has the tables of this version. */
   start(): void {
+    const startedAt = hostMonotonic();
     this.#polling = this.#poll().finally(() => {
-      if (!this.#stopped) this.#timer = setTimeout(() => this.start(), limits.hostPollMs);
+      if (this.#stopped) return;
+      // The time of a slow answer counts, because workers that miss a result read by themselves.
+      const waitMs = limits.hostPollMs - (hostMonotonic() - startedAt);
+      this.#timer = setTimeout(() => this.start(), Math.max(pauseMsMin, waitMs));
     });
   }
 
@@ -47,11 +55,10 @@ export class HostPoll {
     const { postgres, log, onResult } = this.#deps;
     const at = hostMonotonic();
     try {
-      const row = await pollStore(postgres, String(this.#last?.settled ?? 0));
-      const now = { ...row, settled: BigInt(row.settled) };
+      const row = await pollStore(postgres, String(this.#last?.settled.transaction ?? 0));
+      const now = { ...row, settled: settledOf(row) };
       const last = this.#last;
-      // A transaction number that went back means a restored store or another server.
-      const isOther = last === undefined || now.settled < last.settled;
+      const isOther = last === undefined || isOtherHistory(now.settled, last.settled);
       const isFound = (kind: Polled) =>
         kind === 'ended' || kind === 'tenantLimits' ? row[kind] !== last?.[kind] : row[kind];
       this.#last = now;

@@ -43,8 +43,18 @@ const user = 'millrace';
 const database = 'millrace';
 
 export async function startEmbeddedPostgres(deps: EmbeddedPostgresDeps): Promise<EmbeddedPostgres> {
-  const { runDir, log } = deps;
   const dir = resolve(deps.dir);
+  try {
+    return await start(dir, deps);
+  } catch (error) {
+    // A call of the file system failed: no room, read-only, no permission.
+    if ((error as NodeJS.ErrnoException).syscall === undefined) throw error;
+    throw new StartError(`The embedded PostgreSQL in ${dir} cannot be started: ${messageOf(error)}.`);
+  }
+}
+
+async function start(dir: string, deps: EmbeddedPostgresDeps): Promise<EmbeddedPostgres> {
+  const { runDir, log } = deps;
   const cluster = join(dir, 'cluster');
   const processFile = join(runDir, 'postgres.pid');
   mkdirSync(dir, { recursive: true, mode: 0o700 });

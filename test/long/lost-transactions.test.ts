@@ -1,0 +1,78 @@
+/** A standby takes over without the last transactions of its primary, and uses their numbers again. */
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { systemClock as clock } from '../../src/base/clock.ts';
+import { nullUuid } from '../../src/base/uuid.ts';
+import { CredentialChanges } from '../../src/device/credential-changes.ts';
+import { HostPoll } from '../../src/instance/stores/host-poll.ts';
+import { openPostgres, type Queries } from '../../src/postgres/client.ts';
+import { migratePostgres } from '../../src/postgres/migrate.ts';
+import type { PollResult } from '../../src/postgres/shared-poll.ts';
+import { silentLog as log } from '../harness/clickhouse-server.ts';
+import { deafBus } from '../harness/deaf-bus.ts';
+import { DebianPostgres, type PostgresNode } from '../harness/debian-postgres.ts';
+
+let servers: DebianPostgres;
+let nodes: PostgresNode[];
+
+beforeEach(() => {
+  servers = new DebianPostgres();
+  nodes = [];
+});
+
+afterEach(() => servers.remove(nodes), 60_000);
+
+async function useTransactions(server: Queries, count: number): Promise<void> {
+  for (let n = 0; n < count; n += 1) await server.query('select pg_current_xact_id()::text');
+}
+
+test('a change with the number of a lost transaction reaches every worker', async () => {
+  const a = await servers.primary();
+  nodes.push(a);
+  const first = openPostgres({ url: a.url, poolMax: 2, log });
+  await migratePostgres(first, { log });
+  const b = await servers.standbyOf(a);
+  nodes.push(b);
+  const second = openPostgres({ url: b.url, poolMax: 2, log });
+  let inUse: Queries = first;
+  let isAway = false;
+  const postgres: Queries = {
+    query: async (...asked) => {
+      if (isAway) throw Object.assign(new Error('connection refused'), { code: 'ECONNREFUSED' });
+      return await inUse.query(...asked);
+    },
+  };
+  const results: PollResult[] = [];
+  const host = new HostPoll({ postgres, log, onResult: (result) => results.push(result) });
+  const changes = new CredentialChanges({ postgres, bus: deafBus, clock, log });
+  let seen: string[] = [];
+  changes.onChange((change) => seen.push(change === 'all' ? 'all' : change.credentialsId));
+  try {
+    // The standby has no part of what follows.
+    await b.stop();
+    await useTransactions(first, 50);
+    await changes.start();
+    host.start();
+    const before = results.length;
+    await expect.poll(() => results.length, { timeout: 20_000 }).toBeGreaterThan(before + 2);
+    isAway = true;
+    await first.close();
+    await a.stop('immediate');
+    await b.start();
+    await b.promote();
+    await second.query(
+      'insert into credential_changes (credentials_id, device_id, device_number, created_time) values ($1, $2, 1, 0)',
+      ['reused', nullUuid],
+    );
+    await useTransactions(second, 100);
+    [seen, inUse] = [[], second];
+    const { length } = results;
+    isAway = false;
+    await expect.poll(() => results.length, { timeout: 20_000 }).toBeGreaterThan(length + 1);
+    expect(results.slice(length).flatMap(({ found }) => found)).toContain('heads');
+    await expect.poll(() => seen, { timeout: 20_000 }).toContain('all');
+  } finally {
+    await host.stop();
+    await changes.stop();
+    await second.close();
+  }
+}, 170_000);
