@@ -64,6 +64,18 @@ export async function lockTenantProfile(queries: Queries, id: string): Promise<T
   return profile;
 }
 
+/**
+ * Locks the row against changes until the transaction ends: a later change of its limits sees the tenants that this
+ * transaction gives the profile.
+ */
+export async function holdTenantProfile(queries: Queries, id: string): Promise<TenantProfile | undefined> {
+  const [profile] = await queries.query<TenantProfile>(
+    `select ${columns} from tenant_profile where id = $1 for share`,
+    [id],
+  );
+  return profile;
+}
+
 export async function insertTenantProfile(queries: Queries, profile: TenantProfile, days: number): Promise<void> {
   const { id, createdTime, name, description, profileData } = profile;
   await refusingTakenName(
@@ -96,7 +108,12 @@ async function refusingTakenName(statement: Promise<unknown>): Promise<void> {
   }
 }
 
-/** Makes one profile the default. Transactions that do so wait for each other. */
+/** Called first in a transaction that makes a profile the default: such transactions run one after the other. */
+export async function holdDefaultTenantProfile(queries: Queries): Promise<void> {
+  await queries.query(`select pg_advisory_xact_lock(hashtextextended('default-tenant-profile', 0))`);
+}
+
+/** Makes one profile the default, after `holdDefaultTenantProfile`. */
 export async function setDefaultTenantProfile(queries: Queries, id: string): Promise<void> {
   await queries.query(
     'update tenant_profile set is_default = false, version = version + 1 where is_default and id <> $1',

@@ -13,6 +13,7 @@ import { checkVersion } from '../device/sql/store.ts';
 import { isForeignKeyViolation, type Postgres, type Queries } from '../postgres/client.ts';
 import {
   deleteTenantProfileRow,
+  holdDefaultTenantProfile,
   insertTenantProfile,
   lockTenantProfile,
   setDefaultTenantProfile,
@@ -68,6 +69,7 @@ export async function saveTenantProfile(
 /** New tenants get this profile from now on. Tenants that there are keep theirs. */
 export async function makeDefaultTenantProfile(deps: TenantProfileDeps, id: string): Promise<void> {
   await changing(deps, async (queries) => {
+    await holdDefaultTenantProfile(queries);
     if (!(await lockTenantProfile(queries, id))) throw entityNotFound('Tenant profile', id);
     await setDefaultTenantProfile(queries, id);
   });

@@ -21,7 +21,7 @@ import {
   lockTenantDevices,
   updateTenant,
 } from './store.ts';
-import { findDefaultTenantProfile, findTenantProfile } from './tenant-profile-store.ts';
+import { findDefaultTenantProfile, holdTenantProfile } from './tenant-profile-store.ts';
 
 /** A tenant as a user saves it; absent members are cleared. */
 export interface TenantInput extends ContactInput {
@@ -66,11 +66,13 @@ export async function saveTenant(
   input: TenantInput,
 ): Promise<Tenant> {
   const { tenant, isMoved } = await postgres.transaction(async (queries) => {
+    // Before the tenant, because the delete of a profile locks the profile before its tenants.
+    const chosen = input.tenantProfileId ? await tenantProfile(queries, input) : undefined;
     const locked = await lockTenant(queries, id);
     if (!locked) throw entityNotFound('Tenant', id);
     checkVersion('Tenant', locked.version, input.version);
     const stored = (await findTenant(queries, id))!;
-    const { profileId, profileName } = input.tenantProfileId ? await tenantProfile(queries, input) : stored;
+    const { profileId, profileName } = chosen ?? stored;
     const tenant = { ...stored, ...checkedTenant(input), profileId, profileName, version: stored.version + 1 };
     await updateTenant(queries, tenant);
     const isMoved = tenant.profileId !== stored.profileId;
@@ -81,14 +83,12 @@ export async function saveTenant(
   return tenant;
 }
 
-/** Returns the profile that the input names, or the default one. */
+/** Returns the profile that the input names, or the default one, which does not change until the transaction ends. */
 async function tenantProfile(
   queries: Queries,
   { tenantProfileId }: TenantInput,
 ): Promise<Pick<Tenant, 'profileId' | 'profileName'> & { isLimited: boolean }> {
-  const profile = tenantProfileId
-    ? await findTenantProfile(queries, tenantProfileId)
-    : await findDefaultTenantProfile(queries);
+  const profile = await holdTenantProfile(queries, tenantProfileId ?? (await findDefaultTenantProfile(queries)).id);
   if (!profile) throw badRequest('tenant_profile', 'Tenant is referencing to non-existent tenant profile!');
   const isLimited = isLimiting(readLimits(profile.profileData.configuration));
   return { profileId: profile.id, profileName: profile.name, isLimited };
