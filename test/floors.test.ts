@@ -32,6 +32,7 @@ const floors: string[][] = [
   ]),
   ['rest'],
   ['mqtt', 'http', 'api', 'analytics', 'console'],
+  ['worker'],
 ];
 
 /** The folders of a room, from the ground up; the room's own files are above them. */
@@ -356,6 +357,11 @@ test('SQL is in the rooms of the engines and in files named for it', () => {
     }
   }
   expectNone(faults);
+});
+
+test('no two migrations of PostgreSQL have one number: the schema would be refused', () => {
+  const numbers = readdirSync(join(source, 'postgres', 'migrations')).map((name) => Number.parseInt(name, 10));
+  expect(numbers.filter((number, i) => Number.isNaN(number) || numbers.indexOf(number) !== i)).toEqual([]);
 });
 
 test('every export is imported by some other file', () => {

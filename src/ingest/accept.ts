@@ -243,10 +243,17 @@ export class Ingest {
     this.#storeAcks?.refused(lane, orders);
   }
 
+  /** True while messages of `ingest.ack: store` have no answer. A stop waits for the answers before `close`. */
+  get awaitsStore(): boolean {
+    if (!this.#storeAcks) return false;
+    return this.#writing !== undefined || this.#waiting || this.#storeAcks.waiting > 0;
+  }
+
   /** Writes the gathered frames; afterwards no message is in flight. */
   async close(): Promise<void> {
     while (this.#writing || this.#waiting) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
     clearInterval(this.#checkTimer);
+    this.#storeAcks?.end();
   }
 
   get #waiting(): boolean {

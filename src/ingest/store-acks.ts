@@ -69,6 +69,11 @@ export class StoreAcks {
     deps.metrics.observed('ingest_store_waiters', 'Messages that wait until ClickHouse has them.', () => this.#waiting);
   }
 
+  /** Messages that wait until ClickHouse has them. */
+  get waiting(): number {
+    return this.#waiting;
+  }
+
   /**
    * Called when frames are durable and `waiters` wait for ClickHouse since `since`. Orders of a lane increase from call
    * to call.
@@ -145,6 +150,13 @@ export class StoreAcks {
     }
   }
 
+  /** Called at a stop: refuses all messages that wait, because no later call would. */
+  end(): void {
+    for (const queue of this.#queues) {
+      for (const { group } of queue.splice(0)) this.#refuse(group, stopsBefore());
+    }
+  }
+
   /** Returns the reason why no message is accepted; undefined when messages are accepted. */
   refusal(): Fault | undefined {
     if (this.#stalled) return storeAway(this.#deps.timeoutMs);
@@ -168,6 +180,13 @@ export class StoreAcks {
 function tooSlow(timeoutMs: number): Fault {
   const message =
     `ClickHouse has not stored this message within ${timeoutMs} ms (INGEST_STORE_ACK_MS_MAX). ` +
+    'The message is in the journal and is stored later; sending it again is harmless when it has a "ts".';
+  return unavailable('store_slow', message);
+}
+
+function stopsBefore(): Fault {
+  const message =
+    'This server stops before ClickHouse has stored this message. ' +
     'The message is in the journal and is stored later; sending it again is harmless when it has a "ts".';
   return unavailable('store_slow', message);
 }

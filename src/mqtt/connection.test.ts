@@ -699,6 +699,17 @@ test('draining: what was read is answered, nothing more is read, then 0x8B', asy
   expect(await sent()).toMatchObject([{ cmd: 'disconnect', reasonCode: 0x8b }]);
 });
 
+test.each([4, 5] as const)('MQTT %i: draining waits for the PUBREC of a message, and for no PUBREL', async (level) => {
+  const { connection, send, sent, publishes } = bench({ level });
+  await sent();
+  send(publish(1, 2));
+  expect(connection.drain('server_shutdown')).toBe(false);
+  publishes[0]!.acknowledge();
+  expect(connection.drain('server_shutdown')).toBe(false);
+  expect(names(await sent())).toEqual(['pubrec 1']);
+  expect(connection.drain('server_shutdown')).toBe(true);
+});
+
 test('a connection that still signs in ends for the reason of the drain', async () => {
   for (const reason of ['handed_over', 'server_shutdown'] as const) {
     const { connection, counters } = bench({ signIn: () => new Promise(() => {}) });

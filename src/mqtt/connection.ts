@@ -240,13 +240,16 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#gate.check(this.#outgoing?.hasFile === true);
   }
 
-  /** Stops reading, and ends a sign-in for `reason`; returns true when no message waits for an answer. */
+  /**
+   * Stops reading, and ends a sign-in for `reason`; returns true when no message waits for an answer. A message of QoS
+   * 2 waits for its PUBREC only: its PUBREL would not be read.
+   */
   drain(reason: 'server_shutdown' | 'handed_over'): boolean {
     assert(!this.#reader.isReading, 'a stop begins between two events', this);
     if (this.#state === 'new' || this.#state === 'signing_in') this.close(reason);
     if (this.#state === 'closed') return true;
     this.#gate.hold(hold.drain);
-    return this.#gate.unacknowledged === 0 && this.#gate.unanswered === 0;
+    return !this.#outbox.isExpecting && this.#gate.unanswered === 0;
   }
 
   #end(reason: CloseReason): void {

@@ -92,6 +92,11 @@ export class Outbox {
     return this.#received?.has(packetId) ?? false;
   }
 
+  /** True while a message waits for its PUBACK or PUBREC. */
+  get isExpecting(): boolean {
+    return this.#head !== undefined;
+  }
+
   /** Writes all packets that are due. The caller then calls `confirm`. */
   flush(level: ProtocolLevel, packetBytesMax: number): void {
     assert(!this.#isDropped, 'a connection that has ended writes nothing', this.#owner);

@@ -1,5 +1,5 @@
 /**
- * The interface between a connection and the sign-in. The rules are in `login.ts`, and `worker.ts` connects the two.
+ * The interface between a connection and the sign-in. The rules are in `login.ts`; `worker/doors.ts` connects the two.
  */
 import type { CachedDevice } from '../../device/model/cached-device.ts';
 import type { ProfileTopics } from '../../device/model/profile-topics.ts';

@@ -1,0 +1,155 @@
+/**
+ * Opens the way of telemetry: the journal, the call that every door uses, the shipping to ClickHouse, and the deletes.
+ */
+import { join } from 'node:path';
+import { openSigningKey } from '../auth/signing-key.ts';
+import { systemClock as clock, clockStepMs } from '../base/clock.ts';
+import { StartError } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { CachedDevice } from '../device/model/cached-device.ts';
+import { Eraser } from '../erase/erase.ts';
+import { Retention } from '../erase/retention.ts';
+import { type Decode, Ingest } from '../ingest/accept.ts';
+import { reportOf } from '../ingest/journal-report.ts';
+import { forgetJournal, type StoredJournal } from '../ingest/journal-store.ts';
+import { OrderClock, orderMs } from '../ingest/order-number.ts';
+import { Receipts } from '../ingest/receipts.ts';
+import { RefusedPoints } from '../ingest/refused-points.ts';
+import { writerIdOf } from '../ingest/writer-id.ts';
+import { checkInstance, instanceVariable } from '../instance/host/data-directory.ts';
+import { journalDirectory, journalName } from '../instance/host/data-files.ts';
+import { OrphanJournals } from '../instance/journals/orphan-journals.ts';
+import type { PrimaryLink } from '../instance/processes/primary-link.ts';
+import { openJournal } from '../journal/open-journal.ts';
+import { Shipper } from '../ship/ship.ts';
+import { decodeOptions, decodeTelemetry } from '../telemetry/decode.ts';
+import { DecodeThread } from '../telemetry/decode-thread.ts';
+import { leniently, strictly } from '../value/lenient.ts';
+import type { Identity } from './identity.ts';
+import type { Stores } from './stores.ts';
+import type { WorkerDeps } from './worker-deps.ts';
+
+export async function openChannel(
+  { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
+  { clickhouse, postgres, bus, cluster, steadyClock }: Stores,
+  { changes, devices, oddTimes }: Identity,
+  stop: { shipMsMax: number },
+) {
+  const decoding = decodeOptions(config);
+  const readBody = decoding.lenientJson ? leniently : strictly;
+  const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
+  const thread = new DecodeThread(decoding, { room: (tenantId) => ingest.roomForLarge(tenantId) });
+  started.add('decoding thread', () => thread.close());
+
+  checkInstance(config.data.dir, process.env[instanceVariable]);
+  const dir = join(config.data.dir, journalDirectory, journalName(begin.slot));
+  const { segmentBytes, freeDiskBytesMin, backlogBytesMax, ...waits } = config.ingest.journal;
+  const { bytesMax: quarantineBytesMax, keptDays: quarantineKeptDays } = config.ingest.quarantine;
+  const journal = await openJournal({
+    dir,
+    log,
+    metrics,
+    segmentBytes,
+    durable: config.ingest.ack === 'memory' ? 'none' : 'sync',
+    freeBytesMin: Math.floor(freeDiskBytesMin / 2),
+    quarantineBytesMax,
+    locked: true,
+    onLost: (reason) => fail(link, log, reason),
+  });
+  started.addWhole('end of the journal', () => journal.close());
+  const writer = await writerIdOf({ journal, dir, postgres, onWaiting: (reason) => link.waiting(reason) });
+  const orders = new OrderClock(clock, writer, journal.orderMax);
+  const leadMs = orderMs(journal.orderMax) - clock.now();
+  // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
+  if (leadMs > clockStepMs) log.warn('order_ahead', { leadSeconds: Math.round(leadMs / 1000) });
+
+  // The worker that leads carries out the deletes and the retention of its host.
+  const isLeader = () => link.state.leader === begin.slot;
+  const journals = (flush = false) => link.askJournals(flush);
+  const { tombstonesKeptDays, ttlDays, ttlOfLatest } = config.telemetry;
+  const latestAheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
+  const erasing = { postgres, clickhouse, cluster, clock, steadyClock, log, isLeader, latestAheadMsMax };
+  const eraser = new Eraser({ ...erasing, metrics, journals, tombstonesKeptDays });
+  const retention = new Retention({ ...erasing, ttlDays, ttlOfLatest });
+  started.addWhole('last report of the journals', () => eraser.end(journalReports));
+
+  const expiryTime = () => steadyClock.time();
+  const expiring = { quarantineKeptDays, expiryTime };
+  const shipping = { clickhouse, clock, log, metrics, ...expiring, latestAheadMsMax, ...config.ingest.ship };
+  const shipper = new Shipper({
+    ...shipping,
+    journal,
+    fleetWorkers,
+    callersWait: config.ingest.ack === 'store',
+    onSuspects: (lane, orders) => ingest.suspected(lane, orders),
+    onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
+    onShipped: () => ingest.shipped(),
+  });
+  const signingKey = await openSigningKey(postgres, config.auth.signingKey);
+  const ingest: Ingest = new Ingest({
+    ...waits,
+    receipts: new Receipts({ signingKey, ack: config.ingest.ack, clock, log }),
+    journal,
+    orders,
+    clock,
+    log,
+    metrics,
+    ack: config.ingest.ack,
+    storeAckMsMax: config.ingest.storeAckMsMax,
+    backlogBytesMax,
+    freeDiskBytesMin,
+    aheadMsMax: latestAheadMsMax || 86_400_000,
+    onOddTimes: (device, { kind, ts }, count) => oddTimes.add(devices.get(device), kind, ts, count),
+    onCommitted: () => shipper.wake(),
+    onFailed: (reason) => fail(link, log, reason),
+  });
+  shipper.start();
+  const onStored = (stored: StoredJournal) => forgetJournal(postgres, stored);
+  const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals, onStored });
+  await orphans.start();
+  const { suspects, quarantine } = journal;
+  const refusedRows = () => [{ writer, suspects, quarantine }, ...orphans.refusedRows()];
+  const refusedPoints = new RefusedPoints({ bus, log, journals: refusedRows });
+  await refusedPoints.start();
+  started.add('questions about refused rows', () => refusedPoints.stop());
+  started.add('journal', ({ msLeft }) => {
+    const drainMsMax = Math.min(stop.shipMsMax, msLeft);
+    return Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
+  });
+
+  // A worker that has not read the latest changes may still accept messages of a deleted device: its journal settles
+  // nothing.
+  const isCurrent = () => clock.monotonic() - changes.currentAt < limits.deletedDeviceGraceMs - limits.credentialPollMs;
+  const journalReports = () => [
+    ...(isCurrent() ? [reportOf(journal, writer, clock)] : []),
+    ...orphans.reports().reports,
+  ];
+  link.onHoldJournals(
+    () => [journal.hold(), ...orphans.hold()],
+    () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
+  );
+  link.onReportJournals((flush) => {
+    if (flush) {
+      shipper.flush();
+      orphans.flush();
+    }
+    return { reports: journalReports(), isWhole: isCurrent() && orphans.reports().isWhole };
+  });
+  eraser.start();
+  retention.start();
+  started.add('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
+  // Makes accepted messages durable, even on a slow disk; the primary ends a worker that hangs.
+  started.addWhole('accepted messages', () => ingest.close());
+  const ofReceipts = { signingKey, refusedPoints };
+  return { decoding, readBody, decode, thread, journal, journals, ingest, shipper, orphans, ...ofReceipts };
+}
+
+export type Channel = Awaited<ReturnType<typeof openChannel>>;
+
+/** The disk of the journal failed twice: nothing that is accepted now could be kept. */
+function fail(link: PrimaryLink, log: Log, reason: string): void {
+  log.error('journal_failed', { reason });
+  void link.failed(new StartError(`the journal cannot be written: ${reason}`));
+  setTimeout(() => process.exit(1), 100);
+}

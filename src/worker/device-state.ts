@@ -1,0 +1,102 @@
+/** Opens the state of devices beside telemetry: limits, activity, sessions, attributes, packages, diagnostics. */
+import { Activity } from '../activity/activity.ts';
+import { Admission } from '../activity/admission.ts';
+import { Attributes } from '../attributes/attributes.ts';
+import { AttributeUpdates } from '../attributes/followers.ts';
+import { notifyShared } from '../attributes/notify.ts';
+import { AttributeWriter, type SharedChange } from '../attributes/writer.ts';
+import { RateLimits } from '../auth/rate-limits.ts';
+import { TenantLimits } from '../auth/tenant-limits.ts';
+import { systemClock as clock } from '../base/clock.ts';
+import { lookUpDevices } from '../device/sql/look-up-store.ts';
+import { Diagnostics, type LiveSession } from '../diagnostics/diagnostics.ts';
+import { type DeviceSession, Sessions } from '../downlink/sessions.ts';
+import { Downloads } from '../ota/downloads.ts';
+import { Rollout } from '../ota/rollout.ts';
+import type { Channel } from './channel.ts';
+import type { Identity } from './identity.ts';
+import type { Stores } from './stores.ts';
+import type { WorkerDeps } from './worker-deps.ts';
+
+export async function openDeviceState(
+  { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
+  { postgres, bus, downlink }: Stores,
+  { devices, changes, troubles, oddTimes, strangers }: Identity,
+  { ingest }: Channel,
+) {
+  const { devices: devicesMax } = config.limits;
+  const { onPoll } = link;
+  const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, onPoll });
+  await tenantLimits.start();
+  started.add('limits of tenants', () => tenantLimits.stop());
+  const rateLimits = new RateLimits({ settings: config.rateLimits, bus, fleetWorkers, clock });
+  await rateLimits.start();
+  started.add('rate limits', () => rateLimits.stop());
+  tenantLimits.onProfiles((profiles) => rateLimits.useProfiles(profiles));
+  const { inactivitySeconds, checkSeconds } = config.activity;
+  // One worker of an instance checks for silent devices.
+  const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
+  const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs, onPoll });
+  activity.start();
+  started.add('activity of devices', () => activity.stop());
+  const admission = new Admission({ rateLimits, touch: activity.touch });
+
+  // A device has one session, wherever it connects, for as long as its credentials are valid.
+  const sessions = new Sessions({
+    bus,
+    devices,
+    lookUp: (numbers) => lookUpDevices(postgres, numbers),
+    onConnected: (device) => activity.connected(device),
+    onDisconnected: (device) => activity.disconnected(device),
+    clock,
+    log,
+    metrics,
+  });
+  changes.onChange((change) => sessions.changed(change));
+  await sessions.start();
+  started.add('sessions', () => sessions.stop());
+
+  // Devices with trouble, as the diagnostics of all workers show them.
+  changes.onChange((change) => change !== 'all' && change.deleted && troubles.forget(change.deviceNumber));
+  const sessionOf = (device: number) => liveSession(sessions.get(device));
+  const diagnostics = new Diagnostics({ bus, troubles, oddTimes, strangers, sessionOf });
+  await diagnostics.start();
+  started.add('diagnostics', () => diagnostics.stop());
+
+  // One writer of attributes serves all doors; followers of a device receive shared attributes.
+  const onShared = (change: SharedChange) => notifyShared(downlink, change);
+  const attributeWriter = new AttributeWriter({ postgres, clock, metrics, onShared });
+  started.add('attributes', () => attributeWriter.idle());
+  const attributes = new Attributes(postgres, attributeWriter);
+  const { lossFreeUpdates: lossFree } = config.attributes;
+  const updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics, lossFree, onPoll });
+  updates.start();
+  started.add('updates of attributes', () => updates.stop());
+
+  // Packages: their files, the devices that may have them, and the rollout.
+  const downloads = new Downloads({ postgres, clock, metrics });
+  changes.onChange((change) => (change === 'all' ? downloads.forgetAll() : downloads.forget(change.deviceNumber)));
+  const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics, onPoll });
+  rollout.start();
+  started.add('rollout of packages', () => rollout.stop());
+  return {
+    tenantLimits,
+    rateLimits,
+    activity,
+    admission,
+    sessions,
+    diagnostics,
+    attributes,
+    updates,
+    downloads,
+    rollout,
+  };
+}
+
+export type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
+
+function liveSession(session: DeviceSession | undefined): LiveSession | undefined {
+  if (session === undefined) return undefined;
+  const { remoteAddress = '', through } = session.owner;
+  return { connectedAt: session.openedAt, address: remoteAddress, gateway: through?.number ?? null };
+}

@@ -1,0 +1,197 @@
+/**
+ * Opens the sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, and MQTT. They are
+ * the last section of a worker; only the sockets are opened before the stores.
+ */
+import { reportsAt } from '../analytics/routes.ts';
+import { createApi } from '../api/api.ts';
+import { LongAnswers } from '../api/long-answer.ts';
+import { notOffered } from '../api/not-offered.ts';
+import { WrongCredentials } from '../auth/wrong-credentials.ts';
+import { systemClock as clock } from '../base/clock.ts';
+import { filesForConnections } from '../base/file-limit.ts';
+import { createConsole } from '../console/door.ts';
+import { seriesDeleter } from '../erase/delete-series.ts';
+import { GatewayDecodeThread } from '../gateway/decode-thread.ts';
+import { GatewayDecoder } from '../gateway/telemetry.ts';
+import { attributesDoor } from '../http/attributes.ts';
+import { claimDoor } from '../http/claim.ts';
+import { DeviceAuth } from '../http/device-auth.ts';
+import { firmwareDoor } from '../http/firmware.ts';
+import { healthDoor } from '../http/health.ts';
+import { LongPolls } from '../http/long-poll.ts';
+import { provisionDoor } from '../http/provision.ts';
+import { rpcDoor } from '../http/rpc.ts';
+import { telemetryDoor } from '../http/telemetry.ts';
+import { seriesWriter } from '../ingest/save-series.ts';
+import { clockFault } from '../instance/clock/clock-offset.ts';
+import { gatewayBytesMax, openMqtt } from '../mqtt/open.ts';
+import type { Mqtt } from '../mqtt/server.ts';
+import { createSignIn } from '../mqtt/sign-in/login.ts';
+import { type ListeningSocket, listenTcp, listenTls } from '../mqtt/transport/listen.ts';
+import { webSocketDoor } from '../mqtt/transport/websocket.ts';
+import { register } from '../rest/route.ts';
+import { HttpServer } from '../uws/server.ts';
+import type { Channel } from './channel.ts';
+import type { Commands } from './commands.ts';
+import type { DeviceState } from './device-state.ts';
+import type { Identity } from './identity.ts';
+import type { Onboarding } from './onboarding.ts';
+import type { Stores } from './stores.ts';
+import { openUsers } from './users.ts';
+import type { WorkerDeps } from './worker-deps.ts';
+
+export function openServers({ config, begin, log, metrics, started, proxies }: WorkerDeps): HttpServer[] {
+  const { bodyBytesMax, bodyBytesInFlightMax, connectionsPerAddressMax, tellWorker } = config.http;
+  const connectionsMax = config.http.connectionsMax || filesForConnections();
+  const worker = tellWorker ? String(begin.slot) : '';
+  const isTrustedProxy = (address: string) => proxies.isTrusted(address);
+  const sizes = { bodyBytesMax, bodyBytesInFlightMax, connectionsMax, connectionsPerAddressMax };
+  const options = { log, metrics, ...sizes, isTrustedProxy, worker };
+  const servers = [new HttpServer(options)];
+  if (config.ssl.enabled) servers.push(new HttpServer({ ...options, tls: config.ssl }));
+  started.add('sockets', () => {
+    for (const server of servers) server.close();
+  });
+  return servers;
+}
+
+type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
+
+export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
+  const { config, begin, link, log, metrics, started, fleetWorkers } = deps;
+  const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
+  const { troubles, strangers, diagnostics } = engine;
+  const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
+    engine;
+  const { castNumericStrings } = decoding;
+  const users = await openUsers(deps, engine, engine);
+  const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
+  const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
+  const api = createApi({
+    ...engine.admin,
+    ...engine.claims,
+    auth: users.auth,
+    apiKeys: users.apiKeys,
+    apiKeyPrefix: config.auth.apiKeyPrefix,
+    saveSeries: seriesWriter({ devices: engine.devices, ingest, thread, decode, clock }),
+    deleteSeries: seriesDeleter({
+      ...{ postgres, clickhouse, cluster, clock, log, journals: engine.journals },
+      latestAheadMsMax: config.telemetry.latestFutureSecondsMax * 1000,
+    }),
+    clickhouse,
+    longAnswers: new LongAnswers(metrics),
+    config,
+    readBody,
+    downloads,
+    rpc,
+    persistentRpcs: engine.persistentRpcs,
+    diagnostics,
+    signingKey: engine.signingKey,
+    refusedPoints: engine.refusedPoints,
+    rateLimits,
+    rpcTimeouts: config.rpc,
+    elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],
+  });
+  const consoleDoor = createConsole({ docs: config.docs.enabled });
+
+  const isTrustedProxy = (address: string) => deps.proxies.isTrusted(address);
+  const { perMinuteMax: wrongMax } = config.wrongCredentials;
+  const wrongCredentials =
+    wrongMax === 0 ? undefined : new WrongCredentials({ bus, fleetWorkers, wrongMax, isTrustedProxy, clock, metrics });
+  await wrongCredentials?.start();
+  started.add('wrong credentials', () => wrongCredentials?.stop());
+  const deviceAuth = new DeviceAuth({ tokens, wrong: wrongCredentials, admission, troubles, strangers, log });
+  const guards = { rateLimits, wrongCredentials, troubles, strangers };
+  const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
+  const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax, {
+    room: (tenantId) => ingest.roomForLarge(tenantId),
+  });
+  started.add('decoding thread of gateways', () => gatewayThread.close());
+  const mqtt = openMqtt({
+    config,
+    connectionsMax,
+    isTrustedProxy,
+    gateways: engine.gateways,
+    gatewayThread,
+    gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, rateLimits }),
+    worker: config.http.tellWorker ? String(begin.slot) : '',
+    signIn: createSignIn({ logins, sessions, certificates: engine.certificates, ...guards, clock }),
+    ingest,
+    decode,
+    readBody,
+    castNumericStrings,
+    admission,
+    troubles,
+    attributes,
+    updates,
+    downloads,
+    rpc,
+    rpcSessions,
+    calls,
+    claims: engine.claims,
+    provisioning: engine.provisioning,
+    clock,
+    log,
+    metrics,
+  });
+  const { emptyPollTimeout } = config.rpc;
+  for (const server of servers) {
+    telemetryDoor({ server, deviceAuth, ingest, thread, clock, decode, metrics });
+    attributesDoor({ server, deviceAuth, attributes, updates, polls, readBody, castNumericStrings });
+    firmwareDoor({ server, deviceAuth, downloads });
+    rpcDoor({ server, deviceAuth, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
+    claimDoor({ server, deviceAuth, claims: engine.claims, readBody });
+    provisionDoor({ server, provisioning: engine.provisioning, readBody });
+    register(server, api);
+    for (const path of notOffered) server.refusePath(path);
+    consoleDoor(server);
+    healthDoor({
+      server,
+      state: () => link.state,
+      refusal: () => (ingest.refusal() ?? clockFault(link.state.clock))?.message,
+    });
+    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt, gatewayBytesMax(config));
+    server.seal();
+  }
+  await servers[0]!.listen(config.http.address, config.http.port);
+  await servers[1]?.listen(config.http.address, config.ssl.port);
+  const listeners = await listenMqtt(deps, mqtt, connectionsMax);
+  const handOver = (perSecond: number) => {
+    // A balancer without health checks goes to the next host when a connection is refused.
+    for (const listener of listeners) listener.close();
+    return mqtt.handOver(perSecond);
+  };
+  link.onHandOver(handOver, (count, perSecond) => void mqtt.handOverSome(count, perSecond));
+
+  started.add('open requests', async (steps) => {
+    const areOpen = () => ingest.awaitsStore || servers.some((server) => server.openRequests > 0);
+    while (areOpen() && steps.msLeft > 0) await turn();
+  });
+  started.add('MQTT connections', (steps) => mqtt.drain(steps.msLeft));
+  started.add('doors', () => {
+    for (const server of servers) server.drain();
+    for (const listener of listeners) listener.close();
+    polls.close();
+    calls.close();
+    rpc.close();
+  });
+  return mqtt;
+}
+
+async function listenMqtt(
+  { config, proxies, log }: WorkerDeps,
+  mqtt: Mqtt,
+  connectionsMax: number,
+): Promise<ListeningSocket[]> {
+  const { enabled, address, port, ssl, proxyProtocol } = config.mqtt;
+  if (!enabled) return [];
+  const { open, refused } = mqtt;
+  const sendsProxyHeader = (peer: string) => proxyProtocol && proxies.isTrusted(peer);
+  const deps = { open, refused, connections: () => mqtt.connections, connectionsMax, sendsProxyHeader, log };
+  const plain = await listenTcp(address, port, deps);
+  return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 5));
+}

@@ -1,0 +1,61 @@
+/** What a worker reports to the primary about itself: refusals, room in its journal, reasons to check it. */
+import { systemClock as clock } from '../base/clock.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
+import type { Config } from '../base/settings/config.ts';
+import type { Bus } from '../bus/bus.ts';
+import type { Ingest } from '../ingest/accept.ts';
+import { refusedMessages } from '../ingest/refusals.ts';
+import { clockFault } from '../instance/clock/clock-offset.ts';
+import type { JournalRoom } from '../instance/health/refusal-forecast.ts';
+import type { WorkerRefusals } from '../instance/health/refusal-watch.ts';
+import type { PrimaryLink } from '../instance/processes/primary-link.ts';
+import type { Journal } from '../journal/journal.ts';
+import type { Mqtt } from '../mqtt/server.ts';
+import type { Channel } from './channel.ts';
+import type { WorkerDeps } from './worker-deps.ts';
+
+/** Returns the state that the primary receives at short intervals. */
+export function workerStatus({ config, link, metrics }: WorkerDeps, channel: Channel, bus: Bus, mqtt: Mqtt) {
+  return {
+    ...refusals(channel.ingest, link, metrics),
+    room: roomOf(config, channel.journal, metrics),
+    busFailure: bus.failure,
+    mqttConnections: mqtt.connections,
+    degraded: degraded(config, channel),
+  };
+}
+
+/** Returns why this worker accepts no telemetry now, and what it refused. */
+function refusals(ingest: Ingest, { state }: PrimaryLink, metrics: Metrics): Omit<WorkerRefusals, 'worker'> {
+  const { reason, message } = ingest.refusal() ?? clockFault(state.clock) ?? {};
+  return { refusal: reason && { reason, message: message! }, refused: refusedMessages(metrics) };
+}
+
+/** Returns the bytes that the journal may still take. */
+function roomOf({ ingest }: Config, journal: Journal, metrics: Metrics): Omit<JournalRoom, 'worker'> {
+  const { backlogBytesMax, freeDiskBytesMin } = ingest.journal;
+  return {
+    written: metrics.valueOf('journal_commit_bytes_total'),
+    left: backlogBytesMax - journal.backlogDiskBytes,
+    leftOnDisk: journal.freeBytes() - freeDiskBytesMin,
+  };
+}
+
+/** Returns reasons for an operator to check this worker although it accepts telemetry. */
+function degraded(config: Config, { journal, orphans, shipper }: Channel): string[] {
+  const reasons: string[] = [];
+  const { refusal } = shipper;
+  if (refusal !== undefined)
+    reasons.push(`ClickHouse takes no rows, which wait in the journal: ${refusal.slice(0, 200)}`);
+  const set = journal.quarantine.entries + orphans.quarantineEntries;
+  if (set > 0) reasons.push(`rows in quarantine: ${set} entries (npm run quarantine -- list)`);
+  const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
+  if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
+    reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
+  }
+  if (orphans.count > 0) {
+    const journals = orphans.count === 1 ? '1 orphan journal' : `${orphans.count} orphan journals`;
+    reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
+  }
+  return reasons;
+}

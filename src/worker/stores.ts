@@ -1,0 +1,29 @@
+/** Opens the stores, the bus between workers, and the messages to devices. */
+import { systemClock as clock } from '../base/clock.ts';
+import { openBus } from '../bus/open.ts';
+import { Downlink } from '../downlink/downlink.ts';
+import { SteadyClock } from '../erase/steady-clock.ts';
+import { openStores } from '../instance/stores/engines.ts';
+import type { WorkerDeps } from './worker-deps.ts';
+
+export async function openStoresAndBus({ link, begin, config, log, metrics, started }: WorkerDeps) {
+  const { clickhouse, postgres } = openStores({
+    engines: begin.engines,
+    config,
+    log,
+    metrics,
+    parts: () => link.state.parts,
+  });
+  started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
+  if (!begin.postgresReady) postgres.hold();
+  link.onState((state) => state.postgresReady && postgres.release());
+  const bus = await openBus({ redis: config.redis, installation: begin.installation, log, metrics });
+  started.add('bus', () => bus.close());
+  const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
+  await downlink.start();
+  started.add('downlink', () => downlink.stop());
+  const steadyClock = new SteadyClock({ postgres, clock, log });
+  return { clickhouse, postgres, bus, downlink, steadyClock, cluster: config.clickhouse.cluster };
+}
+
+export type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;
