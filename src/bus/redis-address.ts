@@ -70,7 +70,7 @@ function sentinelOptions(settings: RedisSettings, sentinels: Node[], name: strin
   return {
     ...login,
     sentinels,
-    name: decodeURIComponent(name),
+    name: decoded(name),
     ...(sentinelUser && { sentinelUsername: sentinelUser }),
     ...(sentinelPassword && { sentinelPassword }),
     ...(login.tls && { enableTLSForSentinelMode: true, sentinelTLS: login.tls }),
@@ -84,16 +84,24 @@ function credentialsOf(given: string): Login {
   const at = given.indexOf(':');
   const [user, password] = at < 0 ? [given, ''] : [given.slice(0, at), given.slice(at + 1)];
   return {
-    ...(user && { username: decodeURIComponent(user) }),
-    ...(password && { password: decodeURIComponent(password) }),
+    ...(user && { username: decoded(user) }),
+    ...(password && { password: decoded(password) }),
   };
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    throw malformed();
+  }
 }
 
 function nodesOf(hosts: string, defaultPort: number): Node[] {
   return hosts.split(',').map((text) => {
     const [, bracketed, plain, port] = /^(?:\[([^\]]+)\]|([^:]+))(?::(\d+))?$/.exec(text.trim()) ?? [];
     const host = bracketed ?? plain;
-    if (!host) throw malformed();
+    if (!host || Number(port ?? defaultPort) > 65_535) throw malformed();
     return { host, port: Number(port ?? defaultPort) };
   });
 }
@@ -110,6 +118,7 @@ function tlsOf(path: string): { ca?: Buffer } {
 function malformed(): StartError {
   return new StartError(
     'Setting redis.url (REDIS_URL) must look like redis://host:6379, rediss://host:6379 with TLS, ' +
-      'redis+sentinel://host:26379,host:26379/name or redis+cluster://host:6379,host:6379.',
+      'redis+sentinel://host:26379,host:26379/name or redis+cluster://host:6379,host:6379. ' +
+      'Write a % in a user or a password as %25.',
   );
 }

@@ -528,6 +528,23 @@ test('ingest.ack store: a message that waits too long is 503, and then nothing i
   expect(await second.outcome).toBe('acknowledged');
 });
 
+test('ingest.ack store: closing refuses what ClickHouse has not stored, which a stop waits for', async () => {
+  await start(new SimDisk(), 'store');
+  expect(ingest.awaitsStore).toBe(false);
+  const [stored, others] = [send({ a: 1 }), [send({ ts: 1, values: { b: 2 } }), send({ ts: 2, values: { b: 3 } })]];
+  expect(ingest.awaitsStore).toBe(true);
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await shipLane(0);
+  expect(await stored.outcome).toBe('acknowledged');
+  expect(ingest.awaitsStore).toBe(true);
+  await ingest.close();
+  for (const { outcome } of others) {
+    const message = expect.stringMatching(/stops before .* is stored later/);
+    expect(await outcome).toMatchObject({ status: 503, reason: 'store_slow', message });
+  }
+  expect(ingest.awaitsStore).toBe(false);
+});
+
 test('ingest.ack store: rows that ClickHouse refuses are never acknowledged', async () => {
   await start(new SimDisk(), 'store');
   const sender = send({ a: 1 });

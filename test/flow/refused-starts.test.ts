@@ -46,6 +46,15 @@ test('a bad value is named with its setting, its variable and what it must be', 
   expect(rest).toMatch(/^millrace: Setting rateLimits\.rest\.commands is "often".*100:1,3000:60/m);
 });
 
+test.each(['http://cache', 'redis://cache:99999', 'redis://:pear%tree@cache', 'redis+sentinel://cache'])(
+  'a URL of Redis that cannot be read is refused without its password: %s',
+  async (url) => {
+    const said = await refusal({ REDIS_URL: url });
+    expect(said).toMatch(/^millrace: Setting redis\.url \(REDIS_URL\) must look like redis:\/\/host:6379/m);
+    expect(said).not.toMatch(/pear/);
+  },
+);
+
 test('a misspelt environment name is a warning without its value, and refuses a strict start', async () => {
   const env = { HTTP_BIND_PROT: 'hunter2', DATA_DIR: '/proc/millrace' };
   expect(await refusal({ ...env, MILLRACE_STRICT: 'true' })).toMatch(
@@ -130,6 +139,17 @@ test('a data directory that cannot be made is named, also where the file system 
   writeFileSync(file, '');
   expect(await refusal({ DATA_DIR: file })).toMatch(/\(DATA_DIR\) cannot be used: ENOTDIR/);
 });
+
+test.each(['clickhouse', 'postgres'])(
+  'a directory of %s that cannot be used is named by a first start',
+  async (store) => {
+    const data = mkdtempSync(join(directory, 'data-'));
+    writeFileSync(join(data, store), '');
+    expect(await refusal({ DATA_DIR: data })).toMatch(
+      new RegExp(`^millrace: The embedded \\w+ .*EEXIST.*${data}/${store}`),
+    );
+  },
+);
 
 test('a taken port is named with the setting that changes it', async () => {
   const server = createServer();

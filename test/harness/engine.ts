@@ -7,21 +7,19 @@ import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import {
   appendFileSync,
-  closeSync,
   existsSync,
+  linkSync,
   mkdirSync,
   mkdtempSync,
-  openSync,
   readdirSync,
   readFileSync,
   rmSync,
-  statSync,
 } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir, userInfo } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { endProcess, liveProcess, startedTicksOf } from '../../src/base/process-file.ts';
+import { endProcess, liveProcess, startedTicksOf, writeProcessFile } from '../../src/base/process-file.ts';
 import { Api } from './api.ts';
 
 /** Kept short, so that a failing test shows the end of the story. */
@@ -415,9 +413,6 @@ async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: st
   return text;
 }
 
-/** For so long no other test process gets a port: the caller has bound the port then. */
-const portKeptMs = 60_000;
-
 /** Belongs to all processes of a user: TMPDIR may differ between processes of one machine. */
 const keptPorts = `/tmp/millrace-test-ports-${userInfo().uid}`;
 
@@ -438,19 +433,25 @@ export async function freePort(): Promise<number> {
   }
 }
 
-/** Keeps a port by a file for this process; false when another process, or this one, keeps the port. */
+/**
+ * Keeps a port by a file until this process ends, also while an engine that has the port is stopped. False when a live
+ * process, or this one, keeps the port.
+ */
 function isKept(port: number): boolean {
   mkdirSync(keptPorts, { recursive: true });
   const path = join(keptPorts, String(port));
-  const found = statSync(path, { throwIfNoEntry: false });
-  if (found && Date.now() - found.mtimeMs < portKeptMs) return false;
+  if (liveProcess(path) !== undefined) return false;
   rmSync(path, { force: true });
+  // The link makes a file that is whole, or none when another process was faster.
+  const own = `${path}-${process.pid}`;
+  writeProcessFile(own, process.pid);
   try {
-    closeSync(openSync(path, 'wx'));
+    linkSync(own, path);
     return true;
   } catch {
-    // Another process was faster.
     return false;
+  } finally {
+    rmSync(own, { force: true });
   }
 }
 

@@ -95,6 +95,29 @@ test('an acknowledgement that waits for ClickHouse: readiness promises no time w
   }
 });
 
+test('an acknowledgement that waits for ClickHouse: a stop answers 503 before it closes the connection', async () => {
+  const strict = await startEngine({ workers: 1, env: { INGEST_ACK: 'store', INGEST_STORE_ACK_MS_MAX: '3000' } });
+  const clickhouse = strict.pids().get('clickhouse')!;
+  try {
+    const { id, token } = await strict.api.newDevice();
+    expect(await strict.api.postTelemetry(token, '{"ts":1,"values":{"n":0}}')).toBe(200);
+    process.kill(clickhouse, 'SIGSTOP');
+    const answer = strict.api.postTelemetry(token, '{"ts":2,"values":{"n":1}}');
+    await eventually(async () => (await strict.metric('ingest_store_waiters')) === 1);
+    const stopped = strict.stop();
+    // Without an answer the stop fails as well, and the answer says more.
+    stopped.catch(() => {});
+    expect(await answer).toBe(503);
+    process.kill(clickhouse, 'SIGCONT');
+    await stopped;
+    await strict.start();
+    await eventually(async () => (await strict.api.readSeries(id, ['n'], { startTs: 0, endTs: 3 }))['n']?.length === 2);
+  } finally {
+    if (strict.pids().get('clickhouse') === clickhouse) process.kill(clickhouse, 'SIGCONT');
+    await strict.destroy();
+  }
+});
+
 test('when no worker can open its journal the service ends with the reason', async () => {
   await engine.stop();
   const former = [0, 1].map((worker) => readFileSync(writerFile(worker)));

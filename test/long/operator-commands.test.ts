@@ -238,7 +238,9 @@ test('without an instance, doctor checks ports and packages, and a bundle says w
   const bundle = await run('bundle', '--out', archive);
   expect(bundle.code, bundle.output).toBe(0);
   expect(bundle.output).toMatch(/^ +metrics\.txt +missing: no instance runs/m);
-  expect((await unpack(archive)).get('journal.txt')).toMatch(/^worker-0 /m);
+  const journals = (await unpack(archive)).get('journal.txt');
+  expect(journals).toMatch(/^worker-0 /m);
+  expect(journals).toMatch(/^deletes: unknown, .* the embedded one is not running\. Start Millrace to see them\.$/m);
   const { code, output } = await doctor;
   server.close();
   expect(code, output).toBe(1);

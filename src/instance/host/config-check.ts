@@ -5,6 +5,7 @@ import { StartError } from '../../base/errors.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { checkLimits, checkSettings } from '../../base/settings/limit-relations.ts';
 import { describeUnknown, type UnknownName } from '../../base/settings/setting-names.ts';
+import { readRedisAddress } from '../../bus/redis-address.ts';
 import { readRules } from '../../rules/file.ts';
 import type { RuleText } from '../../rules/table.ts';
 import { checkTls } from './certificate-check.ts';
@@ -16,6 +17,7 @@ export function checkConfig(config: Config): RuleText[] {
   parseRateLimits(config.rateLimits);
   parseRequestRates(config.rateLimits.rest);
   checkTls(config.ssl, 'SSL');
+  if (config.redis.url !== '') readRedisAddress(config.redis);
   if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
   return readRules(config.rules.file);
 }
