@@ -5,8 +5,9 @@
  */
 import { analyticsDoor } from './analytics/door.ts';
 import { ApiKeys } from './auth/api-keys.ts';
-import { Auth, openJwt } from './auth/auth.ts';
+import { Auth } from './auth/auth.ts';
 import { FailedSignIns } from './auth/failed-sign-ins.ts';
+import { openJwt } from './auth/jwt.ts';
 import { costOf, PasswordHasher } from './auth/password.ts';
 import { Proxies } from './auth/transport.ts';
 import { systemClock as clock } from './base/clock.ts';

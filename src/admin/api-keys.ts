@@ -12,9 +12,8 @@ import {
   updateApiKey,
 } from '../auth/api-key-store.ts';
 import type { ApiKeys } from '../auth/api-keys.ts';
-import { authenticationFailed } from '../auth/auth.ts';
-import { tokenExpired } from '../auth/jwt.ts';
 import { entityNotFound, type Principal } from '../auth/roles.ts';
+import { authenticationFailed, tokenExpired } from '../auth/unauthorized.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -5,6 +5,7 @@
 
 import { randomBytes } from 'node:crypto';
 import { sha256 } from '../auth/api-key.ts';
+import { tokensOutdatedTimeAt } from '../auth/jwt.ts';
 import { type Authority, entityNotFound, type Principal, permissionDenied } from '../auth/roles.ts';
 import {
   deleteUserRow,
@@ -157,12 +158,11 @@ export async function enableUser(
   id: string,
   enabled: boolean,
 ): Promise<void> {
-  // Tokens carry whole seconds: tokens of the running second are outdated too.
-  const nextSecond = (Math.floor(clock.now() / 1000) + 1) * 1000;
+  const outdatedTime = tokensOutdatedTimeAt(clock.now());
   await postgres.transaction(async (queries) => {
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
     if (!enabled) await keepOneAdmin(queries, found);
-    await setUserEnabled(queries, id, enabled, nextSecond);
+    await setUserEnabled(queries, id, enabled, outdatedTime);
   });
 }
 

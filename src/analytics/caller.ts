@@ -3,8 +3,9 @@
  * `X-Authorization`. An unknown caller gets the status that the route names: 403, as the report API documents, not the
  * 401 of the REST API.
  */
-import { type Auth, authenticationFailed, type UserSession } from '../auth/auth.ts';
+import type { Auth, UserSession } from '../auth/auth.ts';
 import type { Principal } from '../auth/roles.ts';
+import { authenticationFailed } from '../auth/unauthorized.ts';
 import { Fault } from '../base/errors.ts';
 import type { Callers, RouteDescription } from '../rest/route.ts';
 import type { HttpRequest } from '../uws/server.ts';

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { SignJWT } from 'jose';
 import { afterAll, describe, expect, it, vi } from 'vitest';
 import { admin, config, error, startApi } from '../../test/harness/api-handlers.ts';
-import { openJwt } from '../auth/auth.ts';
+import { openJwt } from '../auth/jwt.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { nullUuid } from '../base/uuid.ts';

@@ -1,6 +1,7 @@
 /** Sign-in, sign-out, and the signed-in user (docs/rest.md#sign-in). */
-import { type Auth, authenticationFailed } from '../auth/auth.ts';
+import type { Auth } from '../auth/auth.ts';
 import { everyone, users } from '../auth/roles.ts';
+import { authenticationFailed } from '../auth/unauthorized.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';

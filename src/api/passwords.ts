@@ -1,5 +1,6 @@
 /** Sets a first or new password with the token of a link, without a sign-in (docs/rest.md#passwords). */
-import { type Auth, passwordPolicy } from '../auth/auth.ts';
+import type { Auth } from '../auth/auth.ts';
+import { passwordPolicy } from '../auth/password-policy.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';

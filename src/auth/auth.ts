@@ -4,12 +4,10 @@
  * checked by `api-keys.ts`.
  */
 import type { Clock } from '../base/clock.ts';
-import { badRequest, Fault } from '../base/errors.ts';
+import { badRequest } from '../base/errors.ts';
 import { GatheredReads } from '../base/gathered-reads.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf, subnetOf } from '../base/network.ts';
-import type { ReasonOf } from '../base/reasons.ts';
-import type { Config } from '../base/settings/config.ts';
 import type { Turns } from '../base/turns.ts';
 import { isUuid, nullUuid } from '../base/uuid.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
@@ -22,12 +20,13 @@ import {
   type AccessClaims,
   BadToken,
   clockSkewSecondsMax,
-  Jwt,
+  type Jwt,
   type RefreshClaims,
   type TokenPair,
-  tokenExpired,
+  tokensOutdatedTimeAt,
 } from './jwt.ts';
 import type { Asker, PasswordHasher } from './password.ts';
+import { checkPassword } from './password-policy.ts';
 import type { RequestLimits } from './request-limits.ts';
 import type { Principal } from './roles.ts';
 import {
@@ -43,7 +42,6 @@ import {
   type StoredGuest,
   type StoredSession,
 } from './session-store.ts';
-import { openSigningKey } from './signing-key.ts';
 import {
   activateAccount,
   changePassword,
@@ -58,7 +56,15 @@ import {
   resetPassword,
 } from './store.ts';
 import type { Caller, Proxies } from './transport.ts';
-import type { Account, User } from './user.ts';
+import {
+  authenticationFailed,
+  notActive,
+  tokenExpired,
+  tokenOutdated,
+  unauthorized,
+  wrongCredentials,
+} from './unauthorized.ts';
+import { type Account, canSignIn, type User } from './user.ts';
 
 export interface AuthDeps {
   postgres: Postgres;
@@ -112,7 +118,7 @@ export class Auth {
       return { account, before: await findSignInNetwork(postgres, account?.id ?? nullUuid, network) };
     });
     this.#deps.failedSignIns.admit(email, network, before !== undefined);
-    if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
+    if (account && !canSignIn(account)) throw notActive();
     const asker = { network, isKnown: before !== undefined };
     if (!(await this.#isRight(email, password, account?.passwordHash ?? null, asker)) || !account) {
       // Skipped when lockout is off: the extra write would reveal by its timing that the user exists.
@@ -121,7 +127,7 @@ export class Auth {
         failedLoginsMax > 0 &&
         (await postgres.transaction((queries) => recordFailedSignIn(queries, account, failedLoginsMax)));
       if (isLocked) throw unauthorized('account_locked', 'User account is locked due to security policy');
-      throw wrongPassword();
+      throw wrongCredentials();
     }
     const now = clock.now();
     await recordSignIn(postgres, account.id, now);
@@ -170,7 +176,7 @@ export class Auth {
   /** Signs in a guest, who sends the id of a public customer. */
   async signInPublic(publicId: string): Promise<TokenPair> {
     const account = isUuid(publicId) ? await this.#guest(publicId.toLowerCase(), null) : undefined;
-    if (!account) throw wrongPassword();
+    if (!account) throw wrongCredentials();
     return await this.#deps.jwt.issue(account, undefined, true);
   }
 
@@ -208,7 +214,7 @@ export class Auth {
     const next = await passwords.hash(password, { network: subnetOf(remoteAddress), isKnown: true });
     const now = clock.now();
     const account = await this.#revoking(revokesKeys, (queries) =>
-      resetPassword(queries, hash, next, now, nextSecond(now)),
+      resetPassword(queries, hash, next, now, tokensOutdatedTimeAt(now)),
     );
     if (!account) throw unknown();
     if (!account.enabled) throw notActive();
@@ -217,7 +223,7 @@ export class Auth {
 
   /** Signs a user in on behalf of an administrator. */
   async tokensOf(account: Account): Promise<TokenPair> {
-    if (!account.enabled || account.passwordHash === null) throw notActive();
+    if (!canSignIn(account)) throw notActive();
     return await this.#deps.jwt.issue(account);
   }
 
@@ -269,7 +275,7 @@ export class Auth {
     const { postgres } = this.#deps;
     const countMax = limits.sessionsPerOwnerMax;
     if ((await countSessions(postgres, ownerId, countMax + 1)) <= countMax) return;
-    await postgres.transaction((queries) => endSessions(queries, ownerId, nextSecond(now)));
+    await postgres.transaction((queries) => endSessions(queries, ownerId, tokensOutdatedTimeAt(now)));
   }
 
   /** Returns the expiry of the last token that any host has issued by now. */
@@ -297,7 +303,7 @@ export class Auth {
     }
     checkPassword(change.next);
     const next = await passwords.hash(change.next, asker);
-    const time = nextSecond(clock.now());
+    const time = tokensOutdatedTimeAt(clock.now());
     const changed = await this.#revoking(change.revokesKeys, (queries) =>
       changePassword(queries, account.id, passwordHash, next, time),
     );
@@ -346,10 +352,10 @@ export class Auth {
       claims = await this.#deps.jwt.verify(token);
     } catch (error) {
       if (!(error instanceof BadToken)) throw error;
-      throw error.kind === 'expired' ? tokenExpired() : wrongPassword();
+      throw error.kind === 'expired' ? tokenExpired() : wrongCredentials();
     }
     // A refresh token is accepted only for a new pair.
-    if (claims.kind !== 'access') throw wrongPassword();
+    if (claims.kind !== 'access') throw wrongCredentials();
     const account = await this.#validAccount(claims);
     if (!account) throw tokenExpired();
     return { account, principal: principalOf(account, { ...claims, apiKeyId: null }) };
@@ -388,9 +394,9 @@ export class Auth {
       throw unauthorized('api_key_plain_http', message);
     }
     const owner = await apiKeys.find(value);
-    if (!owner) throw wrongPassword();
+    if (!owner) throw wrongCredentials();
     const { account, keyId: apiKeyId, keyEnabled } = owner;
-    if (!keyEnabled || !account.enabled || account.passwordHash === null) throw notActive();
+    if (!keyEnabled || !canSignIn(account)) throw notActive();
     if (isExpired(owner, clock.now())) throw unauthorized('api_key_expired', 'API key is expired');
     return { account, principal: principalOf(account, { isPublic: false, sessionId: null, apiKeyId }) };
   }
@@ -433,62 +439,4 @@ function principalOf(
 ): Principal {
   const { id: userId, email, authority, tenantId, customerId } = account;
   return { userId, email, authority, tenantId, customerId, isPublic, sessionId, apiKeyId };
-}
-
-/** Returns at once while PostgreSQL is unavailable: devices are served, and sign-ins wait for the key. */
-export async function openJwt(postgres: Postgres, config: Config['auth'], clock: Clock): Promise<Jwt> {
-  const { issuer, accessTokenSeconds, refreshTokenSeconds } = config;
-  const key = await openSigningKey(postgres, config.signingKey);
-  return new Jwt({ signingKey: () => key.read(), issuer, accessTokenSeconds, refreshTokenSeconds, clock });
-}
-
-/** The rules for a new password, as consoles show them (docs/rest.md#passwords). */
-export const passwordPolicy = {
-  minimumLength: limits.passwordCharsMin,
-  maximumLength: limits.passwordCharsMax,
-  minimumUppercaseLetters: null,
-  minimumLowercaseLetters: null,
-  minimumDigits: null,
-  minimumSpecialCharacters: null,
-  allowWhitespaces: true,
-  forceUserToResetPasswordIfNotValid: false,
-  passwordExpirationPeriodDays: null,
-  passwordReuseFrequencyDays: null,
-};
-
-function checkPassword(password: string): void {
-  if (password.length > limits.passwordCharsMax) {
-    throw badRequest(
-      'password_length',
-      `Password must be no more than ${limits.passwordCharsMax} characters in length.`,
-    );
-  }
-  if (password.length < limits.passwordCharsMin) {
-    throw badRequest('password_length', `Password must be ${limits.passwordCharsMin} or more characters in length.`);
-  }
-}
-
-export function authenticationFailed(message = 'Authentication failed'): Fault {
-  return unauthorized('authentication', message);
-}
-
-function wrongPassword(): Fault {
-  return unauthorized('credentials', 'Invalid username or password');
-}
-
-function tokenOutdated(): Fault {
-  return unauthorized('token_outdated', 'Token is outdated');
-}
-
-/** Tokens carry whole seconds: tokens of the running second are outdated too. */
-function nextSecond(now: number): number {
-  return (Math.floor(now / 1000) + 1) * 1000;
-}
-
-function notActive(): Fault {
-  return unauthorized('account_inactive', 'User account is not active');
-}
-
-function unauthorized(reason: ReasonOf<401>, message: string): Fault {
-  return new Fault(reason, message);
 }

@@ -5,9 +5,11 @@ import { JOSEError, JWSSignatureVerificationFailed, JWTClaimValidationFailed, JW
 import { SignJWT } from 'jose/jwt/sign';
 import { jwtVerify } from 'jose/jwt/verify';
 import type { Clock } from '../base/clock.ts';
-import { Fault } from '../base/errors.ts';
+import type { Config } from '../base/settings/config.ts';
 import { nullUuid } from '../base/uuid.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { type Authority, authorities } from './roles.ts';
+import { openSigningKey } from './signing-key.ts';
 import type { Account, UserNames } from './user.ts';
 
 /** Seconds that the clock of the host that issued a token may be ahead of this host's clock. */
@@ -177,6 +179,17 @@ function fail(kind: 'malformed' | 'expired'): never {
   throw new BadToken(kind);
 }
 
-export function tokenExpired(): Fault {
-  return new Fault('token_expired', 'Token has expired');
+/**
+ * Returns the time before which a user's tokens are outdated when they end now. Tokens carry whole seconds, so tokens
+ * of the running second are outdated too.
+ */
+export function tokensOutdatedTimeAt(now: number): number {
+  return (Math.floor(now / 1000) + 1) * 1000;
+}
+
+/** Returns at once while PostgreSQL is unavailable: devices are served, and sign-ins wait for the key. */
+export async function openJwt(postgres: Postgres, config: Config['auth'], clock: Clock): Promise<Jwt> {
+  const { issuer, accessTokenSeconds, refreshTokenSeconds } = config;
+  const key = await openSigningKey(postgres, config.signingKey);
+  return new Jwt({ signingKey: () => key.read(), issuer, accessTokenSeconds, refreshTokenSeconds, clock });
 }

@@ -1,4 +1,4 @@
-/** Types of users and their accounts. */
+/** Types of users and their accounts, and the rule on who may sign in. */
 import type { Authority } from './roles.ts';
 
 export interface UserNames {
@@ -30,6 +30,10 @@ export interface Account extends UserNames {
   tokensOutdatedTime: number;
   /** How often all sessions of the user were ended: tokens of an earlier epoch are void. */
   sessionEpoch: number;
+}
+
+export function canSignIn({ enabled, passwordHash }: Account): boolean {
+  return enabled && passwordHash !== null;
 }
 
 export type UserAccount = User & Account;

@@ -1,8 +1,9 @@
 /** Opens the sign-in of users and API keys, and the limits of their calls. */
 import { availableParallelism } from 'node:os';
 import { ApiKeys } from '../auth/api-keys.ts';
-import { Auth, openJwt } from '../auth/auth.ts';
+import { Auth } from '../auth/auth.ts';
 import { FailedSignIns } from '../auth/failed-sign-ins.ts';
+import { openJwt } from '../auth/jwt.ts';
 import { costOf, PasswordHasher } from '../auth/password.ts';
 import { RequestLimits } from '../auth/request-limits.ts';
 import { systemClock as clock } from '../base/clock.ts';
