@@ -5,7 +5,7 @@
  */
 import { analyticsDoor } from './analytics/door.ts';
 import { ApiKeys } from './auth/api-keys.ts';
-import { Auth } from './auth/auth.ts';
+import { openAuth } from './auth/auth.ts';
 import { FailedSignIns } from './auth/failed-sign-ins.ts';
 import { openJwt } from './auth/jwt.ts';
 import { costOf, PasswordHasher } from './auth/password.ts';
@@ -65,7 +65,7 @@ async function runAnalytics(): Promise<void> {
   const apiKeys = new ApiKeys({ postgres, bus, clock, log });
   await apiKeys.start();
   started.add('API keys', () => apiKeys.stop());
-  const auth = new Auth({
+  const auth = openAuth({
     postgres,
     passwords,
     jwt: await openJwt(postgres, config.auth, clock),

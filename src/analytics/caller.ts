@@ -3,7 +3,7 @@
  * `X-Authorization`. An unknown caller gets the status that the route names: 403, as the report API documents, not the
  * 401 of the REST API.
  */
-import type { Auth, UserSession } from '../auth/auth.ts';
+import type { KnownCaller, RequestCallers } from '../auth/request-callers.ts';
 import type { Principal } from '../auth/roles.ts';
 import { authenticationFailed } from '../auth/unauthorized.ts';
 import { Fault } from '../base/errors.ts';
@@ -11,19 +11,19 @@ import type { Callers, RouteDescription } from '../rest/route.ts';
 import type { HttpRequest } from '../uws/server.ts';
 
 export class ReportCallers implements Callers {
-  readonly #auth: Auth;
+  readonly #callers: RequestCallers;
 
-  constructor(auth: Auth) {
-    this.#auth = auth;
+  constructor(callers: RequestCallers) {
+    this.#callers = callers;
   }
 
-  async session(request: HttpRequest, { apiKeys, unknownCaller }: RouteDescription): Promise<UserSession> {
+  async find(request: HttpRequest, { apiKeys, unknownCaller }: RouteDescription): Promise<KnownCaller> {
     const jwt = new URLSearchParams(request.query).get('jwt') || request.header('jwt');
     try {
-      const session = await (jwt ? this.#auth.sessionOfJwt(jwt) : this.#auth.session(request));
-      const { isPublic, apiKeyId } = session.principal;
+      const caller = await (jwt ? this.#callers.findByJwt(jwt) : this.#callers.find(request));
+      const { isPublic, apiKeyId } = caller.principal;
       if (isPublic || (apiKeys === false && apiKeyId !== null)) throw authenticationFailed();
-      return session;
+      return caller;
     } catch (error) {
       if (!(error instanceof Fault) || error.status !== 401) throw error;
       throw new Fault(error.reason, error.message, 0, unknownCaller);
@@ -31,7 +31,7 @@ export class ReportCallers implements Callers {
   }
 
   admit(principal: Principal): void {
-    this.#auth.admit(principal);
+    this.#callers.admit(principal);
   }
 
   /** `report/pool.ts` has turns for reports. */

@@ -25,7 +25,7 @@ export function analyticsDoor({ server, auth, metrics, away, ...reportDeps }: An
     'Bytes of reports that their readers have not taken yet.',
     () => unsent.bytes,
   );
-  const callers = new ReportCallers(auth);
+  const callers = new ReportCallers(auth.callers);
   const deps = { ...reportDeps, auth, unsent };
   register(server, served(reportRoutes, { callers, deps, bodyBytesMax: limits.viewBodyBytesMax }));
   pageRoutes(server);

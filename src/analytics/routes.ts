@@ -78,7 +78,7 @@ export const reportRoutes: readonly Route<ReportRouteDeps>[] = [
         if (typeof username !== 'string' || typeof password !== 'string') {
           throw badRequest('sign_in', 'username and password must be strings.');
         }
-        return json(await auth.signIn(username, password, request.remoteAddress));
+        return json(await auth.signIn.byPassword(username, password, request.remoteAddress));
       },
     }),
   ]),

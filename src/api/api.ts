@@ -91,9 +91,13 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
 }
 
 export function createApi(deps: ApiDeps): ServedRoute[] {
-  const { auth: callers, config, elsewhere } = deps;
+  const { auth, config, elsewhere } = deps;
   const table = apiTable(deps);
   const docs = docsRoutes(table, elsewhere, config.docs, { version: ownVersion(), platform: platformVersion });
   const bodyBytesMax = Math.min(limits.apiBodyBytesMax, config.http.apiBodyBytesMax);
-  return served([...table.flatMap(({ routes }) => routes), ...docs], { callers, deps: undefined, bodyBytesMax });
+  return served([...table.flatMap(({ routes }) => routes), ...docs], {
+    callers: auth.callers,
+    deps: undefined,
+    bodyBytesMax,
+  });
 }

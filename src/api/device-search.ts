@@ -107,7 +107,7 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
       answer: connectivityShape,
       async handle({ request, principal, params: { deviceId } }) {
         const credentials = await visibleCredentials(postgres, principal, deviceId);
-        return json(connectivity(config, request, auth.isSecure(request), credentials));
+        return json(connectivity(config, request, auth.callers.isSecure(request), credentials));
       },
     }),
   ];

@@ -47,7 +47,7 @@ export function loginRoutes(auth: Auth): Route[] {
         if (!isText || username.trim() === '' || password === '' || Object.keys(unknown).length > 0) {
           throw authenticationFailed();
         }
-        return json(await auth.signIn(username, password, request.remoteAddress));
+        return json(await auth.signIn.byPassword(username, password, request.remoteAddress));
       },
     }),
     ...wrongMethods.map((method) =>
@@ -72,7 +72,7 @@ export function loginRoutes(auth: Auth): Route[] {
       async handle({ request }) {
         const { publicId } = membersOf(request);
         if (typeof publicId !== 'string' || publicId.trim() === '') throw authenticationFailed();
-        return json(await auth.signInPublic(publicId));
+        return json(await auth.signIn.byPublicCustomer(publicId));
       },
     }),
     publicRoute({
@@ -88,7 +88,7 @@ export function loginRoutes(auth: Auth): Route[] {
       async handle({ request }) {
         const { refreshToken } = membersOf(request);
         if (typeof refreshToken !== 'string' || refreshToken.trim() === '') throw authenticationFailed();
-        return json(await auth.refresh(refreshToken));
+        return json(await auth.sessions.renew(refreshToken));
       },
     }),
     route({
@@ -97,7 +97,7 @@ export function loginRoutes(auth: Auth): Route[] {
       summary: 'The user who is signed in',
       roles: everyone,
       answer: userShape,
-      handle: async ({ account, principal }) => json(userJson(await auth.userOf({ account, principal }))),
+      handle: async ({ account, principal }) => json(userJson(await auth.callers.userOf({ account, principal }))),
     }),
     route({
       method: 'POST',
@@ -105,7 +105,7 @@ export function loginRoutes(auth: Auth): Route[] {
       summary: 'Sign out: end the session of the token',
       roles: everyone,
       async handle({ principal }) {
-        await auth.signOut(principal);
+        await auth.sessions.end(principal);
         return empty;
       },
     }),
@@ -121,7 +121,7 @@ export function loginRoutes(auth: Auth): Route[] {
       async handle({ request, principal, body }) {
         const { currentPassword: current, newPassword: next, revokeApiKeys } = body;
         const change = { current, next, revokesKeys: revokeApiKeys ?? false };
-        return json(await auth.changePassword(principal, change, request.remoteAddress));
+        return json(await auth.passwords.change(principal, change, request.remoteAddress));
       },
     }),
   ];

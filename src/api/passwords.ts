@@ -107,7 +107,9 @@ export function passwordRoutes(auth: Auth): Route[] {
       otherAnswers: pageOfForm,
       bodyBytesMax,
       handle: ({ request }) =>
-        choose('activate', request, (token, password) => auth.activate(token, password, request.remoteAddress)),
+        choose('activate', request, (token, password) =>
+          auth.passwords.activate(token, password, request.remoteAddress),
+        ),
     }),
     publicRoute({
       method: 'POST',
@@ -137,7 +139,7 @@ export function passwordRoutes(auth: Auth): Route[] {
       bodyBytesMax,
       handle: ({ request }) =>
         choose('resetPassword', request, (token, password, revokesKeys) =>
-          auth.resetPassword(token, password, request.remoteAddress, revokesKeys),
+          auth.passwords.reset(token, password, request.remoteAddress, revokesKeys),
         ),
     }),
   ];

@@ -178,7 +178,7 @@ async function command(
   const expirationTime = expirationOf(body, rpcTimeouts, clock.now());
   const { method, params } = body;
   const { number, tenantId, customerId } = device;
-  auth.admitCommand(tenantId);
+  auth.callers.admitCommand(tenantId);
   const call = { device: number, tenantId, customerId, method, params, oneway, expirationTime };
   if (body.persistent) {
     const { retries, additionalInfo } = body;

@@ -82,7 +82,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
         const input = userInput(body);
         if (id !== null) {
           const { currentPassword: password } = body;
-          if (typeof password === 'string') await auth.proveCaller(principal, password, request.remoteAddress);
+          if (typeof password === 'string') await auth.signIn.proveCaller(principal, password, request.remoteAddress);
           return json(userJson(await saveUser(deps, principal, id, input, typeof password === 'string')));
         }
         if (query.sendActivationMail ?? true) {
@@ -153,7 +153,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
       roles: administrators,
       answer: tokenPairShape,
       handle: async ({ principal, params }) =>
-        json(await auth.tokensOf(await accountToSignIn(postgres, principal, params.userId))),
+        json(await auth.signIn.onBehalf(await accountToSignIn(postgres, principal, params.userId))),
     }),
     route({
       method: 'POST',
@@ -251,6 +251,6 @@ function userDetailsJson(account: UserAccount): ReturnType<typeof userJson> {
 /** Under the address at which the caller reached this server. */
 function passwordLink(auth: Auth, request: HttpRequest, page: PasswordPage, token: string): string {
   const host = request.header('host') || 'localhost';
-  const scheme = auth.isSecure(request) ? 'https' : 'http';
+  const scheme = auth.callers.isSecure(request) ? 'https' : 'http';
   return `${scheme}://${host}/api/noauth/${page}?${tokenNames[page]}=${token}`;
 }

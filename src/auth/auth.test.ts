@@ -3,8 +3,9 @@ import { expect, test } from 'vitest';
 import { Fault } from '../base/errors.ts';
 import { Turns } from '../base/turns.ts';
 import type { Postgres } from '../postgres/client.ts';
-import { Auth, type AuthDeps, type LongRead } from './auth.ts';
+import { type AuthDeps, openAuth } from './auth.ts';
 import { FailedSignIns } from './failed-sign-ins.ts';
+import type { LongRead } from './request-callers.ts';
 import type { Principal } from './roles.ts';
 
 test('sign-ins of one address run few statements at once, and leave some to other addresses', async () => {
@@ -18,15 +19,15 @@ test('sign-ins of one address run few statements at once, and leave some to othe
   const clock = { now: () => 0, monotonic: () => 0 };
   const lookUps = new Turns({ atOnceMax: 8, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
   const failedSignIns = new FailedSignIns(clock);
-  const auth = new Auth({ postgres, clock, failedSignIns, lookUps } as unknown as AuthDeps);
+  const auth = openAuth({ postgres, clock, failedSignIns, lookUps } as unknown as AuthDeps);
   const settled = () => new Promise((resolve) => setImmediate(resolve));
   for (let n = 0; n < 100; n += 1) {
-    void auth.signIn(`user-${n}@example.com`, 'wrong', '10.0.0.1');
-    void auth.activate(`token-${n}`, 'password', '10.0.0.1');
+    void auth.signIn.byPassword(`user-${n}@example.com`, 'wrong', '10.0.0.1');
+    void auth.passwords.activate(`token-${n}`, 'password', '10.0.0.1');
   }
   await settled();
   expect(running).toBe(7);
-  void auth.resetPassword('token', 'password', '10.0.0.2', false);
+  void auth.passwords.reset('token', 'password', '10.0.0.2', false);
   await settled();
   expect(running).toBe(8);
 });
@@ -34,7 +35,7 @@ test('sign-ins of one address run few statements at once, and leave some to othe
 test('pages of one tenant wait for each other, and other calls and the pages of other tenants do not', async () => {
   const turns = (atOnceMax: number) =>
     new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
-  const auth = new Auth({ calls: turns(32), pageReads: turns(4) } as unknown as AuthDeps);
+  const { callers } = openAuth({ calls: turns(32), pageReads: turns(4) } as unknown as AuthDeps);
   const running: string[] = [];
   const call = (tenantId: string, kind?: LongRead) => {
     const principal = { tenantId, customerId: null } as unknown as Principal;
@@ -42,7 +43,7 @@ test('pages of one tenant wait for each other, and other calls and the pages of 
       running.push(`${kind ?? 'call'} of ${tenantId}`);
       return new Promise(() => {});
     };
-    void auth.inTurn(principal, work, kind);
+    void callers.inTurn(principal, work, kind);
   };
   for (let n = 0; n < 100; n += 1) call('first', 'page');
   call('second');
@@ -58,7 +59,8 @@ test('pages of one tenant wait for each other, and other calls and the pages of 
 test('a page that waits for its turn holds no place of the other calls of its tenant', async () => {
   const turns = (atOnceMax: number) =>
     new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
-  const auth = new Auth({ calls: turns(32), pageReads: turns(4), telemetryReads: turns(4) } as unknown as AuthDeps);
+  const deps = { calls: turns(32), pageReads: turns(4), telemetryReads: turns(4) } as unknown as AuthDeps;
+  const { callers } = openAuth(deps);
   const principal = { tenantId: 'first', customerId: null } as unknown as Principal;
   let running = 0;
   const work = () => {
@@ -66,10 +68,10 @@ test('a page that waits for its turn holds no place of the other calls of its te
     return new Promise(() => {});
   };
   for (let n = 0; n < 50; n += 1) {
-    void auth.inTurn(principal, work, 'page');
-    void auth.inTurn(principal, work, 'telemetry');
+    void callers.inTurn(principal, work, 'page');
+    void callers.inTurn(principal, work, 'telemetry');
   }
-  for (let n = 0; n < 20; n += 1) void auth.inTurn(principal, work);
+  for (let n = 0; n < 20; n += 1) void callers.inTurn(principal, work);
   await new Promise((resolve) => setImmediate(resolve));
   expect(running).toBe(3 + 3 + 20);
 });

@@ -5,11 +5,13 @@ import { JOSEError, JWSSignatureVerificationFailed, JWTClaimValidationFailed, JW
 import { SignJWT } from 'jose/jwt/sign';
 import { jwtVerify } from 'jose/jwt/verify';
 import type { Clock } from '../base/clock.ts';
+import type { Fault } from '../base/errors.ts';
 import type { Config } from '../base/settings/config.ts';
 import { nullUuid } from '../base/uuid.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type Authority, authorities } from './roles.ts';
 import { openSigningKey } from './signing-key.ts';
+import { tokenExpired } from './unauthorized.ts';
 import type { Account, UserNames } from './user.ts';
 
 /** Seconds that the clock of the host that issued a token may be ahead of this host's clock. */
@@ -166,6 +168,16 @@ export class Jwt {
       .setIssuedAt(issued)
       .setExpirationTime(issued + seconds)
       .sign(await this.#deps.signingKey());
+  }
+}
+
+/** Returns the claims of a token. Throws a 401 fault: for a malformed token the one that `malformed` returns. */
+export async function claimsOf(jwt: Jwt, token: string, malformed: () => Fault): Promise<AccessClaims | RefreshClaims> {
+  try {
+    return await jwt.verify(token);
+  } catch (error) {
+    if (!(error instanceof BadToken)) throw error;
+    throw error.kind === 'expired' ? tokenExpired() : malformed();
   }
 }
 

@@ -1,8 +1,8 @@
 /**
  * Reads one row for each of many callers with few questions: callers that ask in the same turn, and while a question
- * runs, share the next one. So a flood of requests does not occupy the connections to PostgreSQL. `Auth` and `ApiKeys`
- * identify callers of the REST API with it, and deletes of series ask for the journals. An answer is read after its
- * caller asked, never before.
+ * runs, share the next one. So a flood of requests does not occupy the connections to PostgreSQL. `UserSessions` and
+ * `ApiKeys` identify callers of the REST API with it, and deletes of series ask for the journals. An answer is read
+ * after its caller asked, never before.
  */
 import { Batches } from './batches.ts';
 import { unavailable } from './errors.ts';

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import type { UserSession } from '../auth/auth.ts';
+import type { KnownCaller } from '../auth/request-callers.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { pageQuery } from './parameters.ts';
@@ -9,9 +9,9 @@ it('a call takes its turn after its caller is known and admitted, unless the rou
   const steps: string[] = [];
   const principal = { userId: 'u', tenantId: 't', customerId: null, authority: 'TENANT_ADMIN' };
   const callers = {
-    session: async () => {
-      steps.push('session');
-      return { principal } as unknown as UserSession;
+    find: async () => {
+      steps.push('find');
+      return { principal } as unknown as KnownCaller;
     },
     admit: () => void steps.push('admit'),
     inTurn: <T>(_: unknown, call: () => Promise<T>) => {
@@ -30,15 +30,15 @@ it('a call takes its turn after its caller is known and admitted, unless the rou
     await row.run(request as unknown as HttpRequest, callers);
     return steps.join(' ');
   };
-  expect(await f(false)).toBe('session admit turn handle');
-  expect(await f(true)).toBe('session admit handle');
+  expect(await f(false)).toBe('find admit turn handle');
+  expect(await f(true)).toBe('find admit handle');
 });
 
 it('a call that waits for its turn has not read its body, and the parts of a route that waits take turns', async () => {
   const steps: string[] = [];
   const principal = { userId: 'u', tenantId: 't', customerId: 'c', authority: 'TENANT_ADMIN' };
   const callers = {
-    session: async () => ({ principal }) as unknown as UserSession,
+    find: async () => ({ principal }) as unknown as KnownCaller,
     admit: () => {},
     inTurn: async <T>(_: unknown, call: () => Promise<T>) => {
       steps.push('turn');
@@ -69,7 +69,7 @@ it('a call that reads ClickHouse or a page of a list says so when it takes its t
   const principal = { userId: 'u', tenantId: 't', customerId: 'c', authority: 'TENANT_ADMIN' };
   const kinds: unknown[] = [];
   const callers = {
-    session: async () => ({ principal }) as unknown as UserSession,
+    find: async () => ({ principal }) as unknown as KnownCaller,
     admit: () => {},
     inTurn: <T>(_: unknown, call: () => Promise<T>, kind?: string) => {
       kinds.push(kind);
@@ -88,7 +88,7 @@ it('a call that reads ClickHouse or a page of a list says so when it takes its t
 it('the answer to a read names its owners', async () => {
   const principal = { userId: 'u', tenantId: 't', customerId: 'c', authority: 'TENANT_ADMIN' };
   const callers = {
-    session: async () => ({ principal }) as unknown as UserSession,
+    find: async () => ({ principal }) as unknown as KnownCaller,
     admit: () => {},
     inTurn: <T>(_: unknown, call: () => Promise<T>) => call(),
   } satisfies Callers;

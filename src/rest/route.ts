@@ -3,7 +3,7 @@
  * row checks requests and describes the route in the API document, so the two cannot differ; a test compares answers
  * with the document.
  */
-import type { LongRead, UserSession } from '../auth/auth.ts';
+import type { KnownCaller, LongRead } from '../auth/request-callers.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { Account } from '../auth/user.ts';
 import { networkOf } from '../base/network.ts';
@@ -13,10 +13,10 @@ import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse, HttpServer } f
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
 
-/** Identifies the caller of a request: `Auth` for the REST API, `ReportCallers` for reports. */
+/** The callers of a door: `RequestCallers` for the REST API, `ReportCallers` for reports. */
 export interface Callers {
   /** Throws the fault for a caller that is not known. */
-  session(request: HttpRequest, route: RouteDescription): Promise<UserSession>;
+  find(request: HttpRequest, route: RouteDescription): Promise<KnownCaller>;
   /** Counts a request of the caller. Throws 429 when the caller has made too many. */
   admit(principal: Principal): void;
   /**
@@ -134,7 +134,7 @@ export function route<
   return {
     ...description,
     async run(request, callers, deps) {
-      const { principal, account } = await callers.session(request, description);
+      const { principal, account } = await callers.find(request, description);
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       callers.admit(principal);
@@ -147,7 +147,7 @@ export function route<
       return isRead(description) ? { ...answer, owners: placeOwners(tenantId, customerId) } : answer;
     },
     async admit(request, callers) {
-      const { principal } = await callers.session(request, description);
+      const { principal } = await callers.find(request, description);
       requireRole(principal, input.roles);
       return `user ${principal.userId}`;
     },

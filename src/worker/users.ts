@@ -1,7 +1,7 @@
 /** Opens the sign-in of users and API keys, and the limits of their calls. */
 import { availableParallelism } from 'node:os';
 import { ApiKeys } from '../auth/api-keys.ts';
-import { Auth } from '../auth/auth.ts';
+import { openAuth } from '../auth/auth.ts';
 import { FailedSignIns } from '../auth/failed-sign-ins.ts';
 import { openJwt } from '../auth/jwt.ts';
 import { costOf, PasswordHasher } from '../auth/password.ts';
@@ -53,7 +53,7 @@ export async function openUsers(
     waitingMax: limits.signInReadsWaitingMax,
     refusal: () => new Fault('sign_in_queue', 'Too many sign-ins at once; try again.', 1),
   });
-  const auth = new Auth({
+  const auth = openAuth({
     ...signIn,
     apiKeys,
     proxies,

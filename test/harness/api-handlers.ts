@@ -13,7 +13,7 @@ import { LongAnswers } from '../../src/api/long-answer.ts';
 import { Attributes } from '../../src/attributes/attributes.ts';
 import { AttributeWriter } from '../../src/attributes/writer.ts';
 import { ApiKeys } from '../../src/auth/api-keys.ts';
-import { Auth } from '../../src/auth/auth.ts';
+import { openAuth } from '../../src/auth/auth.ts';
 import { FailedSignIns } from '../../src/auth/failed-sign-ins.ts';
 import { openJwt } from '../../src/auth/jwt.ts';
 import { PasswordHasher } from '../../src/auth/password.ts';
@@ -114,7 +114,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
   await changes.start();
   const jwt = await openJwt(postgres, config.auth, clock);
   const apiKeys = new ApiKeys({ postgres, bus: deafBus, clock, log });
-  const auth = new Auth({
+  const auth = openAuth({
     postgres,
     passwords,
     jwt,
