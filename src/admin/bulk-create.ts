@@ -15,7 +15,7 @@ import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } fro
 import { insertTokens } from './device-batch-store.ts';
 import type { NewDeviceDeps } from './devices.ts';
 import { admitDevices, deviceLimitReached } from './entity-limits.ts';
-import { resolveProfileIds } from './profiles.ts';
+import { resolveProfileIds } from './profile-choice.ts';
 
 export interface NewDeviceInput {
   name: string;

@@ -38,7 +38,7 @@ import { forgetClaims } from './claim-store.ts';
 import { admitDevice, type LimitsOf } from './entity-limits.ts';
 import type { GatewayNotices } from './gateway-notices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
-import { resolveProfile } from './profiles.ts';
+import { resolveProfile } from './profile-choice.ts';
 import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
 
 export interface NewDeviceDeps {

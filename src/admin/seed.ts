@@ -14,7 +14,7 @@ import { findCredentials } from '../device/sql/credentials-store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { findOrInsertSetting, findSetting } from '../postgres/stored-settings.ts';
 import { insertNewDevice, randomToken } from './devices.ts';
-import { findOrCreateProfile } from './profiles.ts';
+import { findOrCreateProfile } from './profile-choice.ts';
 import { insertCustomer, insertTenant } from './store.ts';
 
 interface SeedDeps {

@@ -11,7 +11,7 @@ import { checkDocument, checkText, defaultProfileName } from '../device/model/de
 import { checkVersion } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
-import { findOrCreateProfile } from './profiles.ts';
+import { findOrCreateProfile } from './profile-choice.ts';
 import {
   deleteDevices,
   deleteTenantRows,

@@ -1,14 +1,8 @@
 /** Device profiles (docs/rest.md#device-profiles). */
 
 import { issuersOf, proveIssuer } from '../admin/issuers.ts';
-import {
-  createProfile,
-  deleteProfile,
-  type ProfileDeps,
-  type ProfileInput,
-  saveProfile,
-  setDefaultProfile,
-} from '../admin/profiles.ts';
+import type { ProfileInput } from '../admin/profile-input.ts';
+import { createProfile, deleteProfile, type ProfileDeps, saveProfile, setDefaultProfile } from '../admin/profiles.ts';
 import { readKeysOfDevices } from '../attributes/store.ts';
 import {
   entityNotFound,

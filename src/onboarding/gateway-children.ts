@@ -8,7 +8,7 @@
 import { insertTokens } from '../admin/device-batch-store.ts';
 import type { NewDeviceDeps } from '../admin/devices.ts';
 import { admitDevices, deviceLimitReached } from '../admin/entity-limits.ts';
-import { resolveProfileIds } from '../admin/profiles.ts';
+import { resolveProfileIds } from '../admin/profile-choice.ts';
 import { insertCreated } from '../admin/relation-store.ts';
 import { type Fault, faultOrThrow, unavailable } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
