@@ -1,6 +1,7 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
+import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters } from '../bus/bus.ts';
@@ -8,7 +9,7 @@ import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
 import { Downlink, type Listener } from './downlink.ts';
-import type { OfferOutcome } from './offers.ts';
+import type { OfferOutcome } from './offer.ts';
 
 const log = createLog('fatal', 'test');
 const device = 70;
@@ -179,6 +180,78 @@ describe('offer', () => {
     there.listen(device, 'rpc', taker);
     await there.inForce(device);
     expect(await here.offer(device, 'rpc', {})).toBe('away');
+  });
+});
+
+describe('offer of a message that a store may withdraw', () => {
+  /** Asks the store for `ms`, once for each listener that may get the message. */
+  const storeAfter = (ms: number, isWanted = true) => {
+    const want = {
+      reads: 0,
+      now: () => true,
+      stored: async () => {
+        want.reads += 1;
+        await sleep(ms);
+        return isWanted;
+      },
+    };
+    return want;
+  };
+
+  it('reaches no listener, here or on another worker, when the store no longer wants it', async () => {
+    const [near, far] = [ear(), ear()];
+    there.listen(device, 'rpc', far);
+    await there.inForce(device);
+    expect(await here.offer(device, 'rpc', {}, storeAfter(0, false))).toBe('untaken');
+    here.listen(device, 'rpc', near);
+    expect(await here.offer(device, 'rpc', {}, storeAfter(0, false))).toBe('untaken');
+    expect([near.heard, far.heard]).toEqual([[], []]);
+  });
+
+  it('reaches no listener when its sender withdraws it while the store is read', async () => {
+    const far = ear();
+    there.listen(device, 'rpc', far);
+    await there.inForce(device);
+    const want = storeAfter(0);
+    want.now = () => want.reads === 0;
+    expect(await here.offer(device, 'rpc', {}, want)).toBe('untaken');
+    expect(far.heard).toEqual([]);
+  });
+
+  it('asks the workers again after a slow read, which is not repeated: a late grant would be refused', async () => {
+    const far = ear();
+    there.listen(device, 'rpc', far);
+    await there.inForce(device);
+    const slow = storeAfter(2 * limits.offerWaitMs);
+    expect(await here.offer(device, 'rpc', {}, slow)).toBe('taken');
+    expect([slow.reads, far.heard.length]).toEqual([1, 1]);
+  });
+
+  it('reads the store again before the next worker is granted the message', async () => {
+    const third = (await open()).downlink;
+    const willing = ear();
+    there.listen(device, 'rpc', ear(false));
+    await there.inForce(device);
+    third.listen(device, 'rpc', willing);
+    await third.inForce(device);
+    const want = storeAfter(0);
+    expect(await here.offer(device, 'rpc', {}, want)).toBe('taken');
+    expect(want.reads).toBeLessThanOrEqual(2);
+    expect(willing.heard).toHaveLength(1);
+  });
+
+  it('reaches a listener that opens here or on another worker during the offer', async () => {
+    for (const [number, downlink] of [here, there].entries()) {
+      const want = storeAfter(5);
+      here.onOpened(number, 'rpc', () => {});
+      await here.inForce(number);
+      const outcome = here.offer(number, 'rpc', {}, want);
+      await settled();
+      const late = ear();
+      downlink.listen(number, 'rpc', late);
+      expect(await outcome).toBe('taken');
+      expect([want.reads, late.heard.length]).toEqual([1, 1]);
+    }
   });
 });
 

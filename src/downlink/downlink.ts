@@ -11,7 +11,9 @@ import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isName, isObject, isText, isWhole, readMessage, UnreadMessage } from '../bus/messages.ts';
 import { ByDevice } from './by-device.ts';
-import { isOfferPacket, type OfferOutcome, type OfferPacket, Offers, type Want } from './offers.ts';
+import type { OfferOutcome, Want } from './offer.ts';
+import { isOfferPacket, type OfferPacket } from './offer-packets.ts';
+import { Offers } from './offers.ts';
 import { Shards } from './shards.ts';
 
 /** `rpc-climb` carries messages to owners of commands, which call `watch` instead of `listen`. */
@@ -216,7 +218,7 @@ export class Downlink {
     // The subscription must be active before other workers are asked, or an opening in between would be missed.
     await this.#shards.inForce(device);
     if (!this.#bus.connected) return 'away';
-    return await this.#offers.offer(this.#shards.channelOf(device), device, topic, message, want);
+    return await this.#offers.offer({ channel: this.#shards.channelOf(device), device, topic, message, want });
   }
 
   #deliver(device: number, topic: Topic, message: object): void {

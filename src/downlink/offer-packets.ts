@@ -1,0 +1,35 @@
+/** The packets of an offer between workers: their JSON, and the channel of a worker's own packets. */
+import { isName, isObject, isText, isWhole } from '../bus/messages.ts';
+
+/**
+ * `from` is a node: a worker, whose inbox has a new name with each start. `heardAt`: the time at which the worker that
+ * answers received the question, by its own monotonic clock. The grant returns this time, so that the worker can refuse
+ * a late grant.
+ */
+export type OfferPacket =
+  | { kind: 'ask'; from: string; id: number; device: number; topic: string }
+  | { kind: 'have'; from: string; id: number; heardAt: number }
+  | { kind: 'grant'; from: string; id: number; heardAt: number; device: number; topic: string; message: object }
+  | { kind: 'answer'; from: string; id: number; taken: boolean };
+
+export function isOfferPacket(value: unknown): value is OfferPacket {
+  if (!isObject(value) || !isName(value['from']) || !isWhole(value['id'])) return false;
+  const { kind, heardAt, device, topic, message, taken } = value;
+  switch (kind) {
+    case 'ask':
+      return isWhole(device) && isText(topic);
+    case 'have':
+      return Number.isFinite(heardAt);
+    case 'grant':
+      return Number.isFinite(heardAt) && isWhole(device) && isText(topic) && isObject(message);
+    case 'answer':
+      return typeof taken === 'boolean';
+    default:
+      return false;
+  }
+}
+
+/** Returns the channel of the packets that only this worker receives. */
+export function inboxOf(node: string): string {
+  return `worker-${node}`;
+}

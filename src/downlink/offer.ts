@@ -1,0 +1,176 @@
+/**
+ * One offer, on the worker of its sender. Only the methods of this file change its state:
+ *
+ *     state      what the sender waits for           ends after
+ *     asking     a listener, on any worker           `offerWaitMs`: untaken
+ *     checking   the store: is it still wanted?      no deadline
+ *     granted    the answer of one worker            twice `offerWaitMs`: away
+ *     settled    nothing
+ *
+ * A worker that has a listener is granted the message, after a check where the sender has a store. When its listener
+ * does not take the message, the offer is asking again, and the next worker is granted.
+ */
+import { limits } from '../base/limits.ts';
+import type { Bus } from '../bus/bus.ts';
+import { inboxOf, type OfferPacket } from './offer-packets.ts';
+
+/**
+ * `taken`: exactly one listener took the message. `untaken`: none took it in time; the caller offers again at
+ * `onOpened`. `away`: the bus cannot reach other workers or broke meanwhile, so the message may or may not have been
+ * taken.
+ */
+export type OfferOutcome = 'taken' | 'untaken' | 'away';
+
+/** The sender's decision whether the message is still wanted. */
+export interface Want {
+  /** Returns the decision that the sender can make itself, at any time. */
+  now(): boolean;
+  /** Reads the decision from a store, and never rejects. Called each time before a listener gets the message. */
+  stored?: (() => Promise<boolean>) | undefined;
+}
+
+/** The worker of the sender, and its listeners. */
+export interface OfferingWorker {
+  bus: Bus;
+  node: string;
+  /** True when this worker has a listener. */
+  has(device: number, topic: string): boolean;
+  /** Offers to the listeners of this worker; returns true when one of them took the message. */
+  offerHere(device: number, topic: string, message: object): boolean;
+}
+
+export interface OfferedMessage {
+  id: number;
+  /** The channel of the device's shard. */
+  channel: string;
+  device: number;
+  topic: string;
+  message: object;
+  want: Want;
+}
+
+export class Offer {
+  readonly #worker: OfferingWorker;
+  readonly #offered: OfferedMessage;
+  readonly #onSettled: (outcome: OfferOutcome) => void;
+  #state: 'asking' | 'checking' | 'granted' | 'settled' = 'asking';
+  /** Workers that have a listener and were not granted yet, the oldest answer first. */
+  #holders: { node: string; heardAt: number }[] = [];
+  /** In the state `granted`: the worker that has not answered yet. */
+  #grantedTo = '';
+  /** True when the workers were asked again after a slow check: the next grant needs no further check. */
+  #isChecked = false;
+  #deadline: NodeJS.Timeout | undefined;
+
+  constructor(worker: OfferingWorker, offered: OfferedMessage, onSettled: (outcome: OfferOutcome) => void) {
+    this.#worker = worker;
+    this.#offered = offered;
+    this.#onSettled = onSettled;
+  }
+
+  begin(): void {
+    this.#waitForHolder();
+    this.#ask();
+  }
+
+  /** Called when a listener of the topic opened on any worker. */
+  opened(topic: string): void {
+    const { device, topic: own, want } = this.#offered;
+    if (topic !== own || this.#state !== 'asking' || !want.now()) return;
+    if (this.#worker.has(device, topic)) this.#whenWanted(() => this.#offerHere());
+    else this.#ask();
+  }
+
+  /** Called when another worker answers that it has a listener. */
+  have(node: string, heardAt: number): void {
+    const isKnown = this.#holders.some((holder) => holder.node === node);
+    if (isKnown || this.#holders.length >= limits.gatherWorkersMax) return;
+    this.#holders.push({ node, heardAt });
+    this.#grantNext();
+  }
+
+  /** Called when a worker answers whether its listener took the granted message. */
+  answered(node: string, taken: boolean): void {
+    if (this.#state !== 'granted' || this.#grantedTo !== node) return;
+    if (taken) {
+      this.settle('taken');
+      return;
+    }
+    this.#waitForHolder();
+    this.#grantNext();
+  }
+
+  settle(outcome: OfferOutcome): void {
+    this.#state = 'settled';
+    clearTimeout(this.#deadline);
+    this.#onSettled(outcome);
+  }
+
+  #waitForHolder(): void {
+    this.#state = 'asking';
+    this.#settleAfter(limits.offerWaitMs, 'untaken');
+  }
+
+  #settleAfter(ms: number, outcome: OfferOutcome): void {
+    clearTimeout(this.#deadline);
+    this.#deadline = setTimeout(() => this.settle(outcome), ms);
+  }
+
+  #ask(): void {
+    const { channel, id, device, topic } = this.#offered;
+    const packet: OfferPacket = { kind: 'ask', from: this.#worker.node, id, device, topic };
+    this.#worker.bus.publish(channel, JSON.stringify(packet));
+  }
+
+  #offerHere(): void {
+    const { device, topic, message } = this.#offered;
+    if (this.#worker.offerHere(device, topic, message)) this.settle('taken');
+    else this.#ask();
+  }
+
+  #grantNext(): void {
+    if (this.#state !== 'asking' || this.#holders.length === 0 || !this.#offered.want.now()) return;
+    if (this.#isChecked) this.#grant();
+    else this.#whenWanted(() => this.#grant());
+  }
+
+  #grant(): void {
+    const { id, device, topic, message } = this.#offered;
+    const { node, heardAt } = this.#holders.shift()!;
+    this.#state = 'granted';
+    this.#grantedTo = node;
+    this.#isChecked = false;
+    // The worker takes the grant within `offerWaitMs` or not at all; the answer may take as long again.
+    this.#settleAfter(2 * limits.offerWaitMs, 'away');
+    const packet: OfferPacket = { kind: 'grant', from: this.#worker.node, id, heardAt, device, topic, message };
+    this.#worker.bus.publish(inboxOf(node), JSON.stringify(packet));
+  }
+
+  /** Calls `proceed` when the store still wants the message; at once without a store. */
+  #whenWanted(proceed: () => void): void {
+    const { stored } = this.#offered.want;
+    if (stored) void this.#check(stored, proceed);
+    else proceed();
+  }
+
+  /** After a slow read all workers are asked again, because a worker takes no late grant. */
+  async #check(stored: () => Promise<boolean>, proceed: () => void): Promise<void> {
+    this.#state = 'checking';
+    clearTimeout(this.#deadline);
+    const begin = performance.now();
+    const isWanted = await stored();
+    if (this.#state !== 'checking') return;
+    if (!isWanted || !this.#offered.want.now()) {
+      this.settle('untaken');
+      return;
+    }
+    this.#waitForHolder();
+    if (performance.now() - begin < limits.offerWaitMs / 2) {
+      proceed();
+      return;
+    }
+    this.#isChecked = true;
+    this.#holders = [];
+    this.#offerHere();
+  }
+}
