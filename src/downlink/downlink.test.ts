@@ -240,6 +240,17 @@ describe('offer of a message that a store may withdraw', () => {
     expect(willing.heard).toHaveLength(1);
   });
 
+  it('reaches a worker that answered while a listener here was offered the message and did not take it', async () => {
+    const willing = ear();
+    there.listen(device, 'rpc', willing);
+    here.onOpened(device, 'rpc', () => {});
+    await Promise.all([here.inForce(device), there.inForce(device)]);
+    const outcome = here.offer(device, 'rpc', {}, storeAfter(5));
+    here.listen(device, 'rpc', ear(false));
+    expect(await outcome).toBe('taken');
+    expect(willing.heard).toHaveLength(1);
+  });
+
   it('reaches a listener that opens here or on another worker during the offer', async () => {
     for (const [number, downlink] of [here, there].entries()) {
       const want = storeAfter(5);

@@ -124,8 +124,13 @@ export class Offer {
 
   #offerHere(): void {
     const { device, topic, message } = this.#offered;
-    if (this.#worker.offerHere(device, topic, message)) this.settle('taken');
-    else this.#ask();
+    if (this.#worker.offerHere(device, topic, message)) {
+      this.settle('taken');
+      return;
+    }
+    this.#ask();
+    // A worker that answered during the check is known, so a second answer of that worker changes nothing.
+    this.#grantNext();
   }
 
   #grantNext(): void {
