@@ -1,10 +1,11 @@
 /**
  * One MQTT connection: CONNECT first, then packets in order, each passed to its handler. Only this file decides when a
- * connection ends. `ReadGate` decides when the connection is read; Keep Alive is suspended during a pause. The object
- * is small, because a worker may hold fifty thousand of them.
+ * connection ends. `Reader` cuts the packets, and reads while its `ReadGate` is open; Keep Alive is suspended during a
+ * pause. `Outbox` writes. The object is small, because a worker may hold fifty thousand of them.
+ *
+ *     new ── CONNECT ──▶ signing_in ── CONNACK ──▶ live ──▶ closed        every state may end in `closed`
  */
 
-import { randomUUID } from 'node:crypto';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
@@ -13,6 +14,7 @@ import { beginEvent, endEvent, type Work } from '../base/running-work.ts';
 import type { Place } from '../diagnostics/troubles.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
+import { asksForCredentials, newSession, readFirst, signInRequest, welcomeBytes } from './connecting.ts';
 import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
 import { Deadlines } from './flow/deadlines.ts';
 import { hold, type ReadGate } from './flow/read-gate.ts';
@@ -26,9 +28,9 @@ import { Outbox } from './outgoing/outbox.ts';
 import { Outgoing } from './outgoing/outgoing.ts';
 import { readAcknowledgement } from './packets/acknowledgements.ts';
 import { unknownClient } from './packets/client.ts';
-import { type Connect, type ConnectRefusal, connackBytes, readConnect, refusalBytes } from './packets/connect.ts';
+import { type Connect, type ConnectRefusal, refusalBytes } from './packets/connect.ts';
 import { checkDisconnect, disconnectBytes } from './packets/disconnect.ts';
-import { type Confirm, type FileOutcome, Session, type SessionLink } from './session/session.ts';
+import type { Confirm, FileOutcome, Session, SessionLink } from './session/session.ts';
 import { isSenderBlocked, packets, workOf } from './sign-in/blocked.ts';
 import type { SignedIn, SignInOwner, SignInRefused } from './sign-in/sign-in.ts';
 import type { Transport, TransportEvents } from './transport/transport.ts';
@@ -38,9 +40,6 @@ import { packetType, type QoS } from './wire/protocol.ts';
 import { malformed, protocolError } from './wire/wire-error.ts';
 
 type State = 'new' | 'signing_in' | 'live' | 'closed';
-
-/** The user name of a client that signs in without credentials, to be provisioned. */
-const provision = 'provision';
 
 /** The types whose fixed header must have the flags 0010 [MQTT-2.1.3-1]. */
 const typesWithFlag = new Set<number>([packetType.pubrel, packetType.subscribe, packetType.unsubscribe]);
@@ -87,20 +86,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     return this.#transport.remoteAddress;
   }
 
-  get #place(): Place {
-    return { door: 'mqtt', address: () => this.remoteAddress };
-  }
-
   get isGone(): boolean {
     return this.#isGone || this.#state === 'closed';
   }
 
-  onData(bytes: Buffer): void {
-    assert(!this.#isGone && !this.#reader.isReading, 'packets come one after the other, and none after the end', this);
-    if (this.#state === 'closed') return;
-    beginEvent(packets, this);
-    this.#reader.take(bytes);
-    endEvent();
+  get reach(): 'open' | 'gone' | 'closed' {
+    return this.#state === 'closed' ? 'closed' : this.#isGone ? 'gone' : 'open';
   }
 
   /** Describes the sender for the log of a crash. */
@@ -110,15 +101,17 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   /** The work that an assertion names. */
   work(): Work {
-    return workOf(this.#deviceId, this.remoteAddress);
+    return workOf(this.#signedIn?.device.id ?? this.#session?.device?.id, this.remoteAddress);
   }
 
-  get #deviceId(): string | undefined {
-    return this.#signedIn?.device.id ?? this.#session?.device?.id;
-  }
+  // Events of the transport.
 
-  get reach(): 'open' | 'gone' | 'closed' {
-    return this.#state === 'closed' ? 'closed' : this.#isGone ? 'gone' : 'open';
+  onData(bytes: Buffer): void {
+    assert(!this.#isGone && !this.#reader.isReading, 'packets come one after the other, and none after the end', this);
+    if (this.#state === 'closed') return;
+    beginEvent(packets, this);
+    this.#reader.take(bytes);
+    endEvent();
   }
 
   onDrained(): void {
@@ -148,30 +141,202 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     if (this.#state === 'closed') this.#deps.left(this);
   }
 
-  sessionEnded(reason: CloseReason): void {
-    assert(this.#state !== 'new', 'a session ends after its CONNECT', this);
-    this.close(reason);
+  // CONNECT.
+
+  refusesFirst(): CloseReason | undefined {
+    const { remoteAddress } = this;
+    // Many senders share the address of a trusted proxy.
+    const isBlocked = isSenderBlocked(undefined, remoteAddress) && !this.#deps.isTrustedProxy(remoteAddress);
+    return isBlocked ? 'blocked' : undefined;
   }
 
-  /** Writes the packets that are due, then DISCONNECT to an MQTT 5 client if `reason` has a code, and closes. */
-  close(reason: CloseReason): void {
-    if (this.#state === 'closed') return;
-    const wasLive = this.#state === 'live';
-    // No packet may follow a partial packet.
-    const isCut = this.#outgoing?.isCut === true;
-    if (wasLive && !isCut) {
-      this.#flushOut();
-      // A callback of a write may have closed the connection.
-      if (this.#hasClosed()) return;
-      const bytes =
-        this.#client.level === 5
-          ? disconnectBytes(reason, this.#client, this.#deps.settings.serverReference)
-          : undefined;
-      if (bytes !== undefined) this.#transport.write(bytes);
+  connect(): void {
+    assert(this.#state === 'new', 'CONNECT is the first packet', this);
+    const connect = readFirst(this.#frames);
+    this.#client = connect.client;
+    if (connect.kind === 'refusal') {
+      this.#refuse(connect.refusal);
+      return;
     }
-    this.#end(reason);
-    if (reason === 'slow_reader' || isCut) this.#transport.destroy();
-    else this.#transport.end();
+    this.#gate.keepAliveMs = connect.keepAliveSeconds * 1000;
+    this.#state = 'signing_in';
+    if (asksForCredentials(connect)) this.#provision(connect);
+    else this.#signIn(connect);
+  }
+
+  /** Starts a session without credentials: for a minute, with small packets, and few for one address. */
+  #provision(connect: Connect): void {
+    const { addresses, provisioningCaps, clock } = this.#deps;
+    if (!addresses.enterProvisioning(this.remoteAddress)) {
+      this.#refuse('rate', 'Too many connections of this address ask for credentials; try again in a minute.');
+      return;
+    }
+    this.#caps = provisioningCaps;
+    this.#gate.inflightMax = provisioningCaps.inflightMax;
+    this.#deadlines.endAt(clock.monotonic() + limits.provisioningSessionMs);
+    this.#open(connect, undefined);
+  }
+
+  /** Nothing is read until the answer of a sign-in that takes time. */
+  #signIn(connect: Connect): void {
+    const answer = this.#deps.signIn(signInRequest(connect, this.remoteAddress, this.#certificate), this);
+    if (!(answer instanceof Promise)) {
+      this.#signInAnswered(connect, answer);
+      return;
+    }
+    this.#gate.hold(hold.signIn);
+    void answer.then((late) => {
+      this.#signInAnswered(connect, late);
+      this.#gate.release(hold.signIn);
+    });
+  }
+
+  #signInAnswered(connect: Connect, answer: SignedIn | SignInRefused): void {
+    assert(this.#state === 'signing_in' || this.#state === 'closed', 'a sign-in is answered once', this);
+    if ('refused' in answer) {
+      if (this.#state !== 'closed') this.#refuse(answer.refused, answer.text);
+    } else if (this.#state === 'closed') {
+      answer.end();
+    } else {
+      this.#signedIn = answer;
+      this.#open(connect, answer);
+    }
+  }
+
+  #open(connect: Connect, signedIn: SignedIn | undefined): void {
+    assert(this.#state === 'signing_in' && this.#session === undefined, 'a connection signs in once', this);
+    const { settings, counters, troubles } = this.#deps;
+    const { packetBytesMax } = this.#caps;
+    const session = newSession(this, this.remoteAddress, connect, signedIn);
+    this.#session = session;
+    this.#inbox = new Inbox(this.#deps, {
+      connection: this,
+      session,
+      frames: this.#frames,
+      gate: this.#gate,
+      outbox: this.#outbox,
+      isTerse: connect.client.isTerse,
+      packetBytesMax,
+    });
+    this.#reader.inbox = this.#inbox;
+    this.#reader.packetBytesMax = packetBytesMax;
+    this.#state = 'live';
+    counters.connected('accepted');
+    if (signedIn !== undefined) troubles.connected(signedIn.device, this.#place);
+    const announced = signedIn?.isGateway ? settings.gateway : this.#caps;
+    this.send(welcomeBytes(session, connect, announced, settings.worker));
+    this.#deps.onSession?.(session);
+  }
+
+  #refuse(refusal: ConnectRefusal, text?: string): void {
+    assert(this.#session === undefined && this.#state !== 'closed', 'a sign-in is refused before its session', this);
+    this.#deps.counters.connected(refusal);
+    this.#transport.write(refusalBytes(this.#client, refusal, text));
+    this.#end('login_refused');
+    this.#transport.end();
+  }
+
+  // Packets after CONNECT.
+
+  dispatch(): void {
+    assert(this.#state === 'live', 'packets other than CONNECT are those of a live connection', this);
+    const { type, flags, buffer, start, end } = this.#frames;
+    const { level } = this.#client;
+    if (flags !== (typesWithFlag.has(type) ? 2 : 0)) throw malformed;
+    switch (type) {
+      case packetType.puback: {
+        // Reads the packet even when no message waits for it, because a malformed packet ends the connection.
+        const packetId = readAcknowledgement(buffer, start, end, level);
+        this.#outgoing?.acknowledged(packetId);
+        return;
+      }
+      case packetType.pubrel:
+        this.#inbox!.released(readAcknowledgement(buffer, start, end, level));
+        return;
+      case packetType.subscribe:
+        takeSubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
+        return;
+      case packetType.unsubscribe:
+        takeUnsubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
+        return;
+      case packetType.pingreq:
+        if (end > start) throw malformed;
+        if (this.#signedIn !== undefined) this.#deps.admission.touch(this.#signedIn.device);
+        this.send(pingresp);
+        return;
+      case packetType.disconnect:
+        checkDisconnect(buffer, start, end, level);
+        this.close('client_disconnect');
+        return;
+      case 0:
+        throw malformed;
+      default:
+        // Packets that only a server sends, PUBREC and PUBCOMP (this server sends no QoS 2), AUTH, and a second
+        // CONNECT.
+        throw protocolError;
+    }
+  }
+
+  /** Returns undefined for a client that is no gateway: a packet above its cap ends the connection. */
+  largePackets(): LargePackets | undefined {
+    const session = this.#session;
+    if (session?.kind !== 'gateway') return undefined;
+    const own = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
+    return new LargePackets({ ...this.#deps, ...own });
+  }
+
+  tooLarge(bytes: number): void {
+    const device = this.#session?.device;
+    if (device !== undefined) this.#deps.tooLargeLog.add(device, { bytes, bytesMax: this.#caps.packetBytesMax });
+  }
+
+  caughtUp(): void {
+    assert(this.#state !== 'closed', 'a connection that has ended is not read', this);
+    if (this.#isGone) this.#end('connection_lost');
+    else this.#transport.resume();
+  }
+
+  // Packets to the client.
+
+  send(packet: Buffer, confirm?: Confirm): void {
+    // A push that a SUBSCRIBE causes may close the connection before the answer to it.
+    if (this.#state === 'closed') return;
+    assert(this.#state === 'live', 'packets go to a connection that signed in', this);
+    this.#outbox.add(packet, confirm);
+    this.#deps.flusher.add(this);
+  }
+
+  flushSoon(): void {
+    this.#deps.flusher.add(this);
+  }
+
+  flush(): void {
+    if (this.#state === 'closed' || this.#isCut) return;
+    assert(this.#state === 'live', 'packets are written to a connection that signed in', this);
+    this.#writeDue();
+    if (this.reach === 'closed' || this.#outgoing?.beginFile()) return;
+    const verdict = this.#slowReader.verdict(this.#deps.clock.monotonic);
+    if (verdict === 'close') this.close('slow_reader');
+    else if (verdict === 'pause') this.#gate.hold(hold.reader);
+    this.#gate.releaseAnswers();
+  }
+
+  /** Writes all packets and acknowledgements that are due. A callback of a packet may close the connection. */
+  #writeDue(): void {
+    const gate = this.#gate;
+    const outbox = this.#outbox;
+    const client = this.#client;
+    outbox.flush(client.level, client.packetBytesMax);
+    this.#deps.counters.packetsOut.add(outbox.sent);
+    gate.unacknowledged -= outbox.acknowledged;
+    assert(gate.unacknowledged >= 0, 'only messages that wait are acknowledged', this);
+    // A close by a callback writes once more.
+    outbox.confirm();
+  }
+
+  /** True when only a part of a packet may have been written: no other packet may follow. */
+  get #isCut(): boolean {
+    return this.#outgoing?.isCut === true;
   }
 
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean {
@@ -200,16 +365,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     return this.#outgoing;
   }
 
-  flush(): void {
-    if (this.#state === 'closed' || this.#outgoing?.isCut) return;
-    assert(this.#state === 'live', 'packets are written to a connection that signed in', this);
-    this.#flushOut();
-    if (this.#hasClosed() || this.#outgoing?.beginFile()) return;
-    const verdict = this.#slowReader.verdict(this.#deps.clock.monotonic);
-    if (verdict === 'close') this.close('slow_reader');
-    else if (verdict === 'pause') this.#gate.hold(hold.reader);
-    this.#gate.releaseAnswers();
+  unreadOwners(): readonly PlaceOwner[] {
+    const device = this.#signedIn?.device;
+    return device ? devicePlaceOwners(device) : [{ name: `address ${networkOf(this.remoteAddress)}`, timesFree: 3 }];
   }
+
+  // Deadlines and the end.
 
   /**
    * Checks all deadlines, twice a second. `lateMs`: the time since the last sweep in which this process did not run.
@@ -222,14 +383,16 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#reader.sweep(now);
     if (this.#state === 'new' && this.#deadlines.isConnectOverdue(now)) this.close('connect_timeout');
     if (this.#state !== 'live') return;
-    if (this.#deadlines.hasEnded(now)) {
-      this.close('provisioned');
-    } else if (this.#outgoing?.isStalled(now, lateMs) ?? this.#slowReader.isStalled(now)) {
-      this.close('slow_reader');
-    } else if (this.#gate.held === 0) {
-      const reason = this.#deadlines.silence(now, this.#gate.keepAliveMs);
-      if (reason !== undefined) this.close(reason);
-    }
+    const reason = this.#overdue(now, lateMs);
+    if (reason !== undefined) this.close(reason);
+  }
+
+  /** Returns the reason to end a connection that is live; undefined while no deadline has passed. */
+  #overdue(now: number, lateMs: number): CloseReason | undefined {
+    if (this.#deadlines.hasEnded(now)) return 'provisioned';
+    const isStalled = this.#outgoing?.isStalled(now, lateMs) ?? this.#slowReader.isStalled(now);
+    if (isStalled) return 'slow_reader';
+    return this.#gate.held === 0 ? this.#deadlines.silence(now, this.#gate.keepAliveMs) : undefined;
   }
 
   /** Asserts the state between any two events; called twice a second. */
@@ -252,6 +415,33 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     return !this.#outbox.isExpecting && this.#gate.unanswered === 0;
   }
 
+  sessionEnded(reason: CloseReason): void {
+    assert(this.#state !== 'new', 'a session ends after its CONNECT', this);
+    this.close(reason);
+  }
+
+  /** Writes the packets that are due, then DISCONNECT to an MQTT 5 client if `reason` has a code, and closes. */
+  close(reason: CloseReason): void {
+    if (this.#state === 'closed') return;
+    const isCut = this.#isCut;
+    if (this.#state === 'live' && !isCut) {
+      this.#writeDue();
+      // A callback of a write may have closed the connection.
+      if (this.reach === 'closed') return;
+      this.#writeDisconnect(reason);
+    }
+    this.#end(reason);
+    if (reason === 'slow_reader' || isCut) this.#transport.destroy();
+    else this.#transport.end();
+  }
+
+  #writeDisconnect(reason: CloseReason): void {
+    const client = this.#client;
+    if (client.level !== 5) return;
+    const bytes = disconnectBytes(reason, client, this.#deps.settings.serverReference);
+    if (bytes !== undefined) this.#transport.write(bytes);
+  }
+
   #end(reason: CloseReason): void {
     if (this.#state === 'closed') return;
     assert(this.#session === undefined || this.#state === 'live', 'a session is that of a live connection', this);
@@ -263,224 +453,24 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#outgoing?.drop();
     this.#slowReader.release();
     this.#deps.counters.disconnected(reason);
-    const session = this.#session;
-    if (session !== undefined) {
-      stopAllStreams(this.#deps, session);
-      session.ended(reason);
-      const cause = { reason, message: closings[reason].sentence };
-      if (session.kind !== 'provision') this.#deps.troubles.disconnected(session.device, cause, this.#place);
-      this.#deps.log.debug('mqtt_disconnected', { reason, device: session.device?.id });
-    }
+    if (this.#session !== undefined) this.#endSession(this.#session, reason);
     this.#signedIn?.end();
     this.#signedIn = undefined;
-    if (session?.kind === 'provision') this.#deps.addresses.leaveProvisioning(this.remoteAddress);
+    if (this.#session?.kind === 'provision') this.#deps.addresses.leaveProvisioning(this.remoteAddress);
     if (this.#isGone) this.#deps.left(this);
   }
 
-  // Reading.
-
-  /** Returns undefined for a client that is no gateway: a packet above its cap ends the connection. */
-  largePackets(): LargePackets | undefined {
-    const session = this.#session;
-    if (session?.kind !== 'gateway') return undefined;
-    const own = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
-    return new LargePackets({ ...this.#deps, ...own });
+  #endSession(session: Session, reason: CloseReason): void {
+    const { troubles, log } = this.#deps;
+    stopAllStreams(this.#deps, session);
+    session.ended(reason);
+    const cause = { reason, message: closings[reason].sentence };
+    if (session.kind !== 'provision') troubles.disconnected(session.device, cause, this.#place);
+    log.debug('mqtt_disconnected', { reason, device: session.device?.id });
   }
 
-  tooLarge(bytes: number): void {
-    const device = this.#session?.device;
-    if (device !== undefined) this.#deps.tooLargeLog.add(device, { bytes, bytesMax: this.#caps.packetBytesMax });
-  }
-
-  refusesFirst(): CloseReason | undefined {
-    return this.#isAddressBlocked() ? 'blocked' : undefined;
-  }
-
-  /** Returns false for the address of a trusted proxy, because many senders share such an address. */
-  #isAddressBlocked(): boolean {
-    return isSenderBlocked(undefined, this.remoteAddress) && !this.#deps.isTrustedProxy(this.remoteAddress);
-  }
-
-  dispatch(): void {
-    assert(this.#state === 'live', 'packets other than CONNECT are those of a live connection', this);
-    const { type, flags, buffer, start, end } = this.#frames;
-    if (flags !== (typesWithFlag.has(type) ? 2 : 0)) throw malformed;
-    switch (type) {
-      case packetType.puback: {
-        // Reads the packet even when no message waits for it, because a malformed packet ends the connection.
-        const packetId = readAcknowledgement(buffer, start, end, this.#client.level);
-        this.#outgoing?.acknowledged(packetId);
-        return;
-      }
-      case packetType.pubrel:
-        this.#inbox!.released(readAcknowledgement(buffer, start, end, this.#client.level));
-        return;
-      case packetType.subscribe:
-        takeSubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
-        return;
-      case packetType.unsubscribe:
-        takeUnsubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
-        return;
-      case packetType.pingreq:
-        if (end > start) throw malformed;
-        if (this.#signedIn !== undefined) this.#deps.admission.touch(this.#signedIn.device);
-        this.send(pingresp);
-        return;
-      case packetType.disconnect:
-        checkDisconnect(buffer, start, end, this.#client.level);
-        this.close('client_disconnect');
-        return;
-      case 0:
-        throw malformed;
-      default:
-        // Packets that only a server sends, PUBREC and PUBCOMP (this server sends no QoS 2), AUTH, and a second
-        // CONNECT.
-        throw protocolError;
-    }
-  }
-
-  caughtUp(): void {
-    assert(this.#state !== 'closed', 'a connection that has ended is not read', this);
-    if (this.#isGone) this.#end('connection_lost');
-    else this.#transport.resume();
-  }
-
-  #hasClosed(): boolean {
-    return this.#state === 'closed';
-  }
-
-  // CONNECT.
-
-  connect(): void {
-    assert(this.#state === 'new', 'CONNECT is the first packet', this);
-    const { type, flags, buffer, start, end } = this.#frames;
-    if (type !== packetType.connect || flags !== 0) throw malformed;
-    const connect = readConnect(buffer, start, end);
-    this.#client = connect.client;
-    if (connect.kind === 'refusal') {
-      this.#refuse(connect.refusal);
-      return;
-    }
-    this.#gate.keepAliveMs = connect.keepAliveSeconds * 1000;
-    this.#state = 'signing_in';
-    if (connect.username === provision || connect.clientId === provision) {
-      this.#provision(connect);
-      return;
-    }
-    const { clientId, username, password } = connect;
-    const request = {
-      clientId,
-      username,
-      password,
-      certificate: this.#certificate,
-      remoteAddress: this.#transport.remoteAddress,
-    };
-    const answer = this.#deps.signIn(request, this);
-    if (!(answer instanceof Promise)) {
-      this.#signIn(connect, answer);
-      return;
-    }
-    this.#gate.hold(hold.signIn);
-    void answer.then((late) => {
-      this.#signIn(connect, late);
-      this.#gate.release(hold.signIn);
-    });
-  }
-
-  /** Starts a session without credentials: for a minute, with small packets, and few for one address. */
-  #provision(connect: Connect): void {
-    const { addresses, provisioningCaps, clock } = this.#deps;
-    if (!addresses.enterProvisioning(this.remoteAddress)) {
-      this.#refuse('rate', 'Too many connections of this address ask for credentials; try again in a minute.');
-      return;
-    }
-    this.#caps = provisioningCaps;
-    this.#gate.inflightMax = provisioningCaps.inflightMax;
-    this.#deadlines.endAt(clock.monotonic() + limits.provisioningSessionMs);
-    this.#open(connect, undefined);
-  }
-
-  #signIn(connect: Connect, answer: SignedIn | SignInRefused): void {
-    assert(this.#state === 'signing_in' || this.#state === 'closed', 'a sign-in is answered once', this);
-    if ('refused' in answer) {
-      if (this.#state !== 'closed') this.#refuse(answer.refused, answer.text);
-    } else if (this.#state === 'closed') {
-      answer.end();
-    } else {
-      this.#signedIn = answer;
-      this.#open(connect, answer);
-    }
-  }
-
-  #open({ clientId, client }: Connect, signedIn: SignedIn | undefined): void {
-    assert(this.#state === 'signing_in' && this.#session === undefined, 'a connection signs in once', this);
-    const { settings, counters } = this.#deps;
-    const { level, isTerse } = client;
-    const assignedClientId = clientId === '' && level === 5 ? randomUUID() : '';
-    this.#session = new Session(this, {
-      device: signedIn?.device,
-      kind: signedIn === undefined ? 'provision' : signedIn.isGateway ? 'gateway' : 'device',
-      level,
-      profileTopics: signedIn?.topics,
-      clientId: clientId || assignedClientId,
-      remoteAddress: this.#transport.remoteAddress,
-    });
-    this.#inbox = new Inbox(this.#deps, {
-      connection: this,
-      session: this.#session,
-      frames: this.#frames,
-      gate: this.#gate,
-      outbox: this.#outbox,
-      isTerse,
-      packetBytesMax: this.#caps.packetBytesMax,
-    });
-    this.#reader.inbox = this.#inbox;
-    this.#reader.packetBytesMax = this.#caps.packetBytesMax;
-    this.#state = 'live';
-    counters.connected('accepted');
-    if (signedIn !== undefined) this.#deps.troubles.connected(signedIn.device, this.#place);
-    const { packetBytesMax, inflightMax } = signedIn?.isGateway ? settings.gateway : this.#caps;
-    const { worker } = settings;
-    this.send(connackBytes(level, { packetBytesMax, receiveMaximum: inflightMax, assignedClientId, worker }));
-    this.#deps.onSession?.(this.#session);
-  }
-
-  #refuse(refusal: ConnectRefusal, text?: string): void {
-    assert(this.#session === undefined && this.#state !== 'closed', 'a sign-in is refused before its session', this);
-    this.#deps.counters.connected(refusal);
-    this.#transport.write(refusalBytes(this.#client, refusal, text));
-    this.#end('login_refused');
-    this.#transport.end();
-  }
-
-  // Writing.
-
-  send(packet: Buffer, confirm?: Confirm): void {
-    // A push that a SUBSCRIBE causes may close the connection before the answer to it.
-    if (this.#hasClosed()) return;
-    assert(this.#state === 'live', 'packets go to a connection that signed in', this);
-    this.#outbox.add(packet, confirm);
-    this.#deps.flusher.add(this);
-  }
-
-  flushSoon(): void {
-    this.#deps.flusher.add(this);
-  }
-
-  unreadOwners(): readonly PlaceOwner[] {
-    const device = this.#signedIn?.device;
-    return device ? devicePlaceOwners(device) : [{ name: `address ${networkOf(this.remoteAddress)}`, timesFree: 3 }];
-  }
-
-  #flushOut(): void {
-    const gate = this.#gate;
-    const outbox = this.#outbox;
-    const client = this.#client;
-    outbox.flush(client.level, client.packetBytesMax);
-    this.#deps.counters.packetsOut.add(outbox.sent);
-    gate.unacknowledged -= outbox.acknowledged;
-    assert(gate.unacknowledged >= 0, 'only messages that wait are acknowledged', this);
-    // A callback may close the connection, which flushes once more.
-    outbox.confirm();
+  /** Where the troubles of the device are noted. */
+  get #place(): Place {
+    return { door: 'mqtt', address: () => this.remoteAddress };
   }
 }
