@@ -22,7 +22,7 @@ const options = {
   lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: tsDistanceMsMax,
-  quickPastMsMax: tsDistanceMsMax,
+  fastPastMsMax: tsDistanceMsMax,
   convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };

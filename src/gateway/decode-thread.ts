@@ -4,7 +4,7 @@
  */
 import { limits } from '../base/limits.ts';
 import { type BodySource, BodyThread, type ThreadOptions } from '../telemetry/body-thread.ts';
-import type { DecodeOptions } from '../telemetry/decode.ts';
+import type { DecodeOptions } from '../telemetry/decode-options.ts';
 import { checkServerTimes } from '../telemetry/decode-thread.ts';
 import { Chunk } from '../telemetry/decoded-chunk.ts';
 import { faultFromPlain } from '../telemetry/plain-fault.ts';

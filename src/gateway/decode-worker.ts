@@ -5,7 +5,7 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault, notFound } from '../base/errors.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
-import type { DecodeOptions } from '../telemetry/decode.ts';
+import type { DecodeOptions } from '../telemetry/decode-options.ts';
 import { buffersOf, chunksOf, type DecodedChunk } from '../telemetry/decoded-chunk.ts';
 import { type PlainDecodeFault, plainFault } from '../telemetry/plain-fault.ts';
 import { Rows } from '../telemetry/rows.ts';

@@ -20,7 +20,7 @@ const options = {
   lenientJson: false,
   pointsPerMessageMax: 1000,
   pastMsMax: tsDistanceMsMax,
-  quickPastMsMax: tsDistanceMsMax,
+  fastPastMsMax: tsDistanceMsMax,
   convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };

@@ -10,7 +10,9 @@ import type { RateLimits } from '../auth/rate-limits.ts';
 import { badRequest, Fault, notFound, tooLarge } from '../base/errors.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Waiter } from '../ingest/accept.ts';
-import { addElement, type DecodeOptions, Message, skipBlank } from '../telemetry/decode.ts';
+import type { DecodeOptions } from '../telemetry/decode-options.ts';
+import { MessageReader, skipBlank } from '../telemetry/message-reader.ts';
+import { addRecord } from '../telemetry/record.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';
 import { type Json, JsonReader } from '../value/json.ts';
 import { strictAfter } from '../value/lenient.ts';
@@ -179,7 +181,7 @@ export class GatewayDecoder {
       if (!child) throw unknownChild;
       rows.mark(childMark);
       try {
-        for (const element of json as Json[]) addElement(element, child.device, now, rows, this.#options, 'gateway');
+        for (const record of json as Json[]) addRecord(record, child.device, now, rows, this.#options, 'gateway');
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
         rows.rollback(childMark);
@@ -284,7 +286,7 @@ function isName(name: Uint8Array, body: Uint8Array, at: number, last: number): b
 
 const noArray = badRequest('wrong_shape', 'The value must be an array of records.');
 const noneRefused: ReadonlyMap<string, Fault> = new Map();
-const records = new Message('gateway');
+const records = new MessageReader('gateway');
 const messageMark = newMark();
 const childMark = newMark();
 let lastMessage = 0;

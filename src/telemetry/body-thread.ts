@@ -9,7 +9,7 @@ import { Worker } from 'node:worker_threads';
 import { type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
-import type { TelemetrySource } from './decode.ts';
+import type { TelemetrySource } from './record.ts';
 
 /** Bytes of one turn of a tenant or device: a large body uses several turns. */
 const turnBytes = 256 * 1024;

@@ -6,7 +6,8 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { tsDistanceMsMax } from './block.ts';
-import { type DecodeOptions, decodeTelemetry } from './decode.ts';
+import { decodeTelemetry } from './decode.ts';
+import type { DecodeOptions } from './decode-options.ts';
 import { DecodeThread } from './decode-thread.ts';
 import type { Chunk } from './decoded-chunk.ts';
 import { type BlockRow, readBlock } from './read-block.ts';
@@ -20,7 +21,7 @@ const options: DecodeOptions = {
   lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: tsDistanceMsMax,
-  quickPastMsMax: tsDistanceMsMax,
+  fastPastMsMax: tsDistanceMsMax,
   convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };

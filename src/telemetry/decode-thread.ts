@@ -3,7 +3,7 @@
  */
 import { limits } from '../base/limits.ts';
 import { type BodySource, BodyThread, type ThreadOptions } from './body-thread.ts';
-import type { DecodeOptions } from './decode.ts';
+import type { DecodeOptions } from './decode-options.ts';
 import type { DecodeReply, DecodeRequest } from './decode-worker.ts';
 import { Chunk, type DecodedChunk } from './decoded-chunk.ts';
 import { faultFromPlain } from './plain-fault.ts';

@@ -1,7 +1,8 @@
 /** The thread of `decode-thread.ts`: decodes one body into chunks. The main thread adds device and order. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault } from '../base/errors.ts';
-import { type DecodeOptions, decodeTelemetry } from './decode.ts';
+import { decodeTelemetry } from './decode.ts';
+import type { DecodeOptions } from './decode-options.ts';
 import { buffersOf, chunksOf, type DecodedChunk } from './decoded-chunk.ts';
 import { type PlainDecodeFault, plainFault } from './plain-fault.ts';
 import { Rows } from './rows.ts';

@@ -4,7 +4,8 @@ import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Kind } from '../value/typed.ts';
 import { tsDistanceMsMax } from './block.ts';
-import { type DecodeOptions, decodeTelemetry, decodeTelemetryExactly } from './decode.ts';
+import { decodeTelemetry, decodeTelemetryExactly } from './decode.ts';
+import type { DecodeOptions } from './decode-options.ts';
 import { readBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
 
@@ -16,7 +17,7 @@ const options: DecodeOptions = {
   lenientJson: false,
   pointsPerMessageMax: 1000,
   pastMsMax: tsDistanceMsMax,
-  quickPastMsMax: tsDistanceMsMax,
+  fastPastMsMax: tsDistanceMsMax,
   convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };
@@ -389,7 +390,7 @@ describe('ts', () => {
   });
 
   it('converts seconds, microseconds and nanoseconds if asked to, and leaves milliseconds alone', () => {
-    const auto = { ...options, convertsUnits: true, quickPastMsMax: 20 * 365 * 86_400_000 };
+    const auto = { ...options, convertsUnits: true, fastPastMsMax: 20 * 365 * 86_400_000 };
     const timed = (ts: string) => `{"ts":${ts},"values":{"a":1}}`;
     const stored = [`a@${now - 1000} long 1`];
     for (const ts of ['1699999999', '1699999999000000', '1699999999000000000', '"1699999999"', '1699999999.5']) {
@@ -401,11 +402,11 @@ describe('ts', () => {
     }
     both(timed('1699999999'), ['a@1699999999 long 1']);
     both(timed('1699999999000000'), '400 ts_out_of_range');
-    both(timed('1699999999'), '400 ts_out_of_range', { ...auto, pastMsMax: 10, quickPastMsMax: 10 });
+    both(timed('1699999999'), '400 ts_out_of_range', { ...auto, pastMsMax: 10, fastPastMsMax: 10 });
   });
 
   it('names the unit of a refused time, and notes what was converted until the message is refused', () => {
-    const auto = { ...options, convertsUnits: true, quickPastMsMax: 20 * 365 * 86_400_000 };
+    const auto = { ...options, convertsUnits: true, fastPastMsMax: 20 * 365 * 86_400_000 };
     const rows = new Rows();
     const read = (body: string, by = auto) => decodeTelemetry(Buffer.from(body), { number: 1 }, now, rows, by);
     expect(() => read('{"ts":1699999999000000,"values":{"a":1}}', options)).toThrow(
@@ -420,7 +421,7 @@ describe('ts', () => {
   });
 
   it('keeps a narrower window', () => {
-    const narrow = { ...options, pastMsMax: 1000, quickPastMsMax: 1000, futureMsMax: 10 };
+    const narrow = { ...options, pastMsMax: 1000, fastPastMsMax: 1000, futureMsMax: 10 };
     both(`{"ts":${now - 1000},"values":{"a":1}}`, [`a@${now - 1000} long 1`], narrow);
     both(`{"ts":${now + 10},"values":{"a":1}}`, [`a@${now + 10} long 1`], narrow);
     both(`{"ts":${now - 1001},"values":{"a":1}}`, '400 ts_out_of_range', narrow);

@@ -15,7 +15,7 @@ export class Key {
   readonly plain: boolean;
   /** Owned by `Rows`: the index of this key in its last dictionary. */
   index = 0;
-  /** Owned by `decode.ts`: the last record that had this key. */
+  /** Owned by `message-reader.ts`: the last record that had this key. */
   record = 0;
   /** Index in the table; -1 = not cached. */
   place = -1;

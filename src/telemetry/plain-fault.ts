@@ -1,7 +1,7 @@
 /** The fault of a message as it passes from a decoding thread to the main thread, with what the diagnostics need. */
 import { Fault, type PlainFault } from '../base/errors.ts';
 import type { OddTime } from '../diagnostics/odd-time.ts';
-import { TimeFault } from './decode.ts';
+import { TimeFault } from './record.ts';
 
 export interface PlainDecodeFault extends PlainFault {
   oddTime: OddTime | undefined;

@@ -23,7 +23,7 @@ const decoding = {
   lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: 8e12,
-  quickPastMsMax: 8e12,
+  fastPastMsMax: 8e12,
   convertsUnits: false,
   futureMsMax: 8e12,
 };
