@@ -21,7 +21,7 @@ export interface EntitySelection {
 export interface QueriedEntity {
   kind: EntityKind;
   id: string;
-  /** Under which the entity has attributes and telemetry; null before the first of them. */
+  /** Number of the attributes and telemetry of the entity; null before the first of either. */
   number: number | null;
   fields: Record<string, string | number | null>;
 }

@@ -63,7 +63,7 @@ export interface EntityPageQuery extends EntityQuery {
   values: ValueKey[];
 }
 
-/** An entity of an answer; `values` has those that exist, by `keyName`. */
+/** An entity of an answer; `values` has the existing values of the named keys, by `keyName`. */
 export interface FoundEntity {
   entity: QueriedEntity;
   values: ReadonlyMap<string, QueriedValue>;
@@ -185,20 +185,20 @@ async function sortBy(
   const valuesOf = await readValues(stores, entities, [key]);
   const name = keyName(key);
   const numbers: Sorted<number>[] = [];
-  const texts: Sorted<string>[] = [];
+  const strings: Sorted<string>[] = [];
   const without: QueriedEntity[] = [];
   await inTurns(entities, (entity) => {
     const by = valueOrder(fieldValue(entity, key) ?? valuesOf(entity).get(name));
     if (typeof by === 'number') numbers.push({ entity, by });
-    else if (by !== undefined) texts.push({ entity, by: by.slice(0, limits.queriedSortCharsMax) });
+    else if (by !== undefined) strings.push({ entity, by: by.slice(0, limits.queriedSortCharsMax) });
     else without.push(entity);
   });
   const sign = direction === 'DESC' ? -1 : 1;
   numbers.sort((a, b) => sign * (a.by - b.by));
   await nextTurn();
-  texts.sort((a, b) => (a.by === b.by ? 0 : a.by < b.by ? -sign : sign));
-  // Entities without the value are last in both directions. Numbers come before texts.
-  const ordered: Sorted<unknown>[] = sign === 1 ? [...numbers, ...texts] : [...texts, ...numbers];
+  strings.sort((a, b) => (a.by === b.by ? 0 : a.by < b.by ? -sign : sign));
+  // Entities without the value are last in both directions. Numbers are before strings.
+  const ordered: Sorted<unknown>[] = sign === 1 ? [...numbers, ...strings] : [...strings, ...numbers];
   return [...ordered.map(({ entity }) => entity), ...without];
 }
 
@@ -275,7 +275,7 @@ function unique(keys: ValueKey[]): string[] {
   return [...new Set(keys.map(({ key }) => key))];
 }
 
-/** Works on the items one after the other, and lets the event loop go on every few milliseconds. */
+/** Works on the items one after the other, and gives the event loop a turn every few milliseconds. */
 async function inTurns<T>(items: readonly T[], work: (item: T) => void): Promise<void> {
   let endsAt = performance.now() + limits.queriedTurnMs;
   for (const item of items) {

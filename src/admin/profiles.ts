@@ -70,7 +70,7 @@ async function choosingKey<T>(
   input: ProfileInput,
   store: (checkAgain?: CheckAgain) => Promise<T>,
 ): Promise<T> {
-  // The document in the input may have another type and key than the input itself: these are the values to store.
+  // Checks the values that will be stored, because the document of a profile has a type as well.
   const { provisionKey: key, provisionType } = checkedProfile(input);
   // The key of a certificate profile is the digest of its certificate, which several tenants may have.
   if (!key || provisionType === 'X509_CERTIFICATE_CHAIN') return await store();

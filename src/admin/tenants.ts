@@ -66,7 +66,7 @@ export async function saveTenant(
   input: TenantInput,
 ): Promise<Tenant> {
   const { tenant, isMoved } = await postgres.transaction(async (queries) => {
-    // Before the tenant, because the delete of a profile locks the profile before its tenants.
+    // Locks the profile before the tenant, as the delete of a profile does.
     const chosen = input.tenantProfileId ? await tenantProfile(queries, input) : undefined;
     const locked = await lockTenant(queries, id);
     if (!locked) throw entityNotFound('Tenant', id);

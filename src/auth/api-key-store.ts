@@ -25,7 +25,7 @@ export interface KeyOwner {
   account: Account;
 }
 
-/** Finds keys and their owners by the hashes of the values, by the places of the hashes. */
+/** Finds keys by the hashes of their values. Returns the keys and their owners by the places of the hashes. */
 export async function findKeyOwners(queries: Queries, valuesSha256: Buffer[]): Promise<Map<number, KeyOwner>> {
   const rows = await queries.query<Account & Omit<KeyOwner, 'account'> & { place: number }>(
     `select ${accountColumns('u')}, v.place,

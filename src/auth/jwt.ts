@@ -192,8 +192,8 @@ function fail(kind: 'malformed' | 'expired'): never {
 }
 
 /**
- * Returns the time before which a user's tokens are outdated when they end now. Tokens carry whole seconds, so tokens
- * of the running second are outdated too.
+ * Returns the time to store as `tokensOutdatedTime` when all tokens of a user end now. Tokens carry whole seconds, so
+ * tokens of the running second are outdated too.
  */
 export function tokensOutdatedTimeAt(now: number): number {
   return (Math.floor(now / 1000) + 1) * 1000;

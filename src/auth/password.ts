@@ -96,9 +96,9 @@ export class PasswordHasher {
   }
 
   /**
-   * Without a `stored` hash (the user does not exist) the check takes the same time and returns false. Programs that
-   * sign in at the same time as the same user share one check. Checks of unknown users are shared too, so that the
-   * timing does not reveal them.
+   * Returns true when the password matches `stored`. Without a `stored` hash (the user does not exist) the check takes
+   * the same time and returns false. Programs that sign in at the same time as the same user share one check. Checks of
+   * unknown users are shared too, so that the timing does not reveal that a user is unknown.
    */
   verify(user: string, password: string, stored: string | null, asker = ownAsker): Promise<boolean> {
     const digest = createHmac('sha256', this.#digestKey).update(password).digest();

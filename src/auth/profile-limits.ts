@@ -1,6 +1,6 @@
 /**
  * The limits that a tenant profile sets: members of `profileData.configuration`, with the names of ThingsBoard's REST
- * interface. An absent member, 0 and an empty text set no limit, so the setting of the installation counts.
+ * interface. An absent member, 0 and an empty string set no limit, so the setting of the installation counts.
  */
 import { limits } from '../base/limits.ts';
 import {

@@ -221,7 +221,7 @@ test('a profile limits its tenants in place of the settings, member by member, a
   limits.points(lamp, 1);
   expect(refusal(() => limits.points(lamp, 1)).message).toContain('(rateLimits.device.telemetryMessages)');
   expect(refusal(() => limits.points(pump, 4)).message).toContain('transportTenantTelemetryDataPointsRateLimit');
-  expect(limits.textsOf('mill').device).toEqual({
+  expect(limits.settingsOf('mill').device).toEqual({
     messages: '1:60',
     telemetryMessages: '2:60',
     telemetryDataPoints: '',

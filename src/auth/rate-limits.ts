@@ -52,7 +52,7 @@ export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, 
 interface RateLimitDeps {
   settings: RateLimitSettings;
   bus: Bus;
-  /** As in `TalliesDeps`. */
+  /** The workers of all hosts; absent: one. */
   fleetWorkers?: () => number;
   clock: Clock;
 }
@@ -82,7 +82,7 @@ interface Scope {
 
 /** The limits of the tenants of one profile, or of all tenants whose profile sets none. */
 interface Rules {
-  /** Rules with one key limit, and name their limits, alike. */
+  /** Equal for rules with the same limits and the same names of limits. */
   key: string;
   settings: RateLimitSettings;
   scopes: Record<ScopeName, Scope>;
@@ -95,7 +95,7 @@ export class RateLimits {
   readonly #clock: Clock;
   readonly #ofSettings: Rules;
   #ofTenants: ReadonlyMap<string, Rules> = new Map();
-  /** By id of the profile. */
+  /** Profile id → rules. */
   #ofProfiles: ReadonlyMap<string, Rules> = new Map();
   readonly #tallies: Tallies<ScopeName>;
 
@@ -146,8 +146,8 @@ export class RateLimits {
     this.#setActive();
   }
 
-  /** Returns the limits of a tenant as texts; '' = unlimited. */
-  textsOf(tenantId: string): RateLimitSettings {
+  /** Returns the limits of a tenant as strings; '' = unlimited. */
+  settingsOf(tenantId: string): RateLimitSettings {
     return this.#rulesOf(tenantId).settings;
   }
 
@@ -166,7 +166,10 @@ export class RateLimits {
     this.#check(scope, device, telemetryDataPointsKind, 1);
   }
 
-  /** Takes such a post, once its data points are counted; a post without any is a plain message. Throws 429. */
+  /**
+   * Takes a post that `admit` has let pass, once its data points are counted; a post without data points counts as a
+   * message. Throws 429.
+   */
   points(device: LimitedDevice, points: number): void {
     if (this.isActive) this.#takePoints(this.#own(device), device, points);
   }

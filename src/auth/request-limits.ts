@@ -21,14 +21,14 @@ const sentences: Record<RequestKind, string> = {
 interface RequestLimitDeps {
   settings: RequestRates;
   bus: Bus;
-  /** As in `TalliesDeps`. */
+  /** The workers of all hosts; absent: one. */
   fleetWorkers?: () => number;
   clock: Clock;
 }
 
 /** The limits of the tenants of one profile, or of all tenants whose profile sets none. */
 interface Rules {
-  /** Rules with one key limit alike. */
+  /** Equal for rules with the same limits. */
   key: string;
   buckets: Record<RequestKind, TokenBuckets>;
   tallies: Record<RequestKind, Tally>;
@@ -47,7 +47,7 @@ export class RequestLimits {
   readonly #clock: Clock;
   readonly #ofSettings: Rules;
   #ofTenants: ReadonlyMap<string, Rules> = new Map();
-  /** By id of the profile. */
+  /** Profile id → rules. */
   #ofProfiles: ReadonlyMap<string, Rules> = new Map();
   readonly #tallies: Tallies<RequestKind>;
 

@@ -21,7 +21,7 @@ interface TenantLimitsDeps {
   clock: Clock;
   log: Log;
   onPoll?: OnPoll;
-  /** Devices of a tenant whose profile does not limit them; 0 = no limit. */
+  /** Devices that a tenant may have when its profile sets no number; 0 = no limit. */
   devicesMax: number;
 }
 
@@ -38,7 +38,7 @@ export class TenantLimits {
   readonly #onProfiles: ((profiles: readonly LimitedProfile[]) => void)[] = [];
   #profiles: readonly LimitedProfile[] = [];
   #ofTenants: ReadonlyMap<string, ProfileLimits> = new Map();
-  /** Of the limits that are known; undefined until PostgreSQL has answered. */
+  /** The version of the known limits; undefined until PostgreSQL has answered. */
   #version: number | undefined;
   /** One read after the other: the limits that are read last are the newest. */
   #reading = Promise.resolve(true);

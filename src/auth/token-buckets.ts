@@ -43,7 +43,7 @@ export function parseBuckets(setting: string, kind: number, text: string): Bucke
   );
 }
 
-/** Returns undefined when the text is malformed; '' = unlimited. */
+/** Returns undefined when the string is malformed; '' = unlimited. */
 export function readBuckets(kind: number, text: string): Bucket[] | undefined {
   const compact = text.replaceAll(' ', '');
   if (compact === '') return [];

@@ -30,7 +30,7 @@ function isRightDigests(value: object): value is RightDigests {
 
 interface WrongCredentialsDeps {
   bus: Bus;
-  /** As in `TalliesDeps`. */
+  /** The workers of all hosts; absent: one. */
   fleetWorkers?: () => number;
   /** Within a minute. */
   wrongMax: number;

@@ -27,10 +27,10 @@ interface Window {
 
 interface WrongTriesDeps {
   bus: Bus;
-  /** As in `TalliesDeps`. */
+  /** The workers of all hosts; absent: one. */
   fleetWorkers?: (() => number) | undefined;
   channel: string;
-  /** Within `wrongTriesWindowMs`. */
+  /** Wrong tries of a network within `wrongTriesWindowMs` after which the network is refused. */
   wrongMax: number;
   reason: ReasonOf<429>;
   message: string;

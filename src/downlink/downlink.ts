@@ -126,7 +126,8 @@ export class Downlink {
   }
 
   /**
-   * Sends to every listener on every worker and host, at most once; to those of this worker before this call returns.
+   * Sends to every listener on every worker and host, at most once. Listeners of this worker get the message before
+   * this call returns.
    */
   send(device: number, topic: Topic, message: object): void {
     this.#assertUse(device);

@@ -56,7 +56,7 @@ export class Offer {
   #state: 'asking' | 'checking' | 'granted' | 'settled' = 'asking';
   /** Workers that have a listener and were not granted yet, the oldest answer first. */
   #holders: { node: string; heardAt: number }[] = [];
-  /** In the state `granted`: the worker that has not answered yet. */
+  /** The worker that has not answered yet, in the state `granted`. */
   #grantedTo = '';
   /** True when the workers were asked again after a slow check: the next grant needs no further check. */
   #isChecked = false;
@@ -158,7 +158,7 @@ export class Offer {
     else proceed();
   }
 
-  /** After a slow read all workers are asked again, because a worker takes no late grant. */
+  /** Reads the store. After a slow read all workers are asked again, because a worker takes no late grant. */
   async #check(stored: () => Promise<boolean>, proceed: () => void): Promise<void> {
     this.#state = 'checking';
     clearTimeout(this.#deadline);

@@ -2,7 +2,8 @@
  * Delivers a message to exactly one listener on any worker. The sender asks the shard for a listener and grants the
  * message to the first worker that has one. That worker answers whether its listener took the message; if not, the next
  * worker is granted. A grant that arrives late is not taken, so after the wait of the sender no listener gets the
- * message. This file has the offers of this worker and its answers to those of others; `offer.ts` is one offer.
+ * message. This file keeps the open offers of this worker and answers the offers of other workers; `offer.ts`
+ * is one offer.
  */
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';

@@ -35,7 +35,7 @@ export interface SessionOwner {
 interface SessionsDeps {
   bus: Bus;
   devices: LocalDevices;
-  /** Returns those of the devices that still exist. */
+  /** Returns the devices that still exist. */
   lookUp: (numbers: number[]) => Promise<StoredDevice[]>;
   /** Called when a session began, also after a takeover. */
   onConnected: (device: CachedDevice) => void;

@@ -170,7 +170,7 @@ export class Mqtt {
 
   #sweep(): void {
     const now = this.#deps.clock.monotonic();
-    // While this process did not run it read nothing, so that silence does not count against clients.
+    // A process that does not run reads nothing, so that silence does not count against clients.
     const lateMs = now - this.#sweptAt - limits.mqttSweepMs;
     this.#sweptAt = now;
     for (const connection of this.#connections) {

@@ -40,8 +40,8 @@ const tsName = Buffer.from('ts');
 const valuesName = Buffer.from('values');
 
 /**
- * Continue with `hash = Math.imul(hash ^ byte, hashFactor)` for each byte. The start is secret, so that a client
- * cannot craft collisions.
+ * Start of the hash of a key. Each byte continues it: `hash = Math.imul(hash ^ byte, hashFactor)`. The start is secret,
+ * so that a client cannot craft collisions.
  */
 export const hashStart = randomBytes(4).readInt32LE();
 export const hashFactor = 0x01000193;
@@ -54,7 +54,10 @@ const table = new Array<Key | undefined>(tableSize + places).fill(undefined);
 /** The hashes of `table` side by side: an entry with another hash is not visited. */
 const hashes = new Int32Array(tableSize + places);
 
-/** The key of `source[start..end)`, whose bytes hash to `hash`; undefined when it cannot be a key (see `keyFault`). */
+/**
+ * Returns the key of `source[start..end)`, whose bytes hash to `hash`; undefined when the bytes cannot be a key
+ * (`keyFault`).
+ */
 export function internKey(source: Uint8Array, start: number, end: number, hash: number): Key | undefined {
   const first = (hash ^ (hash >>> 15)) & (tableSize - 1);
   if (hashes[first] === hash) {
@@ -93,7 +96,7 @@ export function keyFault(text: string): string | undefined {
 }
 
 function internElsewhere(source: Uint8Array, start: number, end: number, hash: number, first: number): Key | undefined {
-  // All places are taken: evict any one.
+  // When all places are taken, the key at this one is evicted.
   let free = first + (evictions & (places - 1));
   for (let place = first + places - 1; place >= first; place -= 1) {
     const key = table[place];

@@ -43,8 +43,8 @@ const beforeFirst = new Key(empty);
 const recordMark = newMark();
 
 /**
- * For the message of a device call `read`, for a gateway's body `open`, then `records` for each device, then `finish`;
- * at last `release`, also after a Fault.
+ * Expects calls in this order: for the message of a device `read`; for a gateway's body `open`, `records` for each
+ * device, and `finish`; at last `release`, also after a Fault.
  */
 export class MessageReader {
   readonly #form: Form;

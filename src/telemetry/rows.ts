@@ -228,7 +228,7 @@ export class Rows {
   columns(): Columns {
     const { count } = this;
     assert(count === 0 || this.#spans.end[this.#spans.count - 1] === count, 'the last record is closed');
-    // Padding may move the texts: the end first.
+    // Padding comes before the views are made, because it may move the texts.
     const textEnd = this.#textRows > 0 ? this.#padText(count, 0) : 0;
     const keys: Uint8Array[] = [];
     for (let i = 0; i < this.#keyCount; i += 1) keys.push(this.#keys[i]!.bytes);
@@ -297,7 +297,7 @@ export class Rows {
 
   /** Writes the length of the text of `row`; the text itself, for which there is room, goes to the returned place. */
   #startText(row: number, length: number): number {
-    // First the room, which may move the texts.
+    // Makes room before the length is written, because that may move the texts.
     const end = this.#padText(row, varintBytesMax + length);
     const at = writeVarint(this.#text, end, length);
     this.#textLength = at;
@@ -305,7 +305,7 @@ export class Rows {
     return at;
   }
 
-  /** Makes room for `more` bytes after the empty texts of the rows before `row` that have none; returns the end. */
+  /** Writes empty texts for the rows before `row` that have none, and makes room for `more` bytes. Returns the end. */
   #padText(row: number, more: number): number {
     const missing = row - this.#textRows;
     const size = this.#textLength + missing + more;

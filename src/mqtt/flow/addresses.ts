@@ -1,7 +1,7 @@
 /**
  * Counts the open connections of one worker by network address. Every address has a share of all connections, and a
- * smaller share of those without credentials. Addresses of trusted proxies have no share, because they carry many
- * clients. Each worker counts separately, because each worker accepts for itself.
+ * smaller share of the connections without credentials. An address of a trusted proxy has no share, because many
+ * clients share the address. Each worker counts separately, because each worker accepts for itself.
  */
 import { networkOf } from '../../base/network.ts';
 

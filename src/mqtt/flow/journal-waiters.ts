@@ -1,6 +1,6 @@
 /**
- * Connections that are not read because the journal refuses, in the order in which they began to wait. `JournalWaiters`
- * checks every few milliseconds whether the journal accepts again. It then resumes connections for a slice of time, so
+ * Connections that are not read because the journal refuses, in the order in which the waits began. `JournalWaiters`
+ * checks every few milliseconds whether the journal accepts again. Then it resumes connections for a slice of time, so
  * that ten thousand connections do not block the event loop.
  */
 import type { Clock } from '../../base/clock.ts';

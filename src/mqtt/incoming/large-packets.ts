@@ -172,7 +172,7 @@ function skipAndCount(large: LargePacket, start: number, children: FittingChildr
   });
 }
 
-/** Returns the offset after the properties, which may lie behind the received bytes. */
+/** Returns the offset after the properties, which may be beyond the received bytes. */
 function endOfProperties(bytes: Buffer, at: number): number {
   let length = 0;
   for (let i = 0; i < 4; i += 1) {

@@ -4,7 +4,7 @@ import { packets } from '../sign-in/blocked.ts';
 
 export interface Flushable {
   isQueued: boolean;
-  /** For the log of a process that dies of a bug. */
+  /** Describes the client for the log of a process that dies of a bug. */
   describe(): string;
   flush(): void;
 }

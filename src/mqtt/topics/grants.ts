@@ -20,9 +20,9 @@ const failureMqtt3 = 0x80;
 interface Subscribed {
   /** A reason code for each filter, in order. */
   codes: number[];
-  /** The streams that these filters switched on, including streams that were on before. */
+  /** The streams that these filters switched on, including streams that were on earlier. */
   started: StreamName[];
-  /** Those of `started` that were on before. */
+  /** The streams of `started` that were on earlier. */
   restarted: StreamName[];
 }
 

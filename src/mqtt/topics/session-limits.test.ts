@@ -4,7 +4,7 @@ import { sessionLimits } from './session-limits.ts';
 it('gives a device its own limits, and a gateway its own and those of its devices, compact and complete', () => {
   const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
   const rateLimits = {
-    textsOf: (tenantId: string) => ({
+    settingsOf: (tenantId: string) => ({
       device: { ...none, messages: tenantId === 'mill' ? '10:1, 300:60' : '' },
       gatewayDevice: { ...none, telemetryMessages: '20:1' },
       gateway: { ...none, telemetryDataPoints: '500:1' },

@@ -10,21 +10,21 @@ import type { SessionKind } from '../session/session.ts';
 export function sessionLimits(
   { packetBytesMax, inflightMax }: Pick<Config['mqtt'], 'packetBytesMax' | 'inflightMax'>,
   gatewayBytesMax: number,
-  rateLimits: Pick<RateLimits, 'textsOf'>,
+  rateLimits: Pick<RateLimits, 'settingsOf'>,
 ): (kind: SessionKind, tenantId: string) => string {
   return (kind, tenantId) => {
-    const given = rateLimits.textsOf(tenantId);
+    const given = rateLimits.settingsOf(tenantId);
     const isGateway = kind === 'gateway';
     return JSON.stringify({
       maxPayloadSize: isGateway ? gatewayBytesMax : packetBytesMax,
       maxInflightMessages: inflightMax,
-      rateLimits: texts(isGateway ? given.gatewayDevice : given.device),
-      ...(isGateway && { gatewayRateLimits: texts(given.gateway) }),
+      rateLimits: compactLimits(isGateway ? given.gatewayDevice : given.device),
+      ...(isGateway && { gatewayRateLimits: compactLimits(given.gateway) }),
     });
   };
 }
 
-function texts({ messages, telemetryMessages, telemetryDataPoints }: RateLimitSettings['device']) {
+function compactLimits({ messages, telemetryMessages, telemetryDataPoints }: RateLimitSettings['device']) {
   const compact = (text: string) => text.replaceAll(' ', '');
   return {
     messages: compact(messages),
