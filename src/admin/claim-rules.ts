@@ -21,7 +21,7 @@ export interface ClaimRequest {
   durationMs: number;
 }
 
-/** An offer: a user who knows the secret may claim the device until the expiry. */
+/** An open claim: a user who knows the secret may claim the device until the expiry. */
 export interface Claim {
   secretSha256: Buffer;
   expiresTime: number;
@@ -65,7 +65,7 @@ export function isClaimValid(claim: Claim | undefined, now: number): claim is Cl
   return claim !== undefined && claim.expiresTime > now;
 }
 
-/** A secret that is absent counts as the empty string, in the offer and in the claim. */
+/** A secret that is absent counts as the empty string, in the open claim and in the key of the user. */
 export function opensClaim(claim: Claim, secretKey: string): boolean {
   return timingSafeEqual(claim.secretSha256, digest(secretKey));
 }

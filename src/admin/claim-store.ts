@@ -24,7 +24,7 @@ export async function findClaim(queries: Queries, deviceId: string): Promise<Cla
   return claim;
 }
 
-/** Deletes the offers that were made for the device under its previous owner. */
+/** Deletes the open claims that were made for the device under its previous owner. */
 export async function forgetClaims(queries: Queries, device: { id: string; number: number }): Promise<void> {
   await queries.query('delete from device_claim where device_id = $1', [device.id]);
   await queries.query('delete from attribute where device = $1 and scope = $2 and key = $3', [
