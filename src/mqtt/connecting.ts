@@ -7,15 +7,15 @@ import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import { type Connect, connackBytes, readConnect } from './packets/connect.ts';
 import { Session, type SessionLink } from './session/session.ts';
 import type { SignedIn, SignInRequest } from './sign-in/sign-in.ts';
-import type { Frames } from './wire/frames.ts';
 import { packetType } from './wire/protocol.ts';
+import type { ReceivedPackets } from './wire/received-packets.ts';
 import { malformed } from './wire/wire-error.ts';
 
 /** The user name or client id of a client that signs in without credentials, to be provisioned. */
 const provision = 'provision';
 
-/** Reads the packet that `frames` has read. Throws a WireError when it is no CONNECT or gets no answer. */
-export function readFirst({ type, flags, buffer, start, end }: Frames): ReturnType<typeof readConnect> {
+/** Reads the packet that `received` holds. Throws a WireError when it is no CONNECT or gets no answer. */
+export function readFirst({ type, flags, buffer, start, end }: ReceivedPackets): ReturnType<typeof readConnect> {
   if (type !== packetType.connect || flags !== 0) throw malformed;
   return readConnect(buffer, start, end);
 }

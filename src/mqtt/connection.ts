@@ -35,8 +35,8 @@ import { isSenderBlocked, packets, workOf } from './sign-in/blocked.ts';
 import type { SignedIn, SignInOwner, SignInRefused } from './sign-in/sign-in.ts';
 import type { Transport, TransportEvents } from './transport/transport.ts';
 import { type CloseReason, closings } from './wire/close-reason.ts';
-import type { Frames } from './wire/frames.ts';
 import { packetType, type QoS } from './wire/protocol.ts';
+import type { ReceivedPackets } from './wire/received-packets.ts';
 import { malformed, protocolError } from './wire/wire-error.ts';
 
 type State = 'new' | 'signing_in' | 'live' | 'closed';
@@ -53,7 +53,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   readonly #deadlines: Deadlines;
   readonly #reader: Reader;
   readonly #gate: ReadGate;
-  readonly #frames: Frames;
+  readonly #received: ReceivedPackets;
   readonly #outbox: Outbox;
   readonly #slowReader: SlowReader;
   #state: State = 'new';
@@ -78,7 +78,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#deadlines = new Deadlines(this, deps.settings.idleMs, deps.clock.monotonic());
     this.#reader = new Reader(deps, this, transport, this.#deadlines, deps.settings.inflightMax);
     this.#gate = this.#reader.gate;
-    this.#frames = this.#reader.frames;
+    this.#received = this.#reader.received;
     this.#slowReader = new SlowReader(transport, this);
   }
 
@@ -152,7 +152,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   connect(): void {
     assert(this.#state === 'new', 'CONNECT is the first packet', this);
-    const connect = readFirst(this.#frames);
+    const connect = readFirst(this.#received);
     this.#client = connect.client;
     if (connect.kind === 'refusal') {
       this.#refuse(connect.refusal);
@@ -212,7 +212,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#inbox = new Inbox(this.#deps, {
       connection: this,
       session,
-      frames: this.#frames,
+      received: this.#received,
       gate: this.#gate,
       outbox: this.#outbox,
       isTerse: connect.client.isTerse,
@@ -240,7 +240,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   dispatch(): void {
     assert(this.#state === 'live', 'packets other than CONNECT are those of a live connection', this);
-    const { type, flags, buffer, start, end } = this.#frames;
+    const { type, flags, buffer, start, end } = this.#received;
     const { level } = this.#client;
     if (flags !== (typesWithFlag.has(type) ? 2 : 0)) throw malformed;
     switch (type) {
@@ -254,10 +254,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
         this.#inbox!.released(readAcknowledgement(buffer, start, end, level));
         return;
       case packetType.subscribe:
-        takeSubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
+        takeSubscribe(this.#deps, this.#session!, this.#received, (packet) => this.send(packet));
         return;
       case packetType.unsubscribe:
-        takeUnsubscribe(this.#deps, this.#session!, this.#frames, (packet) => this.send(packet));
+        takeUnsubscribe(this.#deps, this.#session!, this.#received, (packet) => this.send(packet));
         return;
       case packetType.pingreq:
         if (end > start) throw malformed;
@@ -281,7 +281,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   largePackets(): LargePackets | undefined {
     const session = this.#session;
     if (session?.kind !== 'gateway') return undefined;
-    const own = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
+    const own = { session, received: this.#received, gate: this.#gate, inbox: this.#inbox! };
     return new LargePackets({ ...this.#deps, ...own });
   }
 

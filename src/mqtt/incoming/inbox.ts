@@ -16,15 +16,15 @@ import type { PacketRoom } from '../flow/packet-room.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
 import { type Outbox, withheld } from '../outgoing/outbox.ts';
 import { pubcompBytes, pubrecBytes } from '../packets/acknowledgements.ts';
-import { PublishFrame, readPublish } from '../packets/publish.ts';
+import { PublishFields, readPublish } from '../packets/publish.ts';
 import { type Answered, giveBack, type Incoming, takeIncoming } from '../session/incoming.ts';
 import type { Session } from '../session/session.ts';
 import { sendGatewayError } from '../topics/gateway-errors.ts';
 import type { ExactTopic, TopicTable } from '../topics/table.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
-import type { Frames } from '../wire/frames.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { code } from '../wire/reason-codes.ts';
+import type { ReceivedPackets } from '../wire/received-packets.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { malformed } from '../wire/wire-error.ts';
 import { answerOf, isDiscarded, mayPass } from './answers.ts';
@@ -49,7 +49,7 @@ interface InboxDeps {
 interface InboxConnection {
   connection: ClientConnection;
   session: Session;
-  frames: Frames;
+  received: ReceivedPackets;
   gate: ReadGate;
   outbox: Outbox;
   /** The client wants no Reason Strings. */
@@ -77,14 +77,14 @@ const causedByClient: Partial<Record<CloseReason, true>> = {
 const gatewayTopics = 'v1/gateway/';
 const noPayload = Buffer.alloc(0);
 const gone = notFound('The connection has ended.');
-const frame = new PublishFrame();
+const fields = new PublishFields();
 
 export class Inbox implements Answered {
   readonly #deps: InboxDeps;
   readonly #connection: ClientConnection;
   readonly #session: Session;
   readonly #table: TopicTable;
-  readonly #frames: Frames;
+  readonly #received: ReceivedPackets;
   readonly #gate: ReadGate;
   readonly #outbox: Outbox;
   readonly #level: ProtocolLevel;
@@ -96,13 +96,13 @@ export class Inbox implements Answered {
 
   constructor(
     deps: InboxDeps,
-    { connection, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxConnection,
+    { connection, session, received, gate, outbox, isTerse, packetBytesMax }: InboxConnection,
   ) {
     this.#deps = deps;
     this.#connection = connection;
     this.#session = session;
     this.#table = session.kind === 'provision' ? deps.provisionTopics : deps.topics;
-    this.#frames = frames;
+    this.#received = received;
     this.#gate = gate;
     this.#outbox = outbox;
     this.#level = session.level;
@@ -110,13 +110,13 @@ export class Inbox implements Answered {
     this.#packetBytesMax = packetBytesMax;
   }
 
-  /** Handles the PUBLISH that `frames` has read; `readAt` is the clock time of the read. */
+  /** Handles the PUBLISH that `received` holds; `readAt` is the clock time of the read. */
   publish(readAt: number): void {
-    const { buffer, start, end, flags } = this.#frames;
+    const { buffer, start, end, flags } = this.#received;
     const gate = this.#gate;
-    readPublish(frame, flags, buffer, start, end, this.#level);
+    readPublish(fields, flags, buffer, start, end, this.#level);
     // All fields are read before any call that could read another packet.
-    const { qos, packetId, topicStart, topicEnd, payloadStart, encoding, wantsReceipt } = frame;
+    const { qos, packetId, topicStart, topicEnd, payloadStart, encoding, wantsReceipt } = fields;
     const exact = this.#table.findExact(buffer, topicStart, topicEnd);
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
@@ -124,7 +124,7 @@ export class Inbox implements Answered {
     if (incoming === undefined) return;
     incoming.readAt = readAt;
     incoming.payload = buffer.subarray(payloadStart, end);
-    incoming.isOwned = this.#frames.isOwned;
+    incoming.isOwned = this.#received.isOwned;
     // The standard allows no user properties to a client that wants no Reason Strings [MQTT-3.1.2-29].
     if (qos > 0 && wantsReceipt && !this.#isTerse) incoming.receipt = '';
     if (encoding !== '') {
@@ -146,7 +146,7 @@ export class Inbox implements Answered {
     if (this.#connection.reach !== 'closed') gate.holdForAnswers(this.#level);
   }
 
-  /** Handles an unpacked message. `mayUnread`: `frames` can still return the packet of the message again. */
+  /** Handles an unpacked message. `mayUnread`: `received` can still return the packet of the message again. */
   #handle(incoming: Incoming, exact: ExactTopic | undefined, mayUnread: boolean): void {
     try {
       if (exact === undefined) this.#table.dispatch(incoming);
@@ -209,7 +209,7 @@ export class Inbox implements Answered {
   ): Promise<void> {
     const { packetRoom } = this.#deps;
     const packed = incoming.isOwned ? incoming.payload : Buffer.from(incoming.payload);
-    const packedRoom = this.#frames.takeRoom();
+    const packedRoom = this.#received.takeRoom();
     const waiter = { hasRoom() {} };
     const { device } = this.#session;
     const room = packetRoom.of(device, waiter);
@@ -294,8 +294,8 @@ export class Inbox implements Answered {
    */
   discardUnread(reason: CloseReason): void {
     if (reason in causedByClient) return;
-    while (this.#frames.next(this.#packetBytesMax) === 'packet') {
-      if (this.#frames.type === 3 && (this.#frames.flags & 0x06) === 0) this.#discard(reason, 0);
+    while (this.#received.next(this.#packetBytesMax) === 'packet') {
+      if (this.#received.type === 3 && (this.#received.flags & 0x06) === 0) this.#discard(reason, 0);
     }
   }
 
@@ -308,7 +308,7 @@ export class Inbox implements Answered {
 
   /** Passes the room of a large packet to its message, whose answer releases the room. */
   #passRoom(incoming: Incoming): void {
-    const room = this.#frames.takeRoom();
+    const room = this.#received.takeRoom();
     if (room === undefined) return;
     if (incoming.isOpen) incoming.room = room;
     else room.release();
@@ -354,7 +354,7 @@ export class Inbox implements Answered {
     if (session.kind === 'provision' && fault.status === 404) this.#connection.close('provisioning_topic');
   }
 
-  /** Returns the packet to `frames` for another try, and stops reading until the journal accepts. */
+  /** Returns the packet to `received` for another try, and stops reading until the journal accepts. */
   #waitForJournal(incoming: Incoming): void {
     if (incoming.qos === 0) {
       this.#gate.unanswered -= 1;
@@ -363,7 +363,7 @@ export class Inbox implements Answered {
       this.#gate.unacknowledged -= 1;
     }
     giveBack(incoming);
-    this.#frames.unread();
+    this.#received.unread();
     this.#gate.holdForJournal();
   }
 

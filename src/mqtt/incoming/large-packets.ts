@@ -12,12 +12,12 @@ import { FittingChildren } from '../../gateway/fitting-children.ts';
 import type { PacketRoom, RoomWaiter } from '../flow/packet-room.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
 import type { TooLargeLog } from '../flow/too-large-log.ts';
-import { PublishFrame, readPublish } from '../packets/publish.ts';
+import { PublishFields, readPublish } from '../packets/publish.ts';
 import type { Session } from '../session/session.ts';
 import type { TopicTable } from '../topics/table.ts';
-import type { Frames, Step } from '../wire/frames.ts';
 import type { LargePacket } from '../wire/large-packet.ts';
 import { packetType } from '../wire/protocol.ts';
+import type { ReceivedPackets, Step } from '../wire/received-packets.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { malformed } from '../wire/wire-error.ts';
 import type { Inbox, SkippedPublish } from './inbox.ts';
@@ -30,14 +30,14 @@ interface LargePacketsDeps {
   tooLargeLog: TooLargeLog;
   clock: Clock;
   session: Session;
-  frames: Frames;
+  received: ReceivedPackets;
   gate: ReadGate;
   inbox: Inbox;
 }
 
 /** The length of the topic, the topic, the packet id, and the length of the properties. */
 const headBytesMax = 2 + limits.mqttLargeTopicBytesMax + 2 + 4;
-const head = new PublishFrame();
+const head = new PublishFields();
 
 export class LargePackets implements RoomWaiter {
   readonly #deps: LargePacketsDeps;
@@ -56,20 +56,20 @@ export class LargePackets implements RoomWaiter {
     this.#deps = deps;
   }
 
-  /** Handles a step of `Frames`. Returns false for a packet that ends the connection. Throws a WireError. */
+  /** Handles a step of `ReceivedPackets`. Returns false for a packet that ends the connection. Throws a WireError. */
   take(step: Step): boolean {
-    const { frames, gate, inbox } = this.#deps;
+    const { received, gate, inbox } = this.#deps;
     switch (step) {
       case 'too_large':
-        if (frames.type !== packetType.publish) return false;
-        frames.openLarge(headBytesMax);
+        if (received.type !== packetType.publish) return false;
+        received.openLarge(headBytesMax);
         this.#publish = undefined;
         this.#waitsSince = 0;
         this.#seenBytes = 0;
         this.#seenAt = this.#deps.clock.monotonic();
         return true;
       case 'head':
-        return this.#decide(frames.large!);
+        return this.#decide(received.large!);
       case 'no_room':
         this.#waitsSince ||= this.#deps.clock.monotonic();
         gate.hold(hold.room);
@@ -85,7 +85,7 @@ export class LargePackets implements RoomWaiter {
 
   /** Called at the end of the received bytes: true when enough of a large packet arrived to count as activity. */
   hasProgressed(): boolean {
-    const filled = this.#deps.frames.large?.filled ?? 0;
+    const filled = this.#deps.received.large?.filled ?? 0;
     this.#waitsSince = 0;
     if (filled - this.#seenBytes < limits.mqttProgressBytes) return false;
     this.#seenBytes = filled;
@@ -99,7 +99,7 @@ export class LargePackets implements RoomWaiter {
 
   /** Called twice a second. */
   sweep(now: number): void {
-    const { frames, gate } = this.#deps;
+    const { received, gate } = this.#deps;
     const { keepAliveMs } = gate;
     if ((gate.held & hold.room) !== 0) {
       const waitMsMax = Math.min(limits.mqttPausedMsMax, keepAliveMs > 0 ? keepAliveMs / 2 : Number.POSITIVE_INFINITY);
@@ -107,7 +107,7 @@ export class LargePackets implements RoomWaiter {
     } else if (gate.held !== 0) {
       // Nothing is read, so the packet cannot grow.
       this.#seenAt = now;
-    } else if (frames.large !== undefined && this.#publish !== undefined && this.#fault === undefined) {
+    } else if (received.large !== undefined && this.#publish !== undefined && this.#fault === undefined) {
       if (now - this.#seenAt > limits.mqttLargeStallMsMax) this.#skip(noRoom);
     }
   }
@@ -128,10 +128,10 @@ export class LargePackets implements RoomWaiter {
 
   /** Reads the head and decides whether the packet is kept. */
   #decide(large: LargePacket): boolean {
-    const { session, frames } = this.#deps;
+    const { session, received } = this.#deps;
     const { buffer, bodyStart, bytes } = large;
     // Reads the head as that of MQTT 3: properties may be longer than the head, and the decision needs none of them.
-    readPublish(head, frames.flags, buffer, bodyStart, bytes, 4);
+    readPublish(head, received.flags, buffer, bodyStart, bytes, 4);
     const { qos, packetId, topicStart, topicEnd, payloadStart } = head;
     if (payloadStart > large.filled) return false;
     const exact = this.#deps.topics.findExact(buffer, topicStart, topicEnd);
@@ -155,7 +155,7 @@ export class LargePackets implements RoomWaiter {
 
   #skip(fault: Fault): void {
     this.#deps.packetRoom.forget(this);
-    this.#deps.frames.large?.skip();
+    this.#deps.received.large?.skip();
     this.#fault = () => fault;
   }
 }

@@ -14,7 +14,7 @@ import type { Deadlines } from '../flow/deadlines.ts';
 import { type Gated, ReadGate, type ReadGateDeps } from '../flow/read-gate.ts';
 import type { Transport } from '../transport/transport.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
-import { Frames, type Step } from '../wire/frames.ts';
+import { ReceivedPackets, type Step } from '../wire/received-packets.ts';
 import { WireError } from '../wire/wire-error.ts';
 import type { Inbox } from './inbox.ts';
 import type { LargePackets } from './large-packets.ts';
@@ -23,7 +23,7 @@ import type { LargePackets } from './large-packets.ts';
 export interface PacketHandler extends ClientConnection {
   /** Returns the reason to end the connection before its first packet; undefined = the packet may be read. */
   refusesFirst(): CloseReason | undefined;
-  /** Handles the first packet, which `frames` has read. Throws a WireError for what ends the connection. */
+  /** Handles the first packet, which `received` holds. Throws a WireError for what ends the connection. */
   connect(): void;
   /** Handles a later packet other than PUBLISH. Throws as `connect`. */
   dispatch(): void;
@@ -47,7 +47,7 @@ export class Reader implements Gated {
   readonly #counters: Counters;
   readonly #connection: PacketHandler;
   readonly #deadlines: Deadlines;
-  readonly frames = new Frames();
+  readonly received = new ReceivedPackets();
   readonly gate: ReadGate;
   /** The largest packet. Only gateways may send a larger one. */
   packetBytesMax: number = limits.mqttFirstPacketBytesMax;
@@ -84,9 +84,9 @@ export class Reader implements Gated {
   /** Takes received bytes, which are valid during the call only. */
   take(bytes: Buffer): void {
     this.#counters.bytesIn.add(bytes.length);
-    this.frames.feed(bytes);
+    this.received.feed(bytes);
     if (this.gate.held === 0) this.#read();
-    else this.frames.keep();
+    else this.received.keep();
   }
 
   /** Called by the gate when no reason holds any more. */
@@ -120,19 +120,19 @@ export class Reader implements Gated {
   close(): void {
     assert(!this.#isClosed, 'the reading of a connection ends once', this.#connection);
     this.#isClosed = true;
-    this.frames.clear();
+    this.received.clear();
     this.gate.close();
     this.#large?.close();
   }
 
   #read(): void {
     this.#isReading = true;
-    const { frames, gate } = this;
+    const { received, gate } = this;
     let now = 0;
     let readAt = 0;
     while (gate.held === 0 && !this.#isClosed) {
       if (this.#isFirst && this.#refusesFirst()) break;
-      const step = frames.next(this.packetBytesMax);
+      const step = received.next(this.packetBytesMax);
       if (step === 'more') {
         if (this.#large?.hasProgressed()) this.#deadlines.receivedAt = this.#clock.monotonic();
         break;
@@ -144,18 +144,18 @@ export class Reader implements Gated {
           readAt = this.#clock.now();
         }
         this.#deadlines.receivedAt = now;
-        this.#counters.packetsIn[frames.type]!.add(1);
+        this.#counters.packetsIn[received.type]!.add(1);
         this.#handle(readAt);
       } else {
         this.#takeLarge(step);
       }
     }
     this.#isReading = false;
-    if (gate.held !== 0 && !this.#isClosed) frames.keep();
+    if (gate.held !== 0 && !this.#isClosed) received.keep();
   }
 
   #refusesFirst(): boolean {
-    const reason = this.#connection.refusesFirst() ?? (this.frames.mayBe(connectByte) ? undefined : 'not_mqtt');
+    const reason = this.#connection.refusesFirst() ?? (this.received.mayBe(connectByte) ? undefined : 'not_mqtt');
     if (reason !== undefined) this.#connection.close(reason);
     return reason !== undefined;
   }
@@ -164,7 +164,7 @@ export class Reader implements Gated {
     const isFirst = this.#isFirst;
     this.#isFirst = false;
     try {
-      if (this.inbox !== undefined && this.frames.type === publishType) this.inbox.publish(readAt);
+      if (this.inbox !== undefined && this.received.type === publishType) this.inbox.publish(readAt);
       else if (isFirst) this.#connection.connect();
       else this.#connection.dispatch();
     } catch (error) {
@@ -177,7 +177,7 @@ export class Reader implements Gated {
     try {
       this.#large ??= this.#connection.largePackets();
       if (this.#large?.take(step)) return;
-      if (step === 'too_large') this.#connection.tooLarge(this.frames.declaredBytes);
+      if (step === 'too_large') this.#connection.tooLarge(this.received.declaredBytes);
       this.#connection.close(this.#isFirst ? 'not_mqtt' : step === 'malformed' ? 'malformed' : 'packet_too_large');
     } catch (error) {
       if (!(error instanceof WireError)) throw error;

@@ -6,7 +6,7 @@ import type { Session } from '../session/session.ts';
 import type { StreamName } from '../session/subscriptions.ts';
 import { subscribe, subscribeRefused, unsubscribe } from '../topics/grants.ts';
 import type { Stream, Streams, TopicTable } from '../topics/table.ts';
-import type { Frames } from '../wire/frames.ts';
+import type { ReceivedPackets } from '../wire/received-packets.ts';
 
 interface StreamDeps {
   topics: TopicTable;
@@ -17,11 +17,11 @@ interface StreamDeps {
 
 type Send = (packet: Buffer) => void;
 
-/** Handles the SUBSCRIBE that `frames` has read. SUBACK comes first; a stream that starts may end the session. */
-export function takeSubscribe(deps: StreamDeps, session: Session, frames: Frames, send: Send): void {
+/** Handles the SUBSCRIBE that `received` holds. SUBACK comes first; a stream that starts may end the session. */
+export function takeSubscribe(deps: StreamDeps, session: Session, received: ReceivedPackets, send: Send): void {
   const { streams, admission } = deps;
   const { level } = session;
-  const packet = readSubscribe(frames.buffer, frames.start, frames.end, level);
+  const packet = readSubscribe(received.buffer, received.start, received.end, level);
   if (!tryCharge(admission, session)) {
     send(subackBytes(level, packet.packetId, subscribeRefused(level, packet.filters.length)));
     return;
@@ -32,10 +32,10 @@ export function takeSubscribe(deps: StreamDeps, session: Session, frames: Frames
   for (const name of started) if (session.endedBy === undefined) streamOf(streams, session, name)?.start(session);
 }
 
-/** Handles the UNSUBSCRIBE that `frames` has read. */
-export function takeUnsubscribe(deps: StreamDeps, session: Session, frames: Frames, send: Send): void {
+/** Handles the UNSUBSCRIBE that `received` holds. */
+export function takeUnsubscribe(deps: StreamDeps, session: Session, received: ReceivedPackets, send: Send): void {
   const { level } = session;
-  const packet = readUnsubscribe(frames.buffer, frames.start, frames.end, level);
+  const packet = readUnsubscribe(received.buffer, received.start, received.end, level);
   const { codes, stopped } = unsubscribe(session, packet, answersOf(deps, session));
   stopStreams(deps.streams, session, stopped);
   send(unsubackBytes(level, packet.packetId, codes));

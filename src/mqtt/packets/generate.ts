@@ -1,5 +1,5 @@
 /**
- * Writes packets with mqtt-packet's generator. Its parser is not loaded: reading is in wire/frames.ts and
+ * Writes packets with mqtt-packet's generator. Its parser is not loaded: reading is in wire/received-packets.ts and
  * wire/field-reader.ts, and the parser would add forty files to every start.
  */
 import { createRequire } from 'node:module';

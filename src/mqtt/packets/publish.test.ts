@@ -1,11 +1,11 @@
 import fc from 'fast-check';
 import { generate, type IPublishPacket, parser } from 'mqtt-packet';
 import { describe, expect, test } from 'vitest';
-import { Frames } from '../wire/frames.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
+import { ReceivedPackets } from '../wire/received-packets.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { WireError } from '../wire/wire-error.ts';
-import { PublishFrame, readPublish, writePublish } from './publish.ts';
+import { PublishFields, readPublish, writePublish } from './publish.ts';
 
 interface Read {
   topic: string;
@@ -16,28 +16,28 @@ interface Read {
 
 /** Our reading of one packet, undefined when it is refused. */
 function ours(bytes: Buffer, level: ProtocolLevel): Read | undefined {
-  const frames = new Frames();
-  frames.feed(bytes);
-  if (frames.next(1024 * 1024) !== 'packet' || frames.type !== 3) return undefined;
-  const { buffer, start, end, flags } = frames;
-  const frame = new PublishFrame();
+  const received = new ReceivedPackets();
+  received.feed(bytes);
+  if (received.next(1024 * 1024) !== 'packet' || received.type !== 3) return undefined;
+  const { buffer, start, end, flags } = received;
+  const fields = new PublishFields();
   try {
-    readPublish(frame, flags, buffer, start, end, level);
+    readPublish(fields, flags, buffer, start, end, level);
   } catch (error) {
     if (error instanceof WireError) return undefined;
     throw error;
   }
-  const topic = readText(buffer, frame.topicStart, frame.topicEnd);
+  const topic = readText(buffer, fields.topicStart, fields.topicEnd);
   if (topic === undefined || !isTopic(topic)) return undefined;
-  const { qos, packetId } = frame;
-  return { topic, qos, packetId, payload: buffer.toString('hex', frame.payloadStart, end) };
+  const { qos, packetId } = fields;
+  return { topic, qos, packetId, payload: buffer.toString('hex', fields.payloadStart, end) };
 }
 
 /** mqtt-packet's reading of the same packet; with bytes after the packet, it would read these as well. */
 function theirs(bytes: Buffer, level: ProtocolLevel): (Read & { packet: IPublishPacket }) | undefined {
-  const frames = new Frames();
-  frames.feed(bytes);
-  if (frames.next(1024 * 1024) !== 'packet') return undefined;
+  const received = new ReceivedPackets();
+  received.feed(bytes);
+  if (received.next(1024 * 1024) !== 'packet') return undefined;
   const reader = parser({ protocolVersion: level });
   let packet: IPublishPacket | undefined;
   let failed = false;
@@ -47,7 +47,7 @@ function theirs(bytes: Buffer, level: ProtocolLevel): (Read & { packet: IPublish
   reader.on('error', () => {
     failed = true;
   });
-  reader.parse(bytes.subarray(0, frames.end));
+  reader.parse(bytes.subarray(0, received.end));
   if (failed || packet === undefined || packet.cmd !== 'publish') return undefined;
   const { topic, qos, messageId = 0, payload } = packet;
   return { topic, qos, packetId: messageId, payload: Buffer.from(payload).toString('hex'), packet };

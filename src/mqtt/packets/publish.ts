@@ -8,7 +8,8 @@ import { allowed, contentEncoding, readProperties, receipt } from '../wire/prope
 import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
 
-export class PublishFrame {
+/** The fields of a PUBLISH; those that are strings as offsets into its bytes. */
+export class PublishFields {
   qos: 0 | 1 | 2 = 0;
   topicStart = 0;
   topicEnd = 0;
@@ -23,7 +24,7 @@ export class PublishFrame {
 
 /** Reads `bytes[start..end)`, the body of a PUBLISH. Throws a WireError. The topic is validated elsewhere. */
 export function readPublish(
-  into: PublishFrame,
+  into: PublishFields,
   flags: number,
   bytes: Buffer,
   start: number,

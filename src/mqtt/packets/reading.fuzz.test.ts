@@ -5,14 +5,14 @@
 import fc from 'fast-check';
 import { generate, type Packet, parser } from 'mqtt-packet';
 import { expect, test } from 'vitest';
-import { Frames } from '../wire/frames.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
+import { ReceivedPackets } from '../wire/received-packets.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { WireError } from '../wire/wire-error.ts';
 import { readAcknowledgement } from './acknowledgements.ts';
 import { readConnect } from './connect.ts';
 import { checkDisconnect } from './disconnect.ts';
-import { PublishFrame, readPublish, writePublish } from './publish.ts';
+import { PublishFields, readPublish, writePublish } from './publish.ts';
 import { readSubscribe, readUnsubscribe } from './subscribe.ts';
 
 const level = fc.constantFrom<ProtocolLevel>(3, 4, 5);
@@ -49,20 +49,23 @@ const publish = fc.record({
   ),
 });
 
-/** Everything that the frames of these pieces are, or how reading ended. */
-function framesOf(pieces: Buffer[], bytesMax = 1_000_000): { packets: Buffer[]; ended: string } {
-  const frames = new Frames();
+/** Returns the packets of these pieces, and how reading ended. */
+function packetsOf(pieces: Buffer[], bytesMax = 1_000_000): { packets: Buffer[]; ended: string } {
+  const received = new ReceivedPackets();
   const packets: Buffer[] = [];
   for (const piece of pieces) {
     // What was fed may be written over afterwards: a socket uses its buffer again.
     const bytes = Buffer.from(piece);
-    frames.feed(bytes);
+    received.feed(bytes);
     for (;;) {
-      const step = frames.next(bytesMax);
+      const step = received.next(bytesMax);
       if (step === 'more') break;
       if (step !== 'packet') return { packets, ended: step };
       packets.push(
-        Buffer.concat([Buffer.from([frames.first]), Buffer.from(frames.buffer.subarray(frames.start, frames.end))]),
+        Buffer.concat([
+          Buffer.from([received.first]),
+          Buffer.from(received.buffer.subarray(received.start, received.end)),
+        ]),
       );
     }
     bytes.fill(0xaa);
@@ -98,12 +101,12 @@ function read<T>(reader: () => T): T | undefined {
 }
 
 function readPublished(packet: Buffer, ofLevel: ProtocolLevel): Published | undefined {
-  const frame = new PublishFrame();
+  const fields = new PublishFields();
   return read(() => {
-    readPublish(frame, packet[0]! & 0x0f, packet, bodyStart(packet), packet.length, ofLevel);
-    const text = readText(packet, frame.topicStart, frame.topicEnd);
+    readPublish(fields, packet[0]! & 0x0f, packet, bodyStart(packet), packet.length, ofLevel);
+    const text = readText(packet, fields.topicStart, fields.topicEnd);
     if (text === undefined || !isTopic(text)) return undefined;
-    const { qos, packetId: id, payloadStart } = frame;
+    const { qos, packetId: id, payloadStart } = fields;
     return { topic: text, payload: packet.subarray(payloadStart), qos, packetId: id };
   });
 }
@@ -152,9 +155,9 @@ test('packets are the same however the stream is cut', () => {
         }),
       );
       const expected = list.map(([first, bytes]) => Buffer.concat([Buffer.from([first]), bytes]));
-      expect(framesOf(cut(stream, at))).toEqual({ packets: expected, ended: 'more' });
+      expect(packetsOf(cut(stream, at))).toEqual({ packets: expected, ended: 'more' });
       if (stream.length < 200) {
-        expect(framesOf([...stream].map((byte) => Buffer.from([byte])))).toEqual({ packets: expected, ended: 'more' });
+        expect(packetsOf([...stream].map((byte) => Buffer.from([byte])))).toEqual({ packets: expected, ended: 'more' });
       }
     }),
   );
@@ -163,8 +166,8 @@ test('packets are the same however the stream is cut', () => {
 test('noise is packets, more, or an end, the same however it is cut', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 400 }), places, (bytes, at) => {
-      const whole = framesOf([Buffer.from(bytes)], 100);
-      expect(framesOf(cut(Buffer.from(bytes), at), 100)).toEqual(whole);
+      const whole = packetsOf([Buffer.from(bytes)], 100);
+      expect(packetsOf(cut(Buffer.from(bytes), at), 100)).toEqual(whole);
       for (const packet of whole.packets) expect(packet.length).toBeLessThanOrEqual(100);
     }),
   );
@@ -329,7 +332,7 @@ test('noise as the body of any packet is read or refused, never more', () => {
       }
       read(() => readConnect(bytes, 0, bytes.length));
       for (let flags = 0; flags < 16; flags += 1) {
-        read(() => readPublish(new PublishFrame(), flags, bytes, 0, bytes.length, protocolVersion));
+        read(() => readPublish(new PublishFields(), flags, bytes, 0, bytes.length, protocolVersion));
       }
     }),
     { numRuns: 2_000 },

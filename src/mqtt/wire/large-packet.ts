@@ -1,7 +1,7 @@
 /**
  * A packet above the usual cap, between its fixed header and its last byte. Its head is read first; then the reader
  * either keeps the packet, in room that grows with the received bytes, or counts the remaining bytes without keeping
- * them. `Frames` makes one for each such packet.
+ * them. `ReceivedPackets` makes one for each such packet.
  */
 import { assert } from '../../base/errors.ts';
 

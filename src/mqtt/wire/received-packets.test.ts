@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { Frames } from './frames.ts';
+import { ReceivedPackets } from './received-packets.ts';
 
 const bytesMax = 65_536;
 
@@ -17,18 +17,18 @@ function packet(type: number, length: number): Buffer {
 
 /** Everything that comes out when the pieces go in one after the other. */
 function read(pieces: Buffer[], max = bytesMax): string[] {
-  const frames = new Frames();
+  const received = new ReceivedPackets();
   const out: string[] = [];
   for (const piece of pieces) {
-    frames.feed(piece);
+    received.feed(piece);
     for (;;) {
-      const step = frames.next(max);
+      const step = received.next(max);
       if (step === 'more') break;
       if (step !== 'packet') return [...out, step];
-      out.push(`${frames.type}:${frames.buffer.subarray(frames.start, frames.end).toString('hex')}`);
+      out.push(`${received.type}:${received.buffer.subarray(received.start, received.end).toString('hex')}`);
     }
     // Nothing that was fed may be looked at later.
-    frames.keep();
+    received.keep();
     piece.fill(0xee);
   }
   return out;
@@ -85,18 +85,18 @@ describe('the length is judged at the header', () => {
 test('a packet that was unread comes again, before what follows', () => {
   for (const cut of [0, 1, 2, 5]) {
     const bytes = Buffer.concat([packet(3, 4), packet(8, 3)]);
-    const frames = new Frames();
-    frames.feed(Buffer.from(bytes.subarray(0, cut)));
-    frames.next(bytesMax);
-    frames.feed(Buffer.from(bytes.subarray(cut)));
-    expect(frames.next(bytesMax)).toBe('packet');
-    frames.unread();
-    frames.keep();
-    expect(frames.next(bytesMax)).toBe('packet');
-    expect(frames.type).toBe(3);
-    expect(frames.end - frames.start).toBe(4);
-    expect(frames.next(bytesMax)).toBe('packet');
-    expect(frames.type).toBe(8);
-    expect(frames.next(bytesMax)).toBe('more');
+    const received = new ReceivedPackets();
+    received.feed(Buffer.from(bytes.subarray(0, cut)));
+    received.next(bytesMax);
+    received.feed(Buffer.from(bytes.subarray(cut)));
+    expect(received.next(bytesMax)).toBe('packet');
+    received.unread();
+    received.keep();
+    expect(received.next(bytesMax)).toBe('packet');
+    expect(received.type).toBe(3);
+    expect(received.end - received.start).toBe(4);
+    expect(received.next(bytesMax)).toBe('packet');
+    expect(received.type).toBe(8);
+    expect(received.next(bytesMax)).toBe('more');
   }
 });

@@ -9,7 +9,7 @@ export type Step = 'packet' | 'more' | 'malformed' | 'too_large' | LargeStep;
 
 const headerBytesMax = 5;
 
-export class Frames {
+export class ReceivedPackets {
   /** The current packet: its first byte (type and flags), and its body `buffer[start..end)`. */
   first = 0;
   buffer: Buffer = nothing;
