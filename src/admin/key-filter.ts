@@ -1,6 +1,8 @@
 /** Conditions of entity queries on fields, attributes and latest telemetry, and the order of their values. */
+import { limits } from '../base/limits.ts';
 import { Kind, strictForm, stringForm, type TypedValue } from '../value/typed.ts';
 import type { QueriedEntity } from './entity-query-store.ts';
+import { containsTest } from './text-search.ts';
 
 export const valueTypes = [
   ...['ENTITY_FIELD', 'TIME_SERIES', 'ATTRIBUTE', 'CLIENT_ATTRIBUTE', 'SHARED_ATTRIBUTE', 'SERVER_ATTRIBUTE'],
@@ -73,8 +75,9 @@ export function testOf(predicate: Predicate): ValueTest {
       const isNegative = operation.startsWith('NOT_');
       const compare = textComparison(operation, ignoreCase ? predicate.value.toLowerCase() : predicate.value);
       return (value) => {
-        const text = textOf(value);
-        if (text === undefined) return isNegative;
+        const whole = textOf(value);
+        if (whole === undefined) return isNegative;
+        const text = comparedPart(whole, operation);
         return compare(ignoreCase ? text.toLowerCase() : text);
       };
     }
@@ -96,7 +99,15 @@ export function testOf(predicate: Predicate): ValueTest {
   }
 }
 
+/** Returns one character more than predicates hold, so that a longer value equals none of them. */
+function comparedPart(text: string, operation: string): string {
+  const length = limits.queriedTextCharsMax + 1;
+  if (text.length <= length) return text;
+  return operation === 'ENDS_WITH' ? text.slice(-length) : text.slice(0, length);
+}
+
 function textComparison(operation: string, wanted: string): (text: string) => boolean {
+  const contains = operation.endsWith('CONTAINS') ? containsTest(wanted) : () => false;
   switch (operation) {
     case 'EQUAL':
       return (text) => text === wanted;
@@ -107,9 +118,9 @@ function textComparison(operation: string, wanted: string): (text: string) => bo
     case 'ENDS_WITH':
       return (text) => text.endsWith(wanted);
     case 'CONTAINS':
-      return (text) => text.includes(wanted);
+      return contains;
     case 'NOT_CONTAINS':
-      return (text) => !text.includes(wanted);
+      return (text) => !contains(text);
     default: {
       // The value of IN is a list with commas: `a, b`.
       const list = new Set(wanted.split(',').map((each) => each.trim()));

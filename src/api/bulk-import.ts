@@ -72,13 +72,12 @@ export function bulkImportRoutes(deps: ImportDeps): Route[] {
         const rowsMax = limits.importRowsMax + Number(hasHeader);
         const columns = columnsOf(mapping);
         let isHeader = hasHeader;
-        let turnStart = 0;
         const errors: { line: number; message: string }[] = [];
         const rows: { line: number; row: ImportRow }[] = [];
         for (const line of csvRows(file, mapping.delimiter || ',', rowsMax)) {
-          if (line.end - turnStart > limits.importTurnChars) {
-            turnStart = line.end;
+          if (!line) {
             await turn();
+            continue;
           }
           if (isHeader) {
             isHeader = false;

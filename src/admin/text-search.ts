@@ -1,0 +1,37 @@
+/** Finds a text in another one in a time that grows with their lengths, not with the product of the lengths. */
+
+/** Up to this product `includes` is fast for any texts. For most texts it is faster than `searchFor`. */
+const includedProductMax = 256 * 1024;
+
+/** Returns whether a text contains `wanted`. `wanted` is prepared once for many texts. */
+export function containsTest(wanted: string): (text: string) => boolean {
+  let borders: Int32Array | undefined;
+  return (text) => {
+    if (wanted.length * text.length <= includedProductMax) return text.includes(wanted);
+    borders ??= bordersOf(wanted);
+    return searchFor(wanted, borders, text);
+  };
+}
+
+/** Returns for each length of a beginning of `wanted` the longest shorter beginning that is also its end. */
+function bordersOf(wanted: string): Int32Array {
+  const borders = new Int32Array(wanted.length + 1);
+  for (let at = 1, length = 0; at < wanted.length; at += 1) {
+    while (length > 0 && wanted.charCodeAt(at) !== wanted.charCodeAt(length)) length = borders[length]!;
+    if (wanted.charCodeAt(at) === wanted.charCodeAt(length)) length += 1;
+    borders[at + 1] = length;
+  }
+  return borders;
+}
+
+/** The algorithm of Knuth, Morris and Pratt: no character of the text is read again after a mismatch. */
+function searchFor(wanted: string, borders: Int32Array, text: string): boolean {
+  if (wanted.length > text.length) return false;
+  for (let at = 0, length = 0; at < text.length; at += 1) {
+    const code = text.charCodeAt(at);
+    while (length > 0 && code !== wanted.charCodeAt(length)) length = borders[length]!;
+    if (code === wanted.charCodeAt(length)) length += 1;
+    if (length === wanted.length) return true;
+  }
+  return false;
+}
