@@ -8,6 +8,7 @@ import { everyone, type Principal, permissionDenied, users } from '../auth/roles
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
+import { provisionStateKey } from '../onboarding/provision.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
@@ -28,6 +29,7 @@ export interface AttributesDeps {
 
 const prefix = '/api/plugins/telemetry';
 const values = Type.Array(closed({ lastUpdateTs: milliseconds, key: Type.String(), value: anyJson }, 'AttributeValue'));
+const claims = Object.values(claimKeys);
 const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
 export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castNumericStrings: boolean): Route[] {
@@ -67,8 +69,7 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
       }
       const device = await seriesNumber(postgres, principal, target, 'write');
       const entries = readEntries();
-      const opensClaims = scope === 'SERVER_SCOPE' && Object.values(claimKeys).some((key) => entries.has(key));
-      if (opensClaims && principal.authority === 'CUSTOMER_USER') throw permissionDenied();
+      if (scope === 'SERVER_SCOPE') requireAdmin(principal, [...claims, provisionStateKey], [...entries.keys()]);
       await attributes.save(device, scope, entries, principal.tenantId ?? undefined);
       return empty;
     });
@@ -77,8 +78,12 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
     await plainText(async () => {
       if (listed.length === 0) throw badRequest('keys', 'Empty keys: []');
       const number = await seriesNumber(postgres, principal, target, 'write');
-      if (isOtherKind(target)) await others.remove(number, scope, listed);
-      else await attributes.remove(number, scope, listed, principal.tenantId ?? undefined);
+      if (isOtherKind(target)) {
+        await others.remove(number, scope, listed);
+        return empty;
+      }
+      if (scope === 'SERVER_SCOPE') requireAdmin(principal, [provisionStateKey], listed);
+      await attributes.remove(number, scope, listed, principal.tenantId ?? undefined);
       return empty;
     });
 
@@ -162,6 +167,11 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
       handle: ({ principal, params, query }) => remove(principal, params, params.scope, keyList(query)),
     }),
   ];
+}
+
+/** Throws 403 when a user of a customer names an attribute that only administrators change. */
+function requireAdmin({ authority }: Principal, reserved: readonly string[], named: readonly string[]): void {
+  if (authority === 'CUSTOMER_USER' && named.some((key) => reserved.includes(key))) throw permissionDenied();
 }
 
 function* valueTexts(rows: AttributeRow[]): Generator<string> {

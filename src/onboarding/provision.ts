@@ -31,8 +31,11 @@ export interface ProvisionDeps extends NewDeviceDeps {
   log: Log;
 }
 
-/** Server attribute of a device that has received its credentials. */
-const stateKey = 'provisionState';
+/**
+ * Server attribute of a device that has received its credentials. Users of a customer must not change or delete it: a
+ * sender that knows the secret of the profile would get the credentials that the device has then.
+ */
+export const provisionStateKey = 'provisionState';
 const provisioned = ownValue.string('provisioned');
 const serverScope = scopeNumber.SERVER_SCOPE;
 /** A sender that knows the secret of a profile gets no power over other devices (`device/model/gateway-scope.ts`). */
@@ -143,13 +146,15 @@ async function handOut(
 }
 
 async function isProvisioned(queries: Queries, device: number): Promise<boolean> {
-  const [row] = await readAttributes(queries, device, [serverScope], [stateKey]);
+  const [row] = await readAttributes(queries, device, [serverScope], [provisionStateKey]);
   return row?.value.text === provisioned.text;
 }
 
 /** Server attributes are sent to no device, so this write notifies no session. */
 async function markProvisioned(queries: Queries, device: number, now: number): Promise<void> {
-  await upsertAttributes(queries, [{ device, scope: serverScope, key: stateKey, value: provisioned, ts: now }]);
+  await upsertAttributes(queries, [
+    { device, scope: serverScope, key: provisionStateKey, value: provisioned, ts: now },
+  ]);
 }
 
 function digest(secret: string): Buffer {

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { CertificateMaker } from '../../harness/certificates.ts';
-import { ok } from '../../harness/people.ts';
+import { newCustomer, newCustomerUser, ok } from '../../harness/people.ts';
 import { faultOf } from '../../harness/rest.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
@@ -200,4 +200,28 @@ test('a device that a user made must be there, and of this profile', async () =>
   expect(await provision(profile)).toEqual(failure);
   const { name } = await ok('GET', `/api/device/${other.id}`);
   expect(await provision(profile, { deviceName: name })).toEqual(failure);
+});
+
+test('a former customer opens no second provisioning: the new token after a rotation stays the tenant’s', async () => {
+  const profile = await newProfile('CHECK_PRE_PROVISIONED_DEVICES');
+  const name = `pump-${randomUUID()}`;
+  const { id } = await ok('POST', '/api/device', { name, type: profile.name });
+  const customer = await newCustomer();
+  await ok('POST', `/api/customer/${customer}/device/${id.id}`);
+  expect(await provision(profile, { deviceName: name })).toMatchObject({ status: 'SUCCESS' });
+  const { token } = await newCustomerUser(customer);
+  const path = `/api/plugins/telemetry/DEVICE/${id.id}/SERVER_SCOPE`;
+  for (const [method, query, body] of [
+    ['DELETE', '?keys=provisionState', undefined],
+    ['DELETE', '?keys=floor,provisionState', undefined],
+    ['POST', '', { provisionState: 'new' }],
+  ] as const) {
+    expect((await sharedEngine().send(method, `${path}${query}`, body, token)).status).toBe(403);
+  }
+  await ok('POST', path, { floor: 3 }, token);
+  await ok('DELETE', `${path}?keys=floor`, undefined, token);
+  await ok('DELETE', `/api/customer/device/${id.id}?rotateToken=true`);
+  expect(await provision(profile, { deviceName: name })).toEqual(failure);
+  await ok('DELETE', `${path}?keys=provisionState`);
+  expect(await provision(profile, { deviceName: name })).toMatchObject({ status: 'SUCCESS' });
 });
