@@ -164,7 +164,14 @@ async function select(
       kinds !== undefined && (kinds.size === 0 || kinds.has(end.type));
     const finds = (type: string, end: EntityRef) =>
       steps.size === 0 || leads(steps.get(type), end) || leads(steps.get(''), end);
-    const ends = await searchRelations(queries, { root, direction, group: 'COMMON', levelsMax, lastLevelOnly, finds });
+    const ends = await searchRelations(queries, principal, {
+      root,
+      direction,
+      group: 'COMMON',
+      levelsMax,
+      lastLevelOnly,
+      finds,
+    });
     if (ends.length >= rowsMax) throw tooManyEntities();
     for (const kind of new Set(ends.map(({ type }) => type as EntityKind))) {
       const ids = ends.filter(({ type }) => type === kind).map(({ id }) => id);

@@ -118,20 +118,34 @@ export async function listRelations(
   return rows.map(relationOf);
 }
 
-/** Returns relations without `additionalInfo`, in no order. */
+/** Whose relations a search follows. `customerId` null = those of the whole tenant. */
+interface RelationReader {
+  customerId: string | null;
+  isPublic: boolean;
+}
+
+/** Returns relations whose other end the reader may read (`mayRead`), without `additionalInfo`, in no order. */
 export async function listRelationsOfMany(
   queries: Queries,
   end: 'from' | 'to',
   entities: EntityRef[],
   group: string,
+  { customerId, isPublic }: RelationReader,
   rowsMax: number,
 ): Promise<Relation[]> {
+  const far = end === 'from' ? 'to' : 'from';
   const rows = await queries.query<Row>(
     `select from_id, from_type, to_id, to_type, relation.type, type_group as "group", null as "additionalInfo", version
        from relation join unnest($1::uuid[], $2::text[]) as e (id, type)
          on ${end}_id = e.id and ${end}_type = e.type
-      where type_group = $3 limit $4`,
-    [entities.map(({ id }) => id), entities.map(({ type }) => type), group, rowsMax],
+      where type_group = $3 and ($5::uuid is null or case ${far}_type
+              when 'DEVICE' then exists (select 1 from device d where d.id = ${far}_id and d.customer_id = $5)
+              when 'CUSTOMER' then not $6 and ${far}_id = $5
+              when 'USER' then not $6 and exists (
+                select 1 from user_account u where u.id = ${far}_id and u.customer_id = $5)
+              else not $6 end)
+      limit $4`,
+    [entities.map(({ id }) => id), entities.map(({ type }) => type), group, rowsMax, customerId, isPublic],
   );
   return rows.map(relationOf);
 }

@@ -107,8 +107,17 @@ interface RelationSearch {
   lastLevelOnly: boolean;
 }
 
-/** Returns the entities that relations lead to from a root, each entity once. */
-export async function searchRelations(queries: Queries, search: RelationSearch): Promise<EntityRef[]> {
+/**
+ * Returns the entities that relations lead to from a root, each entity once. The search of a customer user ends at
+ * entities that the user may not read: such an entity, and what others relate to it, changes no result and no refusal.
+ */
+export async function searchRelations(
+  queries: Queries,
+  principal: TenantPrincipal,
+  search: RelationSearch,
+): Promise<EntityRef[]> {
+  const { authority, customerId, isPublic } = principal;
+  const reader = { customerId: authority === 'TENANT_ADMIN' ? null : customerId, isPublic };
   const { root, direction, group, finds, lastLevelOnly } = search;
   const levelsMax =
     search.levelsMax > 0 ? Math.min(search.levelsMax, limits.relationLevelsMax) : limits.relationLevelsMax;
@@ -117,7 +126,7 @@ export async function searchRelations(queries: Queries, search: RelationSearch):
   const results = new Map<string, EntityRef>();
   let level: EntityRef[] = [root];
   for (let depth = 1; depth <= levelsMax && level.length > 0; depth += 1) {
-    const relations = await listRelationsOfMany(queries, near, level, group, limits.relationsMax + 1);
+    const relations = await listRelationsOfMany(queries, near, level, group, reader, limits.relationsMax + 1);
     if (relations.length > limits.relationsMax || seen.size > limits.relationsMax) {
       throw tooManyRelations();
     }
@@ -125,7 +134,14 @@ export async function searchRelations(queries: Queries, search: RelationSearch):
     const next = new Map(relations.map((relation) => [entityKey(relation[far]), relation[far]] as const));
     const goesOn = new Set<string>();
     if (lastLevelOnly && depth < levelsMax && found.length > 0) {
-      const below = await listRelationsOfMany(queries, near, [...next.values()], group, limits.relationsMax + 1);
+      const below = await listRelationsOfMany(
+        queries,
+        near,
+        [...next.values()],
+        group,
+        reader,
+        limits.relationsMax + 1,
+      );
       if (below.length > limits.relationsMax) throw tooManyRelations();
       for (const relation of below) goesOn.add(entityKey(relation[near]));
     }

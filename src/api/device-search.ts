@@ -68,7 +68,7 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
         const root = { id: uuid(rootId), type: rootType };
         await usableEntity(postgres, caller, root, 'read');
         const type = body.relationType || 'Contains';
-        const found = await searchRelations(postgres, {
+        const found = await searchRelations(postgres, caller, {
           root,
           direction,
           group: oneOf('relationTypeGroup', relationTypeGroup, relationGroups, commonGroup),

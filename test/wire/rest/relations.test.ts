@@ -120,3 +120,42 @@ test('devices are found by what leads to them, over levels, of the types asked f
   const types = await send('GET', '/api/device/types');
   expect(types).toContainEqual({ tenantId: tenant, entityType: 'DEVICE', type: 'valve' });
 });
+
+test('a search of a customer’s user ends at what the user may not read', async () => {
+  const customer = await send('POST', '/api/customer', { title: randomUUID() });
+  const user = await newUser({ authority: 'CUSTOMER_USER', customerId: customer.id }, sharedEngine(), admin.token);
+  const own = { customerId: customer.id };
+  const [a, b, c] = [await newDevice('a', own), await newDevice('b', own), await newDevice('c', own)];
+  const hidden = await newDevice('hidden');
+  await relate(customer.id, a);
+  await relate(a, b);
+  await relate(b, hidden);
+  await relate(hidden, c);
+  const search = async (token: string, fetchLastLevelOnly = false) => {
+    const root = { rootId: customer.id.id, rootType: 'CUSTOMER', direction: 'FROM', maxLevel: 4, fetchLastLevelOnly };
+    const body = { parameters: root, relationType: 'Contains', deviceTypes: ['default'] };
+    const found: { id: Ref }[] = await ok('POST', '/api/devices', body, token);
+    const rootEntity = customer.id;
+    const entityFilter = { type: 'deviceSearchQuery', rootEntity, relationType: 'Contains', maxLevel: 4 };
+    const filter = { ...entityFilter, direction: 'FROM', fetchLastLevelOnly };
+    expect(await ok('POST', '/api/entitiesQuery/count', { entityFilter: filter }, token)).toBe(found.length);
+    const names = new Map([a, b, hidden, c].map(({ id }, i) => [id, 'abhc'[i]]));
+    return found
+      .map(({ id }) => names.get(id.id))
+      .sort()
+      .join('');
+  };
+  expect(await search(admin.token)).toBe('abch');
+  expect(await search(admin.token, true)).toBe('c');
+  expect(await search(user.token)).toBe('ab');
+  // Nothing tells that a relation leads on from b.
+  expect(await search(user.token, true)).toBe('b');
+  // The own user, the customer, the tenant and its profiles are readable.
+  const me: Ref = (await ok('GET', '/api/auth/user', undefined, user.token)).id;
+  await relate(b, me);
+  await relate(me, { entityType: 'TENANT', id: tenantId });
+  await relate({ entityType: 'TENANT', id: tenantId }, c);
+  const ofTenant = { parameters: { rootId: b.id, rootType: 'DEVICE', direction: 'FROM' }, relationType: 'Contains' };
+  const found = await ok('POST', '/api/devices', { ...ofTenant, deviceTypes: ['default'] }, user.token);
+  expect(found.map(({ id }: { id: Ref }) => id.id)).toEqual([c.id]);
+});
