@@ -6,8 +6,19 @@ import type { QoS } from '../wire/protocol.ts';
 
 export type StreamName = 'attributes' | 'rpc' | 'gateway-attributes' | 'gateway-rpc';
 
+/** A stream that a filter covers, with its topic (`topicOf`). */
+export interface CoveredStream {
+  stream: StreamName;
+  topic: string;
+}
+
+interface Subscription {
+  qos: QoS;
+  covered: readonly CoveredStream[];
+}
+
 export class Subscriptions {
-  readonly #filters = new Map<string, QoS>();
+  readonly #filters = new Map<string, Subscription>();
   readonly #streams = new Map<StreamName, string>();
 
   get size(): number {
@@ -18,20 +29,22 @@ export class Subscriptions {
     return this.#filters.has(filter);
   }
 
-  add(filter: string, qos: QoS): void {
+  add(filter: string, qos: QoS, covered: readonly CoveredStream[]): void {
     this.#filters.delete(filter);
-    this.#filters.set(filter, qos);
+    this.#filters.set(filter, { qos, covered });
   }
 
-  /** Returns false when there was no such subscription. */
-  remove(filter: string): boolean {
-    return this.#filters.delete(filter);
+  /** Returns the streams that the filter covered; undefined when there was no such subscription. */
+  remove(filter: string): readonly CoveredStream[] | undefined {
+    const covered = this.#filters.get(filter)?.covered;
+    this.#filters.delete(filter);
+    return covered;
   }
 
   /** Returns the QoS for messages on `topic`: that of the matching filter subscribed last, or 1 when none matches. */
   qosOf(topic: string): QoS {
     let granted: QoS = 1;
-    for (const [filter, qos] of this.#filters) if (matches(filter, topic)) granted = qos;
+    for (const [filter, { qos }] of this.#filters) if (matches(filter, topic)) granted = qos;
     return granted;
   }
 
@@ -65,8 +78,9 @@ export class Subscriptions {
     return [...this.#streams.keys()];
   }
 
-  filters(): string[] {
-    return [...this.#filters.keys()];
+  /** Returns the streams that each filter covers, the filters in the order of their subscription. */
+  covered(): (readonly CoveredStream[])[] {
+    return Array.from(this.#filters.values(), ({ covered }) => covered);
   }
 }
 

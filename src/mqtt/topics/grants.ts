@@ -5,17 +5,19 @@
 import { limits } from '../../base/limits.ts';
 import type { Subscribe, Unsubscribe } from '../packets/subscribe.ts';
 import type { Session } from '../session/session.ts';
-import type { StreamName } from '../session/subscriptions.ts';
+import type { CoveredStream, StreamName } from '../session/subscriptions.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { isFilter } from '../wire/strings.ts';
 import { profileStreamTopic } from './profile-topics.ts';
-import { canMatch, filterCovers, streamTopics } from './stream-topics.ts';
+import { allStreamTopics, canMatch, filterCovers, streamTopics } from './stream-topics.ts';
 
 const filterInvalid = 0x8f;
 const quotaExceeded = 0x97;
 const noSubscription = 0x11;
 /** The only code of MQTT 3 for a refused filter. */
 const failureMqtt3 = 0x80;
+
+const streamEntries = Object.entries(streamTopics) as [StreamName, string[]][];
 
 interface Subscribed {
   /** A reason code for each filter, in order. */
@@ -41,10 +43,10 @@ export function subscribe(session: Session, { filters }: Subscribe, answers: rea
       codes.push(level === 5 ? quotaExceeded : failureMqtt3);
       continue;
     }
-    subscriptions.add(filter, qos);
+    const covered = kind === 'provision' ? [] : streamsOf(filter, session);
+    subscriptions.add(filter, qos, covered);
     codes.push(qos);
-    if (kind === 'provision') continue;
-    for (const { stream, topic } of streamsOf(filter, session)) {
+    for (const { stream, topic } of covered) {
       subscriptions.switchOn(stream, topic);
       started.add(stream);
     }
@@ -60,14 +62,19 @@ interface Unsubscribed {
 
 export function unsubscribe(session: Session, { filters }: Unsubscribe, answers: readonly string[]): Unsubscribed {
   const { subscriptions } = session;
+  let mayStop = false;
   const codes = filters.map((filter) => {
-    if (subscriptions.remove(filter)) return 0;
+    const removed = subscriptions.remove(filter);
+    if (removed) {
+      mayStop ||= removed.length > 0;
+      return 0;
+    }
     return isGrantable(filter, session, answers) ? noSubscription : filterInvalid;
   });
+  // A packet of a few bytes must not cost a look at all filters of the session.
+  if (!mayStop) return { codes, stopped: [] };
   const left = new Map<StreamName, string>();
-  for (const filter of subscriptions.filters()) {
-    for (const { stream, topic } of streamsOf(filter, session)) left.set(stream, topic);
-  }
+  for (const covered of subscriptions.covered()) for (const { stream, topic } of covered) left.set(stream, topic);
   const stopped: StreamName[] = [];
   for (const stream of subscriptions.streams()) {
     const topic = left.get(stream);
@@ -83,17 +90,20 @@ export function unsubscribe(session: Session, { filters }: Unsubscribe, answers:
 
 function isGrantable(filter: string, { kind, profileTopics }: Session, answers: readonly string[]): boolean {
   if (!isFilter(filter) || filter.startsWith('$')) return false;
-  if (answers.some((topic) => canMatch(filter, topic))) return true;
+  const levels = filter.split('/');
+  if (answers.some((topic) => canMatch(levels, topic))) return true;
   if (kind === 'provision') return false;
-  const streams = Object.values(streamTopics).flat();
-  return streams.some((topic) => canMatch(filter, topic)) || profileStreamTopic(profileTopics, filter) !== undefined;
+  return (
+    allStreamTopics.some((topic) => canMatch(levels, topic)) || profileStreamTopic(profileTopics, filter) !== undefined
+  );
 }
 
 /** Returns the first topic of each stream that the filter covers. */
-function streamsOf(filter: string, { profileTopics }: Session): { stream: StreamName; topic: string }[] {
-  const found: { stream: StreamName; topic: string }[] = [];
-  for (const [stream, topics] of Object.entries(streamTopics) as [StreamName, string[]][]) {
-    const pattern = topics.find((topic) => filterCovers(filter, topic));
+function streamsOf(filter: string, { profileTopics }: Session): CoveredStream[] {
+  const levels = filter.split('/');
+  const found: CoveredStream[] = [];
+  for (const [stream, topics] of streamEntries) {
+    const pattern = topics.find((topic) => filterCovers(levels, topic));
     const ofProfile = stream === 'attributes' ? profileStreamTopic(profileTopics, filter) : undefined;
     const topic = pattern?.replace(/\+$/, '') ?? ofProfile;
     if (topic !== undefined) found.push({ stream, topic });

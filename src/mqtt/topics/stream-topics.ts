@@ -12,10 +12,21 @@ export const streamTopics: Record<StreamName, string[]> = {
   'gateway-rpc': ['v1/gateway/rpc'],
 };
 
-/** True when some topic of `pattern` (which may contain `+`) matches `filter`. */
-export function canMatch(filter: string, pattern: string): boolean {
-  const wanted = filter.split('/');
-  const sent = pattern.split('/');
+/** Every topic of the streams. */
+export const allStreamTopics: readonly string[] = Object.values(streamTopics).flat();
+
+/** The levels of patterns. The code names all patterns, so they are few. */
+const levelsOfPatterns = new Map<string, readonly string[]>();
+
+function levelsOf(pattern: string): readonly string[] {
+  let levels = levelsOfPatterns.get(pattern);
+  if (!levels) levelsOfPatterns.set(pattern, (levels = pattern.split('/')));
+  return levels;
+}
+
+/** True when some topic of `pattern` (which may contain `+`) matches the filter with the levels `wanted`. */
+export function canMatch(wanted: readonly string[], pattern: string): boolean {
+  const sent = levelsOf(pattern);
   for (let i = 0; i < wanted.length; i += 1) {
     if (wanted[i] === '#') return true;
     if (i >= sent.length) return false;
@@ -24,10 +35,9 @@ export function canMatch(filter: string, pattern: string): boolean {
   return wanted.length === sent.length;
 }
 
-/** True when every topic of `pattern` matches `filter`. */
-export function filterCovers(filter: string, pattern: string): boolean {
-  const wanted = filter.split('/');
-  const sent = pattern.split('/');
+/** True when every topic of `pattern` matches the filter with the levels `wanted`. */
+export function filterCovers(wanted: readonly string[], pattern: string): boolean {
+  const sent = levelsOf(pattern);
   for (let i = 0; i < wanted.length; i += 1) {
     if (wanted[i] === '#') return true;
     if (i >= sent.length) return false;
