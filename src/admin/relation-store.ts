@@ -75,6 +75,24 @@ export async function deleteRelationRow(queries: Queries, key: RelationKey): Pro
   return row && relationOf(row);
 }
 
+export async function findRelationRow(queries: Queries, key: RelationKey): Promise<Relation | undefined> {
+  const [row] = await queries.query<Row>(
+    `select ${columns} from relation
+      where from_id = $1 and from_type = $2 and to_id = $3 and to_type = $4 and type = $5 and type_group = $6`,
+    keyValues(key),
+  );
+  return row && relationOf(row);
+}
+
+/** Deletes the relations of one group from an entity and to it. */
+export async function deleteRelationRows(queries: Queries, { id, type }: EntityRef, group: string): Promise<void> {
+  await queries.query(
+    `delete from relation
+      where type_group = $3 and ((from_id = $1 and from_type = $2) or (to_id = $1 and to_type = $2))`,
+    [id, type, group],
+  );
+}
+
 /**
  * Locks the count: until the transaction ends no other transaction, on any worker or host, adds a relation from this
  * entity.

@@ -4,10 +4,13 @@ import { badRequest, type Fault, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { checkDocument, checkText } from '../device/model/device.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
-import { mayRead, mayWrite, unknownEntity } from './entities.ts';
+import { mayRead, mayWrite, unknownEntity, usableEntity } from './entities.ts';
 import { type EntityRef, entityKey, findEntities, holdEntity } from './entity-store.ts';
 import {
+  commonGroup,
   deleteRelationRow,
+  deleteRelationRows,
+  findRelationRow,
   hasOtherRelations,
   holdRelationCount,
   listRelations,
@@ -57,9 +60,31 @@ export async function deleteRelation(
   return await postgres.transaction(async (queries) => {
     await holdEnds(queries, principal, key);
     const relation = await deleteRelationRow(queries, key);
-    if (!relation) throw notFound("Requested item wasn't found!");
+    if (!relation) throw relationNotFound();
     return relation;
   });
+}
+
+/** Deletes the relations of the group `COMMON` from an entity and to it. */
+export async function deleteRelationsOf(
+  postgres: Postgres,
+  principal: TenantPrincipal,
+  entity: EntityRef,
+): Promise<void> {
+  await usableEntity(postgres, principal, entity, 'write');
+  await deleteRelationRows(postgres, entity, commonGroup);
+}
+
+/** Returns a relation; the caller may read both ends. */
+export async function readRelation(queries: Queries, principal: TenantPrincipal, key: RelationKey): Promise<Relation> {
+  for (const end of [key.from, key.to]) await usableEntity(queries, principal, end, 'read');
+  const relation = await findRelationRow(queries, key);
+  if (!relation) throw relationNotFound();
+  return relation;
+}
+
+function relationNotFound(): Fault {
+  return notFound("Requested item wasn't found!");
 }
 
 /** Locks both ends in one order for all callers, so that two callers never wait for each other. */

@@ -8,12 +8,14 @@ import { type EntityRef, isEntityKind } from '../admin/entity-store.ts';
 import { commonGroup, type Relation, type RelationKey } from '../admin/relation-store.ts';
 import {
   deleteRelation,
+  deleteRelationsOf,
   type RelationInfo,
   readableRelations,
+  readRelation,
   relationGroups,
   saveRelation,
 } from '../admin/relations.ts';
-import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
+import { requireTenant, tenantAdmins, tenantReaders, tenantUsers } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { anything, text } from '../rest/body.ts';
@@ -43,6 +45,8 @@ const keyQuery = Type.Object({
   toType: Type.String(),
   relationTypeGroup: Type.Optional(Type.Enum(relationGroups)),
 });
+
+const entityQuery = Type.Object({ entityId: Type.String({ format: 'uuid' }), entityType: Type.String() });
 
 const end = Type.Object({ id: Type.String({ format: 'uuid' }), entityType: Type.String() });
 const relationBody = Type.Object({
@@ -81,6 +85,15 @@ export function relationRoutes({ postgres }: { postgres: Postgres }): Route[] {
     return await readableRelations(postgres, caller, direction, entity, group, filter.relationType);
   }
 
+  async function listByQuery(call: Call<object, Type.Static<typeof relationsQuery>>): Promise<RelationInfo[]> {
+    const { query } = call;
+    const direction = query.fromId === undefined && query.toId !== undefined ? 'to' : 'from';
+    const [id, type] = direction === 'from' ? [query.fromId, query.fromType] : [query.toId, query.toType];
+    if (id === undefined) throw missing(`${direction}Id`);
+    if (type === undefined) throw missing(`${direction}Type`);
+    return await list(call, direction, { id, type }, query);
+  }
+
   const save = async ({ principal, body }: Call<object, object, Type.Static<typeof relationBody>>): Promise<Relation> =>
     await saveRelation(postgres, requireTenant(principal), keyOfBody(body), body.additionalInfo);
 
@@ -116,16 +129,39 @@ export function relationRoutes({ postgres }: { postgres: Postgres }): Route[] {
       roles: tenantReaders,
       query: relationsQuery,
       answer: Type.Array(relationShape),
-      async handle(call) {
-        const { query } = call;
-        const direction = query.fromId === undefined && query.toId !== undefined ? 'to' : 'from';
-        const [id, type] = direction === 'from' ? [query.fromId, query.fromType] : [query.toId, query.toType];
-        if (id === undefined) throw missing(`${direction}Id`);
-        if (type === undefined) throw missing(`${direction}Type`);
-        return json((await list(call, direction, { id, type }, query)).map(relationJson));
+      handle: async (call) => json((await listByQuery(call)).map(relationJson)),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/relations/info',
+      summary: 'As GET /api/relations, with the names of both ends',
+      roles: tenantReaders,
+      query: relationsQuery,
+      answer: Type.Array(infoShape),
+      handle: async (call) => json((await listByQuery(call)).map(infoJson)),
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/relations',
+      summary: 'Delete the relations of the group COMMON from an entity and to it',
+      roles: tenantAdmins,
+      query: entityQuery,
+      async handle({ principal, query }) {
+        await deleteRelationsOf(postgres, requireTenant(principal), { id: query.entityId, type: query.entityType });
+        return empty;
       },
     }),
     ...ofEntity,
+    route({
+      method: 'GET',
+      pattern: '/api/relation',
+      summary: 'One relation',
+      roles: tenantReaders,
+      query: keyQuery,
+      answer: relationShape,
+      handle: async ({ principal, query }) =>
+        json(relationJson(await readRelation(postgres, requireTenant(principal), keyOfQuery(query)))),
+    }),
     route({
       method: 'POST',
       pattern: '/api/relation',

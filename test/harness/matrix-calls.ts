@@ -69,6 +69,7 @@ const slotOfQuery: Record<string, Slot> = {
   customerTitle: 'customerTitle',
   fromId: 'deviceId',
   toId: 'peerId',
+  entityId: 'deviceId',
 };
 
 const constantOfQuery: Record<string, string> = {
@@ -82,6 +83,7 @@ const constantOfQuery: Record<string, string> = {
   checksumAlgorithm: 'MD5',
   fromType: 'DEVICE',
   toType: 'DEVICE',
+  entityType: 'DEVICE',
   relationType: 'Matrix',
   timeout: '1',
   title: 'none',
@@ -93,6 +95,7 @@ const constantOfQuery: Record<string, string> = {
 /** Parameters that need not be given, but name an entity. */
 const given: Record<string, Record<string, Slot | undefined>> = {
   'GET /api/relations': { fromId: 'deviceId', fromType: undefined },
+  'GET /api/relations/info': { fromId: 'deviceId', fromType: undefined },
   'GET /api/deviceProfile/devices/keys/timeseries': { deviceProfileId: 'profileId' },
   'GET /api/deviceProfile/devices/keys/attributes': { deviceProfileId: 'profileId' },
 };

@@ -145,10 +145,13 @@ const rules = `
   POST   /api/entitiesQuery/find                      -          [tenant]   [own]      [own]
   POST   /api/entitiesQuery/count                     -          yes        yes        yes
   GET    /api/relations                               -          tenant     own        own
+  GET    /api/relations/info                          -          tenant     own        own
+  DELETE /api/relations                               -          tenant     -          -
   GET    /api/relations/**/DEVICE/**                  -          tenant     own        own
   GET    /api/relations/**/CUSTOMER/**                -          tenant     own        nothing
   GET    /api/relations/**/USER/**                    -          tenant     own        nothing
   GET    /api/relations/**                            -          tenant     tenant     nothing
+  GET    /api/relation                                -          tenant     own        own
   *      /api/relation                                -          tenant     own        -
   *      /api/v2/relation                             -          tenant     own        -
 

@@ -33,6 +33,8 @@ const otherAnswers: Record<string, number[]> = {
   'POST /api/user/{userId}/resetPasswordLink': [200, 400],
   'GET /api/user/{userId}/token': [200, 401],
   'POST /api/deviceProfile/{profileId}/issuerProof': [400],
+  // Two devices without a relation; relations.test.ts reads one.
+  'GET /api/relation': [404],
   'GET /api/v1/{deviceToken}/attributes/updates': [408],
   'GET /api/v1/{deviceToken}/rpc': [200, 408],
   'POST /api/v1/{deviceToken}/rpc': [200, 400, 408],

@@ -237,7 +237,10 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
   if (['/api/tenant/devices', '/api/deviceProfileInfos'].includes(path))
     return { query: { pageSize: '10', page: '0' } };
   if (path.startsWith('/api/v1') && /telemetry|attributes/.test(path)) return { body: { k: 1 } };
-  if (path === '/api/relations') return { query: { fromId: randomUUID(), fromType: 'ASSET' } };
+  if (path === '/api/relations' && method === 'DELETE')
+    return { query: { entityId: (await newDevice(admin.token)).id, entityType: 'DEVICE' } };
+  if (['/api/relations', '/api/relations/info'].includes(path))
+    return { query: { fromId: randomUUID(), fromType: 'ASSET' } };
   if (path === '/api/v1/provision') return { body: { provisionDeviceKey: 'a', provisionDeviceSecret: 'b' } };
   return {};
 }

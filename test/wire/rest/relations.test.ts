@@ -49,6 +49,28 @@ test('a relation is made, read from both ends with and without names, changed an
   expect(await fault('DELETE', `/api/relation?${keyOf(barn, pump)}`, undefined, admin.token)).toMatch(/^404\/32 /);
 });
 
+test('a relation is read by its ends, with names by a query, and all of an entity are deleted', async () => {
+  const { id: barn, title } = await send('POST', '/api/customer', { title: `Barn ${randomUUID()}` });
+  const [pump, valve] = [await newDevice('pump'), await newDevice('valve')];
+  await relate(barn, pump);
+  await relate(pump, valve);
+  await relate(valve, barn);
+  const one = await send('GET', `/api/relation?${keyOf(barn, pump)}`);
+  expect(one).toMatchObject({ from: barn, to: pump, type: 'Contains', typeGroup: 'COMMON' });
+  expect(await fault('GET', `/api/relation?${keyOf(barn, pump, 'Manages')}`, undefined, admin.token)).toMatch(
+    /^404\/32 /,
+  );
+  const info = { ...one, fromName: title, toName: expect.stringMatching(/^pump-/) };
+  expect(await send('GET', `/api/relations/info?fromId=${barn.id}&fromType=CUSTOMER`)).toEqual([info]);
+  expect(await send('GET', `/api/relations/info?toId=${pump.id}&toType=DEVICE`)).toEqual([info]);
+  await send('POST', '/api/relation', { from: pump, to: valve, type: 'Contains', typeGroup: 'EDGE' });
+  expect(await send('DELETE', `/api/relations?entityId=${pump.id}&entityType=DEVICE`)).toBeUndefined();
+  expect(await send('GET', `/api/relations/from/DEVICE/${pump.id}`)).toEqual([]);
+  expect(await send('GET', `/api/relations/to/DEVICE/${pump.id}`)).toEqual([]);
+  expect(await send('GET', `/api/relations/from/DEVICE/${pump.id}?relationTypeGroup=EDGE`)).toHaveLength(1);
+  expect(await send('GET', `/api/relations/from/DEVICE/${valve.id}`)).toHaveLength(1);
+});
+
 test('relations end with either of their ends, of any type', async () => {
   const pump = await newDevice('pump');
   const profile = (await send('POST', '/api/deviceProfile', { name: randomUUID() })).id;
@@ -84,6 +106,12 @@ test('both ends must be the tenant’s, and of the customer where its user relat
   // The end that is not the customer's is left out.
   const seen = await ok('GET', `/api/relations/from/DEVICE/${a.id}`, undefined, user.token);
   expect(seen.map(({ to }: { to: Ref }) => to)).toEqual([b]);
+  expect(await ok('GET', `/api/relation?${keyOf(a, b)}`, undefined, user.token)).toMatchObject({ from: a, to: b });
+  expect(await fault('GET', `/api/relation?${keyOf(a, own, 'Manages')}`, undefined, user.token)).toMatch(/^403\/20 /);
+  const foreign = `/api/relations?entityId=${stranger.id}&entityType=DEVICE`;
+  expect(await fault('DELETE', foreign, undefined, admin.token)).toMatch(/^404\/32 /);
+  const all = `/api/relations?entityId=${a.id}&entityType=DEVICE`;
+  expect(await fault('DELETE', all, undefined, user.token)).toMatch(/^403\/20 /);
   const wrong = { from: a, to: b, type: 'Contains', typeGroup: 'MINE' };
   expect(await fault('POST', '/api/relation', wrong, admin.token)).toMatch(/^400\/31 .*typeGroup/);
 });
