@@ -49,6 +49,7 @@ import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts'
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import type { Postgres } from './postgres/client.ts';
 import { inMigrationLock, migratePostgres } from './postgres/migrate.ts';
+import { tryStreams } from './stream/prepare-streams.ts';
 
 const stateIntervalMs = 500;
 const refusalIntervalMs = 1_000;
@@ -152,6 +153,10 @@ export async function runPrimary(): Promise<void> {
       starting.reason = reason;
       printProgress(`waiting, because no device is known here yet. ${reason}`);
     });
+    if (config.stream.url !== '') {
+      const unavailable = await tryStreams(config.stream, installation.id);
+      if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);
+    }
     watch.enterService();
     const isPostgresReady = () => watch.isPrepared('postgres');
     const pool: WorkerPool = new WorkerPool({

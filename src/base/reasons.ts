@@ -221,6 +221,7 @@ export const reasons = {
     message_too_large: 'the message of a gateway is too large, and was skipped',
     relations_found: 'the search by relations meets too many of them',
     rpc_undeliverable: "the command is above the client's Maximum Packet Size",
+    stream_frame_size: '`INGEST_ACK=stream`: a value is above `max_payload` of the servers of the stream',
     too_many_points: 'the message has too many points',
   },
   415: {
@@ -318,6 +319,9 @@ export const reasons = {
     store_refused: '`INGEST_ACK=store`: ClickHouse refused a row of the frame',
     store_slow: '`INGEST_ACK=store`: ClickHouse is too slow; the message is stored later',
     store_waiters: '`INGEST_ACK=store`: too many messages wait for ClickHouse',
+    stream_away: '`INGEST_ACK=stream`: the replicated stream has no majority, or cannot be reached',
+    stream_full: '`INGEST_ACK=stream`: the stream holds the most bytes that may wait for ClickHouse',
+    stream_slow: '`INGEST_ACK=stream`: the stream is too slow',
     streams: 'too many large answers are being sent',
     token_lookup: 'devices cannot be looked up',
     token_lookup_queue: 'too many unknown tokens at once',

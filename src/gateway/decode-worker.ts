@@ -92,7 +92,7 @@ function decode({ body, now, without }: GatewayDecodeRequest): GatewayDecodeRepl
   }
   const { names } = children;
   return {
-    chunks: chunksOf(rows),
+    chunks: chunksOf(rows, options.chunkBytesMax),
     names,
     points: pointsOf(rows, names.length),
     refused: [...(message.refusals ?? [])]

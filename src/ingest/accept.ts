@@ -12,12 +12,13 @@ import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
-import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
+import { JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
+import type { TakesFrames } from '../journal/seam.ts';
 import type { TimeRange } from '../journal/ship-notes.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';
 import type { Sender } from './backlog-shares.ts';
-import { type Commit, Gathering, LargeMessage, type NewStamp } from './commit.ts';
+import { type Commit, type FramesOf, Gathering, LargeMessage, type NewStamp } from './commit.ts';
 import { checkIntervalMs, diskFull, JournalHealth, slowDisk } from './journal-health.ts';
 import { LargeQueue } from './large-queue.ts';
 import { type OnOddTimes, reportOddTimes } from './odd-times-of-records.ts';
@@ -36,7 +37,7 @@ export type Decode<Source> = (body: Uint8Array, source: Source, now: number, row
 type Charge<Source> = (source: Source, points: number) => void;
 
 export interface IngestDeps {
-  journal: Journal;
+  journal: TakesFrames;
   orders: OrderClock;
   clock: FineClock;
   log: Log;
@@ -51,6 +52,10 @@ export interface IngestDeps {
   lingerMsMax: number;
   unsyncedBytesMax: number;
   unsyncedMsMax: number;
+  /** `ingest.ack: stream`: cuts gathered rows into frames; absent: one frame for each lane. */
+  framesOf?: FramesOf | undefined;
+  /** As in `JournalHealth`. */
+  streamRefusal?: (() => Fault | undefined) | undefined;
   /** Milliseconds ahead of the server from which a `ts` is odd. */
   aheadMsMax?: number;
   /** Called for accepted records with odd times: with one of them and the number of those of its device and kind. */
@@ -338,7 +343,7 @@ export class Ingest {
       this.#large.release();
     }
     this.#writing = commit;
-    const frames = commit.frames(this.#stamp);
+    const frames = commit.frames(this.#stamp, this.#deps.framesOf);
     large?.onTaken();
     this.#append(frames).then(
       () => this.#finish(commit, frames),

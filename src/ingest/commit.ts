@@ -22,13 +22,17 @@ export interface Commit {
   readonly bytes: number;
   /** Arrival of the first message, monotonic. */
   readonly since: number;
-  frames(stamp: NewStamp): JournalFrame[];
+  /** `framesOf`: cuts gathered rows; large messages are cut when they are decoded. */
+  frames(stamp: NewStamp, framesOf?: FramesOf): JournalFrame[];
   /** Returns the waiters whose rows are in frames of this lane; in both lanes when the lane of a waiter is unknown. */
   waitersOf(lane: Lane | 'both'): readonly Waiter[];
 }
 
 /** Called once for each frame, in the order of the frames. */
 export type NewStamp = (firstPlace: number) => FrameStamp;
+
+/** Cuts the rows of one lane into several frames. */
+export type FramesOf = (rows: Rows, lane: Lane, stamp: NewStamp) => JournalFrame[];
 
 /** Small messages that share a commit. Two objects exist: one gathers while the other is written. */
 export class Gathering implements Commit {
@@ -59,7 +63,8 @@ export class Gathering implements Commit {
     );
   }
 
-  frames(stamp: NewStamp): JournalFrame[] {
+  frames(stamp: NewStamp, framesOf?: FramesOf): JournalFrame[] {
+    if (framesOf !== undefined) return [...framesOf(this.live, live, stamp), ...framesOf(this.late, late, stamp)];
     const frames: JournalFrame[] = [];
     if (this.live.count > 0) frames.push(frameOf(this.live, live, stamp(0)));
     if (this.late.count > 0) frames.push(frameOf(this.late, late, stamp(0)));
@@ -130,7 +135,13 @@ export class LargeMessage implements Commit {
       const stamp = newStamp(firstPlace);
       firstPlace += chunk.records;
       const isNear = chunk.oldestTs >= this.#near.from && chunk.newestTs < this.#near.to;
-      return { lane: isNear ? live : late, order: stamp.order, rows: chunk.count, parts: chunk.encode(stamp) };
+      return {
+        lane: isNear ? live : late,
+        order: stamp.order,
+        rows: chunk.count,
+        parts: chunk.encode(stamp),
+        device: chunk.spans().device[0]!,
+      };
     });
   }
 

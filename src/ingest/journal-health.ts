@@ -5,15 +5,17 @@
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { sizeText } from '../base/size-text.ts';
-import type { Journal } from '../journal/journal.ts';
+import type { TakesFrames } from '../journal/seam.ts';
 import { BacklogShares } from './backlog-shares.ts';
 
 interface JournalHealthDeps {
-  journal: Journal;
+  journal: TakesFrames;
   clock: Clock;
   backlogBytesMax: number;
   freeDiskBytesMin: number;
   unsyncedMsMax: number;
+  /** `ingest.ack: stream`: why the stream takes nothing now. A slow stream has a refusal of its own. */
+  streamRefusal?: (() => Fault | undefined) | undefined;
 }
 
 export const checkIntervalMs = 100;
@@ -56,15 +58,18 @@ export class JournalHealth {
   }
 
   check(): void {
-    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#deps;
+    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax, streamRefusal } = this.#deps;
     const now = clock.monotonic();
     const isLagging = this.#noticeLag(now);
     // Hysteresis of ten percent keeps the refusal from toggling at its threshold.
     const slack = this.refusal ? 0.9 : 1;
-    if (journal.backlogDiskBytes > backlogBytesMax * slack) this.refusal = backlogFull(backlogBytesMax);
+    const ofStream = streamRefusal?.();
+    const isSlow = this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax;
+    if (ofStream !== undefined) this.refusal = ofStream;
+    else if (journal.backlogDiskBytes > backlogBytesMax * slack) this.refusal = backlogFull(backlogBytesMax);
     else if (journal.freeBytes() * slack < freeDiskBytesMin) this.refusal = diskBelow(freeDiskBytesMin);
     else if (now < this.#fullUntil) this.refusal = diskFull();
-    else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.refusal = slowDisk();
+    else if (isSlow && streamRefusal === undefined) this.refusal = slowDisk();
     else if (isLagging && this.#isLagRefused(now)) this.refusal = loopLag();
     else this.refusal = undefined;
     if (this.refusal?.reason !== 'loop_lag') this.#laggingSince = 0;

@@ -16,7 +16,7 @@ import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { orderMs } from './order-number.ts';
 
-export const ackLevels = ['journal', 'store', 'memory'] as const;
+export const ackLevels = ['journal', 'store', 'memory', 'stream'] as const;
 export type AckLevel = (typeof ackLevels)[number];
 
 /** A point of the message, as ClickHouse identifies it. */

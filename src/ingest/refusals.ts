@@ -15,6 +15,9 @@ const passing = [
   'journal_failed',
   'store_away',
   'store_waiters',
+  'stream_away',
+  'stream_full',
+  'stream_slow',
 ] as const satisfies Reason[];
 
 const passingReasons: ReadonlySet<string> = new Set(passing);

@@ -7,6 +7,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow } from '../device/model/cached-device.ts';
+import { chunkBytesOfStream } from '../telemetry/decode.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import { Chunk, chunksOf } from '../telemetry/decoded-chunk.ts';
 import { Rows } from '../telemetry/rows.ts';
@@ -37,7 +38,7 @@ export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesW
     if (body.length > limits.decodeInLoopBytesMax) return await thread.decode(body, device, clock.now());
     const rows = new Rows();
     decode(body, device, clock.now(), rows);
-    return chunksOf(rows).map((chunk) => new Chunk(chunk));
+    return chunksOf(rows, chunkBytesOfStream).map((chunk) => new Chunk(chunk));
   }
   return async (row, body, ttlSeconds = 0) => {
     const device = devices.adopt(row);

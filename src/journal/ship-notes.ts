@@ -35,6 +35,21 @@ const entriesMax = 32;
 /** Earlier processes whose inserts are searched. */
 const marksMax = 8;
 
+/** What shipping uses of the notes. */
+export type Notes = Pick<
+  ShipNotes,
+  | 'mark'
+  | 'earlierMarks'
+  | 'begin'
+  | 'forgetMarks'
+  | 'rangesOf'
+  | 'isEmpty'
+  | 'stored'
+  | 'unfinished'
+  | 'takesLong'
+  | 'ended'
+>;
+
 export class ShipNotes {
   readonly #path: string;
   readonly #disk: Disk;

@@ -32,6 +32,8 @@ export interface JournalFrame {
   rows: number;
   /** The payload in pieces, which must not change until the append has settled. */
   parts: readonly Uint8Array[];
+  /** A device of the rows; a stream chooses the subject of the frame by it. */
+  device?: number;
 }
 
 /** `full`: no room; the caller refuses and may try again. `failed`: the process must end. */

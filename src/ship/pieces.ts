@@ -3,7 +3,7 @@
  * an insert more than a thousand rows do. A piece that is refused or takes too long is halved, by days or by rows.
  */
 import type { ShipUnit } from '../journal/journal.ts';
-import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
+import type { Notes, TimeRange } from '../journal/ship-notes.ts';
 import { addDays } from '../telemetry/block-days.ts';
 import { rowsOfBlock, splitBlock, withoutReplaced } from '../telemetry/read-block.ts';
 
@@ -52,7 +52,7 @@ const nothing: readonly TimeRange[] = [];
 export const nothingStored: StoredOf = () => nothing;
 
 /** Returns which rows of late frames an earlier process has stored. `orders`: the order of each payload. */
-export function storedOf(notes: ShipNotes, { payloads, orders }: Pick<PartOfUnit, 'payloads' | 'orders'>): StoredOf {
+export function storedOf(notes: Notes, { payloads, orders }: Pick<PartOfUnit, 'payloads' | 'orders'>): StoredOf {
   if (notes.isEmpty) return nothingStored;
   const ranges = new Map(payloads.map((payload, i) => [payload, notes.rangesOf(orders[i]!)]));
   return (payload) => ranges.get(payload) ?? nothing;

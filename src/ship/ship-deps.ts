@@ -6,8 +6,9 @@ import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import type { Journal, Lane } from '../journal/journal.ts';
-import type { ShipNotes } from '../journal/ship-notes.ts';
+import type { Lane } from '../journal/journal.ts';
+import type { GivesUnits } from '../journal/seam.ts';
+import type { Notes } from '../journal/ship-notes.ts';
 import type { Sleep } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import type { Trials } from './suspect-trials.ts';
@@ -16,7 +17,7 @@ import type { Trials } from './suspect-trials.ts';
 const longMs = 5_000;
 
 export interface ShipperDeps {
-  journal: Journal;
+  journal: GivesUnits;
   clickhouse: ClickHouse;
   clock: Clock;
   log: Log;
@@ -48,7 +49,7 @@ export interface ShipperDeps {
 
 export type ShipDeps = Omit<ShipperDeps, 'metrics' | 'sleep'> & {
   control: ControlRow;
-  notes: ShipNotes;
+  notes: Notes;
   sleep: Sleep;
   metrics: ShipMetrics;
   registry: Metrics;

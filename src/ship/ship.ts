@@ -6,7 +6,8 @@
  */
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
-import { type Journal, laneNames, lanes, late } from '../journal/journal.ts';
+import { laneNames, lanes, late } from '../journal/journal.ts';
+import type { GivesUnits } from '../journal/seam.ts';
 import { sleep as systemSleep } from './backoff.ts';
 import { ControlRow } from './control-row.ts';
 import { LaneLoop } from './lane.ts';
@@ -78,7 +79,7 @@ export class Shipper {
   }
 }
 
-function observe(metrics: Metrics, journal: Journal, clock: Clock): void {
+function observe(metrics: Metrics, journal: GivesUnits, clock: Clock): void {
   metrics.observed('wal_bytes', 'Bytes of the journal that wait for ClickHouse.', () => journal.backlogBytes);
   metrics.observed(
     'wal_oldest_seconds',

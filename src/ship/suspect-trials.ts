@@ -6,14 +6,14 @@
 import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Counter } from '../base/metrics/metrics.ts';
-import type { Journal } from '../journal/journal.ts';
 import { QuarantineFull } from '../journal/quarantine.ts';
+import type { GivesUnits } from '../journal/seam.ts';
 import type { Suspect } from '../journal/suspects.ts';
 import type { Sleep } from './backoff.ts';
 import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from './insert.ts';
 
 interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
-  journal: Journal;
+  journal: GivesUnits;
   sleep: Sleep;
   /** Days after which an entry of the quarantine is deleted; 0 = never. */
   quarantineKeptDays: number;

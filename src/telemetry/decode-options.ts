@@ -14,14 +14,19 @@ export interface DecodeOptions {
   convertsUnits: boolean;
   /** Accepted distance into the past of the fast reader; the exact reader reads older times. */
   fastPastMsMax: number;
+  /** Bytes of a chunk of a large message; absent: rows alone limit it. */
+  chunkBytesMax?: number;
 }
+
+/** Fits a message of the stream: its servers take at least 1 MiB. */
+export const chunkBytesOfStream = 900_000;
 
 const dayMs = 86_400_000;
 
 /** With conversion of seconds: the fast reader passes on unchanged the times within this distance. */
 const unconvertedPastMsMax = 20 * 365 * dayMs;
 
-export function decodeOptions({ telemetry, values }: Config): DecodeOptions {
+export function decodeOptions({ ingest, telemetry, values }: Config): DecodeOptions {
   const { pastDaysMax, futureDaysMax, pointsPerMessageMax, tsUnit } = telemetry;
   const convertsUnits = tsUnit === 'auto';
   const pastMsMax = distance(pastDaysMax);
@@ -33,6 +38,7 @@ export function decodeOptions({ telemetry, values }: Config): DecodeOptions {
     futureMsMax: distance(futureDaysMax),
     convertsUnits,
     fastPastMsMax: convertsUnits ? Math.min(pastMsMax, unconvertedPastMsMax) : pastMsMax,
+    ...(ingest.ack === 'stream' && { chunkBytesMax: chunkBytesOfStream }),
   };
 }
 

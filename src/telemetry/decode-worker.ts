@@ -25,7 +25,7 @@ function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeRep
     if (!(error instanceof Fault)) throw error;
     return { fault: plainFault(error) };
   }
-  return { chunks: chunksOf(rows) };
+  return { chunks: chunksOf(rows, options.chunkBytesMax) };
 }
 
 assert(parentPort, 'decode-worker.ts runs as a thread');

@@ -70,12 +70,21 @@ export class Chunk {
   }
 }
 
-export function chunksOf(rows: Rows): DecodedChunk[] {
+/** `bytesMax`: the approximate size of a chunk of more than one row; 0 = no limit. */
+export function chunksOf(rows: Rows, bytesMax = 0): DecodedChunk[] {
   const chunks: DecodedChunk[] = [];
   for (let from = 0; from < rows.count; from += limits.frameRowsMax) {
-    chunks.push(cut(rows, from, Math.min(from + limits.frameRowsMax, rows.count)));
+    chunks.push(...cutBySize(rows, from, Math.min(from + limits.frameRowsMax, rows.count), bytesMax));
   }
   return chunks;
+}
+
+/** Halves a chunk until each part fits. */
+function cutBySize(rows: Rows, from: number, to: number, bytesMax: number): DecodedChunk[] {
+  const chunk = cut(rows, from, to);
+  if (bytesMax === 0 || to - from === 1 || new Chunk(chunk).bytes <= bytesMax) return [chunk];
+  const middle = (from + to) >> 1;
+  return [...cutBySize(rows, from, middle, bytesMax), ...cutBySize(rows, middle, to, bytesMax)];
 }
 
 function cut(rows: Rows, from: number, to: number): DecodedChunk {

@@ -1,6 +1,7 @@
 /**
  * Opens the way of telemetry: the journal, the call that every door uses, the shipping to ClickHouse, and the deletes.
  */
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { openSigningKey } from '../auth/signing-key.ts';
 import { systemClock as clock, clockStepMs } from '../base/clock.ts';
@@ -10,9 +11,9 @@ import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { Eraser } from '../erase/erase.ts';
 import { Retention } from '../erase/retention.ts';
-import { type Decode, Ingest } from '../ingest/accept.ts';
+import { type Decode, Ingest, type IngestDeps } from '../ingest/accept.ts';
 import { reportOf } from '../ingest/journal-report.ts';
-import { forgetJournal, type StoredJournal } from '../ingest/journal-store.ts';
+import { forgetJournal, readHighOrders, type StoredJournal } from '../ingest/journal-store.ts';
 import { OrderClock, orderMs } from '../ingest/order-number.ts';
 import { Receipts } from '../ingest/receipts.ts';
 import { RefusedPoints } from '../ingest/refused-points.ts';
@@ -22,7 +23,10 @@ import { journalDirectory, journalName } from '../instance/host/data-files.ts';
 import { OrphanJournals } from '../instance/journals/orphan-journals.ts';
 import type { PrimaryLink } from '../instance/processes/primary-link.ts';
 import { openJournal } from '../journal/open-journal.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
 import { Shipper } from '../ship/ship.ts';
+import { type OpenedStream, openStream } from '../stream/open-stream.ts';
+import { framesOfStream } from '../stream/stream-frames.ts';
 import { decodeTelemetry } from '../telemetry/decode.ts';
 import { decodeOptions } from '../telemetry/decode-options.ts';
 import { DecodeThread } from '../telemetry/decode-thread.ts';
@@ -59,9 +63,27 @@ export async function openChannel(
     onLost: (reason) => fail(link, log, reason),
   });
   started.addWhole('end of the journal', () => journal.close());
+  const isStream = config.ingest.ack === 'stream';
+  const stream =
+    config.stream.url === ''
+      ? undefined
+      : await openStream({
+          settings: config.stream,
+          installation: begin.installation,
+          name: `millrace ${hostname()} worker-${begin.slot}`,
+          journal,
+          postgres,
+          clock,
+          log,
+          metrics,
+          isLeader: () => link.state.leader === begin.slot,
+          onFrame: () => shipper.wake(),
+        });
+  if (stream) started.addWhole('end of the stream', () => stream.close());
   const writer = await writerIdOf({ journal, dir, postgres, onWaiting: (reason) => link.waiting(reason) });
-  const orders = new OrderClock(clock, writer, journal.orderMax);
-  const leadMs = orderMs(journal.orderMax) - clock.now();
+  const orderMax = isStream ? await highestOrder(postgres, writer, journal.orderMax) : journal.orderMax;
+  const orders = new OrderClock(clock, writer, orderMax);
+  const leadMs = orderMs(orderMax) - clock.now();
   // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
   if (leadMs > clockStepMs) log.warn('order_ahead', { leadSeconds: Math.round(leadMs / 1000) });
 
@@ -78,9 +100,9 @@ export async function openChannel(
   const expiryTime = () => steadyClock.time();
   const expiring = { quarantineKeptDays, expiryTime };
   const shipping = { clickhouse, clock, log, metrics, ...expiring, latestAheadMsMax, ...config.ingest.ship };
-  const shipper = new Shipper({
+  const shipper: Shipper = new Shipper({
     ...shipping,
-    journal,
+    journal: stream?.journal ?? journal,
     fleetWorkers,
     callersWait: config.ingest.ack === 'store',
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
@@ -90,8 +112,10 @@ export async function openChannel(
   const signingKey = await openSigningKey(postgres, config.auth.signingKey);
   const ingest: Ingest = new Ingest({
     ...waits,
-    receipts: new Receipts({ signingKey, ack: config.ingest.ack, clock, log }),
-    journal,
+    // A receipt names the frame of a message, and a stream cuts a message into several.
+    ...(!isStream && { receipts: new Receipts({ signingKey, ack: config.ingest.ack, clock, log }) }),
+    journal: isStream && stream ? stream.journal : journal,
+    ...(isStream && stream && ofStream(stream, config.stream.subjects)),
     orders,
     clock,
     log,
@@ -116,15 +140,21 @@ export async function openChannel(
   started.add('questions about refused rows', () => refusedPoints.stop());
   started.add('journal', ({ msLeft }) => {
     const drainMsMax = Math.min(stop.shipMsMax, msLeft);
+    void stream?.stopTaking();
     return Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
   });
 
   // A worker that has not read the latest changes may still accept messages of a deleted device: its journal settles
   // nothing.
   const isCurrent = () => clock.monotonic() - changes.currentAt < limits.deletedDeviceGraceMs - limits.credentialPollMs;
+  const ownReport = () => {
+    const report = reportOf(journal, writer, clock);
+    return stream ? stream.report(report) : report;
+  };
   const journalReports = () => [
-    ...(isCurrent() ? [reportOf(journal, writer, clock)] : []),
+    ...(isCurrent() ? [ownReport()] : []),
     ...orphans.reports().reports,
+    ...(stream?.reports() ?? []),
   ];
   link.onHoldJournals(
     () => [journal.hold(), ...orphans.hold()],
@@ -143,7 +173,27 @@ export async function openChannel(
   // Makes accepted messages durable, even on a slow disk; the primary ends a worker that hangs.
   started.addWhole('accepted messages', () => ingest.close());
   const ofReceipts = { signingKey, refusedPoints };
-  return { decoding, readBody, decode, thread, journal, journals, ingest, shipper, orphans, ...ofReceipts };
+  return { decoding, readBody, decode, thread, journal, stream, journals, ingest, shipper, orphans, ...ofReceipts };
+}
+
+/** What ingest does differently with a stream. */
+function ofStream({ writer }: OpenedStream, subjects: number): Pick<IngestDeps, 'framesOf' | 'streamRefusal'> {
+  return { framesOf: framesOfStream(subjects), streamRefusal: () => writer.refusal() };
+}
+
+/**
+ * Returns the highest order that is known of this writer. Frames of an earlier run are not in its journal but in the
+ * stream; after a clock that was set back, new frames get higher orders.
+ */
+async function highestOrder(postgres: Queries, writer: number, journaled: bigint): Promise<bigint> {
+  try {
+    const known = (await readHighOrders(postgres)).find((row) => row.writer === writer);
+    const reported = BigInt(known?.orderHigh ?? 0);
+    return reported > journaled ? reported : journaled;
+  } catch (error) {
+    if (!isAway(error)) throw error;
+    return journaled;
+  }
 }
 
 export type Channel = Awaited<ReturnType<typeof openChannel>>;

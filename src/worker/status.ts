@@ -42,7 +42,7 @@ function roomOf({ ingest }: Config, journal: Journal, metrics: Metrics): Omit<Jo
 }
 
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */
-function degraded(config: Config, { journal, orphans, shipper }: Channel): string[] {
+function degraded(config: Config, { journal, orphans, shipper, stream }: Channel): string[] {
   const reasons: string[] = [];
   const { refusal } = shipper;
   if (refusal !== undefined)
@@ -52,6 +52,14 @@ function degraded(config: Config, { journal, orphans, shipper }: Channel): strin
   const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
   if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
     reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
+  }
+  const away = stream?.writer.away;
+  if (away !== undefined) {
+    const isLocal = config.ingest.ack === 'stream' && config.stream.fallback === 'journal';
+    const meanwhile = isLocal
+      ? '; acknowledged messages are on the disk of this host only (STREAM_FALLBACK=journal)'
+      : '';
+    reasons.push(`the replicated stream accepts no frames: ${away.slice(0, 200)}${meanwhile}`);
   }
   if (orphans.count > 0) {
     const journals = orphans.count === 1 ? '1 orphan journal' : `${orphans.count} orphan journals`;

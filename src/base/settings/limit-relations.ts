@@ -92,6 +92,7 @@ export function checkSettings(config: Config): void {
   checkBodies(config);
   checkJournal(config);
   checkPorts(config);
+  checkStream(config);
   if (admin.email.toLowerCase() === admin.systemEmail.toLowerCase()) {
     throw new StartError(
       `ADMIN_EMAIL and SYSTEM_ADMIN_EMAIL are both ${admin.email}: one administers a tenant, one the system, and they need two addresses.`,
@@ -115,6 +116,19 @@ export function checkSettings(config: Config): void {
   if (mqtt.ssl.enabled && !mqtt.enabled) {
     throw new StartError(
       'MQTT_SSL_ENABLED is true and MQTT_ENABLED is false: without MQTT there is no MQTT over TLS, so change one of them.',
+    );
+  }
+}
+
+function checkStream({ ingest, stream }: Config): void {
+  if (ingest.ack === 'stream' && stream.url === '') {
+    throw new StartError(
+      'INGEST_ACK is stream and STREAM_URL is empty: name the servers of the stream, as in nats://a:4222,nats://b:4222,nats://c:4222.',
+    );
+  }
+  if (stream.creds !== '' && stream.user !== '') {
+    throw new StartError(
+      'STREAM_CREDS and STREAM_USER are both set: the servers take one of them, so leave one empty.',
     );
   }
 }

@@ -8,7 +8,7 @@ import type { Config } from '../../base/settings/config.ts';
 export type EqualSettings = Record<string, string>;
 
 export function equalSettingsOf(config: Config): EqualSettings {
-  const { bus, redis, limits, gateway, clickhouse, values, telemetry, ingest, rateLimits, activity } = config;
+  const { bus, redis, limits, gateway, clickhouse, values, telemetry, ingest, stream, rateLimits, activity } = config;
   const settings: Record<string, string | number | boolean> = {
     // Commands and sessions reach a device only on its channel.
     BUS_SHARDS: bus.shards,
@@ -19,6 +19,8 @@ export function equalSettingsOf(config: Config): EqualSettings {
     CLICKHOUSE_CLUSTER: clickhouse.cluster,
     // The promise of an acknowledgement, whichever host a device reaches.
     INGEST_ACK: ingest.ack,
+    // A host without it would leave frames of others in the stream, and read another one under another name.
+    STREAM_NAME: stream.url === '' ? 'none' : stream.name,
     // A message has the same stored value on every host.
     JSON_TYPE_CAST_ENABLED: values.castNumericStrings,
     TELEMETRY_TS_UNIT: telemetry.tsUnit,

@@ -1,0 +1,45 @@
+/** What a stream has lost, by comparing its state with the position that was kept. Pure rules. */
+import type { StreamPosition } from './position-store.ts';
+import type { LaneState } from './stream-client.ts';
+
+export interface Loss {
+  /** The stream that lost them. */
+  created: string;
+  /**
+   * `removed`: the stream was deleted, and perhaps made again. `cut`: its newest messages are gone, as after a loss of
+   * unsynced data. `gap`: messages in it are gone, by a purge or by damage.
+   */
+  kind: 'removed' | 'cut' | 'gap';
+  /** The numbers of the messages. Some of them may be in ClickHouse already. */
+  from: number;
+  to: number;
+}
+
+interface Findings {
+  losses: Loss[];
+  /** The stream is not the one of the position. */
+  isOther: boolean;
+  /** The stream ends before messages that it had. */
+  isCut: boolean;
+}
+
+export function findLosses(
+  { created, floor, last }: Pick<StreamPosition, 'created' | 'floor' | 'last'>,
+  state: Pick<LaneState, 'created' | 'first' | 'last' | 'lost'>,
+): Findings {
+  if (created !== state.created) {
+    // Messages after the last look are lost as well, and their number is unknown: a removed stream is always a loss.
+    return { losses: [{ created, kind: 'removed', from: floor + 1, to: last }], isOther: true, isCut: false };
+  }
+  const losses: Loss[] = [];
+  const isCut = state.last < last;
+  if (isCut) losses.push({ created, kind: 'cut', from: state.last + 1, to: last });
+  if (state.first > floor + 1) losses.push({ created, kind: 'gap', from: floor + 1, to: state.first - 1 });
+  for (const number of state.lost) {
+    if (number <= floor) continue;
+    const open = losses.at(-1);
+    if (open?.kind === 'gap' && open.to === number - 1) open.to = number;
+    else losses.push({ created, kind: 'gap', from: number, to: number });
+  }
+  return { losses, isOther: false, isCut };
+}

@@ -1,0 +1,74 @@
+/**
+ * Opens the stream of a worker: connects in the background, reads what ClickHouse does not have, and takes frames. Made
+ * while STREAM_URL is set, also for another level of `ingest.ack`: a change of the level leaves no frame behind.
+ */
+import type { Clock } from '../base/clock.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
+import type { JournalReport } from '../ingest/journal-report.ts';
+import { type Journal, late, live } from '../journal/journal.ts';
+import type { Queries } from '../postgres/client.ts';
+import { LaneReader } from './lane-reader.ts';
+import { prepareStreams } from './prepare-streams.ts';
+import { StreamClient, type StreamSettings } from './stream-client.ts';
+import { StreamJournal } from './stream-journal.ts';
+import { withStream } from './stream-report.ts';
+import { StreamWatch } from './stream-watch.ts';
+import { StreamWriter } from './stream-writer.ts';
+
+interface OpenStreamDeps {
+  settings: StreamSettings;
+  /** The id of the installation. */
+  installation: string;
+  /** Names the connection for the operator of the servers. */
+  name: string;
+  journal: Journal;
+  postgres: Queries;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  isLeader: () => boolean;
+  /** Called when there are frames to ship. */
+  onFrame: () => void;
+}
+
+export interface OpenedStream {
+  journal: StreamJournal;
+  writer: StreamWriter;
+  /** Changes the report of the worker's journal. */
+  report(report: JournalReport): JournalReport;
+  /** Reports of the streams themselves. */
+  reports(): JournalReport[];
+  /** Takes no frame from the stream any more. */
+  stopTaking(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** Resolves when the servers have answered, or do not answer for the time of one try. */
+export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
+  const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, onFrame } = deps;
+  const client = new StreamClient(settings, log, name, (link) => prepareStreams(link, settings, installation));
+  const { quarantine } = journal;
+  const writer = new StreamWriter({ client, settings, clock, log, metrics, local: journal });
+  const reading = { client, settings, log, metrics, quarantine, onFrame };
+  const readers = [new LaneReader(live, reading), new LaneReader(late, reading)] as const;
+  const watch = new StreamWatch({ client, writer, settings, postgres, clock, log, metrics, quarantine, isLeader });
+  await client.start();
+  for (const reader of readers) reader.start();
+  watch.start();
+  return {
+    journal: new StreamJournal(journal, writer, readers),
+    writer,
+    report: (report) => withStream(report, journal, writer, clock.now()),
+    reports: () => watch.reports(),
+    stopTaking: async () => {
+      await Promise.all(readers.map((reader) => reader.stopTaking()));
+    },
+    close: async () => {
+      writer.close();
+      await watch.stop();
+      await Promise.all(readers.map((reader) => reader.close()));
+      await client.close();
+    },
+  };
+}

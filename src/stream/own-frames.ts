@@ -1,0 +1,52 @@
+/**
+ * The frames of this process that a stream holds: which of its order numbers ClickHouse does not have yet. Deletes
+ * depend on it (`stream-report.ts`). Bounded: above a cap, neighbouring appends count as one.
+ */
+interface Held {
+  /** Lowest order of the frames. */
+  order: bigint;
+  /** Number of their last message. */
+  last: number;
+}
+
+const heldMax = 1_024;
+
+export class OwnFrames {
+  #held: Held[] = [];
+  /** The highest number that the stream gave to a frame of this process. */
+  lastMax = 0;
+
+  get isEmpty(): boolean {
+    return this.#held.length === 0;
+  }
+
+  /** The lowest order that ClickHouse may not have; undefined when it has all. */
+  get orderMin(): bigint | undefined {
+    return this.#held[0]?.order;
+  }
+
+  /** Called with the frames of one append; orders and numbers rise from call to call. */
+  add(order: bigint, last: number): void {
+    this.lastMax = Math.max(this.lastMax, last);
+    this.#held.push({ order, last });
+    if (this.#held.length <= heldMax) return;
+    const pairs: Held[] = [];
+    for (let i = 0; i < this.#held.length; i += 2) {
+      const second = this.#held[i + 1] ?? this.#held[i]!;
+      pairs.push({ order: this.#held[i]!.order, last: second.last });
+    }
+    this.#held = pairs;
+  }
+
+  /** Called when every message up to `floor` is confirmed. */
+  confirmed(floor: number): void {
+    const waiting = this.#held.findIndex(({ last }) => last > floor);
+    if (waiting !== 0) this.#held.splice(0, waiting < 0 ? this.#held.length : waiting);
+  }
+
+  /** Called when the stream is another one than before: its numbers begin again. */
+  reset(): void {
+    this.#held = [];
+    this.lastMax = 0;
+  }
+}

@@ -1,0 +1,54 @@
+/**
+ * How far the streams are stored, in PostgreSQL (table `streams`), which is apart from the servers of the streams: so
+ * a stream that was removed, made again or cut is noticed.
+ */
+import { hostname } from 'node:os';
+import { giveBackWriterId, takeWriterId } from '../ingest/journal-store.ts';
+import type { Queries } from '../postgres/client.ts';
+
+export interface StreamPosition {
+  name: string;
+  /** The id of the stream among the journals. */
+  writer: number;
+  /** When the stream was made, in the words of its servers. */
+  created: string;
+  /** ClickHouse has every message up to this one. */
+  floor: number;
+  /** The newest message that was seen. */
+  last: number;
+}
+
+export async function readStreamPosition(queries: Queries, name: string): Promise<StreamPosition | undefined> {
+  const [row] = await queries.query<Omit<StreamPosition, 'floor' | 'last'> & { floor: string; last: string }>(
+    'select name, writer, created, floor::text, last::text from streams where name = $1',
+    [name],
+    { prepared: true },
+  );
+  return row && { ...row, floor: Number(row.floor), last: Number(row.last) };
+}
+
+export async function keepStreamPosition(
+  queries: Queries,
+  { name, created, floor, last }: Omit<StreamPosition, 'writer'>,
+): Promise<void> {
+  await queries.query('update streams set created = $2, floor = $3, last = $4 where name = $1', [
+    name,
+    created,
+    floor,
+    last,
+  ]);
+}
+
+/** Adds a stream that was not known. Returns undefined while no writer id is free. */
+export async function addStream(queries: Queries, name: string, created: string): Promise<StreamPosition | undefined> {
+  const writer = await takeWriterId(queries, hostname(), created);
+  if (writer === undefined) return undefined;
+  await queries.query(
+    'insert into streams (name, writer, created, floor, last) values ($1, $2, $3, 0, 0) on conflict (name) do nothing',
+    [name, writer, created],
+  );
+  const position = await readStreamPosition(queries, name);
+  // Another host was faster.
+  if (position && position.writer !== writer) await giveBackWriterId(queries, writer);
+  return position;
+}

@@ -1,0 +1,223 @@
+/**
+ * Makes the streams and their consumers, and checks that they keep the promise of `ingest.ack: stream`. What a running
+ * server cannot keep is a StartError that names the reason and what to change. Called at the start of the primary, and
+ * by each process after it has connected.
+ */
+import {
+  AckPolicy,
+  type ConsumerInfo,
+  DeliverPolicy,
+  DiscardPolicy,
+  JetStreamApiError,
+  RetentionPolicy,
+  StorageType,
+  type StreamInfo,
+} from '@nats-io/jetstream';
+import { messageOf, StartError } from '../base/errors.ts';
+import { sizeText } from '../base/size-text.ts';
+import { lanes } from '../journal/journal.ts';
+import { consumerName, StreamLink, type StreamSettings, streamName, subjectOf } from './stream-client.ts';
+import { streamFormat } from './stream-frame.ts';
+
+/** Frames of one lane that all processes together may hold unconfirmed. */
+const unconfirmedMax = 20_000;
+/** The least `max_payload`: the default of the servers. */
+const payloadBytesMin = 1024 * 1024;
+const nanosPerSecond = 1_000_000_000;
+const monitorMsMax = 2_000;
+const versionMin = [2, 10] as const;
+
+const codes = { streamNotFound: 10_059, consumerNotFound: 10_014 };
+
+/** `installation`: the id of the installation; empty while it is not known. */
+export async function prepareStreams(link: StreamLink, settings: StreamSettings, installation: string): Promise<void> {
+  checkServer(link, settings);
+  await checkSync(settings);
+  for (const lane of lanes) {
+    const name = streamName(settings, lane);
+    const subjects = [subjectOf(settings, lane, '*')];
+    const info = (await found(link.manager.streams.info(name), codes.streamNotFound)) ?? (await make(name, subjects));
+    checkStream(info, subjects, settings, installation);
+    const ack_wait = settings.redeliverSeconds * nanosPerSecond;
+    const consumer =
+      (await found(link.manager.consumers.info(name, consumerName), codes.consumerNotFound)) ??
+      (await link.manager.consumers.add(name, {
+        durable_name: consumerName,
+        deliver_policy: DeliverPolicy.All,
+        ack_policy: AckPolicy.Explicit,
+        ack_wait,
+        max_deliver: -1,
+        max_ack_pending: unconfirmedMax,
+      }));
+    checkConsumer(name, consumer);
+    if (consumer.config.ack_wait !== ack_wait) await link.manager.consumers.update(name, consumerName, { ack_wait });
+  }
+
+  async function make(name: string, subjects: string[]): Promise<StreamInfo> {
+    try {
+      return await link.manager.streams.add({
+        name,
+        subjects,
+        storage: StorageType.File,
+        retention: RetentionPolicy.Limits,
+        discard: DiscardPolicy.New,
+        num_replicas: settings.replicas,
+        max_bytes: settings.bytesMax,
+        duplicate_window: nanosPerSecond,
+        metadata: { millrace_format: String(streamFormat), millrace_installation: installation },
+      });
+    } catch (error) {
+      if (!(error instanceof JetStreamApiError)) throw error;
+      throw new StartError(
+        `The stream ${name} with ${settings.replicas} replicas of ${sizeText(settings.bytesMax)} cannot be made: ` +
+          `${error.message}. Give the servers room (max_file_store) or nodes, or lower STREAM_BYTES_MAX.`,
+      );
+    }
+  }
+}
+
+/** Tries once, with a connection of its own. Returns why no server answers; undefined when the streams are usable. */
+export async function tryStreams(settings: StreamSettings, installation: string): Promise<string | undefined> {
+  let link: StreamLink | undefined;
+  try {
+    link = await StreamLink.open(settings, 'millrace start');
+    await prepareStreams(link, settings, installation);
+    return undefined;
+  } catch (error) {
+    if (error instanceof StartError) throw error;
+    if (isLogin(error)) {
+      throw new StartError(
+        `STREAM_URL: the login was refused (${messageOf(error)}): check STREAM_USER, STREAM_PASSWORD and STREAM_CREDS.`,
+      );
+    }
+    return messageOf(error);
+  } finally {
+    await link?.close().catch(() => {});
+  }
+}
+
+function isLogin(error: unknown): boolean {
+  return error instanceof Error && /Authorization|Authentication/i.test(`${error.name} ${error.message}`);
+}
+
+async function found<T>(reading: Promise<T>, missing: number): Promise<T | undefined> {
+  try {
+    return await reading;
+  } catch (error) {
+    if (error instanceof JetStreamApiError && error.code === missing) return undefined;
+    throw error;
+  }
+}
+
+function checkServer({ connection, payloadBytesMax }: StreamLink, { replicas }: StreamSettings): void {
+  const { info } = connection;
+  const version = info?.version ?? '0';
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  if (major < versionMin[0] || (major === versionMin[0] && minor < versionMin[1])) {
+    throw new StartError(
+      `The NATS server ${connection.getServer()} is ${version}, which cannot sync each message before its ` +
+        'acknowledgement (sync_interval: always): use version 2.10 or later.',
+    );
+  }
+  if (info?.jetstream !== true) {
+    throw new StartError(
+      `The NATS server ${connection.getServer()} has no JetStream: add "jetstream" to its settings.`,
+    );
+  }
+  if (replicas > 1 && info.cluster === undefined) {
+    throw new StartError(
+      `The NATS server ${connection.getServer()} is in no cluster, and STREAM_REPLICAS is ${replicas}: name the nodes of a cluster.`,
+    );
+  }
+  if (payloadBytesMax < payloadBytesMin) {
+    throw new StartError(
+      `The NATS servers take ${sizeText(payloadBytesMax)} in one message, and frames need ${sizeText(payloadBytesMin)}: ` +
+        'raise max_payload of the servers.',
+    );
+  }
+}
+
+/** The servers do not tell a client when they sync; their monitoring pages do. */
+async function checkSync({ monitorUrls }: StreamSettings): Promise<void> {
+  for (const url of monitorUrls.split(',').map((each) => each.trim())) {
+    if (url === '') continue;
+    const page = new URL('/jsz', url);
+    let config: { sync_always?: boolean } | undefined;
+    try {
+      const response = await fetch(page, { signal: AbortSignal.timeout(monitorMsMax) });
+      ({ config } = (await response.json()) as { config?: { sync_always?: boolean } });
+    } catch {
+      // A node that does not answer is checked by the next start; the others keep the promise meanwhile.
+      continue;
+    }
+    if (config?.sync_always !== true) {
+      throw new StartError(
+        `The NATS server at ${page.origin} does not sync each message before its acknowledgement: set ` +
+          '"sync_interval: always" in the jetstream block of every server (STREAM_MONITOR_URLS).',
+      );
+    }
+  }
+}
+
+function checkStream(
+  { config, created }: StreamInfo,
+  subjects: string[],
+  settings: StreamSettings,
+  installation: string,
+): void {
+  const { name } = config;
+  const wrong = (what: string, remedy: string): never => {
+    throw new StartError(`The stream ${name} (made ${String(created)}) ${what}: ${remedy}.`);
+  };
+  const format = Number(config.metadata?.['millrace_format']);
+  const owner = config.metadata?.['millrace_installation'] ?? '';
+  if (!Number.isInteger(format)) wrong('was not made by Millrace', 'choose another STREAM_NAME');
+  if (format > streamFormat) wrong('was made by a later version', 'start that version');
+  if (owner !== '' && installation !== '' && owner !== installation) {
+    wrong('belongs to another installation', 'choose another STREAM_NAME');
+  }
+  if (config.num_replicas < settings.replicas) {
+    wrong(
+      `has ${config.num_replicas} replicas and STREAM_REPLICAS is ${settings.replicas}`,
+      `run "nats stream edit ${name} --replicas ${settings.replicas}"`,
+    );
+  }
+  if (config.storage !== StorageType.File) wrong('is kept in memory only', 'remove it when it is empty');
+  if (config.discard !== DiscardPolicy.New) {
+    wrong('discards its oldest frames when it is full', `run "nats stream edit ${name} --discard new"`);
+  }
+  if (config.retention !== RetentionPolicy.Limits) {
+    wrong('does not have the retention "limits"', 'remove it when it is empty');
+  }
+  if (config.max_age > 0 || config.max_msgs > 0 || config.max_msgs_per_subject > 0) {
+    wrong(
+      'forgets frames by their age or number',
+      `run "nats stream edit ${name} --max-age 0 --max-msgs=-1 --max-msgs-per-subject=-1"`,
+    );
+  }
+  if (config.max_msg_size > 0 && config.max_msg_size < payloadBytesMin) {
+    wrong(`takes messages of ${config.max_msg_size} bytes only`, `run "nats stream edit ${name} --max-msg-size=-1"`);
+  }
+  if (config.max_bytes !== settings.bytesMax) {
+    wrong(
+      `holds ${config.max_bytes} bytes and STREAM_BYTES_MAX is ${settings.bytesMax}`,
+      `run "nats stream edit ${name} --max-bytes ${settings.bytesMax}", or change the setting`,
+    );
+  }
+  if (!subjects.every((subject) => config.subjects.includes(subject))) {
+    wrong(`does not take the subject ${subjects.join()}`, 'choose another STREAM_NAME');
+  }
+}
+
+function checkConsumer(stream: string, { config }: ConsumerInfo): void {
+  const isRight =
+    config.ack_policy === AckPolicy.Explicit &&
+    (config.max_deliver ?? -1) <= 0 &&
+    (config.filter_subject ?? '') === '' &&
+    (config.inactive_threshold ?? 0) === 0;
+  if (isRight) return;
+  throw new StartError(
+    `The consumer ${consumerName} of the stream ${stream} was changed, so it may skip frames: run ` +
+      `"nats consumer rm ${stream} ${consumerName}"; the next start makes it again, and it gives every frame again.`,
+  );
+}

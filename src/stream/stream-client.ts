@@ -1,0 +1,228 @@
+/**
+ * The connection to the servers of the stream, and the calls that the other files make. It connects in the background
+ * and again after each loss. Two streams carry the two lanes of the journal, so that neither waits for the other:
+ * `<name>-live` with the subjects `<name>.live.<bucket>`, and `<name>-late`. Each has one durable consumer, which gives
+ * a frame to one process of all hosts, and again to another one when it is not confirmed in time.
+ */
+import { readFileSync } from 'node:fs';
+import { type Consumer, type JetStreamClient, type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
+import { connect, credsAuthenticator, type NatsConnection, type NodeConnectionOptions } from '@nats-io/transport-node';
+import { messageOf, StartError } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Config } from '../base/settings/config.ts';
+import { type Lane, laneNames } from '../journal/journal.ts';
+
+export type StreamSettings = Config['stream'];
+
+export const consumerName = 'millrace';
+
+/** A server that does not answer for about three of these intervals is left for another one. */
+const pingIntervalMs = 1_000;
+const pingsMax = 2;
+const connectMsMax = 2_000;
+const reconnectMs = 250;
+/** The limit of one call of the management. */
+const callMsMax = 3_000;
+
+/** What the servers say of one lane. */
+export interface LaneState {
+  /** When the stream was made: a stream with another time is another stream. */
+  created: string;
+  /** Number of the first message that is there; the number after the last one when there is none. */
+  first: number;
+  last: number;
+  bytes: number;
+  /** Time of the first message, in milliseconds; undefined when there is none. */
+  firstAtMs: number | undefined;
+  /** Messages after the first one that are not there any more. */
+  lost: number[];
+  lostCount: number;
+}
+
+export interface ConsumerState {
+  /** Every message up to this one is confirmed. */
+  floor: number;
+  /** Messages that are not confirmed. */
+  waiting: number;
+  redelivered: number;
+}
+
+export function streamName(settings: StreamSettings, lane: Lane): string {
+  return `${settings.name}-${laneNames[lane]}`;
+}
+
+/** `bucket`: of a device, or a word of its own. */
+export function subjectOf(settings: StreamSettings, lane: Lane, bucket: number | '*' | 'probe'): string {
+  return `${settings.name}.${laneNames[lane]}.${bucket}`;
+}
+
+function streamConnection(settings: StreamSettings, name: string): NodeConnectionOptions {
+  const { url, user, password, creds, tlsCa } = settings;
+  const servers = url.split(',').map((each) => each.trim());
+  const isTls = tlsCa !== '' || servers.some((server) => server.startsWith('tls://'));
+  return {
+    servers: servers.map((server) => server.replace(/^(nats|tls):\/\//, '')),
+    name,
+    timeout: connectMsMax,
+    reconnectTimeWait: reconnectMs,
+    reconnectJitter: reconnectMs,
+    maxReconnectAttempts: -1,
+    pingInterval: pingIntervalMs,
+    maxPingOut: pingsMax,
+    // A login may be repaired at the servers while Millrace runs.
+    ignoreAuthErrorAbort: true,
+    ...(user !== '' && { user, pass: password }),
+    ...(creds !== '' && { authenticator: credsAuthenticator(fileOf(creds, 'STREAM_CREDS')) }),
+    ...(isTls && { tls: tlsCa === '' ? {} : { ca: fileOf(tlsCa, 'STREAM_TLS_CA').toString() } }),
+  };
+}
+
+function fileOf(path: string, setting: string): Buffer {
+  try {
+    return readFileSync(path);
+  } catch (error) {
+    throw new StartError(`${setting} is ${path}, which cannot be read: ${messageOf(error)}.`);
+  }
+}
+
+/** One connection with its management. */
+export class StreamLink {
+  readonly connection: NatsConnection;
+  readonly manager: JetStreamManager;
+  readonly #publisher: JetStreamClient;
+
+  private constructor(connection: NatsConnection, manager: JetStreamManager) {
+    this.connection = connection;
+    this.manager = manager;
+    this.#publisher = manager.jetstream();
+  }
+
+  static async open(settings: StreamSettings, name: string): Promise<StreamLink> {
+    const connection = await connect(streamConnection(settings, name));
+    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: callMsMax });
+    return new StreamLink(connection, manager);
+  }
+
+  get payloadBytesMax(): number {
+    return this.connection.info?.max_payload ?? 0;
+  }
+
+  /** Resolves with the number of the message when a majority has synced it. */
+  async publish(subject: string, bytes: Uint8Array, msMax: number): Promise<number> {
+    return (await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 })).seq;
+  }
+
+  consumer(stream: string): Promise<Consumer> {
+    return this.#publisher.consumers.get(stream, consumerName);
+  }
+
+  async laneState(stream: string): Promise<LaneState> {
+    const { created, state } = await this.manager.streams.info(stream, { deleted_details: true });
+    const { messages, first_seq, last_seq, bytes, first_ts, deleted = [], num_deleted = 0 } = state;
+    return {
+      created: String(created),
+      first: messages === 0 ? last_seq + 1 : first_seq,
+      last: last_seq,
+      bytes,
+      firstAtMs: messages === 0 ? undefined : Date.parse(String(first_ts)),
+      lost: deleted,
+      lostCount: num_deleted,
+    };
+  }
+
+  async consumerState(stream: string): Promise<ConsumerState> {
+    const info = await this.manager.consumers.info(stream, consumerName);
+    const waiting = info.num_pending + info.num_ack_pending;
+    return { floor: info.ack_floor.stream_seq, waiting, redelivered: info.num_redelivered };
+  }
+
+  /** Removes the messages up to this one. */
+  async purge(stream: string, upTo: number): Promise<void> {
+    await this.manager.streams.purge(stream, { seq: upTo + 1 });
+  }
+
+  async close(): Promise<void> {
+    try {
+      // Confirmations on their way are sent first.
+      await Promise.race([this.connection.flush(), this.connection.closed()]);
+    } finally {
+      await this.connection.close();
+    }
+  }
+}
+
+export class StreamClient {
+  readonly #settings: StreamSettings;
+  readonly #log: Log;
+  readonly #name: string;
+  /** Makes and checks the streams, over a new connection. */
+  readonly #prepare: (link: StreamLink) => Promise<void>;
+  #link: StreamLink | undefined;
+  #failure: string | undefined = 'not connected yet';
+  #closed = false;
+  #running: Promise<void> = Promise.resolve();
+  #wake: () => void = () => {};
+
+  constructor(settings: StreamSettings, log: Log, name: string, prepare: (link: StreamLink) => Promise<void>) {
+    this.#settings = settings;
+    this.#log = log;
+    this.#name = name;
+    this.#prepare = prepare;
+  }
+
+  /** Connects until it succeeds. Resolves after the first try. */
+  start(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#running = this.#run(resolve);
+    });
+  }
+
+  /** Undefined until the first connection. A connection that is lost returns by itself. */
+  get link(): StreamLink | undefined {
+    return this.#link;
+  }
+
+  /** Why there is no usable stream yet; undefined when it was found usable. */
+  get failure(): string | undefined {
+    return this.#failure;
+  }
+
+  /** Makes and checks the streams again, because one is missing. */
+  async prepareAgain(): Promise<void> {
+    if (this.#link) await this.#prepare(this.#link);
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#wake();
+    await this.#running;
+    await this.#link?.close();
+  }
+
+  async #run(onTried: () => void): Promise<void> {
+    let opened: StreamLink | undefined;
+    while (!this.#closed) {
+      try {
+        opened ??= await StreamLink.open(this.#settings, this.#name);
+        await this.#prepare(opened);
+        this.#link = opened;
+        this.#failure = undefined;
+        onTried();
+        return;
+      } catch (error) {
+        const failure = messageOf(error);
+        if (failure !== this.#failure) this.#log.warn('stream_not_ready', { reason: failure });
+        this.#failure = failure;
+        onTried();
+      }
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, 4 * reconnectMs);
+        this.#wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+    }
+    await opened?.close();
+  }
+}

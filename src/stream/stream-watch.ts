@@ -1,0 +1,226 @@
+/**
+ * Watches the streams. Each process learns which of its own frames ClickHouse has. The worker that leads a host also
+ * reads the state of the streams, and one host at a time (a lease) compares it with the position in PostgreSQL, writes
+ * the position, and removes what ClickHouse has. Whatever is missing is damage: it is logged, counted and noted in the
+ * quarantine of this worker, and shipping continues behind it.
+ */
+import { randomUUID } from 'node:crypto';
+import { JetStreamApiError } from '@nats-io/jetstream';
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
+import type { JournalReport } from '../ingest/journal-report.ts';
+import { takeLease } from '../ingest/journal-store.ts';
+import { type Lane, laneNames, lanes } from '../journal/journal.ts';
+import type { Quarantine } from '../journal/quarantine.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
+import { findLosses, type Loss } from './losses.ts';
+import { addStream, keepStreamPosition, readStreamPosition, type StreamPosition } from './position-store.ts';
+import {
+  type ConsumerState,
+  consumerName,
+  type LaneState,
+  type StreamClient,
+  type StreamLink,
+  type StreamSettings,
+  streamName,
+} from './stream-client.ts';
+import type { StreamWriter } from './stream-writer.ts';
+
+interface WatchDeps {
+  client: StreamClient;
+  writer: StreamWriter;
+  settings: StreamSettings;
+  postgres: Queries;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  quarantine: Pick<Quarantine, 'addGap'>;
+  isLeader: () => boolean;
+}
+
+/** What the worker that leads knows of one lane. */
+interface Seen extends LaneState, ConsumerState {
+  writer: number | undefined;
+  at: number;
+}
+
+const roundMs = 500;
+const leaseMs = 10_000;
+/** A state that is older than this says nothing about the stream any more. */
+const staleMs = 10_000;
+const leaseName = 'streams';
+const missing = new Set([10_059, 10_014]);
+
+export class StreamWatch {
+  readonly #deps: WatchDeps;
+  readonly #holder = randomUUID();
+  readonly #lost: Counter;
+  readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
+  /** What was removed while PostgreSQL did not answer. */
+  readonly #removed: [number, number] = [0, 0];
+  #timer: NodeJS.Timeout | undefined;
+  #running: Promise<void> = Promise.resolve();
+  #stopped = false;
+
+  constructor(deps: WatchDeps) {
+    this.#deps = deps;
+    const { metrics, clock } = deps;
+    this.#lost = metrics.counter(
+      'stream_losses_total',
+      'Ranges of messages that a stream has lost, or a whole stream.',
+    );
+    metrics.observed('stream_bytes_max', 'Limit of each stream.', () => deps.settings.bytesMax, 'max');
+    for (const lane of lanes) {
+      const labels = { lane: laneNames[lane] };
+      const observe = (name: string, help: string, of: (seen: Seen) => number) =>
+        metrics.observed(name, help, () => (this.#fresh(lane) ? of(this.#fresh(lane)!) : 0), 'max', labels);
+      observe('stream_bytes', 'Bytes of the stream of a lane.', ({ bytes }) => bytes);
+      observe('stream_frames', 'Frames of the stream that ClickHouse does not have.', ({ waiting }) => waiting);
+      observe('stream_frames_redelivered', 'Frames that are given again at the moment.', (seen) => seen.redelivered);
+      observe('stream_oldest_seconds', 'Age of the oldest frame of the stream that waits.', (seen) =>
+        seen.waiting === 0 || seen.firstAtMs === undefined ? 0 : Math.max(0, clock.now() - seen.firstAtMs) / 1000,
+      );
+    }
+  }
+
+  start(): void {
+    this.#timer = setTimeout(() => {
+      this.#running = this.round().finally(() => {
+        if (!this.#stopped) this.start();
+      });
+    }, roundMs);
+    this.#timer.unref();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    await this.#running;
+  }
+
+  /** Reports of the streams as journals, by the worker that leads; none of a stream whose state is not known. */
+  reports(): JournalReport[] {
+    if (!this.#deps.isLeader()) return [];
+    return lanes.flatMap((lane) => {
+      const seen = this.#fresh(lane);
+      if (seen?.writer === undefined) return [];
+      const { writer, created, last, floor } = seen;
+      // Numbers of messages are far below all order numbers, so they are never ahead of the clock.
+      const shipped = String(floor);
+      const none = { orderRecovered: null, orderHeld: null, isAhead: false };
+      return { writer, run: created, orderHigh: String(last), orderShipped: shipped, orderDone: shipped, ...none };
+    });
+  }
+
+  /** Runs one round. `start` repeats it; a test calls it. */
+  async round(): Promise<void> {
+    const { client, isLeader, log } = this.#deps;
+    const { link } = client;
+    if (!link) return;
+    for (const lane of lanes) {
+      try {
+        await (isLeader() ? this.#lead(link, lane) : this.#follow(link, lane));
+      } catch (error) {
+        if (isMissing(error)) await this.#repair(lane);
+        else if (!isAway(error)) log.debug('stream_watch', { lane: laneNames[lane], reason: messageOf(error) });
+      }
+    }
+  }
+
+  #fresh(lane: Lane): Seen | undefined {
+    const seen = this.#seen[lane];
+    return seen && this.#deps.clock.monotonic() - seen.at < staleMs ? seen : undefined;
+  }
+
+  async #follow(link: StreamLink, lane: Lane): Promise<void> {
+    const { writer, settings } = this.#deps;
+    if (writer.own[lane].isEmpty) return;
+    const { floor } = await link.consumerState(streamName(settings, lane));
+    writer.own[lane].confirmed(floor);
+  }
+
+  async #lead(link: StreamLink, lane: Lane): Promise<void> {
+    const { writer, settings, postgres, clock } = this.#deps;
+    const name = streamName(settings, lane);
+    // The state of the stream is read first: a floor that is read later is one of at least these messages.
+    const state = await link.laneState(name);
+    const consumer = await link.consumerState(name);
+    writer.own[lane].confirmed(consumer.floor);
+    // There is nothing to ship before the first message.
+    const floor = Math.max(consumer.floor, state.first - 1);
+    const seen: Seen = { ...state, ...consumer, floor, writer: this.#seen[lane]?.writer, at: clock.monotonic() };
+    this.#seen[lane] = seen;
+    try {
+      const position = (await readStreamPosition(postgres, name)) ?? (await addStream(postgres, name, state.created));
+      if (!position) return;
+      seen.writer = position.writer;
+      if (await takeLease(postgres, leaseName, this.#holder, leaseMs)) await this.#advance(link, lane, seen, position);
+    } catch (error) {
+      // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
+      if (!isAway(error)) throw error;
+      if (seen.bytes > settings.bytesMax / 2) await this.#remove(link, lane, seen);
+    }
+  }
+
+  async #advance(link: StreamLink, lane: Lane, seen: Seen, position: StreamPosition): Promise<void> {
+    const { postgres, log } = this.#deps;
+    const { name } = position;
+    const known = { ...position, floor: Math.max(position.floor, this.#removed[lane]) };
+    const { losses, isOther, isCut } = findLosses(known, seen);
+    for (const loss of losses) await this.#report(name, loss);
+    if (isOther) {
+      log.info('stream_new', { stream: name, created: seen.created });
+      this.#removed[lane] = 0;
+    }
+    // The consumer has a place behind the end: it would pass over the messages that get these numbers next.
+    if (isCut) await this.#makeConsumerAgain(link, name);
+    const floor = isCut
+      ? Math.min(seen.floor, seen.first - 1)
+      : isOther
+        ? seen.floor
+        : Math.max(seen.floor, known.floor);
+    await keepStreamPosition(postgres, { name, created: seen.created, floor, last: seen.last });
+    if (!isCut) await this.#remove(link, lane, { ...seen, floor });
+  }
+
+  async #remove(link: StreamLink, lane: Lane, { floor, first }: Pick<Seen, 'floor' | 'first'>): Promise<void> {
+    if (floor < first) return;
+    await link.purge(streamName(this.#deps.settings, lane), floor);
+    this.#removed[lane] = Math.max(this.#removed[lane], floor);
+  }
+
+  async #makeConsumerAgain(link: StreamLink, stream: string): Promise<void> {
+    await link.manager.consumers.delete(stream, consumerName);
+    await this.#deps.client.prepareAgain();
+  }
+
+  /** Notes the loss before a new stream takes the place of the old one. */
+  async #repair(lane: Lane): Promise<void> {
+    const { client, settings, postgres, log } = this.#deps;
+    const name = streamName(settings, lane);
+    try {
+      log.error('stream_missing', { stream: name });
+      await client.prepareAgain();
+      const position = await readStreamPosition(postgres, name);
+      const state = await client.link?.laneState(name);
+      if (position && state && position.created !== state.created) log.warn('stream_made_again', { stream: name });
+    } catch (error) {
+      log.warn('stream_not_ready', { stream: name, reason: messageOf(error) });
+    }
+  }
+
+  async #report(stream: string, loss: Loss): Promise<void> {
+    const { quarantine, log } = this.#deps;
+    const note = { stream, ...loss, noticed: new Date().toISOString() };
+    const place = `${stream}-${loss.created.replace(/[^0-9A-Za-z]/g, '')}-${loss.kind}`;
+    if ((await quarantine.addGap(place, loss.from, Buffer.from(`${JSON.stringify(note)}\n`))) === 'known') return;
+    this.#lost.add(1);
+    log.error('stream_lost', note);
+  }
+}
+
+function isMissing(error: unknown): boolean {
+  return error instanceof JetStreamApiError && missing.has(error.code);
+}

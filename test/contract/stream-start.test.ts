@@ -1,0 +1,136 @@
+/**
+ * Servers and streams that cannot keep the promise of `ingest.ack: stream` end a start with the reason and what to
+ * change. Against real servers.
+ */
+import { existsSync } from 'node:fs';
+import { DiscardPolicy, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { StartError } from '../../src/base/errors.ts';
+import { loadConfig } from '../../src/base/settings/config.ts';
+import { tryStreams } from '../../src/stream/prepare-streams.ts';
+import type { StreamSettings } from '../../src/stream/stream-client.ts';
+import { NatsCluster, oldNatsServer } from '../harness/nats-cluster.ts';
+
+let nodes: NatsCluster;
+
+beforeAll(async () => {
+  nodes = await NatsCluster.start();
+});
+
+afterAll(() => nodes?.stop());
+
+const defaults = loadConfig({}).stream;
+
+function settingsOf(changes: Partial<StreamSettings>): StreamSettings {
+  return { ...defaults, url: nodes.url, bytesMax: 64 * 1024 ** 2, ...changes };
+}
+
+async function refusal(settings: StreamSettings, installation = 'one'): Promise<string> {
+  try {
+    return `accepted: ${await tryStreams(settings, installation)}`;
+  } catch (error) {
+    if (error instanceof StartError) return error.message;
+    throw error;
+  }
+}
+
+async function withServer<T>(
+  options: Parameters<typeof NatsCluster.start>[0],
+  use: (server: NatsCluster) => Promise<T>,
+): Promise<T> {
+  const server = await NatsCluster.start({ nodes: 1, ...options });
+  try {
+    return await use(server);
+  } finally {
+    await server.stop();
+  }
+}
+
+test('three nodes are accepted, and a second start finds its streams', async () => {
+  const settings = settingsOf({ name: 'fine', monitorUrls: nodes.monitorUrls });
+  expect(await refusal(settings)).toBe('accepted: undefined');
+  expect(await refusal(settings)).toBe('accepted: undefined');
+  const { config } = await nodes.manage((manager) => manager.streams.info('fine-live'));
+  expect(config).toMatchObject({
+    num_replicas: 3,
+    storage: StorageType.File,
+    discard: DiscardPolicy.New,
+    retention: RetentionPolicy.Limits,
+  });
+});
+
+test('servers that do not answer are no refusal: a start waits for them', async () => {
+  expect(await refusal(settingsOf({ url: 'nats://127.0.0.1:1' }))).toMatch(/^accepted: .+/);
+});
+
+test.skipIf(!existsSync(oldNatsServer()))(
+  'a server that does not know the sync of each message is refused',
+  async () => {
+    await withServer({ program: oldNatsServer(), jetstream: '' }, async ({ url }) => {
+      expect(await refusal(settingsOf({ url }))).toMatch(/is 2\.9\.10, which cannot sync each message .* 2\.10/);
+    });
+  },
+);
+
+test('a server that syncs later is refused when its monitoring page says so', async () => {
+  await withServer({ jetstream: '', nodes: 3 }, async ({ url, monitorUrls }) => {
+    expect(await refusal(settingsOf({ url, monitorUrls }))).toMatch(/set "sync_interval: always"/);
+  });
+});
+
+test('a server without a cluster is refused', async () => {
+  await withServer({}, async ({ url }) => {
+    expect(await refusal(settingsOf({ url }))).toMatch(/is in no cluster, and STREAM_REPLICAS is 3/);
+  });
+});
+
+test('servers that take only small messages are refused', async () => {
+  await withServer({ settings: 'max_payload: 65536', nodes: 3 }, async ({ url }) => {
+    expect(await refusal(settingsOf({ url }))).toMatch(/frames need 1024 KiB: raise max_payload/);
+  });
+});
+
+test('a wrong login is refused, the right one accepted', async () => {
+  const settings = 'authorization { user: millrace, password: right }';
+  await withServer({ settings }, async ({ url }) => {
+    const login = { url, user: 'millrace', password: 'wrong' };
+    expect(await refusal(settingsOf(login))).toMatch(/the login was refused .* STREAM_PASSWORD/);
+    // The right login gets as far as the next check.
+    expect(await refusal(settingsOf({ ...login, password: 'right' }))).toMatch(/is in no cluster/);
+  });
+});
+
+test('streams without room on the disks of the servers are refused', async () => {
+  const settings = settingsOf({ name: 'huge', bytesMax: 1024 ** 4 });
+  expect(await refusal(settings)).toMatch(/cannot be made: .*max_file_store.*STREAM_BYTES_MAX/);
+});
+
+test('a stream of another installation, and one that is not of Millrace, are refused', async () => {
+  const settings = settingsOf({ name: 'owned' });
+  expect(await refusal(settings, 'one')).toBe('accepted: undefined');
+  expect(await refusal(settings, 'two')).toMatch(/owned-live .* belongs to another installation: choose another/);
+  await nodes.manage((manager) => manager.streams.add({ name: 'foreign-live', subjects: ['foreign.live.*'] }));
+  expect(await refusal(settingsOf({ name: 'foreign' }))).toMatch(/was not made by Millrace/);
+});
+
+const changes: [string, Partial<StreamConfig>, RegExp][] = [
+  ['with fewer replicas', { num_replicas: 1 }, /has 1 replicas and STREAM_REPLICAS is 3: run "nats stream edit/],
+  ['that discards its oldest frames', { discard: DiscardPolicy.Old }, /discards its oldest frames.*--discard new/],
+  ['that forgets by age', { max_age: 60_000_000_000 }, /forgets frames by their age or number/],
+  ['that forgets by number', { max_msgs: 10 }, /forgets frames by their age or number/],
+  ['of another size', { max_bytes: 100 * 1024 ** 2 }, /holds 104857600 bytes and STREAM_BYTES_MAX is 67108864/],
+];
+
+test.each(changes)('a stream %s is refused', async (_what, change, reason) => {
+  const name = `changed${changes.findIndex(([, each]) => each === change)}`;
+  expect(await refusal(settingsOf({ name }))).toBe('accepted: undefined');
+  await nodes.manage((manager) => manager.streams.update(`${name}-live`, change));
+  expect(await refusal(settingsOf({ name }))).toMatch(reason);
+});
+
+test('a consumer that would pass over frames is refused', async () => {
+  const settings = settingsOf({ name: 'skips' });
+  expect(await refusal(settings)).toBe('accepted: undefined');
+  await nodes.manage((manager) => manager.consumers.update('skips-live', 'millrace', { max_deliver: 3 }));
+  expect(await refusal(settings)).toMatch(/was changed, so it may skip frames: run "nats consumer rm skips-live/);
+});
