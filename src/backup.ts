@@ -26,10 +26,13 @@ import { clickhouseDirectory, journalDirectory, runDirectory, secretsFile } from
 import { controlPath, type HeldJournals, type InstanceDescription } from './instance/operators/control.ts';
 import type { Engines } from './instance/stores/engines.ts';
 import { dumpTables } from './postgres/dump.ts';
+import { awaitStored } from './stream/await-stored.ts';
 
 const usage = 'usage: npm run backup -- DIR (a directory that is new or empty)';
 const journalTriesMax = 5;
 const retryMs = 2_000;
+/** The time for which ClickHouse may take what the streams hold. */
+const streamMsMax = 60_000;
 /** Ingest has precedence over a backup on a busy core. */
 const nice = 10;
 /** Errors of a full disk, of a place where this user may not write, and of a file instead of a directory. */
@@ -93,6 +96,7 @@ async function save(control: ControlConnection, owned: NonNullable<typeof unfini
   owned.files = files;
   interruption.signal.addEventListener('abort', () => void files.stop(interruption.signal.reason));
   printLine(`Backup of ${dataDir} to ${dir}`);
+  if (config.stream.url !== '') await awaitStored(config.stream, streamMsMax);
   const { journals, bytes } = await saveJournals(control, dataDir, files);
   printLine(`  journal      ${journals.length} workers, ${sizeText(bytes)}`);
 

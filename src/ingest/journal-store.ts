@@ -249,6 +249,8 @@ export async function forgetOldJournals(queries: Queries, keptDays: number): Pro
  * may be older than the rows of the backup, so the highest orders are taken to be later than reported.
  */
 export async function forgetRestoredJournals(queries: Queries): Promise<void> {
+  // The streams are journals as well; they get new ids when they are seen.
+  await queries.query('delete from streams');
   await queries.query(
     `with gone as (delete from journals returning writer, order_high)
      ${keepFormer} select writer, order_high + $1::bigint * ${ordersPerMs} from gone where writer >= 0 ${onFormer}`,

@@ -29,17 +29,22 @@ export function findLosses(
 ): Findings {
   if (created !== state.created) {
     // Messages after the last look are lost as well, and their number is unknown: a removed stream is always a loss.
-    return { losses: [{ created, kind: 'removed', from: floor + 1, to: last }], isOther: true, isCut: false };
+    const removed: Loss = { created, kind: 'removed', from: floor + 1, to: last };
+    return { losses: [removed, ...gapsOf(state, 0)], isOther: true, isCut: false };
   }
-  const losses: Loss[] = [];
   const isCut = state.last < last;
-  if (isCut) losses.push({ created, kind: 'cut', from: state.last + 1, to: last });
-  if (state.first > floor + 1) losses.push({ created, kind: 'gap', from: floor + 1, to: state.first - 1 });
-  for (const number of state.lost) {
+  const cut: Loss[] = isCut ? [{ created, kind: 'cut', from: state.last + 1, to: last }] : [];
+  return { losses: [...cut, ...gapsOf(state, floor)], isOther: false, isCut };
+}
+
+/** Returns the messages after `floor` that are gone although later ones came. */
+function gapsOf({ created, first, lost }: Pick<LaneState, 'created' | 'first' | 'lost'>, floor: number): Loss[] {
+  const gaps: Loss[] = first > floor + 1 ? [{ created, kind: 'gap', from: floor + 1, to: first - 1 }] : [];
+  for (const number of lost) {
     if (number <= floor) continue;
-    const open = losses.at(-1);
-    if (open?.kind === 'gap' && open.to === number - 1) open.to = number;
-    else losses.push({ created, kind: 'gap', from: number, to: number });
+    const open = gaps.at(-1);
+    if (open && open.to === number - 1) open.to = number;
+    else gaps.push({ created, kind: 'gap', from: number, to: number });
   }
-  return { losses, isOther: false, isCut };
+  return gaps;
 }

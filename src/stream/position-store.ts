@@ -5,6 +5,7 @@
 import { hostname } from 'node:os';
 import { giveBackWriterId, takeWriterId } from '../ingest/journal-store.ts';
 import type { Queries } from '../postgres/client.ts';
+import type { LaneState } from './stream-client.ts';
 
 export interface StreamPosition {
   name: string;
@@ -40,12 +41,17 @@ export async function keepStreamPosition(
 }
 
 /** Adds a stream that was not known. Returns undefined while no writer id is free. */
-export async function addStream(queries: Queries, name: string, created: string): Promise<StreamPosition | undefined> {
+export async function addStream(
+  queries: Queries,
+  name: string,
+  { created, first, last }: Pick<LaneState, 'created' | 'first' | 'last'>,
+): Promise<StreamPosition | undefined> {
   const writer = await takeWriterId(queries, hostname(), created);
   if (writer === undefined) return undefined;
   await queries.query(
-    'insert into streams (name, writer, created, floor, last) values ($1, $2, $3, 0, 0) on conflict (name) do nothing',
-    [name, writer, created],
+    `insert into streams (name, writer, created, floor, last) values ($1, $2, $3, $4, $5)
+     on conflict (name) do nothing`,
+    [name, writer, created, first - 1, last],
   );
   const position = await readStreamPosition(queries, name);
   // Another host was faster.

@@ -63,6 +63,7 @@ export class StreamWatch {
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
+  #failure = '';
 
   constructor(deps: WatchDeps) {
     this.#deps = deps;
@@ -116,7 +117,7 @@ export class StreamWatch {
 
   /** Runs one round. `start` repeats it; a test calls it. */
   async round(): Promise<void> {
-    const { client, isLeader, log } = this.#deps;
+    const { client, isLeader } = this.#deps;
     const { link } = client;
     if (!link) return;
     for (const lane of lanes) {
@@ -124,9 +125,15 @@ export class StreamWatch {
         await (isLeader() ? this.#lead(link, lane) : this.#follow(link, lane));
       } catch (error) {
         if (isMissing(error)) await this.#repair(lane);
-        else if (!isAway(error)) log.debug('stream_watch', { lane: laneNames[lane], reason: messageOf(error) });
+        else if (!isAway(error)) this.#warn(lane, messageOf(error));
       }
     }
+  }
+
+  /** Logs a failure when it begins or changes: rounds are frequent. */
+  #warn(lane: Lane, reason: string): void {
+    if (reason !== this.#failure) this.#deps.log.warn('stream_watch', { lane: laneNames[lane], reason });
+    this.#failure = reason;
   }
 
   #fresh(lane: Lane): Seen | undefined {
@@ -144,16 +151,17 @@ export class StreamWatch {
   async #lead(link: StreamLink, lane: Lane): Promise<void> {
     const { writer, settings, postgres, clock } = this.#deps;
     const name = streamName(settings, lane);
-    // The state of the stream is read first: a floor that is read later is one of at least these messages.
-    const state = await link.laneState(name);
+    // The place of the consumer is read first: a purge by hand moves it, and must not look like confirmed frames.
     const consumer = await link.consumerState(name);
-    writer.own[lane].confirmed(consumer.floor);
-    // There is nothing to ship before the first message.
-    const floor = Math.max(consumer.floor, state.first - 1);
+    const state = await link.laneState(name);
+    // Of a stream that was made again meanwhile, the place says nothing.
+    const isSame = this.#seen[lane]?.created === state.created;
+    const floor = Math.max(isSame ? consumer.floor : 0, state.first - 1);
+    if (isSame) writer.own[lane].confirmed(floor);
     const seen: Seen = { ...state, ...consumer, floor, writer: this.#seen[lane]?.writer, at: clock.monotonic() };
     this.#seen[lane] = seen;
     try {
-      const position = (await readStreamPosition(postgres, name)) ?? (await addStream(postgres, name, state.created));
+      const position = (await readStreamPosition(postgres, name)) ?? (await addStream(postgres, name, state));
       if (!position) return;
       seen.writer = position.writer;
       if (await takeLease(postgres, leaseName, this.#holder, leaseMs)) await this.#advance(link, lane, seen, position);

@@ -152,3 +152,185 @@ test(`a host that is lost with its disk ${losses} times loses nothing that was a
   }
   expect(stays.events('stream_lost')).toEqual([]);
 }, 600_000);
+
+const live = 'millrace-live';
+
+function ask(engine: Engine, body: object): Promise<Response> {
+  const path = `${engine.api.http}/api/v1/${device.token}/telemetry`;
+  return fetch(path, { method: 'POST', body: JSON.stringify(body), signal: AbortSignal.timeout(30_000) });
+}
+
+/** Values of a key, from ClickHouse. */
+async function storedValues(key: string): Promise<number[]> {
+  const sql = `select int from telemetry final where key = '${key}' and kind != 0 order by int`;
+  return (await queryClickhouse(stores.clickhouse.address(), sql)).map(([value]) => Number(value));
+}
+
+async function expectStored(key: string, values: number[], msMax = 30_000): Promise<void> {
+  await eventually(async () => (await storedValues(key)).join() === values.join(), msMax);
+}
+
+async function withoutClickHouse(use: () => Promise<void>): Promise<void> {
+  await stores.clickhouse.kill();
+  try {
+    await use();
+  } finally {
+    await stores.clickhouse.start();
+  }
+}
+
+/** Posts until it is accepted. */
+async function accepted(engine: Engine, body: object, msMax = 40_000): Promise<void> {
+  await eventually(async () => (await ask(engine, body)).status === 200, msMax);
+}
+
+test('a node that is killed, and one that is frozen, end nothing', async () => {
+  const key = 'nodes';
+  const running = post(stays, key);
+  await eventually(() => running.ledger.values.length > 20);
+  const killed = await nodes.leaderOf(live);
+  await nodes.kill(killed);
+  const beforeKill = running.ledger.values.length;
+  await eventually(() => running.ledger.values.length > beforeKill + 50, 30_000);
+  nodes.startAgain(killed);
+  await nodes.ready();
+  await eventually(async () => (await nodes.leaderOf(live)) >= 0, 30_000);
+  const frozen = await nodes.leaderOf(live);
+  nodes.signal(frozen, 'SIGSTOP');
+  try {
+    const beforeFreeze = running.ledger.values.length;
+    await eventually(() => running.ledger.values.length > beforeFreeze + 50, 40_000);
+  } finally {
+    nodes.signal(frozen, 'SIGCONT');
+  }
+  await running.stop();
+  await expectStoredOnce(running.ledger);
+  expect(stays.events('stream_lost')).toEqual([]);
+}, 180_000);
+
+test('without a majority nothing is acknowledged, with the reason, and it ends by itself', async () => {
+  const client = await connectMqtt({ port: stays.mqttPort, token: device.token });
+  await accepted(stays, { majority: 1 });
+  await nodes.kill(0);
+  await nodes.kill(1);
+  const refused = await eventually(async () => {
+    const answer = await ask(stays, { majority: 2 });
+    const body = await answer.text();
+    return body.includes('does not accept frames') ? body : undefined;
+  }, 40_000);
+  expect(refused).toMatch(/The replicated stream does not accept frames \(.+\); send again/);
+  await eventually(async () => (await stays.status()).status === 'refusing', 20_000);
+  expect((await stays.status()).reasons?.join()).toMatch(/replicated stream/);
+  const puback = await client.publish('v1/devices/me/telemetry', '{"majority":3}');
+  expect(puback.reasonCode).toBe(0x97);
+  client.cut();
+  nodes.startAgain(0);
+  nodes.startAgain(1);
+  await accepted(stays, { majority: 4 }, 60_000);
+  await eventually(async () => (await storedValues('majority')).includes(4), 30_000);
+  expect(await storedValues('majority')).toContain(1);
+  await eventually(async () => (await stays.status()).status === 'ready', 30_000);
+}, 180_000);
+
+test('a damaged message of the stream goes to quarantine, and what comes after it is stored', async () => {
+  const connection = await nodes.connect();
+  connection.publish('millrace.live.0', Buffer.from('no frame at all'));
+  await connection.flush();
+  await connection.close();
+  await accepted(stays, { damaged: 1 });
+  await expectStored('damaged', [1]);
+  const damaged = () => [...stays.events('stream_frame_damaged'), ...lost.events('stream_frame_damaged')];
+  await eventually(() => damaged().length === 1, 30_000);
+  const reasons = (await Promise.all([stays.status(), lost.status()])).flatMap(({ reasons }) => reasons ?? []);
+  expect(reasons.join()).toMatch(/rows in quarantine: 1 entries/);
+}, 90_000);
+
+test('deletes wait for older frames in the stream, also for those of a host that is gone', async () => {
+  await withoutClickHouse(async () => {
+    const ts = Date.now() - 60_000;
+    expect((await ask(lost, { ts, values: { deleted: 1, kept: 1 } })).status).toBe(200);
+    await lost.killAll();
+    rmSync(lost.dataDir, { recursive: true, force: true });
+    const path = `/api/plugins/telemetry/DEVICE/${device.id}/timeseries/delete?keys=deleted&deleteAllDataForKeys=true`;
+    expect((await stays.api.send('DELETE', path)).status).toBe(202);
+  });
+  await expectStored('kept', [1]);
+  // The report of the host that is gone delays the delete for half a minute.
+  await expectStored('deleted', [], 90_000);
+  // What is accepted after the delete stays.
+  await accepted(stays, { deleted: 2 });
+  await expectStored('deleted', [2]);
+  lost = await startEngine({ workers: 1, env });
+}, 240_000);
+
+test('a stream that was removed is reported as a loss, made again, and accepts frames', async () => {
+  await withoutClickHouse(async () => {
+    await accepted(stays, { removed: 1 });
+    await nodes.manage((manager) => manager.streams.delete(live));
+  });
+  await accepted(stays, { removed: 2 });
+  const losses = () => [...stays.events('stream_lost'), ...lost.events('stream_lost')];
+  const [loss] = await eventually(() => (losses().length > 0 ? losses() : undefined), 30_000);
+  expect(loss).toMatchObject({ stream: live, kind: 'removed' });
+  await eventually(async () => (await storedValues('removed')).includes(2), 30_000);
+}, 120_000);
+
+test('frames that were purged by hand are reported as a gap', async () => {
+  const gaps = () =>
+    [...stays.events('stream_lost'), ...lost.events('stream_lost')].filter(({ kind }) => kind === 'gap');
+  expect(gaps()).toEqual([]);
+  await withoutClickHouse(async () => {
+    for (let value = 1; value <= 3; value += 1) await accepted(stays, { purged: value });
+    await nodes.manage((manager) => manager.streams.purge(live));
+    await eventually(() => gaps().length > 0, 30_000);
+  });
+  expect(gaps()).toMatchObject([{ stream: live, kind: 'gap' }]);
+  await accepted(stays, { purged: 4 });
+  await eventually(async () => (await storedValues('purged')).includes(4), 30_000);
+}, 120_000);
+
+test('the level of an installation can be changed without losing a frame', async () => {
+  await withoutClickHouse(async () => {
+    await accepted(stays, { level: 1 });
+    await Promise.all([stays.stop(), lost.stop()]);
+    await stays.start({ INGEST_ACK: 'journal' }, false);
+    await accepted(stays, { level: 2 });
+    await stays.stop();
+    await stays.start({}, false);
+    await accepted(stays, { level: 3 });
+  });
+  await expectStored('level', [1, 2, 3]);
+  await lost.start();
+}, 180_000);
+
+test('a stream that is full is 503, and accepts again when ClickHouse has taken some of it', async () => {
+  let full: string | undefined;
+  await withoutClickHouse(async () => {
+    const text = 'x'.repeat(200_000);
+    for (let i = 0; i < 1_000 && full === undefined; i += 1) {
+      const answer = await ask(stays, { filler: text });
+      const body = await answer.text();
+      if (answer.status === 503) full = body;
+    }
+  });
+  expect(full).toMatch(/the stream holds its limit of 64 MiB \(STREAM_BYTES_MAX\)/);
+  await accepted(stays, { full: 1 }, 60_000);
+  await expectStored('full', [1]);
+}, 180_000);
+
+test('STREAM_FALLBACK=journal acknowledges without a majority, and says so', async () => {
+  await lost.stop();
+  await stays.stop();
+  await stays.start({ STREAM_FALLBACK: 'journal' });
+  await nodes.kill(1);
+  await nodes.kill(2);
+  await accepted(stays, { fallback: 1 });
+  await eventually(async () => (await stays.status()).status === 'degraded', 20_000);
+  expect((await stays.status()).reasons?.join()).toMatch(/on the disk of this host only \(STREAM_FALLBACK=journal\)/);
+  await expectStored('fallback', [1]);
+  nodes.startAgain(1);
+  nodes.startAgain(2);
+  await eventually(async () => (await stays.status()).status === 'ready', 60_000);
+  await accepted(stays, { fallback: 2 });
+  await expectStored('fallback', [1, 2]);
+}, 180_000);
