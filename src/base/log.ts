@@ -51,6 +51,7 @@ const subjectFields = new Map([
   ['ingest_refusing', 'reason'],
   ['child_died', 'child'],
   ['child_back', 'child'],
+  ['stream_lost', 'range'],
 ]);
 
 export function createLog(level: Level, process_: string): Log {

@@ -23,6 +23,9 @@ interface Findings {
   isCut: boolean;
 }
 
+/** Gaps of one report. */
+const gapsMax = 100;
+
 export function findLosses(
   { created, floor, last }: Pick<StreamPosition, 'created' | 'floor' | 'last'>,
   state: Pick<LaneState, 'created' | 'first' | 'last' | 'lost'>,
@@ -43,7 +46,8 @@ function gapsOf({ created, first, lost }: Pick<LaneState, 'created' | 'first' | 
   for (const number of lost) {
     if (number <= floor) continue;
     const open = gaps.at(-1);
-    if (open && open.to === number - 1) open.to = number;
+    // Above the cap, what is between two gaps counts as lost: the report stays bounded.
+    if (open && (open.to === number - 1 || gaps.length >= gapsMax)) open.to = number;
     else gaps.push({ created, kind: 'gap', from: number, to: number });
   }
   return gaps;

@@ -225,7 +225,7 @@ export class StreamWatch {
     const place = `${stream}-${loss.created.replace(/[^0-9A-Za-z]/g, '')}-${loss.kind}`;
     if ((await quarantine.addGap(place, loss.from, Buffer.from(`${JSON.stringify(note)}\n`))) === 'known') return;
     this.#lost.add(1);
-    log.error('stream_lost', note);
+    log.error('stream_lost', { ...note, range: `${place} ${loss.from}` });
   }
 }
 
