@@ -32,10 +32,10 @@ interface Held {
 
 /** What this process holds before it takes more. */
 const heldBytesMax = 16 * 1024 * 1024;
-const heldFramesMax = 1_000;
+const heldFramesMax = 8_000;
 /** The bytes that one request for frames is to bring, by the size of the last frames, and the most frames of it. */
 const fetchBytes = 4 * 1024 * 1024;
-const fetchFramesMax = 100;
+const fetchFramesMax = 250;
 const fetchFramesFirst = 8;
 const fetchMsMax = 5_000;
 const againMs = 250;

@@ -39,7 +39,7 @@ export interface OpenedStream {
   report(report: JournalReport): JournalReport;
   /** Reports of the streams themselves. */
   reports(): JournalReport[];
-  /** Takes no frame from the stream any more. */
+  /** Takes no frame from the stream any more, and leaves those that wait to other processes. */
   stopTaking(): Promise<void>;
   close(): Promise<void>;
 }
@@ -56,12 +56,14 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   await client.start();
   for (const reader of readers) reader.start();
   watch.start();
+  const both = new StreamJournal(journal, writer, readers);
   return {
-    journal: new StreamJournal(journal, writer, readers),
+    journal: both,
     writer,
     report: (report) => withStream(report, journal, writer, clock.now()),
     reports: () => watch.reports(),
     stopTaking: async () => {
+      both.leaveStream();
       await Promise.all(readers.map((reader) => reader.stopTaking()));
     },
     close: async () => {

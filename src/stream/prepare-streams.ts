@@ -20,7 +20,7 @@ import { consumerName, StreamLink, type StreamSettings, streamName, subjectOf } 
 import { streamFormat } from './stream-frame.ts';
 
 /** Frames of one lane that all processes together may hold unconfirmed. */
-const unconfirmedMax = 20_000;
+const unconfirmedMax = 100_000;
 /** The least `max_payload`: the default of the servers. */
 const payloadBytesMin = 1024 * 1024;
 const nanosPerSecond = 1_000_000_000;

@@ -17,12 +17,18 @@ export class StreamJournal implements TakesFrames, GivesUnits {
   readonly #writer: StreamWriter;
   readonly #readers: readonly [LaneReader, LaneReader];
   readonly notes: Notes;
+  #isLeft = false;
 
   constructor(journal: Journal, writer: StreamWriter, readers: readonly [LaneReader, LaneReader]) {
     this.#journal = journal;
     this.#writer = writer;
     this.#readers = readers;
     this.notes = withoutRanges(journal.notes);
+  }
+
+  /** Called at a stop: what is in the stream is left to other processes, so a drain waits for the journal alone. */
+  leaveStream(): void {
+    this.#isLeft = true;
   }
 
   append(frames: readonly JournalFrame[]): Promise<void> {
@@ -51,6 +57,7 @@ export class StreamJournal implements TakesFrames, GivesUnits {
 
   rowsWaiting(lane: Lane): number {
     const { rowsUntaken, rowsOpen } = this.#readers[lane];
+    if (this.#isLeft) return this.#journal.rowsWaiting(lane);
     return this.#journal.rowsWaiting(lane) + rowsUntaken + rowsOpen;
   }
 

@@ -50,6 +50,8 @@ const roundMs = 500;
 const leaseMs = 10_000;
 /** A state that is older than this says nothing about the stream any more. */
 const staleMs = 10_000;
+/** A stream that ends too early for this long has lost messages. */
+const cutMsMin = 3_000;
 const leaseName = 'streams';
 const missing = new Set([10_059, 10_014]);
 
@@ -60,6 +62,7 @@ export class StreamWatch {
   readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
   /** What was removed while PostgreSQL did not answer. */
   readonly #removed: [number, number] = [0, 0];
+  readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
@@ -177,6 +180,9 @@ export class StreamWatch {
     const { name } = position;
     const known = { ...position, floor: Math.max(position.floor, this.#removed[lane]) };
     const { losses, isOther, isCut } = findLosses(known, seen);
+    // A server that has just become the leader may not have applied its newest messages.
+    if (isCut && !this.#isCutForLong(lane)) return;
+    if (!isCut) this.#cutSince[lane] = undefined;
     for (const loss of losses) await this.#report(name, loss);
     if (isOther) {
       log.info('stream_new', { stream: name, created: seen.created });
@@ -191,6 +197,12 @@ export class StreamWatch {
         : Math.max(seen.floor, known.floor);
     await keepStreamPosition(postgres, { name, created: seen.created, floor, last: seen.last });
     if (!isCut) await this.#remove(link, lane, { ...seen, floor });
+  }
+
+  #isCutForLong(lane: Lane): boolean {
+    const now = this.#deps.clock.monotonic();
+    this.#cutSince[lane] ??= now;
+    return now - this.#cutSince[lane] >= cutMsMin;
   }
 
   async #remove(link: StreamLink, lane: Lane, { floor, first }: Pick<Seen, 'floor' | 'first'>): Promise<void> {

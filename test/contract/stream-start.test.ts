@@ -2,13 +2,16 @@
  * Servers and streams that cannot keep the promise of `ingest.ack: stream` end a start with the reason and what to
  * change. Against real servers.
  */
-import { existsSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { DiscardPolicy, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
 import { tryStreams } from '../../src/stream/prepare-streams.ts';
 import type { StreamSettings } from '../../src/stream/stream-client.ts';
+import { CertificateMaker } from '../harness/certificates.ts';
 import { NatsCluster, oldNatsServer } from '../harness/nats-cluster.ts';
 
 let nodes: NatsCluster;
@@ -98,6 +101,34 @@ test('a wrong login is refused, the right one accepted', async () => {
     // The right login gets as far as the next check.
     expect(await refusal(settingsOf({ ...login, password: 'right' }))).toMatch(/is in no cluster/);
   });
+});
+
+test('TLS: the servers are known by STREAM_TLS_CA, and an expired certificate is not accepted', async () => {
+  const maker = new CertificateMaker();
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-stream-tls-'));
+  const file = (name: string, text: string): string => {
+    writeFileSync(join(directory, name), text);
+    return join(directory, name);
+  };
+  try {
+    const authority = maker.make('authority', { isIssuer: true });
+    const tlsCa = file('ca', authority.cert);
+    for (const [name, toDays, outcome] of [
+      ['valid', 2, /is in no cluster/],
+      ['expired', -0.5, /^accepted: .*expired/],
+    ] as const) {
+      const { cert, key } = maker.make('localhost', { issuer: authority, fromDays: -1, toDays });
+      const pair = `cert_file: "${file(`${name}.cert`, cert)}", key_file: "${file(`${name}.key`, key)}"`;
+      await withServer({ settings: `tls { ${pair} }` }, async ({ url }) => {
+        const named = url.replace('127.0.0.1', 'localhost');
+        expect(await refusal(settingsOf({ url: named, tlsCa }))).toMatch(outcome);
+      });
+    }
+    expect(await refusal(settingsOf({ tlsCa: join(directory, 'none') }))).toMatch(/STREAM_TLS_CA is .*cannot be read/);
+  } finally {
+    maker.remove();
+    rmSync(directory, { recursive: true });
+  }
 });
 
 test('streams without room on the disks of the servers are refused', async () => {

@@ -32,6 +32,7 @@ beforeAll(async () => {
     STREAM_BYTES_MAX: '64MiB',
     STREAM_REDELIVER_SECONDS: String(redeliverSeconds),
     SHIP_LATE_SECONDS_MAX: '1',
+    SHUTDOWN_DRAIN_MS_MAX: '3000',
   };
   stays = await startEngine({ workers: 1, env });
   lost = await startEngine({ workers: 1, env });
@@ -291,7 +292,32 @@ test('frames that were purged by hand are reported as a gap', async () => {
   await eventually(async () => (await storedValues('purged')).includes(4), 30_000);
 }, 120_000);
 
+test('newest frames that all nodes have lost are reported, and what comes after them is stored', async () => {
+  const cuts = () =>
+    [...stays.events('stream_lost'), ...lost.events('stream_lost')].filter(({ kind }) => kind === 'cut');
+  await withoutClickHouse(async () => {
+    await accepted(stays, { cut: 1 });
+    const putBack = await nodes.remember();
+    for (const value of [2, 3]) await accepted(stays, { cut: value }, 60_000);
+    // One host at a time looks at the stream twice a second.
+    await eventually(async () => {
+      const counts = await Promise.all([stays, lost].map((host) => host.metric('stream_frames{lane="live"}')));
+      return counts.some((count) => count === 3);
+    });
+    await putBack();
+    await eventually(() => cuts().length > 0, 60_000);
+    await accepted(stays, { cut: 4 }, 60_000);
+  });
+  expect(cuts()).toMatchObject([{ stream: live, kind: 'cut' }]);
+  await eventually(async () => {
+    const values = await storedValues('cut');
+    return values.includes(1) && values.includes(4);
+  }, 60_000);
+}, 240_000);
+
 test('the level of an installation can be changed without losing a frame', async () => {
+  // Hosts that were lost count as running for a while, with their level.
+  await eventually(async () => (await stays.metric('hosts{state="live"}')) === 2, 60_000);
   await withoutClickHouse(async () => {
     await accepted(stays, { level: 1 });
     await Promise.all([stays.stop(), lost.stop()]);

@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -112,6 +112,28 @@ export class NatsCluster {
     this.#spawn(node);
   }
 
+  /** Puts all nodes back to what they have now: the returned function does so, as a loss of unsynced data would. */
+  async remember(): Promise<() => Promise<void>> {
+    await this.#whileStopped(() => cpSync(this.#data, `${this.#data}-kept`, { recursive: true }));
+    return () =>
+      this.#whileStopped(() => {
+        rmSync(this.#data, { recursive: true });
+        renameSync(`${this.#data}-kept`, this.#data);
+      });
+  }
+
+  async #whileStopped(change: () => void): Promise<void> {
+    const all = this.#ports.map((_, node) => node);
+    await Promise.all(all.map((node) => this.kill(node)));
+    change();
+    for (const node of all) this.#spawn(node);
+    await this.ready();
+  }
+
+  get #data(): string {
+    return join(this.#directory, 'data');
+  }
+
   /** Resolves when the servers answer as a cluster that can make a stream. */
   async ready(): Promise<void> {
     const { nodes = nodeCount } = this.#options;
@@ -158,7 +180,7 @@ export class NatsCluster {
 host: 127.0.0.1
 port: ${client}
 http: "127.0.0.1:${monitor}"
-jetstream { store_dir: "${join(this.#directory, `n${node}`)}", max_file_store: 20GB
+jetstream { store_dir: "${join(this.#data, `n${node}`)}", max_file_store: 20GB
 ${jetstream} }
 ${isCluster ? `cluster { name: test, host: 127.0.0.1, port: ${cluster}, routes: [${routes}] }` : ''}
 ${settings}

@@ -16,6 +16,8 @@ const contradictions: Record<string, string>[] = [
   { HTTP_API_BODY_BYTES_MAX: '200000000', HTTP_BODY_BYTES_IN_FLIGHT_MAX: '200000000' },
   { ADMIN_EMAIL: 'Jo@mill.example', SYSTEM_ADMIN_EMAIL: 'jo@mill.example' },
   { CLICKHOUSE_CLUSTER: 'mill', CLICKHOUSE_URL: '' },
+  { INGEST_ACK: 'stream', STREAM_URL: '' },
+  { STREAM_CREDS: '/run/creds', STREAM_USER: 'mill' },
   { REPORT_QUERIES_MAX: '2', CLICKHOUSE_EMBEDDED_SESSIONS: '2' },
   { MQTT_SSL_ENABLED: 'true', MQTT_ENABLED: 'false' },
   { HTTP_BIND_PORT: '9000', MONITOR_BIND_PORT: '9000' },

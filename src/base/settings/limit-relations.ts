@@ -126,6 +126,9 @@ function checkStream({ ingest, stream }: Config): void {
       'INGEST_ACK is stream and STREAM_URL is empty: name the servers of the stream, as in nats://a:4222,nats://b:4222,nats://c:4222.',
     );
   }
+  if (stream.url.includes('@')) {
+    throw new StartError('STREAM_URL has a login in it: put it into STREAM_USER and STREAM_PASSWORD, or STREAM_CREDS.');
+  }
   if (stream.creds !== '' && stream.user !== '') {
     throw new StartError(
       'STREAM_CREDS and STREAM_USER are both set: the servers take one of them, so leave one empty.',
