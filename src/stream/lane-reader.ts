@@ -251,6 +251,7 @@ export class LaneReader {
 
   /** Keeps the servers from giving frames that wait here to another process. */
   #renew(): void {
+    if (this.#deps.client.link?.isConnected !== true) return;
     for (const { message } of this.#untaken) message.working();
     for (const held of this.#open.values()) for (const { message } of held) message.working();
   }

@@ -90,11 +90,21 @@ export class StreamLink {
   readonly connection: NatsConnection;
   readonly manager: JetStreamManager;
   readonly #publisher: JetStreamClient;
+  /** False while the connection is lost: the client would keep all that is sent then in memory, without a limit. */
+  isConnected = true;
 
   private constructor(connection: NatsConnection, manager: JetStreamManager) {
     this.connection = connection;
     this.manager = manager;
     this.#publisher = manager.jetstream();
+    void this.#follow();
+  }
+
+  async #follow(): Promise<void> {
+    for await (const { type } of this.connection.status()) {
+      if (type === 'disconnect') this.isConnected = false;
+      if (type === 'reconnect') this.isConnected = true;
+    }
   }
 
   static async open(settings: StreamSettings, name: string): Promise<StreamLink> {
@@ -109,6 +119,7 @@ export class StreamLink {
 
   /** Resolves with the number of the message when a majority has synced it. */
   async publish(subject: string, bytes: Uint8Array, msMax: number): Promise<number> {
+    if (!this.isConnected) throw new Error('not connected to any server');
     return (await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 })).seq;
   }
 
