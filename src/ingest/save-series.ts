@@ -7,7 +7,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow } from '../device/model/cached-device.ts';
-import { chunkBytesOfStream } from '../telemetry/decode.ts';
+import { chunkBytesOfStream } from '../telemetry/decode-options.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import { Chunk, chunksOf } from '../telemetry/decoded-chunk.ts';
 import { Rows } from '../telemetry/rows.ts';

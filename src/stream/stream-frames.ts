@@ -5,7 +5,7 @@
 import type { FramesOf } from '../ingest/commit.ts';
 import type { JournalFrame } from '../journal/journal.ts';
 import { cutRows } from '../telemetry/cut-rows.ts';
-import { chunkBytesOfStream } from '../telemetry/decode.ts';
+import { chunkBytesOfStream } from '../telemetry/decode-options.ts';
 import type { Rows } from '../telemetry/rows.ts';
 
 /** The bucket of a device. The sender of a large message decides for all of its rows. */
