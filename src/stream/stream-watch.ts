@@ -41,6 +41,11 @@ interface WatchDeps {
 }
 
 /** What the worker that leads knows of one lane. */
+interface Removed {
+  created: string;
+  upTo: number;
+}
+
 interface Seen extends LaneState, ConsumerState {
   writer: number | undefined;
   at: number;
@@ -60,8 +65,8 @@ export class StreamWatch {
   readonly #holder = randomUUID();
   readonly #lost: Counter;
   readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
-  /** What was removed while PostgreSQL did not answer. */
-  readonly #removed: [number, number] = [0, 0];
+  /** What was removed while PostgreSQL did not answer, and from which stream: another one has the same numbers. */
+  readonly #removed: [Removed | undefined, Removed | undefined] = [undefined, undefined];
   readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
@@ -168,17 +173,20 @@ export class StreamWatch {
       if (!position) return;
       seen.writer = position.writer;
       if (await takeLease(postgres, leaseName, this.#holder, leaseMs)) await this.#advance(link, lane, seen, position);
+      else this.#forget(lane);
     } catch (error) {
       // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
       if (!isAway(error)) throw error;
-      if (seen.bytes > settings.bytesMax / 2) await this.#remove(link, lane, seen);
+      if (seen.bytes > settings.bytesMax / 2 && (await this.#remove(link, lane, seen))) {
+        this.#removed[lane] = { created: seen.created, upTo: seen.floor };
+      }
     }
   }
 
   async #advance(link: StreamLink, lane: Lane, seen: Seen, position: StreamPosition): Promise<void> {
     const { postgres, log } = this.#deps;
     const { name } = position;
-    const known = { ...position, floor: Math.max(position.floor, this.#removed[lane]) };
+    const known = { ...position, floor: Math.max(position.floor, this.#removedOf(lane, seen.created)) };
     const { losses, isOther, isCut } = findLosses(known, seen);
     // A server that has just become the leader may not have applied its newest messages.
     if (isCut && !this.#isCutForLong(lane)) return;
@@ -186,7 +194,6 @@ export class StreamWatch {
     for (const loss of losses) await this.#report(name, loss);
     if (isOther) {
       log.info('stream_new', { stream: name, created: seen.created });
-      this.#removed[lane] = 0;
     }
     // The consumer has a place behind the end: it would pass over the messages that get these numbers next.
     if (isCut) await this.#makeConsumerAgain(link, name);
@@ -196,6 +203,8 @@ export class StreamWatch {
         ? seen.floor
         : Math.max(seen.floor, known.floor);
     await keepStreamPosition(postgres, { name, created: seen.created, floor, last: seen.last });
+    // The position says it now. After a cut, new messages get numbers that were removed before.
+    this.#removed[lane] = undefined;
     if (!isCut) await this.#remove(link, lane, { ...seen, floor });
   }
 
@@ -205,10 +214,22 @@ export class StreamWatch {
     return now - this.#cutSince[lane] >= cutMsMin;
   }
 
-  async #remove(link: StreamLink, lane: Lane, { floor, first }: Pick<Seen, 'floor' | 'first'>): Promise<void> {
-    if (floor < first) return;
+  /** Returns false when there is nothing to remove. */
+  async #remove(link: StreamLink, lane: Lane, { floor, first }: Pick<Seen, 'floor' | 'first'>): Promise<boolean> {
+    if (floor < first) return false;
     await link.purge(streamName(this.#deps.settings, lane), floor);
-    this.#removed[lane] = Math.max(this.#removed[lane], floor);
+    return true;
+  }
+
+  #removedOf(lane: Lane, created: string): number {
+    const removed = this.#removed[lane];
+    return removed?.created === created ? removed.upTo : 0;
+  }
+
+  /** Another host looks at the stream, so what this one noticed says nothing of what it finds later. */
+  #forget(lane: Lane): void {
+    this.#removed[lane] = undefined;
+    this.#cutSince[lane] = undefined;
   }
 
   async #makeConsumerAgain(link: StreamLink, stream: string): Promise<void> {

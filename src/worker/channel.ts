@@ -64,6 +64,8 @@ export async function openChannel(
   });
   started.addWhole('end of the journal', () => journal.close());
   const isStream = config.ingest.ack === 'stream';
+  // Frames may come before there is a shipper, which looks for them when it starts.
+  let wakeShipper = () => {};
   const stream =
     config.stream.url === ''
       ? undefined
@@ -77,7 +79,7 @@ export async function openChannel(
           log,
           metrics,
           isLeader: () => link.state.leader === begin.slot,
-          onFrame: () => shipper.wake(),
+          onFrame: () => wakeShipper(),
         });
   if (stream) started.addWhole('end of the stream', () => stream.close());
   const writer = await writerIdOf({ journal, dir, postgres, onWaiting: (reason) => link.waiting(reason) });
@@ -109,6 +111,7 @@ export async function openChannel(
     onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
     onShipped: () => ingest.shipped(),
   });
+  wakeShipper = () => shipper.wake();
   const signingKey = await openSigningKey(postgres, config.auth.signingKey);
   const ingest: Ingest = new Ingest({
     ...waits,
