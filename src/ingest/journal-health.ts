@@ -61,13 +61,15 @@ export class JournalHealth {
     const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax, streamRefusal } = this.#deps;
     const now = clock.monotonic();
     const isLagging = this.#noticeLag(now);
-    // Hysteresis of ten percent keeps the refusal from toggling at its threshold.
-    const slack = this.refusal ? 0.9 : 1;
+    // Hysteresis of ten percent keeps a refusal from toggling at its threshold. It is for the same refusal only.
+    const { reason } = this.refusal ?? {};
+    const backlogSlack = reason === 'backlog_full' ? 0.9 : 1;
+    const diskSlack = reason === 'disk_full' ? 0.9 : 1;
     const ofStream = streamRefusal?.();
     const isSlow = this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax;
     if (ofStream !== undefined) this.refusal = ofStream;
-    else if (journal.backlogDiskBytes > backlogBytesMax * slack) this.refusal = backlogFull(backlogBytesMax);
-    else if (journal.freeBytes() * slack < freeDiskBytesMin) this.refusal = diskBelow(freeDiskBytesMin);
+    else if (journal.backlogDiskBytes > backlogBytesMax * backlogSlack) this.refusal = backlogFull(backlogBytesMax);
+    else if (journal.freeBytes() * diskSlack < freeDiskBytesMin) this.refusal = diskBelow(freeDiskBytesMin);
     else if (now < this.#fullUntil) this.refusal = diskFull();
     else if (isSlow && streamRefusal === undefined) this.refusal = slowDisk();
     else if (isLagging && this.#isLagRefused(now)) this.refusal = loopLag();

@@ -1,0 +1,46 @@
+import { expect, test } from 'vitest';
+import type { TakesFrames } from '../journal/seam.ts';
+import { JournalHealth } from './journal-health.ts';
+
+const room = { backlogDiskBytes: 0, free: 10_000, freeBytes: () => room.free };
+let now = 0;
+const health = new JournalHealth({
+  journal: room as Partial<TakesFrames> as TakesFrames,
+  clock: { now: () => now, monotonic: () => now },
+  backlogBytesMax: 1_000,
+  freeDiskBytesMin: 1_000,
+  unsyncedMsMax: 200,
+});
+
+function reasonAfter(ms: number): string | undefined {
+  now += ms;
+  health.check();
+  return health.refusal?.reason;
+}
+
+test.each([
+  ['a journal', { backlogDiskBytes: 950, free: 10_000 }],
+  ['a disk', { backlogDiskBytes: 0, free: 1_050 }],
+])('%s that is nearly full accepts messages again after a slow write', (_, state) => {
+  Object.assign(room, state);
+  expect(reasonAfter(100)).toBeUndefined();
+  health.writeBegan(now);
+  expect([reasonAfter(100), reasonAfter(100), reasonAfter(100)]).toEqual([undefined, undefined, 'journal_slow']);
+  health.writeEnded();
+  expect(reasonAfter(100)).toBeUndefined();
+});
+
+test('a journal or disk that was full accepts messages again when a tenth is free', () => {
+  Object.assign(room, { backlogDiskBytes: 1_001, free: 10_000 });
+  expect(reasonAfter(100)).toBe('backlog_full');
+  room.backlogDiskBytes = 950;
+  expect(reasonAfter(100)).toBe('backlog_full');
+  room.backlogDiskBytes = 890;
+  expect(reasonAfter(100)).toBeUndefined();
+  room.free = 999;
+  expect(reasonAfter(100)).toBe('disk_full');
+  room.free = 1_100;
+  expect(reasonAfter(100)).toBe('disk_full');
+  room.free = 1_200;
+  expect(reasonAfter(100)).toBeUndefined();
+});
