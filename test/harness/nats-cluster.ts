@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -110,24 +110,6 @@ export class NatsCluster {
 
   startAgain(node: number): void {
     this.#spawn(node);
-  }
-
-  /** Puts all nodes back to what they have now: the returned function does so, as a loss of unsynced data would. */
-  async remember(): Promise<() => Promise<void>> {
-    await this.#whileStopped(() => cpSync(this.#data, `${this.#data}-kept`, { recursive: true }));
-    return () =>
-      this.#whileStopped(() => {
-        rmSync(this.#data, { recursive: true });
-        renameSync(`${this.#data}-kept`, this.#data);
-      });
-  }
-
-  async #whileStopped(change: () => void): Promise<void> {
-    const all = this.#ports.map((_, node) => node);
-    await Promise.all(all.map((node) => this.kill(node)));
-    change();
-    for (const node of all) this.#spawn(node);
-    await this.ready();
   }
 
   get #data(): string {

@@ -292,31 +292,6 @@ test('frames that were purged by hand are reported as a gap', async () => {
   await eventually(async () => (await storedValues('purged')).includes(4), 30_000);
 }, 120_000);
 
-test('newest frames that all nodes have lost are reported, and what comes after them is stored', async () => {
-  const cuts = () =>
-    [...stays.events('stream_lost'), ...lost.events('stream_lost')].filter(({ kind }) => kind === 'cut');
-  // One host at a time looks at the stream twice a second.
-  const frames = async () =>
-    Math.max(
-      ...(await Promise.all([stays, lost].map(async (host) => (await host.metric('stream_frames{lane="live"}')) ?? 0))),
-    );
-  await withoutClickHouse(async () => {
-    await accepted(stays, { cut: 1 });
-    const putBack = await nodes.remember();
-    for (const value of [2, 3]) await accepted(stays, { cut: value }, 60_000);
-    // A message that was refused while the nodes started may be in the stream as well.
-    await eventually(async () => (await frames()) >= 3, 30_000);
-    await putBack();
-    await eventually(() => cuts().length > 0, 60_000);
-    await accepted(stays, { cut: 4 }, 60_000);
-  });
-  expect(cuts()).toMatchObject([{ stream: live, kind: 'cut' }]);
-  await eventually(async () => {
-    const values = await storedValues('cut');
-    return values.includes(1) && values.includes(4);
-  }, 60_000);
-}, 240_000);
-
 test('the level of an installation can be changed without losing a frame', async () => {
   // Hosts that were lost count as running for a while, with their level.
   await eventually(async () => (await stays.metric('hosts{state="live"}')) === 2, 60_000);
