@@ -237,17 +237,23 @@ function sliceTexts(text: Uint8Array, from: number, to: number): Uint8Array {
   let start = 0;
   for (let row = 0; row < to; row += 1) {
     if (row === from) start = at;
-    let length = 0;
-    let shift = 0;
-    let byte: number;
-    do {
-      byte = text[at++]!;
-      length |= (byte & 0x7f) << shift;
-      shift += 7;
-    } while (byte >= 0x80);
-    at += length;
+    at = endOfText(text, at);
   }
   return copyOf(text, start, at);
+}
+
+/** Returns the offset behind the text that begins with its length at `at`. */
+export function endOfText(text: Uint8Array, at: number): number {
+  let next = at;
+  let length = 0;
+  let shift = 0;
+  let byte: number;
+  do {
+    byte = text[next++]!;
+    length |= (byte & 0x7f) << shift;
+    shift += 7;
+  } while (byte >= 0x80);
+  return next + length;
 }
 
 /** Copies into separate memory, which can be passed to another thread; `slice` of a Buffer would be a view. */

@@ -2,7 +2,7 @@
  * Cuts rows into chunks: by a bucket of their devices, and by a size. The records of a device keep their order. A
  * record that is larger than a chunk is cut. `ingest.ack: stream` needs it; the journal takes all rows as one frame.
  */
-import { type Columns, encodeColumns, type Spans } from './block.ts';
+import { type Columns, encodeColumns, endOfText, type Spans } from './block.ts';
 import { Chunk } from './decoded-chunk.ts';
 import type { Rows } from './rows.ts';
 
@@ -123,15 +123,7 @@ function textOffsets(text: Uint8Array, count: number): Uint32Array {
   let at = 0;
   for (let row = 0; row < count; row += 1) {
     offsets[row] = at;
-    let length = 0;
-    let shift = 0;
-    let byte: number;
-    do {
-      byte = text[at++]!;
-      length |= (byte & 0x7f) << shift;
-      shift += 7;
-    } while (byte >= 0x80);
-    at += length;
+    at = endOfText(text, at);
   }
   offsets[count] = at;
   return offsets;
