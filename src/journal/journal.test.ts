@@ -266,3 +266,27 @@ test('a disk that runs full ends the hold', async () => {
   expect(journal.endHold()).toBe(false);
   await journal.close();
 });
+
+test('an opening that fails keeps no file open', async () => {
+  const journal = await open();
+  await journal.append([frame(1), frame(2)]);
+  await orders(journal, 0, { rowsMax: 1, bytesMax: 1e9 });
+  await journal.close();
+  const opened: string[] = [];
+  const disk: typeof realDisk = {
+    ...realDisk,
+    freeBytes: () => Promise.reject(Object.assign(new Error('EIO: i/o error, statfs'), { code: 'EIO' })),
+    open: async (path, mode) => {
+      const file = await realDisk.open(path, mode);
+      opened.push(path);
+      const close = file.close.bind(file);
+      file.close = () => {
+        opened.splice(opened.indexOf(path), 1);
+        return close();
+      };
+      return file;
+    },
+  };
+  await expect(open({ disk, adopt: true })).rejects.toThrow('EIO');
+  expect(opened).toEqual([]);
+});

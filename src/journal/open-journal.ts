@@ -64,7 +64,7 @@ export async function openJournal(deps: OpenJournalDeps): Promise<Journal> {
 }
 
 async function open(deps: OpenJournalDeps): Promise<Journal> {
-  const { dir, log, adopt = false, disk = realDisk, clock = systemClock, locked = false } = deps;
+  const { dir, log, disk = realDisk, clock = systemClock, locked = false } = deps;
   await disk.makeDirectory(dir);
   // The owner's id is written before frames are read, so every frame that an earlier owner acknowledged is found.
   const epochMax = await newestEpoch(disk, dir);
@@ -77,6 +77,28 @@ async function open(deps: OpenJournalDeps): Promise<Journal> {
   );
   const notes = await ShipNotes.open(disk, dir, log, owner);
   const positionFile = await PositionFile.open(disk, dir);
+  try {
+    return await openFrames(deps, { positionFile, quarantine, suspects, damage, owner, notes });
+  } catch (error) {
+    // An orphan is tried again every few seconds: each failed try would keep a descriptor.
+    await positionFile.close().catch(() => {});
+    throw error;
+  }
+}
+
+interface Kept {
+  positionFile: PositionFile;
+  quarantine: Quarantine;
+  suspects: Suspects;
+  damage: Damage;
+  owner: Owner;
+  notes: ShipNotes;
+}
+
+/** Recovers the frames that wait, and makes the writer of new ones. */
+async function openFrames(deps: OpenJournalDeps, kept: Kept): Promise<Journal> {
+  const { dir, log, adopt = false, disk = realDisk, clock = systemClock } = deps;
+  const { positionFile, damage, owner, notes } = kept;
   const position = positionFile.found ?? startOfJournal();
   const found = await recover({
     disk,
@@ -112,7 +134,6 @@ async function open(deps: OpenJournalDeps): Promise<Journal> {
   }
   const free = await disk.freeBytes(dir);
   const { idleBytesMax = 4 * segmentBytes, onLost, freeBytesMin = 0 } = deps;
-  const kept = { positionFile, quarantine, suspects, damage, owner, notes };
   const settings = { segmentBytes, idleBytesMax, freeBytesMin, onLost };
   const epoch = adopt ? undefined : owner.epoch;
   const world = { dir, log, disk, clock };
