@@ -37,7 +37,13 @@ const heldFramesMax = 8_000;
 const fetchBytes = 4 * 1024 * 1024;
 const fetchFramesMax = 250;
 const fetchFramesFirst = 8;
-const fetchMsMax = 5_000;
+/**
+ * A stop waits for the end of the request that runs. Servers may have sent frames for a request that is left earlier,
+ * and no other process gets such frames before the time of a redelivery. 1 s is the least that the client takes.
+ */
+const fetchMsMax = 1_000;
+/** A stop leaves a request that servers have not ended after this time. */
+const lastFetchMsMax = 3_000;
 const againMs = 250;
 const damageRetryMs = 10_000;
 
@@ -150,13 +156,13 @@ export class LaneReader {
     this.#onRoom?.();
   }
 
-  /** Takes no more frames, and gives back those that no unit holds, so that other processes get them at once. */
+  /** Resolves when no frame is on the way to this process. Those that no unit holds stay until `close`. */
   async stopTaking(): Promise<void> {
-    if (this.#stopping.signal.aborted) return;
     this.#stopping.abort();
-    this.#fetching?.stop();
     this.#onRoom?.();
+    const leaving = setTimeout(() => this.#fetching?.stop(), lastFetchMsMax);
     await this.#running;
+    clearTimeout(leaving);
   }
 
   async close(): Promise<void> {
@@ -209,7 +215,6 @@ export class LaneReader {
     this.#fetching = await consumer.fetch({ max_messages, expires: fetchMsMax, bind: true });
     let largest = 1;
     try {
-      if (this.#stopping.signal.aborted) this.#fetching.stop();
       for await (const message of this.#fetching) {
         largest = Math.max(largest, message.data.length);
         await this.#receive(message);

@@ -36,7 +36,7 @@ let cluster: NatsCluster;
 
 beforeAll(async () => {
   cluster = await NatsCluster.start();
-}, 60_000);
+});
 
 afterAll(() => cluster?.stop());
 
@@ -63,14 +63,7 @@ const noPostgres = { query: () => Promise.reject(new Error('not asked for')) } a
 function replicatedStream(): Implementation {
   const home = mkdtempSync(join(tmpdir(), 'millrace-contract-'));
   streams += 1;
-  const settings = {
-    ...loadConfig({}).stream,
-    url: cluster.url,
-    name: `contract${streams}`,
-    bytesMax: 64 * 1024 ** 2,
-    // A frame that was on its way to an opening when that opening closed is given again after this time.
-    redeliverSeconds: 5,
-  };
+  const settings = { ...loadConfig({}).stream, url: cluster.url, name: `contract${streams}`, bytesMax: 64 * 1024 ** 2 };
   let openings = 0;
   return {
     open: async () => {
