@@ -39,7 +39,7 @@ const freeRefreshMs = 1000;
 /** Pause after packing failed (a full or failing disk). */
 const repackRetryMs = 10_000;
 
-interface JournalDeps {
+export interface JournalDeps {
   dir: string;
   log: Log;
   disk: Disk;

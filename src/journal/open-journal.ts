@@ -10,7 +10,7 @@ import type { Metrics } from '../base/metrics/metrics.ts';
 import { Backlog } from './backlog.ts';
 import { Damage } from './damage.ts';
 import { type Disk, errorCode, realDisk } from './disk.ts';
-import { Journal } from './journal.ts';
+import { Journal, type JournalDeps } from './journal.ts';
 import { Owner } from './owner.ts';
 import { SegmentPool } from './pool.ts';
 import { type LaneCursor, PositionFile, readPosition, startOfJournal } from './position.ts';
@@ -63,6 +63,9 @@ export async function openJournal(deps: OpenJournalDeps): Promise<Journal> {
   }
 }
 
+/** What is opened before the frames are read. */
+type OpenedParts = Pick<JournalDeps, 'positionFile' | 'quarantine' | 'suspects' | 'damage' | 'owner' | 'notes'>;
+
 async function open(deps: OpenJournalDeps): Promise<Journal> {
   const { dir, log, disk = realDisk, clock = systemClock, locked = false } = deps;
   await disk.makeDirectory(dir);
@@ -80,25 +83,16 @@ async function open(deps: OpenJournalDeps): Promise<Journal> {
   try {
     return await openFrames(deps, { positionFile, quarantine, suspects, damage, owner, notes });
   } catch (error) {
-    // An orphan is tried again every few seconds: each failed try would keep a descriptor.
+    // An orphan journal is opened again until that succeeds: each failed opening would keep a descriptor.
     await positionFile.close().catch(() => {});
     throw error;
   }
 }
 
-interface Kept {
-  positionFile: PositionFile;
-  quarantine: Quarantine;
-  suspects: Suspects;
-  damage: Damage;
-  owner: Owner;
-  notes: ShipNotes;
-}
-
 /** Recovers the frames that wait, and makes the writer of new ones. */
-async function openFrames(deps: OpenJournalDeps, kept: Kept): Promise<Journal> {
+async function openFrames(deps: OpenJournalDeps, opened: OpenedParts): Promise<Journal> {
   const { dir, log, adopt = false, disk = realDisk, clock = systemClock } = deps;
-  const { positionFile, damage, owner, notes } = kept;
+  const { positionFile, damage, owner, notes } = opened;
   const position = positionFile.found ?? startOfJournal();
   const found = await recover({
     disk,
@@ -138,7 +132,7 @@ async function openFrames(deps: OpenJournalDeps, kept: Kept): Promise<Journal> {
   const epoch = adopt ? undefined : owner.epoch;
   const world = { dir, log, disk, clock };
   const journal = new Journal(
-    { ...world, epoch, backlog, ...kept, writer, pool, free, ...settings },
+    { ...world, epoch, backlog, ...opened, writer, pool, free, ...settings },
     found.orderMax,
     metrics,
   );

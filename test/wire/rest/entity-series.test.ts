@@ -60,7 +60,7 @@ describe.each(['CUSTOMER', 'TENANT', 'USER', 'DEVICE_PROFILE'])('%s', (type) => 
       { ts: 2000, value: 2.5 },
       { ts: 1000, value: 1 },
     ]);
-    // Latest values are stored after the points.
+    // Points and latest values are inserted one by one, so either may be visible first.
     const latest = await eventually(async () => (await send('GET', `${path}/values/timeseries`)).k);
     expect(latest).toEqual([{ ts: 2000, value: '2.5' }]);
     expect(await send('GET', `${path}/keys/timeseries`)).toEqual(['k', 'l']);
