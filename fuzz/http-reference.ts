@@ -42,11 +42,15 @@ function requestAt(text: string, at: number): Request | undefined {
   return end <= text.length ? { body: text.slice(start, end), end } : undefined;
 }
 
+/**
+ * A field. uWebSockets.js is less strict than RFC 9112 at both ends of a value: it compares signed bytes, so it cuts
+ * bytes above 127 there as it cuts spaces.
+ */
 function fieldOf(line: string): [name: string, value: string] | undefined {
   const colon = line.indexOf(':');
   const name = line.slice(0, colon);
   if (colon < 0 || !token.test(name) || !fieldValue.test(line.slice(colon + 1))) return undefined;
-  return [name.toLowerCase(), line.slice(colon + 1).replace(/^[ \t]+|[ \t]+$/g, '')];
+  return [name.toLowerCase(), line.slice(colon + 1).replace(/^[ \t\x80-\xff]+|[ \t\x80-\xff]+$/g, '')];
 }
 
 /**
