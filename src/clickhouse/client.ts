@@ -8,6 +8,7 @@ import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError } from './clickhouse-error.ts';
+import { joinableComment } from './embedded/joined-inserts.ts';
 import { ClickHouseReader, type Parameters } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
@@ -48,6 +49,8 @@ interface InsertOptions extends QueryOptions {
   parameters?: Parameters;
   /** Letters, digits and dashes that `endInserts` finds the insert by. */
   mark?: string;
+  /** True: the embedded engine may insert the rows together with rows of other requests. */
+  joinable?: boolean;
 }
 
 const insertPattern = /^\s*INSERT\b/i;
@@ -154,7 +157,7 @@ export class ClickHouse {
    * connection is tried again. `repeated` is true after a second try: the server may still carry out the first one.
    */
   async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<{ repeated: boolean }> {
-    const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {}, mark } = options;
+    const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {}, mark, joinable = false } = options;
     let tries = 0;
     await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
       tries += 1;
@@ -171,7 +174,7 @@ export class ClickHouse {
           // A profile with this setting would answer 200 before the insert has ended.
           send_progress_in_http_headers: 0,
           max_execution_time: Math.ceil(timeoutMs / 1000),
-          ...(mark !== undefined && { log_comment: mark }),
+          ...(mark !== undefined && { log_comment: joinable ? joinableComment(mark) : mark }),
           ...settings,
         },
         abort_signal: abortSignal,

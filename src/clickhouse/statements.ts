@@ -21,12 +21,12 @@ function bodyOf({ serverTimes, expires }: { serverTimes: boolean; expires: boole
 const inRange = 'ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
 
 /**
- * `mark` is the beginning of the inserts' `log_comment`. With a cluster, the parts of an insert on other servers have
- * the mark, too.
+ * The inserts' `log_comment` contains `mark`; the embedded engine joins inserts, so it may contain other marks, too. With
+ * a cluster, the parts of an insert on other servers have the mark, too.
  */
 export function runningInserts(cluster: string): string {
   const processes = cluster === '' ? 'system.processes' : `clusterAllReplicas('${cluster}', system.processes)`;
-  return `SELECT count() AS count FROM ${processes} WHERE startsWith(Settings['log_comment'], {mark:String})`;
+  return `SELECT count() AS count FROM ${processes} WHERE position(Settings['log_comment'], {mark:String}) > 0`;
 }
 
 /**
@@ -34,7 +34,7 @@ export function runningInserts(cluster: string): string {
  * escaping.
  */
 export function stopInserts(mark: string): string {
-  return `KILL QUERY WHERE startsWith(Settings['log_comment'], '${mark}') ASYNC`;
+  return `KILL QUERY WHERE position(Settings['log_comment'], '${mark}') > 0 ASYNC`;
 }
 
 /** Asks the server of this connection to stop queries by the beginning of their id. */

@@ -40,6 +40,8 @@ export interface InserterDeps {
   latestAheadMsMax?: number;
   /** True: other inserts go first, because no caller waits for these rows and they are not of today. */
   patient: boolean;
+  /** True: the embedded engine may insert these rows together with those of other workers. */
+  joinsOthers?: boolean;
   /** Marks of inserts: how the marks of this process begin, and marks of earlier processes that may still run. */
   notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
 }
@@ -210,7 +212,7 @@ export class Inserter {
     const body = Buffer.concat(piece.payloads);
     for (let attempt = 0; ; attempt += 1) {
       if (signal.aborted) return { verdict: 'given up' };
-      const error = await this.#send(piece, body, attempt, orderMin);
+      const error = await this.#send(piece, body, { attempt, cut }, orderMin);
       if (!error) return { verdict: 'stored' };
       control.forget();
       const suspicion = this.#count(piece, error, cut);
@@ -252,15 +254,17 @@ export class Inserter {
   async #send(
     piece: Piece,
     body: Buffer,
-    attempt: number,
+    { attempt, cut }: { attempt: number; cut: boolean },
     orderMin: bigint | undefined,
   ): Promise<ClickHouseError | undefined> {
-    const { clickhouse, timeoutMs, patient, latestAheadMsMax = 0 } = this.#deps;
+    const { clickhouse, timeoutMs, patient, joinsOthers = false, latestAheadMsMax = 0 } = this.#deps;
     const aheadMsMax = mayBeAhead(piece, orderMin, latestAheadMsMax) ? latestAheadMsMax : 0;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
     const settings = patient ? { priority: '1' } : {};
-    const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.#mark };
+    // Rows that were refused before are sent alone, so that no refusal concerns rows of others.
+    const joinable = joinsOthers && attempt === 0 && !cut;
+    const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.#mark, joinable };
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {

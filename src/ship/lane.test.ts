@@ -90,3 +90,51 @@ test.each([
   const waits = inserts.slice(1).map((at, i) => Math.round(at - inserts[i]!));
   expect(new Set(waits)).toEqual(new Set([intervalMs]));
 });
+
+test('while senders wait, the lanes of all processes of a host start at the same times', async () => {
+  const starts = await Promise.all(
+    // Milliseconds since the boot of the host, on clocks that began at other times.
+    [0, 12_345.6].map(async (hostShiftMs) => {
+      const registry = new Metrics();
+      const virtual = { ms: 1_000_033 - hostShiftMs, now: () => virtual.ms, monotonic: () => virtual.ms };
+      const inserts: number[] = [];
+      const isOver = () => inserts.length === 5;
+      const deps = {
+        clock: virtual,
+        registry,
+        metrics: shipMetrics(registry),
+        callersWait: true,
+        hostShiftMs,
+        intervalMsMin: 250,
+        intervalMsMax: 1000,
+        rowsMax: 400_000,
+        clickhouse: { insertBlocks: async () => ({ repeated: false }) },
+        sleep: async (ms: number, signal: AbortSignal) => {
+          const aborted = () => new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
+          if (isOver() || ms > 2_000) await aborted();
+          else virtual.ms += ms;
+        },
+        journal: {
+          laneTaken: () => 0n,
+          laneShipped: () => 0n,
+          rowsUntaken: () => (isOver() ? 0 : 1),
+          next: async () => {
+            inserts.push(Math.round(virtual.ms + hostShiftMs));
+            return { payloads: [], orders: [], orderMin: 0n, orderMax: 0n, rows: 1 };
+          },
+          confirm: async () => {},
+        },
+        notes: { unfinished: () => undefined, earlierMarks: [], ended: () => {} },
+        onShipped: () => {},
+      };
+      const lane = new LaneLoop(live, { busy: false } as WideRows, deps as unknown as ShipDeps);
+      lane.start();
+      await expect.poll(isOver).toBe(true);
+      await lane.stop();
+      return inserts;
+    }),
+  );
+  // The first start is at once, because the lane was idle.
+  const expected = [1_000_033, 1_000_100, 1_000_200, 1_000_300, 1_000_400];
+  expect(starts).toEqual([expected, expected]);
+});

@@ -27,6 +27,10 @@ const lateRowsMin = 10_000;
 const quickLateRowsMax = 20;
 /** The longest interval of a lane whose rows callers wait for. */
 export const waitedForMs: Record<Lane, number> = { 0: 100, 1: 500 };
+/** Milliseconds after a multiple of its interval at which a lane starts, so that the two lanes take turns. */
+const startsAfterMs: Record<Lane, number> = { 0: 0, 1: 50 };
+/** A start may be this much behind its time, because timers are. */
+const startLateMsMax = 10;
 const idleMsMax = 60_000;
 /** Inserts of one unit at once. */
 const parallelMax = 4;
@@ -58,6 +62,7 @@ export class LaneLoop {
       once: false,
       parallelMax,
       patient: lane === late && !deps.callersWait,
+      joinsOthers: deps.callersWait === true,
     });
     const rows = deps.notes.unfinished(laneNames[lane]);
     if (rows !== undefined) this.#inserter.shrink(rows, deps.rowsMax);
@@ -170,12 +175,12 @@ export class LaneLoop {
    * points readable in time.
    */
   #liveWaitMs(): number {
-    const { clock, journal, fleetWorkers = () => 1, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
+    const { journal, fleetWorkers = () => 1, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
     if (journal.rowsUntaken(this.#lane) >= this.#inserter.rowsOf(rowsMax)) return 0;
     const load = Math.min(1, this.#rowsPerSecond / busyRowsPerSecond);
     const least = Math.min(intervalMsMax, Math.max(intervalMsMin, fleetWorkers() * msPerWorker));
     const interval = least + (intervalMsMax - least) * load;
-    return this.#lastStart + this.#intervalFor(interval) - clock.monotonic();
+    return this.#nextStartMs(interval);
   }
 
   /** Returns the wait of the late lane: 0 for a few rows; more rows wait until they justify their many partitions. */
@@ -188,13 +193,25 @@ export class LaneLoop {
     const quick = this.#quickRows(now);
     // A lane that was idle for long enough ships a larger message at once as well.
     const isQuick = rows <= quick || quick >= quickLateRowsMax;
-    if (isQuick || this.#deps.callersWait) return this.#lastStart + this.#intervalFor(intervalMsMin) - now;
+    if (isQuick || this.#deps.callersWait) return this.#nextStartMs(intervalMsMin);
     const ageMs = clock.now() - (journal.oldestUntakenAt(this.#lane) ?? clock.now());
     return Math.min(1000, lateSecondsMax * 1000 - ageMs);
   }
 
-  #intervalFor(interval: number): number {
-    return this.#deps.callersWait ? Math.min(interval, waitedForMs[this.#lane]) : interval;
+  /**
+   * Returns the milliseconds until the next start. While senders wait, the lanes of all workers of a host start at the
+   * same times, so that the embedded ClickHouse can join their inserts. A lane that was idle starts at once.
+   */
+  #nextStartMs(interval: number): number {
+    const { callersWait, clock, hostShiftMs = 0 } = this.#deps;
+    const now = clock.monotonic();
+    if (!callersWait) return this.#lastStart + interval - now;
+    const every = Math.min(interval, waitedForMs[this.#lane]);
+    const shift = hostShiftMs - startsAfterMs[this.#lane];
+    const commonFrom = (time: number) => Math.ceil((time + shift) / every) * every - shift;
+    if (now - this.#lastStart >= 2 * every) return 0;
+    const next = commonFrom(this.#lastStart + every / 2);
+    return (next < now - startLateMsMax ? commonFrom(now) : next) - now;
   }
 
   /** Returns the allowance of late rows that need no wait. */

@@ -37,6 +37,8 @@ export interface ShipperDeps {
   latestAheadMsMax?: number;
   /** True: senders wait until their rows are stored, so units are small and frequent. */
   callersWait?: boolean;
+  /** `hostMonotonic()` − `clock.monotonic()`; absent: the lanes of other processes do not matter. */
+  hostShiftMs?: number;
   /** Called after each confirmed unit, and when suspects are stored or in quarantine. */
   onShipped: () => void;
   /** Called before `onShipped` with the frames of refused rows, which are durable as suspects. */

@@ -52,7 +52,7 @@ export class WideRows {
       signal,
       once: false,
       parallelMax,
-      patient: !deps.callersWait,
+      patient: true,
     });
     const unfinished = deps.notes.unfinished('wide');
     if (unfinished !== undefined) this.#daysMax = Math.max(1, Math.min(daysMax, unfinished >> 1));

@@ -4,7 +4,7 @@
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { openSigningKey } from '../auth/signing-key.ts';
-import { systemClock as clock, clockStepMs } from '../base/clock.ts';
+import { systemClock as clock, clockStepMs, hostMonotonic } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -107,6 +107,7 @@ export async function openChannel(
     journal: stream?.journal ?? journal,
     fleetWorkers,
     callersWait: config.ingest.ack === 'store',
+    hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
     onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
     onShipped: () => ingest.shipped(),

@@ -10,6 +10,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { builtServer, startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { endProcess, startedTicksOf } from '../../base/process-file.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
+import { joinableComment } from './joined-inserts.ts';
 import { mayRaiseThreads } from './priority.ts';
 import { serverLimits } from './settings.ts';
 
@@ -363,6 +364,50 @@ test('inserts are found and ended by their mark, and by no other', async () => {
   expect(await clickhouse.endInserts('millrace-long')).toBe(false);
   expect(await eventually(() => clickhouse.endInserts('millrace-long'))).toBe(true);
   expect(await Promise.all([long, other])).toEqual(['ended', 'stored']);
+});
+
+describe('inserts that may be joined', () => {
+  const insert = (table: string, mark: string, body: string, abort?: AbortSignal) =>
+    shared.exec({
+      query: `INSERT INTO ${table} FORMAT JSONEachRow`,
+      values: Buffer.from(body) as never,
+      clickhouse_settings: { log_comment: joinableComment(mark) },
+      ...(abort && { abort_signal: abort }),
+    });
+  const make = (table: string, column = 'n UInt64') =>
+    shared.exec({ query: `CREATE TABLE ${table} (${column}) ENGINE = MergeTree ORDER BY tuple()` });
+  const row = (n: number) => JSON.stringify({ n });
+
+  test('small inserts of one statement that arrive together become one part', async () => {
+    await make('joined');
+    await Promise.all([1, 2, 3, 4].map((n) => insert('joined', `mark-${n}`, row(n))));
+    expect(await value('SELECT count(), sum(n) FROM joined')).toBe('4\t10');
+    expect(await value("SELECT count() FROM system.parts WHERE table = 'joined' AND level = 0")).toBe('1');
+  });
+
+  test('rows that are refused are those of their own request', async () => {
+    await make('joined_bad');
+    const answers = await Promise.allSettled(
+      [row(1), '{"n": "no number"}', row(3)].map((body, n) => insert('joined_bad', `mark-${n}`, body)),
+    );
+    expect(answers.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
+    expect(await value('SELECT groupArray(n) FROM (SELECT n FROM joined_bad ORDER BY n)')).toBe('[1,3]');
+  });
+
+  test('the rows of a client that left are not inserted after its insert was found to have ended', async () => {
+    // One second for each row.
+    await make('joined_slow', 'n UInt64, slept UInt8 MATERIALIZED sleepEachRow(1)');
+    const gone = new AbortController();
+    const left = insert('joined_slow', 'mark-left', row(1), gone.signal).catch(() => 'left');
+    const stays = insert('joined_slow', 'mark-stays', row(2));
+    expect(await eventually(async () => (await running('INSERT INTO joined_slow')) === 1)).toBe(true);
+    gone.abort();
+    await left;
+    const { clickhouse } = house;
+    expect(await eventually(() => clickhouse.endInserts('mark-left'))).toBe(true);
+    await stays;
+    expect(await value('SELECT groupArray(n) FROM joined_slow')).toBe('[2]');
+  });
 });
 
 describe('life of the process', () => {

@@ -9,6 +9,7 @@ import type { Log } from '../../base/log.ts';
 import { type BodyFile, type BodyFiles, readStatementBody } from './body.ts';
 import type { Engine, Result } from './engine.ts';
 import { Exception, httpStatusOf } from './exception.ts';
+import { JoinedInserts, readMark } from './joined-inserts.ts';
 import { niceOf, slotOf } from './priority.ts';
 import { type Asked, authenticate, readRequest } from './request.ts';
 import { type EmbeddedServerSettings, serverLimits } from './settings.ts';
@@ -25,31 +26,40 @@ interface HttpDeps {
   writeCheck: WriteCheck;
 }
 
+type Parts = HttpDeps & { inserts: JoinedInserts };
+
 const killAgainMs = 100;
 
 interface Ready {
-  sql: string;
   statement: Statement;
-  rows: BodyFile | undefined;
+  sql: string;
+  inserted: Inserted | undefined;
+}
+
+interface Inserted {
+  rows: BodyFile;
+  /** Returns the statement with its rows read from a file. */
+  sqlOf(path: string): string;
 }
 
 export function createHttpServer(deps: HttpDeps): Server {
+  const parts = { ...deps, inserts: new JoinedInserts(deps.files) };
   const server = createServer(
     { keepAliveTimeout: serverLimits.keepAliveMs, maxHeaderSize: serverLimits.urlBytesMax, noDelay: true },
-    (request, response) => void answer(deps, request, response),
+    (request, response) => void answer(parts, request, response),
   );
   server.maxConnections = serverLimits.connectionsMax;
   return server;
 }
 
-async function answer(deps: HttpDeps, request: IncomingMessage, response: ServerResponse): Promise<void> {
+async function answer(parts: Parts, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const gone = new AbortController();
   response.on('close', () => gone.abort());
   response.on('error', () => gone.abort());
   try {
     const url = new URL(request.url ?? '/', 'http://localhost');
     if (url.pathname === '/ping' || url.pathname === '/replicas_status') return sendOk(response);
-    authenticate(request, url, deps.settings.user, deps.settings.password);
+    authenticate(request, url, parts.settings.user, parts.settings.password);
     if (url.pathname !== '/') return sendNotFound(response, url.pathname);
     if (request.method !== 'GET' && request.method !== 'POST') {
       throw new Exception(48, 'NOT_IMPLEMENTED', `Method ${request.method} is not supported: use GET or POST.`);
@@ -59,24 +69,51 @@ async function answer(deps: HttpDeps, request: IncomingMessage, response: Server
     // A GET changes nothing, as in ClickHouse.
     if (request.method === 'GET' && !asked.settings.has('readonly')) asked.settings.set('readonly', '2');
     response.setHeader('X-ClickHouse-Query-Id', headerText(asked.queryId));
-    await execute(deps, asked, request, response, gone.signal);
+    await execute(parts, asked, request, response, gone.signal);
   } catch (error) {
-    sendException(deps.log, request, response, error);
+    sendException(parts.log, request, response, error);
   }
 }
 
 async function execute(
-  { engine, slots, files, settings: { nice }, log, writeCheck }: HttpDeps,
+  parts: Parts,
   asked: Asked,
   request: IncomingMessage,
   response: ServerResponse,
   gone: AbortSignal,
 ): Promise<void> {
-  const { sql, statement, rows } = await receive(files, asked, request);
-  // The engine assigns the ids of queries itself, so this unique mark identifies the query. The mark begins with the
-  // mark of the client, by which the client finds its statements.
-  const tag = `${asked.logComment.replace(/[^\w-]/g, '_')} ${crypto.randomUUID()}`;
-  let giveBack: (() => void) | undefined;
+  const { sql, statement, inserted } = await receive(parts.files, asked, request);
+  const { verb } = statement;
+  const { mark, isJoinable } = readMark(asked.logComment);
+  try {
+    let result: Result;
+    if (inserted && isJoinable) {
+      const { rows, sqlOf } = inserted;
+      const same = JSON.stringify([sqlOf(''), asked.database, [...asked.settings], [...asked.parameters]]);
+      result = await parts.inserts.insert(same, { mark, file: rows, gone }, ({ path, ...joined }) =>
+        run(parts, asked, { verb, sql: sqlOf(path), ...joined }),
+      );
+    } else {
+      result = await run(parts, asked, { verb, sql, marks: [mark], gone });
+    }
+    sendResult(response, asked, statement, result);
+  } finally {
+    inserted?.rows.remove();
+  }
+}
+
+interface Runs {
+  sql: string;
+  verb: string;
+  /** The marks of the clients, by which they find their statements. */
+  marks: readonly string[];
+  gone: AbortSignal;
+}
+
+async function run(parts: Parts, asked: Asked, { sql, verb, marks, gone }: Runs): Promise<Result> {
+  const { engine, slots, log, writeCheck } = parts;
+  // The engine assigns the ids of queries itself, so this unique mark identifies the query.
+  const tag = `${marks.join(' ')} ${crypto.randomUUID()}`;
   let settled = false;
   const killUntilSettled = async (): Promise<void> => {
     // A statement that has just begun is not yet in the list of processes, so the kill is repeated until it has ended.
@@ -86,23 +123,22 @@ async function execute(
     }
   };
   const onGone = (): void => void killUntilSettled();
+  const giveBack = await slots.take(slotOf(verb, asked.settings), gone);
   try {
-    giveBack = await slots.take(slotOf(statement.verb, asked.settings), gone);
-    if (gone.aborted) return;
+    if (gone.aborted) throw new Exception(394, 'QUERY_WAS_CANCELLED', 'The client left before the statement began.');
     gone.addEventListener('abort', onGone);
     const { database, defaultFormat, parameters } = asked;
-    const threadsNice = String(niceOf(statement.verb, asked.settings, nice));
+    const threadsNice = String(niceOf(verb, asked.settings, parts.settings.nice));
     const settings = new Map([['os_threads_nice_value_query', threadsNice], ...asked.settings]);
     const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
-    if (writesTables(statement.verb) && !(await writeCheck.isIntact())) {
+    if (writesTables(verb) && !(await writeCheck.isIntact())) {
       throw new Exception(243, 'NOT_ENOUGH_SPACE', 'A file could not be written, so nothing of the statement counts.');
     }
-    sendResult(response, asked, statement, rows, result);
+    return result;
   } finally {
     settled = true;
     gone.removeEventListener('abort', onGone);
-    giveBack?.();
-    rows?.remove();
+    giveBack();
   }
 }
 
@@ -114,7 +150,7 @@ async function receive(files: BodyFiles, asked: Asked, request: IncomingMessage)
     if (rows && request.method === 'POST') {
       const inUrl = asked.query.slice(rows.offset).trim();
       const file = await files.receive(request, Buffer.from(inUrl));
-      return { sql: rows.fromFile(file.path), statement, rows: file };
+      return { sql: rows.fromFile(file.path), statement, inserted: { rows: file, sqlOf: rows.fromFile } };
     }
   }
   const body = await readStatementBody(request, serverLimits.statementBytesMax);
@@ -124,7 +160,7 @@ async function receive(files: BodyFiles, asked: Asked, request: IncomingMessage)
   const text = bytes.toString('latin1');
   if (text.trim() === '') throw new Exception(62, 'SYNTAX_ERROR', 'Syntax error: Empty query.');
   const statement = readStatement(text);
-  if (!statement.rows) return { sql: bytes.toString('utf8'), statement, rows: undefined };
+  if (!statement.rows) return { sql: bytes.toString('utf8'), statement, inserted: undefined };
   const file = files.create();
   try {
     file.append(bytes.subarray(statement.rows.offset));
@@ -133,17 +169,12 @@ async function receive(files: BodyFiles, asked: Asked, request: IncomingMessage)
     file.remove();
     throw error;
   }
-  const sql = Buffer.from(statement.rows.fromFile(file.path), 'latin1').toString('utf8');
-  return { sql, statement, rows: file };
+  const { fromFile } = statement.rows;
+  const sqlOf = (path: string): string => Buffer.from(fromFile(path), 'latin1').toString('utf8');
+  return { sql: sqlOf(file.path), statement, inserted: { rows: file, sqlOf } };
 }
 
-function sendResult(
-  response: ServerResponse,
-  asked: Asked,
-  statement: Statement,
-  rows: BodyFile | undefined,
-  result: Result,
-): void {
+function sendResult(response: ServerResponse, asked: Asked, statement: Statement, result: Result): void {
   if (response.destroyed) return;
   const format = statement.resultFormat ?? asked.defaultFormat;
   const { rowsRead, bytesRead, elapsedSeconds } = result;
@@ -153,8 +184,8 @@ function sendResult(
     JSON.stringify({
       read_rows: String(rowsRead),
       read_bytes: String(bytesRead),
-      written_rows: String(rows ? rowsRead : 0),
-      written_bytes: String(rows ? bytesRead : 0),
+      written_rows: String(statement.rows ? rowsRead : 0),
+      written_bytes: String(statement.rows ? bytesRead : 0),
       total_rows_to_read: '0',
       result_rows: '0',
       result_bytes: String(result.body.length),

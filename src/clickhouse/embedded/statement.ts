@@ -18,7 +18,7 @@ interface InsertedRows {
   /** Offset of the rows in the statement; its length when the rows are sent separately. */
   offset: number;
   /** Returns the statement with its rows read from a file instead. */
-  fromFile(path: string): string;
+  fromFile: (path: string) => string;
 }
 
 interface Word {
