@@ -21,8 +21,8 @@ function bodyOf({ serverTimes, expires }: { serverTimes: boolean; expires: boole
 const inRange = 'ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
 
 /**
- * The inserts' `log_comment` contains `mark`; the embedded engine joins inserts, so it may contain other marks, too. With
- * a cluster, the parts of an insert on other servers have the mark, too.
+ * The `log_comment` of the inserts contains `mark`, and other marks when the embedded engine has joined inserts. With a
+ * cluster, the parts of an insert on other servers have the mark, too.
  */
 export function runningInserts(cluster: string): string {
   const processes = cluster === '' ? 'system.processes' : `clusterAllReplicas('${cluster}', system.processes)`;

@@ -40,7 +40,7 @@ export interface InserterDeps {
   latestAheadMsMax?: number;
   /** True: other inserts go first, because no caller waits for these rows and they are not of today. */
   patient: boolean;
-  /** True: the embedded engine may insert these rows together with those of other workers. */
+  /** True: senders wait for inserts, so the embedded engine may join these rows with those of other workers. */
   joinsOthers?: boolean;
   /** Marks of inserts: how the marks of this process begin, and marks of earlier processes that may still run. */
   notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
@@ -261,7 +261,8 @@ export class Inserter {
     const aheadMsMax = mayBeAhead(piece, orderMin, latestAheadMsMax) ? latestAheadMsMax : 0;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
-    const settings = patient ? { priority: '1' } : {};
+    // Senders of live rows may wait for their inserts.
+    const settings = patient ? { priority: joinsOthers ? '2' : '1' } : {};
     // Rows that were refused before are sent alone, so that no refusal concerns rows of others.
     const joinable = joinsOthers && attempt === 0 && !cut;
     const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.#mark, joinable };

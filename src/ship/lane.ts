@@ -61,7 +61,7 @@ export class LaneLoop {
       signal: this.#stopping.signal,
       once: false,
       parallelMax,
-      patient: lane === late && !deps.callersWait,
+      patient: lane === late,
       joinsOthers: deps.callersWait === true,
     });
     const rows = deps.notes.unfinished(laneNames[lane]);
@@ -200,18 +200,19 @@ export class LaneLoop {
 
   /**
    * Returns the milliseconds until the next start. While senders wait, the lanes of all workers of a host start at the
-   * same times, so that the embedded ClickHouse can join their inserts. A lane that was idle starts at once.
+   * same times, so that the embedded ClickHouse can join their inserts. A lane that was idle starts at once. A lane
+   * whose start passed during a long insert starts at the next quarter of the interval.
    */
   #nextStartMs(interval: number): number {
     const { callersWait, clock, hostShiftMs = 0 } = this.#deps;
     const now = clock.monotonic();
     if (!callersWait) return this.#lastStart + interval - now;
-    const every = Math.min(interval, waitedForMs[this.#lane]);
-    const shift = hostShiftMs - startsAfterMs[this.#lane];
-    const commonFrom = (time: number) => Math.ceil((time + shift) / every) * every - shift;
+    const every = waitedForMs[this.#lane];
     if (now - this.#lastStart >= 2 * every) return 0;
-    const next = commonFrom(this.#lastStart + every / 2);
-    return (next < now - startLateMsMax ? commonFrom(now) : next) - now;
+    const shift = hostShiftMs - startsAfterMs[this.#lane];
+    const commonFrom = (time: number, step: number) => Math.ceil((time + shift) / step) * step - shift;
+    const next = commonFrom(this.#lastStart + every / 2, every);
+    return (next < now - startLateMsMax ? commonFrom(now, every / 4) : next) - now;
   }
 
   /** Returns the allowance of late rows that need no wait. */

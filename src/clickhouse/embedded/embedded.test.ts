@@ -322,6 +322,11 @@ describe('priority', () => {
   test('reads with the setting get the same priority as inserts', async () => {
     expect(await niceWhile(slowQuery, { priority: '1' })).toEqual(new Set([nice]));
   });
+
+  test('inserts that wait for others as well get twice of it', async () => {
+    const insert = `INSERT INTO FUNCTION null('n UInt64') ${slowQuery}`;
+    expect(await niceWhile(insert, { priority: '2' })).toEqual(new Set([2 * nice]));
+  });
 });
 
 test('a client that leaves at once leaves nothing running', async () => {

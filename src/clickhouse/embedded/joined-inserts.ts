@@ -1,7 +1,7 @@
 /**
- * Joins small inserts that arrive at about the same time. An insert costs the engine 10 to 20 ms of CPU however few rows
- * it has, and the workers of a host begin their inserts together while senders wait for them (`ship/lane.ts`). An insert
- * of joined rows that fails is repeated for each request alone, so each request gets the answer for its own rows.
+ * Joins small inserts that arrive at about the same time. An insert costs the engine 10 to 20 ms of CPU however few
+ * rows it has, and the workers of a host begin their inserts together while senders wait for them (`ship/lane.ts`). An
+ * insert of joined rows that fails is repeated for each request alone: each request gets the answer for its own rows.
  */
 import { readFileSync } from 'node:fs';
 import type { BodyFile, BodyFiles } from './body.ts';
@@ -15,7 +15,7 @@ const membersMax = 32;
 /** Ends the `log_comment` of an insert that may be joined. ClickHouse itself ignores this word. */
 const joinable = ' joinable';
 
-export interface Rows {
+interface JoinedRows {
   path: string;
   /** The marks of the clients whose rows the file has. */
   marks: readonly string[];
@@ -23,7 +23,7 @@ export interface Rows {
   gone: AbortSignal;
 }
 
-type Insert = (rows: Rows) => Promise<Result>;
+type Insert = (rows: JoinedRows) => Promise<Result>;
 
 interface Member {
   mark: string;

@@ -1,6 +1,7 @@
 /**
  * Sets the CPU priority of the engine below ingest. Merges, inserts and statements with ClickHouse's setting `priority`
- * get the full nice value, reads with a waiting caller half of it. A thread of the engine serves statements of all
+ * get the full nice value, reads with a waiting caller half of it. A `priority` above 1 doubles the nice value: late
+ * rows have it while senders of live rows wait for their inserts. A thread of the engine serves statements of all
  * kinds, so the priority of the thread is lowered for one statement and raised again. Linux allows the raise with
  * CAP_SYS_NICE only. Without this capability the priority of the whole process is lowered permanently. With this
  * capability the engine would reset a nice value of the process.
@@ -9,6 +10,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
 import type { SlotKind } from './slots.ts';
 
+const niceMax = 19;
 const capSysNice = 1n << 23n;
 
 /**
@@ -27,16 +29,18 @@ export function mayRaiseThreads(): boolean {
 
 /** Returns the nice value of a statement, which the engine ignores without the capability. */
 export function niceOf(verb: string, settings: Map<string, string>, nice: number): number {
-  return verb === 'INSERT' || isPatient(settings) ? nice : Math.floor(nice / 2);
+  const priority = priorityOf(settings);
+  if (priority > 1) return Math.min(niceMax, nice * 2);
+  return verb === 'INSERT' || priority > 0 ? nice : Math.floor(nice / 2);
 }
 
 /** Returns the kind of slot of a statement. */
 export function slotOf(verb: string, settings: Map<string, string>): SlotKind {
   if (verb !== 'INSERT') return 'query';
-  return isPatient(settings) ? 'patient insert' : 'insert';
+  return priorityOf(settings) > 0 ? 'patient insert' : 'insert';
 }
 
-/** True for ClickHouse's setting `priority`, which lets other statements go first. */
-function isPatient(settings: Map<string, string>): boolean {
-  return Number(settings.get('priority') ?? 0) > 0;
+/** Returns ClickHouse's setting `priority`: statements with a lower one go first; 0 = no setting. */
+function priorityOf(settings: Map<string, string>): number {
+  return Number(settings.get('priority') ?? 0);
 }
