@@ -86,21 +86,24 @@ export const endedNumber = 'select ended_number from activity_check';
 
 /**
  * Returns the judgements after the number `after`, oldest first, and the last number. Numbers have no gaps: a missing
- * number was pruned.
+ * number was pruned. A server of another timeline may have given the same numbers to other judgements.
  */
 export async function readEnded(
   queries: Queries,
   after: number | undefined,
   rowsMax: number,
-): Promise<{ last: number; ended: Ended[] }> {
-  const rows = await queries.query<{ last: number } & { [Key in keyof Ended]: Ended[Key] | null }>(
-    `select c.ended_number as last, e.number, e.judged_time as "judgedTime", e.devices
+): Promise<{ last: number; timeline: string | null; ended: Ended[] }> {
+  const rows = await queries.query<
+    { last: number; timeline: string | null } & { [Key in keyof Ended]: Ended[Key] | null }
+  >(
+    `select c.ended_number as last, server_timeline() as timeline, e.number, e.judged_time as "judgedTime", e.devices
        from activity_check c left join lateral (
          select * from activity_ended where number > $1 order by number limit $2) e on true`,
     [after ?? null, rowsMax],
   );
   const ended = rows.filter((row) => row.number !== null) as ({ last: number } & Ended)[];
-  return { last: rows[0]!.last, ended };
+  const { last, timeline } = rows[0]!;
+  return { last, timeline, ended };
 }
 
 /** Records that all that the writer received before `settledTime` is stored. */

@@ -271,6 +271,21 @@ test('a worker that could not hear what ended asks for all its devices again', a
   await worker.activity.stop();
 });
 
+test('a worker asks for all its devices again when another server has used the same numbers', async () => {
+  const [device] = devices as [CachedDevice];
+  const worker = new Worker(1_000_000);
+  worker.activity.touch(device);
+  await worker.activity.round();
+  await postgres.query('update device_activity set active = false');
+  await postgres.query(
+    `create or replace function server_timeline() returns text language sql as 'select ''0000000A'''`,
+  );
+  worker.activity.touch(device);
+  await worker.activity.round();
+  expect(await attributes(device)).toMatchObject({ active: '1' });
+  await worker.activity.stop();
+});
+
 test('silence is judged only up to the time up to which every worker has written', async () => {
   const [device, other] = devices as [CachedDevice, CachedDevice];
   const [slow, fast] = [new Worker(1_000_000), new Worker(1_000_000)];

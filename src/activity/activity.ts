@@ -69,6 +69,8 @@ export class Activity {
   #settledTime = 0;
   /** The last number of `activity_ended` that this worker has read. */
   #ended: number | undefined;
+  /** The timeline of PostgreSQL that has given `#ended`. */
+  #endedTimeline: string | null | undefined;
   /** True when there may be later numbers. */
   #mayHaveEnded = true;
   /** Undefined: each round looks for later numbers. */
@@ -207,11 +209,13 @@ export class Activity {
   /** Returns true when there are later numbers. */
   async #applySomeEnded(): Promise<boolean> {
     const { postgres, clock, inactivityMs } = this.#deps;
-    const { last, ended } = await readEnded(postgres, this.#ended, limits.activityEndedRowsMax);
+    const { last, timeline, ended } = await readEnded(postgres, this.#ended, limits.activityEndedRowsMax);
     const next = this.#ended === undefined ? last : this.#ended + ended.length;
-    const isWhole = ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
+    const isOther = this.#endedTimeline !== undefined && timeline !== this.#endedTimeline;
+    this.#endedTimeline = timeline;
+    const isWhole = !isOther && ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
     if (!isWhole || (ended.length === 0 && next < last)) {
-      // Numbers are missing, because rows were pruned or the database is another one. The state of devices that sent
+      // Numbers are missing or of others, because rows were pruned or the database is another one. The state of devices that sent
       // lately is read from the store again.
       this.#seen.forgetActive(clock.now() - inactivityMs);
       this.#ended = last;

@@ -11,9 +11,12 @@ interface StoredLimits {
 /** Selects a number that rises with each change of a profile or of a tenant's profile. */
 export const limitsVersion = 'select version from tenant_limits_version';
 
-export async function readLimitsVersion(queries: Queries): Promise<number> {
-  const [row] = await queries.query<{ version: number }>(limitsVersion);
-  return row!.version;
+/** Returns the version and the timeline of its server, because another server may give the same version again. */
+export async function readLimitsVersion(queries: Queries): Promise<{ version: number; timeline: string | null }> {
+  const [row] = await queries.query<{ version: number; timeline: string | null }>(
+    'select version, server_timeline() as timeline from tenant_limits_version',
+  );
+  return row!;
 }
 
 /** Called in the transaction of a change of limits. Changes of limits wait for each other. */

@@ -40,6 +40,7 @@ export class TenantLimits {
   #ofTenants: ReadonlyMap<string, ProfileLimits> = new Map();
   /** The version of the known limits; undefined until PostgreSQL has answered. */
   #version: number | undefined;
+  #timeline: string | null | undefined;
   /** One read after the other: the limits that are read last are the newest. */
   #reading = Promise.resolve(true);
   readonly #poll: SharedPoll;
@@ -100,8 +101,8 @@ export class TenantLimits {
     const { postgres, log } = this.#deps;
     if (this.#stopped) return true;
     try {
-      const version = await readLimitsVersion(postgres);
-      if (version === this.#version) return true;
+      const { version, timeline } = await readLimitsVersion(postgres);
+      if (version === this.#version && timeline === this.#timeline) return true;
       const limited = (await readProfileLimits(postgres))
         .map(({ id, name, configuration }) => ({
           id,
@@ -117,7 +118,7 @@ export class TenantLimits {
       this.#ofTenants = new Map(limited.flatMap((profile) => profile.tenantIds.map((id) => [id, profile.limits])));
       this.#profiles = limited;
       for (const use of this.#onProfiles) use(limited);
-      this.#version = version;
+      [this.#version, this.#timeline] = [version, timeline];
       return true;
     } catch (error) {
       if (!isAway(error)) log.warn('tenant_limits_unread', { reason: messageOf(error) });

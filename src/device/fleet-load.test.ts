@@ -210,7 +210,7 @@ test('PostgreSQL unavailable in the middle: no device of the file is trusted unt
   expect(await cache.lookup('token-3')).toBeNull();
 });
 
-test('a file of another database, an older database and a file that was not kept up are not loaded', async () => {
+test('a file of another database, an older database or a former primary, and a file that was not kept up are not loaded', async () => {
   const refused = async (spoil: () => void) => {
     spoil();
     const { cache, load } = setUp();
@@ -228,6 +228,9 @@ test('a file of another database, an older database and a file that was not kept
   });
   await refused(() => {
     store.settled -= 300;
+  });
+  await refused(() => {
+    store.timeline = '0000000A';
   });
   await refused(() => {
     time.now += limits.credentialChangesKeptMs;

@@ -22,10 +22,11 @@ import {
   describeDevice,
   digestOffset,
   headerBytes,
+  isOfOtherHistory,
   isToken,
   isWholeBlock,
 } from './known/known-devices-file.ts';
-import { readCredentialChanges, settledTransaction } from './sql/credential-log-store.ts';
+import { readCredentialChanges, readSettled } from './sql/credential-log-store.ts';
 import { CredentialsDigest } from './table/credentials-digest.ts';
 import { type Digest, emptyDevice } from './table/device-table.ts';
 import type { TokenCache } from './token-cache.ts';
@@ -119,7 +120,7 @@ export class FleetLoad {
       if (!header?.source.equals(source) || this.#unusable?.equals(header.key)) return false;
       const digest = new CredentialsDigest(header.key, credentialsKind);
       tokens.beginLoad((token) => digest.of(token));
-      const devices = await this.#fill(file, check);
+      const devices = await this.#fill(file, header.timeline, check);
       if (devices === undefined) this.#unusable = header.key;
       else log.info('devices_loaded', { devices, ms: Math.round(clock.monotonic() - startMs) });
       return devices !== undefined;
@@ -129,12 +130,12 @@ export class FleetLoad {
   }
 
   /** Returns the number of devices, or undefined when the changes after the file was written cannot be known. */
-  async #fill(file: DiskFile, check: () => void): Promise<number | undefined> {
+  async #fill(file: DiskFile, timeline: number, check: () => void): Promise<number | undefined> {
     const { tokens, clock } = this.#deps;
     this.#stepStartMs = clock.monotonic();
     try {
       const { devices, last } = await this.#read(file, check);
-      const isCurrent = await this.#catchUp(last, check);
+      const isCurrent = await this.#catchUp(last, timeline, check);
       check();
       if (isCurrent) {
         tokens.endLoad();
@@ -211,14 +212,14 @@ export class FleetLoad {
    * Removes the devices that changed after the file was written. Waits while PostgreSQL does not answer. Returns false
    * when the log does not reach back to the end of the file, or belongs to another server.
    */
-  async #catchUp(last: BlockHead | undefined, check: () => void): Promise<boolean> {
+  async #catchUp(last: BlockHead | undefined, timeline: number, check: () => void): Promise<boolean> {
     const { postgres, clock } = this.#deps;
     if (last === undefined || last.base === 0) return false;
     for (;;) {
       const ageMs = clock.now() - last.at;
       if (Math.abs(ageMs) > limits.credentialChangesKeptMs / 2) return false;
       try {
-        if ((await settledTransaction(postgres)) < last.cursor) return false;
+        if (isOfOtherHistory(await readSettled(postgres), { cursor: last.cursor, timeline })) return false;
         await this.#removeChanged(last.cursor, check);
         return true;
       } catch (error) {

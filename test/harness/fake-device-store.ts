@@ -13,6 +13,7 @@ export class FakeDeviceStore implements Queries {
   isAway = false;
   source = randomBytes(16);
   settled = 100;
+  timeline = '00000001';
   rows = new Map<string, LoginRow>();
   log: (LoggedChange & { transaction: number })[] = [];
   profiles = [{ id: profileId, version: 1, transportType: 'DEFAULT', data: {} as object }];
@@ -21,7 +22,7 @@ export class FakeDeviceStore implements Queries {
   // biome-ignore lint/suspicious/noExplicitAny: rows of any statement
   async query(text: string, values: any[] = []): Promise<any[]> {
     if (this.isAway) throw unavailable('postgres_away', 'connect ECONNREFUSED');
-    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(this.settled) }];
+    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(this.settled), timeline: this.timeline }];
     if (text.includes('from credential_changes')) {
       return this.log.filter(({ transaction, id }) => transaction >= Number(values[0]) && id > values[1]);
     }

@@ -4,7 +4,7 @@
  * is and digests of its credentials, never a token, a user name or a password.
  *
  *   file   = header, block …            all numbers little-endian, everything a multiple of 8 bytes
- *   header = magic 8 | key 32 | source 16 | crc32 4 | 0 4
+ *   header = magic 8 | key 32 | source 16 | crc32 4 | timeline u32
  *   block  = bytes of its records u32 | crc32 of the rest of the head and the records u32 | cursor u64 | at f64 |
  *            base f64, record …
  *   record = bytes u32 | kind u8 | flags u8 | type u8 | transport u8 | digest 16, and by kind:
@@ -14,7 +14,8 @@
  *            profile  version u32 | JSON of its transport; `digest` is its id
  *
  * The last record of a digest counts. `cursor` is the transaction of PostgreSQL from which on the log of changes must
- * be read again. A block is durable before the next one is written, so only the last one can be torn.
+ * be read again; transactions have their numbers in one timeline of PostgreSQL only, and timeline 0 is not known. A
+ * block is durable before the next one is written, so only the last one can be torn.
  */
 import { createHmac } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -23,6 +24,7 @@ import { crc32 } from 'node:zlib';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { readMqttBasic } from '../model/credentials.ts';
 import { type CredentialsType, type TransportType, transportTypes } from '../model/device.ts';
+import type { Settled } from '../sql/credential-log-store.ts';
 import type { LoginRow, ProfileTransport } from '../sql/look-up-store.ts';
 import type { EncodedDevice } from '../table/device-table.ts';
 
@@ -86,18 +88,37 @@ export class Digester {
   }
 }
 
+/** Returns the timeline as a header has it. */
+export function timelineOf({ timeline }: Settled): number {
+  return timeline === null ? 0 : Number.parseInt(timeline, 16);
+}
+
+/**
+ * True when the cursor of a file cannot be compared with transactions: the store was restored, or another server took
+ * over.
+ */
+export function isOfOtherHistory(
+  settled: Settled,
+  { cursor, timeline }: { cursor: bigint; timeline: number },
+): boolean {
+  return settled.transaction < cursor || timelineOf(settled) !== timeline;
+}
+
 interface FileHeader {
   key: Buffer;
   /** Identifies the database that the file was made from. */
   source: Buffer;
+  /** The timeline of the server whose transactions the cursors name. */
+  timeline: number;
 }
 
-export function encodeHeader({ key, source }: FileHeader): Buffer {
+export function encodeHeader({ key, source, timeline }: FileHeader): Buffer {
   const header = Buffer.alloc(headerBytes);
   magic.copy(header);
   key.copy(header, 8, 0, 32);
   source.copy(header, 40, 0, digestBytes);
   header.writeUInt32LE(crc32(header.subarray(0, 56)), 56);
+  header.writeUInt32LE(timeline, 60);
   return header;
 }
 
@@ -105,7 +126,8 @@ export function encodeHeader({ key, source }: FileHeader): Buffer {
 export function decodeHeader(bytes: Buffer): FileHeader | undefined {
   if (bytes.length < headerBytes || !bytes.subarray(0, 8).equals(magic)) return undefined;
   if (crc32(bytes.subarray(0, 56)) !== bytes.readUInt32LE(56)) return undefined;
-  return { key: Buffer.from(bytes.subarray(8, 40)), source: Buffer.from(bytes.subarray(40, 56)) };
+  const [key, source] = [Buffer.from(bytes.subarray(8, 40)), Buffer.from(bytes.subarray(40, 56))];
+  return { key, source, timeline: bytes.readUInt32LE(60) };
 }
 
 export interface BlockHead {

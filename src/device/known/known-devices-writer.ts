@@ -15,7 +15,7 @@ import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
-import { readCredentialChanges, settledTransaction } from '../sql/credential-log-store.ts';
+import { readCredentialChanges, readSettled } from '../sql/credential-log-store.ts';
 import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
@@ -29,7 +29,9 @@ import {
   encodeHeader,
   encodeProfile,
   headerBytes,
+  isOfOtherHistory,
   isWholeBlock,
+  timelineOf,
 } from './known-devices-file.ts';
 
 interface KnownDevicesWriterDeps {
@@ -50,6 +52,7 @@ interface OpenFile {
   file: DiskFile;
   digester: Digester;
   source: Buffer;
+  timeline: number;
   bytes: number;
   base: number;
   cursor: bigint;
@@ -129,14 +132,18 @@ export class KnownDevicesWriter {
     this.#file ??= await this.#open();
     const file = this.#file;
     if (!file) return false;
-    const settled = await settledTransaction(postgres);
-    // A transaction number that went back means a restored store or another server.
+    const settled = await readSettled(postgres);
     this.#source ??= await this.#deps.source();
-    if (settled < file.cursor || !file.source.equals(this.#source)) return false;
+    if (isOfOtherHistory(settled, file) || !file.source.equals(this.#source)) return false;
     const ageMs = clock.now() - file.at;
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
     const now = clock.now();
-    await this.#append(file, [...(await this.#changes(file)), ...(await this.#changedProfiles())], settled, now);
+    await this.#append(
+      file,
+      [...(await this.#changes(file)), ...(await this.#changedProfiles())],
+      settled.transaction,
+      now,
+    );
     return file.bytes < file.base * 2 + (this.#deps.growthBytes ?? limits.knownGrowthBytes);
   }
 
@@ -239,6 +246,7 @@ export class KnownDevicesWriter {
         file,
         digester: new Digester(header.key),
         source: header.source,
+        timeline: header.timeline,
         bytes: headerBytes,
         base: 0,
         cursor: 0n,
@@ -271,14 +279,16 @@ export class KnownDevicesWriter {
     await this.#disk.makeDirectory(dirname(path));
     await this.#disk.remove(temporary);
     const source = await this.#deps.source();
-    const cursor = await settledTransaction(postgres);
+    const settled = await readSettled(postgres);
+    const [cursor, timeline] = [settled.transaction, timelineOf(settled)];
     const at = clock.now();
     const key = randomBytes(32);
     const file = await this.#disk.open(temporary, 'write');
-    const next: OpenFile = { file, digester: new Digester(key), source, bytes: headerBytes, base: 0, cursor, at };
+    const digester = new Digester(key);
+    const next: OpenFile = { file, digester, source, timeline, bytes: headerBytes, base: 0, cursor, at };
     let devices = 0;
     try {
-      await file.write([encodeHeader({ key, source })], 0);
+      await file.write([encodeHeader({ key, source, timeline })], 0);
       this.#forgetSeen();
       await this.#writeScanned(next, await this.#changedProfiles());
       for (let after: string | undefined = noId; after !== undefined; ) {
@@ -325,8 +335,7 @@ export class KnownDevicesWriter {
   async #followFormer(): Promise<void> {
     const { clock } = this.#deps;
     if (!this.#file || clock.now() - this.#file.at < limits.credentialPollMs) return;
-    const { cursor } = this.#file;
-    if ((await settledTransaction(this.#deps.postgres)) >= cursor) await this.#follow();
+    if (!isOfOtherHistory(await readSettled(this.#deps.postgres), this.#file)) await this.#follow();
   }
 }
 

@@ -38,20 +38,12 @@ export async function insertCredentialChanges(
   );
 }
 
-/** The oldest transaction that has not ended: all earlier ones are settled. */
-const settledColumn = 'pg_snapshot_xmin(pg_current_snapshot())::text';
-
-/** Returns the oldest transaction that has not ended. */
-export async function settledTransaction(queries: Queries): Promise<bigint> {
-  const [row] = await queries.query<{ settled: string }>(`select ${settledColumn} as settled`);
-  return BigInt(row!.settled);
-}
-
 /**
- * The oldest transaction that has not ended, and the timeline of the server. A standby that takes over begins a new
+ * The oldest transaction that has not ended, and the timeline of the server: all earlier transactions are settled. A
+ * standby that takes over begins a new
  * timeline, and uses the numbers of lost transactions again.
  */
-export const settledColumns = `${settledColumn} as settled, server_timeline() as timeline`;
+export const settledColumns = 'pg_snapshot_xmin(pg_current_snapshot())::text as settled, server_timeline() as timeline';
 
 export interface Settled {
   transaction: bigint;
