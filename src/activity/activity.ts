@@ -215,8 +215,8 @@ export class Activity {
     this.#endedTimeline = timeline;
     const isWhole = !isOther && ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
     if (!isWhole || (ended.length === 0 && next < last)) {
-      // Numbers are missing or of others, because rows were pruned or the database is another one. The state of devices that sent
-      // lately is read from the store again.
+      // Numbers are missing or of others, because rows were pruned or the database is another one. The state of devices
+      // that sent lately is read from the store again.
       this.#seen.forgetActive(clock.now() - inactivityMs);
       this.#ended = last;
       return false;
