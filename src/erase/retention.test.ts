@@ -402,6 +402,41 @@ test('points whose time to live has ended are deleted with what they replaced, o
   expect(rows.map(({ device }) => device)).toEqual(['202', '203', '204']);
 });
 
+test('what another host has taken over meanwhile, or what a stop has ended, is not done', async () => {
+  const fill = () =>
+    house.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)
+      VALUES (211, 'k', ${now - 5 * dayMs}, 3, 1, 1, ${now / 1000 - 3600})`);
+  const ends: ((round: Retention) => unknown)[] = [
+    () => postgres.query(`update lease set holder = 'other' where name = 'retention'`),
+    (round) => void round.stop(),
+  ];
+  for (const end of ends) {
+    await forgetRounds();
+    await fill();
+    const clickhouse = new Proxy(house.clickhouse, {
+      get(target, name) {
+        const value = Reflect.get(target, name) as unknown;
+        if (name !== 'rows') return typeof value === 'function' ? value.bind(target) : value;
+        return async (...asked: Parameters<typeof target.rows>) => {
+          const rows = await target.rows(...asked);
+          await end(round);
+          return rows;
+        };
+      },
+    });
+    const round: Retention = retention({ ttlDays: 0, clickhouse });
+    await round.round();
+    expect([await isDue(postgres, 'expired points'), await isDue(postgres, 'few expired points', 7)]).toEqual([
+      true,
+      true,
+    ]);
+    await postgres.query(`delete from lease where name = 'retention'`);
+  }
+  await retention({ ttlDays: 0 }).round();
+  expect(await isDue(postgres, 'expired points')).toBe(false);
+  expect(await house.clickhouse.rows('SELECT device FROM telemetry WHERE device = 211')).toEqual([]);
+});
+
 test('in a cluster, too, an ended point takes along what it has replaced, in one insert or in several', async () => {
   const day = 4;
   const ts = now - day * dayMs;

@@ -94,7 +94,7 @@ export class Retention {
           if (ttlOfLatest) await this.#daily('latest', () => this.#deleteLatest(limit));
           await this.#daily('other days', () => this.#deleteOthers(limit));
         }
-        await this.#daily('expired points', () => this.#deleteExpired());
+        await this.#deleteExpired();
       } finally {
         await giveBackLease(postgres, leaseName, this.#holder);
       }
@@ -135,19 +135,25 @@ export class Retention {
     log.info('retention_other_days', { rows: Number(row!.count) });
   }
 
+  /** Work that ends at a stop, or because another host has the lease, is not done: the next round repeats it. */
   async #deleteExpired(): Promise<void> {
     const { postgres, clock } = this.#deps;
+    if (!(await isDue(postgres, 'expired points')) || this.#stopped) return;
     const isWeekly = await isDue(postgres, 'few expired points', 7);
     const until = clock.monotonic() + limits.retentionExpiredMsMax;
-    const mayContinue = async () =>
-      !this.#stopped &&
-      clock.monotonic() < until &&
-      (await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs));
+    let isMine = true;
+    const mayContinue = async () => {
+      if (clock.monotonic() >= until) return false;
+      isMine = !this.#stopped && (await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs));
+      return isMine;
+    };
     const write = this.#write.bind(this);
     const drop = this.#drop.bind(this);
     const rowsMin = isWeekly ? 1 : limits.retentionExpiredRowsMin;
     await deleteExpiredPoints({ ...this.#deps, now: this.#time, write, drop, mayContinue }, rowsMin);
+    if (!isMine) return;
     if (isWeekly) await setDone(postgres, 'few expired points');
+    await setDone(postgres, 'expired points');
   }
 
   /** Runs `work` once a day over all hosts. */

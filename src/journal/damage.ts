@@ -22,10 +22,13 @@ export class Damage {
   }
 
   async gap(segment: Segment, gap: Gap): Promise<void> {
-    if (segment.gaps.some((known) => known.from <= gap.from && gap.to <= known.to)) return;
+    const isKnown = () => segment.gaps.some((known) => known.from <= gap.from && gap.to <= known.to);
+    if (isKnown()) return;
     this.found = true;
     const name = `${segment.epoch}-${segment.seq}`;
     await this.#quarantine.addGap(name, gap.from, await readGap(this.#disk, segment, gap));
+    // Both lanes may find the gap at the same time.
+    if (isKnown()) return;
     segment.gaps.push(gap);
     this.#count?.add(1);
     this.#log.error('journal_corrupt', { segment: name, from: gap.from, to: gap.to });

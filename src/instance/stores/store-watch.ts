@@ -45,9 +45,9 @@ export class StoreWatch {
   readonly #deps: StoreWatchDeps;
   readonly #watched: Watched[];
   readonly #loops: Promise<void>[] = [];
-  #refused: ((error: StartError) => void) | undefined;
+  #refusal: StartError | undefined;
   #serving = false;
-  readonly #waiting: (() => void)[] = [];
+  readonly #waiting = new Set<() => void>();
   readonly #ending = new AbortController();
 
   constructor(deps: StoreWatchDeps) {
@@ -69,13 +69,10 @@ export class StoreWatch {
    */
   async begin(msMax: number, needed?: WatchedStore['name'], onMissing?: (reason: string) => void): Promise<void> {
     const deadline = performance.now() + msMax;
-    const refusal = new Promise<never>((_, reject) => {
-      this.#refused = reject;
-    });
-    refusal.catch(() => {});
     for (const watched of this.#watched) this.#loops.push(this.#watch(watched));
     let saidMissing = false;
     for (;;) {
+      if (this.#refusal) throw this.#refusal;
       const missing = this.#watched.find(({ store, prepared }) => store.name === needed && !prepared);
       const isLate = performance.now() >= deadline;
       if (!missing && (isLate || this.#watched.every(({ state }) => state !== 'starting'))) return;
@@ -83,7 +80,7 @@ export class StoreWatch {
         saidMissing = true;
         onMissing?.(missing.reason);
       }
-      await Promise.race([refusal, this.#changed(missing ? limits.storeCheckMs : deadline - performance.now())]);
+      await this.#changed(missing ? limits.storeCheckMs : deadline - performance.now());
     }
   }
 
@@ -152,7 +149,10 @@ export class StoreWatch {
   #fail(watched: Watched, what: string, error: unknown): void {
     if (this.#ending.signal.aborted) return;
     const refusal = watched.store.configurationError(error);
-    if (refusal && !this.#serving) this.#refused?.(refusal);
+    if (refusal && !this.#serving) {
+      this.#refusal = refusal;
+      this.#signal();
+    }
     const cause = refusal ?? (error as { cause?: unknown } | null)?.cause ?? error;
     this.#set(watched, 'away', `${what}: ${messageOf(cause)}`);
   }
@@ -179,16 +179,18 @@ export class StoreWatch {
   /** Resolves at the next change of any store, at the latest after `msMax`. */
   #changed(msMax: number): Promise<void> {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, Math.max(0, msMax));
-      this.#waiting.push(() => {
+      const end = () => {
         clearTimeout(timer);
+        this.#waiting.delete(end);
         resolve();
-      });
+      };
+      const timer = setTimeout(end, Math.max(0, msMax));
+      this.#waiting.add(end);
     });
   }
 
   #signal(): void {
-    for (const resolve of this.#waiting.splice(0)) resolve();
+    for (const end of [...this.#waiting]) end();
   }
 }
 
