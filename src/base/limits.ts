@@ -223,6 +223,11 @@ export const limits = {
   mqttUnreadBytesOfAllMax: 256 * 1024 * 1024,
   /** Time after which the connection of a client that takes nothing is closed. */
   mqttStallMsMax: 30_000,
+  /**
+   * Messages with QoS 2 of an MQTT 3 client that wait for their PUBREL; one more closes the connection. Each one takes
+   * about 50 bytes. An MQTT 5 client has its Receive Maximum.
+   */
+  mqttUnreleasedMax: 10_000,
   /** Unacknowledged messages to one client. */
   mqttPushesInflightMax: 1_000,
   /** Messages to one client that wait for an earlier acknowledgement; one more closes the connection. */

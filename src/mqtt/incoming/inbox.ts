@@ -242,13 +242,17 @@ export class Inbox implements Answered {
 
   /**
    * Takes an object for a message and counts the message until its answer. Returns undefined when the message was
-   * received before, or when the client exceeds its Receive Maximum, which ends the connection.
+   * received before, and when the client has too many unfinished messages, which ends the connection.
    */
   #take(topic: string, qos: 0 | 1 | 2, packetId: number): Incoming | undefined {
     const gate = this.#gate;
     if (qos === 2 && this.#isRepeated(packetId)) return undefined;
     if (qos > 0 && gate.unacknowledged >= gate.inflightMax) {
       this.#connection.close('receive_maximum');
+      return undefined;
+    }
+    if (qos === 2 && this.#outbox.unreleased >= limits.mqttUnreleasedMax) {
+      this.#connection.close('too_many_unreleased');
       return undefined;
     }
     const incoming = takeIncoming();

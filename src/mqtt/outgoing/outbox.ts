@@ -92,6 +92,11 @@ export class Outbox {
     return this.#received?.has(packetId) ?? false;
   }
 
+  /** Messages whose PUBREC was sent and whose PUBREL has not arrived. */
+  get unreleased(): number {
+    return this.#received?.size ?? 0;
+  }
+
   /** True while a message waits for its PUBACK or PUBREC. */
   get isExpecting(): boolean {
     return this.#head !== undefined;

@@ -41,6 +41,7 @@ export const closings = {
   protocol_error: { code: 0x82, sentence: 'A packet is not allowed here.' },
   packet_too_large: { code: 0x95, sentence: 'A packet is larger than the Maximum Packet Size of CONNACK.' },
   receive_maximum: { code: 0x93, sentence: 'More unacknowledged messages than the Receive Maximum of CONNACK.' },
+  too_many_unreleased: { code: 0x93, sentence: 'Too many messages with QoS 2 wait for the PUBREL of the client.' },
   topic_alias: { code: 0x94, sentence: 'Topic aliases are not supported: the Topic Alias Maximum is 0.' },
   slow_reader: { code: 0x97, sentence: 'The client does not read what it is sent.' },
   file_unreadable: { code: undefined, sentence: 'A file was deleted, or could not be read to its end.' },

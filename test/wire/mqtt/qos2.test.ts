@@ -98,3 +98,20 @@ test('MQTT 5: more unfinished QoS 2 messages than the Receive Maximum end the co
     await client.closed();
     expect(client.received.at(-1)).toMatchObject({ cmd: 'disconnect', reasonCode: 0x93 });
   }));
+
+test('MQTT 3: a client that never sends PUBREL is disconnected after 10 000 messages', () =>
+  withDevice({ level: 4 }, async (client) => {
+    const most = 10_000;
+    const batch = 100;
+    const packetOf = (messageId: number) => client.encode(client.publishPacket(telemetry, '{}', { qos: 2, messageId }));
+    for (let sent = 0; sent < most; sent += batch) {
+      await client.send(Buffer.concat(Array.from({ length: batch }, (_, n) => packetOf(sent + n + 1))));
+      for (let n = 1; n <= batch; n += 1) await client.expect('pubrec', { messageId: sent + n });
+    }
+    await client.write({ cmd: 'pubrel', messageId: 1 });
+    await client.expect('pubcomp', { messageId: 1 });
+    await client.send(packetOf(1));
+    await client.expect('pubrec', { messageId: 1 });
+    await client.send(packetOf(most + 1));
+    await client.closed();
+  }));
