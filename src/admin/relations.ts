@@ -72,7 +72,8 @@ export async function deleteRelationsOf(
   entity: EntityRef,
 ): Promise<void> {
   await usableEntity(postgres, principal, entity, 'write');
-  await deleteRelationRows(postgres, entity, commonGroup);
+  // Two calls whose entities are related to each other may lock their relations in different orders.
+  await postgres.transaction((queries) => deleteRelationRows(queries, entity, commonGroup), { again: true });
 }
 
 /** Returns a relation; the caller may read both ends. */
