@@ -22,7 +22,7 @@ import {
   takeWriterId,
 } from '../ingest/journal-store.ts';
 import { writerIdOf } from '../ingest/writer-id.ts';
-import type { Postgres } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { readLatest } from '../telemetry/latest.ts';
 import { readHistory } from '../telemetry/query.ts';
@@ -303,6 +303,22 @@ describe('rows of a journal whose orders were ahead of the clock are deleted aft
     expect(await postgres.query('select from former_journals')).toEqual([]);
     await postgres.query(`select setval('writer_id', 6)`);
     expect(await takeWriterId(postgres, 'h', '0')).toBe(7);
+  });
+
+  test('an id that is taken at the moment at which its journal is forgotten is not free', async () => {
+    await takeWriterId(postgres, 'h', '0');
+    await postgres.query(`update journals set writer = 7`);
+    await postgres.query(`select setval('writer_id', 6)`);
+    let taken: Promise<number | undefined> | undefined;
+    await postgres.transaction(async (queries) => {
+      // The transaction of forgetJournal, which is committed later.
+      const inside = { transaction: async (work: (queries: Queries) => Promise<unknown>) => await work(queries) };
+      await forgetJournal(inside as Postgres, stored(7, orderAt(Date.now() + 3_600_000, 7)));
+      taken = takeWriterId(postgres, 'h', '0');
+      const waiting = `select from pg_stat_activity where wait_event_type = 'Lock' and query like '%nextval(%'`;
+      await expect.poll(() => postgres.query(waiting)).toHaveLength(1);
+    });
+    expect(await taken).toBe(8);
   });
 });
 

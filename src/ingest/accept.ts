@@ -8,7 +8,7 @@
  */
 import type { FineClock } from '../base/clock.ts';
 import { dayMs } from '../base/durations.ts';
-import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
+import { assert, type Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
@@ -19,7 +19,7 @@ import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';
 import type { Sender } from './backlog-shares.ts';
 import { type Commit, type FramesOf, Gathering, LargeMessage, type NewStamp } from './commit.ts';
-import { checkIntervalMs, diskFull, JournalHealth, slowDisk } from './journal-health.ts';
+import { checkIntervalMs, diskFull, JournalHealth, journalFailed, slowDisk } from './journal-health.ts';
 import { LargeQueue } from './large-queue.ts';
 import { type OnOddTimes, reportOddTimes } from './odd-times-of-records.ts';
 import type { OrderClock } from './order-number.ts';
@@ -371,9 +371,10 @@ export class Ingest {
       // A full disk is a state: the primary logs when it begins and ends.
       log[error.kind === 'full' ? 'debug' : 'error']('journal_append', { kind: error.kind, reason: messageOf(error) });
       if (error.kind === 'failed') onFailed(messageOf(error));
-      this.#health.writeFailed();
+      const fault = error.kind === 'full' ? diskFull() : journalFailed();
+      this.#health.writeFailed(fault);
       this.#check();
-      throw error.kind === 'full' ? diskFull() : unavailable('journal_failed', 'The journal could not be written.');
+      throw fault;
     } finally {
       this.#health.writeEnded();
     }

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { TakesFrames } from '../journal/seam.ts';
-import { JournalHealth } from './journal-health.ts';
+import { diskFull, JournalHealth, journalFailed } from './journal-health.ts';
 
 const room = { backlogDiskBytes: 0, free: 10_000, freeBytes: () => room.free };
 let now = 0;
@@ -43,4 +43,12 @@ test('a journal or disk that was full accepts messages again when a tenth is fre
   expect(reasonAfter(100)).toBe('disk_full');
   room.free = 1_200;
   expect(reasonAfter(100)).toBeUndefined();
+});
+
+test('after a write that the disk refused the reason is that of the write, for a second', () => {
+  Object.assign(room, { backlogDiskBytes: 0, free: 10_000 });
+  for (const fault of [journalFailed(), diskFull()]) {
+    health.writeFailed(fault);
+    expect([reasonAfter(100), reasonAfter(800), reasonAfter(200)]).toEqual([fault.reason, fault.reason, undefined]);
+  }
 });

@@ -22,8 +22,8 @@ export const checkIntervalMs = 100;
 const loopLagMsMax = 500;
 /** After refusing for this long because of its lag, a starved process accepts messages until the next check. */
 const lagRefusedMsMax = 2_000;
-/** Telemetry is refused for this long after the disk was full. */
-const fullMs = 1_000;
+/** Telemetry is refused for this long after the disk refused a write. */
+const failedMs = 1_000;
 
 export class JournalHealth {
   readonly #deps: JournalHealthDeps;
@@ -32,7 +32,7 @@ export class JournalHealth {
   shares: BacklogShares | undefined;
   /** Monotonic time at which the running write began; 0 = none runs. */
   #writingSince = 0;
-  #fullUntil = 0;
+  #failed: { fault: Fault; until: number } | undefined;
   /** Monotonic time since when messages are refused for the lag of the event loop; 0 = not refused. */
   #laggingSince = 0;
   /** True when the last check was late as well. */
@@ -52,9 +52,9 @@ export class JournalHealth {
     this.#writingSince = 0;
   }
 
-  /** Called when the disk refused a write. */
-  writeFailed(): void {
-    this.#fullUntil = this.#deps.clock.monotonic() + fullMs;
+  /** Called when the disk refused a write: messages are refused with `fault` for a while. */
+  writeFailed(fault: Fault): void {
+    this.#failed = { fault, until: this.#deps.clock.monotonic() + failedMs };
   }
 
   check(): void {
@@ -70,7 +70,7 @@ export class JournalHealth {
     if (ofStream !== undefined) this.refusal = ofStream;
     else if (journal.backlogDiskBytes > backlogBytesMax * backlogSlack) this.refusal = backlogFull(backlogBytesMax);
     else if (journal.freeBytes() * diskSlack < freeDiskBytesMin) this.refusal = diskBelow(freeDiskBytesMin);
-    else if (now < this.#fullUntil) this.refusal = diskFull();
+    else if (this.#failed !== undefined && now < this.#failed.until) this.refusal = this.#failed.fault;
     else if (isSlow && streamRefusal === undefined) this.refusal = slowDisk();
     else if (isLagging && this.#isLagRefused(now)) this.refusal = loopLag();
     else this.refusal = undefined;
@@ -122,6 +122,10 @@ export function slowDisk(): Fault {
 
 export function diskFull(): Fault {
   return unavailable('disk_full', 'The disk of the journal is full; free space or add to it (DATA_DIR).', 5);
+}
+
+export function journalFailed(): Fault {
+  return unavailable('journal_failed', 'The journal could not be written.');
 }
 
 function diskBelow(bytesMin: number): Fault {

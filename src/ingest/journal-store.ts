@@ -144,7 +144,13 @@ export async function takeWriterId(queries: Queries, host: string, run: string):
        on conflict (writer) do nothing returning writer`,
       [host, run],
     );
-    if (taken) return taken.writer;
+    if (taken) {
+      // A journal that was forgotten meanwhile has freed this id for another row, and its orders may be ahead.
+      const former = await queries.query('select from former_journals where writer = $1', [taken.writer]);
+      if (former.length === 0) return taken.writer;
+      await giveBackWriterId(queries, taken.writer);
+      continue;
+    }
     const [used] = await queries.query<{ count: number }>(
       `select count(*)::int as count
          from (select writer from journals union select writer from former_journals) as used
