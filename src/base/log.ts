@@ -55,7 +55,9 @@ const subjectFields = new Map([
 ]);
 
 export function createLog(level: Level, process_: string): Log {
-  const target = process.stderr.isTTY ? { write: writeText } : pino.destination({ dest: 2, sync: true });
+  const target = process.stderr.isTTY
+    ? { write: (line: string) => process.stderr.write(textOf(line)) }
+    : pino.destination({ dest: 2, sync: true });
   const base = { process: process_, pid: process.pid };
   const serializers = { error: pino.stdSerializers.err };
   const formatters = { level: (label: string) => ({ level: label }) };
@@ -125,8 +127,13 @@ function outageReason(fields: object): string {
   return typeof reason === 'string' ? reason.replaceAll(/\d+/g, '#') : '';
 }
 
-function writeText(line: string): void {
+/** Characters that JSON leaves as they are, and that a terminal may take for commands. */
+const commands = /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+/** Returns the short line of a terminal: names of devices and clients may have any characters. */
+export function textOf(line: string): string {
   const { level, time, event, process: name, pid: _pid, ...fields } = JSON.parse(line);
   const rest = Object.entries(fields).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
-  process.stderr.write(`${String(time).slice(11, 23)} ${level.padEnd(5)} ${name} ${event} ${rest.join(' ')}\n`);
+  const text = `${String(time).slice(11, 23)} ${level.padEnd(5)} ${name} ${event} ${rest.join(' ')}`;
+  return `${text.replaceAll(commands, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n`;
 }
