@@ -44,6 +44,12 @@ export class OwnFrames {
     if (waiting !== 0) this.#held.splice(0, waiting < 0 ? this.#held.length : waiting);
   }
 
+  /** Called when the stream has ended at `last` for a while: it has lost later frames of this process. */
+  lostAfter(last: number): void {
+    this.#held = this.#held.filter((held) => held.last <= last);
+    this.lastMax = Math.min(this.lastMax, last);
+  }
+
   /** Called when the stream is another one than before: its numbers begin again. */
   reset(): void {
     this.#held = [];

@@ -46,6 +46,14 @@ interface Removed {
   upTo: number;
 }
 
+/** The oldest frame of this process that is not confirmed. */
+interface Oldest {
+  order: bigint;
+  /** Monotonic times: since when the frame is the oldest one, and since when the stream ends before the last frame. */
+  since: number;
+  endsEarlySince: number | undefined;
+}
+
 interface Seen extends LaneState, ConsumerState {
   writer: number | undefined;
   at: number;
@@ -67,6 +75,7 @@ export class StreamWatch {
   readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
   /** What was removed while PostgreSQL did not answer, and from which stream: another one has the same numbers. */
   readonly #removed: [Removed | undefined, Removed | undefined] = [undefined, undefined];
+  readonly #oldest: [Oldest | undefined, Oldest | undefined] = [undefined, undefined];
   readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
@@ -131,6 +140,7 @@ export class StreamWatch {
     for (const lane of lanes) {
       try {
         await (isLeader() ? this.#lead(link, lane) : this.#follow(link, lane));
+        await this.#forgetLost(link, lane);
       } catch (error) {
         if (isMissing(error)) await this.#repair(lane);
         else if (!isAway(error)) this.#warn(lane, messageOf(error));
@@ -154,6 +164,33 @@ export class StreamWatch {
     if (writer.own[lane].isEmpty) return;
     const { floor } = await link.consumerState(streamName(settings, lane));
     writer.own[lane].confirmed(floor);
+  }
+
+  /**
+   * Forgets frames that the stream has lost, because a lane without new frames would never learn it from a number that
+   * is given again. Deletes wait for frames that are not confirmed. The state of the stream is read only after frames
+   * have waited for a while.
+   */
+  async #forgetLost(link: StreamLink, lane: Lane): Promise<void> {
+    const { writer, settings, clock } = this.#deps;
+    const own = writer.own[lane];
+    const order = own.orderMin;
+    const now = clock.monotonic();
+    if (order === undefined || this.#oldest[lane]?.order !== order) {
+      this.#oldest[lane] = order === undefined ? undefined : { order, since: now, endsEarlySince: undefined };
+      return;
+    }
+    const oldest = this.#oldest[lane];
+    if (now - oldest.since < staleMs) return;
+    // Read first: a frame that is appended meanwhile is not missing.
+    const { lastMax } = own;
+    const { last } = await link.laneState(streamName(settings, lane));
+    if (lastMax <= last) {
+      this.#oldest[lane] = { order, since: now, endsEarlySince: undefined };
+      return;
+    }
+    oldest.endsEarlySince ??= now;
+    if (now - oldest.endsEarlySince >= cutMsMin) own.lostAfter(last);
   }
 
   async #lead(link: StreamLink, lane: Lane): Promise<void> {

@@ -278,6 +278,15 @@ test('a stream that was removed is reported as a loss, made again, and accepts f
   await eventually(async () => (await storedValues('removed')).includes(2), 30_000);
 }, 120_000);
 
+test('a delete does not wait for frames that went with a removed stream, also when no other frame comes', async () => {
+  await withoutClickHouse(async () => {
+    await accepted(stays, { gone: 1 });
+    await nodes.manage((manager) => manager.streams.delete(live));
+  });
+  const path = `/api/plugins/telemetry/DEVICE/${device.id}/timeseries/delete?keys=gone&deleteAllDataForKeys=true`;
+  await eventually(async () => (await stays.api.send('DELETE', path)).status === 200, 60_000);
+}, 120_000);
+
 test('frames that were purged by hand are reported as a gap', async () => {
   const gaps = () =>
     [...stays.events('stream_lost'), ...lost.events('stream_lost')].filter(({ kind }) => kind === 'gap');
