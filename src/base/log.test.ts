@@ -1,6 +1,6 @@
 /** How often a repeated event is written, and what a terminal shows. */
 import { expect, test } from 'vitest';
-import { RepeatLimitedLog, textOf } from './log.ts';
+import { RepeatLimitedLog, terminalLine } from './log.ts';
 
 function logAt() {
   const lines: Record<string, unknown>[] = [];
@@ -47,7 +47,7 @@ test('other events are written once a second', () => {
 test('a name with commands for a terminal is one line without them', () => {
   const client = 'pump\n\u001b[2J\u009b2J\u202e1';
   const base = { level: 'warn', time: '2026-11-21T12:00:00.000Z', process: 'worker-0', pid: 1 };
-  expect(textOf(JSON.stringify({ ...base, event: 'mqtt_closed', client }))).toBe(
+  expect(terminalLine(JSON.stringify({ ...base, event: 'mqtt_closed', client }))).toBe(
     '12:00:00.000 warn  worker-0 mqtt_closed client="pump\\n\\u001b[2J\\u009b2J\\u202e1"\n',
   );
 });

@@ -56,7 +56,7 @@ const subjectFields = new Map([
 
 export function createLog(level: Level, process_: string): Log {
   const target = process.stderr.isTTY
-    ? { write: (line: string) => process.stderr.write(textOf(line)) }
+    ? { write: (line: string) => process.stderr.write(terminalLine(line)) }
     : pino.destination({ dest: 2, sync: true });
   const base = { process: process_, pid: process.pid };
   const serializers = { error: pino.stdSerializers.err };
@@ -131,7 +131,7 @@ function outageReason(fields: object): string {
 const commands = /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 /** Returns the short line of a terminal: names of devices and clients may have any characters. */
-export function textOf(line: string): string {
+export function terminalLine(line: string): string {
   const { level, time, event, process: name, pid: _pid, ...fields } = JSON.parse(line);
   const rest = Object.entries(fields).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   const text = `${String(time).slice(11, 23)} ${level.padEnd(5)} ${name} ${event} ${rest.join(' ')}`;
