@@ -225,7 +225,7 @@ export const limits = {
   mqttStallMsMax: 30_000,
   /**
    * Messages with QoS 2 of an MQTT 3 client that wait for their PUBREL; one more closes the connection. Each one takes
-   * about 50 bytes. An MQTT 5 client has its Receive Maximum.
+   * about 35 bytes. An MQTT 5 client has its Receive Maximum.
    */
   mqttUnreleasedMax: 10_000,
   /** Unacknowledged messages to one client. */

@@ -38,10 +38,10 @@ export interface InserterDeps {
   parallelMax: number;
   /** A row more than this many milliseconds ahead of its arrival becomes no latest value; 0 = every row may. */
   latestAheadMsMax?: number;
-  /** True: other inserts go first, because no caller waits for these rows and they are not of today. */
+  /** True: other inserts go first, because these rows are not of today. */
   patient: boolean;
   /** True: senders wait for inserts, so the embedded engine may join these rows with those of other workers. */
-  joinsOthers?: boolean;
+  callersWait?: boolean;
   /** Marks of inserts: how the marks of this process begin, and marks of earlier processes that may still run. */
   notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
 }
@@ -257,14 +257,13 @@ export class Inserter {
     { attempt, cut }: { attempt: number; cut: boolean },
     orderMin: bigint | undefined,
   ): Promise<ClickHouseError | undefined> {
-    const { clickhouse, timeoutMs, patient, joinsOthers = false, latestAheadMsMax = 0 } = this.#deps;
+    const { clickhouse, timeoutMs, patient, once, callersWait = false, latestAheadMsMax = 0 } = this.#deps;
     const aheadMsMax = mayBeAhead(piece, orderMin, latestAheadMsMax) ? latestAheadMsMax : 0;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
-    // Senders of live rows may wait for their inserts.
-    const settings = patient ? { priority: joinsOthers ? '2' : '1' } : {};
+    const settings = patient ? { priority: callersWait ? '2' : '1' } : {};
     // Rows that were refused before are sent alone, so that no refusal concerns rows of others.
-    const joinable = joinsOthers && attempt === 0 && !cut;
+    const joinable = callersWait && !once && attempt === 0 && !cut;
     const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.#mark, joinable };
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;

@@ -45,35 +45,33 @@ test('a commit without rows of a lane does not wake the lane', async () => {
   await lane.stop();
 });
 
-test.each([
-  [1, 250],
-  [2, 250],
-  [6, 750],
-  [8, 1000],
-  [240, 1000],
-])('with %i workers of all hosts each one inserts every %i ms', async (workers, intervalMs) => {
+/** Runs a live lane that always has rows, until `isOver`; returns when it inserted, by its own clock. */
+async function insertTimes(
+  from: number,
+  settings: Partial<ShipDeps>,
+  isOver: (inserts: readonly number[], now: number) => boolean,
+): Promise<number[]> {
   const registry = new Metrics();
-  const virtual = { ms: 1_000_000, now: () => virtual.ms, monotonic: () => virtual.ms };
+  const virtual = { ms: from, now: () => virtual.ms, monotonic: () => virtual.ms };
   const inserts: number[] = [];
-  const isOver = () => virtual.ms > 1_020_000;
+  const hasEnded = () => isOver(inserts, virtual.ms);
   const deps = {
     clock: virtual,
     registry,
     metrics: shipMetrics(registry),
-    fleetWorkers: () => workers,
     intervalMsMin: 250,
     intervalMsMax: 1000,
     rowsMax: 400_000,
     clickhouse: { insertBlocks: async () => ({ repeated: false }) },
     sleep: async (ms: number, signal: AbortSignal) => {
       const aborted = () => new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
-      if (isOver() || ms > 2_000) await aborted();
+      if (hasEnded() || ms > 2_000) await aborted();
       else virtual.ms += ms;
     },
     journal: {
       laneTaken: () => 0n,
       laneShipped: () => 0n,
-      rowsUntaken: () => (isOver() ? 0 : 1),
+      rowsUntaken: () => (hasEnded() ? 0 : 1),
       next: async () => {
         inserts.push(virtual.ms);
         return { payloads: [], orders: [], orderMin: 0n, orderMax: 0n, rows: 1 };
@@ -82,59 +80,41 @@ test.each([
     },
     notes: { unfinished: () => undefined, earlierMarks: [], ended: () => {} },
     onShipped: () => {},
+    ...settings,
   };
   const lane = new LaneLoop(live, { busy: false } as WideRows, deps as unknown as ShipDeps);
   lane.start();
-  await expect.poll(isOver).toBe(true);
+  await expect.poll(hasEnded).toBe(true);
   await lane.stop();
+  return inserts;
+}
+
+test.each([
+  [1, 250],
+  [2, 250],
+  [6, 750],
+  [8, 1000],
+  [240, 1000],
+])('with %i workers of all hosts each one inserts every %i ms', async (workers, intervalMs) => {
+  const inserts = await insertTimes(1_000_000, { fleetWorkers: () => workers }, (_, now) => now > 1_020_000);
   const waits = inserts.slice(1).map((at, i) => Math.round(at - inserts[i]!));
   expect(new Set(waits)).toEqual(new Set([intervalMs]));
 });
 
 test('while senders wait, the lanes of all processes of a host start at the same times', async () => {
-  const starts = await Promise.all(
-    // Milliseconds since the boot of the host, on clocks that began at other times.
-    [0, 12_345.6].map(async (hostShiftMs) => {
-      const registry = new Metrics();
-      const virtual = { ms: 1_000_033 - hostShiftMs, now: () => virtual.ms, monotonic: () => virtual.ms };
-      const inserts: number[] = [];
-      const isOver = () => inserts.length === 5;
-      const deps = {
-        clock: virtual,
-        registry,
-        metrics: shipMetrics(registry),
-        callersWait: true,
-        hostShiftMs,
-        intervalMsMin: 250,
-        intervalMsMax: 1000,
-        rowsMax: 400_000,
-        clickhouse: { insertBlocks: async () => ({ repeated: false }) },
-        sleep: async (ms: number, signal: AbortSignal) => {
-          const aborted = () => new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
-          if (isOver() || ms > 2_000) await aborted();
-          else virtual.ms += ms;
-        },
-        journal: {
-          laneTaken: () => 0n,
-          laneShipped: () => 0n,
-          rowsUntaken: () => (isOver() ? 0 : 1),
-          next: async () => {
-            inserts.push(Math.round(virtual.ms + hostShiftMs));
-            return { payloads: [], orders: [], orderMin: 0n, orderMax: 0n, rows: 1 };
-          },
-          confirm: async () => {},
-        },
-        notes: { unfinished: () => undefined, earlierMarks: [], ended: () => {} },
-        onShipped: () => {},
-      };
-      const lane = new LaneLoop(live, { busy: false } as WideRows, deps as unknown as ShipDeps);
-      lane.start();
-      await expect.poll(isOver).toBe(true);
-      await lane.stop();
-      return inserts;
-    }),
-  );
-  // The first start is at once, because the lane was idle.
-  const expected = [1_000_033, 1_000_100, 1_000_200, 1_000_300, 1_000_400];
-  expect(starts).toEqual([expected, expected]);
+  // Milliseconds since the boot of the host; the clocks of the processes began at other times.
+  const boot = 1_000_033;
+  for (const hostShiftMs of [0, 12_345.6]) {
+    const settings = { callersWait: true, hostShiftMs };
+    const inserts = await insertTimes(boot - hostShiftMs, settings, ({ length }) => length === 5);
+    // The first start is at once, because the lane was idle.
+    const expected = [boot, 1_000_100, 1_000_200, 1_000_300, 1_000_400];
+    expect(inserts.map((at) => Math.round(at + hostShiftMs))).toEqual(expected);
+  }
+});
+
+test('while senders wait, a shorter longest interval of the settings counts', async () => {
+  const settings = { callersWait: true, hostShiftMs: 0, intervalMsMin: 10, intervalMsMax: 50 };
+  const inserts = await insertTimes(1_000_000, settings, ({ length }) => length === 4);
+  expect(inserts).toEqual([1_000_000, 1_000_050, 1_000_100, 1_000_150]);
 });

@@ -62,7 +62,6 @@ export class LaneLoop {
       once: false,
       parallelMax,
       patient: lane === late,
-      joinsOthers: deps.callersWait === true,
     });
     const rows = deps.notes.unfinished(laneNames[lane]);
     if (rows !== undefined) this.#inserter.shrink(rows, deps.rowsMax);
@@ -204,10 +203,10 @@ export class LaneLoop {
    * whose start passed during a long insert starts at the next quarter of the interval.
    */
   #nextStartMs(interval: number): number {
-    const { callersWait, clock, hostShiftMs = 0 } = this.#deps;
+    const { callersWait, clock, hostShiftMs = 0, intervalMsMax } = this.#deps;
     const now = clock.monotonic();
     if (!callersWait) return this.#lastStart + interval - now;
-    const every = waitedForMs[this.#lane];
+    const every = Math.min(intervalMsMax, waitedForMs[this.#lane]);
     if (now - this.#lastStart >= 2 * every) return 0;
     const shift = hostShiftMs - startsAfterMs[this.#lane];
     const commonFrom = (time: number, step: number) => Math.ceil((time + shift) / step) * step - shift;

@@ -53,7 +53,6 @@ export class WideRows {
       once: false,
       parallelMax,
       patient: true,
-      joinsOthers: deps.callersWait === true,
     });
     const unfinished = deps.notes.unfinished('wide');
     if (unfinished !== undefined) this.#daysMax = Math.max(1, Math.min(daysMax, unfinished >> 1));

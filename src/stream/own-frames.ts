@@ -44,9 +44,12 @@ export class OwnFrames {
     if (waiting !== 0) this.#held.splice(0, waiting < 0 ? this.#held.length : waiting);
   }
 
-  /** Called when the stream has ended at `last` for a while: it has lost later frames of this process. */
+  /**
+   * Called when the stream has ended at `last` for a while: it has lost later frames of this process. An entry may also
+   * count earlier frames that are not lost, so entries wait until everything up to `last` is confirmed.
+   */
   lostAfter(last: number): void {
-    this.#held = this.#held.filter((held) => held.last <= last);
+    for (const held of this.#held) held.last = Math.min(held.last, last);
     this.lastMax = Math.min(this.lastMax, last);
   }
 

@@ -182,9 +182,10 @@ export class StreamWatch {
     }
     const oldest = this.#oldest[lane];
     if (now - oldest.since < staleMs) return;
-    // Read first: a frame that is appended meanwhile is not missing.
     const { lastMax } = own;
     const { last } = await link.laneState(streamName(settings, lane));
+    // The state says nothing of frames that were appended meanwhile.
+    if (own.lastMax !== lastMax || own.orderMin !== order) return;
     if (lastMax <= last) {
       this.#oldest[lane] = { order, since: now, endsEarlySince: undefined };
       return;

@@ -2,22 +2,19 @@
  * Two hosts on shared stores, one of them with a clock that is wrong or steps (`faketime`): it loses nothing, overrides
  * nothing that came later, makes no device inactive, is not ready and says why.
  */
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { firing, scrape } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { MachineClock } from '../harness/machine-clock.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 const year = 365 * 24 * 3_600;
 const telemetry = 'v1/devices/me/telemetry';
-const directory = mkdtempSync(join(tmpdir(), 'millrace-clock-'));
-const timestampFile = join(directory, 'offset');
+/** Of the bad host. */
+const clock = new MachineClock();
 
 let stores: Stores;
 let good: Engine;
@@ -27,31 +24,16 @@ let steady: Device[];
 let sending: NodeJS.Timeout;
 let refusedSteady = 0;
 
-/** The clock of the bad host, in seconds from the right time. */
-function setClock(seconds: number): void {
-  // Whole at any moment: the library reads it once a second.
-  writeFileSync(`${timestampFile}.new`, `${seconds < 0 ? '' : '+'}${seconds}`);
-  renameSync(`${timestampFile}.new`, timestampFile);
-}
-
 beforeAll(async () => {
-  setClock(0);
   stores = await startStores();
   const env = {
     ...hostSettings(stores),
     DEFAULT_INACTIVITY_TIMEOUT: '5',
     DEFAULT_STATE_CHECK_INTERVAL: '1',
   };
-  const faked = {
-    LD_PRELOAD: execFileSync('faketime', ['-f', '+0', 'printenv', 'LD_PRELOAD'], { encoding: 'utf8' }).trim(),
-    FAKETIME_TIMESTAMP_FILE: timestampFile,
-    FAKETIME_CACHE_DURATION: '1',
-    FAKETIME_DONT_FAKE_MONOTONIC: '1',
-    NO_FAKE_STAT: '1',
-  };
   [good, bad] = await Promise.all([
     startEngine({ workers: 1, env }),
-    startEngine({ workers: 2, env: { ...env, ...faked } }),
+    startEngine({ workers: 2, env: { ...env, ...clock.environment } }),
   ]);
   steady = [await good.api.createDevice('steady here'), await good.api.createDevice('steady there')];
   sending = setInterval(() => {
@@ -65,10 +47,10 @@ beforeAll(async () => {
 
 afterAll(async () => {
   clearInterval(sending);
-  setClock(0);
+  clock.set(0);
   await Promise.all([good?.destroy(), bad?.destroy()]);
   await stores?.stopAll();
-  rmSync(directory, { recursive: true, force: true });
+  clock.remove();
 });
 
 function post(host: Engine, device: Device, body: string): Promise<number> {
@@ -119,7 +101,7 @@ describe.each([
   ['steps back to an hour ahead', 3_600],
 ])('a host whose clock %s', (_, seconds) => {
   beforeAll(async () => {
-    setClock(seconds);
+    clock.set(seconds);
     await eventually(async () => Math.abs((await offsetOf(bad)) - seconds) < 2, 20_000);
   });
 
@@ -188,12 +170,12 @@ test('no device turned inactive meanwhile, and one that falls silent does', asyn
 });
 
 test('a clock that is right again makes the host ready; one that is wrong from the start does not', async () => {
-  setClock(0);
+  clock.set(0);
   await eventually(async () => (await readyz(bad)).status === 200, 20_000);
   const device = await good.api.newDevice();
   expect(await post(bad, device, '{"a":1}')).toBe(200);
   await bad.stop();
-  setClock(660);
+  clock.set(660);
   bad.spawn();
   await eventually(async () => {
     const answer = await readyz(bad).catch(() => undefined);

@@ -2,57 +2,25 @@
  * A machine whose clock, with that of its stores, was wrong by a year and is right after a restart: what was deleted
  * before and after that is gone, and nothing that was written later is hidden.
  */
-import { execFileSync } from 'node:child_process';
-import { chmodSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, afterEach, expect, test } from 'vitest';
 import { Api, type Device, eventually } from '../harness/api.ts';
 import { DebianPostgres, type PostgresNode } from '../harness/debian-postgres.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { MachineClock } from '../harness/machine-clock.ts';
 
 const year = 365 * 24 * 3_600;
-const directory = mkdtempSync(join(tmpdir(), 'millrace-clock-'));
-const timestampFile = join(directory, 'offset');
-const faked = {
-  LD_PRELOAD: execFileSync('faketime', ['-f', '+0', 'printenv', 'LD_PRELOAD'], { encoding: 'utf8' }).trim(),
-  FAKETIME_TIMESTAMP_FILE: timestampFile,
-  FAKETIME_CACHE_DURATION: '1',
-  FAKETIME_DONT_FAKE_MONOTONIC: '1',
-  NO_FAKE_STAT: '1',
-};
-// PostgreSQL runs under an account of its own.
-chmodSync(directory, 0o755);
+const clock = new MachineClock();
 let servers: DebianPostgres;
 let postgres: PostgresNode | undefined;
 let engine: Engine | undefined;
 let api: Api;
-
-/** The clock of the machine, in seconds from the right time. */
-function setClock(seconds: number): void {
-  writeFileSync(`${timestampFile}.new`, `${seconds < 0 ? '' : '+'}${seconds}`);
-  chmodSync(`${timestampFile}.new`, 0o644);
-  renameSync(`${timestampFile}.new`, timestampFile);
-}
 
 afterEach(async () => {
   await engine?.destroy();
   await servers.remove([postgres]);
   [engine, postgres] = [undefined, undefined];
 });
-afterAll(() => rmSync(directory, { recursive: true, force: true }));
-
-/** Starts PostgreSQL with the clock of the machine: children inherit the environment of this process. */
-async function withClock<T>(start: () => Promise<T>): Promise<T> {
-  const before = { ...process.env };
-  Object.assign(process.env, faked);
-  try {
-    return await start();
-  } finally {
-    for (const name of Object.keys(faked)) delete process.env[name];
-    Object.assign(process.env, before);
-  }
-}
+afterAll(() => clock.remove());
 
 /** Sends 30 values without `ts` and 30 with one, of the last minutes by the right clock. */
 async function send(device: Device, ...keys: string[]): Promise<void> {
@@ -86,10 +54,10 @@ test.each([
   ['ahead', year],
   ['behind', -year],
 ])('deletes hold when the clock was a year %s and is right again', { timeout: 120_000 }, async (_, seconds) => {
-  setClock(seconds);
+  clock.set(seconds);
   servers = new DebianPostgres();
-  postgres = await withClock(() => servers.primary());
-  const env = { ...faked, DATABASE_URL: `postgres://millrace@127.0.0.1:${postgres.port}/millrace` };
+  postgres = await clock.around(() => servers.primary());
+  const env = { ...clock.environment, DATABASE_URL: `postgres://millrace@127.0.0.1:${postgres.port}/millrace` };
   engine = await startEngine({ workers: 2, env });
   api = engine.api;
   const device = await api.createDevice('clock');
@@ -99,8 +67,8 @@ test.each([
   await engine.stop();
   await postgres.stop();
 
-  setClock(0);
-  await withClock(() => postgres!.start());
+  clock.set(0);
+  await clock.around(() => postgres!.start());
   await engine.start();
   // Tokens of the other time have expired.
   api = new Api(engine.api.address);

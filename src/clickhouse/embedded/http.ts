@@ -123,9 +123,10 @@ async function run(parts: Parts, asked: Asked, { sql, verb, marks, gone }: Runs)
     }
   };
   const onGone = (): void => void killUntilSettled();
+  if (gone.aborted) throw clientLeft();
   const giveBack = await slots.take(slotOf(verb, asked.settings), gone);
   try {
-    if (gone.aborted) throw new Exception(394, 'QUERY_WAS_CANCELLED', 'The client left before the statement began.');
+    if (gone.aborted) throw clientLeft();
     gone.addEventListener('abort', onGone);
     const { database, defaultFormat, parameters } = asked;
     const threadsNice = String(niceOf(verb, asked.settings, parts.settings.nice));
@@ -140,6 +141,10 @@ async function run(parts: Parts, asked: Asked, { sql, verb, marks, gone }: Runs)
     gone.removeEventListener('abort', onGone);
     giveBack();
   }
+}
+
+function clientLeft(): Exception {
+  return new Exception(394, 'QUERY_WAS_CANCELLED', 'The client left before the statement began.');
 }
 
 /** Receives the statement, which may be in the URL, in the body, or begin in the URL and end in the body. */

@@ -2,6 +2,7 @@
  * Joins small inserts that arrive at about the same time. An insert costs the engine 10 to 20 ms of CPU however few
  * rows it has, and the workers of a host begin their inserts together while senders wait for them (`ship/lane.ts`). An
  * insert of joined rows that fails is repeated for each request alone: each request gets the answer for its own rows.
+ * The summary of an answer counts all joined rows.
  */
 import { readFileSync } from 'node:fs';
 import type { BodyFile, BodyFiles } from './body.ts';

@@ -4,7 +4,7 @@
  */
 import { Exception } from './exception.ts';
 
-/** A patient insert has no caller that waits, as rows of other days have none. */
+/** A patient insert has rows that are not of today. */
 export type SlotKind = 'query' | 'insert' | 'patient insert';
 
 interface Waiter {

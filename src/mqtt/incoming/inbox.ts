@@ -251,7 +251,7 @@ export class Inbox implements Answered {
       this.#connection.close('receive_maximum');
       return undefined;
     }
-    if (qos === 2 && this.#outbox.unreleased >= limits.mqttUnreleasedMax) {
+    if (qos === 2 && this.#level !== 5 && this.#outbox.unreleased >= limits.mqttUnreleasedMax) {
       this.#connection.close('too_many_unreleased');
       return undefined;
     }

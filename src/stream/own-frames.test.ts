@@ -1,0 +1,31 @@
+/** Until when deletes wait for frames of this process. */
+import { expect, test } from 'vitest';
+import { OwnFrames } from './own-frames.ts';
+
+test('frames that a stream has lost wait no longer than what is left of the stream', () => {
+  const own = new OwnFrames();
+  own.add(100n, 5);
+  own.add(200n, 9);
+  own.lostAfter(5);
+  own.confirmed(4);
+  expect([own.orderMin, own.lastMax]).toEqual([100n, 5]);
+  own.confirmed(5);
+  expect(own.isEmpty).toBe(true);
+});
+
+test('neighbours that count as one keep waiting for the earlier of their frames', () => {
+  const own = new OwnFrames();
+  // One above the cap, so that two appends each count as one.
+  for (let n = 1; n <= 1_025; n += 1) own.add(BigInt(n), n);
+  own.lostAfter(3);
+  own.confirmed(2);
+  expect(own.orderMin).toBe(3n);
+});
+
+test('of a stream that was made again nothing is waited for', () => {
+  const own = new OwnFrames();
+  own.add(100n, 5);
+  own.lostAfter(0);
+  own.confirmed(0);
+  expect(own.isEmpty).toBe(true);
+});
