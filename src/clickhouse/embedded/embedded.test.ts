@@ -261,11 +261,12 @@ test('long queries do not delay inserts', async () => {
 
 describe('priority', () => {
   /** Nice values of the threads that have worked a while for one statement. */
-  async function niceWhile(query: string, settings: ClickHouseSettings = {}): Promise<Set<number>> {
+  async function niceWhile(query: string, settings: ClickHouseSettings = {}, rows?: string): Promise<Set<number>> {
     const gone = new AbortController();
     const before = threads();
+    const values = rows === undefined ? {} : { values: Buffer.from(rows) as never };
     const asked = shared
-      .command({ query, clickhouse_settings: settings, abort_signal: gone.signal })
+      .exec({ query, ...values, clickhouse_settings: settings, abort_signal: gone.signal })
       .catch((error: Error) => error);
     const busy = () => [...threads()].filter(([id, { ticks }]) => ticks - (before.get(id)?.ticks ?? 0) > 20);
     expect(await eventually(async () => busy().length > 0)).toBe(true);
@@ -288,6 +289,9 @@ describe('priority', () => {
     );
   }
 
+  const slowRows = `
+    INSERT INTO FUNCTION null('n UInt64') SELECT sipHash64(n, number) FROM input('n UInt64') AS a CROSS JOIN numbers(100000000000) AS b
+    FORMAT JSONEachRow`;
   // Where Linux allows no raise of a thread, all threads keep the lower priority.
   const read = mayRaiseThreads() ? nice / 2 : nice;
 
@@ -321,6 +325,13 @@ describe('priority', () => {
 
   test('reads with the setting get the same priority as inserts', async () => {
     expect(await niceWhile(slowQuery, { priority: '1' })).toEqual(new Set([nice]));
+  });
+
+  test('an insert that senders wait for keeps the priority of ingest', async () => {
+    const settings = { log_comment: joinableComment('awaited') };
+    const kept = mayRaiseThreads() ? 0 : nice;
+    expect(await niceWhile(slowRows, settings, '{"n": 1}')).toEqual(new Set([kept]));
+    expect(await niceWhile(slowRows, { ...settings, priority: '2' }, '{"n": 1}')).toEqual(new Set([2 * nice]));
   });
 
   test('inserts that wait for others as well get twice of it', async () => {

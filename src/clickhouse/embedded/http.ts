@@ -91,10 +91,10 @@ async function execute(
       const { rows, sqlOf } = inserted;
       const same = JSON.stringify([sqlOf(''), asked.database, [...asked.settings], [...asked.parameters]]);
       result = await parts.inserts.insert(same, { mark, file: rows, gone }, ({ path, ...joined }) =>
-        run(parts, asked, { verb, sql: sqlOf(path), ...joined }),
+        run(parts, asked, { verb, sql: sqlOf(path), isAwaited: true, ...joined }),
       );
     } else {
-      result = await run(parts, asked, { verb, sql, marks: [mark], gone });
+      result = await run(parts, asked, { verb, sql, isAwaited: false, marks: [mark], gone });
     }
     sendResult(response, asked, statement, result);
   } finally {
@@ -105,12 +105,14 @@ async function execute(
 interface Runs {
   sql: string;
   verb: string;
+  /** True: senders of telemetry wait for this insert. */
+  isAwaited: boolean;
   /** The marks of the clients, by which they find their statements. */
   marks: readonly string[];
   gone: AbortSignal;
 }
 
-async function run(parts: Parts, asked: Asked, { sql, verb, marks, gone }: Runs): Promise<Result> {
+async function run(parts: Parts, asked: Asked, { sql, verb, isAwaited, marks, gone }: Runs): Promise<Result> {
   const { engine, slots, log, writeCheck } = parts;
   // The engine assigns the ids of queries itself, so this unique mark identifies the query.
   const tag = `${marks.join(' ')} ${crypto.randomUUID()}`;
@@ -129,7 +131,7 @@ async function run(parts: Parts, asked: Asked, { sql, verb, marks, gone }: Runs)
     if (gone.aborted) throw clientLeft();
     gone.addEventListener('abort', onGone);
     const { database, defaultFormat, parameters } = asked;
-    const threadsNice = String(niceOf(verb, asked.settings, parts.settings.nice));
+    const threadsNice = String(niceOf(verb, asked.settings, parts.settings.nice, isAwaited));
     const settings = new Map([['os_threads_nice_value_query', threadsNice], ...asked.settings]);
     const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
     if (writesTables(verb) && !(await writeCheck.isIntact())) {

@@ -1,7 +1,8 @@
 /**
  * Sets the CPU priority of the engine below ingest. Merges, inserts and statements with ClickHouse's setting `priority`
- * get the full nice value, reads with a waiting caller half of it. A `priority` above 1 doubles the nice value: late
- * rows have it while senders of live rows wait for their inserts. A thread of the engine serves statements of all
+ * get the full nice value, reads with a waiting caller half of it. An insert that senders of telemetry wait for is not
+ * lowered: its end is their acknowledgement. A `priority` above 1 doubles the nice value: late rows have it while
+ * senders of live rows wait for their inserts. A thread of the engine serves statements of all
  * kinds, so the priority of the thread is lowered for one statement and raised again. Linux allows the raise with
  * CAP_SYS_NICE only. Without this capability the priority of the whole process is lowered permanently. With this
  * capability the engine would reset a nice value of the process.
@@ -27,10 +28,14 @@ export function mayRaiseThreads(): boolean {
   return effective !== undefined && (BigInt(`0x${effective}`) & capSysNice) !== 0n;
 }
 
-/** Returns the nice value of a statement, which the engine ignores without the capability. */
-export function niceOf(verb: string, settings: Map<string, string>, nice: number): number {
+/**
+ * Returns the nice value of a statement, which the engine ignores without the capability. `isAwaited`: senders of
+ * telemetry wait for this insert.
+ */
+export function niceOf(verb: string, settings: Map<string, string>, nice: number, isAwaited: boolean): number {
   const priority = priorityOf(settings);
   if (priority > 1) return Math.min(niceMax, nice * 2);
+  if (isAwaited && priority === 0) return 0;
   return verb === 'INSERT' || priority > 0 ? nice : Math.floor(nice / 2);
 }
 
