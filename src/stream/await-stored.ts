@@ -1,5 +1,5 @@
 /**
- * For `npm run backup`: waits until ClickHouse has what the streams hold now. A backup has no copy of the streams, so
+ * Waits, for `npm run backup`, until ClickHouse has what the streams hold now. A backup has no copy of the streams, so
  * everything that was acknowledged before it began must be in the stores that it saves.
  */
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -30,16 +30,19 @@ interface Held {
   payload: Buffer;
 }
 
-/** What this process holds before it takes more. */
+/** Bytes of held frames from which on this process takes no more. */
 const heldBytesMax = 16 * 1024 * 1024;
+/** Held frames from which on this process takes no more. */
 const heldFramesMax = 8_000;
-/** The bytes that one request for frames is to bring, by the size of the last frames, and the most frames of it. */
+/** Bytes that one request for frames asks for, estimated from the size of the last frames. */
 const fetchBytes = 4 * 1024 * 1024;
+/** The most frames of one request. */
 const fetchFramesMax = 250;
+/** Frames of the first request, when no size is known. */
 const fetchFramesFirst = 8;
 /**
- * A stop waits for the end of the request that runs. Servers may have sent frames for a request that is left earlier,
- * and no other process gets such frames before the time of a redelivery. 1 s is the least that the client takes.
+ * A stop waits for the end of the request that runs: if the stop left it earlier, frames that servers have already sent
+ * would reach no other process before the time of a redelivery. 1 s is the least that the client takes.
  */
 const fetchMsMax = 1_000;
 /** A stop leaves a request that servers have not ended after this time. */
@@ -156,7 +159,10 @@ export class LaneReader {
     this.#onRoom?.();
   }
 
-  /** Resolves when no frame is on the way to this process. Those that no unit holds stay until `close`. */
+  /**
+   * Takes no more frames. Resolves when no request runs, so that no frame is in transit. Frames that no unit holds stay
+   * until `close`.
+   */
   async stopTaking(): Promise<void> {
     this.#stopping.abort();
     this.#onRoom?.();
@@ -194,7 +200,7 @@ export class LaneReader {
           failure = '';
         }
       } catch (error) {
-        // A missing stream is made again by the watch (`stream-watch.ts`).
+        // `stream-watch.ts` makes a missing stream again.
         consumer = undefined;
         if (messageOf(error) !== failure && !signal.aborted) {
           failure = messageOf(error);

@@ -1,9 +1,9 @@
-/** What a stream has lost, by comparing its state with the position that was kept. Pure rules. */
+/** Finds what a stream has lost, by comparing its state with the stored position. Pure rules. */
 import type { StreamPosition } from './position-store.ts';
 import type { LaneState } from './stream-client.ts';
 
 export interface Loss {
-  /** The stream that lost them. */
+  /** `created` of the stream that lost the messages. */
   created: string;
   /**
    * `removed`: the stream was deleted, and perhaps made again. `cut`: its newest messages are gone, as after a loss of
@@ -31,7 +31,8 @@ export function findLosses(
   state: Pick<LaneState, 'created' | 'first' | 'last' | 'lost'>,
 ): Findings {
   if (created !== state.created) {
-    // Messages after the last look are lost as well, and their number is unknown: a removed stream is always a loss.
+    // Messages after the stored position are lost as well, and their number is unknown: a removed stream is always a
+    // loss.
     const removed: Loss = { created, kind: 'removed', from: floor + 1, to: last };
     return { losses: [removed, ...gapsOf(state, 0)], isOther: true, isCut: false };
   }

@@ -39,12 +39,12 @@ export interface OpenedStream {
   report(report: JournalReport): JournalReport;
   /** Reports of the streams themselves. */
   reports(): JournalReport[];
-  /** Takes no frame from the stream any more, and leaves those that wait to other processes. */
+  /** Takes no more frames from the stream, and leaves the waiting ones to other processes. */
   stopTaking(): Promise<void>;
   close(): Promise<void>;
 }
 
-/** Resolves when the servers have answered, or do not answer for the time of one try. */
+/** Resolves when the servers have answered, or have not answered within the time of one try. */
 export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, onFrame } = deps;
   const client = new StreamClient(settings, log, name, (link) => prepareStreams(link, settings, installation));

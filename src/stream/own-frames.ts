@@ -20,7 +20,7 @@ export class OwnFrames {
     return this.#held.length === 0;
   }
 
-  /** The lowest order that ClickHouse may not have; undefined when it has all. */
+  /** The lowest order that ClickHouse may not have; undefined when ClickHouse has all orders. */
   get orderMin(): bigint | undefined {
     return this.#held[0]?.order;
   }
@@ -53,7 +53,7 @@ export class OwnFrames {
     this.lastMax = Math.min(this.lastMax, last);
   }
 
-  /** Called when the stream is another one than before: its numbers begin again. */
+  /** Called when another stream has taken the place of the known one: its numbers begin again. */
   reset(): void {
     this.#held = [];
     this.lastMax = 0;

@@ -11,11 +11,11 @@ export interface StreamPosition {
   name: string;
   /** The id of the stream among the journals. */
   writer: number;
-  /** When the stream was made, in the words of its servers. */
+  /** The time at which the stream was made, as the string that its servers return. */
   created: string;
   /** ClickHouse has every message up to this one. */
   floor: number;
-  /** The newest message that was seen. */
+  /** The newest message at the last comparison. */
   last: number;
 }
 
@@ -54,7 +54,7 @@ export async function addStream(
     [name, writer, created, first - 1, last],
   );
   const position = await readStreamPosition(queries, name);
-  // Another host was faster.
+  // Another host added the stream at this moment.
   if (position && position.writer !== writer) await giveBackWriterId(queries, writer);
   return position;
 }

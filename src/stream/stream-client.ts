@@ -24,9 +24,9 @@ const reconnectMs = 250;
 /** The limit of one call of the management. */
 const callMsMax = 3_000;
 
-/** What the servers say of one lane. */
+/** The state of one lane's stream, as its servers report it. */
 export interface LaneState {
-  /** When the stream was made: a stream with another time is another stream. */
+  /** The time at which the stream was made: a stream with another time is another stream. */
   created: string;
   /** Number of the first message that is there; the number after the last one when there is none. */
   first: number;
@@ -51,7 +51,7 @@ export function streamName(settings: StreamSettings, lane: Lane): string {
   return `${settings.name}-${laneNames[lane]}`;
 }
 
-/** `bucket`: of a device, or a word of its own. */
+/** `bucket`: the bucket of a device, `*` for every bucket, or `probe`, which no device has. */
 export function subjectOf(settings: StreamSettings, lane: Lane, bucket: number | '*' | 'probe'): string {
   return `${settings.name}.${laneNames[lane]}.${bucket}`;
 }
@@ -90,7 +90,9 @@ export class StreamLink {
   readonly connection: NatsConnection;
   readonly manager: JetStreamManager;
   readonly #publisher: JetStreamClient;
-  /** False while the connection is lost: the client would keep all that is sent then in memory, without a limit. */
+  /**
+   * False while the connection is lost. Nothing may be sent then: the client would keep it in memory, without a limit.
+   */
   isConnected = true;
 
   private constructor(connection: NatsConnection, manager: JetStreamManager) {
@@ -154,7 +156,7 @@ export class StreamLink {
 
   async close(): Promise<void> {
     try {
-      // Confirmations on their way are sent first.
+      // Confirmations that the client still holds are sent first.
       await Promise.race([this.connection.flush(), this.connection.closed()]);
     } finally {
       await this.connection.close();

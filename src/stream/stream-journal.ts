@@ -120,8 +120,8 @@ export class StreamJournal implements TakesFrames, GivesUnits {
 }
 
 /**
- * Notes of stored ranges say something of all orders up to one. That holds for the frames of one journal, which come in
- * their order, and not for the frames of a stream.
+ * Hides the notes of stored ranges. A note covers all orders up to one, which is right for the frames of one journal,
+ * because they come in order, and wrong for the frames of a stream.
  */
 function withoutRanges(notes: Notes): Notes {
   return {

@@ -1,6 +1,6 @@
 /**
  * The report of a worker's journal when its frames are in a stream. Deletes wait for a worker until ClickHouse has the
- * frames that the worker has begun to publish, and for the streams until it has what they held
+ * frames that the worker has begun to publish, and for the streams until ClickHouse has what they held
  * (`stream-watch.ts`): a worker that is gone has left its frames there.
  */
 import type { JournalReport } from '../ingest/journal-report.ts';

@@ -1,8 +1,8 @@
 /**
  * Watches the streams. Each process learns which of its own frames ClickHouse has. The worker that leads a host also
  * reads the state of the streams, and one host at a time (a lease) compares it with the position in PostgreSQL, writes
- * the position, and removes what ClickHouse has. Whatever is missing is damage: it is logged, counted and noted in the
- * quarantine of this worker, and shipping continues behind it.
+ * the position, and removes what ClickHouse has. A missing message is damage: the range is logged, counted and noted in
+ * the quarantine of this worker, and shipping continues after the range.
  */
 import { randomUUID } from 'node:crypto';
 import { JetStreamApiError } from '@nats-io/jetstream';
@@ -40,7 +40,7 @@ interface WatchDeps {
   isLeader: () => boolean;
 }
 
-/** What the worker that leads knows of one lane. */
+/** Messages that were removed from a stream: all up to `upTo`. */
 interface Removed {
   created: string;
   upTo: number;
@@ -54,6 +54,7 @@ interface Oldest {
   endsEarlySince: number | undefined;
 }
 
+/** What the worker that leads knows of one lane. */
 interface Seen extends LaneState, ConsumerState {
   writer: number | undefined;
   at: number;
@@ -73,7 +74,10 @@ export class StreamWatch {
   readonly #holder = randomUUID();
   readonly #lost: Counter;
   readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
-  /** What was removed while PostgreSQL did not answer, and from which stream: another one has the same numbers. */
+  /**
+   * What was removed while PostgreSQL did not answer, with its stream, because the numbers of another stream begin
+   * again.
+   */
   readonly #removed: [Removed | undefined, Removed | undefined] = [undefined, undefined];
   readonly #oldest: [Oldest | undefined, Oldest | undefined] = [undefined, undefined];
   readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
@@ -118,7 +122,10 @@ export class StreamWatch {
     await this.#running;
   }
 
-  /** Reports of the streams as journals, by the worker that leads; none of a stream whose state is not known. */
+  /**
+   * Returns reports of the streams as journals, at the worker that leads. A stream whose state is not known has no
+   * report.
+   */
   reports(): JournalReport[] {
     if (!this.#deps.isLeader()) return [];
     return lanes.flatMap((lane) => {
@@ -197,10 +204,11 @@ export class StreamWatch {
   async #lead(link: StreamLink, lane: Lane): Promise<void> {
     const { writer, settings, postgres, clock } = this.#deps;
     const name = streamName(settings, lane);
-    // The place of the consumer is read first: a purge by hand moves it, and must not look like confirmed frames.
+    // The place of the consumer is read first: an operator's purge moves the place, and must not count as confirmed
+    // frames.
     const consumer = await link.consumerState(name);
     const state = await link.laneState(name);
-    // Of a stream that was made again meanwhile, the place says nothing.
+    // The place is of the former stream when the stream was made again meanwhile.
     const isSame = this.#seen[lane]?.created === state.created;
     const floor = Math.max(isSame ? consumer.floor : 0, state.first - 1);
     if (isSame) writer.own[lane].confirmed(floor);
@@ -233,7 +241,7 @@ export class StreamWatch {
     if (isOther) {
       log.info('stream_new', { stream: name, created: seen.created });
     }
-    // The consumer has a place behind the end: it would pass over the messages that get these numbers next.
+    // The consumer has a place after the end of the stream, and would skip the messages that get these numbers next.
     if (isCut) await this.#makeConsumerAgain(link, name);
     const floor = isCut
       ? Math.min(seen.floor, seen.first - 1)
@@ -241,7 +249,7 @@ export class StreamWatch {
         ? seen.floor
         : Math.max(seen.floor, known.floor);
     await keepStreamPosition(postgres, { name, created: seen.created, floor, last: seen.last });
-    // The position says it now. After a cut, new messages get numbers that were removed before.
+    // The stored position now contains the removal. After a cut, new messages get numbers that were removed before.
     this.#removed[lane] = undefined;
     if (!isCut) await this.#remove(link, lane, { ...seen, floor });
   }
@@ -264,7 +272,7 @@ export class StreamWatch {
     return removed?.created === created ? removed.upTo : 0;
   }
 
-  /** Another host looks at the stream, so what this one noticed says nothing of what it finds later. */
+  /** Forgets what this host removed, and since when the stream ends early: another host compares the stream now. */
   #forget(lane: Lane): void {
     this.#removed[lane] = undefined;
     this.#cutSince[lane] = undefined;
@@ -275,7 +283,7 @@ export class StreamWatch {
     await this.#deps.client.prepareAgain();
   }
 
-  /** Notes the loss before a new stream takes the place of the old one. */
+  /** Makes a missing stream again. The next comparison finds the loss, because the position names the former stream. */
   async #repair(lane: Lane): Promise<void> {
     const { client, settings, postgres, log } = this.#deps;
     const name = streamName(settings, lane);

@@ -1,6 +1,6 @@
 /**
  * Publishes frames to the streams. An append resolves when a majority of the servers has synced each of its frames. The
- * frames of an append are on their way together. A frame without an answer is published again until the time of the
+ * frames of an append are sent at the same time. A frame without an answer is published again until the time of the
  * append is over: rows are idempotent by their order numbers, so no token marks a repetition. Without a majority the
  * append is refused, or goes to the journal of this host (`STREAM_FALLBACK`).
  */
@@ -27,7 +27,7 @@ interface WriterDeps {
   local: Pick<Journal, 'append'>;
 }
 
-/** One attempt; the servers choose a new leader meanwhile. */
+/** The time of one attempt, in which servers can choose a new leader. */
 const attemptMsMax = 2_000;
 const againMs = 100;
 const probeMs = 1_000;
