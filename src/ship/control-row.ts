@@ -9,8 +9,8 @@ import { orderUpTo } from '../ingest/order-number.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { Rows } from '../telemetry/rows.ts';
 
-/** An acceptance counts for this long, so that many refused rows need few control rows. */
-const goodMs = 1_000;
+/** Time for which an acceptance counts, so that many refused rows need few control rows. */
+const acceptanceMs = 1_000;
 
 export class ControlRow {
   readonly #clickhouse: ClickHouse;
@@ -27,7 +27,7 @@ export class ControlRow {
 
   async accepted(): Promise<boolean> {
     const { monotonic } = this.#clock;
-    if (monotonic() - this.#acceptedAt < goodMs) return true;
+    if (monotonic() - this.#acceptedAt < acceptanceMs) return true;
     const options = { timeoutMs: this.#timeoutMs };
     const inserts = [insertTelemetry, insertLatest].map((sql) =>
       this.#clickhouse.insertBlocks(sql, this.#block, options).then(

@@ -49,7 +49,7 @@ export interface InserterDeps {
 interface Progress {
   /** What is stored already. */
   stored?: StoredOf;
-  /** Days of one insert at most. */
+  /** The most days of one insert. */
   daysMax?: number;
   /** An order ≤ that of every payload; absent when no such order is known. */
   orderMin?: bigint;
@@ -81,7 +81,7 @@ const slowMax = 3;
 const deadlineFactorMax = 8;
 /** A store that refuses inserts for so long is a reason in `/readyz`; a short refusal follows from load. */
 const refusedMsMin = 5_000;
-/** Interval at which inserts that still run after their deadline are checked. */
+/** Interval at which the store is asked again to end inserts that still run after their deadline. */
 const leftInsertsMs = 250;
 /** Bytes of the bodies that are inserted at once. */
 const parallelBytesMax = 32 * 1024 * 1024;
@@ -93,7 +93,7 @@ export class Inserter {
   readonly #backoff: Backoff;
   /** A mark of all inserts of this object, by which `endInserts` finds them. */
   readonly #mark: string;
-  /** Marks of earlier processes, until none of their inserts runs. */
+  /** Marks of earlier processes; emptied when none of their inserts runs any more. */
   #earlier: readonly string[];
   /** True when an insert may still run in the store because its answer was not received. */
   #mayRunOn = false;

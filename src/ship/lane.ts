@@ -16,7 +16,7 @@ import type { WideRows } from './wide-rows.ts';
 const bytesMax = 16 * 1024 * 1024;
 /** Milliseconds of the least interval for each worker of all hosts. The interval is never above the setting. */
 const msPerWorker = 125;
-/** Rows per second at which a live lane uses its longest interval. */
+/** Rows per second from which on a live lane uses its longest interval. */
 const busyRowsPerSecond = 20_000;
 /** A late unit with fewer rows waits for more. */
 const lateRowsMin = 10_000;
@@ -29,7 +29,7 @@ const quickLateRowsMax = 20;
 export const waitedForMs: Record<Lane, number> = { 0: 100, 1: 500 };
 /** Milliseconds after a multiple of its interval at which a lane starts, so that the two lanes take turns. */
 const startsAfterMs: Record<Lane, number> = { 0: 0, 1: 50 };
-/** A start may be this much behind its time, because timers are. */
+/** A start may be this many milliseconds late, because timers are. */
 const startLateMsMax = 10;
 const idleMsMax = 60_000;
 /** Inserts of one unit at once. */

@@ -9,7 +9,7 @@ import { rowsOfBlock, splitBlock, withoutReplaced } from '../telemetry/read-bloc
 
 export interface Piece {
   readonly payloads: readonly Uint8Array[];
-  /** Rows of the payloads; of some of them only those with `from` ≤ ts < `to` are inserted. */
+  /** Rows of the payloads. Only those with `from` ≤ ts < `to` are inserted. */
   readonly rows: number;
   /** First milliseconds of the days of its rows, ascending; empty when the days are unknown. */
   readonly days: readonly number[];

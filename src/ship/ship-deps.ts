@@ -1,5 +1,5 @@
 /**
- * The collaborators and measures that the parts of shipping share. Made by `ship.ts`, used by its lanes (`lane.ts`) and
+ * The collaborators and metrics that the parts of shipping share. Made by `ship.ts`, used by its lanes (`lane.ts`) and
  * its wide rows (`wide-rows.ts`).
  */
 import type { Clock } from '../base/clock.ts';

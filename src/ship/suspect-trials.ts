@@ -108,7 +108,7 @@ export class Trials {
     }
   }
 
-  /** Returns suspects that are due; new ones get their first time. */
+  /** Returns the suspects that are due, and sets the first time of new ones. */
   #due(): Suspect[] {
     const { clock, journal } = this.#deps;
     const now = clock.monotonic();

@@ -37,7 +37,7 @@ export class WideRows {
   #heldBytes = 0;
   /** Days of one insert: fewer after a process that was killed during a long one. */
   #daysMax = daysMax;
-  /** True when this process has stored a range: processes that do advance without smaller inserts. */
+  /** True when this process has stored a range: it advances, so no later process needs smaller inserts. */
   #advances = false;
   #running: Promise<void> | undefined;
   #onRoom: (() => void) | undefined;
