@@ -94,7 +94,7 @@ export class Ingest {
   readonly #health: JournalHealth;
   /** Times of the live lane: yesterday, today and tomorrow. */
   #near: TimeRange = { from: 0, to: 0 };
-  /** Times outside this range are looked at: the times of the live lane that are not too far ahead. */
+  /** Times that need no inspection: those of the live lane that are not too far ahead. */
   #usual: TimeRange = { from: 0, to: 0 };
   #onIdle: (() => void)[] = [];
 
@@ -142,9 +142,9 @@ export class Ingest {
 
   /**
    * Accepts one message and returns its data points; `waiter` gets the outcome later. Throws the decoder's Fault, the
-   * refusal, or the fault of `charge`; then `waiter` is not called. What the server writes itself has no `sender`, and
-   * counts for no share of the journal. `now`: the time of points without `ts`, from the clock of `IngestDeps`, not
-   * before the arrival of the message.
+   * refusal, or the fault of `charge`; then `waiter` is not called. A message that the server itself writes has no
+   * `sender` and counts for no share of the journal. `now`: the time of points without `ts`, from the clock of
+   * `IngestDeps`, not before the arrival of the message.
    */
   accept<Source>(
     decode: Decode<Source>,
@@ -177,7 +177,7 @@ export class Ingest {
       first = gathering.late.spans().count;
       points = decode(body, source, now, gathering.late);
       gathering.isMixed ||= hasTimeIn(gathering.late, first, this.#near);
-      // The times of a message that follows another one are noted already.
+      // `#placeUnusual` has noted the times of a message that `#followLate` moves here.
       if (isLate) this.#noteTimes(gathering.late, first, now);
       if (this.#storeAcks) gathering.lateWaiters.add(waiter);
     }

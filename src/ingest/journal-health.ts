@@ -61,7 +61,8 @@ export class JournalHealth {
     const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax, streamRefusal } = this.#deps;
     const now = clock.monotonic();
     const isLagging = this.#noticeLag(now);
-    // Hysteresis of ten percent keeps a refusal from toggling at its threshold. It is for the same refusal only.
+    // Hysteresis of ten percent keeps a refusal from toggling at its threshold. Only the reason of the present refusal
+    // has it.
     const { reason } = this.refusal ?? {};
     const backlogSlack = reason === 'backlog_full' ? 0.9 : 1;
     const diskSlack = reason === 'disk_full' ? 0.9 : 1;

@@ -125,7 +125,8 @@ export async function expireStoredOrders(queries: Queries): Promise<void> {
 }
 
 /**
- * The run of a journal that has lost its id. What its earlier openings shipped is unknown, so all deletes wait for it.
+ * The run of a journal that has lost its id. What its earlier openings shipped is unknown, so all deletes wait for the
+ * journal.
  */
 export const unknownRun = 'unknown';
 

@@ -116,13 +116,13 @@ function inState(point: ReceiptPoint, state: PointState, reason?: string): Named
   return { point, state, replacedBy: undefined, reason };
 }
 
-/** Of a point that neither ClickHouse nor the rows that it refused have, as far as these were read. */
+/** Returns the state of a point that is neither in ClickHouse nor among the refused rows, as far as these were read. */
 function stateOfAbsent({ ack }: Receipt, isStored: boolean | undefined, { isComplete }: FoundPoints): PointState {
   if (isStored === false) return ack === 'memory' ? 'accepted' : 'journaled';
   return isStored && isComplete ? 'missing' : 'unknown';
 }
 
-/** Undefined while ClickHouse does not answer and the message may wait for it: then the journal has the message. */
+/** Returns undefined while ClickHouse does not answer and the message may still be in the journal. */
 async function readPoints(
   clickhouse: ClickHouse,
   named: readonly ReceiptPoint[],
@@ -137,7 +137,7 @@ async function readPoints(
   }
 }
 
-/** Undefined: ClickHouse has an older write only. */
+/** Returns undefined when ClickHouse has only an older write. */
 function stateOfWritten(receipt: Receipt, point: ReceiptPoint, found: WrittenPoint): NamedState | undefined {
   const version = versionOf(receipt.order, point.ts);
   if (found.version < version) return undefined;

@@ -95,7 +95,7 @@ export class Receipts {
     }
   }
 
-  /** Undefined when PostgreSQL has not answered since the start. Then each question reads the key again. */
+  /** Returns undefined while PostgreSQL has not answered since the start; each call then reads the key again. */
   #keyNow(): Buffer | undefined {
     const { signingKey, log } = this.#deps;
     if (this.#key === undefined && signingKey.known !== undefined) this.#key = receiptKeyOf(signingKey.known);

@@ -47,7 +47,7 @@ export interface FoundPoints {
   points: Map<number, RefusedPoint>;
 }
 
-/** The frame has the order number; decimal. */
+/** Points of the frame with this order number, which is decimal. */
 interface Question {
   order: string;
   points: PointOfFrame[];
@@ -74,7 +74,7 @@ export class RefusedPoints {
     waitingMax: limits.refusedAnswersWaitingMax,
     refusal: () => unavailable('rest_calls', 'Too many questions about refused rows at once; try again.'),
   });
-  /** Monotonic: of the last line about rows that cannot be read. */
+  /** Monotonic time of the last log line about rows that cannot be read. */
   #loggedAt = Number.NEGATIVE_INFINITY;
 
   constructor(deps: RefusedPointsDeps) {
@@ -115,7 +115,7 @@ export class RefusedPoints {
     }
   }
 
-  /** A directory that cannot be read counts as one of a worker that does not answer. */
+  /** A directory that cannot be read counts as a worker that does not answer. */
   async #search({ order, points }: Question): Promise<Answer> {
     const answer = noAnswer();
     const asked = BigInt(order);

@@ -24,7 +24,7 @@ interface SeriesWriterDeps {
 /** `ttlSeconds`: time to live of the points; 0 = without end. */
 export type SaveSeries = (device: DeviceRow, body: Buffer, ttlSeconds?: number) => Promise<void>;
 
-/** The column has 32 bits: 2106. A later end is no end. */
+/** The last second that the column of 32 bits holds, in 2106. A later end counts as no end. */
 const expiresMax = 2 ** 32 - 1;
 
 /** Resolves when the points are durable. Throws the fault of the decoder or of `Ingest`. */
