@@ -1,4 +1,4 @@
-/** What is damaged in a journal: the bytes are kept for an operator, logged and counted. */
+/** Notes what is damaged in a journal: keeps the bytes for an operator, logs and counts the damage. */
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Segment } from './backlog.ts';

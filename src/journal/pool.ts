@@ -36,8 +36,9 @@ const zeroStepBytes = 256 * 1024;
 /** Pause after each step, as a multiple of its duration. */
 const zeroRest = 4;
 /**
- * No pause is made while fewer bytes of the next segment are ready than this many times those that the writer has used
- * of its own: a writer that fills its segment during the pauses would wait for all that is left of the next one.
+ * A pause is made only while the next segment is well ahead: it has at least this many times as many ready bytes as the
+ * writer has used of the current segment. Otherwise a writer that fills its segment would wait for the rest of the next
+ * one.
  */
 const zeroLead = 2;
 const retryAfterFullMs = 500;

@@ -116,7 +116,7 @@ export class FrameReader {
     return { kind: 'frame', offset, next: offset + stored, payload, ...head };
   }
 
-  /** Searches inside the chunk without an await for each step. */
+  /** Searches inside the chunk, without an await for each step. */
   #skipToMark(place: number, at: number, prefix: number): void {
     const chunk = this.#chunk;
     const last = chunk.length - prefix - frameHeaderBytes;

@@ -97,7 +97,7 @@ export async function recover(deps: RecoveryDeps): Promise<Recovered> {
     } else if (link && starts.every((start) => start <= segment.start || start >= link.end)) {
       segment.end = link.end;
       segment.total = link.shares;
-      // Each lane waits completely or not at all.
+      // Of a segment that is not read, each lane waits completely or not at all.
       for (const lane of lanes) if (starts[lane] < link.end) segment.waiting[lane] = { ...link.shares[lane] };
     } else {
       await walk(deps, segment, starts, { knownEnd: link?.end, mayBeTorn: !link && mayBeTorn }, result);

@@ -12,7 +12,7 @@ export type TakesFrames = Pick<
   'append' | 'backlogDiskBytes' | 'freeBytes' | 'laneShipped' | 'rowsWaiting' | 'orderMax'
 >;
 
-/** Gives units, and forgets them when they are confirmed. What is not confirmed is given again by a later opening. */
+/** Returns units of frames, each until it is confirmed. A later opening returns again what was not confirmed. */
 export type GivesUnits = Pick<
   Journal,
   | 'next'

@@ -171,7 +171,7 @@ export class ShipNotes {
       this.#isDirty = false;
       await this.#writeOnce();
     }
-    // In the turn in which nothing was left to write: a later call begins another write.
+    // Runs in the turn in which nothing was left to write, so a later call begins another write.
     this.#saving = undefined;
   }
 

@@ -58,7 +58,7 @@ interface WriterDeps {
   orderMax: bigint;
 }
 
-/** A failing disk may hang as well; the refusal waits at most this long. */
+/** The longest wait of a refusal for the erased heads: a failing disk may hang as well. */
 const eraseMsMax = 2000;
 
 const zeros = Buffer.alloc(8);
