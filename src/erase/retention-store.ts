@@ -86,7 +86,10 @@ export async function readClockTimes(queries: Queries): Promise<ClockTimes> {
   return { now: rows[0]!.now, trusted: noted.get(trustedName), doubts };
 }
 
-/** Ends both doubts, too. Locks rows by name, as all that writes them. */
+/**
+ * Sets the trusted time and ends both doubts. Locks rows in the order of their names, as every writer of the table
+ * does.
+ */
 export async function setTrustedTime(queries: Queries, ms: number): Promise<void> {
   await note(queries, [trustedName], [ms]);
   await queries.query(

@@ -2,8 +2,8 @@
  * Decides by which time expiry may delete. A clock that was set ahead by a year would otherwise delete everything
  * within the hour. Two clocks must agree: that of the database, which is the same for all hosts, and that of the
  * installation (`base/clock.ts`), which a host keeps when the database's clock jumps. An embedded database has the
- * clock of its host, so both clocks may be wrong: a time far after the last trusted time waits. Asked by all that
- * deletes by age.
+ * clock of its host, so both clocks may be wrong: a time far after the last trusted time waits. Everything that deletes
+ * by age asks here for the time.
  */
 import { type Clock, clockStepMs } from '../base/clock.ts';
 import { dayMs } from '../base/durations.ts';
