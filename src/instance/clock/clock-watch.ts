@@ -28,7 +28,7 @@ interface ClockWatchDeps {
 }
 
 const questionMsMax = 2_000;
-/** Round trips before the workers start: the shortest one decides. */
+/** Round trips before the workers start, of which the shortest one decides. */
 const firstQuestions = 8;
 /** A new line begins this much later, when every process has received the line: all processes change at one moment. */
 const lineAheadMs = 1_000;

@@ -27,7 +27,7 @@ export interface Machine {
     now: number;
     /** A time that has certainly passed: this program was built, or this directory was in use. */
     passed: number;
-    /** True when a time service says so; undefined when it is not known. */
+    /** True when a time service says that it has set the clock; undefined when that is not known. */
     synchronized: boolean | undefined;
   };
 }

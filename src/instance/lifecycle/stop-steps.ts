@@ -8,7 +8,7 @@ import type { Log } from '../../base/log.ts';
 interface StopStepsDeps {
   msMax: number;
   log: Log;
-  /** Milliseconds that only go forward. */
+  /** Returns milliseconds that only rise. */
   monotonic?: () => number;
 }
 

@@ -19,7 +19,7 @@ export function equalSettingsOf(config: Config): EqualSettings {
     CLICKHOUSE_CLUSTER: clickhouse.cluster,
     // The promise of an acknowledgement, whichever host a device reaches.
     INGEST_ACK: ingest.ack,
-    // A host without it would leave frames of others in the stream, and read another one under another name.
+    // A host without the stream would not ship its frames, and a host with another name would use another stream.
     STREAM_NAME: stream.url === '' ? 'none' : stream.name,
     // A message has the same stored value on every host.
     JSON_TYPE_CAST_ENABLED: values.castNumericStrings,

@@ -1,4 +1,4 @@
-/** The message that an operator reads at the start: addresses, credentials, and commands that can be pasted. */
+/** Writes the message that an operator reads at the start: addresses, credentials, and commands that can be pasted. */
 export interface Banner {
   version: string;
   seconds: number;

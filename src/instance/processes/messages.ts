@@ -44,7 +44,7 @@ export type ToWorker =
   | { kind: 'handOver'; perSecond: number }
   /** Some MQTT connections leave at this rate; the worker takes new ones as before. */
   | { kind: 'handOverSome'; count: number; perSecond: number }
-  /** What the poll of the host found in PostgreSQL. */
+  /** The result of the host's poll of PostgreSQL. */
   | { kind: 'polled'; result: PollResult }
   | { kind: 'drain' };
 

@@ -82,7 +82,7 @@ export async function startEngines(deps: Deps): Promise<RunningEngines> {
   };
   writeForOperators(data, engines, log);
   const begun = Promise.all([ownClickHouse?.begin(), ownPostgres?.begin()]).then(() => {});
-  // The caller may be done with an earlier failure before it waits for this.
+  // A caller that ends because of an earlier failure never waits for this promise.
   begun.catch(() => {});
   return {
     engines,

@@ -1,4 +1,4 @@
-/** The statement with which a host polls PostgreSQL for all its workers. */
+/** SQL of the poll that a host makes for all its workers. */
 import { endedNumber } from '../../activity/activity-store.ts';
 import { changedHeads } from '../../attributes/update-store.ts';
 import { limitsVersion } from '../../auth/tenant-limits-store.ts';
@@ -16,7 +16,10 @@ interface PolledRow extends SettledRow {
   rollout: boolean;
 }
 
-/** `settled`: that of the poll before; rows of this and of later transactions are new. */
+/**
+ * `settled`: the oldest transaction that had not ended at the previous poll. Rows of this and later transactions are
+ * new.
+ */
 export async function pollStore(queries: Queries, settled: string): Promise<PolledRow> {
   const [row] = await queries.query<PolledRow>(
     `select ${settledColumns}, exists (select from ${changedCredentials}) as credentials,

@@ -1,5 +1,5 @@
 /**
- * Polls PostgreSQL once a second for all workers of this host, and tells the workers whether there is something to read
+ * Polls PostgreSQL once a second for all workers of this host, and sends the workers what there is to read
  * (`postgres/shared-poll.ts`). Runs in the primary. While PostgreSQL is unavailable there are no results, and the
  * workers poll by themselves.
  */
@@ -24,7 +24,7 @@ const pauseMsMin = limits.hostPollMs / 10;
 export class HostPoll {
   readonly #deps: HostPollDeps;
   #number = 0;
-  /** Of the last poll; undefined before the first one. */
+  /** The results of the last poll; undefined before the first one. */
   #last: { settled: Settled; ended: number; tenantLimits: number } | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> = Promise.resolve();
