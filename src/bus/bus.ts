@@ -1,6 +1,7 @@
 /**
- * Messages between processes: at most once, in order for each channel and sender, also to the sender's own
- * subscribers. Two ways: redis.ts (several hosts), ipc.ts (one host). Losing the bus costs commands, never ingest.
+ * Messages between processes: at most once, in order for each channel and sender, also to the sender's own subscribers.
+ * Two implementations: redis.ts (several hosts), ipc.ts (one host). Without the bus commands may be lost; ingest
+ * continues.
  */
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
@@ -12,11 +13,11 @@ import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 export type Handler = (payload: Buffer, channel: string) => unknown;
 
 export interface Bus {
-  /** Neither waits nor throws: a message that cannot go now is dropped and counted. */
+  /** Neither waits nor throws: a message that cannot be sent now is dropped and counted. */
   publish(channel: string, payload: Buffer | string): void;
   /**
-   * Resolves when messages published from now on arrive, at the latest after a second: then the bus is unavailable, and
-   * the reconnect callback runs when messages arrive. The handler is called until the returned function is called.
+   * Resolves when later messages arrive here. Resolves after a second in any case: the bus is then unavailable, and the
+   * reconnect callback runs when messages arrive again. The handler is called until the returned function is called.
    */
   subscribe(channel: string, handler: Handler): Promise<() => void>;
   /**

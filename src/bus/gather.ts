@@ -14,7 +14,10 @@ interface GatherDeps<Question, Answer> {
   channel: string;
   isQuestion: (value: unknown) => value is Question;
   isAnswer: (value: unknown) => value is Answer;
-  /** Returns the answer of this worker. A worker that fails counts as silent; a caller of its own gets the error. */
+  /**
+   * Returns the answer of this worker. A worker that fails counts as silent for other workers; its own caller gets the
+   * error.
+   */
   answer: (question: Question) => Answer | Promise<Answer>;
   waitMsMax?: number;
 }
@@ -112,7 +115,7 @@ export class Gather<Question, Answer> {
     return `${this.#deps.channel}-${worker}`;
   }
 
-  /** The promise of an answer to a question: the bus counts its error. */
+  /** Returns the promise of the answer to a question, whose error the bus counts. */
   #receive(packet: Packet): Promise<void> | undefined {
     const { from } = packet;
     if (from === this.#worker) return undefined;
@@ -124,7 +127,7 @@ export class Gather<Question, Answer> {
     if (packet.kind === 'here') {
       if (packet.isAsking) this.#publish(this.#inboxOf(from), { kind: 'here', from: this.#worker, isAsking: false });
     } else if (packet.kind === 'ask') {
-      // A worker of another version may ask what this one does not know: it counts as silent.
+      // A worker of another version may ask what this worker does not know: this worker then counts as silent.
       if (this.#deps.isQuestion(packet.question)) return this.#reply(from, packet.id, packet.question);
     } else {
       this.#answered(packet.id, from, packet.answer);

@@ -42,7 +42,7 @@ export class IpcBus implements Bus {
     };
   }
 
-  /** The hub lives as long as its workers do: there is nothing to come back from. */
+  /** Never calls back: the hub lives as long as its workers, so the connection is never lost. */
   onReconnect(): void {}
 
   async close(): Promise<void> {

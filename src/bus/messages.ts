@@ -9,7 +9,7 @@ import { limits } from '../base/limits.ts';
 /** Thrown by a handler that could not read the message and did nothing. */
 export class UnreadMessage extends Error {}
 
-/** The message; throws `UnreadMessage`. */
+/** Returns the message, or throws `UnreadMessage`. */
 export function readMessage<T>(payload: Buffer, isMessage: (value: unknown) => value is T): T {
   if (payload.length > limits.busMessageBytesMax) throw new UnreadMessage('too large');
   let message: unknown;
@@ -30,17 +30,17 @@ export function isText(value: unknown): value is string {
   return typeof value === 'string';
 }
 
-/** A name or an id, which the reader may keep: its length has a cap. */
+/** True for a name or an id. The reader may keep it, because its length has a cap. */
 export function isName(value: unknown): value is string {
   return isText(value) && value.length <= limits.busNameCharsMax;
 }
 
-/** Exact as a double. */
+/** True for a whole number that a double holds exactly. */
 export function isWhole(value: unknown): value is number {
   return Number.isSafeInteger(value);
 }
 
-/** A number of things: not negative. */
+/** True for a number of things, which is not negative. */
 export function isCount(value: unknown): value is number {
   return isWhole(value) && value >= 0;
 }

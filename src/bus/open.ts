@@ -11,7 +11,7 @@ import { channelNames, type LinkOwner, RedisBus, type RedisLink } from './redis.
 import { type RedisSettings, readRedisAddress } from './redis-address.ts';
 
 interface BusDeps {
-  /** An empty URL: the hub of the primary. */
+  /** The hub of the primary is used when the URL is empty. */
   redis: RedisSettings;
   /** The id of this installation, which separates its channels from those of others on the same Redis. */
   installation: string;

@@ -52,7 +52,7 @@ export class PortSender {
     this.#bytesMax = bytesMax;
   }
 
-  /** False when the other side takes too little: the message was dropped and counted. */
+  /** Returns false when the other side takes too little: the message was dropped and counted. */
   carry(entry: Entry): boolean {
     const bytes = bytesOf(entry);
     if (this.#messages >= this.#messagesMax || this.#bytes + bytes > this.#bytesMax) {
@@ -90,7 +90,7 @@ function bytesOf([channel, payload]: Entry): number {
   return channel.length + payload.length;
 }
 
-/** The worker's end. */
+/** Returns the worker's end. */
 export function parentPort(): Port {
   return {
     send(message, sent) {
@@ -102,7 +102,7 @@ export function parentPort(): Port {
   };
 }
 
-/** The primary's end. */
+/** Returns the primary's end. */
 export function childPort(child: ChildProcess | Worker): Port {
   const channel: ChildProcess = 'process' in child ? child.process : child;
   return {
@@ -118,7 +118,7 @@ export function childPort(child: ChildProcess | Worker): Port {
   };
 }
 
-/** Both ends inside one process: for the primary's own part in the bus. */
+/** Returns two ends inside one process, for the primary's own part in the bus. */
 export function portPair(): [Port, Port] {
   const receivers: [(message: unknown) => void, (message: unknown) => void] = [() => {}, () => {}];
   const end = (own: 0 | 1): Port => ({

@@ -24,7 +24,7 @@ interface Login {
 
 export interface ClusterAddress {
   nodes: Node[];
-  /** That of every node. */
+  /** The login at every node. */
   login: Login;
 }
 

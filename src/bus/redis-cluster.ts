@@ -102,7 +102,7 @@ export class ClusterLink implements RedisLink {
     this.#owner.onRestored();
   }
 
-  /** True when the channel is subscribed on its node. */
+  /** Subscribes to the channel on its node. Returns false when no node has taken the subscription. */
   async #place(channel: string): Promise<boolean> {
     if (this.#places.has(channel)) return true;
     let address = this.#anyNode();
@@ -115,14 +115,14 @@ export class ClusterLink implements RedisLink {
       } catch (error) {
         const moved = /^MOVED \d+ (.*):(\d+)$/.exec((error as Error).message);
         if (!moved) return false;
-        // An empty host means the one that answered.
+        // An empty host means the node that answered.
         address = `${moved[1] || hostOf(address)}:${moved[2]}`;
       }
     }
     return false;
   }
 
-  /** A node to ask; another one each time, since one may be dead. */
+  /** Returns a node to ask: another one at each call, because a node may be dead. */
   #anyNode(): string {
     const known = this.#publisher.nodes('master').map(({ options }) => `${options.host}:${options.port}`);
     const seeds = this.#address.nodes.map(({ host, port }) => `${host}:${port}`);
@@ -157,7 +157,7 @@ export class ClusterLink implements RedisLink {
     return node;
   }
 
-  /** A slot left the node: which of its channels are still there? */
+  /** Called when a slot has left the node: finds out which of the channels the node still has. */
   async #verify(address: string, node: Redis): Promise<void> {
     const gone: string[] = [];
     const ask = async (channel: string) => {

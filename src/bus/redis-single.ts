@@ -1,6 +1,6 @@
 /**
- * The link to one Redis server at a time: a connection to publish and one to subscribe. Both reconnect by themselves,
- * where Sentinels watch the servers to the one that is the master then.
+ * The link to one Redis server at a time: a connection to publish and one to subscribe. Both reconnect by themselves;
+ * with Sentinels they connect to the server that is the master then.
  */
 import { Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
@@ -51,7 +51,8 @@ export class SingleLink implements RedisLink {
   }
 
   async subscribe(channel: string): Promise<void> {
-    // Said again for a further listener: Redis does not mind, and the answer proves that it is in force.
+    // Repeated for a further listener: nothing changes at the server, and the answer proves that the subscription is
+    // active.
     if (this.#subscriber.status === 'ready') await this.#subscriber.subscribe(channel).catch(() => {});
   }
 
@@ -65,7 +66,7 @@ export class SingleLink implements RedisLink {
     this.#subscriber.disconnect();
   }
 
-  /** Runs after every connect. A subscribe that comes meanwhile is sent after these. */
+  /** Subscribes to all channels after every connect. A subscription that is requested meanwhile is sent after these. */
   async #restore(): Promise<void> {
     const channels = this.#owner.channels();
     const missed = this.#wasRestored || channels.length > 0;
@@ -74,7 +75,8 @@ export class SingleLink implements RedisLink {
         await this.#subscriber.subscribe(...channels.slice(i, i + channelsPerCommand));
       }
     } catch {
-      // Disconnected again: the next `ready` repeats this. Refused (ACL): the connection is cut, which tries again.
+      // A lost connection repeats this at its next `ready`. A refusal (ACL) cuts the connection, so that the next one
+      // tries again.
       if (this.#subscriber.status === 'ready') this.#subscriber.disconnect(true);
       return;
     }

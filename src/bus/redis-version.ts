@@ -31,7 +31,7 @@ async function versionOf(redis: Redis): Promise<string> {
     const info = await redis.info('server');
     return /^redis_version:(.*)$/m.exec(info)?.[1]?.trim() ?? 'of an unknown version';
   } catch (error) {
-    // The promise says only that the connection is closed.
+    // The error of the promise says only that the connection is closed.
     throw failure ?? error;
   } finally {
     redis.disconnect();

@@ -16,7 +16,7 @@ export interface RedisLink {
   /** The last error of a connection, also after it is connected again. */
   readonly failure: string | undefined;
   publish(channel: string, payload: Buffer | string): Promise<unknown>;
-  /** Resolves when the channel is in force, or cannot be just now: then it will be with the next restore. */
+  /** Resolves when the subscription is active, and also when it cannot be made now: the next restore makes it. */
   subscribe(channel: string): Promise<void>;
   unsubscribe(channel: string): void;
   close(): void;
@@ -26,7 +26,7 @@ export interface RedisLink {
 export interface LinkOwner {
   channels(): string[];
   onMessage(channel: string, payload: Buffer): void;
-  /** Called when all subscriptions are in force after messages may have been missed. */
+  /** Called when all subscriptions are active again after messages may have been missed. */
   onRestored(): void;
   log: Log;
 }
@@ -150,8 +150,8 @@ export class RedisBus implements Bus {
 }
 
 /**
- * A connection that does not answer within a second is cut, so that a black hole costs one second of messages and
- * bounded memory; links ping each second, for a silent one to answer.
+ * A connection that does not answer within a second is cut, so that a silent server costs one second of messages and
+ * bounded memory. Links ping each second, so that a server without messages answers, too.
  */
 export function connectionOptions(role: string) {
   return {

@@ -10,7 +10,7 @@ import { UnreadMessage } from './messages.ts';
 export class ChannelSubscriptions {
   readonly #handlers = new Map<string, Set<Handler>>();
   readonly #counters: BusCounters;
-  /** Monotonic: of the last line about a message that was not read. */
+  /** Monotonic time of the last log line about a message that was not read. */
   #loggedAt = Number.NEGATIVE_INFINITY;
 
   constructor(counters: BusCounters) {

@@ -37,7 +37,7 @@ interface Counted {
 export class Tally {
   readonly group: string;
   readonly part: string;
-  /** Those with counts for the next message. */
+  /** The tallies with counts for the next message. */
   readonly #waiting: Set<Tally>;
   #sums = new Map<TallyOwner, number[]>();
 
@@ -55,7 +55,7 @@ export class Tally {
     else for (let i = 0; i < sum.length; i += 1) sum[i]! += counts[i]!;
   }
 
-  /** Gives the sums out and begins again. */
+  /** Returns the sums and begins again. */
   take(): Entry[] {
     const sums = this.#sums;
     this.#sums = new Map();
