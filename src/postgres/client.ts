@@ -308,12 +308,15 @@ function isSlow(error: unknown): boolean {
   return code === '57014' || (isSqlState(code) && code.startsWith('53'));
 }
 
-/** True when the driver ended a statement at its deadline: the server may be slow, or gone without a word. */
+/**
+ * True when the driver ended a statement at its deadline: the server may be slow, or gone without closing its
+ * connections.
+ */
 function isSilent(error: unknown): boolean {
   return codeOf(error) === undefined && /^Query read timeout/.test(messageOf(error));
 }
 
-/** Serialization failure or deadlock: the same again may succeed. */
+/** True for a serialization failure or a deadlock: a repetition may succeed. */
 export function isLostRace(error: unknown): boolean {
   const code = codeOf(error);
   return code === '40001' || code === '40P01';
@@ -322,13 +325,13 @@ export function isLostRace(error: unknown): boolean {
 const lostRacesMax = 5;
 const contendedMessage = 'The same data was changed by others at the same moment, five times in a row. Try again.';
 
-/** A unique index refused the row; `constraint` narrows it to one index. */
+/** True when a unique index refused the row; `constraint` names one index. */
 export function isUniqueViolation(error: unknown, constraint?: string): boolean {
   if (codeOf(error) !== '23505') return false;
   return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
 }
 
-/** A row is referenced by others, or refers to one that is gone; `constraint` narrows it to one reference. */
+/** True when a row is referenced by others, or refers to one that is gone; `constraint` names one reference. */
 export function isForeignKeyViolation(error: unknown, constraint?: string): boolean {
   if (codeOf(error) !== '23503') return false;
   return constraint === undefined || (error as { constraint?: string }).constraint === constraint;

@@ -59,7 +59,7 @@ export async function dumpTables(
   });
 }
 
-/** All or nothing. The user must be a superuser: triggers and foreign keys are off while the rows come in. */
+/** Loads all rows or none. The user must be a superuser: triggers and foreign keys are off while rows are loaded. */
 export async function loadTables(
   url: string,
   { tables, sequences }: PostgresDump,

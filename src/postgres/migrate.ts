@@ -33,7 +33,7 @@ const ownFiles = fileURLToPath(new URL('migrations', import.meta.url));
 interface MigrateDeps {
   dir?: string;
   log: Log;
-  /** Numbers of the files to apply, for a restore of tables that were made by these; else all are. */
+  /** Numbers of the files to apply: a restore applies those that made the dumped tables. Absent: all. */
   only?: number[];
   /** False: nothing is changed, and a missing migration is an error. */
   apply?: boolean;
@@ -110,7 +110,7 @@ function checkApplied(applied: Applied, migrations: Migration[], log: Log): void
   }
 }
 
-/** False when another host was faster. */
+/** Applies one file. Returns false when another host was faster. */
 async function apply(postgres: Postgres, { number, name, text, checksum }: Migration): Promise<boolean> {
   return await inLock(postgres, async (queries) => {
     const [known] = await queries.query('select 1 from schema_migrations where number = $1', [number]);

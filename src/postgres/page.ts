@@ -92,7 +92,9 @@ function pageClause(link: PageLink, columns: ReadonlyMap<string, string>, idColu
   return `order by ${column} ${order}${tie} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
 }
 
-/** Condition of SQL: `parameter`, a `containsPattern`, is somewhere in the column, in any letter case. */
+/**
+ * Returns the condition of SQL that `parameter`, a `containsPattern`, is somewhere in the column, in any letter case.
+ */
 export function contains(column: string, parameter: string): string {
   return `${column} ilike ${parameter} collate any_letter_case`;
 }

@@ -1,4 +1,6 @@
-/** What an operator wants to know of a PostgreSQL server: version, clock, connections, schema. Reads only. */
+/**
+ * Reads what an operator wants to know of a PostgreSQL server: version, clock, connections, schema. Changes nothing.
+ */
 import type { Queries } from './client.ts';
 
 interface PostgresFacts {

@@ -1,8 +1,7 @@
 /**
- * The servers that a URL names, and the pool of connections to the one in use. `postgres://user@a:5432,b:5432/db`
- * names several: the first one that is writable is used until it fails or has become read-only; then another one is
- * looked for. A single server that has become read-only gets new connections, because its name may lead to
- * another server now.
+ * The servers that a URL names, and the pool of connections to the one in use. `postgres://user@a:5432,b:5432/db` names
+ * several: the first one that is writable is used until it fails or has become read-only; then another one is searched.
+ * A single server that has become read-only gets new connections, because its name may lead to another server now.
  */
 import type { Duplex } from 'node:stream';
 import type { ClientConfig, Client as PgClient, Pool as PgPool, PoolClient } from 'pg';
@@ -27,7 +26,7 @@ export function serverUrls(url: string): string[] {
   return each.map((host) => withoutTarget(`${scheme}${login}${host}${path}${query}`));
 }
 
-/** The driver does not know the parameter: a writable server is always looked for. */
+/** Removes the parameter, which the driver does not know: a writable server is always searched. */
 function withoutTarget(url: string): string {
   return url.replace(/([?&])target_session_attrs=[^&]*(&|$)/i, (_, before: string, after: string) =>
     after === '&' ? before : '',
@@ -137,7 +136,7 @@ export class Servers {
     this.#isSilent = false;
     if (url === this.#url) return;
     this.#use(url);
-    // No answer comes any more: callers that wait for one get the 503 now, not at the deadline of their statements.
+    // The former server no longer answers: waiting callers get the 503 now, not at the deadline of their statements.
     for (const client of silent ?? []) streamOf(client)?.destroy();
   }
 

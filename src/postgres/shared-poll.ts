@@ -13,7 +13,7 @@ export type Polled = (typeof polledKinds)[number];
 
 /** What one poll of the host found. */
 export interface PollResult {
-  /** One more than that of the poll before. */
+  /** One more than the number of the previous poll. */
   number: number;
   /** `hostMonotonic()` before the statement. */
   at: number;

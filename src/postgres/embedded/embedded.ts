@@ -1,6 +1,7 @@
 /**
- * A real PostgreSQL server of our own on loopback: made on first start, stopped with us, started again after any crash.
- * Everything lives below `dir`: `cluster/` is the data directory, `init-*` one that is being made.
+ * Runs a PostgreSQL server of this instance on loopback: made at the first start, stopped with the instance; its owner
+ * starts it again after a crash. All of its files are below `dir`: `cluster/` is the data directory, `init-*` one that
+ * is being made.
  */
 import type { ChildProcess } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -82,12 +83,14 @@ async function start(dir: string, deps: EmbeddedPostgresDeps): Promise<EmbeddedP
   return { url, port: server.port, pid: server.pid, stop, onExit: server.onExit };
 }
 
-/** Known before the server runs, so that its clients can be made while it starts. */
+/** Returns the URL of the server before the server runs, so that its clients can be made while it starts. */
 export function embeddedPostgresUrl(password: string, port: number): string {
   return `postgresql://${user}:${encodeURIComponent(password)}@127.0.0.1:${port}/${database}`;
 }
 
-/** A start that was killed in initdb leaves only these: the real name appears by one rename, complete and synced. */
+/**
+ * Removes what a start that was killed in initdb has left. The real name appears by one rename, complete and synced.
+ */
 function removeHalfMade(dir: string): void {
   for (const name of readdirSync(dir)) {
     if (name.startsWith('init-')) rmSync(join(dir, name), { recursive: true, force: true });
@@ -140,8 +143,8 @@ async function startServer(
     const reason = complaint();
     await endChild(child);
     const portTaken = /could not bind|could not create.*listen/i.test(reason);
-    // A backend of a killed server may need a moment to notice and go; a server that was just starting shows up late.
-    // A lock file that cannot be written or read, as on a full disk, is a fault of its own.
+    // A backend of a killed server may need a moment to notice and end, and a server that was just starting is found
+    // late. A lock file that cannot be written or read, as on a full disk, is a fault of its own.
     const dirTaken = /shared memory block.*in use|lock file ".*" (already exists|is empty)/i.test(reason);
     if ((dirTaken || (portTaken && deps.port === 0)) && performance.now() < deadline) {
       await sleep(100);
@@ -167,15 +170,15 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     maintenance_work_mem: '64MB',
     fsync: 'on',
     synchronous_commit: 'on',
-    // There are no replicas: the WAL for them costs log volume and processes.
+    // Without replicas the WAL for them would only cost log volume and processes.
     wal_level: 'minimal',
-    // Checkpoints are for bulk, and each makes pages go to the log whole again: not several a minute under load.
+    // After a checkpoint whole pages go to the log again, so there must not be several checkpoints a minute under load.
     max_wal_size: '2GB',
     checkpoint_timeout: '15min',
     max_wal_senders: 0,
     max_logical_replication_workers: 0,
     io_method: 'sync',
-    // Pages come from memory, mostly: an index is worth its random reads.
+    // Pages are mostly in memory, where the random reads of an index cost little.
     random_page_cost: 1.1,
     max_parallel_workers_per_gather: 0,
     jit: 'off',
@@ -194,7 +197,7 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
   return ['-D', cluster, ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])];
 }
 
-/** False when the server ended instead, or took too long. */
+/** Returns false when the server ended instead, or took too long. */
 async function becomesReady(child: ChildProcess, cluster: string, deadline: number): Promise<boolean> {
   while (isRunning(child) && performance.now() < deadline) {
     const file = readPostmasterFile(cluster);
@@ -228,7 +231,8 @@ function serverOf(child: ChildProcess, port: number): Server {
 }
 
 /**
- * SIGINT rolls back and checkpoints; SIGQUIT leaves the rest to recovery. PostgreSQL ends its stuck children itself.
+ * Ends the server. SIGINT rolls back and makes a checkpoint; SIGQUIT leaves the rest to recovery. PostgreSQL ends its
+ * own stuck children.
  */
 async function endChild(child: ChildProcess): Promise<void> {
   if (!isRunning(child)) return;
@@ -258,7 +262,7 @@ async function exitOf(
   }
 }
 
-/** Logs the output of the child; the returned function gives the last complaint. */
+/** Logs the output of the child; the returned function returns the last complaint. */
 function lastLines(child: ChildProcess, log?: Log): () => string {
   let complaint = '';
   child.on('error', (error) => {
@@ -282,7 +286,7 @@ function lastLines(child: ChildProcess, log?: Log): () => string {
   return () => complaint;
 }
 
-/** Proves as well that our server answers on that port, with our password. */
+/** Makes the database. Success also proves that this instance's server answers on that port, with its password. */
 async function ensureDatabase(url: string, dir: string): Promise<void> {
   try {
     await withClient(url.replace(/[^/]*$/, 'postgres'), async (client) => {

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { StartError } from '../../base/errors.ts';
 
 export interface Launcher {
-  /** Words in front of the program's own. */
+  /** Words before the program and its arguments. */
   prefix: string[];
   /** The user on the host that runs it and must own its files. */
   uid: number;
