@@ -10,7 +10,9 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import { type BackupFiles, copyBack, filesBelow, syncDirectories } from './files.ts';
 import type { BackupFile, FrozenTable, Manifest } from './manifest.ts';
 
-/** Contains only letters, digits and underscores: ClickHouse escapes other characters in the name of the directory. */
+/**
+ * The name has only letters, digits and underscores: ClickHouse escapes other characters in the name of the directory.
+ */
 const freezeName = 'millrace_backup';
 const clickhousePath = 'clickhouse';
 const freezeMsMax = 600_000;
@@ -80,8 +82,8 @@ export async function removeFrozen(clickhouseDir: string): Promise<void> {
 }
 
 /**
- * Into an engine without any table, which is stopped afterwards: its merges are off. Throws when a row is missing
- * afterwards.
+ * Attaches tables to an engine without any table, which is stopped afterwards, because its merges are off. Throws when
+ * a row is missing afterwards.
  */
 export async function attachTables(
   clickhouse: ClickHouse,
@@ -112,7 +114,7 @@ export async function attachTables(
   }
 }
 
-/** Rows of parts, as FREEZE counts them: before rows of one key are merged. */
+/** Returns the rows of the parts, as FREEZE counts them: before rows of one key are merged. */
 async function attachedRows(clickhouse: ClickHouse, table: string): Promise<number> {
   const [row] = await clickhouse.rows<{ rows: string }>(
     `SELECT toString(sum(rows)) AS rows FROM system.parts

@@ -28,7 +28,7 @@ export class BackupFiles {
     this.#pace = new Pace(bytesPerSecondMax, this.#stopped.signal);
   }
 
-  /** Every later write throws the reason. When it resolves, no file is open or will be made. */
+  /** Makes every later write throw the reason. When the promise resolves, no file is open or will be made. */
   async stop(reason: unknown): Promise<void> {
     this.#stopped.abort(reason);
     await Promise.allSettled(this.#creations);
@@ -36,7 +36,7 @@ export class BackupFiles {
     await Promise.allSettled([...this.#open].map((file) => file.close()));
   }
 
-  /** The first `bytes` of a file; all that it has when it is opened without them. A shorter file is an error. */
+  /** Copies the first `bytes` of a file, or all that it has when it is opened. Throws for a shorter file. */
   async copy(from: string, path: string, bytes?: number): Promise<void> {
     const source = await open(from, 'r');
     try {
@@ -127,7 +127,7 @@ class BackupWriter {
     await this.#file.datasync();
   }
 
-  /** Durable when it resolves. */
+  /** Ends the file, which is durable when the promise resolves. */
   async end(): Promise<void> {
     try {
       await this.#file.sync();
@@ -144,7 +144,7 @@ class BackupWriter {
   }
 }
 
-/** Spreads bytes over time; a pause of the caller saves up nothing. */
+/** Spreads bytes over time. Time in which the caller writes nothing allows no more bytes later. */
 class Pace {
   readonly #bytesPerMs: number;
   readonly #signal: AbortSignal;
@@ -165,7 +165,7 @@ class Pace {
   }
 }
 
-/** Paths of the files below `dir`, without it. A directory that is missing has none. */
+/** Returns the paths of the files below `dir`, relative to `dir`; none for a missing directory. */
 export async function filesBelow(dir: string): Promise<string[]> {
   const paths: string[] = [];
   for (const entry of await entriesOf(dir)) {
@@ -197,7 +197,7 @@ export async function syncDirectories(dir: string): Promise<void> {
   await syncPath(dir);
 }
 
-/** A file's content, or the names in a directory. */
+/** Makes the content of a file, or the names in a directory, durable. */
 export async function syncPath(path: string): Promise<void> {
   const handle = await open(path, 'r');
   await handle.sync().finally(() => handle.close());

@@ -14,7 +14,7 @@ import { type BackupFiles, filesBelow } from './files.ts';
 
 export const journalsPath = 'journal';
 
-/** Names of the journals that were copied. */
+/** Returns the names of the journals that were copied. */
 export async function copyJournals(files: BackupFiles, journalDir: string, cuts: JournalCut[]): Promise<string[]> {
   const cutOf = new Map(cuts.map((cut) => [basename(cut.dir), cut]));
   const names = (await readdir(journalDir)).filter((name) => /^worker-\d+$/.test(name));

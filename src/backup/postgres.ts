@@ -5,7 +5,7 @@ import { forgetRestoredJournals } from '../ingest/journal-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { loadTables, type PostgresDump } from '../postgres/dump.ts';
 
-/** The running state of the saved instance's hosts: a restored instance has new processes. */
+/** Tables with the state of the saved instance's processes: a restored instance has new ones. */
 export const tablesLeftOut = ['instance', 'lease'];
 
 export function tablePath(table: string): string {

@@ -1,7 +1,7 @@
 /**
  * The directory to which a backup is written. A mark in it, which the command keeps locked, says that the backup is not
- * complete. The mark is removed after the manifest is written. The content beside a mark that no command holds is left
- * of a killed one: the next backup into the directory removes it.
+ * complete. The mark is removed after the manifest is written. A killed command leaves its mark, which no command holds
+ * then: the next backup into the directory removes the content beside such a mark.
  */
 import {
   closeSync,

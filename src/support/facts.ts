@@ -1,4 +1,6 @@
-/** Facts of this machine and of the processes of an instance, for a report of a fault. Reads files of Linux only. */
+/**
+ * Reads facts of this machine and of the processes of an instance, for a report of a fault. Reads files of Linux only.
+ */
 import { readdirSync, readFileSync } from 'node:fs';
 import { arch, availableParallelism, cpus, freemem, loadavg, release, totalmem, uptime } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -43,7 +45,7 @@ export function machineFacts(dataDir: string): object {
   };
 }
 
-/** The file system of a directory: the longest mount point that it is below. */
+/** Returns the mount of a directory: that of the longest mount point above it. */
 function mountOf(dir: string): string {
   const mounts = read('/proc/self/mounts').split('\n');
   const points = mounts.filter((line) => {

@@ -1,4 +1,4 @@
-/** The journals below DATA_DIR as a table: what waits in each. Reads only, also while Millrace runs. */
+/** Shows the journals below DATA_DIR as a table: what waits in each. Changes nothing, so Millrace may run meanwhile. */
 import { existsSync, readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename, join, resolve } from 'node:path';
@@ -17,14 +17,16 @@ import { lanes } from '../journal/segment.ts';
 import { listSuspects } from '../journal/suspects.ts';
 import { isAway } from '../postgres/client.ts';
 
-/** Directories of journals below DATA_DIR, sorted by the number of their worker. */
+/** Returns the directories of journals below DATA_DIR, sorted by the number of their worker. */
 export function journalsOf(config: Config): string[] {
   const parent = join(resolve(config.data.dir), journalDirectory);
   const names = existsSync(parent) ? readdirSync(parent).filter((name) => /^worker-\d+$/.test(name)) : [];
   return names.sort((a, b) => slotOf(a) - slotOf(b)).map((name) => join(parent, name));
 }
 
-/** Returns the same; a StartError when DATA_DIR is no data directory, so that a wrong one does not look empty. */
+/**
+ * Like `journalsOf`. Throws a StartError when DATA_DIR is no data directory, so that a wrong one does not look empty.
+ */
 export function requireJournals(config: Config): string[] {
   const dir = resolve(config.data.dir);
   if (existsSync(join(dir, journalDirectory))) return journalsOf(config);
@@ -35,7 +37,7 @@ function slotOf(name: string): number {
   return Number(basename(name).slice('worker-'.length));
 }
 
-/** The lines of `npm run journal -- list`. */
+/** Returns the lines of `npm run journal -- list`. */
 export async function journalTable(config: Config): Promise<string[]> {
   const workers = config.workers || availableParallelism();
   const table = [
@@ -54,7 +56,7 @@ export async function journalTable(config: Config): Promise<string[]> {
   return [...columns(table), ...unread, `deletes: ${await describeDeletes(config)}`];
 }
 
-/** What waits in one journal: the columns of the table after its name and its owner. */
+/** Returns what waits in one journal: the columns of the table after its name and its owner. */
 async function lineOf(dir: string): Promise<string[]> {
   const report = await inspectJournal(dir);
   const set = await listQuarantine(dir);

@@ -1,4 +1,4 @@
-/** The instance that runs on the DATA_DIR of a command's settings, as its control socket describes it. */
+/** Finds the instance that runs on the DATA_DIR of a command's settings, as its control socket describes it. */
 import { join, resolve } from 'node:path';
 import { openControl } from '../base/control-socket.ts';
 import { liveProcess } from '../base/process-file.ts';
@@ -36,12 +36,12 @@ export function primaryLives(config: Config): boolean {
   return liveProcess(join(resolve(config.data.dir), runDirectory, 'primary.pid')) !== undefined;
 }
 
-/** Names of the settings that the instance runs with other values than a start would take now. */
+/** Returns the names of settings whose values in the instance differ from those that a start would take now. */
 export function otherSettings(settings: Setting[], running: Config): string[] {
   return settings.filter(({ path, value }) => at(running, path) !== value).map(({ name, path }) => name || path);
 }
 
-/** The value at a path such as `http.port`. */
+/** Returns the value at a path such as `http.port`. */
 export function at(config: Config, path: string): unknown {
   return path.split('.').reduce<unknown>((node, key) => (node as Record<string, unknown> | undefined)?.[key], config);
 }

@@ -25,7 +25,7 @@ const patterns: [pattern: RegExp, replacement: string][] = [
   [/[\w.%+-]+@[\w-]+(\.[\w-]+)+/g, mask],
 ];
 
-/** Every secret that the settings of this command, the running instance and the files of DATA_DIR have. */
+/** Returns every secret that the settings of this command, the running instance and the files of DATA_DIR have. */
 export function secretsOf(config: Config, running: Config | undefined, settings: Setting[]): string[] {
   const found: string[] = [];
   for (const { path, isSecret } of settings) {

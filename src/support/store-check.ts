@@ -1,6 +1,6 @@
 /**
- * Whether the stores answer, their versions and clocks, for `npm run doctor`. An embedded store of an instance that
- * does not run is checked for its packages only.
+ * Checks for `npm run doctor` whether the stores answer, and their versions and clocks. An embedded store of an
+ * instance that does not run is checked for its packages only.
  */
 
 import { messageOf } from '../base/errors.ts';
@@ -19,7 +19,7 @@ const clockToleranceMs = 2_000;
 /** Processes with a pool of their own beside the workers: the primary and the reports. */
 const otherProcesses = 2;
 
-/** The settings with a database that every ClickHouse has: the database of Millrace may not exist yet. */
+/** Returns the settings with a database that every ClickHouse has: the database of Millrace may not exist yet. */
 export function withSystemDatabase(config: Config): Config {
   return { ...config, clickhouse: { ...config.clickhouse, database: 'system' } };
 }
