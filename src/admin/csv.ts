@@ -60,7 +60,10 @@ export function* csvRows(text: string, delimiter: string, rowsMax: number): Gene
   }
 }
 
-/** Returns the position of the closing quote, or a position from `to` on before which no doubled quote is parted. */
+/**
+ * Returns the position of the closing quote, or else the first position from `to` on that does not divide a doubled
+ * quote.
+ */
 function endOfQuoted(text: string, from: number, to: number): number {
   let at = from;
   while (at < text.length && at < to) {

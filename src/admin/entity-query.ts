@@ -47,7 +47,7 @@ interface RelatedEntities {
 }
 
 export interface EntityQuery {
-  /** Which entities: a selection of one kind, or the ends of relations. */
+  /** The entities: a selection of one kind, or the ends of relations. */
   entities: (Omit<EntitySelection, 'ids' | 'textSearch'> & { ids?: string[] }) | RelatedEntities;
   /** Undefined = every entity. */
   condition: Condition | undefined;

@@ -136,7 +136,7 @@ export async function listRelations(
   return rows.map(relationOf);
 }
 
-/** Whose relations a search follows. `customerId` null = those of the whole tenant. */
+/** The reader whose relations a search follows. `customerId` null = the reader sees those of the whole tenant. */
 interface RelationReader {
   customerId: string | null;
   isPublic: boolean;

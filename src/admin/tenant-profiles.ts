@@ -66,7 +66,7 @@ export async function saveTenantProfile(
   });
 }
 
-/** New tenants get this profile from now on. Tenants that there are keep theirs. */
+/** New tenants get this profile from now on. Existing tenants keep their profile. */
 export async function makeDefaultTenantProfile(deps: TenantProfileDeps, id: string): Promise<void> {
   await changing(deps, async (queries) => {
     await holdDefaultTenantProfile(queries);
@@ -92,7 +92,7 @@ export async function deleteTenantProfile(deps: TenantProfileDeps, id: string): 
   });
 }
 
-/** The version is raised last, so that a change holds the row that all changes share for a moment only. */
+/** Runs a change in a transaction that raises the version last, because all changes share the row of the version. */
 async function changing<T>(
   { postgres, onLimits }: TenantProfileDeps,
   change: (queries: Queries) => Promise<T>,

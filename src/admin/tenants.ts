@@ -27,7 +27,7 @@ import { findDefaultTenantProfile, holdTenantProfile } from './tenant-profile-st
 export interface TenantInput extends ContactInput {
   title: string;
   region?: string | null | undefined;
-  /** Null: the default profile for a new tenant, and its present profile for a tenant that there is. */
+  /** Null: a new tenant gets the default profile, and an existing tenant keeps its profile. */
   tenantProfileId?: string | null | undefined;
   additionalInfo?: unknown;
   version?: number | null | undefined;

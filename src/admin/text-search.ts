@@ -1,9 +1,11 @@
-/** Finds a text in another one in a time that grows with their lengths, not with the product of the lengths. */
+/**
+ * Finds a string in another one, in a time that grows with the lengths of both, not with the product of the lengths.
+ */
 
-/** Up to this product `includes` is fast for any texts. For most texts it is faster than `searchFor`. */
+/** Up to this product of lengths `includes` is fast for any strings, and for most strings faster than `searchFor`. */
 const includedProductMax = 256 * 1024;
 
-/** Returns whether a text contains `wanted`. `wanted` is prepared once for many texts. */
+/** Returns a test whether a string contains `wanted`, which is prepared once for many strings. */
 export function containsTest(wanted: string): (text: string) => boolean {
   let borders: Int32Array | undefined;
   return (text) => {
@@ -24,7 +26,7 @@ function bordersOf(wanted: string): Int32Array {
   return borders;
 }
 
-/** The algorithm of Knuth, Morris and Pratt: no character of the text is read again after a mismatch. */
+/** Searches by the algorithm of Knuth, Morris and Pratt: no character of the string is read again after a mismatch. */
 function searchFor(wanted: string, borders: Int32Array, text: string): boolean {
   if (wanted.length > text.length) return false;
   for (let at = 0, length = 0; at < text.length; at += 1) {
