@@ -33,7 +33,7 @@ interface ActivityDeps {
   log: Log;
   /** Silence after which a device without a server attribute `inactivityTimeout` is inactive. */
   inactivityMs: number;
-  /** 0 = other workers look for silent devices, not this one. */
+  /** Interval of the checks for silent devices; 0 = other workers make them, not this one. */
   checkMs: number;
   onPoll?: OnPoll;
 }
@@ -73,7 +73,7 @@ export class Activity {
   #endedTimeline: string | null | undefined;
   /** True when there may be later numbers. */
   #mayHaveEnded = true;
-  /** Undefined: each round looks for later numbers. */
+  /** Undefined: each round reads later numbers. */
   readonly #endedPoll: SharedPoll | undefined;
   /** The active devices below this number are loaded; undefined = all are. */
   #loaded: number | undefined = 0;
@@ -215,8 +215,8 @@ export class Activity {
     this.#endedTimeline = timeline;
     const isWhole = !isOther && ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
     if (!isWhole || (ended.length === 0 && next < last)) {
-      // Numbers are missing or of others, because rows were pruned or the database is another one. The state of devices
-      // that sent lately is read from the store again.
+      // Numbers are missing or mean other judgements, because rows were pruned or the database is another one. The
+      // state of devices that sent lately is read from the store again.
       this.#seen.forgetActive(clock.now() - inactivityMs);
       this.#ended = last;
       return false;
