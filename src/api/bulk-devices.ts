@@ -1,4 +1,4 @@
-/** Thousands of devices in one call: an endpoint of our own. */
+/** Makes thousands of devices in one call. ThingsBoard has no such endpoint. */
 
 import { createDevices, type NewDeviceInput } from '../admin/bulk-create.ts';
 import type { NewDeviceDeps } from '../admin/devices.ts';

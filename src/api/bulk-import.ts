@@ -1,4 +1,4 @@
-/** Devices out of a CSV file, as the platform's own pages import them (docs/rest.md#devices). */
+/** Imports devices from a CSV file, as the pages of ThingsBoard do (docs/rest.md#devices). */
 
 import { setImmediate as turn } from 'node:timers/promises';
 import { type CsvRow, csvRows } from '../admin/csv.ts';

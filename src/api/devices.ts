@@ -76,7 +76,7 @@ export interface DeviceRoutesDeps extends NewDeviceDeps, ChangedDeviceDeps, Cred
 export function deviceRoutes(deps: DeviceRoutesDeps): Route[] {
   const { postgres } = deps;
 
-  /** The device that a path names, if the caller may see it. */
+  /** Returns the device that a path names, if the caller may see it. */
   async function visibleDevice(principal: Principal, id: string): Promise<DeviceInfo> {
     const { tenantId } = requireTenant(principal);
     const device = await findDevice(postgres, tenantId, id);
@@ -99,7 +99,7 @@ export function deviceRoutes(deps: DeviceRoutesDeps): Route[] {
     return await listDevices(postgres, filter, pageLink(query));
   }
 
-  /** The customer that a path names, if the caller may see its devices. */
+  /** Throws unless the caller may see the devices of the customer that a path names. */
   async function requireCustomer(principal: Principal, customerId: string): Promise<void> {
     const { tenantId } = requireTenant(principal);
     if (!(await hasCustomer(postgres, tenantId, customerId))) throw entityNotFound('Customer', customerId);

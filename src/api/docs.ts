@@ -68,7 +68,7 @@ export function docsRoutes(
   return routes;
 }
 
-/** The host by which the reader of the document reached this server, without its port. */
+/** Returns the host by which the reader of the document reached this server, without its port. */
 function hostOf(request: HttpRequest): string {
   return /^(\[[\da-f:.]+\]|[\w.-]+)(:\d+)?$/i.exec(request.header('host'))?.[1] ?? 'localhost';
 }

@@ -84,7 +84,7 @@ export class LongText {
     }
   }
 
-  /** `owners`: of its place among the answers that are sent in slices. */
+  /** `owners`: the owners of its place among the answers that are sent in slices. */
   answer(owners: readonly PlaceOwner[]): HttpResponse {
     const head = { status: 200, contentType: 'application/json' };
     if (this.#bytes === 0) return { ...head, body: this.#text };

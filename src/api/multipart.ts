@@ -82,7 +82,7 @@ function partOf(head: string, bytes: Buffer): Part {
   return { name, fileName, contentType, bytes };
 }
 
-/** `form-data; name="file"; filename="a \"b\".bin"`, and `%22` for the quote as browsers write it. */
+/** Parses `form-data; name="file"; filename="a \"b\".bin"`, and `%22`, as browsers write a quote. */
 function parametersOf(disposition: string): Map<string, string> {
   const parameters = new Map<string, string>();
   if (!/^form-data\s*(;|$)/i.test(disposition)) return parameters;
@@ -95,7 +95,7 @@ function parametersOf(disposition: string): Map<string, string> {
   return parameters;
 }
 
-/** `UTF-8''p%C3%BCmp.bin`; undefined when it is anything else. */
+/** Parses `UTF-8''p%C3%BCmp.bin`; returns undefined for anything else. */
 function extended(value: string | undefined): string | undefined {
   const [, text] = /^utf-8'[^']*'(.*)$/i.exec(value ?? '') ?? [];
   if (text === undefined) return undefined;

@@ -49,7 +49,7 @@ const formType = /^application\/x-www-form-urlencoded\b/i;
 export function passwordRoutes(auth: Auth): Route[] {
   const bodyBytesMax = limits.signInBodyBytesMax;
 
-  /** JSON of a client, or the form of the page, which is answered with a page. */
+  /** Takes the JSON of a client, or the form of the page, which is answered with a page. */
   async function choose(
     page: PasswordPage,
     request: HttpRequest,

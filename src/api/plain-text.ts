@@ -37,7 +37,7 @@ export async function plainText(work: () => Promise<HttpResponse>): Promise<Http
   }
 }
 
-/** The device, if the caller may use it. `id` undefined = an entity that is no device. */
+/** Returns the device, if the caller may use it. `id` undefined = an entity that is no device. */
 export async function usableDevice(queries: Queries, principal: Principal, id: string | undefined): Promise<DeviceRow> {
   if (principal.authority === 'SYS_ADMIN') throw noSystemAdmin();
   const { tenantId } = requireTenant(principal);

@@ -21,7 +21,7 @@ export const keysQuery = Type.Object({
   key: Type.Optional(commaList(Type.String({ description: 'One key, which may hold a comma; may be repeated' }))),
 });
 
-/** Each once, in order. */
+/** Returns each key once, in order. */
 export function keyList({ keys = [], key = [] }: Type.Static<typeof keysQuery>): string[] {
   return [...new Set([...keys, ...key].filter((each) => each !== ''))];
 }

@@ -123,7 +123,10 @@ function checkSender(principal: Principal, sender: NamedDevice | undefined): voi
   else if (principal.authority === 'CUSTOMER_USER') throw unknownReceipt();
 }
 
-/** Administrators read deleted devices as well; the owner of such a device is not known. */
+/**
+ * True when the caller may read the points of the device. Administrators read those of deleted devices, too, whose
+ * customer is not known.
+ */
 function isReadable({ authority, customerId }: Principal, device: NamedDevice | undefined): boolean {
   return authority !== 'CUSTOMER_USER' || device?.customerId === customerId;
 }

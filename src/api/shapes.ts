@@ -1,6 +1,6 @@
 /**
- * The JSON of entities: exactly these members in this order, null written as null. Clients with a strict mapper fail on
- * one more. A shape with a title has a name in the API document.
+ * The JSON of entities: exactly these members in this order, null written as null. Clients with a strict mapper fail at
+ * any other member. A shape with a title has a name in the API document.
  */
 
 import type { Contact } from '../admin/customer.ts';

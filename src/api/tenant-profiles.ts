@@ -167,7 +167,7 @@ function profileJson(profile: TenantProfile): Type.Static<typeof profileShape> {
   };
 }
 
-/** As the platform's `EntityInfo`: an id and a name. */
+/** Returns what ThingsBoard calls `EntityInfo`: an id and a name. */
 function infoJson({ id, name }: TenantProfile): Type.Static<typeof infoShape> {
   return { id: idJson('TENANT_PROFILE', id), name };
 }

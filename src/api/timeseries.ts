@@ -266,7 +266,7 @@ function* latestTexts(points: Point[], keys: string[], strict: boolean, now: num
   yield separator === '{' ? '{}' : '}';
 }
 
-/** Histories as a document: points of one key follow each other. */
+/** Writes histories as a document, in which the points of one key follow each other. */
 class SeriesText {
   readonly #text: LongText;
   readonly #strict: boolean;

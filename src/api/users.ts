@@ -248,7 +248,7 @@ function userDetailsJson(account: UserAccount): ReturnType<typeof userJson> {
   return userJson(user);
 }
 
-/** Under the address at which the caller reached this server. */
+/** Returns a link under the address at which the caller reached this server. */
 function passwordLink(auth: Auth, request: HttpRequest, page: PasswordPage, token: string): string {
   const host = request.header('host') || 'localhost';
   const scheme = auth.callers.isSecure(request) ? 'https' : 'http';
