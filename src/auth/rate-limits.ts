@@ -201,7 +201,7 @@ export class RateLimits {
     );
   }
 
-  /** The limits on the messages of the device itself. */
+  /** Returns the scope of the limits on messages of the device itself. */
   #own(device: LimitedDevice): ScopeName {
     return device.isGateway === true ? 'gatewayDevice' : 'device';
   }

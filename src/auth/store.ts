@@ -271,7 +271,7 @@ export async function resetPassword(
   return account;
 }
 
-/** Does not wait for the disk: losing this write in a crash does no harm. */
+/** Records a sign-in. Does not wait for the disk: losing this write in a crash does no harm. */
 export async function recordSignIn(queries: Queries, userId: string, now: number): Promise<void> {
   await queries.query(
     `update user_account set failed_logins = 0, last_login_time = $2
