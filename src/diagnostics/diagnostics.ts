@@ -1,6 +1,7 @@
 /**
- * What all workers of all hosts know of a device with trouble, of the devices of a tenant, and of unknown senders. A
- * question goes over the bus (`bus/gather.ts`), and each answer says how many workers were asked and how many answered.
+ * Asks all workers of all hosts what they know of a device with trouble, of the devices of a tenant, and of unknown
+ * senders. A question goes over the bus (`bus/gather.ts`), and each answer says how many workers were asked and how
+ * many answered.
  */
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';

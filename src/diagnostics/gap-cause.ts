@@ -1,7 +1,7 @@
 /**
- * Why points of a device are missing, as far as it is known: messages were refused at that time, or the device was not
- * connected. Refusals and ends of connections are known since the workers started, and for devices with trouble only;
- * the last connection and the last activity are stored. Without a proof the cause is `unknown`.
+ * Finds why points of a device are missing: messages were refused at that time, or the device was not connected.
+ * Refusals and ends of connections are known since the workers started, and for devices with trouble only; the last
+ * connection and the last activity are stored. Without a proof the cause is `unknown`.
  */
 import type { Outcome } from './outcome.ts';
 
