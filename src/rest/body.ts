@@ -56,7 +56,7 @@ export function readExactJson(body: Buffer): Json {
   try {
     return readJson(body);
   } catch (error) {
-    // The plain reader names the member.
+    // The plain reader throws a fault that names the member.
     if (error instanceof Fault && error.reason !== 'malformed_json') readPlainJson(body);
     throw error;
   }

@@ -17,7 +17,10 @@ const belowMinimum = Symbol('below minimum');
 const uuidText = Type.String({ format: 'uuid' });
 const plainText = Type.String({ minLength: 1 });
 
-/** Entities that the family knows; those of `admin/entity-store.ts` have telemetry, attributes and relations here. */
+/**
+ * The types of entities that ThingsBoard has; those of `admin/entity-store.ts` have telemetry, attributes and relations
+ * here.
+ */
 const entityTypes = [
   ...['DEVICE', 'TENANT', 'CUSTOMER', 'USER', 'DASHBOARD', 'ASSET', 'ALARM', 'RULE_CHAIN', 'RULE_NODE', 'ENTITY_VIEW'],
   ...['WIDGETS_BUNDLE', 'WIDGET_TYPE', 'TENANT_PROFILE', 'DEVICE_PROFILE', 'ASSET_PROFILE', 'API_USAGE_STATE', 'EDGE'],
@@ -41,7 +44,7 @@ export const pathParameters = {
   requestId: Type.Integer({ minimum: 0 }),
   rpcId: uuidText,
   scope: Type.Enum(scopes),
-  /** Time series have no scope; the word is taken as it comes. */
+  /** Time series have no scope, so any word is accepted. */
   seriesScope: plainText,
   tenantId: uuidText,
   tenantProfileId: uuidText,
@@ -89,7 +92,7 @@ export type PageQuery = Type.Static<typeof pageQuery>;
 /** An offset past the end of every list need not be exact. */
 const offsetMax = 2 ** 52;
 
-/** Returns the page, or one past the end of every list in its place when its offset would be no exact number. */
+/** Returns the page. A page whose offset would be no exact number becomes one past the end of every list. */
 export function reachablePage(page: number, pageSize: number): number {
   return Math.min(page, Math.floor(offsetMax / pageSize));
 }
@@ -100,7 +103,7 @@ export function pageLink(query: PageQuery): PageLink {
   return { pageSize, page, textSearch: textSearch.slice(0, 255), sortProperty, sortOrder };
 }
 
-/** The id of an entity in a body: absent, null and the null uuid all mean none. */
+/** Returns the id of an entity in a body: absent, null and the null uuid all mean none. */
 export function entityUuid(reference: { id?: string | null } | null | undefined): string | null {
   if (!reference) return null;
   if (!reference.id) throw badRequest('entity_id', 'Invalid entity id');
@@ -113,7 +116,7 @@ export function uuid(text: string): string {
   return text.toLowerCase();
 }
 
-/** A word of a body that must be one of `values`. */
+/** Returns a word of a body, which must be one of `values`. */
 export function oneOf<T extends string>(
   name: string,
   text: string | null | undefined,
