@@ -1,4 +1,4 @@
-/** The page of the reports and of a view link: nothing of it runs that does not come from here. */
+/** Serves the page of the reports and of a view link. The page runs only scripts of this server. */
 import { basePage } from '../rest/base-page.ts';
 import { Assets } from '../uws/assets.ts';
 import type { HttpServer } from '../uws/server.ts';
