@@ -1,5 +1,5 @@
 /**
- * Opens the way of telemetry: the journal, the call that every door uses, the shipping to ClickHouse, and the deletes.
+ * Opens the path of telemetry: the journal, the call that every door uses, the shipping to ClickHouse, and the deletes.
  */
 import { hostname } from 'node:os';
 import { join } from 'node:path';
@@ -64,7 +64,7 @@ export async function openChannel(
   });
   started.addWhole('end of the journal', () => journal.close());
   const isStream = config.ingest.ack === 'stream';
-  // Frames may come before there is a shipper, which looks for them when it starts.
+  // Frames may arrive before the shipper is made: it takes them when it starts.
   let wakeShipper = () => {};
   const stream =
     config.stream.url === ''
@@ -86,7 +86,7 @@ export async function openChannel(
   const orderMax = isStream ? await highestOrder(postgres, writer, journal.orderMax) : journal.orderMax;
   const orders = new OrderClock(clock, writer, orderMax);
   const leadMs = orderMs(orderMax) - clock.now();
-  // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
+  // An earlier run without the database used a clock that was ahead; a journal's order numbers never go back.
   if (leadMs > clockStepMs) log.warn('order_ahead', { leadSeconds: Math.round(leadMs / 1000) });
 
   // The worker that leads carries out the deletes and the retention of its host.
@@ -180,7 +180,7 @@ export async function openChannel(
   return { decoding, readBody, decode, thread, journal, stream, journals, ingest, shipper, orphans, ...ofReceipts };
 }
 
-/** What ingest does differently with a stream. */
+/** Returns what ingest needs for a stream. */
 function ofStream({ writer }: OpenedStream, subjects: number): Pick<IngestDeps, 'framesOf' | 'streamRefusal'> {
   return { framesOf: framesOfStream(subjects), streamRefusal: () => writer.refusal() };
 }

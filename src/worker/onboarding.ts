@@ -1,4 +1,4 @@
-/** Opens the ways in which devices are made, claimed and provisioned, and the devices of gateways. */
+/** Opens the making, claiming and provisioning of devices, and the devices of gateways. */
 import { GatewayNotices } from '../admin/gateway-notices.ts';
 import { TakenNames } from '../admin/taken-names.ts';
 import { WrongTries } from '../auth/wrong-tries.ts';

@@ -1,4 +1,4 @@
-/** What a worker reports to the primary about itself: refusals, room in its journal, reasons to check it. */
+/** Makes the report of a worker about itself to the primary: refusals, room in its journal, reasons to check it. */
 import { systemClock as clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Config } from '../base/settings/config.ts';

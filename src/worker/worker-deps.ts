@@ -1,4 +1,4 @@
-/** What every section of a worker is opened with. */
+/** The collaborators with which every section of a worker is opened. */
 import type { Proxies } from '../auth/transport.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
