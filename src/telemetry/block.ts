@@ -242,7 +242,7 @@ function sliceTexts(text: Uint8Array, from: number, to: number): Uint8Array {
   return copyOf(text, start, at);
 }
 
-/** Returns the offset behind the text that begins with its length at `at`. */
+/** Returns the offset after the text that begins with its length at `at`. */
 export function endOfText(text: Uint8Array, at: number): number {
   let next = at;
   let length = 0;
