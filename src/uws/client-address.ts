@@ -28,7 +28,10 @@ function textOf(address: ArrayBuffer): string {
   return Buffer.from(address).toString('latin1');
 }
 
-/** Returns the last address, from the right, that the proxy to the right of it is trusted to name. */
+/**
+ * Returns the client's address. Each proxy names the address to its left, so the list is read from the right as long as
+ * a trusted proxy named the address.
+ */
 export function clientAddress(sender: string, forwardedFor: string, isTrusted: IsTrusted): string {
   if (forwardedFor === '') return sender;
   let address = sender;

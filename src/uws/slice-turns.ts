@@ -66,5 +66,5 @@ function queueOwner(owners: readonly PlaceOwner[]): { tenant: string; caller: st
   return { tenant: largest?.name ?? '', caller: smallest?.name ?? '' };
 }
 
-/** Of all answers of this process. */
+/** The turns of all answers of this process. */
 export const sliceTurns = new SliceTurns(limits.sliceLoopBytesMax);
