@@ -9,7 +9,7 @@ const partBits = 12;
 const parts = 2 ** partBits;
 const slotsMin = 4;
 const smallSlots = 64;
-/** A part is at most so full. */
+/** The largest part of its slots that a part uses. */
 const fullness = 0.8;
 
 export class RecordIndex {
