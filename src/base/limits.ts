@@ -586,7 +586,9 @@ export const limits = {
   rpcEndsAtOnce: 16,
   /** Pause between commands that end. */
   rpcEndsMs: 10,
-  /** Of many more commands, one part of so many ends at once. */
+  /**
+   * Divisor of the number of commands that are to end: this part of them ends at once, and at least `rpcEndsAtOnce`.
+   */
   rpcEndsRounds: 64,
   /** Time that the owner of a younger command waits for the owner of an older one. */
   rpcElderWaitMs: 500,
