@@ -202,7 +202,7 @@ export class Waiters {
     if (!this.#ending) this.#end();
   }
 
-  /** Callers of thousands of commands learn of the last end within a second. */
+  /** Ends some of the commands, and the others after a pause. */
   #end(): void {
     const count = Math.max(limits.rpcEndsAtOnce, Math.ceil(this.#ended.length / limits.rpcEndsRounds));
     for (let n = 0; n < count; n += 1) this.#ended.shift()?.expired();
