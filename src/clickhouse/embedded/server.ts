@@ -1,6 +1,6 @@
 /**
  * Main module of the embedded ClickHouse process: chDB with ClickHouse's HTTP interface on loopback. The process sends
- * its parent the port when it is ready, drains when the parent says so, and ends when the parent has ended.
+ * its parent the port when it is ready, drains when the parent requests it, and ends when the parent has ended.
  */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
