@@ -20,7 +20,7 @@ export interface TypedValue {
   text: string;
 }
 
-/** The typed value of a JSON value; undefined for `null`, which stores nothing. */
+/** Returns the typed value of a JSON value; undefined for `null`, which stores nothing. */
 export function typedValue(json: Json, castNumericStrings: boolean): TypedValue | undefined {
   if (json === null) return undefined;
   if (json instanceof JsonNumber) return typedNumber(json.literal);
@@ -84,7 +84,7 @@ export function stringForm(value: TypedValue): string {
   return JSON.stringify(value.kind === Kind.double ? javaText(value.num) : strictForm(value));
 }
 
-/** The same digits as `doubleText`, in the notation of Java: `1.23456785E7` from 10^7 up and below 10^-3. */
+/** Returns the digits of `doubleText` in the notation of Java: `1.23456785E7` from 10^7 up and below 10^-3. */
 function javaText(num: number): string {
   const size = Math.abs(num);
   if (num === 0 || (size >= 1e-3 && size < 1e7)) return doubleText(num);
@@ -92,7 +92,7 @@ function javaText(num: number): string {
   return `${digits.includes('.') ? digits : `${digits}.0`}E${Number(exponent)}`;
 }
 
-/** A double in a notation that reads back as a double. */
+/** Returns a double in a notation that is read back as a double. */
 export function doubleText(num: number): string {
   const text = String(num);
   return Number.isInteger(num) && !text.includes('e') ? `${text}.0` : text;
@@ -107,7 +107,7 @@ function double(num: number): TypedValue {
   return { kind: Kind.double, num: num + 0, int: '0', text: '' };
 }
 
-/** A long from an optional minus and digits; undefined beyond 64 bits. */
+/** Returns the long of an optional minus and digits; undefined beyond 64 bits. */
 function long(text: string): TypedValue | undefined {
   const negative = text.charCodeAt(0) === 0x2d;
   let start = negative ? 1 : 0;
@@ -118,7 +118,7 @@ function long(text: string): TypedValue | undefined {
   return { kind: Kind.long, num: 0, int: negative && digits !== '0' ? `-${digits}` : digits, text: '' };
 }
 
-/** A literal with an exponent. Never builds more than 19 digits, however large the exponent. */
+/** Returns the value of a literal with an exponent. Builds at most 19 digits, however large the exponent. */
 function scaled(literal: string, exponentAt: number): TypedValue {
   const negative = literal.charCodeAt(0) === 0x2d;
   const mantissa = literal.slice(negative ? 1 : 0, exponentAt);
