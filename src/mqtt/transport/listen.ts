@@ -119,7 +119,7 @@ function readTls({ cert, key }: TlsFiles): { cert: Buffer; key: Buffer } {
   return { cert: readFileSync(cert), key: readFileSync(key) };
 }
 
-/** New connections get the new certificate; after an unusable file the old certificate stays in force. */
+/** New connections get the new certificate; after an unusable file the old certificate is still used. */
 function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => void {
   const reload = () => {
     try {
