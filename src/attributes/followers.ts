@@ -89,7 +89,7 @@ export class AttributeUpdates {
     if (followings) followings.push(following);
     else this.#followings.set(device, [following]);
     following.leaveDownlink = this.#downlink.listen(device, 'attributes', following);
-    // The first read starts after the listener is in force: later changes arrive over the downlink.
+    // The first read starts when messages to the listener arrive: later changes come over the downlink.
     if (this.#lossFree) void this.#downlink.inForce(device).then(() => following.ask());
     return following;
   }

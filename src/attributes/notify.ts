@@ -21,7 +21,7 @@ export function notifyShared(downlink: Downlink, { device, version, changed, del
   downlink.send(device, 'attributes', message);
 }
 
-/** The message; throws `UnreadMessage`. */
+/** Returns the message, or throws `UnreadMessage`. */
 export function readUpdateMessage(message: unknown): UpdateMessage {
   if (!isUpdateMessage(message)) throw new UnreadMessage('another shape');
   return message;
