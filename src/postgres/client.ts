@@ -266,8 +266,10 @@ function away(): Fault {
 const preparedMax = 100;
 const awayReason = 'postgres_away';
 
-/** 08 connection, 53 resources (connections, disk), 57 shut down or cancelled by a timeout. */
-/** 58: the server met an error of its system, as a library that cannot be loaded for lack of memory. */
+/**
+ * Classes of SQLSTATE of a server that is unavailable: 08 connection, 53 resources (connections, disk), 57 shut down or
+ * cancelled by a timeout, 58 an error of its system, such as a library that cannot be loaded for lack of memory.
+ */
 const awayClasses = new Set(['08', '53', '57', '58']);
 const awayCodes = new Set([
   'ECONNREFUSED',
