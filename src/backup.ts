@@ -42,7 +42,7 @@ const targetCodes = new Set(['ENOSPC', 'EDQUOT', 'EROFS', 'EACCES', 'EPERM', 'EN
 const stopMsMax = 10_000;
 /** Aborted by a signal. */
 const interruption = new AbortController();
-/** What an end before the manifest has to remove; undefined before the command owns it, and after the manifest. */
+/** What an interruption has to remove; undefined before the command owns it, and after the manifest is written. */
 let unfinished: { dataDir: string; target: BackupTarget; files?: BackupFiles } | undefined;
 
 async function run([target, ...more]: string[]): Promise<void> {
@@ -233,7 +233,7 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     }, stopMsMax).unref();
   });
 }
-// A reader of the lines that leaves ends no backup.
+// A closed pipe of the output does not end the backup.
 process.stdout.on('error', () => {});
 
 run(process.argv.slice(2)).catch((error: unknown) => {

@@ -1,7 +1,8 @@
 /**
- * `npm run bundle [-- --log FILE] [--out FILE]`: one archive for a report of a fault: settings, versions, machine,
- * processes, metrics, readiness, waiting rows, schemas, and the end of a log. Nothing in it is telemetry, a password, a
- * token or an e-mail address. Works with and without a running instance; `contents.txt` names what is missing.
+ * `npm run bundle [-- --log FILE] [--out FILE]`: writes one archive for a report of a fault: settings, versions,
+ * machine, processes, metrics, readiness, waiting rows, schemas, and the end of a log. Nothing in it is telemetry, a
+ * password, a token or an e-mail address. Works with and without a running instance; `contents.txt` names what is
+ * missing.
  */
 import { closeSync, fstatSync, openSync, readFileSync, readSync, writeFileSync } from 'node:fs';
 import { resolve } from 'node:path';
@@ -66,7 +67,7 @@ async function run({ log: logFile, out }: Options): Promise<void> {
   printLine(`Secrets, tokens and e-mail addresses are masked. Read it before you send it: tar -xzOf ${path} | less`);
 }
 
-/** Files of text, each without secrets and with a cap. */
+/** Collects text files, each without secrets and with a cap. */
 class Bundle {
   readonly contents: string[] = [];
   readonly #files: TarFile[] = [];
@@ -94,7 +95,7 @@ class Bundle {
   }
 }
 
-/** What `npm run config` shows, with what the running instance has instead. */
+/** Returns what `npm run config` shows, and where the running instance differs. */
 function settingsText({ settings, unknown }: ConfigReading, running: RunningInstance | undefined): string {
   const rows = settings.map((setting) => {
     const { path, name, unit, from } = setting;
@@ -106,7 +107,7 @@ function settingsText({ settings, unknown }: ConfigReading, running: RunningInst
   return [...table, '', ...unknown.map(describeUnknown)].join('\n');
 }
 
-/** The versions of the packages that are installed. */
+/** Returns the versions of the installed packages. */
 function packages(): { packages: Record<string, string> } {
   const own = readPackage('package.json') as { dependencies: Record<string, string> };
   const versions = Object.keys(own.dependencies).map((name) => {
@@ -160,7 +161,7 @@ async function postgresState(config: Config): Promise<object> {
   }
 }
 
-/** The last bytes of a file, from the beginning of a line. */
+/** Returns the last bytes of a file, from the beginning of a line. */
 function endOf(path: string): string {
   const descriptor = openSync(path, 'r');
   try {

@@ -35,7 +35,7 @@ function row(setting: Setting): string[] {
   return [path, name, shown === '' ? '-' : shown, unit ?? '-', from];
 }
 
-/** The first fault that no value has by itself: two settings, a rate limit, a certificate, the rules. */
+/** Returns the first fault that no single value shows: two settings, a rate limit, a certificate, the rules. */
 function faultsOfWhole(config: Config): string[] {
   try {
     checkConfig(config);

@@ -1,7 +1,7 @@
 /**
  * `npm run doctor [-- --token TOKEN] [--url URL]`: checks settings, machine, disk, stores, ports and, when the instance
- * runs, a data point on its way through it. Each line is ok, warning or fault and says what to do; the exit code is 1
- * after a fault. Changes nothing but one data point of the device whose token it uses.
+ * runs, a data point on its path through the instance. Each line is ok, warning or fault and says what to do; the exit
+ * code is 1 after a fault. Changes nothing but one data point of the device whose token it uses.
  */
 import { execFile } from 'node:child_process';
 import { accessSync, constants, existsSync } from 'node:fs';

@@ -60,7 +60,7 @@ async function run([verb = 'list', ...words]: string[]): Promise<void> {
   }
 }
 
-/** A name below DATA_DIR, or the path of a journal that was copied from elsewhere. */
+/** Returns the directory of a name below DATA_DIR, or of a journal that was copied from elsewhere. */
 function journalNamed(config: Config, name: string): string {
   const found = journalsOf(config).find((dir) => basename(dir) === name) ?? resolve(name);
   if (!existsSync(found)) throw new StartError(`There is no journal ${name}; \`list\` shows what there is.`);
@@ -116,7 +116,7 @@ async function verifyOne(dir: string): Promise<number> {
   return damaged;
 }
 
-/** The frames of a journal; with a segment named, the rows of its frames too. */
+/** Shows the frames of a journal, and the rows of the frames when a segment is named. */
 async function show(dir: string, name: string | undefined): Promise<void> {
   const { segments, writer } = await inspectJournal(dir);
   const shown = name === undefined ? segments : segments.filter((segment) => segment.name === name);
@@ -153,7 +153,7 @@ function namesOf(segments: SegmentReport[]): string {
   return segments.length === 0 ? 'none' : segments.map(({ name }) => name).join(', ');
 }
 
-/** A directory of journals' files that no instance owns: a copy from a host that is gone. */
+/** Ships a journal directory that no instance owns, such as a copy from a removed host. */
 async function shipDirectory(config: Config, dir: string): Promise<void> {
   if (!existsSync(dir)) throw new StartError(`There is no directory ${dir}.`);
   requireJournal(dir);

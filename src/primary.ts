@@ -57,7 +57,7 @@ const closeMsMax = 5_000;
 /** The time for stopping the parts of a failed start. */
 const startStopMsMax = 60_000;
 const leftoverMsMax = 500;
-/** An environment of another program may have many names that look like ours. */
+/** The most warnings about names: the environment of another program may have many names that look like settings. */
 const warningsMax = 20;
 const refusedWithoutStore = 'Telemetry is refused until ClickHouse answers (INGEST_ACK=store).';
 
@@ -304,9 +304,9 @@ interface WatchedDeps {
   installation: Installation;
   secrets: Secrets;
   log: Log;
-  /** Why a worker has no connection to Redis. */
+  /** Returns why a worker has no connection to Redis. */
   busFailure: () => string | undefined;
-  /** How long telemetry is accepted without ClickHouse, in a sentence. */
+  /** Returns how long telemetry is accepted without ClickHouse, in a sentence. */
   safety: () => string | undefined;
   onSeeded: (seeded: Seeded) => void;
 }
@@ -409,7 +409,7 @@ interface Seeded {
 /** `npm start` passes on a signal that its whole process group got: the second of two within this time is the first. */
 const sameSignalMs = 1_000;
 
-/** Every way out: SIGTERM and SIGINT drain, a second signal forces, a crash loop says why. */
+/** Ends the instance: SIGTERM and SIGINT drain, a second signal stops at once, a crash loop names its reason. */
 class Ending {
   readonly #running: Started;
   readonly #data: DataDirectory;
@@ -441,7 +441,7 @@ class Ending {
     void this.#end(1, `stopped: ${reason}`);
   }
 
-  /** The workers speak on the channels of an installation that this database is not of. */
+  /** Called when the database is of another installation than the one whose channels the workers use. */
   otherInstallation(): void {
     this.#log.error('other_installation', {});
     void this.#end(1, 'stopped: the database is of another installation than at the last start; start again.');
@@ -479,7 +479,10 @@ class Ending {
     void this.#end(0, 'stopped; everything acknowledged is on disk.');
   }
 
-  /** The time is over. A store that is ended here recovers at its next start; journals and their places are on disk. */
+  /**
+   * Ends the stores when the time is over. A store recovers at its next start; journals and their positions are on
+   * disk.
+   */
   async #endLeftovers(): Promise<void> {
     this.kill();
     const left = ['postgres', 'clickhouse'].flatMap((role) => {

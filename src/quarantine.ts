@@ -1,7 +1,8 @@
 /**
- * `npm run quarantine`: what shipping had to set aside. `list` shows each entry with its reason, `show NAME` its rows,
- * `replay [NAME]` sends rows to ClickHouse again (once its cause is gone), except rows that were deleted meanwhile, and
- * removes what was stored, `remove NAME` gives up one entry. Works while Millrace runs: replayed rows are idempotent.
+ * `npm run quarantine`: shows and replays what shipping had to set aside. `list` shows each entry with its reason,
+ * `show NAME` its rows, `replay [NAME]` sends rows to ClickHouse again (once its cause is gone), except rows that were
+ * deleted meanwhile, and removes what was stored, `remove NAME` gives up one entry. Works while Millrace runs: replayed
+ * rows are idempotent.
  */
 import { join } from 'node:path';
 import { printLine } from './base/command.ts';
@@ -81,7 +82,7 @@ async function shown(entry: QuarantineEntry): Promise<string[]> {
 /** Entries that are sent together; when the store refuses them, each is sent alone. */
 const replayedTogether = 500;
 
-/** A damaged stretch (`gap`) has no rows to send: it stays for a human. */
+/** A damaged stretch (`gap`) has no rows to send: it stays for an operator. */
 async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
   const log = createLog('warn', 'quarantine');
   const clickhouse = openClickHouseOf(config, log);
