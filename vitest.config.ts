@@ -25,7 +25,7 @@ export default defineConfig({
         extends: true,
         test: {
           name: 'unit',
-          include: [...needsNoEngine, 'test/crash/**/*.test.ts'],
+          include: [...needsNoEngine, 'test/crash/**/*.test.ts', 'test/world/**/*.test.ts'],
           exclude: ownEngine,
           globalSetup: ['test/harness/unit-setup.ts'],
           sequence: { groupOrder: 1 },

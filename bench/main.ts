@@ -33,13 +33,14 @@ import { runSoak } from './scenarios/soak.ts';
 import { runStoreAcks } from './scenarios/store-acks.ts';
 import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
+import { runWorlds } from './scenarios/world.ts';
 import { type BenchSettings, loadBenchSettings, UsageError } from './settings.ts';
 import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
 import { runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
-/** `quick` repeats parts of other scenarios; `versions` needs another checkout; `micro` measures no promise. */
-const notOfAll = ['quick', 'versions', 'micro'];
+/** `quick` repeats parts of other scenarios; `versions` needs another checkout; `micro` and `world` measure nothing. */
+const notOfAll = ['quick', 'versions', 'micro', 'world'];
 
 interface Scenario {
   about: string;
@@ -118,6 +119,10 @@ const scenarios: Record<string, Scenario> = {
     about: 'processes killed, stopped and starved, the clock set, under load: what is lost, twice, resurrected, stuck',
     run: runCrash,
     endsInOrder: true,
+  },
+  world: {
+    about: 'hosts and workers in virtual time, under faults of thousands of seeds: what is lost, twice, stuck',
+    run: runWorlds,
   },
 };
 

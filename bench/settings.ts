@@ -150,6 +150,7 @@ export interface BenchSettings {
     slowSeconds: number;
   };
   hostile: { warmupSeconds: number; seconds: number; samples: number; points: number; floorMs: number; only: number };
+  world: { seed: number; seeds: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: {
     minutes: number;

@@ -12,6 +12,7 @@ import { assert, type Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { TakesFrames } from '../journal/seam.ts';
 import type { TimeRange } from '../journal/ship-notes.ts';
@@ -40,6 +41,8 @@ export interface IngestDeps {
   journal: TakesFrames;
   orders: OrderClock;
   clock: FineClock;
+  /** A simulation passes its own. */
+  scheduler?: Scheduler;
   log: Log;
   metrics: Metrics;
   ack: AckLevel;
@@ -82,7 +85,8 @@ export class Ingest {
   readonly #pointsTotal: Counter;
   readonly #ackSeconds: Histogram;
   readonly #syncSeconds: Histogram;
-  readonly #checkTimer: NodeJS.Timeout;
+  readonly #scheduler: Scheduler;
+  readonly #endChecks: () => void;
   readonly #mark = newMark();
   #gathering = new Gathering();
   #spare = new Gathering();
@@ -124,8 +128,8 @@ export class Ingest {
     metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
     this.#health = new JournalHealth(deps);
     this.#check();
-    this.#checkTimer = setInterval(() => this.#check(), checkIntervalMs);
-    this.#checkTimer.unref();
+    this.#scheduler = deps.scheduler ?? systemScheduler;
+    this.#endChecks = this.#scheduler.every(checkIntervalMs, () => this.#check());
   }
 
   /** Returns the reason why telemetry is refused now; undefined when it is accepted. */
@@ -257,7 +261,7 @@ export class Ingest {
   /** Writes the gathered frames; afterwards no message is in flight. */
   async close(): Promise<void> {
     while (this.#writing || this.#waiting) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
-    clearInterval(this.#checkTimer);
+    this.#endChecks();
     this.#storeAcks?.end();
   }
 
@@ -326,8 +330,8 @@ export class Ingest {
     this.#scheduled = true;
     const { lingerMsMax } = this.#deps;
     const paysToWait = this.#lastMessages >= lingerMessages.min && this.#lastMessages < lingerMessages.max;
-    if (lingerMsMax > 0 && paysToWait) setTimeout(this.#flush, lingerMsMax);
-    else setImmediate(this.#flush);
+    if (lingerMsMax > 0 && paysToWait) this.#scheduler.after(lingerMsMax, this.#flush);
+    else this.#scheduler.soon(this.#flush);
   }
 
   readonly #flush = (): void => {

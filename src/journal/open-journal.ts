@@ -7,6 +7,7 @@ import { systemClock } from '../base/clock.ts';
 import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { Backlog } from './backlog.ts';
 import { Damage } from './damage.ts';
 import { type Disk, errorCode, realDisk } from './disk.ts';
@@ -26,6 +27,8 @@ export interface OpenJournalDeps {
   metrics?: Metrics;
   disk?: Disk;
   clock?: Clock;
+  /** A simulation passes its own. */
+  scheduler?: Scheduler;
   segmentBytes: number;
   /** `none`: an append is not synced; for `ingest.ack: memory`. */
   durable?: 'sync' | 'none';
@@ -67,11 +70,11 @@ export async function openJournal(deps: OpenJournalDeps): Promise<Journal> {
 type OpenedParts = Pick<JournalDeps, 'positionFile' | 'quarantine' | 'suspects' | 'damage' | 'owner' | 'notes'>;
 
 async function open(deps: OpenJournalDeps): Promise<Journal> {
-  const { dir, log, disk = realDisk, clock = systemClock, locked = false } = deps;
+  const { dir, log, disk = realDisk, clock = systemClock, scheduler = systemScheduler, locked = false } = deps;
   await disk.makeDirectory(dir);
   // The owner's id is written before frames are read, so every frame that an earlier owner acknowledged is found.
   const epochMax = await newestEpoch(disk, dir);
-  const owner = await Owner.take({ disk, dir, clock, log, epochMax, locked });
+  const owner = await Owner.take({ disk, dir, clock, scheduler, log, epochMax, locked });
   for (const name of await disk.list(dir)) if (name.endsWith('.tmp')) await disk.remove(`${dir}/${name}`);
   const quarantine = await Quarantine.open(disk, dir, deps.quarantineBytesMax ?? 1024 ** 3, clock);
   const damage = new Damage(disk, log, quarantine, deps.metrics);
@@ -91,7 +94,7 @@ async function open(deps: OpenJournalDeps): Promise<Journal> {
 
 /** Recovers the frames that wait, and makes the writer of new ones. */
 async function openFrames(deps: OpenJournalDeps, opened: OpenedParts): Promise<Journal> {
-  const { dir, log, adopt = false, disk = realDisk, clock = systemClock } = deps;
+  const { dir, log, adopt = false, disk = realDisk, clock = systemClock, scheduler = systemScheduler } = deps;
   const { positionFile, damage, owner, notes } = opened;
   const position = positionFile.found ?? startOfJournal();
   const found = await recover({
@@ -117,14 +120,14 @@ async function openFrames(deps: OpenJournalDeps, opened: OpenedParts): Promise<J
   if (!adopt) {
     const { durable = 'sync', sparesMax = 4, freeBytesMin = 0 } = deps;
     const { epoch } = owner;
-    pool = new SegmentPool({ disk, dir, log, clock, epoch, segmentBytes, freeBytesMin, sparesMax, durable });
+    pool = new SegmentPool({ disk, dir, log, clock, scheduler, epoch, segmentBytes, freeBytesMin, sparesMax, durable });
     for (const name of await disk.list(dir)) if (/^spare-\d+$/.test(name)) await pool.adoptSpare(`${dir}/${name}`);
     for (const path of found.sparePaths) {
       if (owner.contested) await disk.remove(path);
       else await pool.adoptSpare(path);
     }
     pool.prepareAhead();
-    writer = new Writer({ log, clock, pool, backlog, owner, disk, segmentBytes, orderMax: found.orderMax });
+    writer = new Writer({ log, clock, pool, backlog, owner, disk, scheduler, segmentBytes, orderMax: found.orderMax });
   }
   const free = await disk.freeBytes(dir);
   const { idleBytesMax = 4 * segmentBytes, onLost, freeBytesMin = 0 } = deps;

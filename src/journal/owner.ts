@@ -11,11 +11,11 @@
  * Each duration is measured by the monotonic clock of one host; the two differ by far more than such clocks drift.
  */
 import { randomBytes } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { bootId } from '../base/process-file.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import { type Disk, isNoSpace, readWhole, readWholeAround, replaceWhole } from './disk.ts';
 
 const leaseMs = 200;
@@ -25,6 +25,7 @@ interface OwnerDeps {
   disk: Disk;
   dir: string;
   clock: Clock;
+  scheduler: Pick<Scheduler, 'sleep'>;
   log: Log;
   /** The highest epoch in names of segments and in the position. */
   epochMax: number;
@@ -72,7 +73,7 @@ export class Owner {
     const contested = earlier.boot !== undefined && !(locked && earlier.boot === bootId());
     if (contested) {
       log.warn('journal_taken_over', { dir, epoch, reason: 'the earlier owner may still be alive' });
-      await sleep(takeoverWaitMs);
+      await deps.scheduler.sleep(takeoverWaitMs);
     }
     return new Owner(deps, epoch, { text: written ? text : before, before, contested });
   }

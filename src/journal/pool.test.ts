@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { systemClock } from '../base/clock.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { type Disk, realDisk } from './disk.ts';
 import { SegmentPool } from './pool.ts';
 
@@ -35,13 +36,13 @@ beforeEach(() => {
 afterEach(() => rmSync(dir, { recursive: true }));
 
 function newPool(): SegmentPool {
-  const pause = (_: number, signal: AbortSignal) =>
+  const pause = (_: number, signal?: AbortSignal) =>
     new Promise<void>((resolve) => {
       pauses.push(resolve);
-      signal.addEventListener('abort', () => resolve());
+      signal?.addEventListener('abort', () => resolve());
     });
   const deps = { disk: slowDisk, dir, log, clock: systemClock, epoch: 1, segmentBytes };
-  return new SegmentPool({ ...deps, freeBytesMin: 0, sparesMax: 4, durable: 'sync', pause });
+  return new SegmentPool({ ...deps, freeBytesMin: 0, sparesMax: 4, durable: 'sync', scheduler: { sleep: pause } });
 }
 
 const segments = () => readdirSync(dir).filter((name) => name.endsWith('.seg')).length;
@@ -107,7 +108,7 @@ test('no writer waits for the pause after a step that took long', async () => {
     },
   };
   const deps = { disk, dir, log, clock: systemClock, epoch: 1, segmentBytes, freeBytesMin: 0, sparesMax: 4 };
-  const pool = new SegmentPool({ ...deps, durable: 'sync' });
+  const pool = new SegmentPool({ ...deps, durable: 'sync', scheduler: systemScheduler });
   await pool.take();
   isFast = false;
   const started = performance.now();

@@ -4,10 +4,10 @@
  * the commits, because the file system journals its metadata with each. The writer only takes a file that is ready.
  */
 import { randomBytes } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import { newSegment, type Segment } from './backlog.ts';
 import { type Disk, type DiskFile, errorCode, isNoSpace } from './disk.ts';
 import { encodeSegmentHeader, saltSeed, segmentName } from './segment.ts';
@@ -28,8 +28,8 @@ interface PoolDeps {
   freeBytesMin: number;
   sparesMax: number;
   durable: 'sync' | 'none';
-  /** Makes the pauses between the steps of a new file. A pause ends with the signal. */
-  pause?: (milliseconds: number, signal: AbortSignal) => Promise<unknown>;
+  /** Makes the pauses between the steps of a new file. */
+  scheduler: Pick<Scheduler, 'sleep'>;
 }
 
 const zeroStepBytes = 256 * 1024;
@@ -134,7 +134,7 @@ export class SegmentPool {
       } catch (error) {
         const code = errorCode(error);
         if ((code !== 'EMFILE' && code !== 'ENFILE') || clock.monotonic() >= deadline) throw error;
-        await sleep(noHandleRetryMs);
+        await this.#deps.scheduler.sleep(noHandleRetryMs);
       }
     }
   }
@@ -194,9 +194,9 @@ export class SegmentPool {
     try {
       const zeros = Buffer.alloc(Math.min(zeroStepBytes, segmentBytes));
       for (let at = 0; at < segmentBytes; at += zeros.length) {
-        const started = performance.now();
+        const started = clock.monotonic();
         await file.write([zeros.subarray(0, segmentBytes - at)], at);
-        const stepMs = performance.now() - started;
+        const stepMs = clock.monotonic() - started;
         // No append will wait for this file: commits of all processes go first.
         if (stepMs > 0.5 && !this.#isUrgent(at + zeros.length)) await this.#pause(zeroRest * stepMs);
       }
@@ -211,10 +211,9 @@ export class SegmentPool {
 
   /** A disk that is slow once makes a long pause: a writer that comes meanwhile ends the pause. */
   async #pause(milliseconds: number): Promise<void> {
-    const { pause = sleepUntil } = this.#deps;
     this.#pausing = new AbortController();
     try {
-      await pause(milliseconds, this.#pausing.signal);
+      await this.#deps.scheduler.sleep(milliseconds, this.#pausing.signal);
     } finally {
       this.#pausing = undefined;
     }
@@ -224,12 +223,6 @@ export class SegmentPool {
     if (this.#awaited || this.#closed) return true;
     return this.#current !== undefined && readyBytes < zeroLead * (this.#current.end - this.#current.start);
   }
-}
-
-async function sleepUntil(milliseconds: number, signal: AbortSignal): Promise<void> {
-  await sleep(milliseconds, undefined, { signal }).catch((error: unknown) => {
-    if (!signal.aborted) throw error;
-  });
 }
 
 function noSpace(bytes: number): Error {

@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { systemClock } from '../base/clock.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { openJournal } from './open-journal.ts';
 import { Owner } from './owner.ts';
 import { ShipNotes, shipNotesFile } from './ship-notes.ts';
@@ -66,7 +67,7 @@ test('notes hold for the next owner of the directory only', async () => {
   expect(third.notes.rangesOf(20n)).toEqual([{ from: 100, to: 200 }]);
   await third.close();
   // An earlier version of Millrace takes the directory and knows no notes.
-  await Owner.take({ disk, dir, clock: systemClock, log, epochMax: 0, locked: true });
+  await Owner.take({ disk, dir, clock: systemClock, scheduler: systemScheduler, log, epochMax: 0, locked: true });
   const last = await start();
   expect([last.notes.isEmpty, last.notes.earlierMarks]).toEqual([true, []]);
   await last.close();

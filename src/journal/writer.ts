@@ -3,10 +3,10 @@
  * file, which ends at its last durable byte. The frames are then written once more into a new file. When that fails
  * too, the journal has failed and the process must end. An append is durable only after a successful sync.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import type { Backlog, Segment } from './backlog.ts';
 import { type Disk, isNoSpace } from './disk.ts';
 import { eraseHeads } from './erase-heads.ts';
@@ -54,6 +54,7 @@ interface WriterDeps {
   backlog: Backlog;
   owner: Owner;
   disk: Disk;
+  scheduler: Pick<Scheduler, 'sleep'>;
   segmentBytes: number;
   orderMax: bigint;
 }
@@ -70,6 +71,7 @@ export class Writer {
   readonly #backlog: Backlog;
   readonly #owner: Owner;
   readonly #disk: Disk;
+  readonly #scheduler: Pick<Scheduler, 'sleep'>;
   readonly #segmentBytes: number;
   #current: ReadySegment | undefined;
   /** Sealed segments that no durable link names yet: one, or more after files were abandoned. */
@@ -98,6 +100,7 @@ export class Writer {
     this.#backlog = deps.backlog;
     this.#owner = deps.owner;
     this.#disk = deps.disk;
+    this.#scheduler = deps.scheduler;
     this.#segmentBytes = deps.segmentBytes;
     this.orderMax = deps.orderMax;
     this.#orderOfLane = [deps.orderMax, deps.orderMax];
@@ -313,7 +316,7 @@ export class Writer {
         return true;
       },
     );
-    const late = sleep(eraseMsMax, false, { signal: timeout.signal }).catch(() => false);
+    const late = this.#scheduler.sleep(eraseMsMax, timeout.signal).then(() => false);
     if (!(await Promise.race([erased, late]))) {
       this.#log.warn('journal_refused_not_erased', { path: segment.path, reason: 'the disk does not answer' });
     }

@@ -3,17 +3,12 @@
  * after a success. An answer to `/ping` ends a wait early only when the last error was a missing answer: a store that
  * answers and refuses (too many parts, no space) needs the pause.
  */
-import { setTimeout as timer } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
+import type { Sleep } from '../base/scheduler.ts';
 import type { ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 
-/** Resolves after the time, or earlier when the signal is aborted. A parameter, so that a test can shorten the time. */
-export type Sleep = (ms: number, signal: AbortSignal) => Promise<void>;
-
-export const sleep: Sleep = (ms, signal) => timer(ms, undefined, { signal }).catch(() => {});
-
 interface BackoffDeps {
-  clickhouse: ClickHouse;
+  clickhouse: Pick<ClickHouse, 'ping'>;
   clock: Clock;
   sleep: Sleep;
   signal: AbortSignal;

@@ -13,13 +13,13 @@ import { Rows } from '../telemetry/rows.ts';
 const acceptanceMs = 1_000;
 
 export class ControlRow {
-  readonly #clickhouse: ClickHouse;
+  readonly #clickhouse: Pick<ClickHouse, 'insertBlocks'>;
   readonly #clock: Clock;
   readonly #timeoutMs: number;
   readonly #block = controlBlock();
   #acceptedAt = Number.NEGATIVE_INFINITY;
 
-  constructor(clickhouse: ClickHouse, clock: Clock, timeoutMs: number) {
+  constructor(clickhouse: Pick<ClickHouse, 'insertBlocks'>, clock: Clock, timeoutMs: number) {
     this.#clickhouse = clickhouse;
     this.#clock = clock;
     this.#timeoutMs = timeoutMs;

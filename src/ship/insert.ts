@@ -9,11 +9,12 @@ import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import type { Sleep } from '../base/scheduler.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
 import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
 import { orderMs } from '../ingest/order-number.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
-import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
+import { Backoff, isNoAnswer } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import { halvesOf, isIndivisible, isRanged, type Piece, piecesOf, type StoredOf } from './pieces.ts';
 
@@ -21,7 +22,7 @@ import { halvesOf, isIndivisible, isRanged, type Piece, piecesOf, type StoredOf 
 export type Suspicion = 'content' | 'crash' | 'unknown' | 'size';
 
 export interface InserterDeps {
-  clickhouse: ClickHouse;
+  clickhouse: Pick<ClickHouse, 'insertBlocks' | 'endInserts' | 'ping'>;
   control: ControlRow;
   clock: Clock;
   log: Log;

@@ -5,10 +5,11 @@
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter } from '../base/metrics/metrics.ts';
+import type { Sleep } from '../base/scheduler.ts';
 import type { Lane } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import { readBlock } from '../telemetry/read-block.ts';
-import { type Sleep, waitMsMax } from './backoff.ts';
+import { waitMsMax } from './backoff.ts';
 import type { RefusedPayload } from './insert.ts';
 import type { Trials } from './suspect-trials.ts';
 

@@ -5,11 +5,11 @@
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
+import type { Sleep } from '../base/scheduler.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Lane } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { Notes } from '../journal/ship-notes.ts';
-import type { Sleep } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import type { Trials } from './suspect-trials.ts';
 
@@ -18,7 +18,7 @@ const longMs = 5_000;
 
 export interface ShipperDeps {
   journal: GivesUnits;
-  clickhouse: ClickHouse;
+  clickhouse: Pick<ClickHouse, 'insertBlocks' | 'endInserts' | 'ping'>;
   clock: Clock;
   log: Log;
   metrics: Metrics;

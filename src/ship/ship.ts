@@ -6,9 +6,9 @@
  */
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { laneNames, lanes, late } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
-import { sleep as systemSleep } from './backoff.ts';
 import { ControlRow } from './control-row.ts';
 import { LaneLoop } from './lane.ts';
 import { type ShipperDeps, shipMetrics } from './ship-deps.ts';
@@ -23,7 +23,7 @@ export class Shipper {
 
   constructor(deps: ShipperDeps) {
     this.#deps = deps;
-    const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, onShipped } = deps;
+    const { clickhouse, clock, journal, timeoutMs, sleep = systemScheduler.sleep, onShipped } = deps;
     const { quarantineKeptDays = 0, expiryTime = async () => undefined } = deps;
     const control = new ControlRow(clickhouse, clock, timeoutMs);
     const { notes } = journal;

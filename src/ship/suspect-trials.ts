@@ -6,10 +6,10 @@
 import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Counter } from '../base/metrics/metrics.ts';
+import type { Sleep } from '../base/scheduler.ts';
 import { QuarantineFull } from '../journal/quarantine.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { Suspect } from '../journal/suspects.ts';
-import type { Sleep } from './backoff.ts';
 import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from './insert.ts';
 
 interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {

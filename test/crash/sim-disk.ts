@@ -3,6 +3,7 @@
  * handle); `crash` makes a disk as it may look after the power went: each unsynced 512-byte sector kept, lost or, for
  * a write under way, torn; names as a prefix of what was done since the last directory sync. Deterministic by seed.
  */
+import { type Sleep, systemScheduler } from '../../src/base/scheduler.ts';
 import type { Disk, DiskFile, OpenMode } from '../../src/journal/disk.ts';
 import type { Random } from '../harness/random.ts';
 
@@ -39,6 +40,8 @@ export class SimDisk implements Disk {
   /** The power goes before this operation: it and all later ones never end. */
   crashAt = Number.POSITIVE_INFINITY;
   capacityBytes = Number.MAX_SAFE_INTEGER;
+  /** Makes the waits of slow operations. */
+  sleep: Sleep = systemScheduler.sleep;
   /** Answers an error code to let an operation fail, or milliseconds to wait. */
   fault: (operation: Operation, path: string, from?: number, to?: number) => string | number | undefined = () =>
     undefined;
@@ -157,7 +160,7 @@ export class SimDisk implements Disk {
     if (this.crashed) return dead;
     const fault = this.fault(operation, path, from, to);
     if (typeof fault === 'string') throw diskError(fault);
-    if (typeof fault === 'number') await new Promise((resolve) => setTimeout(resolve, fault));
+    if (typeof fault === 'number') await this.sleep(fault);
   }
 
   step(operation: Operation, path: string, harmless = false, from?: number, to?: number): Promise<void> {

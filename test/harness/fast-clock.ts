@@ -3,9 +3,10 @@
  */
 import { setTimeout as timer } from 'node:timers/promises';
 import type { Clock } from '../../src/base/clock.ts';
+import type { Sleep } from '../../src/base/scheduler.ts';
 
 export interface FastClock extends Clock {
-  sleep(ms: number, signal: AbortSignal): Promise<void>;
+  sleep: Sleep;
 }
 
 /** `factor` seconds of this clock pass in one second. */

@@ -1,0 +1,33 @@
+/**
+ * Passes timers as a parameter beside the clock, so that a simulation can pass time and choose the order of events
+ * (`test/world/`).
+ */
+import { setTimeout as timer } from 'node:timers/promises';
+
+/** Resolves after the time, or earlier when the signal is aborted. */
+export type Sleep = (ms: number, signal?: AbortSignal) => Promise<void>;
+
+export interface Scheduler {
+  readonly sleep: Sleep;
+  /** Calls `run` once after the time. */
+  after(ms: number, run: () => void): void;
+  /** Calls `run` at this interval until the returned function is called. The interval keeps no process running. */
+  every(ms: number, run: () => void): () => void;
+  /** Calls `run` at the end of this turn of the event loop. */
+  soon(run: () => void): void;
+}
+
+export const systemScheduler: Scheduler = {
+  sleep: (ms, signal) =>
+    timer(ms, undefined, { signal }).catch((error: unknown) => {
+      if (signal?.aborted !== true) throw error;
+    }),
+  after(ms, run) {
+    setTimeout(run, ms);
+  },
+  every(ms, run) {
+    const interval = setInterval(run, ms).unref();
+    return () => clearInterval(interval);
+  },
+  soon: setImmediate,
+};

@@ -1,0 +1,185 @@
+/**
+ * A ClickHouse of a world: keeps rows as `ReplacingMergeTree` does, takes its time, and fails as its mood says. An
+ * insert may end after its client has given up, and a killed insert may have stored some of its days.
+ */
+import { ClickHouseError as ServerError } from '@clickhouse/client';
+import { toClickHouseError } from '../../src/clickhouse/clickhouse-error.ts';
+import { type ClickHouse, ClickHouseError } from '../../src/clickhouse/client.ts';
+import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
+import type { Random } from '../harness/random.ts';
+import type { ProcessTime, VirtualTime } from './virtual-time.ts';
+
+/**
+ * `well`; `down`: connections are refused; `refuses`: answers a code, after some days were stored when `inPart`;
+ * `hangs`: takes longer than every client waits; `dies`: ends with the insert, and is back after a while; `lies`: says
+ * that rows are stored, and forgets them, as no ClickHouse does: a world must notice it.
+ */
+export type Mood =
+  | { kind: 'well' | 'down' | 'hangs' | 'lies' }
+  | { kind: 'refuses'; code: number; inPart: boolean }
+  | { kind: 'slow'; ms: number }
+  | { kind: 'dies'; deadMs: number };
+
+type Table = 'telemetry' | 'latest';
+type ShippedTo = Pick<ClickHouse, 'insertBlocks' | 'endInserts' | 'ping'>;
+
+interface Running {
+  mark: string;
+  isKilled: boolean;
+  /** Called when the server has died. */
+  onDied: () => void;
+}
+
+/** No insert with a row of this text is accepted. */
+export const badText = 'no store takes this';
+const dayMs = 86_400_000;
+
+export class Store {
+  mood: Mood = { kind: 'well' };
+  readonly telemetry = new Map<string, BlockRow>();
+  readonly latest = new Map<string, BlockRow>();
+  readonly #time: VirtualTime;
+  readonly #random: Random;
+  readonly #running = new Set<Running>();
+
+  constructor(time: VirtualTime, random: Random) {
+    this.#time = time;
+    this.#random = random;
+  }
+
+  /** The client of one process. A process that has ended gets no answers. */
+  clientOf(process: ProcessTime): ShippedTo {
+    return {
+      insertBlocks: async (sql, body, { timeoutMs = 60_000, parameters = {}, mark = '' } = {}) => {
+        const table: Table = sql.includes('INSERT INTO latest') ? 'latest' : 'telemetry';
+        const { fromTs = Number.NEGATIVE_INFINITY, toTs = Number.POSITIVE_INFINITY } = parameters;
+        const inRange = ({ ts }: BlockRow) => ts >= Number(fromTs) && ts < Number(toTs);
+        const rows = readBlock(body).filter(inRange);
+        const answer = this.#insert(table, rows, mark);
+        const late = process.sleep(timeoutMs).then(() => timedOut());
+        const outcome = await Promise.race([answer, late]);
+        // The answer takes time to reach the client.
+        await process.sleep(this.#random.between(0.05, 1));
+        if (outcome !== 'stored') throw outcome;
+        return { repeated: false };
+      },
+      endInserts: async (mark) => {
+        await process.sleep(this.#random.between(0.5, 5));
+        if (this.#isDown) throw noAnswer('connection refused');
+        const found = [...this.#running].filter((insert) => insert.mark.includes(mark));
+        for (const insert of found) if (this.#random.next() < 0.7) insert.isKilled = true;
+        return found.length === 0;
+      },
+      ping: async () => {
+        await process.sleep(this.#random.between(0.1, 2));
+        return !this.#isDown;
+      },
+    };
+  }
+
+  get #isDown(): boolean {
+    return this.mood.kind === 'down';
+  }
+
+  async #insert(table: Table, rows: BlockRow[], mark: string): Promise<'stored' | ClickHouseError> {
+    const { mood } = this;
+    await this.#time.sleep(this.#random.between(0.1, 2));
+    if (mood.kind === 'down') return noAnswer('connection refused');
+    if (mood.kind === 'dies') return this.#die(table, rows, mood.deadMs);
+    const insert: Running = { mark, isKilled: false, onDied: () => {} };
+    const died = new Promise<ClickHouseError>((resolve) => {
+      insert.onDied = () => resolve(lost());
+    });
+    this.#running.add(insert);
+    try {
+      return await Promise.race([died, this.#carryOut(insert, table, rows, mood)]);
+    } finally {
+      this.#running.delete(insert);
+    }
+  }
+
+  async #carryOut(insert: Running, table: Table, rows: BlockRow[], mood: Mood): Promise<'stored' | ClickHouseError> {
+    const ms = mood.kind === 'slow' ? mood.ms : mood.kind === 'hangs' ? 100_000 : 40;
+    const until = this.#time.passed + this.#random.between(ms / 10, ms);
+    // A running insert notices that it is killed within a quarter of a second.
+    while (this.#time.passed < until && !insert.isKilled) {
+      await this.#time.sleep(Math.min(250, until - this.#time.passed));
+    }
+    if (mood.kind === 'refuses' || insert.isKilled) {
+      const inPart = mood.kind === 'refuses' ? mood.inPart : this.#random.next() < 0.5;
+      if (inPart) this.#keep(table, this.#someDays(rows));
+      return refused(mood.kind === 'refuses' ? mood.code : 394);
+    }
+    if (rows.some(({ text }) => text === badText)) return refused(27);
+    if (mood.kind !== 'lies') this.#keep(table, rows);
+    return 'stored';
+  }
+
+  /** Every running insert is cut off: what was stored before stays. */
+  #die(table: Table, rows: BlockRow[], deadMs: number): ClickHouseError {
+    if (this.#random.next() < 0.5) this.#keep(table, this.#someDays(rows));
+    for (const insert of this.#running) {
+      insert.isKilled = true;
+      insert.onDied();
+    }
+    this.mood = { kind: 'down' };
+    this.#time.after(deadMs, () => {
+      if (this.#isDown) this.mood = { kind: 'well' };
+    });
+    return lost();
+  }
+
+  /** ClickHouse makes a part for each day. */
+  #someDays(rows: BlockRow[]): BlockRow[] {
+    const days = new Map<number, boolean>();
+    const isKept = (day: number): boolean => {
+      if (!days.has(day)) days.set(day, this.#random.next() < 0.5);
+      return days.get(day)!;
+    };
+    return rows.filter((row) => row.text !== badText && isKept(Math.floor(row.ts / dayMs)));
+  }
+
+  #keep(table: Table, rows: BlockRow[]): void {
+    for (const row of rows) {
+      if (row.device === 0) continue;
+      if (table === 'telemetry') {
+        const name = pointOf(row);
+        const known = this.telemetry.get(name);
+        if (!known || row.version >= known.version) this.telemetry.set(name, row);
+      } else {
+        const name = `${row.device} ${row.key}`;
+        const known = this.latest.get(name);
+        if (!known || isLater(row, known)) this.latest.set(name, row);
+      }
+    }
+  }
+}
+
+function pointOf({ device, key, ts, seq, version }: BlockRow): string {
+  return `${device} ${key} ${ts} ${seq} ${seq === 0 ? 0n : version}`;
+}
+
+/** Orders two rows of a series as the table `latest` does. */
+export function isLater(a: BlockRow, b: BlockRow): boolean {
+  return a.ts !== b.ts ? a.ts > b.ts : placeOf(a) >= placeOf(b);
+}
+
+function placeOf({ seq, version }: BlockRow): bigint {
+  return seq === 0 ? version : (BigInt(seq) << 25n) | (version & 33_554_431n) | 18_302_628_885_633_695_744n;
+}
+
+function refused(code: number): ClickHouseError {
+  return toClickHouseError(new ServerError({ message: 'The seed says so.', code: String(code), type: 'SEED' }));
+}
+
+function noAnswer(message: string): ClickHouseError {
+  return new ClickHouseError(0, 'transient', message);
+}
+
+function lost(): ClickHouseError {
+  return new ClickHouseError(0, 'transient', 'socket hang up', { connectionLost: true });
+}
+
+function timedOut(): ClickHouseError {
+  return new ClickHouseError(0, 'transient', 'no answer in time', { timedOut: true });
+}

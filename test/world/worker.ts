@@ -1,0 +1,208 @@
+/** A worker of a world: the real journal, ingest and shipping, over a simulated disk, store and time. */
+import { Fault } from '../../src/base/errors.ts';
+import type { Log } from '../../src/base/log.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { type AckLevel, Ingest } from '../../src/ingest/accept.ts';
+import { OrderClock } from '../../src/ingest/order-number.ts';
+import type { Journal } from '../../src/journal/journal.ts';
+import { openJournal } from '../../src/journal/open-journal.ts';
+import { Shipper } from '../../src/ship/ship.ts';
+import { decodeTelemetry } from '../../src/telemetry/decode.ts';
+import type { Rows } from '../../src/telemetry/rows.ts';
+import { SimDisk } from '../crash/sim-disk.ts';
+import type { Random } from '../harness/random.ts';
+import type { Store } from './store.ts';
+import { ProcessTime, type VirtualTime } from './virtual-time.ts';
+
+export interface WorldDevice {
+  readonly id: string;
+  readonly number: number;
+  readonly tenantId: string;
+  readonly customerId: null;
+}
+
+export type Outcome = 'acknowledged' | 'refused' | 'no answer';
+
+interface WorkerDeps {
+  time: VirtualTime;
+  random: Random;
+  store: Store;
+  writer: number;
+  skewMs: number;
+  ack: AckLevel;
+  log: (line: string) => void;
+}
+
+const dir = '/journal/worker';
+const segmentBytes = 64 * 1024;
+const restartMs = 200;
+const decoding = {
+  castNumericStrings: true,
+  lenientJson: false,
+  pointsPerMessageMax: 200_000,
+  pastMsMax: 8e12,
+  fastPastMsMax: 8e12,
+  convertsUnits: false,
+  futureMsMax: 8e12,
+};
+const decode = (body: Uint8Array, device: WorldDevice, now: number, rows: Rows): number =>
+  decodeTelemetry(body, device, now, rows, decoding);
+
+export class Worker {
+  readonly #deps: WorkerDeps;
+  disk = new SimDisk();
+  #process: ProcessTime | undefined;
+  #journal: Journal | undefined;
+  #ingest: Ingest | undefined;
+  #isStarting = false;
+  /** Senders without an answer. They get no answer when the process ends. */
+  readonly #unanswered = new Set<(outcome: Outcome) => void>();
+
+  constructor(deps: WorkerDeps) {
+    this.#deps = deps;
+  }
+
+  get name(): string {
+    return `worker ${this.#deps.writer}`;
+  }
+
+  get isServing(): boolean {
+    return this.#ingest !== undefined;
+  }
+
+  /** True when every accepted row is in the store or in quarantine. */
+  get isEmpty(): boolean {
+    return this.#journal?.empty === true && this.#journal.suspects.rows === 0;
+  }
+
+  get quarantined(): number {
+    return this.#journal?.quarantine.entries ?? 0;
+  }
+
+  start(): void {
+    if (this.#isStarting || this.isServing) return;
+    this.#isStarting = true;
+    void this.#start().catch((error: unknown) => this.#deps.time.after(0, () => fail(error)));
+  }
+
+  async #start(): Promise<void> {
+    const { time, store, writer, skewMs, ack, log } = this.#deps;
+    const process = new ProcessTime(time, skewMs);
+    this.#process = process;
+    const { disk } = this;
+    disk.sleep = process.sleep;
+    let journal: Journal;
+    try {
+      const shared = { clock: process, scheduler: process, log: logTo(log, this.name), locked: true };
+      journal = await openJournal({ dir, disk, segmentBytes, sparesMax: 1, ...shared });
+    } catch (error) {
+      log(`${this.name}: cannot open its journal: ${String(error)}`);
+      this.#isStarting = false;
+      if (!process.isOver) this.#restart();
+      return;
+    }
+    if (process.isOver) return;
+    const metrics = new Metrics();
+    const shipper: Shipper = new Shipper({
+      journal,
+      clickhouse: store.clientOf(process),
+      clock: process,
+      sleep: process.sleep,
+      log: logTo(log, this.name),
+      metrics,
+      intervalMsMin: 250,
+      intervalMsMax: 1000,
+      rowsMax: 400_000,
+      lateSecondsMax: 5,
+      timeoutMs: 60_000,
+      latestAheadMsMax: 0,
+      callersWait: ack === 'store',
+      onSuspects: (lane, orders) => ingest.suspected(lane, orders),
+      onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
+      onShipped: () => ingest.shipped(),
+    });
+    const ingest: Ingest = new Ingest({
+      journal,
+      orders: new OrderClock(process, writer, journal.orderMax),
+      clock: process,
+      scheduler: process,
+      log: logTo(log, this.name),
+      metrics,
+      ack,
+      storeAckMsMax: 5_000,
+      backlogBytesMax: 1e9,
+      freeDiskBytesMin: 2 * segmentBytes,
+      lingerMsMax: 1,
+      unsyncedBytesMax: 32e6,
+      unsyncedMsMax: 2_000,
+      onCommitted: () => shipper.wake(),
+      onFailed: (reason) => {
+        log(`${this.name}: ends, ${reason}`);
+        this.kill();
+      },
+    });
+    this.#journal = journal;
+    this.#ingest = ingest;
+    this.#isStarting = false;
+    shipper.start();
+  }
+
+  /** Sends one message and resolves with its answer, or with `no answer` when the process ends first. */
+  send(body: string, device: WorldDevice): Promise<Outcome> {
+    const ingest = this.#ingest;
+    if (!ingest) return Promise.resolve('refused');
+    return new Promise((resolve) => {
+      const settle = (outcome: Outcome): void => {
+        this.#unanswered.delete(settle);
+        resolve(outcome);
+      };
+      this.#unanswered.add(settle);
+      const waiter = { acknowledge: () => settle('acknowledged'), refuse: () => settle('refused') };
+      try {
+        ingest.accept(decode, Buffer.from(body), device, waiter, undefined, device);
+      } catch (error) {
+        if (!(error instanceof Fault)) throw error;
+        settle('refused');
+      }
+    });
+  }
+
+  /** Ends the process as `kill -9` does: its writes are on the disk. The process starts again after a moment. */
+  kill(): void {
+    this.#end(undefined);
+  }
+
+  /** Cuts the power: the seed decides which unsynced sectors are kept, lost or torn. */
+  cutPower(): void {
+    this.#end(this.#deps.random);
+  }
+
+  #end(random: Random | undefined): void {
+    this.#process?.end();
+    const before = this.disk;
+    this.disk = before.crash(random);
+    // No operation of the ended process ends.
+    before.crashAt = before.operations;
+    this.#ingest = undefined;
+    this.#journal = undefined;
+    this.#isStarting = false;
+    for (const settle of [...this.#unanswered]) settle('no answer');
+    this.#restart();
+  }
+
+  #restart(): void {
+    this.#deps.time.after(restartMs, () => this.start());
+  }
+}
+
+function fail(error: unknown): void {
+  throw error;
+}
+
+function logTo(log: (line: string) => void, name: string): Log {
+  const write = (level: string) => (event: string, fields?: object) =>
+    log(
+      `${name}: ${level} ${event} ${fields ? JSON.stringify(fields, (_, value) => (typeof value === 'bigint' ? String(value) : value)) : ''}`,
+    );
+  return { debug() {}, info() {}, warn: write('warn'), error: write('error') };
+}
