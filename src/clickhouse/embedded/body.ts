@@ -24,7 +24,7 @@ export class BodyFiles {
     this.#bytesMax = bytesMax;
     this.#dir = chooseDir(dataDir, bytesMax);
     rmSync(this.#dir, { recursive: true, force: true });
-    mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
+    this.#makeDir();
   }
 
   async receive(request: IncomingMessage, start: Uint8Array = new Uint8Array(0)): Promise<BodyFile> {
@@ -42,11 +42,23 @@ export class BodyFiles {
 
   create(): BodyFile {
     this.#sequence += 1;
-    return new BodyFile(join(this.#dir, String(this.#sequence)), this.#bytesMax);
+    const path = join(this.#dir, String(this.#sequence));
+    try {
+      return new BodyFile(path, this.#bytesMax);
+    } catch (error) {
+      // systemd removes what a user has in shared memory when the user signs out (RemoveIPC).
+      if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
+      this.#makeDir();
+      return new BodyFile(path, this.#bytesMax);
+    }
   }
 
   close(): void {
     rmSync(this.#dir, { recursive: true, force: true });
+  }
+
+  #makeDir(): void {
+    mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
   }
 }
 

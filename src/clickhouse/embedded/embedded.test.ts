@@ -1,7 +1,18 @@
 /** The embedded server as its users see it: @clickhouse/client, curl, a supervisor. */
 import { type ChildProcess, execFileSync, fork } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statfsSync,
+  statSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { gzipSync } from 'node:zlib';
@@ -61,6 +72,12 @@ const eventually = async (check: () => Promise<boolean>) => {
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   return false;
+};
+/** The files of the rows that this server has received. */
+const bodies = (): string[] => bodyDirs().flatMap((dir) => readdirSync(dir));
+const bodyDirs = (): string[] => {
+  const name = createHash('sha256').update(house.options.dir).digest('hex').slice(0, 16);
+  return [`/dev/shm/millrace-${name}`, join(house.options.dir, 'request-bodies')].filter((dir) => existsSync(dir));
 };
 /** Starts the server again with twice the free space of the disk as this share of its minimum; undefined = none. */
 const restartWanting = async (share: number | undefined) => {
@@ -382,6 +399,16 @@ test('inserts are found and ended by their mark, and by no other', async () => {
   expect(await Promise.all([long, other])).toEqual(['ended', 'stored']);
 });
 
+test('rows are received also after the directory of their files was removed', async () => {
+  // systemd removes what a user has in shared memory when the user signs out (RemoveIPC).
+  const query = "INSERT INTO FUNCTION null('n UInt64') FORMAT JSONEachRow";
+  expect((await post(query, '{"n": 1}')).status).toBe(200);
+  const [kept] = bodyDirs();
+  rmSync(kept!, { recursive: true });
+  expect((await post(query, '{"n": 2}')).status).toBe(200);
+  expect(statSync(kept!).mode & 0o777).toBe(0o700);
+});
+
 describe('inserts that may be joined', () => {
   const insert = (table: string, mark: string, body: string, abort?: AbortSignal) =>
     shared.command({
@@ -444,6 +471,36 @@ describe('inserts that may be joined', () => {
     expect(await eventually(() => clickhouse.endInserts('mark-left'))).toBe(true);
     await stays;
     expect(await value('SELECT groupArray(n) FROM joined_slow')).toBe('[2]');
+  });
+
+  test('the rows of a client that left while its insert waited for a slot are not inserted later', async () => {
+    await make('joined_waits');
+    await make('joined_busy');
+    const patient = { priority: '1' };
+    const query = 'INSERT INTO joined_busy SELECT sleepEachRow(0.1) FROM numbers(600) SETTINGS max_block_size = 1';
+    const stop = new AbortController();
+    const busy = [1, 2].map(() =>
+      shared.command({ query, clickhouse_settings: patient, abort_signal: stop.signal }).catch(() => 'ended'),
+    );
+    expect(await eventually(async () => (await running('INSERT INTO joined_busy')) === 2)).toBe(true);
+    const late = (mark: string, n: number, signal?: AbortSignal) =>
+      shared.command({
+        query: `INSERT INTO joined_waits FORMAT JSONEachRow\n${row(n)}`,
+        clickhouse_settings: { ...patient, log_comment: joinableComment(mark) },
+        ...(signal && { abort_signal: signal }),
+      });
+    const before = bodies().length;
+    const gone = new AbortController();
+    const left = late('waits-left', 1, gone.signal).catch(() => 'left');
+    const stays = late('waits-stays', 2);
+    // The third file has the joined rows.
+    expect(await eventually(async () => bodies().length === before + 3)).toBe(true);
+    gone.abort();
+    await left;
+    expect(await eventually(async () => bodies().length === before + 1)).toBe(true);
+    stop.abort();
+    await Promise.all([stays, ...busy]);
+    expect(await value('SELECT groupArray(n) FROM joined_waits')).toBe('[2]');
   });
 });
 

@@ -94,7 +94,7 @@ async function execute(
         run(parts, asked, { verb, sql: sqlOf(path), isAwaited: true, ...joined }),
       );
     } else {
-      result = await run(parts, asked, { verb, sql, isAwaited: false, marks: [mark], gone });
+      result = await run(parts, asked, { verb, sql, isAwaited: false, marks: [mark], anyGone: gone, gone });
     }
     sendResult(response, asked, statement, result);
   } finally {
@@ -109,10 +109,14 @@ interface Runs {
   isAwaited: boolean;
   /** The marks of the clients, by which they find their statements. */
   marks: readonly string[];
+  /** The statement does not begin after the first of its clients has left. */
+  anyGone: AbortSignal;
+  /** The statement is killed when all of its clients have left. */
   gone: AbortSignal;
 }
 
-async function run(parts: Parts, asked: Asked, { sql, verb, isAwaited, marks, gone }: Runs): Promise<Result> {
+async function run(parts: Parts, asked: Asked, runs: Runs): Promise<Result> {
+  const { sql, verb, isAwaited, marks, anyGone, gone } = runs;
   const { engine, slots, log, writeCheck } = parts;
   // The engine assigns the ids of queries itself, so this unique mark identifies the query.
   const tag = `${marks.join(' ')} ${crypto.randomUUID()}`;
@@ -125,10 +129,10 @@ async function run(parts: Parts, asked: Asked, { sql, verb, isAwaited, marks, go
     }
   };
   const onGone = (): void => void killUntilSettled();
-  if (gone.aborted) throw clientLeft();
-  const giveBack = await slots.take(slotOf(verb, asked.settings), gone);
+  if (anyGone.aborted) throw clientLeft();
+  const giveBack = await slots.take(slotOf(verb, asked.settings), anyGone);
   try {
-    if (gone.aborted) throw clientLeft();
+    if (anyGone.aborted) throw clientLeft();
     gone.addEventListener('abort', onGone);
     const { database, defaultFormat, parameters } = asked;
     const threadsNice = String(niceOf(verb, asked.settings, parts.settings.nice, isAwaited));

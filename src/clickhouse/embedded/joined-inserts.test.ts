@@ -2,7 +2,7 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, expect, test } from 'vitest';
+import { afterAll, expect, test, vi } from 'vitest';
 import { BodyFiles } from './body.ts';
 import type { Result } from './engine.ts';
 import { JoinedInserts } from './joined-inserts.ts';
@@ -65,4 +65,15 @@ test('at most 32 inserts are joined', async () => {
   const { send, done } = inserts();
   await Promise.all(Array.from({ length: 40 }, (_, n) => send('a', String(n), '.')));
   expect(done.map(({ marks }) => marks.length)).toEqual([32, 8]);
+});
+
+test('inserts that cannot be joined for lack of a file are inserted alone', async () => {
+  const { send, done } = inserts();
+  const all = [send('a', '1', 'one,'), send('a', '2', 'two,')];
+  const create = vi.spyOn(files, 'create').mockImplementation(() => {
+    throw Object.assign(new Error('EMFILE: too many open files'), { code: 'EMFILE' });
+  });
+  await Promise.all(all);
+  create.mockRestore();
+  expect(done.map(({ marks }) => marks)).toEqual([['1'], ['2']]);
 });

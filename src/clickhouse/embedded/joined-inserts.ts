@@ -20,6 +20,11 @@ interface JoinedRows {
   path: string;
   /** The marks of the clients whose rows the file has. */
   marks: readonly string[];
+  /**
+   * Aborts when the first of these clients leaves. An insert that has not begun must not begin then: the client finds
+   * no insert with its mark, and takes its rows for settled.
+   */
+  anyGone: AbortSignal;
   /** Aborts when no client waits for the insert any more. */
   gone: AbortSignal;
 }
@@ -59,7 +64,7 @@ export class JoinedInserts {
     { mark, file, gone }: Pick<Member, 'mark' | 'file' | 'gone'>,
     insert: Insert,
   ): Promise<Result> {
-    if (file.bytes > bytesMax) return insert({ path: file.path, marks: [mark], gone });
+    if (file.bytes > bytesMax) return insert({ path: file.path, marks: [mark], anyGone: gone, gone });
     return new Promise((resolve, reject) => {
       const member = { mark, file, gone, resolve, reject };
       const group = this.#groups.get(statement);
@@ -78,7 +83,8 @@ export class JoinedInserts {
   }
 
   async #run(members: readonly Member[], insert: Insert): Promise<void> {
-    const alone = ({ file, mark, gone, resolve }: Member) => resolve(insert({ path: file.path, marks: [mark], gone }));
+    const alone = ({ file, mark, gone, resolve }: Member) =>
+      resolve(insert({ path: file.path, marks: [mark], anyGone: gone, gone }));
     const waiting = members.filter(({ gone }) => !gone.aborted);
     const result = waiting.length > 1 ? await this.#together(waiting, insert) : undefined;
     for (const member of members) {
@@ -89,16 +95,19 @@ export class JoinedInserts {
 
   /** Returns undefined when the insert of all rows failed. */
   async #together(members: readonly Member[], insert: Insert): Promise<Result | undefined> {
-    const all = this.#files.create();
+    let all: BodyFile | undefined;
     try {
+      all = this.#files.create();
       for (const { file } of members) all.append(readFileSync(file.path));
       all.end();
       const marks = members.map(({ mark }) => mark);
-      return await insert({ path: all.path, marks, gone: allGone(members.map(({ gone }) => gone)) });
+      const signals = members.map(({ gone }) => gone);
+      const anyGone = AbortSignal.any(signals);
+      return await insert({ path: all.path, marks, anyGone, gone: allGone(signals) });
     } catch {
       return undefined;
     } finally {
-      all.remove();
+      all?.remove();
     }
   }
 }
