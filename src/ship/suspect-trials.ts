@@ -193,9 +193,13 @@ export class Trials {
     for (const suspect of suspects) this.#trials.delete(suspect);
   }
 
+  /** Suspects that were settled before the failure have no trial any more. */
   #later(due: Suspect[]): void {
     const next = this.#deps.clock.monotonic() + roundMsFirst;
-    for (const suspect of due) this.#trials.get(suspect)!.next = next;
+    for (const suspect of due) {
+      const trial = this.#trials.get(suspect);
+      if (trial) trial.next = next;
+    }
   }
 
   async #lookAfterQuarantine(): Promise<void> {

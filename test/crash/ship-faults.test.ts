@@ -496,6 +496,39 @@ test('a disk that takes no suspects stops the lane, not the worker; the lane con
   expect((await listQuarantine(channel.dir)).map(({ rows }) => rows)).toEqual([1]);
 });
 
+test('rows that are proven bad while the disk takes no quarantine wait, also when others of their round are stored', async () => {
+  let full = true;
+  let refusals = 0;
+  const disk: Disk = {
+    ...realDisk,
+    open: async (path, mode) => {
+      if (full && mode !== 'read' && path.includes('/quarantine/')) {
+        refusals += 1;
+        throw Object.assign(new Error('ENOSPC: no space left'), { code: 'ENOSPC' });
+      }
+      return realDisk.open(path, mode);
+    },
+  };
+  const channel = await openChannel({ disk, started: false });
+  const { clock, journal, shipper } = channel;
+  let proven = Number.POSITIVE_INFINITY;
+  house.behave = (insert) => (has(7)(insert) || (has(8)(insert) && clock.monotonic() < proven) ? 27 : 'ok');
+  // Rows of one unit share their rounds.
+  await channel.add(7, [now]);
+  await channel.add(8, [now]);
+  shipper.start();
+  await vi.waitFor(() => expect(journal.suspects.rows).toBe(2), { timeout: 10_000 });
+  proven = clock.monotonic() + 5 * 60_000;
+  await vi.waitFor(() => expect(journal.suspects.rows).toBe(1), { timeout: 10_000 });
+  // The round in which row 8 was stored, and one more.
+  const before = refusals;
+  await vi.waitFor(() => expect(refusals).toBeGreaterThan(before + 1), { timeout: 10_000 });
+  expect(journal.quarantine.entries).toBe(0);
+  full = false;
+  await vi.waitFor(() => expect(journal.quarantine.entries).toBe(1), { timeout: 10_000 });
+  await emptied(channel);
+});
+
 test('the control row is read back as what it is', async () => {
   const channel = await openChannel();
   house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
