@@ -29,9 +29,8 @@ export interface ShipperDeps {
   rowsMax: number;
   lateSecondsMax: number;
   timeoutMs: number;
-  /** Days after which an entry of the quarantine is deleted; 0 = never. */
+  /** As in `ExpirySettings`; absent: nothing expires. */
   quarantineKeptDays?: number;
-  /** As in `TrialsDeps`; without it nothing expires. */
   expiryTime?: () => Promise<number | undefined>;
   /** A row more than this many milliseconds ahead of its arrival becomes no latest value; 0 = every row may. */
   latestAheadMsMax?: number;

@@ -3,7 +3,6 @@
  * enough time, while a control row is accepted each time, is proven bad and moves to quarantine. `Trials` also counts
  * the entries of the quarantine and removes expired ones. Each journal has one.
  */
-import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Counter } from '../base/metrics/metrics.ts';
 import type { Sleep } from '../base/scheduler.ts';
@@ -11,14 +10,13 @@ import { QuarantineFull } from '../journal/quarantine.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { Suspect } from '../journal/suspects.ts';
 import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from './insert.ts';
+import { type ExpirySettings, QuarantineExpiry } from './quarantine-expiry.ts';
 
-interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
+interface TrialsDeps
+  extends ExpirySettings,
+    Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
   journal: GivesUnits;
   sleep: Sleep;
-  /** Days after which an entry of the quarantine is deleted; 0 = never. */
-  quarantineKeptDays: number;
-  /** Returns the time by which entries expire; undefined while nothing may expire. */
-  expiryTime: () => Promise<number | undefined>;
   /** Called after suspects were stored or proven bad. */
   onSettled: () => void;
 }
@@ -38,7 +36,6 @@ const roundBytesMax = 8 * 1024 * 1024;
 /** Inserts of one round at once. */
 const parallelMax = 4;
 const idleMs = 60_000;
-const expiryMs = 3_600_000;
 
 interface Trial {
   since: number;
@@ -54,10 +51,9 @@ export class Trials {
   readonly #inserter: Inserter;
   readonly #trials = new Map<Suspect, Trial>();
   readonly #quarantined: Counter;
-  readonly #expired: Counter;
+  readonly #expiry: QuarantineExpiry;
   #waking = new AbortController();
   #running: Promise<void> = Promise.resolve();
-  #nextExpiry = Number.NEGATIVE_INFINITY;
 
   constructor(deps: TrialsDeps) {
     this.#deps = deps;
@@ -65,7 +61,7 @@ export class Trials {
     const { metrics, journal } = deps;
     const { suspects, quarantine } = journal;
     this.#quarantined = metrics.counter('ingest_quarantined_rows_total', 'Rows that were proven bad.');
-    this.#expired = metrics.counter('quarantine_expired_rows_total', 'Rows that left the quarantine by their age.');
+    this.#expiry = new QuarantineExpiry({ ...deps, quarantine });
     metrics.observed(
       'ingest_suspect_rows',
       'Rows that ClickHouse refused and that are tried again.',
@@ -99,7 +95,7 @@ export class Trials {
     const { clock, sleep } = this.#deps;
     while (!this.#stopping.signal.aborted) {
       this.#waking = new AbortController();
-      await this.#lookAfterQuarantine();
+      await this.#expiry.look();
       const due = this.#due();
       if (due.length > 0) await this.#round(due);
       const next = Math.min(...[...this.#trials.values()].map((trial) => trial.next), clock.monotonic() + idleMs);
@@ -199,24 +195,6 @@ export class Trials {
     for (const suspect of due) {
       const trial = this.#trials.get(suspect);
       if (trial) trial.next = next;
-    }
-  }
-
-  async #lookAfterQuarantine(): Promise<void> {
-    const { clock, expiryTime, journal, log, quarantineKeptDays } = this.#deps;
-    const now = clock.monotonic();
-    try {
-      await journal.quarantine.refresh();
-      if (quarantineKeptDays === 0 || now < this.#nextExpiry) return;
-      this.#nextExpiry = now + expiryMs;
-      const time = await expiryTime();
-      if (time === undefined) return;
-      const { entries, rows } = await journal.quarantine.expire(time - quarantineKeptDays * dayMs);
-      if (entries === 0) return;
-      this.#expired.add(rows);
-      log.error('quarantine_expired', { entries, rows, keptDays: quarantineKeptDays });
-    } catch (error) {
-      log.warn('quarantine_unreadable', { reason: messageOf(error) });
     }
   }
 }

@@ -4,11 +4,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../base/clock.ts';
+import { dayMs } from '../../base/durations.ts';
 import { createLog } from '../../base/log.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../../clickhouse/client.ts';
 import { storeWriterId } from '../../journal/identity.ts';
 import { openJournal } from '../../journal/open-journal.ts';
+import { listQuarantine } from '../../journal/quarantine.ts';
 import { keyOf } from '../../telemetry/keys.ts';
 import { Rows } from '../../telemetry/rows.ts';
 import { OrphanJournals, type OrphanJournalsDeps } from './orphan-journals.ts';
@@ -61,9 +63,10 @@ function orphansOf(
   clickhouse: ClickHouse,
   metrics = new Metrics(),
   onStored: OrphanJournalsDeps['onStored'] = onStoredAtOnce,
+  more: Partial<OrphanJournalsDeps> = {},
 ): OrphanJournals {
   const waits = { intervalMsMin: 1, intervalMsMax: 5, rowsMax: 1000, lateSecondsMax: 1, timeoutMs: 1000 };
-  return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...waits });
+  return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...waits, ...more });
 }
 
 test('waiting journals are counted and reported as not stored until each is stored', async () => {
@@ -156,5 +159,27 @@ test('a journal that cannot be opened is counted, and deletes know that it is mi
   await orphans.start();
   expect(orphans.count).toBe(1);
   expect(orphans.reports()).toEqual({ reports: [], isWhole: false });
+  await orphans.drain(0);
+});
+
+test('the quarantine that a removed journal leaves expires as any other', async () => {
+  const dir = join(home, 'worker-4');
+  const monthAgo = { now: () => clock.now() - 31 * dayMs, monotonic: () => clock.monotonic() };
+  const refused = (order: bigint) => ({ reason: 'code 27', payload: Buffer.from('row'), rows: 1, order });
+  for (const [time, order] of [
+    [monthAgo, 1n],
+    [clock, 2n],
+  ] as const) {
+    const journal = await openJournal({ dir, log, clock: time, segmentBytes, adopt: true });
+    await journal.quarantine.add([refused(order)]);
+    await journal.close();
+  }
+  const { clickhouse } = store();
+  const expiring = { quarantineKeptDays: 30, expiryTime: async () => clock.now() };
+  const orphans = orphansOf([dir], clickhouse, new Metrics(), onStoredAtOnce, expiring);
+  await orphans.start();
+  expect(orphans.quarantineEntries).toBe(2);
+  await vi.waitFor(() => expect(orphans.quarantineEntries).toBe(1));
+  expect((await listQuarantine(dir)).map(({ order }) => order)).toEqual(['2']);
   await orphans.drain(0);
 });

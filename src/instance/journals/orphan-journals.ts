@@ -16,6 +16,7 @@ import { readWriterId } from '../../journal/identity.ts';
 import type { Journal, JournalCut } from '../../journal/journal.ts';
 import { openJournal } from '../../journal/open-journal.ts';
 import type { Quarantine } from '../../journal/quarantine.ts';
+import { QuarantineExpiry } from '../../ship/quarantine-expiry.ts';
 import { Shipper } from '../../ship/ship.ts';
 import type { ShipperDeps } from '../../ship/ship-deps.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
@@ -34,6 +35,7 @@ export type OrphanJournalsDeps = Omit<ShipperDeps, 'journal' | 'onShipped'> & {
 const retryMs = 30_000;
 /** A directory without a writer and without frames. */
 const noWriter = -1;
+const nothingExpires = async () => undefined;
 
 export class OrphanJournals {
   readonly #deps: OrphanJournalsDeps;
@@ -43,6 +45,7 @@ export class OrphanJournals {
   readonly #writers = new Map<string, number>();
   readonly #gone = new Map<number, string | null>();
   readonly #quarantines = new Map<string, Quarantine>();
+  readonly #expiries = new Map<string, QuarantineExpiry>();
   readonly #stopping = new AbortController();
   /** Shippers by directory: one for the journal that is shipped now, others for journals with suspects only. */
   readonly #shippers = new Map<string, Shipper>();
@@ -168,26 +171,25 @@ export class OrphanJournals {
     }
   }
 
-  /** An operator may have removed entries. */
+  /** A journal that is being shipped looks after its quarantine itself. */
   async #lookAtQuarantines(): Promise<void> {
-    for (const quarantine of this.#quarantines.values()) {
-      await quarantine.refresh().catch((error: unknown) => {
-        this.#deps.log.warn('quarantine_unreadable', { reason: messageOf(error) });
-      });
-    }
+    for (const [dir, expiry] of this.#expiries) if (!this.#shippers.has(dir)) await expiry.look();
   }
 
   async #open(dir: string): Promise<Journal | undefined> {
-    const { log, segmentBytes } = this.#deps;
+    const { clock, log, metrics, segmentBytes, quarantineKeptDays = 0, expiryTime = nothingExpires } = this.#deps;
     if (this.#held) return undefined;
     try {
       const writer = await readWriterId(dir);
-      const journal = await openJournal({ dir, log, segmentBytes, adopt: true, locked: true });
+      const journal = await openJournal({ dir, log, clock, segmentBytes, adopt: true, locked: true });
       // A restored directory has frames and no id (backup/journals.ts). Reports need an id that no other journal has.
       const withoutId = journal.empty ? noWriter : -2 - randomInt(2 ** 30);
       this.#writers.set(dir, writer ?? withoutId);
       this.#waiting.set(dir, journal);
-      this.#quarantines.set(dir, journal.quarantine);
+      const { quarantine } = journal;
+      this.#quarantines.set(dir, quarantine);
+      const settings = { quarantineKeptDays, expiryTime };
+      this.#expiries.set(dir, new QuarantineExpiry({ ...settings, quarantine, clock, log, metrics }));
       const held = this.#held as Journal[] | undefined;
       if (held) {
         journal.hold();
