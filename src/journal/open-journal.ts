@@ -100,6 +100,7 @@ async function openFrames(deps: OpenJournalDeps, opened: OpenedParts): Promise<J
   const found = await recover({
     disk,
     dir,
+    clock,
     position,
     onGap: (segment, gap) => damage.gap(segment, gap),
     onLostSegment: (name) => damage.lost(name),

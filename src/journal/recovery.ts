@@ -7,10 +7,10 @@
  * An append that a crash interrupted was never acknowledged. None of its frames is shipped, and their heads are
  * overwritten, so that no later start finds a part of a message.
  */
-import { systemClock } from '../base/clock.ts';
+import { type Clock, systemClock } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';
 import { newSegment, openToRead, type Segment } from './backlog.ts';
-import { type Disk, type DiskFile, errorCode, readAround, replaceWhole } from './disk.ts';
+import { type Disk, type DiskFile, errorCode, isNoSpace, readAround, replaceWhole } from './disk.ts';
 import { eraseHeads } from './erase-heads.ts';
 import type { LaneCursor, Position } from './position.ts';
 import { quarantineDir } from './quarantine.ts';
@@ -35,6 +35,8 @@ import {
 interface RecoveryDeps {
   disk: Disk;
   dir: string;
+  /** Of the installation: entries of the quarantine expire by their times. */
+  clock?: Clock;
   position: Position;
   /** True: recovery changes nothing on the disk. */
   readOnly?: boolean;
@@ -67,6 +69,7 @@ const walkChunkBytes = 4 * 1024 * 1024;
 export async function recover(deps: RecoveryDeps): Promise<Recovered> {
   const { disk, dir, position } = deps;
   const result: Recovered = { segments: [], sparePaths: [], orderMax: position.orderHigh };
+  if (!deps.readOnly) await noteLostSegments(deps);
   const candidates: FoundSegment[] = [];
   const links = new Map<string, Link>();
   for (const { name, epoch, seq } of await segmentFiles(disk, dir)) {
@@ -203,13 +206,34 @@ async function keepLostSegment(deps: RecoveryDeps, name: string, reason: string)
     const target = quarantineDir(dir);
     await disk.makeDirectory(target);
     await disk.rename(`${dir}/${name}`, `${target}/lost-${name}.data`);
-    const note = { kind: 'gap', reason, rows: 0, order: '0', bytes: 0, crc: 0 };
-    await replaceWhole(disk, `${target}/lost-${name}.json`, [
-      Buffer.from(`${JSON.stringify({ ...note, at: new Date(systemClock.now()).toISOString(), source: name })}\n`),
-    ]);
+    await disk.syncDirectory(target);
     await disk.syncDirectory(dir);
+    await noteLostSegment(deps, name, reason);
   }
   onLostSegment(name);
+}
+
+/** A full disk does not take the note, and must not prevent shipping: the next start makes the note. */
+async function noteLostSegment(deps: RecoveryDeps, name: string, reason: string): Promise<void> {
+  const { disk, dir, clock = systemClock } = deps;
+  const at = new Date(clock.now()).toISOString();
+  const note = { kind: 'gap', reason, rows: 0, order: '0', bytes: 0, crc: 0, at, source: name };
+  try {
+    await replaceWhole(disk, `${quarantineDir(dir)}/lost-${name}.json`, [Buffer.from(`${JSON.stringify(note)}\n`)]);
+  } catch (error) {
+    if (!isNoSpace(error)) throw error;
+  }
+}
+
+/** Makes the notes that an earlier start could not make, because the disk was full or the process was killed. */
+async function noteLostSegments(deps: RecoveryDeps): Promise<void> {
+  const names = new Set(await deps.disk.list(quarantineDir(deps.dir)));
+  for (const file of names) {
+    const name = /^lost-(.+)\.data$/.exec(file)?.[1];
+    if (name === undefined || names.has(`lost-${name}.json`)) continue;
+    await noteLostSegment(deps, name, 'segment could not be read');
+    deps.onLostSegment(name);
+  }
 }
 
 interface InnerGap {

@@ -1,4 +1,5 @@
 /** The journal on a disk that loses, tears, refuses and lies (docs/durability.md#what-an-acknowledgement-means). */
+import { basename } from 'node:path';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { expect, test, vi } from 'vitest';
@@ -233,6 +234,21 @@ test('a segment whose whole header is lost is kept for an operator', async () =>
   expect(journal.degraded).toBe(true);
   await shipAll(journal, ledger);
   expect(disk.paths().filter((path) => path.includes('/quarantine/lost-')).length).toBe(2);
+});
+
+test('a lost segment is listed also when the disk was full, or the process was killed, before its note was written', async () => {
+  const { disk, ledger } = await filled(4, 30);
+  const path = segmentPaths(disk)[1]!;
+  disk.content(path).fill(0, 0, 8192);
+  disk.fault = (operation, path) => (operation !== 'read' && path.includes('.json') ? 'ENOSPC' : undefined);
+  const journal = await open(disk);
+  expect(journal.degraded).toBe(true);
+  expect(await listQuarantine(dir, disk)).toEqual([]);
+  await shipAll(journal, ledger);
+  disk.fault = () => undefined;
+  const later = disk.crash(undefined);
+  expect((await open(later)).degraded).toBe(true);
+  expect(await listQuarantine(dir, later)).toMatchObject([{ kind: 'gap', source: basename(path) }]);
 });
 
 test('a cut or zeroed tail costs only frames of the tail', async () => {
