@@ -11,6 +11,7 @@ import { expiredBefore, findTelemetryDays } from '../device/sql/telemetry-days-s
 import type { DeleteSeries } from '../erase/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
 import type { Postgres } from '../postgres/client.ts';
+import { sortDirection } from '../rest/parameters.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
@@ -44,7 +45,7 @@ const historyQuery = Type.Object({
   timeZone: Type.Optional(Type.String({ description: 'Of calendar intervals, as Europe/Kyiv' })),
   limit: Type.Optional(Type.Integer({ description: 'Points of each key, without aggregation' })),
   agg: Type.Optional(Type.Enum(aggregations)),
-  orderBy: Type.Optional(Type.Enum(['DESC', 'ASC'])),
+  orderBy: Type.Optional(sortDirection),
   useStrictDataTypes: Type.Optional(Type.Boolean({ description: 'false: every value as a string' })),
 });
 const rangeQuery = Type.Object({ ...historyQuery.properties, startTs: Type.Integer(), endTs: Type.Integer() });

@@ -76,7 +76,8 @@ const unknown = (options: Options = {}) => schema<unknown>({ ...options });
 
 const literal = <const T extends string>(value: T) => schema<T>({ type: 'string', const: value });
 
-const oneOf = <const T extends string>(words: readonly T[]) => schema<T>({ enum: words });
+const oneOf = <const T extends string>(words: readonly T[], options: Options = {}) =>
+  schema<T>({ enum: words, ...options });
 
 const union = <S extends Schema[]>(schemas: [...S]) => schema<Static<S[number]>>({ anyOf: schemas });
 

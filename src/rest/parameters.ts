@@ -13,6 +13,8 @@ import type { PageLink } from '../postgres/page.ts';
 
 /** Mark of a schema: the sentence for a number below its minimum. */
 const belowMinimum = Symbol('below minimum');
+/** Mark of a schema: its words count in any letter case. */
+const anyCase = Symbol('any case');
 
 const uuidText = Type.String({ format: 'uuid' });
 const plainText = Type.String({ minLength: 1 });
@@ -72,6 +74,8 @@ export function namesOf(pattern: string): string[] {
 /** `a,b` in one parameter, or the parameter repeated. */
 export const commaList = <T extends Type.Schema>(items: T) => Type.Array(items, { maxItems: limits.listedKeysMax });
 
+export const sortDirection = Type.Enum(['ASC', 'DESC'], { description: 'In any letter case', [anyCase]: true });
+
 export const pageQuery = Type.Object({
   pageSize: Type.Integer({
     minimum: 1,
@@ -84,7 +88,7 @@ export const pageQuery = Type.Object({
   }),
   textSearch: Type.Optional(Type.String({ description: 'Part of a name or label, in any letter case' })),
   sortProperty: Type.Optional(Type.String()),
-  sortOrder: Type.Optional(Type.Enum(['ASC', 'DESC'])),
+  sortOrder: Type.Optional(sortDirection),
 });
 
 export type PageQuery = Type.Static<typeof pageQuery>;
@@ -132,6 +136,7 @@ export function oneOf<T extends string>(
 /** The schema of a parameter. */
 interface Node extends Type.Schema {
   [belowMinimum]?: (given: number) => string;
+  [anyCase]?: boolean;
 }
 
 /** Values of the path, by name. */
@@ -178,7 +183,8 @@ function list(name: string, texts: string[], { items }: Node): unknown[] {
 function value(name: string, text: string, node: Node): unknown {
   if (text.includes('\0')) throw badRequest('parameter_nul', `Parameter '${name}' holds the character NUL.`);
   if (node.enum) {
-    if (node.enum.includes(text)) return text;
+    const word = node[anyCase] ? text.toUpperCase() : text;
+    if (node.enum.includes(word)) return word;
     throw name === 'sortOrder' ? unknownOrder(text) : unknownWord(name, text, node.enum);
   }
   switch (node.type) {

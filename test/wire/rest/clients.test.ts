@@ -3,6 +3,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
+import { eventually } from '../../harness/api.ts';
 import { newTenant, ok, systemAdminToken } from '../../harness/people.ts';
 import { fault, faultOf } from '../../harness/rest.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
@@ -66,6 +67,30 @@ test('a boolean may be any of its words, in any letter case', async () => {
   for (const word of ['true', 'True', 'ON', 'yes', '1']) expect(await typed(word), word).toBe(true);
   for (const word of ['false', 'FALSE', 'Off', 'no', '0']) expect(await typed(word), word).toBe(false);
   expect(await fault('GET', `${path}perhaps`)).toMatch(/^400\/31 .*must be true or false, not 'perhaps'/);
+});
+
+test('the order of a list and of a history may be in any letter case', async () => {
+  const type = randomUUID();
+  const device = (name: string) => ok('POST', '/api/device', { name: `${type} ${name}`, type });
+  const { id } = (await device('a')).id;
+  await device('b');
+  const names = async (order: string) => {
+    const query = `pageSize=2&page=0&type=${type}&sortProperty=name&sortOrder=${order}`;
+    const { data } = await ok('GET', `/api/tenant/devices?${query}`);
+    return data.map(({ name }: { name: string }) => name.at(-1)).join('');
+  };
+  for (const order of ['DESC', 'desc', 'Desc']) expect(await names(order), order).toBe('ba');
+  expect(await names('asc')).toBe('ab');
+  await ok(
+    'POST',
+    `/api/plugins/telemetry/DEVICE/${id}/timeseries/ANY`,
+    [1, 2].map((n) => ({ ts: n, values: { k: n } })),
+  );
+  const path = `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?keys=k&startTs=0&endTs=9&orderBy=`;
+  await eventually(async () => (await ok('GET', `${path}ASC`)).k?.length === 2);
+  for (const order of ['asc', 'ASC']) expect((await ok('GET', path + order)).k[0].value, order).toBe('1');
+  for (const order of ['desc', '']) expect((await ok('GET', path + order)).k[0].value, order).toBe('2');
+  expect(await fault('GET', `${path}up`)).toMatch(/^400\/31 .*'orderBy' must be one of ASC, DESC, not 'up'/);
 });
 
 test('a customer whose title is taken is refused, or gets a suffix that is free', async () => {
