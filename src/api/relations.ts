@@ -24,8 +24,9 @@ import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed } from '../rest/shapes.ts';
 import { entityId } from './shapes.ts';
 
+const groupQuery = Type.Object({ relationTypeGroup: Type.Optional(Type.Enum(relationGroups)) });
 const filterQuery = Type.Object({
-  relationTypeGroup: Type.Optional(Type.Enum(relationGroups)),
+  ...groupQuery.properties,
   relationType: Type.Optional(Type.String({ description: 'As `Created`; default any' })),
 });
 
@@ -109,6 +110,18 @@ export function relationRoutes({ postgres }: { postgres: Postgres }): Route[] {
       query: filterQuery,
       answer: Type.Array(relationShape),
       handle: async (call) => json((await list(call, direction, refOf(call.params), call.query)).map(relationJson)),
+    }),
+    route({
+      method: 'GET',
+      pattern: `/api/relations/${direction}/:entityType/:entityId/:relationType`,
+      summary: `Relations of one type ${direction} an entity`,
+      roles: tenantReaders,
+      query: groupQuery,
+      answer: Type.Array(relationShape),
+      async handle(call) {
+        const { relationType, ...entity } = call.params;
+        return json((await list(call, direction, refOf(entity), { ...call.query, relationType })).map(relationJson));
+      },
     }),
     route({
       method: 'GET',

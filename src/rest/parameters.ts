@@ -43,6 +43,7 @@ export const pathParameters = {
   otaPackageType: Type.Enum(packageTypes),
   profileId: uuidText,
   receipt: plainText,
+  relationType: plainText,
   requestId: Type.Integer({ minimum: 0 }),
   rpcId: uuidText,
   scope: Type.Enum(scopes),

@@ -56,6 +56,7 @@ const constantOfPath: Record<string, string> = {
   requestId: '1',
   enabled: 'true',
   otaPackageType: 'FIRMWARE',
+  relationType: 'Contains',
 };
 
 const slotOfQuery: Record<string, Slot> = {

@@ -39,6 +39,9 @@ test('a relation is made, read from both ends with and without names, changed an
   expect(made).toEqual({ ...relation, version: expect.any(Number) });
   expect(await send('GET', `/api/relations/from/CUSTOMER/${barn.id}`)).toEqual([made]);
   expect(await send('GET', `/api/relations/to/DEVICE/${pump.id}`)).toEqual([made]);
+  expect(await send('GET', `/api/relations/from/CUSTOMER/${barn.id}/Contains`)).toEqual([made]);
+  expect(await send('GET', `/api/relations/to/DEVICE/${pump.id}/Contains`)).toEqual([made]);
+  expect(await send('GET', `/api/relations/to/DEVICE/${pump.id}/Manages`)).toEqual([]);
   const [info] = await send('GET', `/api/relations/info/to/DEVICE/${pump.id}`);
   expect(info).toEqual({ ...made, fromName: title, toName: expect.stringMatching(/^pump-/) });
   expect(await send('GET', `/api/relations/info/from/CUSTOMER/${barn.id}?relationType=Manages`)).toEqual([]);
