@@ -13,7 +13,11 @@ test('an operation that is not offered is an unknown path, even one like a known
   for (const path of [
     '/api/tenant/dashboards',
     '/api/tenant/assets',
+    '/api/tenant/agents',
     '/api/user/settings',
+    '/api/user/devices',
+    '/api/user/users',
+    '/api/customer/users',
     '/api/dashboard/serverTime',
   ]) {
     for (const method of ['GET', 'POST', 'PUT', 'DELETE', 'PATCH']) {
