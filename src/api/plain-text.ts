@@ -37,12 +37,12 @@ export async function plainText(work: () => Promise<HttpResponse>): Promise<Http
   }
 }
 
-/** Returns the device, if the caller may use it. `id` undefined = an entity that is no device. */
-export async function usableDevice(queries: Queries, principal: Principal, id: string | undefined): Promise<DeviceRow> {
+/** Returns the device, if the caller may use it. An entity of another type is not found. */
+export async function usableDevice(queries: Queries, principal: Principal, target: Target): Promise<DeviceRow> {
   if (principal.authority === 'SYS_ADMIN') throw noSystemAdmin();
   const { tenantId } = requireTenant(principal);
-  const device = id === undefined ? undefined : await findDeviceRow(queries, tenantId, id);
-  if (!device) throw notFound("Device with requested id wasn't found!");
+  const device = isDevice(target) ? await findDeviceRow(queries, tenantId, target.entityId) : undefined;
+  if (!device) throw notRequested(target);
   requireCustomerOf(principal, device.customerId);
   return device;
 }
@@ -68,7 +68,7 @@ export async function seriesNumber(
   purpose: 'read' | 'write',
 ): Promise<number> {
   if (!isOtherKind(target)) {
-    return (await usableDevice(queries, principal, isDevice(target) ? target.entityId : undefined)).number;
+    return (await usableDevice(queries, principal, target)).number;
   }
   const { tenantId } = callerOf(principal);
   const entity = (await findEntities(queries, tenantId, [refOf(target)])).get(entityKey(refOf(target)));
@@ -101,14 +101,13 @@ export function isOtherKind(target: Target): boolean {
   return !isDevice(target) && isEntityKind(target.entityType);
 }
 
-function checkOther(
-  principal: Principal,
-  { entityType }: Target,
-  entity: Entity | undefined,
-  purpose: 'read' | 'write',
-): void {
-  if (!entity) throw notFound(`${entityTitle(entityType)} with requested id wasn't found!`);
+function checkOther(principal: Principal, target: Target, entity: Entity | undefined, purpose: 'read' | 'write'): void {
+  if (!entity) throw notRequested(target);
   if (!(purpose === 'read' ? mayReadValues : mayWrite)(callerOf(principal), entity)) throw permissionDenied();
+}
+
+function notRequested({ entityType }: Target): Fault {
+  return notFound(`${entityTitle(entityType)} with requested id wasn't found!`);
 }
 
 function callerOf(principal: Principal): TenantPrincipal {

@@ -20,7 +20,7 @@ import type { Rpc } from '../rpc/send.ts';
 import { findRpc, listRpcs, rpcStatuses, type StoredRpc } from '../rpc/store.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
 import { type Json, JsonNumber, writeJson } from '../value/json.ts';
-import { plainText, usableDevice } from './plain-text.ts';
+import { deviceTarget, plainText, usableDevice } from './plain-text.ts';
 import { entityId } from './shapes.ts';
 
 export interface RpcRoutesDeps {
@@ -90,7 +90,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
     const { tenantId } = requireTenant(principal);
     const rpc = await findRpc(postgres, tenantId, id);
     if (!rpc) throw entityNotFound('Rpc', id);
-    await usableDevice(postgres, principal, rpc.deviceId);
+    await usableDevice(postgres, principal, deviceTarget(rpc.deviceId));
     return rpc;
   }
 
@@ -139,7 +139,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
       handle: async ({ principal, params, query }) => {
         const link = pageLink(query);
         return await plainText(async () => {
-          const device = await usableDevice(postgres, principal, params.deviceId);
+          const device = await usableDevice(postgres, principal, deviceTarget(params.deviceId));
           const page = await listRpcs(postgres, device.id, query.rpcStatus, link);
           const { totalPages, totalElements, hasNext } = page;
           const rest = JSON.stringify({ totalPages, totalElements, hasNext });
@@ -171,7 +171,7 @@ async function command(
   const body = commandOf(request);
   let device: DeviceRow | undefined;
   const refused = await plainText(async () => {
-    device = await inTurn(() => usableDevice(postgres, principal, deviceId));
+    device = await inTurn(() => usableDevice(postgres, principal, deviceTarget(deviceId)));
     return empty;
   });
   if (!device) return refused;

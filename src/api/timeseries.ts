@@ -136,7 +136,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
   /** Returns the device whose points are written. Another entity is returned in the form of a device. */
   async function ownerOf(principal: Principal, target: Target): Promise<DeviceRow> {
     const { entityId: id } = target;
-    if (!isOtherKind(target)) return await usableDevice(postgres, principal, isDevice(target) ? id : undefined);
+    if (!isOtherKind(target)) return await usableDevice(postgres, principal, target);
     return await withNumber(postgres, principal, target, async (_queries, number, tenantId) => {
       return { number, id, tenantId, customerId: null, profileId: '', name: '', version: 0 };
     });

@@ -127,5 +127,9 @@ test('what a deleted entity had is gone, and other types have nothing', async ()
   expect(await refusal('GET', `${pathOf('CUSTOMER', id)}/values/attributes`)).toBe(
     "404 Customer with requested id wasn't found!",
   );
-  expect(await refusal('GET', `${pathOf('ASSET', id)}/values/timeseries`)).toMatch(/^404 /);
+  for (const values of ['timeseries', 'attributes']) {
+    expect(await refusal('GET', `${pathOf('ASSET', id)}/values/${values}`)).toBe(
+      "404 ASSET with requested id wasn't found!",
+    );
+  }
 });
