@@ -4,6 +4,7 @@
  */
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { inTurns } from '../base/loop-turns.ts';
 import { createUuid } from '../base/uuid.ts';
 import { tokenCredentials } from '../device/model/credentials.ts';
 import { checkDeviceName, checkDocument, checkText, createAccessToken } from '../device/model/device.ts';
@@ -29,7 +30,7 @@ export interface NewDeviceInput {
   accessToken: string;
 }
 
-type NewDeviceOutcome = { id: string; accessToken: string } | Fault;
+export type NewDeviceOutcome = { id: string; accessToken: string } | Fault;
 
 interface Row extends NewDeviceInput {
   /** True when the caller chose the token. */
@@ -45,7 +46,7 @@ export async function createDevices(
   inputs: NewDeviceInput[],
 ): Promise<NewDeviceOutcome[]> {
   const outcomes: NewDeviceOutcome[] = new Array(inputs.length);
-  const rows = sound(inputs, deps.clock.now(), outcomes);
+  const rows = await sound(inputs, deps.clock.now(), outcomes);
   for (let i = 0; i < rows.length; i += limits.newDevicesPerTransaction) {
     await createSome(deps, tenantId, rows.slice(i, i + limits.newDevicesPerTransaction), outcomes);
   }
@@ -53,11 +54,11 @@ export async function createDevices(
 }
 
 /** Returns the rows that are valid without a check in the store; the faults of the other rows go into `outcomes`. */
-function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome[]): Row[] {
+async function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome[]): Promise<Row[]> {
   const names = new Set<string>();
   const tokens = new Set<string>();
   const rows: Row[] = [];
-  for (const [index, input] of inputs.entries()) {
+  await inTurns(inputs, (input, index) => {
     try {
       checkDeviceName(input.name);
       checkText('type', input.type);
@@ -74,7 +75,7 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
       if (!(error instanceof Fault)) throw error;
       outcomes[index] = error;
     }
-  }
+  });
   return rows;
 }
 

@@ -8,6 +8,7 @@ import { deviceRows, entityRows, readAttributesOf } from '../attributes/store.ts
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { inTurns, nextTurn } from '../base/loop-turns.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { listDeviceIds } from '../device/list/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -280,21 +281,6 @@ function numbersOf(entities: QueriedEntity[]): number[] {
 
 function unique(keys: ValueKey[]): string[] {
   return [...new Set(keys.map(({ key }) => key))];
-}
-
-/** Works on the items one after the other, and gives the event loop a turn every few milliseconds. */
-async function inTurns<T>(items: readonly T[], work: (item: T) => void): Promise<void> {
-  let endsAt = performance.now() + limits.queriedTurnMs;
-  for (const item of items) {
-    work(item);
-    if (performance.now() < endsAt) continue;
-    await nextTurn();
-    endsAt = performance.now() + limits.queriedTurnMs;
-  }
-}
-
-function nextTurn(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve));
 }
 
 function checkValues(entities: number, keys: ValueKey[]): void {

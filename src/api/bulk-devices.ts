@@ -1,14 +1,15 @@
 /** Makes thousands of devices in one call. ThingsBoard has no such endpoint. */
 
-import { createDevices, type NewDeviceInput } from '../admin/bulk-create.ts';
+import { createDevices, type NewDeviceInput, type NewDeviceOutcome } from '../admin/bulk-create.ts';
 import type { NewDeviceDeps } from '../admin/devices.ts';
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { inTurns } from '../base/loop-turns.ts';
 import * as Type from '../base/schema.ts';
-import { anything, reference, text } from '../rest/body.ts';
+import { anything, readBodyRows, reference, text } from '../rest/body.ts';
 import { entityUuid } from '../rest/parameters.ts';
-import { json, type Route, route } from '../rest/route.ts';
+import { jsonAnswer, type Route, route } from '../rest/route.ts';
 import { closed, nullable } from '../rest/shapes.ts';
 import { entityId, idJson } from './shapes.ts';
 
@@ -45,22 +46,29 @@ export function bulkDeviceRoutes(deps: NewDeviceDeps): Route[] {
       summary: 'Create many devices',
       description: `At most ${limits.newDevicesPerRequest}. The answer has a result for each of them, in their order: the id and access token, or what was wrong with that one; the others are made all the same. Without an access token a device gets a random one.`,
       roles: tenantAdmins,
-      body: bulkBody,
+      ownBody: { shape: bulkBody, jsonOnly: true },
       bodyBytesMax: limits.bulkBodyBytesMax,
       answer: bulkShape,
-      async handle({ principal, body }) {
+      async handle({ principal, request }) {
         const { tenantId } = requireTenant(principal);
-        const outcomes = await createDevices(deps, tenantId, body.devices.map(rowInput));
-        const results = outcomes.map((outcome, i): Type.Static<typeof resultShape> => {
-          const { name } = body.devices[i]!;
-          if (outcome instanceof Fault) return { name, id: null, accessToken: null, error: outcome.message };
-          return { name, id: idJson('DEVICE', outcome.id), accessToken: outcome.accessToken, error: null };
+        const devices = await readBodyRows(request, 'devices', row, limits.newDevicesPerRequest);
+        const inputs: NewDeviceInput[] = [];
+        await inTurns(devices, (device) => inputs.push(rowInput(device)));
+        const outcomes = await createDevices(deps, tenantId, inputs);
+        const failed = outcomes.filter((outcome) => outcome instanceof Fault).length;
+        let results = '';
+        await inTurns(outcomes, (outcome, i) => {
+          results += `${i === 0 ? '' : ','}${JSON.stringify(resultJson(devices[i]!.name, outcome))}`;
         });
-        const failed = results.filter(({ id }) => id === null).length;
-        return json({ created: results.length - failed, failed, results });
+        return jsonAnswer(`{"created":${outcomes.length - failed},"failed":${failed},"results":[${results}]}`);
       },
     }),
   ];
+}
+
+function resultJson(name: string, outcome: NewDeviceOutcome): Type.Static<typeof resultShape> {
+  if (outcome instanceof Fault) return { name, id: null, accessToken: null, error: outcome.message };
+  return { name, id: idJson('DEVICE', outcome.id), accessToken: outcome.accessToken, error: null };
 }
 
 function rowInput(device: Type.Static<typeof row>): NewDeviceInput {

@@ -1,11 +1,11 @@
 /** Imports devices from a CSV file, as the pages of ThingsBoard do (docs/rest.md#devices). */
 
-import { setImmediate as turn } from 'node:timers/promises';
 import { type CsvRow, csvRows } from '../admin/csv.ts';
 import { type ImportDeps, type ImportRow, importDevices } from '../admin/import.ts';
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { nextTurn } from '../base/loop-turns.ts';
 import * as Type from '../base/schema.ts';
 import {
   certificateCredentials,
@@ -13,7 +13,7 @@ import {
   type NewCredentials,
   tokenCredentials,
 } from '../device/model/credentials.ts';
-import { flag, optional, text } from '../rest/body.ts';
+import { flag, optional, readLongStrings, text } from '../rest/body.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
 import { keyFault } from '../telemetry/keys.ts';
@@ -58,10 +58,11 @@ export function bulkImportRoutes(deps: ImportDeps): Route[] {
       summary: 'Create devices, or change those of the same name, out of a CSV file',
       description: `At most ${limits.importRowsMax} rows. A row that cannot be taken is listed with its line; the others are taken all the same.`,
       roles: tenantAdmins,
-      body: importBody,
+      ownBody: { shape: importBody, jsonOnly: true },
       bodyBytesMax: limits.importBodyBytesMax,
       answer: resultShape,
-      async handle({ principal, body: { file, mapping } }) {
+      async handle({ principal, request }) {
+        const { file, mapping } = await readLongStrings(request, importBody);
         if (!mapping.columns.some(({ type }) => type === 'NAME'))
           throw badRequest('import_name', 'No column has the type NAME.');
         for (const { type, key } of mapping.columns) {
@@ -76,7 +77,7 @@ export function bulkImportRoutes(deps: ImportDeps): Route[] {
         const rows: { line: number; row: ImportRow }[] = [];
         for (const line of csvRows(file, mapping.delimiter || ',', rowsMax)) {
           if (!line) {
-            await turn();
+            await nextTurn();
             continue;
           }
           if (isHeader) {

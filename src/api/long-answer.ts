@@ -6,6 +6,7 @@ import type { Principal } from '../auth/roles.ts';
 import { type BudgetOwner, ByteBudget } from '../base/byte-budget.ts';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { nextTurn } from '../base/loop-turns.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type PlaceOwner, placeOwners } from '../base/places.ts';
 import { answerTooLarge } from '../telemetry/latest.ts';
@@ -80,7 +81,7 @@ export class LongText {
       this.add(text);
       if (this.#bytes < turnEnd) continue;
       turnEnd = this.#bytes + sliceBytes;
-      await new Promise((resolve) => setImmediate(resolve));
+      await nextTurn();
     }
   }
 

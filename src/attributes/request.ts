@@ -2,9 +2,9 @@
  * The rules for a device's request to read attributes, which all doors share (docs/http.md#attributes). A request that
  * names no key and no scope is answered with all attributes.
  */
-import { setImmediate as turn } from 'node:timers/promises';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { nextTurn } from '../base/loop-turns.ts';
 import type { Json } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';
 import type { Attributes, Scope, ScopedRow } from './attributes.ts';
@@ -85,7 +85,7 @@ export async function readWanted(
       if (chars < limits.attributeTurnChars) continue;
       // Lets the event loop run in between: a control character becomes six.
       chars = 0;
-      await turn();
+      await nextTurn();
     }
   };
   await attributes.readFor(device, device.number, asked, listed, write);

@@ -380,8 +380,19 @@ export const limits = {
   credentialChangesPassedOnMax: 50_000,
   /** Time for which a row of the log of changed credentials is kept. */
   credentialChangesKeptMs: 24 * 3_600_000,
+  /** Time for which one turn of long work may hold the event loop. */
+  loopTurnMs: 4,
   /** Body of a REST request, which is read in one turn of the loop. */
   apiBodyBytesMax: 1024 * 1024,
+  /** Bytes of a REST body above which its parts are counted before it is parsed. */
+  apiBodyCountedBytesMin: 64 * 1024,
+  /**
+   * Commas, colons, strings and opening brackets of a REST body above `apiBodyCountedBytesMin`: they decide how long
+   * the parser takes, about 20 ms with this many. A body of `apiBodyCountedBytesMin` never has as many.
+   */
+  apiBodyPartsMax: 48 * 1024,
+  /** Bytes of the rows of a large body that are parsed in one turn of the loop, and of one row. */
+  apiRowsBytesMax: 128 * 1024,
   /** Body of a REST request that makes many devices. */
   bulkBodyBytesMax: 4 * 1024 * 1024,
   /** Body of a sign-in. */
@@ -511,6 +522,10 @@ export const limits = {
 
   /** Body of an attribute post of a device. */
   attributeBodyBytesMax: 1024 * 1024,
+  /** A longer message of attributes is decoded in a thread, so that the decoding does not block the loop. */
+  attributesInLoopBytesMax: 64 * 1024,
+  /** Messages of attributes of a worker that wait for their decoding thread; a gateway has one of them at a time. */
+  attributeDecodeQueueMax: 1_024,
   /** Keys of one attribute message. */
   attributeKeysPerMessageMax: 1_000,
   /** Rows of attributes that wait for a commit of a worker. */
@@ -679,8 +694,6 @@ export const limits = {
   queriedTextCharsMax: 65_536,
   /** Characters of a value by which an entity query sorts; longer values that begin alike are equal. */
   queriedSortCharsMax: 256,
-  /** Time for which one turn of an entity query may hold the event loop. */
-  queriedTurnMs: 4,
 
   /** Devices that one REST call may make. */
   newDevicesPerRequest: 20_000,

@@ -217,7 +217,7 @@ export const reasons = {
   413: {
     answer_too_large: "the answer is above the client's Maximum Packet Size",
     body_too_large: 'the body is too large',
-    message_too_complex: 'the message needs too much memory',
+    message_too_complex: 'the message needs too much memory or time to be read',
     message_too_large: 'the message of a gateway is too large, and was skipped',
     relations_found: 'the search by relations meets too many of them',
     rpc_undeliverable: "the command is above the client's Maximum Packet Size",

@@ -3,10 +3,11 @@
  * that a schema does not know are ignored; absent and null mean the same. Every fault is a 400 that names the member.
  */
 import { badRequest, Fault } from '../base/errors.ts';
+import { nextTurn } from '../base/loop-turns.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
-import { readPlainJson } from '../value/plain-json.ts';
+import { plainJsonSteps, readPlainJson, readPlainRows } from '../value/plain-json.ts';
 import { nullable } from './shapes.ts';
 
 /** A member that may be absent or null. */
@@ -23,10 +24,65 @@ export function bodyReader(schema: Type.Schema | undefined): (request: HttpReque
   return (request) => {
     checkContentType(request.header('content-type'));
     const body = parseJson(request.body);
-    const fault = Type.faultOf(schema, body);
-    if (fault) throw badRequest('body', `Validation error: ${fault.path.join('.') || 'the body'} ${fault.message}`);
+    check(schema, body);
     return body;
   };
+}
+
+function check(schema: Type.Schema, value: unknown, path: readonly string[] = []): void {
+  const fault = Type.faultOf(schema, value);
+  if (!fault) return;
+  const where = [...path, ...fault.path].join('.') || 'the body';
+  throw badRequest('body', `Validation error: ${where} ${fault.message}`);
+}
+
+/**
+ * Reads a body `{"<name>":[…]}` with more rows than one turn of the loop may read, and checks each of them. Returns all
+ * rows; of the other members only that they are valid JSON is checked.
+ */
+export async function readBodyRows<Row extends Type.Schema>(
+  { header, body }: Pick<HttpRequest, 'header' | 'body'>,
+  name: string,
+  row: Row,
+  rowsMax: number,
+): Promise<Type.Static<Row>[]> {
+  checkContentType(header('content-type'));
+  if (body.length === 0) throw bodyMissing();
+  const rows: Type.Static<Row>[] = [];
+  const pieces = readPlainRows(body, name);
+  const add = (values: unknown[], first: number) => {
+    if (first + values.length > rowsMax) {
+      throw badRequest('body', `Validation error: ${name} must not have more than ${rowsMax} items`);
+    }
+    for (const [i, value] of values.entries()) {
+      check(row, value, [name, String(first + i)]);
+      rows.push(value as Type.Static<Row>);
+    }
+  };
+  let piece = pieces.next();
+  for (; !piece.done; piece = pieces.next()) {
+    add(piece.value.rows, piece.value.first);
+    await nextTurn();
+  }
+  const root = piece.value;
+  check(Type.Object({ [name]: Type.Array(Type.Unknown()) }), root);
+  // A short body is not divided.
+  add((root as Record<string, unknown[]>)[name]!, rows.length);
+  return rows;
+}
+
+/** Reads a body of few values and very long strings, in several turns of the loop, and checks it. */
+export async function readLongStrings<Body extends Type.Schema>(
+  { header, body }: Pick<HttpRequest, 'header' | 'body'>,
+  schema: Body,
+): Promise<Type.Static<Body>> {
+  checkContentType(header('content-type'));
+  if (body.length === 0) throw bodyMissing();
+  const steps = plainJsonSteps(body);
+  let step = steps.next();
+  for (; !step.done; step = steps.next()) await nextTurn();
+  check(schema, step.value);
+  return step.value as Type.Static<Body>;
 }
 
 export function checkContentType(contentType: string): void {

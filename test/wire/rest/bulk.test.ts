@@ -21,6 +21,25 @@ interface Results {
 const bulk = (devices: object[], token?: string): Promise<Results> =>
   ok('POST', '/api/devices/bulk', { devices }, token);
 
+test('a body of several pieces: rows keep their places, and one wrong row refuses all of it', async () => {
+  const run = randomUUID().slice(0, 8);
+  const info = { text: `],[{"${'x'.repeat(100)}` };
+  const devices = Array.from({ length: 1_200 }, (_, i) => ({
+    name: `${run}-${i}`,
+    label: `é ${i}`,
+    additionalInfo: info,
+  }));
+  const wrong = [...devices, { name: `${run}-last`, label: 5 }];
+  expect(await fault('POST', '/api/devices/bulk', { devices: wrong })).toMatch(
+    /^400\/31 .*devices\.1200\.label must be/,
+  );
+  const { created, failed, results } = await bulk(devices);
+  expect([created, failed]).toEqual([1_200, 0]);
+  expect(results.map(({ name }) => name)).toEqual(devices.map(({ name }) => name));
+  const last = await ok('GET', `/api/device/${results.at(-1)!.id!.id}`);
+  expect(last).toMatchObject({ name: `${run}-1199`, label: 'é 1199', additionalInfo: info });
+});
+
 test('each device is made or refused with a reason, independent of the others', async () => {
   const run = randomUUID().slice(0, 8);
   const customer = await ok('POST', '/api/customer', { title: `bulk-${run}` });
