@@ -10,7 +10,6 @@ import type { ClaimDeps } from '../onboarding/claim.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { TaggedRoutes } from '../rest/openapi.ts';
 import { type Route, type ServedRoute, served } from '../rest/route.ts';
-import type { ReadBody } from '../value/lenient.ts';
 import { apiKeyRoutes } from './api-keys.ts';
 import { type AttributesDeps, attributesRoutes } from './attributes.ts';
 import { bulkDeviceRoutes } from './bulk-devices.ts';
@@ -52,7 +51,6 @@ interface ApiDeps
     Pick<ReceiptRoutesDeps, 'signingKey' | 'refusedPoints'> {
   postgres: Postgres;
   config: Config;
-  readBody: ReadBody;
   /** Routes of other doors that the API document names. */
   elsewhere: readonly TaggedRoutes[];
 }
@@ -80,7 +78,7 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
       tag: 'telemetry',
       routes: [...timeseriesRoutes(deps), ...completenessRoutes(deps), ...receiptRoutes(deps)],
     },
-    { tag: 'attributes', routes: attributesRoutes(deps, deps.readBody, deps.config.values.castNumericStrings) },
+    { tag: 'attributes', routes: attributesRoutes(deps) },
     { tag: 'rpc', routes: rpcRoutes(deps) },
     { tag: 'ota-packages', routes: otaRoutes(deps) },
     { tag: 'diagnostics', routes: diagnosticsRoutes(deps) },

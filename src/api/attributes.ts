@@ -2,7 +2,7 @@
 
 import { claimKeys } from '../admin/claim-rules.ts';
 import { type AttributeRow, type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
-import { attributesOf } from '../attributes/decode.ts';
+import type { AttributeDecoder } from '../attributes/decode-thread.ts';
 import { EntityAttributes } from '../attributes/entity-attributes.ts';
 import { everyone, type Principal, permissionDenied, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
@@ -12,9 +12,8 @@ import { provisionStateKey } from '../onboarding/provision.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
+import { isBlankKeyFault } from '../telemetry/keys.ts';
 import type { HttpResponse } from '../uws/server.ts';
-import { type Json, readJson } from '../value/json.ts';
-import type { ReadBody } from '../value/lenient.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import type { LongAnswers } from './long-answer.ts';
 import { deviceTarget, isOtherKind, plainText, seriesNumber, type Target, withNumber } from './plain-text.ts';
@@ -24,6 +23,7 @@ export interface AttributesDeps {
   postgres: Postgres;
   clock: Clock;
   attributes: Attributes;
+  attributeDecoder: AttributeDecoder;
   longAnswers: LongAnswers;
 }
 
@@ -32,8 +32,8 @@ const values = Type.Array(closed({ lastUpdateTs: milliseconds, key: Type.String(
 const claims = Object.values(claimKeys);
 const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
-export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castNumericStrings: boolean): Route[] {
-  const { postgres, attributes, clock, longAnswers } = deps;
+export function attributesRoutes(deps: AttributesDeps): Route[] {
+  const { postgres, attributes, attributeDecoder, clock, longAnswers } = deps;
   const others = new EntityAttributes(postgres, clock);
   const rowsOf = (target: Target) => (isOtherKind(target) ? others : attributes);
 
@@ -56,21 +56,19 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
 
   const write = async ({ principal, request }: Call, target: Target, scope: Scope): Promise<HttpResponse> =>
     await plainText(async () => {
-      const readEntries = () => {
-        if (scope === 'CLIENT_SCOPE') throw badRequest('scope', 'Invalid scope: CLIENT_SCOPE');
-        return entriesOf(request.body, readBody, castNumericStrings);
-      };
+      // A caller that may not write learns nothing of the body, and nothing of the body is decoded.
+      const number = await seriesNumber(postgres, principal, target, 'write');
+      if (scope === 'CLIENT_SCOPE') throw badRequest('scope', 'Invalid scope: CLIENT_SCOPE');
+      const entries = await entriesOf(attributeDecoder, request.body, { number, tenantId: principal.tenantId ?? '' });
       if (isOtherKind(target)) {
         const now = clock.now();
-        await withNumber(postgres, principal, target, (queries, number) =>
-          others.save(queries, number, scope, readEntries(), now),
+        await withNumber(postgres, principal, target, (queries, given) =>
+          others.save(queries, given, scope, entries, now),
         );
         return empty;
       }
-      const device = await seriesNumber(postgres, principal, target, 'write');
-      const entries = readEntries();
       if (scope === 'SERVER_SCOPE') requireAdmin(principal, [...claims, provisionStateKey], [...entries.keys()]);
-      await attributes.save(device, scope, entries, principal.tenantId ?? undefined);
+      await attributes.save(number, scope, entries, principal.tenantId ?? undefined);
       return empty;
     });
 
@@ -183,17 +181,25 @@ function* valueTexts(rows: AttributeRow[]): Generator<string> {
   yield rows.length === 0 ? '[]' : ']';
 }
 
-function entriesOf(body: Buffer, readBody: ReadBody, castNumericStrings: boolean): Map<string, TypedValue> {
-  let tree: Json;
+/** Decodes the attributes that a user writes. The sentences of some refusals are those that clients expect. */
+async function entriesOf(
+  decoder: AttributeDecoder,
+  body: Buffer,
+  source: { number: number; tenantId: string },
+): Promise<Map<string, TypedValue>> {
+  let entries: Map<string, TypedValue>;
   try {
-    tree = readBody(body, readJson);
+    entries = await decoder.decode(body, source);
   } catch (error) {
-    const isMalformed = error instanceof Fault && error.reason === 'malformed_json';
-    throw isMalformed ? badRequest('malformed_json', 'Invalid JSON') : error;
+    throw error instanceof Fault ? withExpectedSentence(error) : error;
   }
-  if (!(tree instanceof Map)) throw badRequest('wrong_shape', 'Request is not a JSON object');
-  if ([...tree.keys()].some((key) => key.trim() === '')) throw badRequest('bad_key', 'Key cannot be blank');
-  const entries = attributesOf(tree, castNumericStrings);
   if (entries.size === 0) throw badRequest('no_attributes', 'No attributes data found in request body!');
   return entries;
+}
+
+function withExpectedSentence(fault: Fault): Fault {
+  const { reason, message } = fault;
+  if (reason === 'malformed_json') return badRequest(reason, 'Invalid JSON');
+  if (reason === 'wrong_shape') return badRequest(reason, 'Request is not a JSON object');
+  return reason === 'bad_key' && isBlankKeyFault(message) ? badRequest(reason, 'Key cannot be blank') : fault;
 }

@@ -63,6 +63,16 @@ export class Gateways {
     if (!this.#held.take(bytes, owners)) throw tooMuch;
     return () => this.#held.release(bytes, owners);
   }
+
+  /** Keeps the bytes of a message until the caller calls `release`. A message that is owned has its room already. */
+  keep(
+    { payload, isOwned }: { payload: Buffer; isOwned: boolean },
+    gateway: Pick<CachedDevice, 'number' | 'tenantId'>,
+  ): { payload: Buffer; release: () => void } {
+    if (isOwned) return { payload, release: () => {} };
+    const release = this.hold(gateway, payload.length);
+    return { payload: Buffer.from(payload), release };
+  }
 }
 
 const shareHeld = new Fault(

@@ -7,9 +7,9 @@ import { namedKeys, type WantedAttributes, type WantedKeys } from '../attributes
 import { badRequest } from '../base/errors.ts';
 import { checkDeviceName } from '../device/model/device.ts';
 import { replyId } from '../rpc/rpc.ts';
+import { readMembers, textOfMember } from '../value/by-name.ts';
 import { type Json, JsonNumber } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';
-import { readMembers, textOfMember } from './by-name.ts';
 import type { WantedChild } from './names.ts';
 
 /** Decodes `{"device":"A","type":"t"}`. */

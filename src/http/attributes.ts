@@ -4,7 +4,7 @@
  * body and parameters, token, rate limit, JSON.
  */
 import type { Attributes } from '../attributes/attributes.ts';
-import { decodeAttributes } from '../attributes/decode.ts';
+import type { AttributeDecoder } from '../attributes/decode-thread.ts';
 import type { AttributeUpdates } from '../attributes/followers.ts';
 import { foundJson, keysOfText, readWanted, type WantedAttributes, wantedScopes } from '../attributes/request.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
@@ -14,8 +14,8 @@ import { booleanOf } from '../base/schema.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpHandler, HttpServer } from '../uws/server.ts';
-import type { ReadBody } from '../value/lenient.ts';
-import type { DeviceAuth } from './device-auth.ts';
+import type { TypedValue } from '../value/typed.ts';
+import { type DeviceAuth, senderOf } from './device-auth.ts';
 import type { LongPolls } from './long-poll.ts';
 
 interface AttributesDoorDeps {
@@ -24,35 +24,45 @@ interface AttributesDoorDeps {
   attributes: Attributes;
   updates: AttributeUpdates;
   polls: LongPolls;
-  readBody: ReadBody;
-  castNumericStrings: boolean;
+  decoder: AttributeDecoder;
 }
 
 const json = { status: 200, contentType: 'application/json' };
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 
 export function attributesDoor(deps: AttributesDoorDeps): void {
-  const { server, deviceAuth, attributes, updates, polls, readBody, castNumericStrings } = deps;
+  const { server, deviceAuth, attributes, updates, polls, decoder } = deps;
   const { admission } = deviceAuth;
 
-  /** Stores the attributes of a known device; `body` is read before this function returns. */
+  const save = (exchange: Exchange, token: string, device: CachedDevice, entries: Map<string, TypedValue>): void => {
+    admission.points(device, entries.size);
+    attributes.save(device.number, 'CLIENT_SCOPE', entries, device.tenantId).then(
+      () => exchange.acknowledge(),
+      (error: unknown) => deviceAuth.refuse(exchange, error, token),
+    );
+  };
+
+  /** Stores the attributes of a known device; `body` is not large, and is read before this function returns. */
   const store = (exchange: Exchange, token: string, device: CachedDevice, body: Buffer): void => {
     try {
       admission.admit(device);
-      const entries = decodeAttributes(body, readBody, castNumericStrings);
-      admission.points(device, entries.size);
-      attributes.save(device.number, 'CLIENT_SCOPE', entries, device.tenantId).then(
-        () => exchange.acknowledge(),
-        (error: unknown) => deviceAuth.refuse(exchange, error, token),
-      );
+      save(exchange, token, device, decoder.decodeSmall(body));
     } catch (error) {
       deviceAuth.refuse(exchange, error, token, body);
     }
   };
 
-  const storeLater = async (exchange: Exchange, token: string, body: Buffer): Promise<void> => {
+  /** Handles the rare paths: a token that must be looked up, or a large body. */
+  const storeLater = async (
+    exchange: Exchange,
+    token: string,
+    known: CachedDevice | undefined,
+    body: Buffer,
+  ): Promise<void> => {
     try {
-      store(exchange, token, await deviceAuth.find(token, exchange), body);
+      const device = known ?? (await deviceAuth.find(token, exchange));
+      admission.admit(device);
+      save(exchange, token, device, await decoder.decode(body, device));
     } catch (error) {
       deviceAuth.refuse(exchange, error, token, body);
     }
@@ -61,9 +71,11 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   const receive = (exchange: Exchange, token: string, body: Buffer): void => {
     const device = deviceAuth.known(token, exchange);
     if (body.length === 0) deviceAuth.refuse(exchange, missingBody, token);
-    else if (device === undefined)
-      void server.withBody(exchange, body, undefined, (held) => storeLater(exchange, token, held));
-    else store(exchange, token, device, body);
+    else if (device !== undefined && !decoder.isLarge(body)) store(exchange, token, device, body);
+    else {
+      const sender = device && senderOf(device);
+      void server.withBody(exchange, body, sender, (held) => storeLater(exchange, token, device, held));
+    }
   };
 
   const wait = async (exchange: Exchange, token: string, query: string): Promise<void> => {

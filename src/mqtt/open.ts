@@ -2,6 +2,7 @@
 
 import type { Admission } from '../activity/admission.ts';
 import type { Attributes } from '../attributes/attributes.ts';
+import type { AttributeDecoder } from '../attributes/decode-thread.ts';
 import type { AttributeUpdates } from '../attributes/followers.ts';
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
@@ -48,6 +49,7 @@ export interface MqttDoorDeps {
   decode: Decode<CachedDevice>;
   readBody: ReadBody;
   castNumericStrings: boolean;
+  attributeDecoder: AttributeDecoder;
   gateways: Gateways;
   gatewayDecoder: GatewayDecoder;
   gatewayThread: GatewayDecodeThread;

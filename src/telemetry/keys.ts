@@ -88,11 +88,18 @@ export function keyOf(text: string): Key | undefined {
 
 /** Returns the reason why a string cannot be a key; undefined when it can. */
 export function keyFault(text: string): string | undefined {
-  if (text.trim() === '') return `The key ${JSON.stringify(text.slice(0, 20))} is blank.`;
+  if (text.trim() === '') return `The key ${JSON.stringify(text.slice(0, 20))}${blankEnd}`;
   if (text.length > limits.keyCharsMax) {
     return `The key "${text.slice(0, 40)}…" is longer than ${limits.keyCharsMax} characters.`;
   }
   return undefined;
+}
+
+const blankEnd = ' is blank.';
+
+/** True for the sentence of `keyFault` about a blank key. */
+export function isBlankKeyFault(sentence: string): boolean {
+  return sentence.endsWith(blankEnd);
 }
 
 function internElsewhere(source: Uint8Array, start: number, end: number, hash: number, first: number): Key | undefined {

@@ -2,10 +2,12 @@
  * Opens the sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, and MQTT. They are
  * the last section of a worker; only the sockets are opened before the stores.
  */
+
 import { reportsAt } from '../analytics/routes.ts';
 import { createApi } from '../api/api.ts';
 import { LongAnswers } from '../api/long-answer.ts';
 import { notOffered } from '../api/not-offered.ts';
+import { AttributeDecoder } from '../attributes/decode-thread.ts';
 import { WrongCredentials } from '../auth/wrong-credentials.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { filesForConnections } from '../base/file-limit.ts';
@@ -67,6 +69,8 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
   const users = await openUsers(deps, engine, engine);
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
+  const attributeDecoder = new AttributeDecoder(decoding);
+  started.add('decoding thread of attributes', () => attributeDecoder.close());
   const api = createApi({
     ...engine.admin,
     ...engine.claims,
@@ -81,7 +85,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     clickhouse,
     longAnswers: new LongAnswers(metrics),
     config,
-    readBody,
+    attributeDecoder,
     downloads,
     rpc,
     persistentRpcs: engine.persistentRpcs,
@@ -120,6 +124,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     decode,
     readBody,
     castNumericStrings,
+    attributeDecoder,
     admission,
     troubles,
     attributes,
@@ -137,7 +142,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
   const { emptyPollTimeout } = config.rpc;
   for (const server of servers) {
     telemetryDoor({ server, deviceAuth, ingest, thread, clock, decode, metrics });
-    attributesDoor({ server, deviceAuth, attributes, updates, polls, readBody, castNumericStrings });
+    attributesDoor({ server, deviceAuth, attributes, updates, polls, decoder: attributeDecoder });
     firmwareDoor({ server, deviceAuth, downloads });
     rpcDoor({ server, deviceAuth, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
     claimDoor({ server, deviceAuth, claims: engine.claims, readBody });

@@ -11,6 +11,7 @@ import { TakenNames } from '../../src/admin/taken-names.ts';
 import { createApi } from '../../src/api/api.ts';
 import { LongAnswers } from '../../src/api/long-answer.ts';
 import { Attributes } from '../../src/attributes/attributes.ts';
+import { AttributeDecoder } from '../../src/attributes/decode-thread.ts';
 import { AttributeWriter } from '../../src/attributes/writer.ts';
 import { ApiKeys } from '../../src/auth/api-keys.ts';
 import { openAuth } from '../../src/auth/auth.ts';
@@ -43,7 +44,6 @@ import { PersistentRpcs } from '../../src/rpc/persistent.ts';
 import { Rpc } from '../../src/rpc/send.ts';
 import { faultAnswer } from '../../src/uws/exchange.ts';
 import type { HttpRequest } from '../../src/uws/server.ts';
-import { strictly } from '../../src/value/lenient.ts';
 import { silentLog as log } from './clickhouse-server.ts';
 import { deafBus } from './deaf-bus.ts';
 import { startTestPostgres, type Template } from './postgres-server.ts';
@@ -176,7 +176,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
     changes,
     clock,
     config,
-    readBody: strictly,
+    attributeDecoder: new AttributeDecoder({ castNumericStrings: true, lenientJson: false }),
     elsewhere: [],
     log,
     claiming: config.claiming,

@@ -50,11 +50,9 @@ function send(text: string): void {
     },
   };
   const gateways = {
-    hold: (_gateway: unknown, bytes: number) => {
-      heldBytes += bytes;
-      return () => {
-        heldBytes -= bytes;
-      };
+    keep: ({ payload }: { payload: Buffer }) => {
+      heldBytes += payload.length;
+      return { payload: Buffer.from(payload), release: () => (heldBytes -= payload.length) };
     },
   };
   const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;

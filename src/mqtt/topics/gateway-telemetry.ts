@@ -6,11 +6,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { childLost, type Gateway } from '../../gateway/gateway.ts';
+import { childLost } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { ReadBody } from '../../value/lenient.ts';
-import type { Publish } from '../session/operation.ts';
+
 import { type LargeTelemetryDeps, takeLargeTelemetry } from './gateway-large-telemetry.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
@@ -28,13 +28,6 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
     gatewayDecoder: { decode },
     readBody,
   } = deps;
-
-  /** Keeps the payload until the caller calls `release`. A large packet holds its room already. */
-  const kept = ({ payload, isOwned }: Publish, { device }: Gateway): { payload: Buffer; release: () => void } => {
-    if (isOwned) return { payload, release: () => {} };
-    const release = gateways.hold(device, payload.length);
-    return { payload: Buffer.from(payload), release };
-  };
 
   /** Returns false when the message must wait. */
   const isAccepted = (message: GatewayTelemetry, payload: Buffer): boolean => {
@@ -55,14 +48,14 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
         const message = new GatewayTelemetry(gateway, publish);
         admission.touch(gateway.device);
         if (publish.payload.length > limits.decodeInLoopBytesMax) {
-          const { payload, release } = kept(publish, gateway);
+          const { payload, release } = gateways.keep(publish, gateway.device);
           gateway.run([], () => takeLargeTelemetry(deps, gateway, publish, payload).then(release));
           return;
         }
         // A message after waiting ones waits too, so that points of a device keep their order.
         if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
         const wanted = readBody(publish.payload, childrenOf);
-        const { payload, release } = kept(publish, gateway);
+        const { payload, release } = gateways.keep(publish, gateway.device);
         /** Returns false when the journal refuses and there is time to wait. */
         const isDone = (mayWait: boolean): boolean => {
           try {

@@ -63,6 +63,24 @@ test('values come back digit for digit and member by member', async () => {
   expect(await device.read()).toBe(`{"client":{${values}}}`);
 });
 
+test('large nested JSON comes back digit for digit, and a large post that is refused stores nothing', async () => {
+  const device = await user();
+  const nested = `{${Array.from({ length: 40_000 }, (_, i) => `"k${i}":[1.50,{}]`).join(',')}}`;
+  await device.post(`{"large":${nested},"small":1}`);
+  expect(await device.read('?clientKeys=large,small')).toBe(`{"client":{"large":${nested},"small":1}}`);
+  await device.post(`{large:${nested.replaceAll('1.50', '2')},}`);
+  expect(await device.read('?clientKeys=large')).toBe(`{"client":{"large":${nested.replaceAll('1.50', '2')}}}`);
+  for (const body of [
+    `{"small":2,"x":${nested}`,
+    `[${nested}]`,
+    nested,
+    `{"small":2,"${'k'.repeat(256)}":${nested}}`,
+  ]) {
+    expect((await device.ask('POST', 'attributes', body)).status, body.slice(0, 20)).toBe(400);
+  }
+  expect(await device.read('?clientKeys=small')).toBe('{"client":{"small":1}}');
+});
+
 test('client and shared attributes come apart, server attributes never', async () => {
   const device = await user();
   await device.post('{"a":1}');

@@ -41,6 +41,26 @@ test('attributes of several devices are their client attributes', async () => {
   });
 });
 
+test('a large message is saved for its devices, in order with its neighbours, and its bad children are named', async () => {
+  await withGateway({}, async (client) => {
+    const names = Array.from({ length: 40 }, (_, i) => childName(`L${i}`));
+    const values = Array.from({ length: 400 }, (_, i) => `"k${i}":${i}.50`).join(',');
+    const nested = `{${values}}`;
+    const large = names.map((name, i) => (i === 39 ? `"${name}":[]` : `"${name}":{${values},"o":${nested},"n":2}`));
+    const answers = await Promise.all([
+      client.publish(attributes, `{"${names[0]}":{"n":1,"before":true}}`),
+      client.publish(attributes, `{${large.join(',')}}`),
+      client.publish(attributes, `{"${names[0]}":{"n":3,"after":true}}`),
+    ]);
+    expect(answers.map(({ reasonCode }) => reasonCode)).toEqual([0, 0x99, 0]);
+    expect(answers[1]!.properties?.reasonString).toContain(names[39]);
+    const first = await attributesOf(await childNamed(names[0]!), 'CLIENT_SCOPE');
+    expect(first).toEqual({ before: true, ...JSON.parse(nested), o: JSON.parse(nested), n: 3, after: true });
+    const last = await attributesOf(await childNamed(names[38]!), 'CLIENT_SCOPE');
+    expect(last).toEqual({ ...JSON.parse(nested), o: JSON.parse(nested), n: 2 });
+  });
+});
+
 test('a bad child of an attribute message is refused by name, and the others are saved', async () => {
   await withGateway({}, async (client) => {
     const [a, b, c] = [childName('A'), childName('B'), childName('C')];

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { DeviceUser, told } from '../../harness/device-user.ts';
+import { ok } from '../../harness/people.ts';
 import { fault } from '../../harness/rest.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
@@ -91,6 +92,20 @@ test('a body that is not an object of attributes is refused in words', async () 
   expect(await send('POST', path, '{}')).toEqual(plain(400, 'No attributes data found in request body!'));
   expect(await send('POST', path, '{"a":null}')).toEqual(plain(400, 'No attributes data found in request body!'));
   expect(await send('POST', path, '{" ":1}')).toEqual(plain(400, 'Key cannot be blank'));
+});
+
+test('a large body is stored or refused as a small one', async () => {
+  const device = await DeviceUser.create();
+  const { tenantId } = await ok('GET', `/api/device/${device.device.id}`);
+  const values = Array.from({ length: 30_000 }, (_, i) => `"k${i}":[1.50]`).join(',');
+  const paths = [`DEVICE/${device.device.id}/SERVER_SCOPE`, `TENANT/${tenantId.id}/attributes/SERVER_SCOPE`];
+  for (const path of paths) {
+    expect(await send('POST', path, `{"a":{${values}`)).toEqual(plain(400, 'Invalid JSON'));
+    expect(await send('POST', path, `[{${values}}]`)).toEqual(plain(400, 'Request is not a JSON object'));
+    expect(await send('POST', path, `{" ":{${values}}}`)).toEqual(plain(400, 'Key cannot be blank'));
+    expect(await send('POST', path, `{"large":{${values}}}`)).toEqual([200, '', null]);
+  }
+  expect(await device.values('SERVER_SCOPE', '?keys=large')).toBe(`[{"key":"large","value":{${values}}}]`);
 });
 
 test('an unknown scope, a bad id and an unsupported type of entity are refused as JSON', async () => {

@@ -6,7 +6,7 @@
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault } from '../base/errors.ts';
-import { invalidUtf8, type Json, JsonReader, startOfJson } from '../value/json.ts';
+import { invalidUtf8, type Json, JsonReader, startOfJson } from './json.ts';
 
 /** Returns the members in the order of first appearance; of equal names the last one counts. */
 export function readByName(body: Uint8Array): Map<string, Json | Fault> {
