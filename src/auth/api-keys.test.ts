@@ -38,34 +38,34 @@ beforeEach(async () => {
 });
 
 test('a thousand requests at once ask the store once, and so does a second of them', async () => {
-  const found = await Promise.all(Array.from({ length: 1_000 }, () => keys.find('tb_a')));
+  const found = await Promise.all(Array.from({ length: 1_000 }, () => keys.find('tb_a', 'network')));
   expect(found.every((owner) => owner?.account.email === 'a@b.c')).toBe(true);
   now += limits.apiKeyBelievedMs - 1;
-  await keys.find('tb_a');
+  await keys.find('tb_a', 'network');
   expect(asked).toBe(1);
   now += 1;
   rows = [];
-  expect(await keys.find('tb_a')).toBeUndefined();
+  expect(await keys.find('tb_a', 'network')).toBeUndefined();
   expect(asked).toBe(2);
 });
 
 test('a change takes effect at once', async () => {
-  await keys.find('tb_a');
+  await keys.find('tb_a', 'network');
   rows = [];
   keys.changed(sha256('tb_a'));
-  expect(await keys.find('tb_a')).toBeUndefined();
+  expect(await keys.find('tb_a', 'network')).toBeUndefined();
 });
 
 test('an unavailable store is read again by the next request', async () => {
   fails = true;
-  await expect(keys.find('tb_a')).rejects.toThrow('away');
+  await expect(keys.find('tb_a', 'network')).rejects.toThrow('away');
   fails = false;
-  expect(await keys.find('tb_a')).toBeDefined();
+  expect(await keys.find('tb_a', 'network')).toBeDefined();
 });
 
 test('a malformed key reads no store', async () => {
-  expect(await keys.find('')).toBeUndefined();
-  expect(await keys.find('x'.repeat(10_000))).toBeUndefined();
+  expect(await keys.find('', 'network')).toBeUndefined();
+  expect(await keys.find('x'.repeat(10_000), 'network')).toBeUndefined();
   expect(asked).toBe(0);
 });
 

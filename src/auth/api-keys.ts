@@ -62,15 +62,15 @@ export class ApiKeys {
     clearInterval(this.#timer);
   }
 
-  /** Returns undefined when the key does not exist. */
-  async find(value: string): Promise<KeyOwner | undefined> {
+  /** Returns undefined when the key does not exist. `network`: of the address of the caller, whose turn it uses. */
+  async find(value: string, network: string): Promise<KeyOwner | undefined> {
     if (value === '' || value.length > valueCharsMax) return undefined;
     const hash = sha256(value);
     const name = hash.toString('base64url');
     const now = this.#deps.clock.monotonic();
     const known = this.#known.get(name);
     if (known && now - known.askedAt < limits.apiKeyBelievedMs) return await known.owner;
-    const asked: Known = { askedAt: now, owner: this.#owners.find(name, hash) };
+    const asked: Known = { askedAt: now, owner: this.#owners.find(name, hash, network) };
     this.#known.set(name, asked);
     try {
       return await asked.owner;

@@ -4,6 +4,7 @@
  * order.
  */
 import type { Clock } from '../base/clock.ts';
+import { networkOf } from '../base/network.ts';
 import type { Turns } from '../base/turns.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { isExpired } from './api-key.ts';
@@ -77,7 +78,7 @@ export class RequestCallers {
       const message = 'API keys are accepted over HTTPS only (setting auth.requireHttpsForApiKeys)';
       throw unauthorized('api_key_plain_http', message);
     }
-    const owner = await apiKeys.find(value);
+    const owner = await apiKeys.find(value, networkOf(caller.remoteAddress));
     if (!owner) throw wrongCredentials();
     const { account, keyId: apiKeyId, keyEnabled } = owner;
     if (!keyEnabled || !canSignIn(account)) throw notActive();

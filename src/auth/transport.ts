@@ -8,6 +8,7 @@ import { StartError } from '../base/errors.ts';
 export interface Caller {
   header(name: string): string;
   headers(name: string): string[];
+  remoteAddress: string;
   /** True when the connection to this server uses TLS. */
   secure: boolean;
   /** True when a trusted proxy made the request on behalf of a client. */

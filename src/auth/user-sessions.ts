@@ -56,7 +56,7 @@ export class UserSessions {
     const { subject, userId, sessionId, issuedSeconds, isPublic, epoch } = claims;
     if (isPublic) return isUuid(sessionId) ? await this.guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
-    const session = await this.#sessions.find(`${userId} ${sessionId}`, { userId, sessionId });
+    const session = await this.#sessions.find(`${userId} ${sessionId}`, { userId, sessionId }, userId);
     if (!session?.enabled || session.sessionOutdated) return undefined;
     if (epoch !== undefined && epoch !== session.sessionEpoch) return undefined;
     // Checks tokens without an epoch, and sessions that a host of an earlier version ended.
@@ -70,7 +70,7 @@ export class UserSessions {
    */
   async guest(customerId: string, sessionId: string | null): Promise<Account | undefined> {
     if (!isUuid(customerId)) return undefined;
-    const guest = await this.#guests.find(`${customerId} ${sessionId}`, { customerId, sessionId });
+    const guest = await this.#guests.find(`${customerId} ${sessionId}`, { customerId, sessionId }, customerId);
     return guest && !guest.sessionOutdated ? guestAccount(customerId, guest) : undefined;
   }
 

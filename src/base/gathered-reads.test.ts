@@ -14,7 +14,7 @@ function reads() {
     while (statements.length <= n) await new Promise((resolve) => setImmediate(resolve));
     return statements[n]!;
   };
-  return { statements, next, find: (key: number) => gathered.find(String(key), key) };
+  return { statements, next, find: (key: number, asker?: string) => gathered.find(String(key), key, asker) };
 }
 
 test('callers of one turn share a statement, and equal keys one row', async () => {
@@ -50,6 +50,24 @@ test('a flood takes few statements, one at a time, and more than the queue holds
     answer(keys.map((key, place) => [place, String(key)]));
   }
   expect(await Promise.all(callers)).toEqual(Array.from(callers, (_, n) => String(n)));
+});
+
+test('an asker that fills the queue delays and refuses only itself', async () => {
+  const { next, find } = reads();
+  const first = find(-1, 'flood');
+  const statement = await next(0);
+  const { callerReadsQueueMax: queueMax, callerReadsBatchMax: batchMax } = limits;
+  const flood = Array.from({ length: queueMax }, (_, n) => find(n, 'flood').catch(({ reason }) => reason));
+  const other = find(queueMax, 'other');
+  // The newest question of the flood made room for the other asker.
+  expect(await flood.at(-1)).toBe('rest_calls');
+  statement.answer([]);
+  const { keys, answer } = await next(1);
+  expect(keys).toHaveLength(batchMax);
+  const place = keys.indexOf(queueMax);
+  expect(place).toBeGreaterThanOrEqual(0);
+  answer([[place, 'other']]);
+  expect(await Promise.all([first, other])).toEqual([undefined, 'other']);
 });
 
 test('a statement that fails fails its own callers', async () => {

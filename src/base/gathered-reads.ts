@@ -2,19 +2,23 @@
  * Reads one row for each of many callers with few questions: callers that ask in the same turn, and while a question
  * runs, share the next one. So a flood of requests does not occupy the connections to PostgreSQL. `UserSessions` and
  * `ApiKeys` identify callers of the REST API with it, and deletes of series ask for the journals. An answer is read
- * after its caller asked, never before.
+ * after its caller asked, never before. Askers take turns: a user by sessions, an address by API keys, because nothing
+ * else is known of a key that was never given.
  */
 import { Batches } from './batches.ts';
-import { unavailable } from './errors.ts';
+import { type Fault, unavailable } from './errors.ts';
+import { FairQueue } from './fair-queue.ts';
 import { limits } from './limits.ts';
 
 class Asked<Key, Row> {
+  readonly name: string;
   readonly key: Key;
   readonly answer: Promise<Row | undefined>;
   resolve!: (row: Row | undefined) => void;
   reject!: (error: unknown) => void;
 
-  constructor(key: Key) {
+  constructor(name: string, key: Key) {
+    this.name = name;
     this.key = key;
     this.answer = new Promise((resolve, reject) => {
       this.resolve = resolve;
@@ -25,8 +29,9 @@ class Asked<Key, Row> {
 
 export class GatheredReads<Key, Row> {
   readonly #read: (keys: Key[]) => Promise<Map<number, Row>>;
-  /** The keys of the next question, by name. */
+  /** The keys of the next questions, by name. */
   readonly #asked = new Map<string, Asked<Key, Row>>();
+  readonly #queue = new FairQueue<Asked<Key, Row>>(limits.callerReadsQueueMax);
   readonly #batches = new Batches(
     () => this.#asked.size > 0,
     () => this.#runBatch(),
@@ -37,24 +42,30 @@ export class GatheredReads<Key, Row> {
     this.#read = read;
   }
 
-  /** `name`: equal for equal keys, whose callers share one answer. Throws 503 when too many wait. */
-  async find(name: string, key: Key): Promise<Row | undefined> {
+  /**
+   * `name`: equal for equal keys, whose callers share one answer. `asker`: whose turn the question uses. Throws 503
+   * when too many wait.
+   */
+  async find(name: string, key: Key, asker = ''): Promise<Row | undefined> {
     const known = this.#asked.get(name);
     if (known) return await known.answer;
-    if (this.#asked.size >= limits.callerReadsQueueMax) {
-      throw unavailable('rest_calls', 'Too many calls of the API wait; call again later.');
-    }
-    const asked = new Asked<Key, Row>(key);
+    const asked = new Asked<Key, Row>(name, key);
     this.#asked.set(name, asked);
+    const displaced = this.#queue.push({ tenant: asker, caller: '' }, asked);
+    if (displaced) {
+      this.#asked.delete(displaced.name);
+      displaced.reject(tooManyAsked());
+    }
     this.#batches.wake();
     return await asked.answer;
   }
 
   async #runBatch(): Promise<void> {
     const batch: Asked<Key, Row>[] = [];
-    for (const [name, asked] of this.#asked) {
-      if (batch.length === limits.callerReadsBatchMax) break;
-      this.#asked.delete(name);
+    while (batch.length < limits.callerReadsBatchMax) {
+      const asked = this.#queue.shift();
+      if (!asked) break;
+      this.#asked.delete(asked.name);
       batch.push(asked);
     }
     try {
@@ -64,6 +75,10 @@ export class GatheredReads<Key, Row> {
       for (const { reject } of batch) reject(error);
     }
   }
+}
+
+function tooManyAsked(): Fault {
+  return unavailable('rest_calls', 'Too many calls of the API wait; call again later.');
 }
 
 /** Rows of a statement whose `place` counts the keys from 1. */
