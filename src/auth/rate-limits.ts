@@ -13,6 +13,7 @@ import type { Bus } from '../bus/bus.ts';
 import { Tallies, type Tally, type TallyOwner } from '../bus/tallies.ts';
 import { type ProfileLimits, rateMember } from './profile-limits.ts';
 import { type Counted, countedNouns, kinds, type RateLimitSettings, type ScopeName, scopeNames } from './rate-kinds.ts';
+import { RulesOfTenants } from './rules-of-tenants.ts';
 import { type Bucket, parseBuckets, type Shortage, TokenBuckets } from './token-buckets.ts';
 
 /** Indexes in `Taken`. */
@@ -93,10 +94,7 @@ export class RateLimits {
   /** False while no tenant has a limit: a message then costs this one comparison. */
   isActive = false;
   readonly #clock: Clock;
-  readonly #ofSettings: Rules;
-  #ofTenants: ReadonlyMap<string, Rules> = new Map();
-  /** Profile id → rules. */
-  #ofProfiles: ReadonlyMap<string, Rules> = new Map();
+  readonly #rules: RulesOfTenants<Rules>;
   readonly #tallies: Tallies<ScopeName>;
 
   constructor({ settings, bus, fleetWorkers, clock }: RateLimitDeps) {
@@ -109,11 +107,11 @@ export class RateLimits {
       fleetWorkers,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
       onCounts: (scope, owner, counts, profileId) => {
-        const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);
-        rules?.scopes[scope].buckets.take(owner, counts);
+        this.#rules.ofProfile(profileId)?.scopes[scope].buckets.take(owner, counts);
       },
     });
-    this.#ofSettings = this.#rules('', '', settings, (scope, kind) => `rateLimits.${scope}.${kind}`);
+    const nameOf = (scope: ScopeName, kind: Counted) => `rateLimits.${scope}.${kind}`;
+    this.#rules = new RulesOfTenants(this.#makeRules('', '', settings, nameOf));
     this.#setActive();
   }
 
@@ -127,28 +125,22 @@ export class RateLimits {
 
   /** Limits the tenants of these profiles, and no others, by their profiles. Unchanged limits keep their tokens. */
   useProfiles(profiles: readonly LimitedProfile[]): void {
-    const ofProfiles = new Map<string, Rules>();
-    const ofTenants = new Map<string, Rules>();
-    for (const { id, name, limits: given, tenantIds } of profiles) {
-      const settings = merged(this.#ofSettings.settings, given.rates);
+    const { ofSettings } = this.#rules;
+    this.#rules.use(profiles, ({ id, name, limits: given }) => {
+      const settings = merged(ofSettings.settings, given.rates);
       const key = JSON.stringify([name, settings]);
       const nameOf = (scope: ScopeName, kind: Counted) =>
         given.rates[scope][kind] === ''
-          ? this.#ofSettings.nameOf(scope, kind)
+          ? ofSettings.nameOf(scope, kind)
           : `${rateMember(scope, kind)} of tenant profile "${name}"`;
-      const known = this.#ofProfiles.get(id);
-      const rules = known?.key === key ? known : this.#rules(id, key, settings, nameOf);
-      ofProfiles.set(id, rules);
-      for (const tenantId of tenantIds) ofTenants.set(tenantId, rules);
-    }
-    this.#ofProfiles = ofProfiles;
-    this.#ofTenants = ofTenants;
+      return { key, make: () => this.#makeRules(id, key, settings, nameOf) };
+    });
     this.#setActive();
   }
 
   /** Returns the limits of a tenant as strings; '' = unlimited. */
   settingsOf(tenantId: string): RateLimitSettings {
-    return this.#rulesOf(tenantId).settings;
+    return this.#rules.of(tenantId).settings;
   }
 
   /** Takes a message without data points. Throws 429, and then takes nothing. */
@@ -188,7 +180,7 @@ export class RateLimits {
    * Returns the tokens that are left of every limit of the device, as this worker knows; a negative number is a debt.
    */
   levels(device: LimitedDevice): Level[] {
-    const { scopes, nameOf } = this.#rulesOf(device.tenantId);
+    const { scopes, nameOf } = this.#rules.of(device.tenantId);
     const ofDevice: ScopeName[] = device.isGateway === true ? ['gatewayDevice', 'gateway'] : ['device'];
     const owners = [
       ...ofDevice.map((scope) => ({ scope, owner: device.number as TallyOwner })),
@@ -222,7 +214,7 @@ export class RateLimits {
   }
 
   #check(scope: ScopeName, sender: LimitedDevice, kind: number, count: number): void {
-    const rules = this.#rulesOf(sender.tenantId);
+    const rules = this.#rules.of(sender.tenantId);
     const ofTenant = rules.scopes.tenant.buckets.shortage(sender.tenantId, kind, count);
     if (ofTenant) throw tooMany('tenant', ofTenant, count, rules);
     const own = rules.scopes[scope].buckets.shortage(sender.number, kind, count);
@@ -230,7 +222,7 @@ export class RateLimits {
   }
 
   #take(scope: ScopeName, sender: LimitedDevice, taken: Taken): void {
-    const { scopes } = this.#rulesOf(sender.tenantId);
+    const { scopes } = this.#rules.of(sender.tenantId);
     this.#takeOf(scopes.tenant, sender.tenantId, taken);
     this.#takeOf(scopes[scope], sender.number, taken);
     this.#tallies.publish();
@@ -242,11 +234,7 @@ export class RateLimits {
     tally.add(owner, taken);
   }
 
-  #rulesOf(tenantId: string): Rules {
-    return this.#ofTenants.get(tenantId) ?? this.#ofSettings;
-  }
-
-  #rules(profileId: string, key: string, settings: RateLimitSettings, nameOf: Rules['nameOf']): Rules {
+  #makeRules(profileId: string, key: string, settings: RateLimitSettings, nameOf: Rules['nameOf']): Rules {
     const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
     const buckets = parseRateLimits(settings);
     const scope = (name: ScopeName, ownersMax: number): Scope => {
@@ -263,8 +251,7 @@ export class RateLimits {
   }
 
   #setActive(): void {
-    const all = [this.#ofSettings, ...this.#ofProfiles.values()];
-    this.isActive = all.some(({ scopes }) => scopeNames.some((name) => scopes[name].buckets.limited));
+    this.isActive = this.#rules.all().some(({ scopes }) => scopeNames.some((name) => scopes[name].buckets.limited));
   }
 }
 

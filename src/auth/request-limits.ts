@@ -10,6 +10,7 @@ import type { Bus } from '../bus/bus.ts';
 import { Tallies, type Tally } from '../bus/tallies.ts';
 import { type RequestKind, type RequestRates, requestKinds } from './rate-kinds.ts';
 import type { LimitedProfile } from './rate-limits.ts';
+import { RulesOfTenants } from './rules-of-tenants.ts';
 import { type Bucket, parseBuckets, TokenBuckets } from './token-buckets.ts';
 
 const sentences: Record<RequestKind, string> = {
@@ -45,10 +46,7 @@ export function parseRequestRates(rates: RequestRates): Record<RequestKind, Buck
 export class RequestLimits {
   readonly #settings: RequestRates;
   readonly #clock: Clock;
-  readonly #ofSettings: Rules;
-  #ofTenants: ReadonlyMap<string, Rules> = new Map();
-  /** Profile id → rules. */
-  #ofProfiles: ReadonlyMap<string, Rules> = new Map();
+  readonly #rules: RulesOfTenants<Rules>;
   readonly #tallies: Tallies<RequestKind>;
 
   /** Throws one line that names a malformed setting. */
@@ -63,11 +61,10 @@ export class RequestLimits {
       fleetWorkers,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
       onCounts: (kind, id, counts, profileId) => {
-        const rules = profileId === '' ? this.#ofSettings : this.#ofProfiles.get(profileId);
-        rules?.buckets[kind].take(id, counts);
+        this.#rules.ofProfile(profileId)?.buckets[kind].take(id, counts);
       },
     });
-    this.#ofSettings = this.#rules('', '', settings);
+    this.#rules = new RulesOfTenants(this.#makeRules('', '', settings));
   }
 
   async start(): Promise<void> {
@@ -80,24 +77,17 @@ export class RequestLimits {
 
   /** Limits the tenants of these profiles, and no others, by their profiles. Unchanged limits keep their tokens. */
   useProfiles(profiles: readonly LimitedProfile[]): void {
-    const ofProfiles = new Map<string, Rules>();
-    const ofTenants = new Map<string, Rules>();
-    for (const { id, limits: given, tenantIds } of profiles) {
+    this.#rules.use(profiles, ({ id, limits: given }) => {
       const rates = { ...this.#settings };
       for (const kind of requestKinds) if (given.requests[kind] !== '') rates[kind] = given.requests[kind];
       const key = JSON.stringify(rates);
-      const known = this.#ofProfiles.get(id);
-      const rules = known?.key === key ? known : this.#rules(id, key, rates);
-      ofProfiles.set(id, rules);
-      for (const tenantId of tenantIds) ofTenants.set(tenantId, rules);
-    }
-    this.#ofProfiles = ofProfiles;
-    this.#ofTenants = ofTenants;
+      return { key, make: () => this.#makeRules(id, key, rates) };
+    });
   }
 
   /** Takes one request. Throws 429, and then takes nothing. */
   take(tenantId: string, customerId: string | null): void {
-    const rules = this.#rulesOf(tenantId);
+    const rules = this.#rules.of(tenantId);
     check(rules, 'tenant', tenantId);
     if (customerId !== null) check(rules, 'customer', customerId);
     this.#takeOne(rules, 'tenant', tenantId);
@@ -107,14 +97,10 @@ export class RequestLimits {
 
   /** Takes one command to a device of the tenant. Throws 429, and then takes nothing. */
   takeCommand(tenantId: string): void {
-    const rules = this.#rulesOf(tenantId);
+    const rules = this.#rules.of(tenantId);
     check(rules, 'commands', tenantId);
     this.#takeOne(rules, 'commands', tenantId);
     this.#tallies.publish();
-  }
-
-  #rulesOf(tenantId: string): Rules {
-    return this.#ofTenants.get(tenantId) ?? this.#ofSettings;
   }
 
   #takeOne({ buckets, tallies }: Rules, kind: RequestKind, id: string): void {
@@ -123,7 +109,7 @@ export class RequestLimits {
     tallies[kind].add(id, oneRequest);
   }
 
-  #rules(profileId: string, key: string, rates: RequestRates): Rules {
+  #makeRules(profileId: string, key: string, rates: RequestRates): Rules {
     const parsed = parseRequestRates(rates);
     const bucketsOf = (kind: RequestKind) => new TokenBuckets(parsed[kind], limits.rateLimitTenantsMax, this.#clock);
     const tallyOf = (kind: RequestKind) => this.#tallies.tally(kind, profileId);
