@@ -2,9 +2,10 @@
  * Decoding against `JSON.parse`, in one run: bytes → rows, and bytes → string → object → a walk over its members,
  * which stores nothing. Rounds alternate and the best of each counts, so that a busy machine hurts both alike.
  */
-import { tsDistanceMsMax } from '../../src/telemetry/block.ts';
+
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
+import { anyTime } from '../../test/harness/decode-options.ts';
 
 interface DecodeFigure {
   message: string;
@@ -17,15 +18,7 @@ interface DecodeFigure {
 }
 
 const now = 1_800_000_000_000;
-const options = {
-  castNumericStrings: true,
-  lenientJson: true,
-  pointsPerMessageMax: 200_000,
-  pastMsMax: tsDistanceMsMax,
-  fastPastMsMax: tsDistanceMsMax,
-  convertsUnits: false,
-  futureMsMax: tsDistanceMsMax,
-};
+const options = { ...anyTime, lenientJson: true, pointsPerMessageMax: 200_000 };
 const messagesPerFrame = 256;
 
 export function benchDecode(messages = 20_480, rounds = 15): DecodeFigure[] {

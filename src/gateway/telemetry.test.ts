@@ -1,11 +1,11 @@
 /** What rows a gateway's message becomes, which children are refused, and that the fast way is the careful way. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { anyTime as options } from '../../test/harness/decode-options.ts';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import { systemClock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { CachedDevice, type DeviceRow } from '../device/model/cached-device.ts';
-import { tsDistanceMsMax } from '../telemetry/block.ts';
 import { readBlock } from '../telemetry/read-block.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { Kind } from '../value/typed.ts';
@@ -15,15 +15,6 @@ import { childrenOf, GatewayDecoder, GatewayTelemetry, unknownChild } from './te
 const now = 1_700_000_000_000;
 const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
-const options = {
-  castNumericStrings: true,
-  lenientJson: false,
-  pointsPerMessageMax: 1000,
-  pastMsMax: tsDistanceMsMax,
-  fastPastMsMax: tsDistanceMsMax,
-  convertsUnits: false,
-  futureMsMax: tsDistanceMsMax,
-};
 const names = ['', 'boolean', 'long', 'double', 'string', 'json'];
 
 function rowOf(number: number, name: string): DeviceRow {

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { anyTime } from '../../test/harness/decode-options.ts';
 import { limits } from '../base/limits.ts';
-import { tsDistanceMsMax } from './block.ts';
 import { decodeTelemetry } from './decode.ts';
 import type { DecodeOptions } from './decode-options.ts';
 import { DecodeThread } from './decode-thread.ts';
@@ -16,15 +16,7 @@ import { Rows } from './rows.ts';
 const now = 1_700_000_000_000;
 const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
-const options: DecodeOptions = {
-  castNumericStrings: true,
-  lenientJson: true,
-  pointsPerMessageMax: 200_000,
-  pastMsMax: tsDistanceMsMax,
-  fastPastMsMax: tsDistanceMsMax,
-  convertsUnits: false,
-  futureMsMax: tsDistanceMsMax,
-};
+const options: DecodeOptions = { ...anyTime, lenientJson: true, pointsPerMessageMax: 200_000 };
 const project = fileURLToPath(new URL('../../', import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), 'decode-thread-'));
 let entry: URL;

@@ -1,26 +1,17 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { anyTime as options } from '../../test/harness/decode-options.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Kind } from '../value/typed.ts';
 import { tsDistanceMsMax } from './block.ts';
 import { decodeTelemetry, decodeTelemetryExactly } from './decode.ts';
-import type { DecodeOptions } from './decode-options.ts';
 import { readBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
 
 const now = 1_700_000_000_000;
 const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
-const options: DecodeOptions = {
-  castNumericStrings: true,
-  lenientJson: false,
-  pointsPerMessageMax: 1000,
-  pastMsMax: tsDistanceMsMax,
-  fastPastMsMax: tsDistanceMsMax,
-  convertsUnits: false,
-  futureMsMax: tsDistanceMsMax,
-};
 
 type Decode = typeof decodeTelemetry;
 

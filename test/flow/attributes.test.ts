@@ -2,32 +2,26 @@
  * Attributes between two workers over Redis, with stores that stop: an acknowledged write is there, a write that
  * cannot be stored is 503, and an update that the bus lost is still sent.
  */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import type { Engine } from '../harness/engine.ts';
 import type { RawConnection, RawResponse } from '../harness/raw.ts';
-import { RedisServer } from '../harness/stores.ts';
+import { type RedisEngine, startRedisEngine } from '../harness/redis-engine.ts';
+import type { RedisServer } from '../harness/stores.ts';
 import { restOn, withWorkers } from '../harness/workers.ts';
 
-let directory: string;
+let started: RedisEngine;
 let redis: RedisServer;
 let engine: Engine;
 
 beforeAll(async () => {
-  directory = mkdtempSync(join(tmpdir(), 'millrace-attributes-redis-'));
-  redis = new RedisServer(directory, await freePort());
-  await redis.start();
-  engine = await startEngine({ workers: 2, env: { REDIS_URL: redis.url, HTTP_TELL_WORKER: 'true' } });
+  started = await startRedisEngine();
+  ({ redis, engine } = started);
 });
 
 afterAll(async () => {
-  await engine?.destroy();
-  await redis?.stop();
-  rmSync(directory, { recursive: true, force: true });
+  await started?.destroy();
 });
 
 function poll(connection: RawConnection, { token }: Device, timeoutMs: number): Promise<RawResponse> {

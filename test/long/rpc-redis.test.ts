@@ -3,34 +3,28 @@
  * end as expired and telemetry is accepted; when it is up again, commands flow again without a restart.
  */
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
 import type { RawConnection, RawResponse } from '../harness/raw.ts';
-import { RedisServer } from '../harness/stores.ts';
+import { type RedisEngine, startRedisEngine } from '../harness/redis-engine.ts';
+import type { RedisServer } from '../harness/stores.ts';
 import { connectToEachWorker, restOn } from '../harness/workers.ts';
 
-let directory: string;
+let started: RedisEngine;
 let redis: RedisServer;
 let engine: Engine;
 
 beforeAll(async () => {
-  directory = mkdtempSync(join(tmpdir(), 'millrace-rpc-redis-'));
-  redis = new RedisServer(directory, await freePort());
-  await redis.start();
-  engine = await startEngine({ workers: 2, env: { REDIS_URL: redis.url, HTTP_TELL_WORKER: 'true' } });
+  started = await startRedisEngine();
+  ({ redis, engine } = started);
 });
 
 afterAll(async () => {
-  await engine?.destroy();
-  await redis?.stop();
-  rmSync(directory, { recursive: true, force: true });
+  await started?.destroy();
 });
 
 interface Ends {
