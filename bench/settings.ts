@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
 import { root } from '../test/harness/engine.ts';
+import type { CrashOptions } from './crash.ts';
 
 export interface BenchSettings {
   quick: { rounds: number; warmupSeconds: number; seconds: number; targets: number; record: number };
@@ -152,18 +153,10 @@ export interface BenchSettings {
   hostile: { warmupSeconds: number; seconds: number; samples: number; points: number; floorMs: number; only: number };
   world: { seed: number; seeds: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
-  crash: {
-    minutes: number;
-    seed: number;
-    devices: number;
-    sockets: number;
-    rate: number;
-    mqttRate: number;
-    lateRate: number;
-    turnDevices: number;
-    turnRate: number;
-    doomed: number;
-  };
+  crash: { minutes: number } & Pick<
+    CrashOptions,
+    'seed' | 'devices' | 'sockets' | 'rate' | 'mqttRate' | 'lateRate' | 'turnDevices' | 'turnRate' | 'doomed'
+  >;
 }
 
 /** A wrong word on the command line: its message is all that the caller needs. */
