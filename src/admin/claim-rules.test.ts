@@ -29,8 +29,8 @@ describe('the request of a device', () => {
 
   test('is refused when it is of another kind', () => {
     expect(f('[]')).toBe('A claim must be a JSON object.');
-    expect(f('{"secretKey":5}')).toBe("Member 'secretKey' must be a string.");
-    expect(f('{"durationMs":"60000"}')).toBe("Member 'durationMs' must be a number.");
+    expect(f('{"secretKey":5}')).toBe('Member "secretKey" must be a string.');
+    expect(f('{"durationMs":"60000"}')).toBe('Member "durationMs" must be a number.');
   });
 });
 

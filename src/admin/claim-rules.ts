@@ -36,8 +36,8 @@ export function claimRequest(root: Json): ClaimRequest {
   if (!(root instanceof Map)) throw badRequest('claim_shape', 'A claim must be a JSON object.');
   const secretKey = root.get('secretKey') ?? '';
   const duration = root.get('durationMs') ?? new JsonNumber('0');
-  if (typeof secretKey !== 'string') throw badRequest('claim_secret', "Member 'secretKey' must be a string.");
-  if (!(duration instanceof JsonNumber)) throw badRequest('claim_duration', "Member 'durationMs' must be a number.");
+  if (typeof secretKey !== 'string') throw badRequest('claim_secret', 'Member "secretKey" must be a string.');
+  if (!(duration instanceof JsonNumber)) throw badRequest('claim_duration', 'Member "durationMs" must be a number.');
   return { secretKey, durationMs: Math.max(0, Math.floor(Number(duration.literal))) };
 }
 

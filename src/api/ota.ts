@@ -77,7 +77,7 @@ const fullPackageShape = closed(
 
 const uploadQuery = Type.Object({
   checksumAlgorithm: Type.String({ description: `One of ${checksumAlgorithms.join(', ')}` }),
-  checksum: Type.Optional(Type.String({ description: 'In hex; the upload is refused when it is another' })),
+  checksum: Type.Optional(Type.String({ description: 'In hex; an upload with another checksum is refused' })),
 });
 
 const uploadForm = {

@@ -215,11 +215,11 @@ function commandOf(request: HttpRequest): CommandBody {
   const body = readBody(request.body);
   const method = body.get('method');
   if (typeof method !== 'string' || method === '') {
-    throw badRequest('rpc_method', "The member 'method' must be a non-empty string.");
+    throw badRequest('rpc_method', 'Member "method" must be a non-empty string.');
   }
   const additionalInfo = body.get('additionalInfo') ?? null;
   const persistent = body.get('persistent') ?? false;
-  if (typeof persistent !== 'boolean') throw badRequest('rpc_persistent', "The member 'persistent' must be a boolean.");
+  if (typeof persistent !== 'boolean') throw badRequest('rpc_persistent', 'Member "persistent" must be a boolean.');
   return {
     method,
     params: writeJson(body.get('params') ?? null),
@@ -249,7 +249,7 @@ function wholeMember(body: Map<string, Json>, name: string): number | undefined 
   const value = json instanceof JsonNumber ? Number(json.literal) : Number.NaN;
   const max = name === 'retries' ? retriesAskedMax : Number.MAX_SAFE_INTEGER;
   if (!Number.isSafeInteger(value) || value < 0 || value > max) {
-    throw badRequest('rpc_number', `The member '${name}' must be a whole number from 0 to ${max}.`);
+    throw badRequest('rpc_number', `Member "${name}" must be a whole number from 0 to ${max}.`);
   }
   return value;
 }

@@ -136,7 +136,7 @@ export function tenantProfileRoutes(deps: TenantProfileDeps): Route[] {
     route({
       method: 'GET',
       pattern: '/api/tenantProfiles/list',
-      summary: 'Tenant profiles by their ids; those that there are not are left out',
+      summary: 'Tenant profiles by their ids; ids of no profile are left out',
       roles: systemAdmins,
       query: Type.Object({ ids: commaList(Type.String({ format: 'uuid' })) }),
       answer: Type.Array(profileShape),

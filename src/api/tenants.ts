@@ -97,7 +97,7 @@ export function tenantRoutes(deps: TenantDeps): Route[] {
     route({
       method: 'GET',
       pattern: '/api/tenants/list',
-      summary: 'Tenants by their ids; those that there are not are left out',
+      summary: 'Tenants by their ids; ids of no tenant are left out',
       roles: systemAdmins,
       query: Type.Object({ tenantIds: commaList(Type.String({ format: 'uuid' })) }),
       answer: Type.Array(tenantShape),

@@ -158,7 +158,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
     route({
       method: 'POST',
       pattern: '/api/user/:userId/userCredentialsEnabled',
-      summary: 'Let a user sign in, or end all its sessions and let it not',
+      summary: 'Enable or disable a user; disabling ends all of its sessions',
       roles: administrators,
       query: enabledQuery,
       async handle({ principal, params, query }) {

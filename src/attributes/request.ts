@@ -57,7 +57,7 @@ function listedKeys(member: string, given: Json): WantedKeys {
   if (Array.isArray(given) && given.every((name) => typeof name === 'string')) {
     return given.length === 0 ? undefined : namedKeys(given);
   }
-  throw badRequest('attribute_request', `Member '${member}' must be a string like "a,b" or an array of strings.`);
+  throw badRequest('attribute_request', `Member "${member}" must be a string like "a,b" or an array of strings.`);
 }
 
 export async function readWanted(

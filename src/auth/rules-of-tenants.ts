@@ -1,6 +1,6 @@
 /**
- * The rules of each tenant: those of its profile, or those of the settings where the profile sets none. `RateLimits` and
- * `RequestLimits` each have one.
+ * The rules of each tenant: those of its profile, or those of the settings where no profile sets rules. `RateLimits`
+ * and `RequestLimits` each have one.
  */
 
 interface RuledProfile {

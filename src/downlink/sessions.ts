@@ -290,7 +290,7 @@ export class Sessions {
       if (!row) {
         this.#over(session, 'device_deleted');
       } else {
-        assert(row.id === session.device.id, 'a number is of one device for ever');
+        assert(row.id === session.device.id, 'a number belongs to one device for ever');
         this.#deps.devices.refresh(row);
         const { credentialsVersion } = session;
         // A higher version than the stored one belongs to a later read than this answer.

@@ -27,16 +27,16 @@ describe('a provisioning request', () => {
   });
 
   test('is refused without an echo of what is in it', () => {
-    expect(refusal('{"provisionDeviceKey":"k-pump"}')).toBe("Member 'provisionDeviceSecret' is missing.");
+    expect(refusal('{"provisionDeviceKey":"k-pump"}')).toBe('Member "provisionDeviceSecret" is missing.');
     expect(refusal('{"provisionDeviceKey":"k-pump","provisionDeviceSecret":5}')).toBe(
-      "Member 'provisionDeviceSecret' must be a string.",
+      'Member "provisionDeviceSecret" must be a string.',
     );
     expect(refusal('{"provisionDeviceSecret":"s3-pump"')).toBe('The body is not valid JSON.');
     expect(refusal('"s3-pump"')).toBe('A provisioning request must be a JSON object.');
     expect(refusal(JSON.stringify({ ...known, credentialsType: 'LWM2M_CREDENTIALS' }))).toBe(
-      "Member 'credentialsType' must be one of ACCESS_TOKEN, MQTT_BASIC, X509_CERTIFICATE.",
+      'Member "credentialsType" must be one of ACCESS_TOKEN, MQTT_BASIC, X509_CERTIFICATE.',
     );
-    expect(refusal(JSON.stringify({ ...known, gateway: 'yes' }))).toBe("Member 'gateway' must be true or false.");
+    expect(refusal(JSON.stringify({ ...known, gateway: 'yes' }))).toBe('Member "gateway" must be true or false.');
   });
 });
 

@@ -43,11 +43,11 @@ export function decodeProvision(body: Buffer, readBody: ReadBody): ProvisionRequ
   const root = parse(body, readBody);
   if (!(root instanceof Map)) throw badRequest('provision_shape', 'A provisioning request must be a JSON object.');
   const gateway = root.get('gateway') ?? false;
-  if (typeof gateway !== 'boolean') throw badRequest('provision_gateway', "Member 'gateway' must be true or false.");
+  if (typeof gateway !== 'boolean') throw badRequest('provision_gateway', 'Member "gateway" must be true or false.');
   const typeName = optionalText(root, 'credentialsType') ?? 'ACCESS_TOKEN';
   const credentialsType = requestedTypes.find((type) => type === typeName);
   if (!credentialsType) {
-    throw badRequest('provision_type', `Member 'credentialsType' must be one of ${requestedTypes.join(', ')}.`);
+    throw badRequest('provision_type', `Member "credentialsType" must be one of ${requestedTypes.join(', ')}.`);
   }
   return {
     key: requiredText(root, 'provisionDeviceKey'),
@@ -111,14 +111,14 @@ function parse(body: Buffer, readBody: ReadBody): Json {
 
 function requiredText(root: JsonObject, member: string): string {
   const text = optionalText(root, member);
-  if (text === null) throw badRequest('provision_member', `Member '${member}' is missing.`);
+  if (text === null) throw badRequest('provision_member', `Member "${member}" is missing.`);
   return text;
 }
 
 function optionalText(root: JsonObject, member: string): string | null {
   const value = root.get(member) ?? null;
   if (value !== null && typeof value !== 'string') {
-    throw badRequest('provision_member', `Member '${member}' must be a string.`);
+    throw badRequest('provision_member', `Member "${member}" must be a string.`);
   }
   return value;
 }

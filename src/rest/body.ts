@@ -15,7 +15,9 @@ export const optional = <T extends Type.Schema>(schema: T) => Type.Optional(null
 export const text = optional(Type.String());
 const id = optional(Type.String({ format: 'uuid' }));
 export const reference = optional(Type.Object({ id, entityType: text }));
-export const version = optional(Type.Integer({ description: 'As it was read: a save of something older is 409' }));
+export const version = optional(
+  Type.Integer({ description: 'The version that was read; a save of an older one is 409' }),
+);
 export const flag = optional(Type.Boolean());
 export const anything = Type.Optional(Type.Unknown({ description: 'Any JSON; kept as it is' }));
 

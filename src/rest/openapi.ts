@@ -49,7 +49,7 @@ const reasons: Record<number, string> = {
   200: 'OK',
   202: 'Kept, and carried out later',
   400: 'Something is wrong with the request; the message names it',
-  401: 'Not signed in, or not any more',
+  401: 'Not signed in, or the session has ended',
   403: 'Not allowed to this role, or for this entity',
   404: 'There is no such entity',
   406: 'The device answered with something that is no JSON',

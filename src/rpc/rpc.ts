@@ -92,6 +92,6 @@ export function replyId(text: string): number | undefined {
 export function busAway(): Fault {
   return unavailable(
     'bus_away',
-    'Commands cannot cross to other workers: the message bus (REDIS_URL) is unavailable. Try again later.',
+    'Commands cannot reach other workers: the message bus (REDIS_URL) is unavailable. Try again later.',
   );
 }

@@ -45,7 +45,7 @@ const scopes: [Placeholder['root'], Scope][] = [
 
 const withoutMethod = badRequest(
   'rpc_method',
-  "Member 'method' must be a string, because no rule takes calls without one.",
+  'Member "method" must be a string, because no rule takes calls without one.',
 );
 
 const callsFull = unavailable('client_rpc_full', 'This server has its maximum of open calls; try again later.');

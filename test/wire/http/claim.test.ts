@@ -61,7 +61,7 @@ test('a device may offer itself with and without a body', async () => {
 test('an offer that is none is refused', async () => {
   const device = await newDevice();
   expect(await faultOf(await offer(device, '[]'))).toBe('400/31 A claim must be a JSON object.');
-  expect(await faultOf(await offer(device, '{"secretKey":5}'))).toBe("400/31 Member 'secretKey' must be a string.");
+  expect(await faultOf(await offer(device, '{"secretKey":5}'))).toBe('400/31 Member "secretKey" must be a string.');
   expect((await offer(device, '{"secretKey":')).status).toBe(400);
   expect((await offer({ id: '', token: 'nobody' }, '{"secretKey":')).status).toBe(401);
 });

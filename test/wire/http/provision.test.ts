@@ -160,15 +160,15 @@ test('a request that is none is refused without an echo', async () => {
     expect(await copy.text()).not.toContain('hush');
     return await faultOf(response);
   };
-  expect(await f('{"provisionDeviceKey":"hush"}')).toBe("400/31 Member 'provisionDeviceSecret' is missing.");
+  expect(await f('{"provisionDeviceKey":"hush"}')).toBe('400/31 Member "provisionDeviceSecret" is missing.');
   expect(await f('{"provisionDeviceSecret":"hush","provisionDeviceKey":null}')).toBe(
-    "400/31 Member 'provisionDeviceKey' is missing.",
+    '400/31 Member "provisionDeviceKey" is missing.',
   );
   expect(await f('{"provisionDeviceSecret":"hush"')).toBe('400/31 The body is not valid JSON.');
   expect(await f('["hush"]')).toBe('400/31 A provisioning request must be a JSON object.');
   expect(await f('')).toBe('400/31 Required request body is missing');
   expect(await f('{"provisionDeviceKey":"hush","provisionDeviceSecret":"hush","credentialsType":"hush"}')).toBe(
-    "400/31 Member 'credentialsType' must be one of ACCESS_TOKEN, MQTT_BASIC, X509_CERTIFICATE.",
+    '400/31 Member "credentialsType" must be one of ACCESS_TOKEN, MQTT_BASIC, X509_CERTIFICATE.',
   );
 });
 

@@ -63,13 +63,10 @@ test('bad bodies are 400 and name what is wrong', async () => {
     expect(await faultOf(await sharedEngine().send('POST', `/api/rpc/oneway/${device.id}`, body))).toBe(expected);
   await f('{"method":', '400/31 Invalid request body');
   await f('[]', '400/31 Invalid request body');
-  await f('{"params":1}', "400/31 The member 'method' must be a non-empty string.");
-  await f('{"method":5}', "400/31 The member 'method' must be a non-empty string.");
-  await f(
-    '{"method":"m","timeout":"1"}',
-    "400/31 The member 'timeout' must be a whole number from 0 to 9007199254740991.",
-  );
-  await f('{"method":"m","retries":-1}', "400/31 The member 'retries' must be a whole number from 0 to 1000000.");
+  await f('{"params":1}', '400/31 Member "method" must be a non-empty string.');
+  await f('{"method":5}', '400/31 Member "method" must be a non-empty string.');
+  await f('{"method":"m","timeout":"1"}', '400/31 Member "timeout" must be a whole number from 0 to 9007199254740991.');
+  await f('{"method":"m","retries":-1}', '400/31 Member "retries" must be a whole number from 0 to 1000000.');
 });
 
 test('unknown devices, foreign devices and sysadmins are refused in plain text', async () => {
