@@ -47,7 +47,7 @@ export async function runHttp(settings: BenchSettings): Promise<boolean> {
     ],
   );
   say(
-    `\ndisk: ${figure(many.bytesPerPoint.asIs)} bytes per data point as it stands, ${figure(many.bytesPerPoint.merged)} after OPTIMIZE`,
+    `\ndisk: ${figure(many.bytesPerPoint.asIs)} bytes per data point, ${figure(many.bytesPerPoint.merged)} after OPTIMIZE`,
   );
   say(
     `autocannon at ${many.autocannon.rate} requests/s: p50 ${many.autocannon.p50Ms} ms, p99 ${many.autocannon.p99Ms} ms`,

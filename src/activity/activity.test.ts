@@ -258,7 +258,7 @@ test('a device that sends while it is judged is active with the next round', asy
   await worker.activity.stop();
 });
 
-test('a worker that could not hear what ended asks for all its devices again', async () => {
+test('a worker that could not read what ended asks for all its devices again', async () => {
   const [device] = devices as [CachedDevice];
   const worker = new Worker(1_000_000);
   worker.activity.touch(device);

@@ -87,7 +87,7 @@ function provenNonce(tenantId: string, certificate: X509Certificate, { nonce, si
 
 function checkSignature(certificate: X509Certificate, statement: string, signature: string): void {
   if (signature.length <= signatureCharsMax && isSigned(certificate, statement, signature)) return;
-  const message = `The signature does not sign "${statement}" by the key of the issuer (base64, SHA-256).`;
+  const message = `The signature does not match "${statement}" and the key of the issuer (base64, SHA-256).`;
   throw badRequest('issuer_signature', message);
 }
 

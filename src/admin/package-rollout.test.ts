@@ -55,10 +55,10 @@ async function tell(meanwhile: () => Promise<unknown> = async () => {}): Promise
     const taken = await takeRolloutDevices(queries, 10);
     const outdated = await readOutdated(queries, [...new Set(taken.map(({ deviceId }) => deviceId))]);
     await meanwhile();
-    const told = outdated.map(({ id, firmware }) => ({ id, firmwareId: firmware?.id ?? null, softwareId: null }));
+    const notified = outdated.map(({ id, firmware }) => ({ id, firmwareId: firmware?.id ?? null, softwareId: null }));
     const rolloutIds = taken.map(({ rolloutId }) => rolloutId);
-    await finishRolloutDevices(queries, rolloutIds, told);
-    return told.map((device) => device.firmwareId);
+    await finishRolloutDevices(queries, rolloutIds, notified);
+    return notified.map((device) => device.firmwareId);
   });
 }
 

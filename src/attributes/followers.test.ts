@@ -66,16 +66,16 @@ afterEach(async () => {
 });
 
 function follow() {
-  const told: Update[] = [];
+  const arrived: Update[] = [];
   const following = updates.follow(
     { number: device, tenantId: 'mill', customerId: null },
     {
-      update: (update) => void told.push(update),
+      update: (update) => void arrived.push(update),
       failed: () => {},
       close: () => {},
     },
   );
-  return { told, following };
+  return { arrived, following };
 }
 
 /** Resolves when the store has answered. */
@@ -91,30 +91,30 @@ function change(version: number): void {
 
 it('sends a change that follows the known version without reading the store', async () => {
   await start(true);
-  const { told } = follow();
+  const { arrived } = follow();
   await isFollowing();
   const before = asked;
   change(1);
   change(2);
-  expect(told.map(({ version }) => version)).toEqual([1, 2]);
+  expect(arrived.map(({ version }) => version)).toEqual([1, 2]);
   expect(asked).toBe(before);
 });
 
 it('reads the store when a version is missing, and sends no version twice', async () => {
   await start(true);
-  const { told } = follow();
+  const { arrived } = follow();
   await isFollowing();
   const before = asked;
   change(1);
   change(1);
-  expect(told).toHaveLength(1);
+  expect(arrived).toHaveLength(1);
   change(3);
   await vi.waitFor(() => expect(asked).toBeGreaterThan(before), 5_000);
 });
 
 it('waits for the bus before it reads a version that the store has: later changes need no confirmation', async () => {
   await start(true);
-  const { told } = follow();
+  const { arrived } = follow();
   await isFollowing();
   const before = asked;
   head.version = 1;
@@ -124,17 +124,17 @@ it('waits for the bus before it reads a version that the store has: later change
   change(1);
   await sleep(limits.updateBusMs);
   change(2);
-  expect(told.map(({ version }) => version)).toEqual([1, 2]);
+  expect(arrived.map(({ version }) => version)).toEqual([1, 2]);
   expect(asked).toBe(before);
 });
 
 it('reads a version that the bus has lost', async () => {
   await start(true);
-  const { told } = follow();
+  const { arrived } = follow();
   await isFollowing();
   head.version = 1;
   heads = [{ device, version: 1 }];
-  await vi.waitFor(() => expect(told.map(({ version }) => version)).toEqual([1]), 5_000);
+  await vi.waitFor(() => expect(arrived.map(({ version }) => version)).toEqual([1]), 5_000);
 });
 
 it('reads the store also for a poll that ended at once, so that the next one receives later changes', async () => {
@@ -161,21 +161,21 @@ it('sends a change that arrives before an older answer of the store', async () =
   delivery = new Promise((resolve) => {
     deliver = resolve;
   });
-  const { told } = follow();
+  const { arrived } = follow();
   await vi.waitFor(() => expect(asked).toBe(1));
   change(1);
   deliver();
-  await vi.waitFor(() => expect(told.map(({ version }) => version)).toEqual([1]), 500);
+  await vi.waitFor(() => expect(arrived.map(({ version }) => version)).toEqual([1]), 500);
 });
 
 it('switched off, sends only changes made while a listener is there, and never reads the store', async () => {
   await start(false);
   change(5);
-  const { told, following } = follow();
+  const { arrived, following } = follow();
   await sleep(30);
   change(9);
   following.leave();
   change(10);
-  expect(told.map(({ version }) => version)).toEqual([9]);
+  expect(arrived.map(({ version }) => version)).toEqual([9]);
   expect(asked).toBe(0);
 });

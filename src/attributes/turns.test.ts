@@ -20,7 +20,7 @@ const [client, shared] = [1, 2];
 let server: TestPostgres;
 let postgres: Postgres;
 let device: number;
-let told: SharedChange[] = [];
+let announced: SharedChange[] = [];
 
 beforeAll(async () => {
   server = await startTestPostgres();
@@ -37,7 +37,7 @@ afterAll(() => server.stop(), 60_000);
 
 beforeEach(async () => {
   await postgres.query('delete from attribute where device = $1', [device]);
-  told = [];
+  announced = [];
 });
 
 /** A worker whose clock is `aheadMs` ahead of the others'. */
@@ -47,7 +47,7 @@ function worker(queries: Queries, aheadMs = 0): AttributeWriter {
     postgres: queries,
     clock,
     metrics: new Metrics(),
-    onShared: (change) => told.push(change),
+    onShared: (change) => announced.push(change),
   });
 }
 
@@ -88,7 +88,7 @@ describe.each([
     );
     await lost.save(device, scope, one('a', 'older'));
     expect(await stored(scope)).toEqual({ a: 'newer' });
-    if (scope === shared) expect(told.map(({ changed }) => changed?.get('a')?.text)).toEqual(['newer']);
+    if (scope === shared) expect(announced.map(({ changed }) => changed?.get('a')?.text)).toEqual(['newer']);
     // The queue continues.
     await lost.save(device, scope, one('a', 'newest'));
     expect(await stored(scope)).toEqual({ a: 'newest' });
@@ -115,7 +115,7 @@ describe.each([
     const [{ version }] = (await postgres.query('select version from attribute_head where device = $1', [device])) as [
       { version: number },
     ];
-    expect(told).toEqual([{ device, version, changed: one('a', '1'), deleted: undefined }]);
+    expect(announced).toEqual([{ device, version, changed: one('a', '1'), deleted: undefined }]);
   });
 });
 

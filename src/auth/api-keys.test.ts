@@ -12,7 +12,7 @@ const clock = { now: () => now, monotonic: () => now };
 let asked: number;
 let rows: object[];
 let fails: boolean;
-let hear: Handler;
+let deliver: Handler;
 let keys: ApiKeys;
 
 const store = {
@@ -24,9 +24,9 @@ const store = {
 } as unknown as Queries;
 
 const bus = {
-  publish: (channel: string, payload: string) => hear(Buffer.from(payload), channel),
+  publish: (channel: string, payload: string) => deliver(Buffer.from(payload), channel),
   subscribe: async (_channel: string, handler: Handler) => {
-    hear = handler;
+    deliver = handler;
     return () => {};
   },
 } as unknown as Bus;

@@ -31,53 +31,53 @@ function open(protocol = busProtocol) {
     createLog('error', 'test'),
     channelNames('id', protocol),
   );
-  let told = 0;
+  let reconnects = 0;
   bus.onReconnect(() => {
-    told += 1;
+    reconnects += 1;
   });
-  return { bus, link, owner, published, told: () => told };
+  return { bus, link, owner, published, reconnects: () => reconnects };
 }
 
 it('reports a gap only when both directions are open again: notified handlers must receive messages', async () => {
-  const { bus, link, owner, told } = open();
+  const { bus, link, owner, reconnects } = open();
   link.canPublish = false;
   owner.onRestored();
   await sleep(120);
-  expect(told()).toBe(0);
+  expect(reconnects()).toBe(0);
   link.canPublish = true;
   await sleep(120);
-  expect(told()).toBe(1);
+  expect(reconnects()).toBe(1);
   await bus.close();
 });
 
 it('reports a gap when only the outgoing direction was closed', async () => {
-  const { bus, link, told } = open();
+  const { bus, link, reconnects } = open();
   link.canPublish = false;
   bus.publish('channel', 'lost');
   link.canPublish = true;
   await sleep(120);
-  expect(told()).toBe(1);
+  expect(reconnects()).toBe(1);
   await bus.close();
 });
 
 it('reports none when a healthy server refuses a message', async () => {
-  const { bus, link, told } = open();
+  const { bus, link, reconnects } = open();
   link.failing = true;
   bus.publish('channel', 'refused');
   await sleep(120);
-  expect(told()).toBe(0);
+  expect(reconnects()).toBe(0);
   await bus.close();
 });
 
 it('names channels after the installation and the protocol, and reads what the version before writes', async () => {
   const { bus, owner, published } = open({ written: 2, read: [2, 1] });
-  const heard: string[] = [];
-  const leave = await bus.subscribe('sessions', (payload, channel) => heard.push(`${channel} ${payload}`));
+  const received: string[] = [];
+  const leave = await bus.subscribe('sessions', (payload, channel) => received.push(`${channel} ${payload}`));
   expect(owner.channels()).toEqual(['millrace:id:2:sessions', 'millrace:id:1:sessions']);
   owner.onMessage('millrace:id:1:sessions', Buffer.from('old'));
   owner.onMessage('millrace:id:2:sessions', Buffer.from('new'));
   owner.onMessage('sessions', Buffer.from('bare'));
-  expect(heard).toEqual(['sessions old', 'sessions new']);
+  expect(received).toEqual(['sessions old', 'sessions new']);
   bus.publish('sessions', 'x');
   expect(published).toEqual(['millrace:id:2:sessions']);
   leave();

@@ -10,8 +10,8 @@ import type { LoggedChange } from './sql/credential-log-store.ts';
 
 let settled = 10;
 let logged: LoggedChange[] = [];
-let heard: Handler;
-let told: string[] = [];
+let receive: Handler;
+let passedOn: string[] = [];
 let changes: CredentialChanges;
 
 const postgres: Queries = {
@@ -23,7 +23,7 @@ const postgres: Queries = {
 };
 const bus = {
   subscribe: async (_: string, handler: Handler) => {
-    heard = handler;
+    receive = handler;
     return () => {};
   },
   publish() {},
@@ -33,17 +33,17 @@ function change(id: number, device: string): LoggedChange {
   return { id, credentialsId: `token-${device}`, deviceId: device, deviceNumber: 1, deleted: false };
 }
 
-function hear(...list: LoggedChange[]): void {
-  heard(Buffer.from(JSON.stringify(list)), 'credentials');
+function deliver(...list: LoggedChange[]): void {
+  receive(Buffer.from(JSON.stringify(list)), 'credentials');
 }
 
 beforeEach(async () => {
   vi.useFakeTimers();
-  [settled, logged, told] = [10, [], []];
+  [settled, logged, passedOn] = [10, [], []];
   changes = new CredentialChanges({ postgres, bus, clock, log: createLog('error', 'test') });
-  changes.onChange((each) => told.push(each === 'all' ? 'all' : each.deviceId));
+  changes.onChange((each) => passedOn.push(each === 'all' ? 'all' : each.deviceId));
   await changes.start();
-  told = [];
+  passedOn = [];
 });
 
 afterEach(async () => {
@@ -55,18 +55,18 @@ const nextPoll = () => vi.advanceTimersByTimeAsync(limits.credentialPollMs);
 
 it('a change that was passed on at once is not passed on again from the log', async () => {
   changes.publish([change(1, 'ours')]);
-  hear(change(2, 'theirs'));
-  logged = [change(1, 'ours'), change(2, 'theirs'), change(3, 'unheard')];
+  deliver(change(2, 'theirs'));
+  logged = [change(1, 'ours'), change(2, 'theirs'), change(3, 'unknown here')];
   await nextPoll();
   await nextPoll();
-  expect(told).toEqual(['ours', 'theirs', 'unheard']);
+  expect(passedOn).toEqual(['ours', 'theirs', 'unknown here']);
 });
 
 it('a place in the log of another installation hides no change of ours', async () => {
-  hear(change(1, 'stranger'));
+  deliver(change(1, 'stranger'));
   logged = [change(1, 'ours')];
   await nextPoll();
-  expect(told).toEqual(['stranger', 'ours']);
+  expect(passedOn).toEqual(['stranger', 'ours']);
 });
 
 it('after a store went back in time the places in its log count again', async () => {
@@ -74,5 +74,5 @@ it('after a store went back in time the places in its log count again', async ()
   settled = 5;
   await nextPoll();
   changes.publish([change(1, 'device')]);
-  expect(told).toEqual(['device', 'all', 'device']);
+  expect(passedOn).toEqual(['device', 'all', 'device']);
 });

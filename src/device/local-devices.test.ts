@@ -28,7 +28,7 @@ describe('LocalDevices', () => {
     const device = here.adopt(row);
     here.adopt({ ...row, version: 3, name: 'renamed', profileId: 'other', customerId: 'c' });
     expect(device).toMatchObject({ name: 'renamed', profileId: 'other', customerId: 'c' });
-    here.refresh({ ...row, version: 2, name: 'of before' });
+    here.refresh({ ...row, version: 2, name: 'earlier' });
     expect(device.name).toBe('renamed');
   });
 

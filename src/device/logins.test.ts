@@ -67,49 +67,51 @@ function setUp(rows: LoginRow[], withoutStore?: LoginsWithoutStore) {
   return { logins, names, batches, profileReads, state };
 }
 
-const told = (login: Login) => (login.kind === 'accepted' ? login.login.device.number : login.refusal);
+const outcomeOf = (login: Login) => (login.kind === 'accepted' ? login.login.device.number : login.refusal);
 
 describe('Logins', () => {
   it('takes a token with any client id and any password', async () => {
     const { names } = setUp([row(1, tokenCredentials('token'))]);
-    expect(told(await names('', 'token'))).toBe(1);
-    expect(told(await names('anything', 'token', 'anything'))).toBe(1);
-    expect(told(await names('', 'Token'))).toBe('credentials');
+    expect(outcomeOf(await names('', 'token'))).toBe(1);
+    expect(outcomeOf(await names('anything', 'token', 'anything'))).toBe(1);
+    expect(outcomeOf(await names('', 'Token'))).toBe('credentials');
   });
 
   it('takes the record of client id and user name before that of the user name alone', async () => {
     const { names } = setUp([row(1, basic('c', 'u', 'both')), row(2, basic(null, 'u', 'alone'))]);
-    expect(told(await names('c', 'u', 'both'))).toBe(1);
-    expect(told(await names('c', 'u', 'alone'))).toBe('credentials');
-    expect(told(await names('other', 'u', 'alone'))).toBe(2);
-    expect(told(await names('other', 'u', 'both'))).toBe('credentials');
-    expect(told(await names('other', 'u'))).toBe('credentials');
+    expect(outcomeOf(await names('c', 'u', 'both'))).toBe(1);
+    expect(outcomeOf(await names('c', 'u', 'alone'))).toBe('credentials');
+    expect(outcomeOf(await names('other', 'u', 'alone'))).toBe(2);
+    expect(outcomeOf(await names('other', 'u', 'both'))).toBe('credentials');
+    expect(outcomeOf(await names('other', 'u'))).toBe('credentials');
   });
 
   it('compares the password only where one is stored', async () => {
     const { names } = setUp([row(1, basic('c', 'u')), row(2, basic('alone', null))]);
-    expect(told(await names('c', 'u', 'anything'))).toBe(1);
-    expect(told(await names('alone'))).toBe(2);
-    expect(told(await names('alone', '', 'anything'))).toBe(2);
+    expect(outcomeOf(await names('c', 'u', 'anything'))).toBe(1);
+    expect(outcomeOf(await names('alone'))).toBe(2);
+    expect(outcomeOf(await names('alone', '', 'anything'))).toBe(2);
   });
 
   it('names the fault of the given credentials', async () => {
     const { names } = setUp([]);
-    expect(told(await names('', 'u'))).toBe('credentials');
-    expect(told(await names('c', 'u', 'p'))).toBe('credentials');
-    expect(told(await names('c', '', 'p'))).toBe('credentials');
-    expect(told(await names('c'))).toBe('client_id');
-    expect(told(await names(''))).toBe('not_authorized');
+    expect(outcomeOf(await names('', 'u'))).toBe('credentials');
+    expect(outcomeOf(await names('c', 'u', 'p'))).toBe('credentials');
+    expect(outcomeOf(await names('c', '', 'p'))).toBe('credentials');
+    expect(outcomeOf(await names('c'))).toBe('client_id');
+    expect(outcomeOf(await names(''))).toBe('not_authorized');
   });
 
   it('never takes a digest for a name', async () => {
     const certificate = { type: 'X509_CERTIFICATE' as const, credentialsId: 'digest', value: 'pem' };
     const both = basic('c', 'u', 'p');
     const { names, logins } = setUp([row(1, certificate), row(2, both)]);
-    expect(told(await names('', 'digest'))).toBe('credentials');
-    expect(told(await names('', both.credentialsId, 'p'))).toBe('credentials');
-    expect(told(await logins.find({ kind: 'certificate', credentialsId: 'digest' }))).toBe(1);
-    expect(told(await logins.find({ kind: 'certificate', credentialsId: both.credentialsId }))).toBe('certificate');
+    expect(outcomeOf(await names('', 'digest'))).toBe('credentials');
+    expect(outcomeOf(await names('', both.credentialsId, 'p'))).toBe('credentials');
+    expect(outcomeOf(await logins.find({ kind: 'certificate', credentialsId: 'digest' }))).toBe(1);
+    expect(outcomeOf(await logins.find({ kind: 'certificate', credentialsId: both.credentialsId }))).toBe(
+      'certificate',
+    );
   });
 
   it('refuses a device whose profile has another transport', async () => {
@@ -117,22 +119,22 @@ describe('Logins', () => {
       row(1, tokenCredentials('coap'), { transportType: 'COAP' }),
       row(2, tokenCredentials('mqtt'), { transportType: 'MQTT' }),
     ]);
-    expect(told(await names('', 'coap'))).toBe('transport');
-    expect(told(await names('', 'mqtt'))).toBe(2);
+    expect(outcomeOf(await names('', 'coap'))).toBe('transport');
+    expect(outcomeOf(await names('', 'mqtt'))).toBe(2);
   });
 
   it('asks once for all CONNECTs of a turn and for those that come while a query runs, in batches', async () => {
     const rows = Array.from({ length: 3_000 }, (_, i) => row(i, tokenCredentials(`token-${i}`)));
     const { names, batches } = setUp(rows);
     const answers = await Promise.all(rows.map(({ credentialsId }) => names('', credentialsId)));
-    expect(answers.map(told)).toEqual(rows.map(({ number }) => number));
+    expect(answers.map(outcomeOf)).toEqual(rows.map(({ number }) => number));
     expect(batches.map((batch) => batch.length)).toEqual([1_000, 1_000, 1_000]);
   });
 
   it('never asks the store for a text that it cannot take', async () => {
     const { names, batches } = setUp([]);
-    expect(told(await names('', 'a\0b'))).toBe('credentials');
-    expect(told(await names('', 'x'.repeat(limits.tokenCharsMax + 1)))).toBe('credentials');
+    expect(outcomeOf(await names('', 'a\0b'))).toBe('credentials');
+    expect(outcomeOf(await names('', 'x'.repeat(limits.tokenCharsMax + 1)))).toBe('credentials');
     expect(batches).toEqual([]);
   });
 
@@ -158,10 +160,10 @@ describe('Logins', () => {
     await names('', 'token');
     await names('c', 'u', 'right');
     state.isAway = true;
-    expect(told(await names('', 'token'))).toBe(1);
-    expect(told(await names('c', 'u', 'right'))).toBe(2);
-    expect(told(await names('c', 'u', 'wrong'))).toBe('unavailable');
-    expect(told(await names('', 'stranger'))).toBe('unavailable');
+    expect(outcomeOf(await names('', 'token'))).toBe(1);
+    expect(outcomeOf(await names('c', 'u', 'right'))).toBe(2);
+    expect(outcomeOf(await names('c', 'u', 'wrong'))).toBe('unavailable');
+    expect(outcomeOf(await names('', 'stranger'))).toBe('unavailable');
   });
 
   it('forgets changed credentials, also when an earlier query still runs', async () => {
@@ -170,7 +172,7 @@ describe('Logins', () => {
     await names('', 'token');
     logins.changed(change);
     state.isAway = true;
-    expect(told(await names('', 'token'))).toBe('unavailable');
+    expect(outcomeOf(await names('', 'token'))).toBe('unavailable');
     state.isAway = false;
     let release = () => {};
     state.hold = new Promise((resolve) => {
@@ -181,9 +183,9 @@ describe('Logins', () => {
     logins.changed(change);
     state.rows = [];
     release();
-    expect(told(await early)).toBe('credentials');
+    expect(outcomeOf(await early)).toBe('credentials');
     state.isAway = true;
-    expect(told(await names('', 'token'))).toBe('unavailable');
+    expect(outcomeOf(await names('', 'token'))).toBe('unavailable');
   });
 
   it('remembers a new device whose first login met the message about its creation', async () => {
@@ -196,10 +198,10 @@ describe('Logins', () => {
     await new Promise((resolve) => setImmediate(resolve));
     logins.changed({ credentialsId: 'token', deviceId: 'id-1', deviceNumber: 1, deleted: false });
     release();
-    expect(told(await first)).toBe(1);
+    expect(outcomeOf(await first)).toBe(1);
     expect(batches).toHaveLength(2);
     state.isAway = true;
-    expect(told(await names('', 'token'))).toBe(1);
+    expect(outcomeOf(await names('', 'token'))).toBe(1);
   });
 
   it('asks the file for a login that is forgotten while the file is read for another one', async () => {
@@ -219,7 +221,7 @@ describe('Logins', () => {
     await names('', 'token');
     state.isAway = true;
     const answers = await Promise.all([names('', 'token'), names('', 'stranger')]);
-    expect(answers.map(told)).toEqual([1, 'unavailable']);
+    expect(answers.map(outcomeOf)).toEqual([1, 'unavailable']);
     expect(asked).toEqual([['stranger'], ['token']]);
   });
 
@@ -230,7 +232,7 @@ describe('Logins', () => {
       release = resolve;
     });
     const waiting = Array.from({ length: limits.loginQueueMax }, (_, i) => names('', `token-${i}`));
-    expect(told(await names('', 'one more'))).toBe('unavailable');
+    expect(outcomeOf(await names('', 'one more'))).toBe('unavailable');
     release();
     await Promise.all(waiting);
     expect(logins.waiting).toBe(0);

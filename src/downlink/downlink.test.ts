@@ -28,14 +28,14 @@ async function open(): Promise<{ downlink: Downlink; bus: FragileBus }> {
   return { downlink, bus };
 }
 
-function ear(takes = true): Listener & { heard: object[]; closed: string[] } {
-  const heard: object[] = [];
+function ear(takes = true): Listener & { received: object[]; closed: string[] } {
+  const received: object[] = [];
   const closed: string[] = [];
   return {
-    heard,
+    received,
     closed,
     receive(message) {
-      if (takes) heard.push(message);
+      if (takes) received.push(message);
       return takes;
     },
     close: (reason) => void closed.push(reason),
@@ -75,7 +75,7 @@ describe('send', () => {
     here.send(device, 'attributes', { value: '9223372036854775807' });
     await settled();
     const message = { value: '9223372036854775807' };
-    expect(ears.map(({ heard }) => heard)).toEqual([[message], [message], [message], [], []]);
+    expect(ears.map(({ received }) => received)).toEqual([[message], [message], [message], [], []]);
   });
 
   it('reaches no listener that has left, even during the delivery', async () => {
@@ -85,7 +85,7 @@ describe('send', () => {
     leaveSecond = here.listen(device, 'attributes', second);
     here.send(device, 'attributes', {});
     here.send(device, 'attributes', {});
-    expect(second.heard.length).toBeLessThan(2);
+    expect(second.received.length).toBeLessThan(2);
     leaveSecond();
   });
 
@@ -102,9 +102,9 @@ describe('send', () => {
     await there.inForce(device);
     here.send(device, 'attributes', {});
     await settled();
-    expect(last.heard).toEqual([{}]);
+    expect(last.received).toEqual([{}]);
     expect(await here.offer(device, 'rpc', { offered: true })).toBe('taken');
-    expect(last.heard).toEqual([{}, { offered: true }]);
+    expect(last.received).toEqual([{}, { offered: true }]);
     expect(metrics.counter('downlink_bugs_total', '').value).toBe(2);
   });
 
@@ -126,7 +126,7 @@ describe('offer', () => {
     there.listen(device, 'rpc', far);
     await there.inForce(device);
     expect(await here.offer(device, 'rpc', { id: 1 })).toBe('taken');
-    expect([near.heard.length, far.heard.length]).toEqual([1, 0]);
+    expect([near.received.length, far.received.length]).toEqual([1, 0]);
   });
 
   it('goes to exactly one of many listeners on many workers', async () => {
@@ -138,8 +138,8 @@ describe('offer', () => {
     await Promise.all([there.inForce(device), third.inForce(device)]);
     const outcomes = await Promise.all(Array.from({ length: 20 }, (_, id) => here.offer(device, 'rpc', { id })));
     expect(new Set(outcomes)).toEqual(new Set<OfferOutcome>(['taken']));
-    const heard = ears.flatMap((one) => one.heard.map((message) => (message as { id: number }).id));
-    expect(heard.sort((a, b) => a - b)).toEqual(Array.from({ length: 20 }, (_, id) => id));
+    const received = ears.flatMap((one) => one.received.map((message) => (message as { id: number }).id));
+    expect(received.sort((a, b) => a - b)).toEqual(Array.from({ length: 20 }, (_, id) => id));
   });
 
   it('offers to the next worker when the first one does not take it', async () => {
@@ -150,7 +150,7 @@ describe('offer', () => {
     third.listen(device, 'rpc', willing);
     await third.inForce(device);
     expect(await here.offer(device, 'rpc', {})).toBe('taken');
-    expect(willing.heard).toHaveLength(1);
+    expect(willing.received).toHaveLength(1);
   });
 
   it('returns untaken in time when no worker listens, and when none takes it', async () => {
@@ -205,7 +205,7 @@ describe('offer of a message that a store may withdraw', () => {
     expect(await here.offer(device, 'rpc', {}, storeAfter(0, false))).toBe('untaken');
     here.listen(device, 'rpc', near);
     expect(await here.offer(device, 'rpc', {}, storeAfter(0, false))).toBe('untaken');
-    expect([near.heard, far.heard]).toEqual([[], []]);
+    expect([near.received, far.received]).toEqual([[], []]);
   });
 
   it('reaches no listener when its sender withdraws it while the store is read', async () => {
@@ -215,7 +215,7 @@ describe('offer of a message that a store may withdraw', () => {
     const want = storeAfter(0);
     want.now = () => want.reads === 0;
     expect(await here.offer(device, 'rpc', {}, want)).toBe('untaken');
-    expect(far.heard).toEqual([]);
+    expect(far.received).toEqual([]);
   });
 
   it('asks the workers again after a slow read, which is not repeated: a late grant would be refused', async () => {
@@ -224,7 +224,7 @@ describe('offer of a message that a store may withdraw', () => {
     await there.inForce(device);
     const slow = storeAfter(2 * limits.offerWaitMs);
     expect(await here.offer(device, 'rpc', {}, slow)).toBe('taken');
-    expect([slow.reads, far.heard.length]).toEqual([1, 1]);
+    expect([slow.reads, far.received.length]).toEqual([1, 1]);
   });
 
   it('reads the store again before the next worker is granted the message', async () => {
@@ -237,7 +237,7 @@ describe('offer of a message that a store may withdraw', () => {
     const want = storeAfter(0);
     expect(await here.offer(device, 'rpc', {}, want)).toBe('taken');
     expect(want.reads).toBeLessThanOrEqual(2);
-    expect(willing.heard).toHaveLength(1);
+    expect(willing.received).toHaveLength(1);
   });
 
   it('reaches a worker that answered while a listener here was offered the message and did not take it', async () => {
@@ -248,7 +248,7 @@ describe('offer of a message that a store may withdraw', () => {
     const outcome = here.offer(device, 'rpc', {}, storeAfter(5));
     here.listen(device, 'rpc', ear(false));
     expect(await outcome).toBe('taken');
-    expect(willing.heard).toHaveLength(1);
+    expect(willing.received).toHaveLength(1);
   });
 
   it('reaches a listener that opens here or on another worker during the offer', async () => {
@@ -261,7 +261,7 @@ describe('offer of a message that a store may withdraw', () => {
       const late = ear();
       downlink.listen(number, 'rpc', late);
       expect(await outcome).toBe('taken');
-      expect([want.reads, late.heard.length]).toEqual([1, 1]);
+      expect([want.reads, late.received.length]).toEqual([1, 1]);
     }
   });
 });
@@ -288,7 +288,7 @@ describe('onOpened', () => {
     for (let i = 0; i < 50; i += 1) {
       const number = 1000 + i;
       let tell = () => {};
-      const told = new Promise<void>((resolve) => {
+      const granted = new Promise<void>((resolve) => {
         tell = resolve;
       });
       const end = here.onOpened(number, 'rpc', () => tell());
@@ -297,7 +297,7 @@ describe('onOpened', () => {
       const listener = ear();
       there.listen(number, 'rpc', listener);
       // Either the offer finds it, or its opening is announced.
-      await Promise.race([told, outcome.then((found) => (found === 'taken' ? undefined : sleep(5_000)))]);
+      await Promise.race([granted, outcome.then((found) => (found === 'taken' ? undefined : sleep(5_000)))]);
       end();
     }
   });

@@ -61,8 +61,8 @@ async function open(nowMs = () => Date.now()) {
 }
 
 function owner() {
-  const told: SessionEnd[] = [];
-  return { told, sessionEnded: (reason: SessionEnd) => void told.push(reason) };
+  const ends: SessionEnd[] = [];
+  return { ends, sessionEnded: (reason: SessionEnd) => void ends.push(reason) };
 }
 
 async function settled(): Promise<void> {
@@ -90,7 +90,7 @@ describe('Sessions', () => {
     const [old, young] = [owner(), owner()];
     const first = sessions.open(row(1), old);
     const second = sessions.open(row(1), young);
-    expect(old.told).toEqual(['taken_over']);
+    expect(old.ends).toEqual(['taken_over']);
     first.end();
     first.end();
     expect(events).toEqual(['connected 1', 'connected 1']);
@@ -98,7 +98,7 @@ describe('Sessions', () => {
     second.end();
     expect(events.at(-1)).toBe('disconnected 1');
     expect(devices.size).toBe(0);
-    expect(young.told).toEqual([]);
+    expect(young.ends).toEqual([]);
   });
 
   it('the newer session wins across workers, without a disconnect', async () => {
@@ -108,7 +108,7 @@ describe('Sessions', () => {
     await settled();
     there.sessions.open(row(1), young);
     await settled();
-    expect([old.told, young.told]).toEqual([['taken_over'], []]);
+    expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
     first.end();
     expect(here.events).toEqual(['connected 1']);
     expect(here.sessions.size).toBe(0);
@@ -121,7 +121,7 @@ describe('Sessions', () => {
     await settled();
     there.sessions.open(row(1), young);
     await settled();
-    expect([old.told, young.told]).toEqual([['taken_over'], []]);
+    expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
   });
 
   it('of two that open at once exactly one stays, with any clocks', async () => {
@@ -134,7 +134,7 @@ describe('Sessions', () => {
       const owners = workers.map(() => owner());
       for (const [i, { sessions }] of workers.entries()) sessions.open(row(number), owners[i]!);
       await settled();
-      expect(owners.filter(({ told }) => told.length === 0)).toHaveLength(1);
+      expect(owners.filter(({ ends }) => ends.length === 0)).toHaveLength(1);
       expect(workers.reduce((sum, { sessions }) => sum + sessions.size, 0)).toBe(1);
     }
   });
@@ -147,10 +147,10 @@ describe('Sessions', () => {
     await sleep(2);
     there.sessions.open(row(1), young);
     await settled();
-    expect([old.told, young.told]).toEqual([[], []]);
+    expect([old.ends, young.ends]).toEqual([[], []]);
     there.bus.restore();
     await settled();
-    expect([old.told, young.told]).toEqual([['taken_over'], []]);
+    expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
   });
 
   it('announces all that were opened in one turn in one message', async () => {
@@ -167,7 +167,7 @@ describe('Sessions', () => {
     sessions.changed(change(1, true));
     sessions.changed(change(1, true));
     session.end();
-    expect(mine.told).toEqual(['device_deleted']);
+    expect(mine.ends).toEqual(['device_deleted']);
     expect(events).toEqual(['connected 1', 'disconnected 1']);
   });
 
@@ -178,12 +178,12 @@ describe('Sessions', () => {
     stored.set(1, { ...row(1), version: 2, name: 'renamed', credentialsVersion: 1 });
     sessions.changed(change(1));
     await settled();
-    expect(mine.told).toEqual([]);
+    expect(mine.ends).toEqual([]);
     expect(devices.get(1)!.name).toBe('renamed');
     stored.set(1, { ...row(1), version: 2, credentialsVersion: 2 });
     sessions.changed(change(1));
     await settled();
-    expect(mine.told).toEqual(['credentials_changed']);
+    expect(mine.ends).toEqual(['credentials_changed']);
     expect(events).toEqual(['connected 1', 'disconnected 1']);
   });
 
@@ -194,11 +194,11 @@ describe('Sessions', () => {
     stored.set(1, { ...row(1), credentialsVersion: 2 });
     sessions.changed(change(1));
     await settled();
-    expect(child.told).toEqual([]);
+    expect(child.ends).toEqual([]);
     stored.delete(1);
     sessions.changed('all');
     await settled();
-    expect(child.told).toEqual(['device_deleted']);
+    expect(child.ends).toEqual(['device_deleted']);
   });
 
   it('reads again when the credentials changed while the device signed in', async () => {
@@ -208,7 +208,7 @@ describe('Sessions', () => {
     sessions.changed(change(1));
     sessions.open(row(1), mine, 1);
     await settled();
-    expect(mine.told).toEqual(['credentials_changed']);
+    expect(mine.ends).toEqual(['credentials_changed']);
   });
 
   it('holds many sessions against the store with one query', async () => {
@@ -228,10 +228,10 @@ describe('Sessions', () => {
     stored.set(1, { ...row(1), credentialsVersion: 2 });
     sessions.changed(change(1));
     await settled();
-    expect(mine.told).toEqual([]);
+    expect(mine.ends).toEqual([]);
     isAway = false;
     await sleep(1_100);
-    expect(mine.told).toEqual(['credentials_changed']);
+    expect(mine.ends).toEqual(['credentials_changed']);
   });
 
   it('stays when the answer of the store is older than its credentials', async () => {
@@ -240,6 +240,6 @@ describe('Sessions', () => {
     sessions.open(row(1), mine, 5);
     sessions.changed(change(1));
     await settled();
-    expect(mine.told).toEqual([]);
+    expect(mine.ends).toEqual([]);
   });
 });

@@ -270,7 +270,7 @@ describe('rows of a journal whose orders were ahead of the clock are deleted aft
       false,
       () => forgetJournal(postgres, goneReport(7, null)),
     ],
-    ['nothing was heard of the journal for long', false, () => setBack().then(() => forgetOldJournals(postgres, 90))],
+    ['the journal was not reported for long', false, () => setBack().then(() => forgetOldJournals(postgres, 90))],
     ['a restore', false, () => forgetRestoredJournals(postgres)],
   ])('%s', async (_, isShippedHere, forget) => {
     const device = devices++;

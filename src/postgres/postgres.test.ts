@@ -101,7 +101,7 @@ describe('queries', () => {
     expect([isUniqueViolation(error, 'one_pkey'), isAway(error)]).toEqual([false, false]);
   });
 
-  it('a server that has become read-only is away for writes, and gets new connections', async () => {
+  it('a server that has become read-only is unavailable for writes, and gets new connections', async () => {
     await postgres.query('create table kept (n int)');
     const own = openPostgres({ url: server.url, poolMax: 1, log: silent });
     const write = () => own.query('insert into kept values (1)');

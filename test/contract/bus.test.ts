@@ -38,7 +38,7 @@ const tell = (event, fields) => process.send({ member: event, ...fields });
 const leave = new Map();
 const verbs = {
   async subscribe({ channel }) {
-    leave.set(channel, await bus.subscribe(channel, (payload) => tell('heard', { channel, text: payload.toString('latin1') })));
+    leave.set(channel, await bus.subscribe(channel, (payload) => tell('received', { channel, text: payload.toString('latin1') })));
   },
   unsubscribe: ({ channel }) => leave.get(channel)(),
   publish: ({ channel, texts }) => texts.forEach((text) => bus.publish(channel, text)),
@@ -56,7 +56,7 @@ process.on('disconnect', () => process.exit());
 
 class Member {
   readonly child: ChildProcess;
-  readonly heard: [channel: string, text: string][] = [];
+  readonly received: [channel: string, text: string][] = [];
   reconnects = 0;
   #waiting = new Map<number, (value: unknown) => void>();
   #id = 0;
@@ -64,7 +64,7 @@ class Member {
   constructor(args: string[]) {
     this.child = fork(join(dir, 'member.mjs'), args);
     this.child.on('message', (message: Record<string, unknown>) => {
-      if (message['member'] === 'heard') this.heard.push([String(message['channel']), String(message['text'])]);
+      if (message['member'] === 'received') this.received.push([String(message['channel']), String(message['text'])]);
       if (message['member'] === 'reconnected') this.reconnects += 1;
       if (message['member'] === 'done') this.#waiting.get(message['id'] as number)?.(message['value']);
     });
@@ -86,7 +86,7 @@ class Member {
   }
 
   textsOn(channel: string): string[] {
-    return this.heard.filter(([on]) => on === channel).map(([, text]) => text);
+    return this.received.filter(([on]) => on === channel).map(([, text]) => text);
   }
 }
 
@@ -270,11 +270,11 @@ describe.each([
   it('is silent after the subscription ended, and speaks when it is made again', async () => {
     await two.tell('subscribe', { channel: 'left' });
     await two.tell('unsubscribe', { channel: 'left' });
-    await one.tell('publish', { channel: 'left', texts: ['unheard'] });
+    await one.tell('publish', { channel: 'left', texts: ['missed'] });
     await two.tell('subscribe', { channel: 'left' });
-    await one.tell('publish', { channel: 'left', texts: ['heard'] });
-    await until(() => two.textsOn('left').includes('heard'));
-    expect(two.textsOn('left').filter((text) => text !== 'unheard')).toEqual(['heard']);
+    await one.tell('publish', { channel: 'left', texts: ['received'] });
+    await until(() => two.textsOn('left').includes('received'));
+    expect(two.textsOn('left').filter((text) => text !== 'missed')).toEqual(['received']);
   });
 
   it('has independent subscribers of one channel in one process', async () => {
@@ -309,16 +309,16 @@ describe.each([
     const metrics = new Metrics();
     const bus = await setup.local(metrics);
     await until(() => bus.connected);
-    const heard: string[] = [];
+    const received: string[] = [];
     await bus.subscribe('strange', (payload) => void readMessage(payload, isText));
     await bus.subscribe('strange', () => {
       throw new RangeError('on purpose');
     });
-    await bus.subscribe('strange', (payload) => heard.push(payload.toString()));
+    await bus.subscribe('strange', (payload) => received.push(payload.toString()));
     const strange = ['', '{', 'null', '{}', '"text"'];
     for (const text of strange) bus.publish('strange', text);
-    await until(() => heard.length === strange.length);
-    expect(heard).toEqual(strange);
+    await until(() => received.length === strange.length);
+    expect(received).toEqual(strange);
     const count = (name: string) => metrics.snapshot().find((sample) => sample.name === name)?.value;
     expect([count('bus_unread_total'), count('bus_bugs_total')]).toEqual([4, 5]);
     await bus.close();
@@ -378,29 +378,29 @@ describe('a Redis Cluster', () => {
     const [one, two] = [await local(), await local()];
     await until(() => one.connected && two.connected);
     const channels = Array.from({ length: 30 }, (_, i) => `shard${i}`);
-    const heard = new Set<string>();
-    for (const channel of channels) await two.subscribe(channel, (_, from) => heard.add(from));
+    const received = new Set<string>();
+    for (const channel of channels) await two.subscribe(channel, (_, from) => received.add(from));
     const publishAll = () => {
       for (const channel of channels) one.publish(channel, 'x');
     };
     publishAll();
-    await until(() => heard.size === channels.length);
+    await until(() => received.size === channels.length);
     let reconnects = 0;
     two.onReconnect(() => {
       reconnects += 1;
     });
     await nodes[2]!.stop();
     await until(() => !two.connected);
-    heard.clear();
+    received.clear();
     publishAll();
-    await until(() => heard.size >= channels.length / 3);
-    expect(heard.size).toBeLessThan(channels.length);
+    await until(() => received.size >= channels.length / 3);
+    expect(received.size).toBeLessThan(channels.length);
     await nodes[2]!.start();
     await until(() => two.connected && reconnects === 1);
-    heard.clear();
+    received.clear();
     await until(() => {
       publishAll();
-      return heard.size === channels.length;
+      return received.size === channels.length;
     });
     await Promise.all([one.close(), two.close()]);
     await stop();
@@ -410,8 +410,8 @@ describe('a Redis Cluster', () => {
     const { nodes, local, stop } = await clusterSetup();
     const bus = await local();
     await until(() => bus.connected);
-    const heard: string[] = [];
-    await bus.subscribe('moving', (payload) => heard.push(payload.toString()));
+    const received: string[] = [];
+    await bus.subscribe('moving', (payload) => received.push(payload.toString()));
     const tell = (node: RedisServer, ...words: string[]) =>
       execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words], { encoding: 'utf8' }).trim();
     const slot = tell(nodes[0]!, 'keyslot', 'millrace:test:1:moving');
@@ -431,7 +431,7 @@ describe('a Redis Cluster', () => {
     await until(() => reconnects > 0 && bus.connected);
     await until(() => {
       bus.publish('moving', 'moved');
-      return heard.length > 0;
+      return received.length > 0;
     });
     await bus.close();
     await stop();
@@ -525,15 +525,15 @@ const failoverMsMax = 60_000;
 /** Two buses receive each other's messages again after `fail`. */
 async function surviving(setup: Setup, fail: () => Promise<void>): Promise<void> {
   const [one, two] = [await setup.local(), await setup.local()];
-  const heard = new Set<string>();
+  const received = new Set<string>();
   const channels = Array.from({ length: 20 }, (_, i) => `channel${i}`);
   await until(() => one.connected && two.connected);
-  for (const channel of channels) await two.subscribe(channel, (payload, from) => heard.add(`${from} ${payload}`));
+  for (const channel of channels) await two.subscribe(channel, (payload, from) => received.add(`${from} ${payload}`));
   const reaches = async (text: string) => {
     const wanted = channels.map((channel) => `${channel} ${text}`);
     await until(() => {
       for (const channel of channels) one.publish(channel, text);
-      return wanted.every((each) => heard.has(each));
+      return wanted.every((each) => received.has(each));
     }, failoverMsMax);
   };
   await reaches('before');
@@ -550,7 +550,7 @@ async function surviving(setup: Setup, fail: () => Promise<void>): Promise<void>
 describe('Redis with Sentinels, and over TLS', () => {
   it.each([
     ['dies', (master: RedisServer) => master.stop()],
-    ['stands still', async (master: RedisServer) => void master.process!.kill('SIGSTOP')],
+    ['is frozen', async (master: RedisServer) => void master.process!.kill('SIGSTOP')],
   ])('another one takes over when the master %s', { timeout: 150_000 }, async (_, fail) => {
     const setup = await sentinelSetup();
     await surviving(setup, () => fail(setup.master));
@@ -630,8 +630,8 @@ describe('Redis', () => {
     await until(async () => (await one.tell('connected')) === true);
     await one.tell('publish', { channel: 'before', texts: ['b'] });
     await one.tell('publish', { channel: 'while away', texts: ['w'] });
-    await until(() => two.heard.length === 2);
-    expect(two.heard).toEqual([
+    await until(() => two.received.length === 2);
+    expect(two.received).toEqual([
       ['before', 'b'],
       ['while away', 'w'],
     ]);
@@ -643,8 +643,8 @@ describe('Redis', () => {
     const metrics = new Metrics();
     const bus = await local(metrics);
     await until(() => bus.connected);
-    const heard: string[] = [];
-    await bus.subscribe('x', (payload) => heard.push(payload.toString()));
+    const received: string[] = [];
+    await bus.subscribe('x', (payload) => received.push(payload.toString()));
     redis.process!.kill('SIGSTOP');
     const begun = performance.now();
     while (bus.connected) {
@@ -657,7 +657,7 @@ describe('Redis', () => {
     redis.process!.kill('SIGCONT');
     await until(() => bus.connected);
     bus.publish('x', 'healed');
-    await until(() => heard.includes('healed'));
+    await until(() => received.includes('healed'));
     await bus.close();
     await stop();
   });
@@ -669,13 +669,13 @@ describe('Redis', () => {
     bus.onReconnect(() => {
       reconnects += 1;
     });
-    const heard: string[] = [];
-    await bus.subscribe('x', (payload) => heard.push(payload.toString()));
+    const received: string[] = [];
+    await bus.subscribe('x', (payload) => received.push(payload.toString()));
     expect(bus.connected).toBe(false);
     await redis.start();
     await until(() => bus.connected && reconnects === 1);
     bus.publish('x', 'here');
-    await until(() => heard.length === 1);
+    await until(() => received.length === 1);
     await bus.close();
     await redis.stop();
   });
@@ -699,13 +699,13 @@ it('two installations on one Redis stay separate', async () => {
     openBus({ redis: { url: redis.url }, installation, log: silent, metrics: new Metrics() });
   const [one, other] = [await open('one'), await open('other')];
   await until(() => one.connected && other.connected);
-  const heard: string[] = [];
-  await one.subscribe('sessions', (payload, channel) => heard.push(`one ${channel} ${payload}`));
-  await other.subscribe('sessions', (payload, channel) => heard.push(`other ${channel} ${payload}`));
+  const received: string[] = [];
+  await one.subscribe('sessions', (payload, channel) => received.push(`one ${channel} ${payload}`));
+  await other.subscribe('sessions', (payload, channel) => received.push(`other ${channel} ${payload}`));
   other.publish('sessions', 'theirs');
   one.publish('sessions', 'ours');
-  await until(() => heard.length === 2);
-  expect(heard.toSorted()).toEqual(['one sessions ours', 'other sessions theirs']);
+  await until(() => received.length === 2);
+  expect(received.toSorted()).toEqual(['one sessions ours', 'other sessions theirs']);
   await Promise.all([one.close(), other.close()]);
   await stop();
 });

@@ -66,7 +66,7 @@ test('of twenty that race over all doors and two workers exactly as many are mad
     deviceName,
   });
   /** True when it was made, false when it was refused as it should be; anything else fails. */
-  const told = (answer: unknown, made: unknown, refused: unknown): boolean => {
+  const decided = (answer: unknown, made: unknown, refused: unknown): boolean => {
     expect([made, refused]).toContainEqual(answer);
     return JSON.stringify(answer) === JSON.stringify(made);
   };
@@ -74,7 +74,7 @@ test('of twenty that race over all doors and two workers exactly as many are mad
     const body = JSON.stringify({ name: `rest-${i}` });
     const answer = await restOn(http[i % 2]!, admin, { path: '/api/device', body });
     const { status, errorCode } = JSON.parse(answer.body.toString()) as { status?: number; errorCode?: number };
-    return told([answer.status, status, errorCode], [200, undefined, undefined], [403, 403, 41]);
+    return decided([answer.status, status, errorCode], [200, undefined, undefined], [403, 403, 41]);
   };
   const overHttp = async (i: number) => {
     const answer = await fetch(`${engine.api.http}/api/v1/provision`, {
@@ -83,16 +83,16 @@ test('of twenty that race over all doors and two workers exactly as many are mad
       body: JSON.stringify(request(`http-${i}`)),
     });
     const { status } = (await answer.json()) as { status: string };
-    return told([answer.status, status], [200, 'SUCCESS'], [200, 'FAILURE']);
+    return decided([answer.status, status], [200, 'SUCCESS'], [200, 'FAILURE']);
   };
   const overMqtt = async (i: number) => {
     const client = provisioners[i]!;
     await client.publish('/provision/request', request(`mqtt-${i}`));
-    return told((await client.message('/provision/response')).json.status, 'SUCCESS', 'FAILURE');
+    return decided((await client.message('/provision/response')).json.status, 'SUCCESS', 'FAILURE');
   };
   const overGateway = async (i: number) => {
     const ack = await gateways[i % 2]!.publish('v1/gateway/connect', { device: `child-${i}` });
-    return told(ack.reasonCode ?? 0, 0, 0x97);
+    return decided(ack.reasonCode ?? 0, 0, 0x97);
   };
   const doors = [overRest, overHttp, overMqtt, overGateway];
   // REST calls take turns on one connection; the other calls run at once.

@@ -5,13 +5,13 @@ import { newDevice, sharedEngine } from './shared-engine.ts';
 
 type ScopeName = 'CLIENT_SCOPE' | 'SHARED_SCOPE' | 'SERVER_SCOPE';
 
-interface Told {
+interface DeviceAnswer {
   status: number;
   body: string;
   contentType: string | null;
 }
 
-export async function told(response: Response): Promise<Told> {
+export async function readAnswer(response: Response): Promise<DeviceAnswer> {
   return { status: response.status, body: await response.text(), contentType: response.headers.get('content-type') };
 }
 
@@ -27,13 +27,13 @@ export class DeviceUser {
   }
 
   /** Makes a call of the device itself; `path` follows its token. */
-  async ask(method: string, path: string, body?: string): Promise<Told> {
+  async ask(method: string, path: string, body?: string): Promise<DeviceAnswer> {
     const response = await fetch(`${sharedEngine().http}/api/v1/${this.device.token}/${path}`, {
       method,
       ...(body !== undefined && { body }),
       signal: AbortSignal.timeout(20_000),
     });
-    return await told(response);
+    return await readAnswer(response);
   }
 
   async post(body: string): Promise<void> {
@@ -48,7 +48,7 @@ export class DeviceUser {
     return answer.body;
   }
 
-  poll(timeoutMs: number): Promise<Told> {
+  poll(timeoutMs: number): Promise<DeviceAnswer> {
     return this.ask('GET', `attributes/updates?timeout=${timeoutMs}`);
   }
 

@@ -322,8 +322,8 @@ export class MqttClient {
 
   /** The slot of the worker that answered. MQTT 5 only, and only when the engine sends it (HTTP_TELL_WORKER). */
   get worker(): number | undefined {
-    const told = this.connack?.properties?.userProperties?.['x-millrace-worker'];
-    return told === undefined ? undefined : Number(told);
+    const named = this.connack?.properties?.userProperties?.['x-millrace-worker'];
+    return named === undefined ? undefined : Number(named);
   }
 
   /** DISCONNECT and the end of our side; resolves when the server has closed too. */

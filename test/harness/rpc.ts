@@ -52,7 +52,7 @@ export function reply(
   return connection.ask({ path: `/api/v1/${device.token}/rpc/${id}`, body });
 }
 
-export function told({ status, body }: RawResponse): string {
+export function answerText({ status, body }: RawResponse): string {
   return `${status} ${body.toString()}`;
 }
 

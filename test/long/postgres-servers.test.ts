@@ -84,7 +84,7 @@ test('a standby takes over: nothing is a 500, writes go on within 5 s, and telem
   }
 });
 
-test('a primary that stands still is left for the one that takes over', async () => {
+test('a primary that is frozen is left for the one that takes over', async () => {
   const standby = await servers.standbyOf(a);
   const url = `postgres://millrace@127.0.0.1:${a.port},127.0.0.1:${standby.port}/millrace`;
   const engine = await startEngine({ workers: 2, env: { DATABASE_URL: url } });

@@ -8,15 +8,15 @@ import { Session } from '../session/session.ts';
 import { provisionTopics } from './provision.ts';
 import { TopicTable } from './table.ts';
 
-const told: string[] = [];
+const events: string[] = [];
 const link = {
   push: (topic: string, payload: string | Uint8Array) => {
-    told.push(`${topic} ${payload}`);
+    events.push(`${topic} ${payload}`);
     return true;
   },
   sendFile: () => 'gone' as const,
   isGone: false,
-  close: (reason: string) => void told.push(`closed: ${reason}`),
+  close: (reason: string) => void events.push(`closed: ${reason}`),
 };
 
 function open() {
@@ -29,8 +29,8 @@ function open() {
       payload: Buffer.from(body),
       qos: 1,
       session,
-      acknowledge: () => told.push('acknowledged'),
-      refuse: (fault: Fault) => told.push(`refused: ${fault.reason}`),
+      acknowledge: () => events.push('acknowledged'),
+      refuse: (fault: Fault) => events.push(`refused: ${fault.reason}`),
     } as unknown as Publish;
     (table.exact.get(topic) ?? (() => table.dispatch(message)))(message, '');
   };
@@ -38,7 +38,7 @@ function open() {
 }
 
 beforeEach(() => {
-  told.length = 0;
+  events.length = 0;
 });
 
 describe('a provisioning connection', () => {
@@ -47,16 +47,16 @@ describe('a provisioning connection', () => {
     publish('/provision/request', '{');
     await turn();
     const failure = '/provision/response {"errorMsg":"Failed to provision device!","status":"FAILURE"}';
-    expect(told).toEqual(['refused: provision_json', failure]);
+    expect(events).toEqual(['refused: provision_json', failure]);
     session.ended('client_disconnect');
     publish('/provision/request', '{');
     await turn();
-    expect(told.slice(2)).toEqual(['refused: provision_gone']);
+    expect(events.slice(2)).toEqual(['refused: provision_gone']);
   });
 
   it('ends with any other topic', () => {
     const { publish } = open();
     publish('v1/devices/me/telemetry', '{"a":1}');
-    expect(told).toEqual(['refused: provisioning_topic', 'closed: provisioning_topic']);
+    expect(events).toEqual(['refused: provisioning_topic', 'closed: provisioning_topic']);
   });
 });

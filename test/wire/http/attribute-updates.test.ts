@@ -169,8 +169,8 @@ test('the next poll may reach another worker: nothing is lost and nothing sent t
     const device = await startedDevice();
     for (let i = 0; i < 12; i += 1) {
       await device.set('SHARED_SCOPE', `{"k":${i}}`);
-      const told = await pollOn(connections[i % 2]!, device, 1_000);
-      expect(told.body.toString()).toBe(`{"k":${i}}`);
+      const answered = await pollOn(connections[i % 2]!, device, 1_000);
+      expect(answered.body.toString()).toBe(`{"k":${i}}`);
       await sleep(20);
       expect((await pollOn(connections[(i + 1) % 2]!, device, 50)).status).toBe(408);
     }

@@ -15,7 +15,7 @@ test.concurrent.each([
   ['/api/plugins/rpc', 'twoway', 409],
   ['/api/plugins/rpc', 'oneway', 409],
 ] as const)(
-  '%s/%s with nobody online answers %i, empty, after the 5 s that any timeout is lifted to',
+  '%s/%s without a session answers %i, empty, after the 5 s that any timeout is lifted to',
   async (prefix, kind, status) => {
     const device = await newDevice();
     const body = { method: 'm', timeout: kind === 'twoway' ? 10 : 5000 };

@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { RawConnection, requestBytes } from '../../harness/raw.ts';
-import { command, poll, received, refusal, reply, told } from '../../harness/rpc.ts';
+import { answerText, command, poll, received, refusal, reply } from '../../harness/rpc.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 import { connectToEachWorker } from '../../harness/workers.ts';
 
@@ -45,9 +45,9 @@ test.each([
   expect(answer.body.toString()).toBe('{"id":1,"method":"setGpio","params":{"pin":1}}');
   expect(answer.headers.get('content-type')).toBe('application/json');
   const acknowledged = await reply(devices[replied]!, device, 1, '{"ok":true}');
-  expect(told(acknowledged)).toBe('200 {"result":"ok"}');
+  expect(answerText(acknowledged)).toBe('200 {"result":"ok"}');
   expect(acknowledged.headers.get('content-type')).toBe('application/json');
-  expect(told(await calling)).toBe('200 {"ok":true}');
+  expect(answerText(await calling)).toBe('200 {"ok":true}');
 });
 
 test('ids count up for each device, over all workers', async () => {
@@ -71,7 +71,7 @@ test('a command that waits is delivered to the next poll at once, and to that on
   const begin = performance.now();
   expect(received(await poll(devices[1]!, device)).method).toBe('wait');
   expect(performance.now() - begin).toBeLessThan(700);
-  expect(told(await calling)).toBe('200 ');
+  expect(answerText(await calling)).toBe('200 ');
   expect((await poll(devices[1]!, device, '?timeout=300')).status).toBe(408);
   expect((await poll(devices[0]!, device, '?timeout=300')).status).toBe(408);
 });
@@ -89,7 +89,7 @@ test('of several waiting commands the oldest is delivered first, over all worker
   const methods: string[] = [];
   for (let n = 0; n < 4; n += 1) methods.push(received(await poll(devices[n % 2]!, device)).method);
   expect(methods).toEqual(['m0', 'm1', 'm2', 'm3']);
-  for (const calling of callings) expect(told(await calling)).toBe('200 ');
+  for (const calling of callings) expect(answerText(await calling)).toBe('200 ');
   for (const connection of more) connection.close();
 });
 
@@ -113,7 +113,7 @@ test('a poll whose client disconnected does not swallow the command', async () =
   const calling = command(operators[1]!, 'oneway', device, { method: 'still' });
   await sleep(300);
   expect(received(await poll(devices[1]!, device)).method).toBe('still');
-  expect(told(await calling)).toBe('200 ');
+  expect(answerText(await calling)).toBe('200 ');
 });
 
 test('numbers in params and replies keep every digit', async () => {
@@ -123,7 +123,7 @@ test('numbers in params and replies keep every digit', async () => {
   const calling = command(operators[0]!, 'twoway', device, '{"method":"n","params":[42.0,9223372036854775807,1e2]}');
   expect((await polling).body.toString()).toBe('{"id":1,"method":"n","params":[42.0,9223372036854775807,1e2]}');
   await reply(devices[0]!, device, 1, '{"a": 42.0, "b": 9223372036854775807}');
-  expect(told(await calling)).toBe('200 {"a": 42.0, "b": 9223372036854775807}');
+  expect(answerText(await calling)).toBe('200 {"a": 42.0, "b": 9223372036854775807}');
 });
 
 test('a reply that is not JSON reaches the caller as a JSON string', async () => {
@@ -133,7 +133,7 @@ test('a reply that is not JSON reaches the caller as a JSON string', async () =>
   const calling = command(operators[0]!, 'twoway', device, { method: 'say' });
   await polling;
   expect((await reply(devices[1]!, device, 1, 'fine, "thanks"')).status).toBe(200);
-  expect(told(await calling)).toBe('200 "fine, \\"thanks\\""');
+  expect(answerText(await calling)).toBe('200 "fine, \\"thanks\\""');
 });
 
 test('late, doubled and foreign replies are acknowledged and ignored', async () => {
@@ -143,11 +143,11 @@ test('late, doubled and foreign replies are acknowledged and ignored', async () 
   await sleep(50);
   const calling = command(operators[0]!, 'twoway', device, { method: 'who' });
   await polling;
-  expect(told(await reply(devices[0]!, other, 1, '"foreign"'))).toBe('200 {"result":"ok"}');
-  expect(told(await reply(devices[0]!, device, 99999, '{}'))).toBe('200 {"result":"ok"}');
-  expect(told(await reply(devices[0]!, device, 1, '"first"'))).toBe('200 {"result":"ok"}');
-  expect(told(await reply(devices[1]!, device, 1, '"second"'))).toBe('200 {"result":"ok"}');
-  expect(told(await calling)).toBe('200 "first"');
+  expect(answerText(await reply(devices[0]!, other, 1, '"foreign"'))).toBe('200 {"result":"ok"}');
+  expect(answerText(await reply(devices[0]!, device, 99999, '{}'))).toBe('200 {"result":"ok"}');
+  expect(answerText(await reply(devices[0]!, device, 1, '"first"'))).toBe('200 {"result":"ok"}');
+  expect(answerText(await reply(devices[1]!, device, 1, '"second"'))).toBe('200 {"result":"ok"}');
+  expect(answerText(await calling)).toBe('200 "first"');
 });
 
 test('a reply to a command that no session was given yet is ignored', async () => {
@@ -158,7 +158,7 @@ test('a reply to a command that no session was given yet is ignored', async () =
   await reply(devices[1]!, device, 1, '"guessed"');
   expect(received(await poll(devices[1]!, device)).id).toBe(1);
   await reply(devices[1]!, device, 1, '"real"');
-  expect(told(await calling)).toBe('200 "real"');
+  expect(answerText(await calling)).toBe('200 "real"');
 });
 
 test('what a reply must be is checked in order: id and body, token', async () => {

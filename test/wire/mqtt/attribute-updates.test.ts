@@ -97,7 +97,7 @@ test('a user on any worker reaches a device on any worker', async () => {
 });
 
 test.each([0, 1] as const)(
-  'what changed while the device was away comes when it subscribes again: QoS %s',
+  'what changed while the device was disconnected comes when it subscribes again: QoS %s',
   async (qos) => {
     const device = await newDevice();
     const user = new DeviceUser(device);

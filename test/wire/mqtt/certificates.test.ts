@@ -215,7 +215,7 @@ test('a profile answers for an issuer only when the key of that issuer has signe
   const { nonce, state } = await nonceOf(profileId);
   expect(state).toBe('UNPROVEN');
   for (const signature of [signatureOf(nonce, newIssuer()), signatureOf(`${nonce} `, issuer), 'none', '!']) {
-    expect(await fault('POST', path, { signature })).toMatch(/^400\/31 The signature does not sign "millrace-/);
+    expect(await fault('POST', path, { signature })).toMatch(/^400\/31 The signature does not match "millrace-/);
   }
   expect(await signIn(leaf)).toBe(refused);
   await prove(profileId, issuer);
@@ -244,8 +244,8 @@ test('the proof of an issuer may come with the profile: for the own tenant only,
   const profile = { name: `chain-${randomUUID()}`, provisionType: type, profileData: { provisionConfiguration } };
   const foreign = text(randomUUID());
   for (const [issuerProof, refusal] of [
-    [{ nonce, signature: signatureOf(nonce, newIssuer()) }, /^400\/31 The signature is not one/],
-    [{ nonce: text(tenantId.id), signature: signatureOf(nonce, issuer) }, /^400\/31 The signature is not one/],
+    [{ nonce, signature: signatureOf(nonce, newIssuer()) }, /^400\/31 The signature does not match/],
+    [{ nonce: text(tenantId.id), signature: signatureOf(nonce, issuer) }, /^400\/31 The signature does not match/],
     [{ nonce: foreign, signature: signatureOf(foreign, issuer) }, /^400\/31 The nonce of issuerProof must be/],
     [{ nonce: 'short', signature: signatureOf('short', issuer) }, /^400\/31 The nonce of issuerProof must be/],
   ] as const) {

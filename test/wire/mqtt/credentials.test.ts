@@ -101,8 +101,8 @@ test('a password that is changed ends the connection', async () => {
     const credentialsValue = JSON.stringify({ clientId, userName: username, password });
     await ok('POST', '/api/device/credentials', { ...credentials, credentialsType: 'MQTT_BASIC', credentialsValue });
   };
-  await basic('of before');
-  const client = await connectMqtt({ clientId, username, password: 'of before' });
+  await basic('earlier');
+  const client = await connectMqtt({ clientId, username, password: 'earlier' });
   await basic('of now');
   await client.closedFor(notAuthorized, 1_000);
   await withMqtt({ clientId, username, password: 'of now' }, (again) => again.quiet());

@@ -84,11 +84,11 @@ for (const [transport, url] of Object.entries(transports)) {
 test('a client that was taken over receives the reason, and the newer one stays', async () => {
   const device = await newDevice();
   const older = await connect(transports.TCP(), 5, device);
-  const told = new Promise<number | undefined>((resolve) =>
+  const code = new Promise<number | undefined>((resolve) =>
     older.on('disconnect', (packet) => resolve(packet.reasonCode)),
   );
   const newer = await connect(transports.WebSocket(), 5, device);
-  expect(await told).toBe(0x8e);
+  expect(await code).toBe(0x8e);
   await newer.publishAsync(telemetry, '{"newer":1}', { qos: 1 });
   expect(await storedValues(device, 'newer')).toEqual(['1']);
 });

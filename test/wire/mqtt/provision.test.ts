@@ -48,13 +48,13 @@ for (const level of levels) {
     const deviceName = `pump-${randomUUID()}`;
     const token = await withMqtt({ level, username: 'provision' }, async (client) => {
       expect((await client.publish(requestTopic, body(key, { deviceName }))).reasonCode ?? 0).toBe(0);
-      const told = await answer(client);
-      expect(told).toEqual({
+      const answered = await answer(client);
+      expect(answered).toEqual({
         status: 'SUCCESS',
         credentialsType: 'ACCESS_TOKEN',
         credentialsValue: expect.stringMatching(/^[A-Za-z0-9]{20}$/),
       });
-      return told.credentialsValue;
+      return answered.credentialsValue;
     });
     await withMqtt({ level, token }, (client) => client.quiet());
   });

@@ -9,7 +9,7 @@ import { connectMqtt, hex, levels, type MqttClient, withMqtt } from '../../harne
 import { withDevice } from '../../harness/mqtt-device.ts';
 import { connectMqttOn } from '../../harness/mqtt-workers.ts';
 import type { RawConnection } from '../../harness/raw.ts';
-import { command, poll, received, refusal, reply, told } from '../../harness/rpc.ts';
+import { answerText, command, poll, received, refusal, reply } from '../../harness/rpc.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 import { connectToEachWorker } from '../../harness/workers.ts';
 
@@ -55,7 +55,7 @@ test.each(levels)('a command reaches the device, and its reply the caller unchan
     const message = await client.message(`${requests}1`);
     expect([message.text, message.packet.qos]).toEqual(['{"method":"setGpio","params":{"pin":1,"x":42.0}}', 1]);
     await client.publish(`${responses}1`, '{"ok": true, "n": 9223372036854775807}');
-    expect(told(await calling)).toBe('200 {"ok": true, "n": 9223372036854775807}');
+    expect(answerText(await calling)).toBe('200 {"ok": true, "n": 9223372036854775807}');
   }),
 );
 
@@ -73,7 +73,7 @@ test.each([
     const { packet, text } = await client.message();
     expect([packet.topic, text]).toEqual([`${requests}${n}`, `{"method":"m","params":${n}}`]);
     await client.publish(`${responses}${n}`, `${n}`);
-    expect(told(await calling)).toBe(`200 ${n}`);
+    expect(answerText(await calling)).toBe(`200 ${n}`);
   }
   await client.disconnect();
 });
@@ -83,7 +83,7 @@ test('params that are not given are null', () =>
     await listening(client);
     const calling = command(operators[0]!, 'oneway', device, { method: 'm' });
     expect((await client.message()).text).toBe('{"method":"m","params":null}');
-    expect(told(await calling)).toBe('200 ');
+    expect(answerText(await calling)).toBe('200 ');
   }));
 
 test('commands are sent on the topic family subscribed last; replies are accepted on each', () =>
@@ -98,7 +98,7 @@ test('commands are sent on the topic family subscribed last; replies are accepte
       const calling = command(operators[n % 2]!, 'twoway', device, { method: 'm' });
       expect((await client.message()).packet).toMatchObject({ topic: `${request}${n + 1}`, qos: n === 1 ? 0 : 1 });
       await client.publish(`${response}${n + 1}`, '"fine"');
-      expect(told(await calling)).toBe('200 "fine"');
+      expect(answerText(await calling)).toBe('200 "fine"');
     }
   }));
 
@@ -108,7 +108,7 @@ test('a reply that is not JSON reaches the caller as a JSON string', () =>
     const calling = command(operators[0]!, 'twoway', device, { method: 'm' });
     await client.message();
     await client.publishQos0(`${responses}1`, 'fine, "thanks"');
-    expect(told(await calling)).toBe('200 "fine, \\"thanks\\""');
+    expect(answerText(await calling)).toBe('200 "fine, \\"thanks\\""');
   }));
 
 test('a reply to an unknown command is acknowledged; one without a proper id or body is 0x99', () =>
@@ -150,7 +150,7 @@ test('after UNSUBSCRIBE no command comes, and it waits for the next SUBSCRIBE', 
     await client.nothingFor(300);
     await listening(client);
     expect((await client.message()).json.method).toBe('m');
-    expect(told(await calling)).toBe('200 ');
+    expect(answerText(await calling)).toBe('200 ');
   }));
 
 test('of a poll and a connection of one device exactly one gets the command', () =>
@@ -230,7 +230,7 @@ test('a command that is larger than the device accepts fails with that reason, a
     expect(JSON.stringify((await sharedEngine().persistentState(rpcId)).response)).toContain('Maximum Packet Size');
     const calling = command(operators[0]!, 'oneway', device, { method: 'small' });
     expect((await client.message()).json.method).toBe('small');
-    expect(told(await calling)).toBe('200 ');
+    expect(answerText(await calling)).toBe('200 ');
   }));
 
 test('more commands than the Receive Maximum of the device come as it acknowledges', () =>
@@ -255,7 +255,7 @@ test('a new connection of the device takes over its commands', async () => {
     const calling = command(operators[0]!, 'twoway', device, { method: 'm' });
     await client.message(`${requests}1`);
     expect((await reply(operators[1]!, device, 1, '"by http"')).status).toBe(200);
-    expect(told(await calling)).toBe('200 "by http"');
+    expect(answerText(await calling)).toBe('200 "by http"');
   });
   expect(old.received.filter(({ cmd }) => cmd === 'publish')).toEqual([]);
   old.cut();
@@ -269,6 +269,6 @@ test('a device that polls gets what a device that connected gets', async () => {
   expect(received(await polling).id).toBe(1);
   await withMqtt(device, async (client) => {
     await client.publish(`${responses}1`, '"by mqtt"');
-    expect(told(await calling)).toBe('200 "by mqtt"');
+    expect(answerText(await calling)).toBe('200 "by mqtt"');
   });
 });

@@ -1,15 +1,18 @@
 /** Attributes by REST: paths, scopes, texts of errors (docs/rest.md#attributes). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
-import { DeviceUser, told } from '../../harness/device-user.ts';
-import { ok } from '../../harness/people.ts';
+import { DeviceUser, readAnswer } from '../../harness/device-user.ts';
 import { fault } from '../../harness/rest.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
 const prefix = '/api/plugins/telemetry';
 
 async function send(method: string, path: string, body?: string): Promise<[number, string, string | null]> {
-  const { status, body: text, contentType } = await told(await sharedEngine().send(method, `${prefix}/${path}`, body));
+  const {
+    status,
+    body: text,
+    contentType,
+  } = await readAnswer(await sharedEngine().send(method, `${prefix}/${path}`, body));
   return [status, text, contentType];
 }
 

@@ -238,13 +238,13 @@ describe('what is refused', () => {
         const cells = cellsOf(call, word, name).filter((cell) => cell.expected !== 200);
         for (const cell of cells.toReversed()) {
           const answer = await send(call, caller, caller.credentials, valuesOf(caller, cell));
-          const told = `${call.name} by ${name} for ${cell.slot} (${cell.whose}): ${answer.status} ${answer.text.slice(0, 200)}`;
-          if (answer.status !== cell.expected) faults.push(`not ${cell.expected}: ${told}`);
-          if (house.hiddenFrom(caller).some((word) => answer.text.includes(word))) faults.push(`tells: ${told}`);
+          const line = `${call.name} by ${name} for ${cell.slot} (${cell.whose}): ${answer.status} ${answer.text.slice(0, 200)}`;
+          if (answer.status !== cell.expected) faults.push(`not ${cell.expected}: ${line}`);
+          if (house.hiddenFrom(caller).some((word) => answer.text.includes(word))) faults.push(`tells: ${line}`);
           if (cell.whose === 'missing') missing.set(cell.slot, answer.text);
           const known = missing.get(cell.slot);
           const isLikeMissing = cell.expected === 404 && known !== undefined;
-          if (isLikeMissing && answer.text !== known) faults.push(`not as a missing one: ${told}, missing: ${known}`);
+          if (isLikeMissing && answer.text !== known) faults.push(`not as a missing one: ${line}, missing: ${known}`);
         }
       }
       const own = (slot: Slot) => house.things.c1[slot];
@@ -296,15 +296,15 @@ describe('what is allowed', () => {
           if (cell.expected !== 200 || (isWriting(call) && !isMainCell(cell, word, caller))) continue;
           if (word === 'token' && cell.whose !== 'own') continue;
           const answer = await allowed(call, word, caller, cell);
-          const told = `${call.name} by ${name} for ${cell.slot} (${cell.whose}): ${answer.status} ${answer.text.slice(0, 300)}`;
+          const line = `${call.name} by ${name} for ${cell.slot} (${cell.whose}): ${answer.status} ${answer.text.slice(0, 300)}`;
           const statuses = otherAnswers[call.name] ?? [200, 202];
-          if (!statuses.includes(answer.status)) faults.push(`not ${statuses}: ${told}`);
+          if (!statuses.includes(answer.status)) faults.push(`not ${statuses}: ${line}`);
           // A device learns what is its own.
           const hidden = word === 'token' ? [] : house.hiddenFrom(caller);
-          if (hidden.some((each) => answer.text.includes(each))) faults.push(`tells: ${told}`);
+          if (hidden.some((each) => answer.text.includes(each))) faults.push(`tells: ${line}`);
           if (!word.startsWith('[')) continue;
           const isNamed = answer.text.includes(`<${cell.slot}>`);
-          if (isNamed !== isListed(word, cell.whose)) faults.push(`${isNamed ? 'lists' : 'leaves out'}: ${told}`);
+          if (isNamed !== isListed(word, cell.whose)) faults.push(`${isNamed ? 'lists' : 'leaves out'}: ${line}`);
         }
       }
     });
@@ -393,9 +393,9 @@ test.each(tags)('what a body refers to: %s', { retry: 0 }, async (tag) => {
       }
       const [foreign, missing] = answers as [Answer, Answer];
       const isSame = foreign.status === missing.status && foreign.text === missing.text;
-      const told = `${call.name} ${member}: ${foreign.status} ${foreign.text} / ${missing.status} ${missing.text}`;
+      const line = `${call.name} ${member}: ${foreign.status} ${foreign.text} / ${missing.status} ${missing.text}`;
       const isIgnored = foreign.status === 200 && missing.status === 200 && !foreign.text.includes(`<${slot}>`);
-      if (!isIgnored && (!isSame || foreign.status < 400)) faults.push(told);
+      if (!isIgnored && (!isSame || foreign.status < 400)) faults.push(line);
     }
   });
   expect(faults).toEqual([]);

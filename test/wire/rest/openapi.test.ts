@@ -270,9 +270,9 @@ async function call(
   });
   const text = await response.text();
   const type = response.headers.get('content-type') ?? '';
-  const told = `seed ${seed}: ${operation.method} ${url}?${query} ${body ? String(body.content).slice(0, 500) : ''}\n${response.status} ${text.slice(0, 500)}`;
-  expect(mismatch(document, operation, response.status, type, text), told).toBe('');
-  if (response.status === 500) expect(operation.responses, told).toHaveProperty('500');
+  const sentence = `seed ${seed}: ${operation.method} ${url}?${query} ${body ? String(body.content).slice(0, 500) : ''}\n${response.status} ${text.slice(0, 500)}`;
+  expect(mismatch(document, operation, response.status, type, text), sentence).toBe('');
+  if (response.status === 500) expect(operation.responses, sentence).toHaveProperty('500');
   return { status: response.status, text };
 }
 
@@ -464,11 +464,11 @@ describe('every operation', () => {
       }
       for (const wrong of someOf(wrongBodies(operation, body), wrongBodiesMax, random)) {
         const refused = await call(operation, path, right(), wrong.body, token);
-        const told = `${wrong.what}: ${refused.status} ${refused.text}`;
+        const sentence = `${wrong.what}: ${refused.status} ${refused.text}`;
         // Devices receive less, and their replies to commands are free.
         const isDevice = operation.tags.includes('device-api');
-        expect(isDevice ? [200, 400, 408] : [400, 401, 415], told).toContain(refused.status);
-        if (wrong.member && refused.status === 400 && !isDevice) expect(refused.text, told).toContain(wrong.member);
+        expect(isDevice ? [200, 400, 408] : [400, 401, 415], sentence).toContain(refused.status);
+        if (wrong.member && refused.status === 400 && !isDevice) expect(refused.text, sentence).toContain(wrong.member);
       }
 
       // Requests that fit the schemas, with any outcome.
@@ -489,11 +489,11 @@ describe('every operation', () => {
       }
 
       answers.push(await call(operation, path, right(), rightBody(operation, body), token));
-      const told = answers.map(({ status, text }) => `${status} ${text}`).join('\n');
+      const sentence = answers.map(({ status, text }) => `${status} ${text}`).join('\n');
       if (!refusedHere.has(name))
         expect(
           answers.some(({ status }) => status === 200),
-          told,
+          sentence,
         ).toBe(true);
     },
   );

@@ -19,7 +19,7 @@ import {
 import { fault } from '../../harness/rest.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
-function told(id: string, firmware: PackageJson, prefix = 'fw'): Promise<Record<string, unknown>> {
+function attributesOf(id: string, firmware: PackageJson, prefix = 'fw'): Promise<Record<string, unknown>> {
   return eventually(async () => {
     const attributes = await sharedAttributes(id);
     return attributes[`${prefix}_title`] === firmware.title ? attributes : undefined;
@@ -34,7 +34,7 @@ test('an assignment writes the target, QUEUED, the shared attributes and INITIAT
   const firmware = await newPackage({ version: '2.10', tag: 'pumpfw 2.10' }, { bytes: Buffer.from('123456789') });
   const { id } = await newDevice();
   await saveDevice(id, { firmwareId: firmware.id });
-  expect(await told(id, firmware)).toEqual({
+  expect(await attributesOf(id, firmware)).toEqual({
     fw_title: firmware.title,
     fw_version: '2.10',
     fw_tag: 'pumpfw 2.10',
@@ -60,14 +60,14 @@ test('software has its own names', async () => {
   const software = await newPackage({ type: 'SOFTWARE', version: '3' });
   const { id } = await newDevice();
   await saveDevice(id, { softwareId: software.id });
-  expect(await told(id, software, 'sw')).toMatchObject({ sw_version: '3', sw_size: 10 });
+  expect(await attributesOf(id, software, 'sw')).toMatchObject({ sw_version: '3', sw_size: 10 });
 });
 
 test('unassigning a package removes its attributes', async () => {
   const firmware = await newPackage();
   const { id } = await newDevice();
   await saveDevice(id, { firmwareId: firmware.id });
-  await told(id, firmware);
+  await attributesOf(id, firmware);
   await saveDevice(id, { firmwareId: null });
   await untold(id);
 });
@@ -77,10 +77,10 @@ test('a package at a URL has its URL instead of size and checksum, and the next 
   const elsewhere = await describePackage({ usesUrl: true, url });
   const { id } = await newDevice();
   await saveDevice(id, { firmwareId: elsewhere.id });
-  expect(await told(id, elsewhere)).toEqual({ fw_title: elsewhere.title, fw_version: '1', fw_url: url });
+  expect(await attributesOf(id, elsewhere)).toEqual({ fw_title: elsewhere.title, fw_version: '1', fw_url: url });
   const firmware = await newPackage();
   await saveDevice(id, { firmwareId: firmware.id });
-  const attributes = await told(id, firmware);
+  const attributes = await attributesOf(id, firmware);
   expect(Object.keys(attributes).sort()).toEqual([
     'fw_checksum',
     'fw_checksum_algorithm',
@@ -94,11 +94,11 @@ test('saving a device without a change sends it nothing', async () => {
   const firmware = await newPackage();
   const { id } = await newDevice();
   await saveDevice(id, { firmwareId: firmware.id });
-  await told(id, firmware);
+  await attributesOf(id, firmware);
   await saveDevice(id, { label: 'x' });
   const other = await newDevice();
   await saveDevice(other.id, { firmwareId: firmware.id });
-  await told(other.id, firmware);
+  await attributesOf(other.id, firmware);
   // What is readable of the later one was written after anything that the save could have caused; other workers may
   // have written it, so the first one is waited for as well.
   for (const each of [other.id, id]) {
@@ -114,14 +114,14 @@ test('the package of a profile is for its devices without an own one; without bo
   const [plain, special] = [await make(), await make()];
   const own = await newPackage();
   await saveDevice(special.id.id, { firmwareId: own.id });
-  await told(special.id.id, own);
+  await attributesOf(special.id.id, own);
 
   const profilePath = `/api/deviceProfile/${plain.deviceProfileId.id}`;
   const common = await newPackage({ deviceProfileId: plain.deviceProfileId });
   await call('POST', '/api/deviceProfile', { ...(await call<object>('GET', profilePath)), firmwareId: common.id });
-  await told(plain.id.id, common);
+  await attributesOf(plain.id.id, common);
   const young = await make();
-  await told(young.id.id, common);
+  await attributesOf(young.id.id, common);
   expect(await sharedAttributes(special.id.id)).toMatchObject({ fw_title: own.title });
   expect(await fault('DELETE', `/api/otaPackage/${common.id.id}`)).toBe(
     '400/31 The otaPackage referenced by the device profile cannot be deleted!',
@@ -131,7 +131,7 @@ test('the package of a profile is for its devices without an own one; without bo
   expect((await fetch(api.http + firmwarePath(credentials.credentialsId, common))).status).toBe(200);
 
   await saveDevice(special.id.id, { firmwareId: null });
-  await told(special.id.id, common);
+  await attributesOf(special.id.id, common);
   await call('POST', '/api/deviceProfile', { ...(await call<object>('GET', profilePath)), firmwareId: null });
   for (const device of [plain, special, young]) await untold(device.id.id);
   await call('DELETE', `/api/otaPackage/${common.id.id}`);
@@ -191,7 +191,7 @@ describe('the pace of a profile', () => {
     await pace({ percent: 60, paused: true });
     const own = await newPackage();
     await saveDevice(held, { firmwareId: own.id });
-    await told(held, own);
+    await attributesOf(held, own);
     expect(await notified()).toEqual(first);
     await pace({ percent: 60 });
     await eventually(async () => (await notified()).length > first.length);

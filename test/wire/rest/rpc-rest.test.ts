@@ -7,7 +7,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';
 import type { RawConnection } from '../../harness/raw.ts';
 import { faultOf } from '../../harness/rest.ts';
-import { command, poll, received, reply, told } from '../../harness/rpc.ts';
+import { answerText, command, poll, received, reply } from '../../harness/rpc.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 import { connectToEachWorker } from '../../harness/workers.ts';
 
@@ -46,14 +46,14 @@ test('a device that comes while the caller waits gets the command, and its reply
   await sleep(2_000);
   const { id } = received(await poll(devices[1]!, device));
   await reply(devices[1]!, device, id, '{"ok":1}');
-  expect(told(await calling)).toBe('200 {"ok":1}');
+  expect(answerText(await calling)).toBe('200 {"ok":1}');
 });
 
 test('a command without params is delivered with null', async () => {
   const device = await newDevice();
   const polling = poll(devices[1]!, device);
   await sleep(50);
-  expect(told(await command(operators[0]!, 'oneway', device, { method: 'm' }))).toBe('200 ');
+  expect(answerText(await command(operators[0]!, 'oneway', device, { method: 'm' }))).toBe('200 ');
   expect((await polling).body.toString()).toBe('{"id":1,"method":"m","params":null}');
 });
 
