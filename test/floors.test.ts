@@ -351,7 +351,7 @@ test('the plan names only rooms that exist, and packages that are installed and 
 
 test('SQL is in the rooms of the engines and in files named for it', () => {
   const sql =
-    /\b(select\s+[\w*('"$]|insert\s+into\s|update\s+\w+\s+(\w+\s+)?set\s|delete\s+from\s|(create|drop|alter|truncate)\s+(table|index|database|view)\s|kill\s+(query|mutation)\s)/i;
+    /\b(select\s+[\w*('"$]|insert\s+into\s|update\s+\w+\s+(\w+\s+)?set\s|delete\s+from\s|(create|drop|alter|truncate|lock|optimize)\s+(table|index|database|view)\s|kill\s+(query|mutation)\s|with\s+\w+\s+as\s+(materialized\s+)?\(|join\s+\w+\s+\w+\s+on\s)/i;
   const faults: string[] = [];
   for (const path of files.keys()) {
     if (sqlRooms.includes(roomOf(path)) || sqlNames.test(basename(path)) || sqlFiles.includes(path)) continue;
