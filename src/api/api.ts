@@ -30,6 +30,7 @@ import { relationRoutes } from './relations.ts';
 import { type RpcRoutesDeps, rpcRoutes } from './rpc.ts';
 import { platformVersion, systemRoutes } from './system.ts';
 import { tenantProfileRoutes } from './tenant-profiles.ts';
+import { type TenantUsageRoutesDeps, tenantUsageRoutes } from './tenant-usage.ts';
 import { tenantRoutes } from './tenants.ts';
 import { type TimeseriesDeps, timeseriesRoutes } from './timeseries.ts';
 import { type UserRoutesDeps, userRoutes } from './users.ts';
@@ -40,6 +41,7 @@ interface ApiDeps
     ApiKeyDeps,
     ProfileRoutesDeps,
     TenantProfileDeps,
+    TenantUsageRoutesDeps,
     DeviceRoutesDeps,
     ImportDeps,
     ClaimDeps,
@@ -62,7 +64,7 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
     { tag: 'passwords', routes: passwordRoutes(deps.auth) },
     { tag: 'api-keys', routes: apiKeyRoutes(deps) },
     { tag: 'users', routes: userRoutes(deps) },
-    { tag: 'tenants', routes: [...tenantRoutes(deps), ...tenantProfileRoutes(deps)] },
+    { tag: 'tenants', routes: [...tenantRoutes(deps), ...tenantProfileRoutes(deps), ...tenantUsageRoutes(deps)] },
     { tag: 'customers', routes: customerRoutes(deps) },
     { tag: 'device-profiles', routes: profileRoutes(deps) },
     {

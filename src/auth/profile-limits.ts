@@ -19,6 +19,9 @@ export interface ProfileLimits {
   usersMax: number;
   customersMax: number;
   telemetryTtlDays: number;
+  messagesPerMonthMax: number;
+  pointsPerMonthMax: number;
+  keysPerDeviceMax: number;
   rates: RateLimitSettings;
   requests: RequestRates;
 }
@@ -28,6 +31,10 @@ const counts = {
   usersMax: 'maxUsers',
   customersMax: 'maxCustomers',
   telemetryTtlDays: 'defaultStorageTtlDays',
+  messagesPerMonthMax: 'maxTransportMessages',
+  pointsPerMonthMax: 'maxTransportDataPoints',
+  // ThingsBoard has no such limit.
+  keysPerDeviceMax: 'maxTelemetryKeysPerDevice',
 } as const;
 type Count = keyof typeof counts;
 
@@ -95,6 +102,9 @@ export function readLimits(configuration: unknown): ProfileLimits {
     usersMax: count('usersMax'),
     customersMax: count('customersMax'),
     telemetryTtlDays: count('telemetryTtlDays'),
+    messagesPerMonthMax: count('messagesPerMonthMax'),
+    pointsPerMonthMax: count('pointsPerMonthMax'),
+    keysPerDeviceMax: count('keysPerDeviceMax'),
     rates: {
       tenant: ratesOf('tenant'),
       device: ratesOf('device'),
@@ -110,7 +120,7 @@ export function readLimits(configuration: unknown): ProfileLimits {
 }
 
 /** True when a tenant with these limits is limited at once: days of telemetry are read where they count. */
-export function isLimiting({ rates, requests, devicesMax, usersMax, customersMax }: ProfileLimits): boolean {
+export function isLimiting({ rates, requests, telemetryTtlDays, ...limited }: ProfileLimits): boolean {
   const texts = [...Object.values(rates).flatMap((ofScope) => Object.values(ofScope)), ...Object.values(requests)];
-  return devicesMax + usersMax + customersMax > 0 || texts.some((text) => text !== '');
+  return Object.values(limited).some((max) => max > 0) || texts.some((text) => text !== '');
 }

@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import type { Clock } from '../base/clock.ts';
 import { Fault, StartError } from '../base/errors.ts';
 import type { Bus, Handler } from '../bus/bus.ts';
+import { readLimits } from './profile-limits.ts';
 import type { RateLimitSettings } from './rate-kinds.ts';
 import { parseRateLimits, RateLimits } from './rate-limits.ts';
 
@@ -51,13 +52,7 @@ function settings(
 }
 
 /** A profile without limits but those on messages. */
-const unlimited = {
-  devicesMax: 0,
-  usersMax: 0,
-  customersMax: 0,
-  telemetryTtlDays: 0,
-  requests: { tenant: '', customer: '', commands: '' },
-};
+const unlimited = readLimits({});
 
 async function open(of: RateLimitSettings, clock = new TestClock(), bus: Bus = new TestBus()): Promise<RateLimits> {
   const rateLimits = new RateLimits({ settings: of, bus, clock });

@@ -5,11 +5,11 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
+import { readLimits } from './profile-limits.ts';
 import { RequestLimits } from './request-limits.ts';
 
 let nowMs = 0;
 const clock = { now: () => nowMs, monotonic: () => nowMs };
-const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
 const opened: RequestLimits[] = [];
 
 async function open(hub: BusHub, tenant: string, customer = '', commands = ''): Promise<RequestLimits> {
@@ -68,12 +68,10 @@ test('workers share a bucket', async () => {
 test('workers share a bucket of a profile, and what a customer took counts there only', async () => {
   const hub = new BusHub(new Metrics());
   const [here, there] = [await open(hub, '', '9:3600'), await open(hub, '', '9:3600')];
-  const rates = { device: none, gatewayDevice: none, gateway: none, tenant: none };
-  const given = { devicesMax: 0, usersMax: 0, customersMax: 0, telemetryTtlDays: 0, rates };
   const gold = {
     id: 'g',
     name: 'Gold',
-    limits: { ...given, requests: { tenant: '', customer: '5:3600', commands: '' } },
+    limits: { ...readLimits({}), requests: { tenant: '', customer: '5:3600', commands: '' } },
   };
   for (const requests of [here, there]) requests.useProfiles([{ ...gold, tenantIds: ['mill'] }]);
   for (let n = 0; n < 5; n += 1) here.take('mill', 'miller');

@@ -31,7 +31,7 @@ async function setDevicesMax(devicesMax: number): Promise<void> {
 test('limits are read again when another server has given the same version', async () => {
   const { postgres } = server;
   await setDevicesMax(3);
-  const tenantLimits = new TenantLimits({ postgres, bus: deafBus, clock, log, devicesMax: 0 });
+  const tenantLimits = new TenantLimits({ postgres, bus: deafBus, clock, log, devicesMax: 0, keysPerDeviceMax: 0 });
   await tenantLimits.changed();
   expect(tenantLimits.of(tenantId).devicesMax).toBe(3);
   await setDevicesMax(5);

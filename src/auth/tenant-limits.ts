@@ -23,10 +23,16 @@ interface TenantLimitsDeps {
   onPoll?: OnPoll;
   /** Devices that a tenant may have when its profile sets no number; 0 = no limit. */
   devicesMax: number;
+  /** Telemetry keys that a device may have when the profile of its tenant sets no number; 0 = no limit. */
+  keysPerDeviceMax: number;
 }
 
 /** What a tenant may have; 0 = no limit. */
 export type EntityLimits = Pick<ProfileLimits, 'devicesMax' | 'usersMax' | 'customersMax'>;
+
+/** What a tenant may have and send; 0 = no limit. */
+export type TenantMaxima = EntityLimits &
+  Pick<ProfileLimits, 'messagesPerMonthMax' | 'pointsPerMonthMax' | 'keysPerDeviceMax'>;
 
 interface Changed {
   version: number;
@@ -77,11 +83,17 @@ export class TenantLimits {
     await this.#reading;
   }
 
-  of(tenantId: string): EntityLimits {
-    const { devicesMax } = this.#deps;
+  of(tenantId: string): TenantMaxima {
+    const { devicesMax, keysPerDeviceMax } = this.#deps;
     const given = this.#ofTenants.get(tenantId);
-    if (!given) return { devicesMax, usersMax: 0, customersMax: 0 };
-    return { ...given, devicesMax: given.devicesMax || devicesMax };
+    return {
+      devicesMax: given?.devicesMax || devicesMax,
+      usersMax: given?.usersMax ?? 0,
+      customersMax: given?.customersMax ?? 0,
+      messagesPerMonthMax: given?.messagesPerMonthMax ?? 0,
+      pointsPerMonthMax: given?.pointsPerMonthMax ?? 0,
+      keysPerDeviceMax: given?.keysPerDeviceMax || keysPerDeviceMax,
+    };
   }
 
   /** Called after the commit of a change: this worker knows the new limits when the promise resolves. */

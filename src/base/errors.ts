@@ -30,6 +30,7 @@ export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
 /** Codes of reasons that differ from the usual code of their status. */
 const ownCodes: { [Each in Reason]?: ErrorCode } = {
   token_expired: ErrorCode.tokenExpired,
+  device_keys: ErrorCode.entitiesLimit,
   device_limit: ErrorCode.entitiesLimit,
   user_limit: ErrorCode.entitiesLimit,
   customer_limit: ErrorCode.entitiesLimit,

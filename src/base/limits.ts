@@ -149,6 +149,24 @@ export const limits = {
   /** Characters of one rate limit of a tenant profile. */
   rateLimitCharsMax: 1_000,
 
+  /** Interval at which a worker adds the usage of tenants to PostgreSQL. */
+  tenantUsageMs: 5_000,
+  /** Time until a worker reads the usage of a tenant with a quota that it does not know. */
+  tenantUsageSoonMs: 200,
+
+  /** Devices whose telemetry keys a worker remembers while a tenant has a limit of keys. */
+  countedKeyDevicesMax: 200_000,
+  /** Telemetry keys that a worker remembers, of all devices with a limit of keys. */
+  countedKeysMax: 2_000_000,
+  /** Keys of one device that a worker reads from ClickHouse. */
+  countedKeysReadMax: 100_000,
+  /** Devices whose keys a worker reads at once; others are read later. */
+  countedKeyReadsMax: 4,
+  /** New keys after which a worker reads what other workers have stored, as a part of the limit. */
+  countedKeyReadPart: 0.1,
+  /** Least time between two reads of the keys of one device. */
+  countedKeyReadMs: 2_000,
+
   /** Interval at which devices that woke up are written. */
   activityWriteMs: 500,
   /** Longest time between two writes of the block of a device that keeps sending. */

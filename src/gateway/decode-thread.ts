@@ -22,8 +22,14 @@ export class GatewayDecodeThread {
   }
 
   /** Decodes a message, without the records of some children. Rejects with the Fault of the whole message. */
-  async decode(body: Uint8Array, gateway: BodySource, now: number, without: string[]): Promise<DecodedByName> {
-    const reply = await this.#thread.run({ body, now, without }, gateway);
+  async decode(
+    body: Uint8Array,
+    gateway: BodySource,
+    now: number,
+    without: string[],
+    hasKeyLimit: boolean,
+  ): Promise<DecodedByName> {
+    const reply = await this.#thread.run({ body, now, without, hasKeyLimit }, gateway);
     if (!('fault' in reply)) {
       checkServerTimes(reply.chunks);
       return reply;

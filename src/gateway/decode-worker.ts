@@ -7,6 +7,7 @@ import { assert, Fault, notFound } from '../base/errors.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { DecodeOptions } from '../telemetry/decode-options.ts';
 import { buffersOf, chunksOf, type DecodedChunk } from '../telemetry/decoded-chunk.ts';
+import type { Key } from '../telemetry/keys.ts';
 import { type PlainDecodeFault, plainFault } from '../telemetry/plain-fault.ts';
 import { Rows } from '../telemetry/rows.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
@@ -17,6 +18,8 @@ export interface GatewayDecodeRequest {
   now: number;
   /** Children whose records are left out. */
   without: string[];
+  /** True: the keys of each child are returned. */
+  hasKeyLimit: boolean;
 }
 
 export interface DecodedByName {
@@ -25,6 +28,8 @@ export interface DecodedByName {
   names: string[];
   /** Data points of each child. */
   points: number[];
+  /** Distinct keys of each child; none when they were not asked for. */
+  keys: Uint8Array[][];
   /** Children with a fault of their own. */
   refused: [name: string, fault: PlainDecodeFault][];
 }
@@ -75,9 +80,9 @@ function deviceOf(number: number): CachedDevice {
 const leftOut = notFound('The child is left out.');
 const neverAnswered = { acknowledge() {}, refuse() {} };
 const options = workerData as DecodeOptions;
-const decoder = new GatewayDecoder({ options, touch() {}, rateLimits: undefined });
+const decoder = new GatewayDecoder({ options, touch() {}, admission: undefined });
 
-function decode({ body, now, without }: GatewayDecodeRequest): GatewayDecodeReply {
+function decode({ body, now, without, hasKeyLimit }: GatewayDecodeRequest): GatewayDecodeReply {
   const refused = new Map(without.map((name) => [name, leftOut]));
   const children = new NamesOfMessage(refused);
   const message = new GatewayTelemetry(children, neverAnswered);
@@ -95,6 +100,7 @@ function decode({ body, now, without }: GatewayDecodeRequest): GatewayDecodeRepl
     chunks: chunksOf(rows, options.chunkBytesMax),
     names,
     points: pointsOf(rows, names.length),
+    keys: hasKeyLimit ? keysOf(rows, names.length) : names.map(() => []),
     refused: [...(message.refusals ?? [])]
       .filter(([, fault]) => fault !== leftOut)
       .map(([name, f]) => [name, plainFault(f)]),
@@ -106,6 +112,16 @@ function pointsOf(rows: Rows, names: number): number[] {
   const { count, end, device } = rows.spans();
   for (let i = 0; i < count; i += 1) points[device[i]!]! += end[i]! - (end[i - 1] ?? 0);
   return points;
+}
+
+/** Copies the distinct keys of each child: a view would take all memory around the key along. */
+function keysOf(rows: Rows, names: number): Uint8Array[][] {
+  const keys = Array.from({ length: names }, () => new Set<Key>());
+  const { count, end, device } = rows.spans();
+  for (let i = 0; i < count; i += 1) {
+    for (let row = end[i - 1] ?? 0; row < end[i]!; row += 1) keys[device[i]!]!.add(rows.keyAt(row));
+  }
+  return keys.map((ofChild) => [...ofChild].map(({ bytes }) => Uint8Array.from(bytes)));
 }
 
 assert(parentPort, 'decode-worker.ts runs as a thread');

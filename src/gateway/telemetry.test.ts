@@ -51,7 +51,7 @@ interface Outcome {
   answer: string;
 }
 
-const decoder = new GatewayDecoder({ options, touch: () => {}, rateLimits: undefined });
+const decoder = new GatewayDecoder({ options, touch: () => {}, admission: undefined });
 
 function decode(
   gateway: Gateway,
@@ -105,7 +105,7 @@ describe('a message of a gateway', () => {
     const lenient = new GatewayDecoder({
       options: { ...options, lenientJson: true },
       touch: () => {},
-      rateLimits: undefined,
+      admission: undefined,
     });
     const read = (body: string) => decode(hub, body, 'fast', lenient);
     expect(read("{A:[{ts:1,values:{a:1}}],'B':[{b:2,},], // end")).toEqual({
@@ -237,15 +237,16 @@ describe('limits of the gateway', () => {
   it('refuse a child over them and keep the rows of the others; a message is counted once', () => {
     let room = 3;
     let counted = 0;
-    const rateLimits = {
-      isActive: true,
-      childPoints: (_: unknown, points: number) => {
+    const admission = {
+      isLimiting: true,
+      chargeChild: (_gateway: unknown, _child: unknown, rows: Rows, first: number) => {
+        const points = rows.count - first;
         counted += 1;
         if (points > room) throw new Fault('rate_limit_gateway', 'Too many.', 1);
         room -= points;
       },
     };
-    const limited = new GatewayDecoder({ options, touch: () => {}, rateLimits: rateLimits as never });
+    const limited = new GatewayDecoder({ options, touch: () => {}, admission });
     let fault: Fault | undefined;
     const message = new GatewayTelemetry(hub, {
       acknowledge: () => {},

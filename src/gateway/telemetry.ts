@@ -6,7 +6,7 @@
  * child that is not connected: the caller connects it and decodes again.
  */
 import { isUtf8 } from 'node:buffer';
-import type { RateLimits } from '../auth/rate-limits.ts';
+import type { Admission } from '../activity/admission.ts';
 import { badRequest, Fault, notFound, tooLarge } from '../base/errors.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Waiter } from '../ingest/accept.ts';
@@ -71,18 +71,18 @@ interface GatewayDecoderDeps {
   options: DecodeOptions;
   touch: (device: CachedDevice, now: number) => void;
   /** Absent in a thread, which counts nothing. */
-  rateLimits: RateLimits | undefined;
+  admission: Pick<Admission, 'isLimiting' | 'chargeChild'> | undefined;
 }
 
 export class GatewayDecoder {
   readonly #options: DecodeOptions;
   readonly #touch: (device: CachedDevice, now: number) => void;
-  readonly #rateLimits: RateLimits | undefined;
+  readonly #admission: GatewayDecoderDeps['admission'];
 
-  constructor({ options, touch, rateLimits }: GatewayDecoderDeps) {
+  constructor({ options, touch, admission }: GatewayDecoderDeps) {
     this.#options = options;
     this.#touch = touch;
-    this.#rateLimits = rateLimits;
+    this.#admission = admission;
   }
 
   /**
@@ -195,22 +195,22 @@ export class GatewayDecoder {
     }
   }
 
-  /** Counts the points of a child. Above the rate limit of the gateway the rows of the child are rolled back. */
+  /** Counts the points and keys of a child. Above a limit the rows of the child are rolled back. */
   #accepted(child: NamedChild, message: GatewayTelemetry, now: number, rows: Rows): void {
     const { device } = child;
     this.#touch(device, now);
-    const rateLimits = this.#rateLimits;
-    if (rateLimits === undefined || !rateLimits.isActive) return;
+    const admission = this.#admission;
+    if (admission === undefined || !admission.isLimiting) return;
     // A message may be decoded twice but is counted once.
     if (child.charged !== message.id) {
       child.charged = message.id;
       child.refusal = undefined;
       try {
-        rateLimits.childPoints(message.gateway.device, rows.count - childMark.count);
+        admission.chargeChild(message.gateway.device, device, rows, childMark.count);
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
         child.refusal = error;
-        child.noteRefused('rate_limit');
+        if (error.status === 429) child.noteRefused('rate_limit');
       }
     }
     if (child.refusal === undefined) return;

@@ -1,7 +1,7 @@
 /**
  * POST /api/v1/{token}/telemetry: bytes of a request → rows of a frame → 200 when they are durable. The hot path of
  * HTTP: a known device with a small body allocates only the exchange. Order of checks: presence of a body, token,
- * messages of the rate limit, room in the journal, JSON, data points of the rate limit.
+ * quotas, messages of the rate limit, room in the journal, JSON, data points of the rate limit, keys.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -27,8 +27,7 @@ interface TelemetryDoorDeps {
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 export function telemetryDoor(deps: TelemetryDoorDeps): void {
   const { server, deviceAuth, ingest, thread, clock, decode, metrics } = deps;
-  const { rateLimits, touch } = deviceAuth.admission;
-  const points = (device: CachedDevice, count: number) => rateLimits.points(device, count);
+  const { admission } = deviceAuth;
   const rejected = rejectedCounter(metrics);
 
   const refuse = (exchange: Exchange, error: unknown, token: string, body?: Buffer): void => {
@@ -39,25 +38,25 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
 
   const accept = (exchange: Exchange, token: string, device: CachedDevice, body: Buffer): void => {
     try {
-      const isLimited = rateLimits.isActive;
-      if (isLimited) rateLimits.admit(device);
+      const isLimited = admission.isLimiting;
+      if (isLimited) admission.admit(device);
       const now = clock.now();
-      ingest.accept(decode, body, device, exchange, isLimited ? points : undefined, device, now);
-      touch(device, now);
+      const charge = isLimited ? admission.charge : undefined;
+      const points = ingest.accept(decode, body, device, exchange, charge, device, now);
+      admission.accepted(device, points, now);
     } catch (error) {
       refuse(exchange, error, token, body);
     }
   };
 
   const acceptLarge = async (exchange: Exchange, device: CachedDevice, body: Buffer): Promise<void> => {
-    rateLimits.admit(device);
+    admission.admit(device);
     const chunks = await thread.decode(body, device, clock.now());
-    rateLimits.points(
-      device,
-      chunks.reduce((count, chunk) => count + chunk.count, 0),
-    );
+    const points = chunks.reduce((count, chunk) => count + chunk.count, 0);
+    const keys = admission.deviceKeys.isLimiting ? chunks.flatMap((chunk) => chunk.keys()) : [];
+    admission.chargeDecoded(device, points, keys);
     void ingest.acceptDecoded(chunks, exchange, device);
-    touch(device);
+    admission.accepted(device, points);
   };
 
   /**

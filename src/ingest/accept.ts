@@ -34,8 +34,11 @@ export type { AckLevel, Waiter };
 /** Decodes one message into `rows` and returns its data points; throws a Fault and leaves `rows` unchanged. */
 export type Decode<Source> = (body: Uint8Array, source: Source, now: number, rows: Rows) => number;
 
-/** Charges the sender for a decoded message. Throws a Fault above a limit; the message then leaves no row. */
-type Charge<Source> = (source: Source, points: number) => void;
+/**
+ * Charges the sender for a decoded message, whose rows begin at `first`. Throws a Fault above a limit; the message then
+ * leaves no row.
+ */
+type Charge<Source> = (source: Source, points: number, rows: Rows, first: number) => void;
 
 export interface IngestDeps {
   journal: TakesFrames;
@@ -271,7 +274,7 @@ export class Ingest {
 
   #charge<Source>(charge: Charge<Source>, source: Source, points: number, rows: Rows): void {
     try {
-      charge(source, points);
+      charge(source, points, rows, this.#mark.count);
     } catch (error) {
       rows.rollback(this.#mark);
       throw error;

@@ -11,8 +11,7 @@ import {
 } from 'mqtt-packet';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 import { newTroubles } from '../../test/harness/troubles.ts';
-import { unlimitedRates } from '../../test/harness/unlimited.ts';
-import { Admission } from '../activity/admission.ts';
+import { unlimitedAdmission, unlimitedRates } from '../../test/harness/unlimited.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -156,7 +155,7 @@ function bench({
         endedBy = reason;
       });
     },
-    admission: new Admission({ rateLimits: unlimitedRates(), touch() {} }),
+    admission: unlimitedAdmission(),
     troubles: newTroubles({ now: () => now, monotonic: () => now }),
     journalRefusal: () => refusal,
     clock: { now: () => now, monotonic: () => now },

@@ -289,6 +289,23 @@ function encodeKeys({ count, keys, keyIndexes }: Columns): Uint8Array {
   return part.subarray(0, at + (count << width));
 }
 
+/** Returns the keys of `encodeKeys`, as views. */
+export function encodedKeys({ keyPart }: EncodedColumns): Uint8Array[] {
+  const view = new DataView(keyPart.buffer, keyPart.byteOffset);
+  const countAt = heads.key.length + 16;
+  const count = view.getUint32(countAt, true);
+  const keys: Uint8Array[] = [];
+  let at = countAt + 8;
+  for (let i = 0; i < count; i += 1) {
+    const end = endOfText(keyPart, at);
+    let start = at + 1;
+    while (keyPart[start - 1]! >= 0x80) start += 1;
+    keys.push(keyPart.subarray(start, end));
+    at = end;
+  }
+  return keys;
+}
+
 /** Writes a u64 that fits 32 bits. */
 function writeSmall(target: Buffer, at: number, value: number): number {
   target.writeUInt32LE(value, at);

@@ -6,6 +6,7 @@ import { limits } from '../base/limits.ts';
 import {
   type EncodedColumns,
   encodeColumns,
+  encodedKeys,
   type FrameStamp,
   newStamps,
   type Spans,
@@ -57,6 +58,11 @@ export class Chunk {
   /** Records in the chunk; a record that is cut by the end of a chunk counts in both. */
   get records(): number {
     return this.#spans.count;
+  }
+
+  /** Returns the distinct keys. */
+  keys(): Uint8Array[] {
+    return encodedKeys(this.#columns);
   }
 
   /** Gives all points the same end of their time to live. */

@@ -9,6 +9,7 @@ import { limits } from '../base/limits.ts';
 
 export class Key {
   readonly bytes: Uint8Array;
+  readonly hash: number;
   /** True for `ts` and `values`, which have a meaning at the top of a record. */
   readonly reserved: boolean;
   /** The key needs no escape between quotes. */
@@ -23,8 +24,9 @@ export class Key {
   next = 0;
   #text: string | undefined;
 
-  constructor(bytes: Uint8Array) {
+  constructor(bytes: Uint8Array, hash: number) {
     this.bytes = bytes;
+    this.hash = hash;
     this.reserved = equals(bytes, tsName, 0, tsName.length) || equals(bytes, valuesName, 0, valuesName.length);
     this.plain = bytes.every((byte) => byte >= 0x20 && byte !== 0x22 && byte !== 0x5c);
   }
@@ -81,9 +83,14 @@ export function nextKey(previous: Key, source: Uint8Array, start: number, last: 
 /** Returns the key for a string; undefined when it cannot be a key. */
 export function keyOf(text: string): Key | undefined {
   const bytes = Buffer.from(text);
+  return internKey(bytes, 0, bytes.length, hashOf(bytes));
+}
+
+/** Returns the hash that a key of these bytes has. */
+export function hashOf(bytes: Uint8Array): number {
   let hash = hashStart;
   for (let i = 0; i < bytes.length; i += 1) hash = Math.imul(hash ^ bytes[i]!, hashFactor);
-  return internKey(bytes, 0, bytes.length, hash);
+  return hash;
 }
 
 /** Returns the reason why a string cannot be a key; undefined when it can. */
@@ -111,7 +118,7 @@ function internElsewhere(source: Uint8Array, start: number, end: number, hash: n
     else if (hashes[place] === hash && equals(key.bytes, source, start, end)) return key;
   }
   if (!isKey(source, start, end)) return undefined;
-  const added = new Key(keep(source, start, end));
+  const added = new Key(keep(source, start, end), hash);
   if (end - start > rememberedBytesMax) return added;
   if (table[free] !== undefined) evictions += 1;
   table[free] = added;

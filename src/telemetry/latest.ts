@@ -107,6 +107,17 @@ export async function readLatestKeys(clickhouse: ClickHouse, device: number): Pr
   return rows.map((row) => row.key);
 }
 
+/** Returns at most `rowsMax` of the keys that the device has. */
+export async function readSomeKeys(clickhouse: ClickHouse, device: number, rowsMax: number): Promise<string[]> {
+  const rows = await readRows<{ key: string }>(
+    clickhouse,
+    'SELECT key FROM latest FINAL WHERE device = {device:UInt64} LIMIT {rows:UInt32}',
+    { device, rows: rowsMax },
+    fewGranules,
+  );
+  return rows.map((row) => row.key);
+}
+
 /** Returns the latest values that the devices have of the keys, each with its device. */
 export async function readLatestOf(
   clickhouse: ClickHouse,

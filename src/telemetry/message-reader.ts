@@ -38,7 +38,7 @@ const trueWord = Buffer.from('true');
 const falseWord = Buffer.from('false');
 const nullWord = Buffer.from('null');
 /** The predecessor of the first key of a record, because devices of a kind send their keys in the same order. */
-const beforeFirst = new Key(empty);
+const beforeFirst = new Key(empty, hashStart);
 
 const recordMark = newMark();
 

@@ -243,6 +243,10 @@ export class Rows {
     };
   }
 
+  keyAt(row: number): Key {
+    return this.#keys[this.#keyIndexes[row]!]!;
+  }
+
   /** Returns a view, valid until the next change. */
   spans(): Readonly<Spans> {
     return this.#spans;

@@ -1,6 +1,7 @@
 /** Opens the state of devices beside telemetry: limits, activity, sessions, attributes, packages, diagnostics. */
 import { Activity } from '../activity/activity.ts';
 import { Admission } from '../activity/admission.ts';
+import { TenantUsage } from '../activity/tenant-usage.ts';
 import { Attributes } from '../attributes/attributes.ts';
 import { AttributeUpdates } from '../attributes/followers.ts';
 import { notifyShared } from '../attributes/notify.ts';
@@ -13,6 +14,8 @@ import { Diagnostics, type LiveSession } from '../diagnostics/diagnostics.ts';
 import { type DeviceSession, Sessions } from '../downlink/sessions.ts';
 import { Downloads } from '../ota/downloads.ts';
 import { Rollout } from '../ota/rollout.ts';
+import { DeviceKeys } from '../telemetry/device-keys.ts';
+import { readSomeKeys } from '../telemetry/latest.ts';
 import type { Channel } from './channel.ts';
 import type { Identity } from './identity.ts';
 import type { Stores } from './stores.ts';
@@ -20,13 +23,13 @@ import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openDeviceState(
   { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
-  { postgres, bus, downlink }: Stores,
+  { postgres, bus, clickhouse, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
 ) {
-  const { devices: devicesMax } = config.limits;
+  const { devices: devicesMax, keysPerDevice: keysPerDeviceMax } = config.limits;
   const { onPoll } = link;
-  const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, onPoll });
+  const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, keysPerDeviceMax, onPoll });
   await tenantLimits.start();
   started.add('limits of tenants', () => tenantLimits.stop());
   const rateLimits = new RateLimits({ settings: config.rateLimits, bus, fleetWorkers, clock });
@@ -39,7 +42,13 @@ export async function openDeviceState(
   const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs, onPoll });
   activity.start();
   started.add('activity of devices', () => activity.stop());
-  const admission = new Admission({ rateLimits, touch: activity.touch });
+  const usage = new TenantUsage({ postgres, clock, log });
+  started.add('usage of tenants', () => usage.stop());
+  tenantLimits.onProfiles((profiles) => usage.useProfiles(profiles));
+  const readKeys = (device: number, most: number) => readSomeKeys(clickhouse, device, most);
+  const deviceKeys = new DeviceKeys({ keysMax: keysPerDeviceMax, readKeys, clock });
+  tenantLimits.onProfiles((profiles) => deviceKeys.useProfiles(profiles));
+  const admission = new Admission({ rateLimits, usage, deviceKeys, touch: activity.touch });
 
   // A device has one session, wherever it connects, for as long as its credentials are valid.
   const sessions = new Sessions({

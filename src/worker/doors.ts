@@ -93,6 +93,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     signingKey: engine.signingKey,
     refusedPoints: engine.refusedPoints,
     rateLimits,
+    maximaOf: (tenantId) => engine.tenantLimits.of(tenantId),
     rpcTimeouts: config.rpc,
     elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],
   });
@@ -117,7 +118,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     isTrustedProxy,
     gateways: engine.gateways,
     gatewayThread,
-    gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, rateLimits }),
+    gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, admission }),
     worker: config.http.tellWorker ? String(begin.slot) : '',
     signIn: createSignIn({ logins, sessions, certificates: engine.certificates, ...guards, clock }),
     ingest,

@@ -170,6 +170,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
     ...rpcDeps,
     ...series,
     ...keys,
+    maximaOf: () => ({ ...noLimits, messagesPerMonthMax: 0, pointsPerMonthMax: 0, keysPerDeviceMax: 0 }),
     diagnostics,
     refusedPoints: new RefusedPoints({ bus: deafBus, log, journals: () => [] }),
     rateLimits: unlimitedRates(),

@@ -57,6 +57,8 @@ const rules = `
 
   GET    /api/tenant/{tenantId}                       all        tenant     tenant     -
   GET    /api/tenant/info/{tenantId}                  all        tenant     -          -
+  GET    /api/tenant/usage/{tenantId}                 all        tenant     -          -
+  GET    /api/usage                                   -          yes        -          -
   GET    /api/tenant/{tenantId}/users                 all        -          -          -
   POST   /api/tenant                                  yes        -          -          -
   POST   /api/tenant id                               all        -          -          -

@@ -1,6 +1,10 @@
-/** Rate limits that limit nothing, for objects that are tested alone. */
+/** Limits that limit nothing, for objects that are tested alone. */
+import { Admission } from '../../src/activity/admission.ts';
+import { TenantUsage } from '../../src/activity/tenant-usage.ts';
 import type { RateLimitSettings } from '../../src/auth/rate-kinds.ts';
 import { RateLimits } from '../../src/auth/rate-limits.ts';
+import { DeviceKeys } from '../../src/telemetry/device-keys.ts';
+import { silentLog as log } from './clickhouse-server.ts';
 import { deafBus } from './deaf-bus.ts';
 
 const noRates = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
@@ -11,6 +15,19 @@ const unlimited: RateLimitSettings = {
   tenant: noRates,
 };
 
+const clock = { now: () => 0, monotonic: () => 0 };
+
 export function unlimitedRates(): RateLimits {
-  return new RateLimits({ settings: unlimited, bus: deafBus, clock: { now: () => 0, monotonic: () => 0 } });
+  return new RateLimits({ settings: unlimited, bus: deafBus, clock });
+}
+
+/** Counts in memory only. */
+export function unlimitedAdmission(): Admission {
+  const postgres = { query: async () => [] };
+  return new Admission({
+    rateLimits: unlimitedRates(),
+    usage: new TenantUsage({ postgres, clock, log }),
+    deviceKeys: new DeviceKeys({ keysMax: 0, readKeys: async () => [], clock }),
+    touch() {},
+  });
 }

@@ -83,7 +83,7 @@ const schema = Type.Object({
     disconnectNotices: Type.Boolean(),
     customerScope: Type.Enum(['customer', 'tenant']),
   }),
-  limits: Type.Object({ devices: count }),
+  limits: Type.Object({ devices: count, keysPerDevice: count }),
   stores: Type.Object({ migrate: Type.Boolean() }),
   clickhouse: Type.Object({
     url: Type.String(),

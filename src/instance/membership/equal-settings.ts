@@ -33,6 +33,7 @@ export function equalSettingsOf(config: Config): EqualSettings {
     // Rights and counts that hold for all hosts together.
     GATEWAY_CUSTOMER_SCOPE: gateway.customerScope,
     LIMITS_DEVICES: limits.devices,
+    LIMITS_KEYS_PER_DEVICE: limits.keysPerDevice,
     RATE_LIMITS_REST_TENANT: rateLimits.rest.tenant,
     RATE_LIMITS_REST_CUSTOMER: rateLimits.rest.customer,
     RATE_LIMITS_REST_COMMANDS: rateLimits.rest.commands,

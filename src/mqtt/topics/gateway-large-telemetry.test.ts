@@ -1,6 +1,6 @@
 /** A large message of a gateway: how often it is decoded, and what is held while its children are connected. */
 import { expect, test } from 'vitest';
-import type { Admission } from '../../activity/admission.ts';
+import { unlimitedAdmission } from '../../../test/harness/unlimited.ts';
 import { systemClock } from '../../base/clock.ts';
 import type { GatewayDecodeThread } from '../../gateway/decode-thread.ts';
 import type { DecodedByName } from '../../gateway/decode-worker.ts';
@@ -21,7 +21,7 @@ async function take(isKnown: boolean) {
   const gatewayThread = {
     decode: async () => {
       const chunks = [{ columns, spans, converted: [] }] as unknown as DecodedByName['chunks'];
-      decoded.push({ chunks, names: ['pump'], points: [1], refused: [] });
+      decoded.push({ chunks, names: ['pump'], points: [1], keys: [[]], refused: [] });
       return decoded.at(-1)!;
     },
   } as unknown as GatewayDecodeThread;
@@ -39,7 +39,7 @@ async function take(isKnown: boolean) {
       stored += chunks.length;
     },
   } as unknown as Ingest;
-  const admission = { childPoints() {} } as unknown as Admission;
+  const admission = unlimitedAdmission();
   const refused: unknown[] = [];
   const publish = { acknowledge() {}, refuse: (fault: unknown) => refused.push(fault) } as unknown as Publish;
   await takeLargeTelemetry({ ingest, admission, gatewayThread, clock: systemClock }, gateway, publish, Buffer.alloc(9));

@@ -41,6 +41,10 @@ export async function takeLargeTelemetry(
   try {
     const chunks = await decode(deps, gateway, payload, refusals);
     await accept(deps.ingest, chunks, message);
+    deps.admission.usage.add(
+      gateway.device.tenantId,
+      chunks.reduce((count, chunk) => count + chunk.count, 0),
+    );
   } catch (error) {
     publish.refuse(asFault(error));
   }
@@ -54,8 +58,9 @@ async function decode(
   refusals: Refusals,
 ): Promise<Chunk[]> {
   const now = clock.now();
-  const first = await gatewayThread.decode(payload, gateway.device, now, []);
-  const { names, points } = first;
+  const hasKeyLimit = admission.deviceKeys.isLimiting;
+  const first = await gatewayThread.decode(payload, gateway.device, now, [], hasKeyLimit);
+  const { names, points, keys } = first;
   for (const [name, fault] of first.refused) refusals.add(name, faultFromPlain(fault));
   const wanted = names.filter((name) => !refusals.has(name)).map((name) => ({ name, type: '' }));
   // A connect may wait for PostgreSQL. Meanwhile only the payload is held, which has its room; rows may be much larger.
@@ -65,27 +70,33 @@ async function decode(
   const without: string[] = [];
   for (const [place, name] of names.entries()) {
     if (points[place] === 0) continue;
-    const fault = refusals.has(name) ? undefined : refusalOf(admission, gateway, name, points[place]!);
+    const fault = refusals.has(name) ? undefined : refusalOf(admission, gateway, name, points[place]!, keys[place]!);
     if (fault) refusals.add(name, fault);
     if (refusals.has(name)) without.push(name);
   }
   const isAgain = without.length > 0 || !isWhole;
-  const decoded = isAgain ? await gatewayThread.decode(payload, gateway.device, now, without) : first;
+  const decoded = isAgain ? await gatewayThread.decode(payload, gateway.device, now, without, false) : first;
   const devices = decoded.names.map((name) => gateway.child(name)?.device.number);
   // A child may have been lost during the second pass.
   if (devices.some((device, place) => device === undefined && decoded.points[place]! > 0)) throw childLost;
   return chunksWith(decoded, devices);
 }
 
-/** Counts the points of a child; returns the refusal of a child that is lost or above a rate limit. */
-function refusalOf(admission: Admission, gateway: Gateway, name: string, points: number): Fault | undefined {
+/** Counts the points and keys of a child; returns the refusal of a child that is lost or above a limit. */
+function refusalOf(
+  admission: Admission,
+  gateway: Gateway,
+  name: string,
+  points: number,
+  keys: readonly Uint8Array[],
+): Fault | undefined {
   const child = gateway.child(name);
   if (!child) return childLost;
   try {
-    admission.childPoints(gateway.device, child.device, points);
+    admission.chargeDecodedChild(gateway.device, child.device, points, keys);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
-    child.noteRefused('rate_limit');
+    if (error.status === 429) child.noteRefused('rate_limit');
     return error;
   }
   return undefined;

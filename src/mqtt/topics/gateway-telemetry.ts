@@ -32,7 +32,9 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
   /** Returns false when the message must wait. */
   const isAccepted = (message: GatewayTelemetry, payload: Buffer): boolean => {
     try {
-      ingest.accept(decode, payload, message, message, undefined, message.gateway.device);
+      const { device } = message.gateway;
+      const points = ingest.accept(decode, payload, message, message, undefined, device);
+      admission.usage.add(device.tenantId, points);
       return true;
     } catch (error) {
       if (error === unknownChild) return false;
@@ -47,6 +49,7 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
         const gateway = sessions.of(publish.session);
         const message = new GatewayTelemetry(gateway, publish);
         admission.touch(gateway.device);
+        admission.admitGateway(gateway.device);
         if (publish.payload.length > limits.decodeInLoopBytesMax) {
           const { payload, release } = gateways.keep(publish, gateway.device);
           gateway.run([], () => takeLargeTelemetry(deps, gateway, publish, payload).then(release));

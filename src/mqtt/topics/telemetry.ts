@@ -1,6 +1,6 @@
 /**
- * Telemetry of the signed-in device: the hot path of MQTT. Order of checks: room in the journal, messages of the rate
- * limit, JSON, data points of the rate limit. A message allocates nothing here.
+ * Telemetry of the signed-in device: the hot path of MQTT. Order of checks: room in the journal, quotas, messages of
+ * the rate limit, JSON, data points of the rate limit, keys. A message allocates nothing here.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -27,20 +27,19 @@ export function telemetryTopics(deps: TelemetryTopicDeps): TopicEntries {
 
 /** Also serves the telemetry topic of a profile. */
 export function telemetryOperation({ ingest, decode, admission }: TelemetryTopicDeps): Operation {
-  const { rateLimits } = admission;
-  const points = (device: CachedDevice, count: number) => rateLimits.points(device, count);
   return (publish) => {
     const { payload, session, readAt } = publish;
     const { device } = session;
     if (payload.length === 0) throw missingPayload;
-    const isLimited = rateLimits.isActive;
+    const isLimited = admission.isLimiting;
     if (isLimited) {
       // Checked first: a message that waits for the journal comes here again, and must be counted once.
       const refusal = ingest.refusal();
       if (refusal !== undefined) throw refusal;
       admission.admit(device);
     }
-    ingest.accept(decode, payload, device, publish, isLimited ? points : undefined, device, readAt);
-    admission.touch(device, readAt);
+    const charge = isLimited ? admission.charge : undefined;
+    const points = ingest.accept(decode, payload, device, publish, charge, device, readAt);
+    admission.accepted(device, points, readAt);
   };
 }

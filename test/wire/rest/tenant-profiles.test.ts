@@ -204,3 +204,119 @@ test('telemetry is shown for as many days as the profile of the tenant says, or 
   // ClickHouse gets late points a moment later.
   await expect.poll(shown).toEqual([0, 1, 2]);
 });
+
+test('messages above the quota of a month are refused until the profile says more, and the usage shows it', async () => {
+  const { admin, token, tenant, profile, device } = await tenantWith({ maxTransportMessages: 5 });
+  const post = () => sharedEngine().send('POST', `/api/v1/${token}/telemetry`, { a: 1, b: 2 }, '');
+  let answer = await post();
+  await eventually(async () => {
+    if (answer.status === 429) return true;
+    answer = await post();
+    return false;
+  });
+  expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(0);
+  expect(((await answer.json()) as Json).message).toBe(
+    `The devices of this tenant have sent their 5 messages of this month (maxTransportMessages of tenant profile "${profile.name}").`,
+  );
+  // Both workers know the sum now: other messages are refused, too, over MQTT as over HTTP.
+  await eventually(async () => {
+    const read = await sharedEngine().send('GET', `/api/v1/${token}/attributes?clientKeys=a`, undefined, '');
+    return read.status === 429;
+  });
+  const client = await connectMqtt({ token });
+  const code = async () => (await client.publish('v1/devices/me/telemetry', { a: 1 })).reasonCode;
+  await expect.poll(code).toBe(0x97);
+  client.cut();
+
+  // A worker adds its counts every five seconds.
+  const usageOf = () => ok('GET', '/api/usage', undefined, admin);
+  await expect.poll(async () => (await usageOf()).transportMessages, { timeout: 10_000 }).toBeGreaterThanOrEqual(5);
+  const usage = await usageOf();
+  expect(usage).toEqual({
+    month: new Date().toISOString().slice(0, 7),
+    ...{ devices: 1, maxDevices: 0, customers: 0, maxCustomers: 0, users: 1, maxUsers: 0 },
+    ...{ transportMessages: expect.any(Number), maxTransportMessages: 5 },
+    ...{ transportDataPoints: expect.any(Number), maxTransportDataPoints: 0, maxTelemetryKeysPerDevice: 0 },
+  });
+  expect(usage.transportDataPoints).toBeGreaterThanOrEqual(6);
+  const bySystem = await ok('GET', `/api/tenant/usage/${tenant.id}`, undefined, await systemAdminToken());
+  expect(bySystem).toMatchObject({ devices: 1, users: 1, maxTransportMessages: 5 });
+  const { refusals } = await ok('GET', `/api/device/${device.id.id}/diagnostics`, undefined, admin);
+  expect(refusals.map(({ reason }: Json) => reason)).toContain('quota_messages');
+
+  const raised = await save(profile, { maxTransportMessages: 1_000 });
+  await eventually(async () => (await post()).status === 200);
+  await save(raised, { maxTransportDataPoints: 1 });
+  await eventually(async () => /1 data points of this month/.test(await (await post()).text()));
+});
+
+test('a device has as many telemetry keys as the profile says, over every door; other devices have their own', async () => {
+  const { admin, token, profile, device } = await tenantWith({ maxTelemetryKeysPerDevice: 3 });
+  const post = async (values: object) => {
+    const answer = await sharedEngine().send('POST', `/api/v1/${token}/telemetry`, values, '');
+    return answer.status === 200 ? '200' : `${answer.status} ${((await answer.json()) as Json).message}`;
+  };
+  const full = `403 Telemetry keys limit reached: a device may have 3 (maxTelemetryKeysPerDevice of tenant profile "${profile.name}").`;
+  await expect.poll(() => post({ a: 1, b: 2, c: 3, d: 4 })).toBe(full);
+  expect(await post({ a: 1, b: 2 })).toBe('200');
+  expect(await post({ c: 3 })).toBe('200');
+  // A refused message stores nothing, and known keys go on at every worker.
+  const path = `/api/plugins/telemetry/DEVICE/${device.id.id}`;
+  await expect
+    .poll(async () => (await ok('GET', `${path}/keys/timeseries`, undefined, admin)).sort())
+    .toEqual([...['a', 'b', 'c']]);
+  // Each worker may accept a message with new keys before it knows those of the other.
+  const isFull = async () => (await post({ [randomUUID()]: 1 })) === full;
+  await eventually(async () => (await isFull()) && (await isFull()) && (await isFull()) && (await isFull()));
+  expect((await ok('GET', `${path}/keys/timeseries`, undefined, admin)).length).toBeLessThanOrEqual(6);
+  // A worker that was full before it knew these keys reads them.
+  await expect.poll(() => post({ a: 1, b: 1, c: 1 }), { timeout: 10_000 }).toBe('200');
+  // 40 000 points are decoded in a thread.
+  const many = Array.from({ length: 20_000 }, (_, n) => ({
+    ts: 1_700_000_000_000 + n,
+    values: { a: n, [`of ${n}`]: n },
+  }));
+  await expect.poll(() => post(many), { timeout: 20_000 }).toBe(full);
+  const client = await connectMqtt({ token });
+  const code = async (values: object) => (await client.publish('v1/devices/me/telemetry', values)).reasonCode;
+  await expect.poll(() => code({ [randomUUID()]: 1 })).toBe(0x97);
+  await expect.poll(() => code({ a: 1 }), { timeout: 10_000 }).toBe(0);
+  client.cut();
+
+  const other = await ok('POST', '/api/device', { name: `lamp-${randomUUID()}` }, admin);
+  const { credentialsId } = await ok('GET', `/api/device/${other.id.id}/credentials`, undefined, admin);
+  expect((await sharedEngine().send('POST', `/api/v1/${credentialsId}/telemetry`, { x: 1, y: 2 }, '')).status).toBe(
+    200,
+  );
+  await save(profile, { maxTelemetryKeysPerDevice: 40 });
+  await expect.poll(() => post({ d: 4 })).toBe('200');
+});
+
+test('keys above the limit refuse one child of a gateway and keep the points of the others', async () => {
+  const { admin, device } = await tenantWith({ maxTelemetryKeysPerDevice: 2 });
+  await ok('POST', '/api/device', { ...device, version: undefined, additionalInfo: { gateway: true } }, admin);
+  const { credentialsId: token } = await ok('GET', `/api/device/${device.id.id}/credentials`, undefined, admin);
+  const client = await connectMqtt({ token });
+  const [calm, loud] = [`calm-${randomUUID()}`, `loud-${randomUUID()}`];
+  const message = (keys: string[]) => ({
+    [calm]: [{ ts: 1_700_000_000_000, values: { a: 1 } }],
+    [loud]: [{ ts: 1_700_000_000_000, values: Object.fromEntries(keys.map((key) => [key, 1])) }],
+  });
+  const publish = async (body: object) => (await client.publish('v1/gateway/telemetry', body)).reasonCode;
+  await eventually(async () => (await publish(message(['a', 'b', 'c']))) !== 0);
+  expect(await publish(message(['a', 'b']))).toBe(0);
+  await eventually(async () => (await publish(message(['a', 'c']))) === 0x97);
+  // A large message is decoded in a thread.
+  const large = {
+    ...message(['a', 'd']),
+    [calm]: Array.from({ length: 20_000 }, (_, n) => ({ ts: n + 1, values: { a: n } })),
+  };
+  await eventually(async () => (await publish(large)) === 0x97, 20_000);
+  const keysOf = async (name: string) => {
+    const child = await ok('GET', `/api/tenant/devices?deviceName=${name}`, undefined, admin);
+    return (await ok('GET', `/api/plugins/telemetry/DEVICE/${child.id.id}/keys/timeseries`, undefined, admin)).sort();
+  };
+  await expect.poll(() => keysOf(calm)).toEqual(['a']);
+  await expect.poll(() => keysOf(loud)).toEqual(['a', 'b']);
+  client.cut();
+});
