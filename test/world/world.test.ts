@@ -14,7 +14,7 @@ for (let first = 1; first <= seeds; first += together) {
     for (let seed = first; seed < first + together; seed += 1) {
       const plan = planOf(seed);
       const { faults } = await runWorld(plan);
-      if (faults.length > 0) expect.unreachable(await told(plan));
+      if (faults.length > 0) expect.unreachable(await reportOf(plan));
     }
   });
 }
@@ -32,7 +32,7 @@ test('a store that forgets rows is noticed, and the faults that do not matter ar
   expect((await shrink(plan)).faults).toEqual([lie]);
 });
 
-async function told(plan: Plan): Promise<string> {
+async function reportOf(plan: Plan): Promise<string> {
   const least = await shrink(plan);
   const { faults, events } = await runWorld(least);
   return [JSON.stringify(least), ...faults.slice(0, 10), ...events].join('\n');

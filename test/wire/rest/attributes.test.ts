@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { DeviceUser, readAnswer } from '../../harness/device-user.ts';
+import { ok } from '../../harness/people.ts';
 import { fault } from '../../harness/rest.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
