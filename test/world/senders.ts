@@ -2,9 +2,10 @@
  * The devices of a world, and the account of what the store must have afterwards. The value of each record is its
  * number, so a row that comes back names its record.
  */
+import type { AckLevel } from '../../src/ingest/accept.ts';
 import type { BlockRow } from '../../src/telemetry/read-block.ts';
 import type { Random } from '../harness/random.ts';
-import { badText } from './store.ts';
+import { badText, type Store } from './store.ts';
 import { beginsAt, type VirtualTime } from './virtual-time.ts';
 import type { Outcome, Worker, WorldDevice } from './worker.ts';
 
@@ -26,15 +27,29 @@ interface Sent {
 type Habit = 'stamped' | 'days' | 'wide' | 'turns' | 'again' | 'bad';
 export const habits: readonly Habit[] = ['stamped', 'stamped', 'days', 'wide', 'turns', 'turns', 'again', 'bad'];
 
+interface SenderWorld {
+  time: VirtualTime;
+  random: Random;
+  store: Store;
+  ack: AckLevel;
+}
+
 export class Sender {
   readonly device: WorldDevice;
   readonly habit: Habit;
   readonly #sent: Sent[] = [];
+  /** Records that were acknowledged before they were stored, though the acknowledgement says that they are. */
+  readonly #early: number[] = [];
   #next = 1;
 
   constructor(number: number, habit: Habit) {
     this.habit = habit;
     this.device = { id: `device-${number}`, number, tenantId: 'mill', customerId: null };
+  }
+
+  /** True when later writes must count as later. */
+  get needsOrder(): boolean {
+    return this.habit === 'turns' || this.habit === 'again';
   }
 
   get hasSentBad(): boolean {
@@ -46,11 +61,14 @@ export class Sender {
   }
 
   /** Sends messages until `until`. Each goes to any of the workers, after the answer to the message before it. */
-  async send(time: VirtualTime, random: Random, workers: readonly Worker[], until: number): Promise<void> {
+  async send(world: SenderWorld, workers: readonly Worker[], until: number): Promise<void> {
+    const { time, random, store, ack } = world;
     while (time.passed < until) {
       await time.sleep(random.between(1, random.next() < 0.1 ? 1_500 : 150));
       const { body, points } = this.#message(random);
       const outcome = await random.pick(workers).send(body, this.device);
+      const isEarly = ({ key, n }: Message['points'][number]) => key !== 'bad' && !store.has(this.device.number, n);
+      if (ack === 'store' && outcome === 'acknowledged') this.#early.push(...points.filter(isEarly).map(({ n }) => n));
       // The answer takes time to reach the device.
       await time.sleep(random.between(0.1, 2));
       for (const point of points) this.#sent.push({ ...point, outcome });
@@ -61,6 +79,7 @@ export class Sender {
   faults(rows: readonly BlockRow[]): string[] {
     const faults: string[] = [];
     const say = (text: string) => faults.push(`device ${this.device.number} (${this.habit}): ${text}`);
+    for (const n of this.#early) say(`record ${n} was acknowledged before it was stored`);
     const byNumber = new Map<number, BlockRow>();
     for (const row of rows) {
       const n = Number(row.int);

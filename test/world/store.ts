@@ -38,6 +38,8 @@ export class Store {
   mood: Mood = { kind: 'well' };
   readonly telemetry = new Map<string, BlockRow>();
   readonly latest = new Map<string, BlockRow>();
+  /** Records that were ever stored, also those that were replaced since. */
+  readonly #records = new Set<string>();
   readonly #time: VirtualTime;
   readonly #random: Random;
   readonly #running = new Set<Running>();
@@ -75,6 +77,11 @@ export class Store {
         return !this.#isDown;
       },
     };
+  }
+
+  /** `n`: the number of a record of this device, which is the value of its row. */
+  has(device: number, n: number): boolean {
+    return this.#records.has(`${device} ${n}`);
   }
 
   get #isDown(): boolean {
@@ -143,6 +150,7 @@ export class Store {
     for (const row of rows) {
       if (row.device === 0) continue;
       if (table === 'telemetry') {
+        this.#records.add(`${row.device} ${row.int}`);
         const name = pointOf(row);
         const known = this.telemetry.get(name);
         if (!known || row.version >= known.version) this.telemetry.set(name, row);

@@ -27,7 +27,15 @@ test('a run of a seed is the same each time', async () => {
 test('a store that forgets rows is noticed, and the faults that do not matter are left out', async () => {
   const lie = { at: 700, kind: 'lying store', seed: 1 } as const;
   const others = [300, 500, 900].map((at) => ({ at, kind: 'kill', seed: at }) as const);
-  const plan: Plan = { seed: 5, hosts: 1, workers: 2, ack: 'journal', sendMs: 2_000, faults: [...others, lie] };
+  const plan: Plan = {
+    seed: 5,
+    hosts: 1,
+    workers: 2,
+    ack: 'journal',
+    skewMsMax: 0,
+    sendMs: 2_000,
+    faults: [...others, lie],
+  };
   expect((await runWorld(plan)).faults.join('\n')).toMatch(/was acknowledged and is lost/);
   expect((await shrink(plan)).faults).toEqual([lie]);
 });

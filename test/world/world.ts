@@ -22,6 +22,8 @@ export interface Plan {
   hosts: number;
   workers: number;
   ack: 'journal' | 'store';
+  /** The largest error of a host's clock. */
+  skewMsMax: number;
   sendMs: number;
   faults: PlannedFault[];
 }
@@ -56,7 +58,8 @@ export function planOf(seed: number): Plan {
     seed: random.below(2 ** 31),
   }));
   const ack = random.next() < 0.25 ? 'store' : 'journal';
-  return { seed, hosts: 1 + random.below(3), workers: 1 + random.below(3), ack, sendMs, faults };
+  const skewMsMax = random.next() < 0.5 ? 0 : 400;
+  return { seed, hosts: 1 + random.below(3), workers: 1 + random.below(3), ack, skewMsMax, sendMs, faults };
 }
 
 export async function runWorld(plan: Plan): Promise<WorldResult> {
@@ -97,14 +100,15 @@ class World {
     this.#time = new VirtualTime(new Random(plan.seed ^ 0x71e));
     this.#store = new Store(this.#time, random);
     let writer = 0;
-    this.#hosts = Array.from({ length: plan.hosts }, () =>
-      Array.from({ length: plan.workers }, () => {
+    this.#hosts = Array.from({ length: plan.hosts }, () => {
+      const { ack, workers, skewMsMax } = plan;
+      const skewMs = random.between(-skewMsMax, skewMsMax);
+      return Array.from({ length: workers }, () => {
         writer += 1;
-        const { ack } = plan;
         const log = (line: string) => this.#note(line);
-        return new Worker({ time: this.#time, random, store: this.#store, writer, skewMs: 0, ack, log });
-      }),
-    );
+        return new Worker({ time: this.#time, random, store: this.#store, writer, skewMs, ack, log });
+      });
+    });
     this.#senders = habits.map((habit, n) => new Sender(n + 1, habit));
   }
 
@@ -115,7 +119,10 @@ class World {
     for (const fault of faults) this.#time.at(fault.at, () => this.#strike(fault));
     let sending = this.#senders.length;
     for (const sender of this.#senders) {
-      void sender.send(this.#time, this.#random, workers, sendMs).then(() => {
+      // Hosts promise the order of writes as far as their clocks agree.
+      const known = sender.needsOrder && this.#plan.skewMsMax > 0 ? this.#random.pick(this.#hosts) : workers;
+      const world = { time: this.#time, random: this.#random, store: this.#store, ack: this.#plan.ack };
+      void sender.send(world, known, sendMs).then(() => {
         sending -= 1;
       });
     }
