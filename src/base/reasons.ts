@@ -322,6 +322,7 @@ export const reasons = {
     store_away: '`INGEST_ACK=store`: ClickHouse stores nothing',
     store_refused: '`INGEST_ACK=store`: ClickHouse refused a row of the frame',
     store_slow: '`INGEST_ACK=store`: ClickHouse is too slow; the message is stored later',
+    store_unread: '`INGEST_ACK=store`: the message could not be read back from the journal',
     store_waiters: '`INGEST_ACK=store`: too many messages wait for ClickHouse',
     stream_away: '`INGEST_ACK=stream`: the replicated stream has no majority, or cannot be reached',
     stream_full: '`INGEST_ACK=stream`: the stream holds the most bytes that may wait for ClickHouse',

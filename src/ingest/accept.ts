@@ -82,6 +82,8 @@ export class Ingest {
   readonly #deps: IngestDeps;
   /** Undefined unless `ingest.ack` is `store`. */
   readonly #storeAcks: StoreAcks | undefined;
+  /** Frames that were stored during the append that runs: its own frames may be stored before it returns. */
+  readonly #storedEarly: Record<Lane, Set<bigint>> = { 0: new Set(), 1: new Set() };
   /** Messages that were decoded in a thread, and messages with a time to live. */
   readonly #large: LargeQueue<LargeMessage>;
   readonly #messagesTotal: Counter;
@@ -239,15 +241,17 @@ export class Ingest {
     return taken;
   }
 
-  /** Called when a unit was stored: acknowledges waiters of `ingest.ack: store`. */
+  /** Called when a lane has passed frames, after `stored`. */
   shipped(): void {
     const { journal } = this.#deps;
     for (const lane of lanes) this.#storeAcks?.shipped(lane, journal.laneShipped(lane));
   }
 
-  /** Called when frames were stored before earlier ones of their lane. */
-  storedApart(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#storeAcks?.storedApart(lane, orders);
+  /** Called when frames are in ClickHouse: acknowledges waiters of `ingest.ack: store`. */
+  stored(lane: Lane, orders: ReadonlySet<bigint>): void {
+    if (!this.#storeAcks) return;
+    if (this.#writing) for (const order of orders) this.#storedEarly[lane].add(order);
+    this.#storeAcks.stored(lane, orders);
   }
 
   /** Called when rows of these frames are suspects: refuses waiters of `ingest.ack: store`. */
@@ -401,6 +405,7 @@ export class Ingest {
         this.#storeAcks.add(commit.waitersOf(lane), own, commit.since);
       }
       this.#storeAcks.add(commit.waitersOf('both'), frames, commit.since);
+      for (const lane of lanes) this.#storeAcks.stored(lane, this.#storedEarly[lane]);
       this.shipped();
     } else {
       for (const waiter of waiters) waiter.acknowledge();
@@ -418,6 +423,7 @@ export class Ingest {
   #release(commit: Commit): void {
     assert(this.#writing === commit, 'one commit at a time');
     this.#writing = undefined;
+    for (const lane of lanes) this.#storedEarly[lane].clear();
     if (commit instanceof Gathering) {
       commit.reset();
       this.#spare = commit;

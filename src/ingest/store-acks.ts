@@ -1,7 +1,7 @@
 /**
  * Acknowledgements of `ingest.ack: store`. A message is acknowledged when every frame with one of its rows is in
- * ClickHouse. It is refused with 503 when that takes too long, or when a row of such a frame is refused. A lane never
- * waits for the other lane. Memory is bounded: `refusal` returns the reason for which no message is accepted.
+ * ClickHouse. It is refused with 503 when that takes too long, when a row of such a frame is refused, or when such a
+ * frame cannot be read back from the journal. A lane never waits for the other lane. Memory is bounded: `refusal` returns the reason for which no message is accepted.
  */
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
@@ -91,7 +91,20 @@ export class StoreAcks {
     this.#waiting += waiters.length;
   }
 
-  /** Called when every frame of the lane up to `order` is in ClickHouse; frames with suspects were refused before. */
+  /** Called for frames that are in ClickHouse; frames with suspects were refused before. */
+  stored(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#queues[lane] = this.#queues[lane].filter((entry) => {
+      entry.left = entry.left.filter((order) => !orders.has(order));
+      if (entry.left.length > 0) return true;
+      this.#passed(entry);
+      return false;
+    });
+  }
+
+  /**
+   * Called when the lane has passed every frame up to `order`, after `stored`. A frame that is not stored then could
+   * not be read back.
+   */
   shipped(lane: Lane, order: bigint): void {
     if (lane === live && order > this.#liveOrder) {
       this.#liveOrder = order;
@@ -99,22 +112,13 @@ export class StoreAcks {
     }
     const queue = this.#queues[lane];
     let done = 0;
-    for (; done < queue.length && queue[done]!.order <= order; done += 1) this.#stored(queue[done]!);
+    for (; done < queue.length && queue[done]!.order <= order; done += 1)
+      this.#refuse(queue[done]!.group, unreadable());
     if (done > 0) queue.splice(0, done);
   }
 
-  /** Called for frames that are in ClickHouse, except for suspects, before earlier frames of the lane. */
-  storedApart(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#queues[lane] = this.#queues[lane].filter((entry) => {
-      entry.left = entry.left.filter((order) => !orders.has(order));
-      if (entry.left.length > 0) return true;
-      this.#stored(entry);
-      return false;
-    });
-  }
-
   /** Counts a lane whose frames of the group are all stored. */
-  #stored({ group }: Entry): void {
+  #passed({ group }: Entry): void {
     group.lanes -= 1;
     if (group.lanes > 0 || group.waiters.length === 0) return;
     const { waiters, since } = group;
@@ -200,6 +204,12 @@ function refusedRows(): Fault {
   const message =
     'ClickHouse refused a row of this message, or of one that came at the same time. The rows are kept and tried again.';
   return unavailable('store_refused', message, 5);
+}
+
+function unreadable(): Fault {
+  const message =
+    'This message could not be read back from the journal. Its damaged bytes are in quarantine; send it again.';
+  return unavailable('store_unread', message);
 }
 
 function tooManyWait(): Fault {

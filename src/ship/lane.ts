@@ -121,10 +121,10 @@ export class LaneLoop {
 
   /** Returns false when the loop was stopped. */
   async #shipWhole(unit: ShipUnit, stored: StoredOf): Promise<boolean> {
-    const { journal, onShipped, onStoredApart } = this.#deps;
+    const { journal, onShipped, onFramesStored } = this.#deps;
     if (!(await this.#ship(unit, stored))) return false;
+    onFramesStored?.(this.#lane, new Set(unit.orders));
     await journal.confirm(unit);
-    if (journal.laneShipped(this.#lane) < unit.orderMax) onStoredApart?.(this.#lane, new Set(unit.orders));
     onShipped();
     return true;
   }
@@ -133,11 +133,11 @@ export class LaneLoop {
    * Stores the frames of few days here. The frames of many days are stored beside the lane, which takes its next unit.
    */
   async #shipApart(unit: ShipUnit, isWide: ReadonlySet<Uint8Array>, stored: StoredOf): Promise<boolean> {
-    const { onStoredApart } = this.#deps;
+    const { onFramesStored } = this.#deps;
     const [narrow, wide] = [false, true].map((wanted) => framesOf(unit, (payload) => isWide.has(payload) === wanted));
     if (narrow!.payloads.length > 0) {
       if (!(await this.#ship(narrow!, stored))) return false;
-      onStoredApart?.(this.#lane, new Set(narrow!.orders));
+      onFramesStored?.(this.#lane, new Set(narrow!.orders));
     } else {
       // The allowance counts only partitions that the lane itself makes.
       const now = this.#deps.clock.monotonic();

@@ -42,8 +42,8 @@ export interface ShipperDeps {
   onShipped: () => void;
   /** Called before `onShipped` with the frames of refused rows, which are durable as suspects. */
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
-  /** Called for frames that are stored before earlier frames of their lane. Their refused rows are suspects. */
-  onStoredApart?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
+  /** Called with frames that are stored, before they are confirmed. Their refused rows are suspects. */
+  onFramesStored?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
   /** Tests pass a sleep with their own clock. */
   sleep?: Sleep;
 }

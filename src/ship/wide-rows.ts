@@ -119,7 +119,7 @@ export class WideRows {
 
   /** Returns false when shipping was stopped before all rows were stored or durable suspects. */
   async #store(items: readonly Item[]): Promise<boolean> {
-    const { clock, journal, metrics, notes, onShipped, onStoredApart } = this.#deps;
+    const { clock, journal, metrics, notes, onShipped, onFramesStored } = this.#deps;
     const started = clock.monotonic();
     const { orderMin } = items[0]!;
     const payloads = items.flatMap((item) => item.payloads);
@@ -145,8 +145,8 @@ export class WideRows {
     metrics.rows.observe(rows);
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
     metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(orderMin)) / 1000, rows);
+    onFramesStored?.(this.#lane, new Set(items.flatMap((item) => item.orders)));
     await Promise.all(items.map(({ unit }) => journal.confirm(unit)));
-    onStoredApart?.(this.#lane, new Set(items.flatMap(({ orders }) => orders)));
     onShipped();
     return true;
   }

@@ -109,7 +109,7 @@ export async function openChannel(
     callersWait: config.ingest.ack === 'store',
     hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
-    onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
+    onFramesStored: (lane, orders) => ingest.stored(lane, orders),
     onShipped: () => ingest.shipped(),
   });
   wakeShipper = () => shipper.wake();

@@ -448,17 +448,55 @@ test('ingest.ack store waits for the shipment', async () => {
   await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
   const early = Promise.race([sender.outcome, new Promise((resolve) => setTimeout(resolve, 50, 'still waiting'))]);
   expect(await early).toBe('still waiting');
-  const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
-  await journal.confirm(unit!);
-  ingest.shipped();
+  await shipLane(0);
   expect(await sender.outcome).toBe('acknowledged');
 });
 
 async function shipLane(lane: 0 | 1): Promise<void> {
   const unit = await journal.next(lane, { rowsMax: 1e6, bytesMax: 1e9 });
+  ingest.stored(lane, new Set(unit!.orders));
   await journal.confirm(unit!);
   ingest.shipped();
 }
+
+test('ingest.ack store: a message that cannot be read back from the journal is not acknowledged, others are', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'store');
+  const senders: Sender[] = [];
+  for (const a of [1.5, 2.5, 3.5]) {
+    senders.push(send({ a }));
+    await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(senders.length), { timeout: 10_000 });
+  }
+  const segment = disk.content(disk.paths().find((path) => path.endsWith('.seg'))!);
+  const number = Buffer.alloc(8);
+  number.writeDoubleLE(2.5);
+  segment[segment.indexOf(number)]! ^= 1;
+  await shipLane(0);
+  const [first, damaged, last] = await Promise.all(senders.map(settledOf));
+  expect([first, last]).toEqual(['acknowledged', 'acknowledged']);
+  expect(damaged).toMatchObject({ status: 503, reason: 'store_unread' });
+  expect(journal.quarantine.entries).toBe(1);
+});
+
+test('ingest.ack store: frames that are stored before their append has returned are acknowledged', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'store');
+  // The check of the owner follows the write, which makes the frames visible to the lane.
+  let release = () => {};
+  const held = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  const append = journal.append.bind(journal);
+  vi.spyOn(journal, 'append').mockImplementation(async (frames) => {
+    await append(frames);
+    await held;
+  });
+  const sender = send({ a: 1 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await shipLane(0);
+  release();
+  expect(await sender.outcome).toBe('acknowledged');
+});
 
 function settledOf(sender: Sender): Promise<'acknowledged' | Fault | 'waiting'> {
   return Promise.race([sender.outcome, new Promise<'waiting'>((resolve) => setTimeout(resolve, 30, 'waiting'))]);
@@ -505,10 +543,11 @@ test('ingest.ack store: a late message that is stored before an earlier one is a
   const second = send({ ts: old, values: { a: 2 } });
   await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 10_000 });
   const short = (await journal.next(1, all))!;
+  ingest.stored(1, new Set(short.orders));
   await journal.confirm(short);
-  ingest.storedApart(1, new Set(short.orders));
   ingest.shipped();
   expect(await Promise.all([first, second].map(settledOf))).toEqual(['waiting', 'acknowledged']);
+  ingest.stored(1, new Set(long.orders));
   await journal.confirm(long);
   ingest.shipped();
   expect(await settledOf(first)).toBe('acknowledged');
@@ -551,6 +590,7 @@ test('ingest.ack store: rows that ClickHouse refuses are never acknowledged', as
   await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
   const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
   ingest.suspected(0, new Set([unit!.orderMax]));
+  ingest.stored(0, new Set(unit!.orders));
   await journal.confirm(unit!);
   ingest.shipped();
   expect(await sender.outcome).toMatchObject({ status: 503, reason: 'store_refused' });
