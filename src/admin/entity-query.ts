@@ -9,7 +9,7 @@ import type { TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { inTurns, nextTurn } from '../base/loop-turns.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Reads } from '../clickhouse/client.ts';
 import { listDeviceIds } from '../device/list/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { Page } from '../postgres/page.ts';
@@ -72,7 +72,7 @@ export interface FoundEntity {
 
 interface Stores {
   postgres: Queries;
-  clickhouse: ClickHouse;
+  clickhouse: Reads;
 }
 
 export async function countEntities(stores: Stores, principal: TenantPrincipal, query: EntityQuery): Promise<number> {

@@ -91,7 +91,7 @@ export function completenessRoutes({ postgres, clickhouse, clock, diagnostics }:
         if (startTs >= endTs) throw badRequest('range', 'The range must begin before it ends: startTs < endTs.');
         const { number } = device;
         const [read, found, state] = await Promise.all([
-          readGaps(clickhouse, number, { keys, startTs, endTs, now: clock.now(), lateMs }),
+          readGaps(clickhouse.readsOf(tenantId), number, { keys, startTs, endTs, now: clock.now(), lateMs }),
           diagnostics.ofDevice(number),
           readDeviceState(postgres, number),
         ]);

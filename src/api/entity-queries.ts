@@ -1,7 +1,7 @@
 /** Entity queries (docs/rest.md#entity-queries), which dashboards and SDKs of ThingsBoard send. */
 import { countEntities, type FoundEntity, findQueried } from '../admin/entity-query.ts';
 import { answeredValue, keyName, type ValueKey } from '../admin/key-filter.ts';
-import { requireTenant, tenantReaders } from '../auth/roles.ts';
+import { requireTenant, type TenantPrincipal, tenantReaders } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -24,7 +24,7 @@ const entityDataShape = closed(
 );
 
 export function entityQueryRoutes({ postgres, clickhouse, longAnswers }: EntityQueryDeps): Route[] {
-  const stores = { postgres, clickhouse };
+  const storesOf = ({ tenantId }: TenantPrincipal) => ({ postgres, clickhouse: clickhouse.readsOf(tenantId) });
   return [
     route({
       method: 'POST',
@@ -38,7 +38,7 @@ export function entityQueryRoutes({ postgres, clickhouse, longAnswers }: EntityQ
       async handle({ principal, body }) {
         const caller = requireTenant(principal);
         const query = decodePageQuery(caller, body);
-        const { data, ...totals } = await findQueried(stores, caller, query);
+        const { data, ...totals } = await findQueried(storesOf(caller), caller, query);
         return await longAnswers.json(principal, async (answer) => {
           answer.add('{"data":[');
           await answer.addAll(entityTexts(data, query.values));
@@ -57,7 +57,7 @@ export function entityQueryRoutes({ postgres, clickhouse, longAnswers }: EntityQ
       answer: Type.Integer(),
       async handle({ principal, body }) {
         const caller = requireTenant(principal);
-        return json(await countEntities(stores, caller, decodeEntityQuery(caller, body)));
+        return json(await countEntities(storesOf(caller), caller, decodeEntityQuery(caller, body)));
       },
     }),
   ];

@@ -319,7 +319,12 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       query: keysQuery,
       answer: Type.Array(Type.String()),
       handle: async ({ principal, query }) =>
-        json(await readLatestKeysOf(clickhouse, await devicesOf(principal, query.deviceProfileId))),
+        json(
+          await readLatestKeysOf(
+            clickhouse.readsOf(principal.tenantId),
+            await devicesOf(principal, query.deviceProfileId),
+          ),
+        ),
     }),
     route({
       method: 'GET',

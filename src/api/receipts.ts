@@ -61,7 +61,9 @@ const receiptShape = closed(
 
 export function receiptRoutes(deps: ReceiptRoutesDeps): Route[] {
   const { postgres, signingKey, config } = deps;
-  const states = { ...deps, ttlDays: config.telemetry.ttlDays };
+  const statesOf = (tenantId: string) => {
+    return { ...deps, clickhouse: deps.clickhouse.readsOf(tenantId), ttlDays: config.telemetry.ttlDays };
+  };
   return [
     route({
       method: 'GET',
@@ -77,7 +79,7 @@ export function receiptRoutes(deps: ReceiptRoutesDeps): Route[] {
         const numbers = [...new Set([receipt.device, ...receipt.named.map(({ device }) => device)])];
         const devices = await findNamed(postgres, tenantId, numbers);
         checkSender(principal, devices.get(receipt.device));
-        const found = await readReceiptStates(states, receipt, (device) => devices.get(device));
+        const found = await readReceiptStates(statesOf(tenantId), receipt, (device) => devices.get(device));
         const readable = found.named.filter(({ point }) => isReadable(principal, devices.get(point.device)));
         return json({
           deviceId: idJson('DEVICE', receipt.deviceId),

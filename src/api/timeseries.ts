@@ -79,7 +79,8 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
   async function latest(principal: Principal, target: Target, keys: string[], strict: boolean): Promise<HttpResponse> {
     return await plainText(async () => {
       // Reads both stores at once, where possible; data that the caller may not see is dropped.
-      const read = (device: number) => readLatest(clickhouse, device, keys.length > 0 ? keys : undefined);
+      const read = (device: number) =>
+        readLatest(clickhouse.readsOf(principal.tenantId), device, keys.length > 0 ? keys : undefined);
       const known = isDevice(target) ? numbers.get(target.entityId) : undefined;
       const early = known === undefined ? undefined : read(known);
       early?.catch(() => {});
@@ -104,14 +105,15 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       const expired = expiredBefore(clock.now(), deps.config.telemetry.ttlDays, days);
       const read = { startTs, endTs, keys: keys.length > 0 ? keys : undefined, expiredBefore: expired };
       if (startTs >= endTs) return json({});
+      const reads = clickhouse.readsOf(principal.tenantId);
       return await longAnswers.json(principal, async (text) => {
         const series = new SeriesText(text, strict);
         const take = (point: Point) => series.add(point);
         if (agg === 'NONE' || (intervalType === 'MILLISECONDS' && interval === 0)) {
-          await readHistory(clickhouse, device, read, limit, query.orderBy ?? 'DESC', take);
+          await readHistory(reads, device, read, limit, query.orderBy ?? 'DESC', take);
         } else {
           const starts = bucketStarts(read, intervalType, interval, query.timeZone ?? '');
-          await readAggregate(clickhouse, device, read, starts, agg, take);
+          await readAggregate(reads, device, read, starts, agg, take);
         }
         series.end();
       });
@@ -215,7 +217,12 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       plainTextErrors: true,
       handle: async ({ principal, params }) =>
         await plainText(async () =>
-          json(await readLatestKeys(clickhouse, await seriesNumber(postgres, principal, params, 'read'))),
+          json(
+            await readLatestKeys(
+              clickhouse.readsOf(principal.tenantId),
+              await seriesNumber(postgres, principal, params, 'read'),
+            ),
+          ),
         ),
     }),
     route({

@@ -153,6 +153,21 @@ test('what a row causes is thrown to the caller of the read, and rows are not ta
   });
 });
 
+test('reads of a tenant name their owner to the server', async () => {
+  const comments: (string | null)[] = [];
+  const listener: RequestListener = (request, response) => {
+    comments.push(new URL(request.url!, 'http://x').searchParams.get('log_comment'));
+    response.end('{"a":1}\n');
+  };
+  await against(listener, async (clickhouse) => {
+    await clickhouse.rows('SELECT a');
+    await clickhouse.readsOf('t1').rows('SELECT a');
+    await clickhouse.readsOf('t2').eachRow('SELECT a', {}, {}, () => {});
+    await clickhouse.readsOf(null).rows('SELECT a', {}, { settings: { max_threads: 1 } });
+  });
+  expect(comments).toEqual([null, 'tenant-t1', 'tenant-t2', 'tenant-system']);
+});
+
 test('rows are whole wherever the pieces of an answer are cut', async () => {
   const text = Buffer.from('{"a":"é😀"}\n{"a":"b/c"}\n');
   const listener: RequestListener = async (request, response) => {

@@ -9,6 +9,7 @@ import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError } from './clickhouse-error.ts';
 import { joinableComment } from './embedded/joined-inserts.ts';
+import { readOwner } from './embedded/read-owner.ts';
 import { ClickHouseReader, type Parameters } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
@@ -39,6 +40,9 @@ export interface ReadOptions extends QueryOptions {
   /** Bytes of an answer, as JSON here and as columns in the store; a longer answer is an error of the kind `size`. */
   answerBytesMax?: number;
 }
+
+/** Reads whose owner is known (`ClickHouse.readsOf`). */
+export type Reads = Pick<ClickHouse, 'rows' | 'eachRow'>;
 
 interface ExecOptions extends QueryOptions {
   /** True for statements that run before the database exists. */
@@ -131,6 +135,17 @@ export class ClickHouse {
     await this.#attempt(mayRepeat, timeoutMs, options.abortSignal, (abortSignal) =>
       this.#reader.each<T>(sql, parameters, settings, bytesMax, abortSignal, counted),
     );
+  }
+
+  /** Returns the reads of a tenant, which take turns with those of other tenants; null = the system administrators. */
+  readsOf(tenantId: string | null): Reads {
+    const owned = (options: ReadOptions = {}): ReadOptions => {
+      return { ...options, settings: { log_comment: readOwner(tenantId), ...options.settings } };
+    };
+    return {
+      rows: (sql, parameters, options) => this.rows(sql, parameters, owned(options)),
+      eachRow: (sql, parameters, options, take) => this.eachRow(sql, parameters, owned(options), take),
+    };
   }
 
   /**

@@ -5,7 +5,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Reads } from '../clickhouse/client.ts';
 import { expiredBefore } from '../device/sql/telemetry-days-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { readWrittenPoints, type WrittenPoint } from '../telemetry/points-query.ts';
@@ -57,7 +57,7 @@ interface ReceiptStates {
 
 interface ReceiptStatesDeps {
   postgres: Postgres;
-  clickhouse: ClickHouse;
+  clickhouse: Reads;
   refusedPoints: Pick<RefusedPoints, 'find'>;
   clock: Clock;
   /** `TELEMETRY_TTL_DAYS`; 0 = no limit. */
@@ -124,7 +124,7 @@ function stateOfAbsent({ ack }: Receipt, isStored: boolean | undefined, { isComp
 
 /** Returns undefined while ClickHouse does not answer and the message may still be in the journal. */
 async function readPoints(
-  clickhouse: ClickHouse,
+  clickhouse: Reads,
   named: readonly ReceiptPoint[],
   waits: boolean,
 ): Promise<Written | undefined> {

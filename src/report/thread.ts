@@ -67,9 +67,9 @@ export default async function report(task: ReportTask): Promise<ReportOutcome> {
   }
 }
 
-async function query(plan: Plan, { queryId, queried, timeoutMs }: ReportTask): Promise<ResultRow[]> {
+async function query(plan: Plan, { queryId, tenantId, queried, timeoutMs }: ReportTask): Promise<ResultRow[]> {
   try {
-    return await rowsOf(plan, queryId, performance.now() + timeoutMs);
+    return await rowsOf(plan, { queryId, tenantId }, performance.now() + timeoutMs);
   } finally {
     queried.close();
   }
@@ -81,7 +81,11 @@ const timeCodes = new Set([159, 160, 209]);
 /** 69: an array of too many missing points. */
 const sizeCodes = new Set([69, 158, 173, 241, 307, 396]);
 
-async function rowsOf({ sql, parameters }: Plan, queryId: string, deadline: number): Promise<ResultRow[]> {
+async function rowsOf(
+  { sql, parameters }: Plan,
+  { queryId, tenantId }: Pick<ReportTask, 'queryId' | 'tenantId'>,
+  deadline: number,
+): Promise<ResultRow[]> {
   clickhouse ??= openClickHouse({
     ...data.clickhouse,
     log: createLog(data.logLevel, 'report'),
@@ -91,7 +95,7 @@ async function rowsOf({ sql, parameters }: Plan, queryId: string, deadline: numb
   for (let attempt = 1; ; attempt += 1) {
     const timeoutMs = Math.max(1, Math.ceil(deadline - performance.now()));
     try {
-      return await clickhouse.rows<ResultRow>(sql, parameters, {
+      return await clickhouse.readsOf(tenantId).rows<ResultRow>(sql, parameters, {
         timeoutMs,
         settings: settings(`${queryId}-${attempt}`),
       });

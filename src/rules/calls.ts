@@ -163,7 +163,9 @@ export class Calls {
         if (keys.length > 0) await attributes.readFor(device, device.number, [scope], keys, (rows) => keep(root, rows));
       }),
       latestKeys.length > 0 &&
-        readLatest(clickhouse, device.number, latestKeys).then((points) => keep('latest', points)),
+        readLatest(clickhouse.readsOf(device.tenantId), device.number, latestKeys).then((points) =>
+          keep('latest', points),
+        ),
     ]);
     return values;
   }

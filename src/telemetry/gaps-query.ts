@@ -4,7 +4,7 @@
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import { ClickHouseError, type Reads } from '../clickhouse/client.ts';
 import { notErased } from '../clickhouse/erase-statements.ts';
 import { readRows } from './latest.ts';
 import { holesSql, learntInterval, olderMs, olderPoints, stepsMin, windowAround } from './series-query.ts';
@@ -103,7 +103,7 @@ const settings = {
   max_memory_usage: String(memoryBytesMax),
 };
 
-export async function readGaps(clickhouse: ClickHouse, device: number, read: GapsRead): Promise<SeriesGaps[]> {
+export async function readGaps(clickhouse: Reads, device: number, read: GapsRead): Promise<SeriesGaps[]> {
   const { keys, startTs, endTs, now, lateMs = -1 } = read;
   const window = windowAround(startTs, endTs, now);
   const bound = { device, keys, startTs, endTs, windowStartTs: window.startTs, horizon: window.endTs, lateMs };

@@ -1,7 +1,7 @@
 /** Reads the latest values of a device from their own table: one query over few granules, however many series exist. */
 import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type ClickHouse, ClickHouseError, type Parameters, type ReadOptions } from '../clickhouse/client.ts';
+import { ClickHouseError, type Parameters, type ReadOptions, type Reads } from '../clickhouse/client.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
 
 export interface Point {
@@ -29,7 +29,7 @@ export function pointOf(row: PointRow): Point {
 
 /** Returns the rows of one read, all in memory. */
 export async function readRows<Row>(
-  clickhouse: ClickHouse,
+  clickhouse: Reads,
   sql: string,
   parameters: Parameters,
   settings: ReadOptions['settings'] = {},
@@ -40,7 +40,7 @@ export async function readRows<Row>(
 
 /** Passes the rows of one read on one by one; an error of `take` ends the read. */
 export async function readEachRow<Row>(
-  clickhouse: ClickHouse,
+  clickhouse: Reads,
   sql: string,
   parameters: Parameters,
   take: (row: Row) => void,
@@ -85,7 +85,7 @@ const fewGranules = { max_threads: 1 };
  * Returns latest values sorted by key: of `keys`, except keys without a value, or of all keys. Rejects with a Fault
  * when the device has too many keys for one answer.
  */
-export async function readLatest(clickhouse: ClickHouse, device: number, keys?: string[]): Promise<Point[]> {
+export async function readLatest(clickhouse: Reads, device: number, keys?: string[]): Promise<Point[]> {
   const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
   const rows = await readRows<PointRow>(
     clickhouse,
@@ -97,7 +97,7 @@ export async function readLatest(clickhouse: ClickHouse, device: number, keys?: 
   return rows.map(pointOf);
 }
 
-export async function readLatestKeys(clickhouse: ClickHouse, device: number): Promise<string[]> {
+export async function readLatestKeys(clickhouse: Reads, device: number): Promise<string[]> {
   const rows = await readRows<{ key: string }>(
     clickhouse,
     'SELECT key FROM latest FINAL WHERE device = {device:UInt64} ORDER BY key LIMIT {rows:UInt32}',
@@ -120,7 +120,7 @@ export async function readSomeKeys(clickhouse: ClickHouse, device: number, rowsM
 
 /** Returns the latest values that the devices have of the keys, each with its device. */
 export async function readLatestOf(
-  clickhouse: ClickHouse,
+  clickhouse: Reads,
   devices: number[],
   keys: string[],
 ): Promise<(Point & { device: number })[]> {
@@ -135,7 +135,7 @@ export async function readLatestOf(
 }
 
 /** Returns the keys that any of the devices has. */
-export async function readLatestKeysOf(clickhouse: ClickHouse, devices: number[]): Promise<string[]> {
+export async function readLatestKeysOf(clickhouse: Reads, devices: number[]): Promise<string[]> {
   if (devices.length === 0) return [];
   const rows = await readRows<{ key: string }>(
     clickhouse,

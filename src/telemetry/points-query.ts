@@ -2,7 +2,7 @@
  * Reads what ClickHouse has of single points: which write of each point is shown, for `ingest/receipt-states.ts`. One
  * query by the primary key (device, key, ts), whatever the size of the table.
  */
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Reads } from '../clickhouse/client.ts';
 import { readRows } from './latest.ts';
 
 /** The name of a point. `seq` and `origin` distinguish points at server time of the same millisecond. */
@@ -28,7 +28,7 @@ export interface WrittenPoint extends PointName {
 const digestSql = 'CRC32(concat(char(kind), reinterpretAsFixedString(num), reinterpretAsFixedString(int), text))';
 
 /** Unlike a read of history, also returns deleted points. */
-export async function readWrittenPoints(clickhouse: ClickHouse, points: readonly PointName[]): Promise<WrittenPoint[]> {
+export async function readWrittenPoints(clickhouse: Reads, points: readonly PointName[]): Promise<WrittenPoint[]> {
   if (points.length === 0) return [];
   const devices = points.map(({ device }) => device);
   const keys = points.map(({ key }) => key);

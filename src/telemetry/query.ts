@@ -5,7 +5,7 @@
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Reads } from '../clickhouse/client.ts';
 import { equalSumIf } from '../clickhouse/equal-sum.ts';
 import { shown } from '../clickhouse/erase-statements.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
@@ -29,7 +29,7 @@ const settings = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
  * one ts are in the order of sending.
  */
 export async function readHistory(
-  clickhouse: ClickHouse,
+  clickhouse: Reads,
   device: number,
   read: HistoryRead,
   limit: number,
@@ -81,7 +81,7 @@ interface BucketRow {
 
 /** Calls `take` for each bucket, by key and time; buckets without a value are left out. */
 export async function readAggregate(
-  clickhouse: ClickHouse,
+  clickhouse: Reads,
   device: number,
   read: HistoryRead,
   starts: number[],

@@ -23,6 +23,7 @@ import { endProcess, startedTicksOf } from '../../base/process-file.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 import { joinableComment } from './joined-inserts.ts';
 import { mayRaiseThreads } from './priority.ts';
+import { readOwner } from './read-owner.ts';
 import { serverLimits } from './settings.ts';
 
 const nice = 8;
@@ -274,6 +275,23 @@ test('long queries do not delay inserts', async () => {
   await Promise.all(slow);
   expect(times.sort((a, b) => a - b)[10]).toBeLessThan(10_000);
   expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
+});
+
+test('long reads of one tenant leave a slot to the reads of others', async () => {
+  const gone = new AbortController();
+  const slow = Array.from({ length: 8 }, () => {
+    const clickhouse_settings = { log_comment: readOwner('a') };
+    const asked = shared.query({ query: slowQuery, abort_signal: gone.signal, clickhouse_settings });
+    return asked.catch((error: Error) => error);
+  });
+  const countOfSlow = () => running('SELECT count() FROM numbers(1000000');
+  expect(await eventually(async () => (await countOfSlow()) === 2)).toBe(true);
+  const read = { query: 'SELECT 1 AS a', clickhouse_settings: { log_comment: readOwner('b') } };
+  expect(await (await shared.query({ ...read, format: 'JSONEachRow' })).json()).toEqual([{ a: 1 }]);
+  expect(await countOfSlow()).toBe(2);
+  gone.abort();
+  await Promise.all(slow);
+  expect(await eventually(async () => (await countOfSlow()) === 0)).toBe(true);
 });
 
 describe('priority', () => {

@@ -11,6 +11,7 @@ import type { Engine, Result } from './engine.ts';
 import { Exception, httpStatusOf } from './exception.ts';
 import { JoinedInserts, readMark } from './joined-inserts.ts';
 import { niceOf, slotOf } from './priority.ts';
+import { ownerOfComment } from './read-owner.ts';
 import { type Asked, authenticate, readRequest } from './request.ts';
 import { type EmbeddedServerSettings, serverLimits } from './settings.ts';
 import type { Slots } from './slots.ts';
@@ -130,7 +131,7 @@ async function run(parts: Parts, asked: Asked, runs: Runs): Promise<Result> {
   };
   const onGone = (): void => void killUntilSettled();
   if (anyGone.aborted) throw clientLeft();
-  const giveBack = await slots.take(slotOf(verb, asked.settings), anyGone);
+  const giveBack = await slots.take(slotOf(verb, asked.settings), anyGone, ownerOfComment(asked.logComment));
   try {
     if (anyGone.aborted) throw clientLeft();
     gone.addEventListener('abort', onGone);

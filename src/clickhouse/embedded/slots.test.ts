@@ -57,3 +57,30 @@ test('patient inserts take half of the slots, and leave one to other inserts bes
   await slots.take('insert', here());
   await expect(slots.take('patient insert', here())).rejects.toEqual(full);
 });
+
+test('one owner leaves a slot of queries to others, and waiters take turns by what their owners run', async () => {
+  const slots = new Slots(8, 3, 10, 60_000);
+  const gone = new AbortController();
+  const order: string[] = [];
+  const take = async (name: string, owner?: string) => {
+    const giveBack = await slots.take('query', gone.signal, owner);
+    order.push(name);
+    return giveBack;
+  };
+  const [first] = await Promise.all([take('a1', 'a'), take('a2', 'a')]);
+  const waiting = [take('a3', 'a'), take('a4', 'a')];
+  expect(slots.running).toBe(2);
+  // The third slot is free, and another owner finds it.
+  await take('b1', 'b');
+  expect(slots.running).toBe(3);
+  const [other, own] = [take('c1', 'c'), take('own')];
+  waiting.push(take('b2', 'b'));
+  first!();
+  (await other)();
+  // Millrace itself has no share, and comes first like an owner that runs nothing.
+  await own;
+  expect(order).toEqual(['a1', 'a2', 'b1', 'c1', 'own']);
+  gone.abort();
+  const left = await Promise.allSettled(waiting);
+  expect(left.map(({ status }) => status)).toEqual(['rejected', 'rejected', 'rejected']);
+});
