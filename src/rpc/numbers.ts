@@ -4,11 +4,11 @@
  * Requests of the same tick, and those made while a statement runs, share one statement.
  */
 import { Batches } from '../base/batches.ts';
-import { Fault, notFound, unavailable } from '../base/errors.ts';
+import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import type { Queries } from '../postgres/client.ts';
-import { rpcIdMax } from './rpc.ts';
+import { rpcIdMax, unknownDevice } from './rpc.ts';
 import { takeNumbers } from './store.ts';
 
 const queueFull = unavailable('rpc_numbers_queue', 'Too many commands at once; try again.');
@@ -73,7 +73,7 @@ export class RpcNumbers {
       const taken = await takeNumbers(this.#postgres, [...counts.keys()], [...counts.values()]);
       for (const { device, resolve, reject } of batch) {
         const number = taken.get(device);
-        if (number === undefined) reject(notFound("Device with requested id wasn't found!"));
+        if (number === undefined) reject(unknownDevice());
         else resolve((number % rpcIdMax) + 1);
         if (number !== undefined) taken.set(device, number + 1);
       }

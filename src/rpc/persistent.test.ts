@@ -75,3 +75,23 @@ describe('stored commands without an owner', () => {
     await postgres.query('delete from rpc where device = $1', [row!.number]);
   });
 });
+
+it('a command whose device is deleted before the command is stored is refused', async () => {
+  const { id, tenantId } = await create(await tokenOf());
+  const [row] = await postgres.query<{ number: number }>('select number from device where id = $1', [id.id]);
+  const numbers = {
+    async next() {
+      await postgres.query('delete from device_credentials where device_id = $1', [id.id]);
+      await postgres.query('delete from device where id = $1', [id.id]);
+      return 1;
+    },
+  } as unknown as RpcNumbers;
+  const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+  const rpc = { refusal: () => undefined } as unknown as Rpc;
+  const keeping = { retriesMax: 5, keptDays: 0, expiryTime: async () => undefined };
+  const persistent = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, ...keeping });
+  const owner = { tenantId: tenantId.id, customerId: null, device: row!.number, deviceId: id.id };
+  const command = { method: 'open', params: '{}', oneway: true, expirationTime: clock.now() + 10_000 };
+  const stored = persistent.create({ ...owner, ...command, retries: null, additionalInfo: null });
+  await expect(stored).rejects.toMatchObject({ status: 404 });
+});

@@ -11,12 +11,12 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { Downlink } from '../downlink/downlink.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import { isAway, isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { FullOwners } from './full-owners.ts';
 import type { RpcNumbers } from './numbers.ts';
 import { sendToOwners } from './owner-messages.ts';
-import type { RpcCall } from './rpc.ts';
+import { type RpcCall, unknownDevice } from './rpc.ts';
 import type { Rpc } from './send.ts';
 import {
   claimRpcs,
@@ -120,7 +120,11 @@ export class PersistentRpcs {
     const now = clock.now();
     const row = { ...call, id: createUuid(now), createdTime: now, number: await numbers.next(call) };
     const owner = rpc.refusal(call) ? null : this.#owner;
-    if (!(await insertRpc(postgres, row, owner))) {
+    const isStored = await insertRpc(postgres, row, owner).catch((error: unknown) => {
+      // The device was deleted after the command had its number.
+      throw isForeignKeyViolation(error) ? unknownDevice() : error;
+    });
+    if (!isStored) {
       const message = `The device has ${limits.rpcPersistentPerDeviceMax} open persistent commands, which is the most it can have.`;
       throw new Fault('rpc_persistent_full', message, 5);
     }

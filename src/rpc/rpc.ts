@@ -1,5 +1,5 @@
 /** Commands to devices (server-side RPC): the types, and the rules that need no store and no bus. */
-import { badRequest, Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, notFound, unavailable } from '../base/errors.ts';
 import { isObject, isText, isWhole } from '../bus/messages.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { CommandOwners } from './shares.ts';
@@ -25,6 +25,11 @@ export function isRpcRequest(value: unknown): value is RpcRequest {
   if (!isObject(value)) return false;
   const { id, method, params, confirm } = value;
   return isRpcId(id) && isText(method) && isText(params) && typeof confirm === 'boolean';
+}
+
+/** Refuses a command to a device that was deleted meanwhile. */
+export function unknownDevice(): Fault {
+  return notFound("Device with requested id wasn't found!");
 }
 
 /** A command as its sender gives it. `device`: number of the device. */

@@ -1,6 +1,6 @@
 /** SQL of commands: their numbers, and the rows of persistent commands. */
 import { limits } from '../base/limits.ts';
-import type { Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
 
 export const rpcStatuses = ['QUEUED', 'SENT', 'DELIVERED', 'SUCCESSFUL', 'TIMEOUT', 'EXPIRED', 'FAILED'] as const;
@@ -47,6 +47,17 @@ const sortColumns = new Map([
  * command waits for both commits.
  */
 export async function takeNumbers(queries: Queries, devices: number[], counts: number[]): Promise<Map<number, number>> {
+  for (;;) {
+    try {
+      return await takeNumbersOnce(queries, devices, counts);
+    } catch (error) {
+      // A device was deleted while the statement ran. The next statement leaves that device out.
+      if (!isForeignKeyViolation(error, 'rpc_sequence_device_fkey')) throw error;
+    }
+  }
+}
+
+async function takeNumbersOnce(queries: Queries, devices: number[], counts: number[]): Promise<Map<number, number>> {
   // Ordered, so that two workers never wait for each other's rows.
   const rows = await queries.query<{ device: number; next: number; count: number }>(
     `insert into rpc_sequence as s (device, next)
