@@ -37,3 +37,17 @@ it('devices of one tenant neither block nor delay those of another', async () =>
   expect(reads[1]).toContain(other);
   expect(new Set((await Promise.all(outcomes)).slice(0, -1))).toEqual(new Set(['answered']));
 });
+
+it('devices that are deleted one after the other refuse no read of another device', async () => {
+  const deleted = [1, 2];
+  const postgres: Queries = {
+    async query<Row>(text: string): Promise<Row[]> {
+      if (!text.includes('insert into attribute_head') || deleted.pop() === undefined) return [];
+      throw Object.assign(new Error('a device is gone'), { code: '23503', constraint: 'attribute_head_device_fkey' });
+    },
+  };
+  const updateReads = new UpdateReads(postgres, createLog('fatal', 'test'));
+  const { version } = await updateReads.ask({ number: 3, tenantId: 'orchard', customerId: null }, 0);
+  expect(version).toBe(0);
+  expect(deleted).toEqual([]);
+});

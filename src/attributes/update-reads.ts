@@ -165,19 +165,24 @@ export class UpdateReads {
 
   async #storeCursors(states: CursorState[]): Promise<void> {
     if (states.length === 0) return;
-    try {
-      await storeCursors(this.#queries, states);
-    } catch (error) {
-      // A device was deleted at this moment: the second statement leaves it out.
-      if (!isForeignKeyViolation(error)) throw error;
-      await storeCursors(this.#queries, states);
-    }
+    await this.#storeCursorsOfKnown(states);
     const seen = states.filter(({ deletionsSeen }) => deletionsSeen > 0);
     if (seen.length > 0) {
       await pruneDeletions(
         this.#queries,
         seen.map(({ device }) => device),
       );
+    }
+  }
+
+  async #storeCursorsOfKnown(states: CursorState[]): Promise<void> {
+    for (;;) {
+      try {
+        return await storeCursors(this.#queries, states);
+      } catch (error) {
+        // A device was deleted while the statement ran. The next statement leaves that device out.
+        if (!isForeignKeyViolation(error)) throw error;
+      }
     }
   }
 }
