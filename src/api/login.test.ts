@@ -4,6 +4,7 @@ import { SignJWT } from 'jose';
 import { afterAll, describe, expect, it, vi } from 'vitest';
 import { admin, config, error, startApi } from '../../test/harness/api-handlers.ts';
 import { openJwt } from '../auth/jwt.ts';
+import { rememberSignInNetwork } from '../auth/store.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { nullUuid } from '../base/uuid.ts';
@@ -58,6 +59,20 @@ describe('signing in', () => {
     }
     expect(await attempt('x')).toMatchObject(error(401, 10, 'User account is locked due to security policy'));
     expect(await attempt('customer')).toMatchObject(error(401, 10, 'User account is not active'));
+  });
+
+  it('records no network of a user who is deleted at that moment', async () => {
+    const { token } = await signIn('customerA@thingsboard.org', 'customer');
+    const { id } = (await call('GET', '/api/auth/user', { jwt: token })).body.id;
+    const waiting = `select 1 from pg_stat_activity
+      where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into sign_in_network%'`;
+    const { recorded } = await postgres.transaction(async (queries) => {
+      await queries.query('delete from user_account where id = $1', [id]);
+      const asked = { recorded: rememberSignInNetwork(postgres, id, '192.0.2.0', clock.now(), 1) };
+      await vi.waitFor(async () => expect(await postgres.query(waiting)).toHaveLength(1), { timeout: 20_000 });
+      return asked;
+    });
+    await recorded;
   });
 
   it('refreshes with a refresh token only, within the same session', async () => {

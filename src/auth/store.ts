@@ -47,7 +47,8 @@ export async function rememberSignInNetwork(
   networksMax: number,
 ): Promise<void> {
   await queries.query(
-    `insert into sign_in_network (user_id, network, last_time) select id, $2, $3 from user_account where id = $1
+    `insert into sign_in_network (user_id, network, last_time)
+     select id, $2, $3 from user_account where id = $1 for key share
      on conflict (user_id, network) do update set last_time = excluded.last_time`,
     [userId, network, now],
   );
