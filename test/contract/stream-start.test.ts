@@ -2,10 +2,12 @@
  * Servers and streams that cannot keep the promise of `ingest.ack: stream` end a start with the reason and what to
  * change. Against real servers.
  */
+import { randomUUID } from 'node:crypto';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DiscardPolicy, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
+import { nkeys } from '@nats-io/transport-node';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
@@ -102,6 +104,59 @@ test('a wrong login is refused, the right one accepted', async () => {
     expect(await refusal(settingsOf({ ...login, password: 'right' }))).toMatch(/is in no cluster/);
   });
 });
+
+test('STREAM_CREDS: the user of a file of credentials is accepted, one of another account is refused', async () => {
+  const [operator, system, account] = [nkeys.createOperator(), nkeys.createAccount(), nkeys.createAccount()];
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-stream-creds-'));
+  const credentialsOf = (name: string, issuer: KeyPair): string => {
+    const user = nkeys.createUser();
+    const jwt = claimsOf(issuer, user, 'user', { pub: {}, sub: {}, subs: -1, data: -1, payload: -1 });
+    const seed = new TextDecoder().decode(user.getSeed());
+    const file = join(directory, name);
+    writeFileSync(
+      file,
+      `-----BEGIN NATS USER JWT-----\n${jwt}\n------END NATS USER JWT------\n\n` +
+        `-----BEGIN USER NKEY SEED-----\n${seed}\n------END USER NKEY SEED------\n`,
+    );
+    return file;
+  };
+  const ofAccount = (pair: KeyPair) => claimsOf(operator, pair, 'account', { limits: { ...unlimited, ...inJetStream } });
+  const settings = `operator: ${claimsOf(operator, operator, 'operator', {})}
+system_account: ${system.getPublicKey()}
+resolver: MEMORY
+resolver_preload: {
+  ${system.getPublicKey()}: ${claimsOf(operator, system, 'account', { limits: unlimited })}
+  ${account.getPublicKey()}: ${ofAccount(account)}
+}`;
+  try {
+    await withServer({ settings }, async ({ url }) => {
+      const right = settingsOf({ url, creds: credentialsOf('right', account) });
+      // The right login gets as far as the next check.
+      expect(await refusal(right)).toMatch(/is in no cluster/);
+      const wrong = settingsOf({ url, creds: credentialsOf('wrong', nkeys.createAccount()) });
+      expect(await refusal(wrong)).toMatch(/the login was refused .* STREAM_CREDS/);
+      expect(await refusal(settingsOf({ url }))).toMatch(/the login was refused .* STREAM_CREDS/);
+    });
+    expect(await refusal(settingsOf({ creds: join(directory, 'none') }))).toMatch(/STREAM_CREDS is .*cannot be read/);
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
+});
+
+type KeyPair = ReturnType<typeof nkeys.createUser>;
+
+const unlimited = { subs: -1, data: -1, payload: -1, imports: -1, exports: -1, wildcards: true, conn: -1, leaf: -1 };
+const inJetStream = { mem_storage: -1, disk_storage: -1, streams: -1, consumer: -1 };
+
+/** A JWT of the servers' own kind, in which `issuer` names the rights of `subject`. */
+function claimsOf(issuer: KeyPair, subject: KeyPair, type: string, rights: object): string {
+  const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url');
+  const [iss, sub] = [issuer.getPublicKey(), subject.getPublicKey()];
+  const claims = { jti: randomUUID(), iat: Math.floor(Date.now() / 1000), iss, sub, name: type };
+  const head = part({ typ: 'JWT', alg: 'ed25519-nkey' });
+  const text = `${head}.${part({ ...claims, nats: { ...rights, type, version: 2 } })}`;
+  return `${text}.${Buffer.from(issuer.sign(Buffer.from(text))).toString('base64url')}`;
+}
 
 test('TLS: the servers are known by STREAM_TLS_CA, and an expired certificate is not accepted', async () => {
   const maker = new CertificateMaker();
