@@ -20,6 +20,7 @@ import { runGateway } from './scenarios/gateway.ts';
 import { runHostile } from './scenarios/hostile.ts';
 import { runHttp } from './scenarios/http.ts';
 import { runLatest } from './scenarios/latest.ts';
+import { runLevels } from './scenarios/levels.ts';
 import { runLists } from './scenarios/lists.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
 import { runMicro } from './scenarios/micro.ts';
@@ -39,8 +40,11 @@ import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
 import { runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
-/** `quick` repeats parts of other scenarios; `versions` needs another checkout; `micro` and `world` measure nothing. */
-const notOfAll = ['quick', 'versions', 'micro', 'world'];
+/**
+ * `quick` repeats parts of other scenarios; `versions` needs another checkout; `micro` and `world` measure nothing that
+ * is promised; `levels` needs the servers that the tests install.
+ */
+const notOfAll = ['quick', 'versions', 'micro', 'world', 'levels'];
 
 interface Scenario {
   about: string;
@@ -97,6 +101,10 @@ const scenarios: Record<string, Scenario> = {
     about:
       'the same records to VictoriaMetrics, InfluxDB, PostgreSQL and brokers: rate, p99, CPU, bytes (--peer thingsboard=URL)',
     run: runPeers,
+  },
+  levels: {
+    about: 'INGEST_ACK journal, store and stream (three nodes of NATS) in turn: rate, p50 and p99, CPU of a message',
+    run: runLevels,
   },
   storeacks: {
     about: 'acknowledgements with INGEST_ACK=store: alone, beside late rows, beside one message of twenty years',

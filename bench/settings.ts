@@ -135,6 +135,17 @@ export interface BenchSettings {
     seconds: number;
     workers: number;
   };
+  levels: {
+    http: number;
+    mqtt: number;
+    gateway: number;
+    rounds: number;
+    warmupSeconds: number;
+    seconds: number;
+    latencySeconds: number;
+    workers: number;
+    targets: number;
+  };
   day: {
     devices: number;
     gateways: number;

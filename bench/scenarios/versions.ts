@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { startEngine } from '../../test/harness/engine.ts';
+import { type EngineOptions, startEngine } from '../../test/harness/engine.ts';
 import {
   createDevices,
   EngineUnderLoad,
@@ -20,8 +20,7 @@ import { generatorOf } from './mqtt.ts';
 /** A load, and how its engine is prepared. */
 export interface Kind {
   name: 'http' | 'mqtt' | 'gateway';
-  /** `main`: of another build. */
-  start(main?: string): Promise<EngineUnderLoad>;
+  start(options?: EngineOptions): Promise<EngineUnderLoad>;
 }
 
 interface Measured {
@@ -78,15 +77,15 @@ export async function runVersions(settings: BenchSettings, against: string): Pro
 /** The three loads, each with an engine of so many workers. */
 export function kindsOf(settings: BenchSettings, workers: number): Kind[] {
   const { http, mqtt, gateway } = settings;
-  const plain = (devices: number, generator: Generator) => (main: string | undefined) =>
-    EngineUnderLoad.start(workers, devices, generator, main ? { main } : {});
+  const plain = (devices: number, generator: Generator) => (options: EngineOptions | undefined) =>
+    EngineUnderLoad.start(workers, devices, generator, options);
   return [
     { name: 'http', start: plain(http.devices, httpGenerator(http)) },
     { name: 'mqtt', start: plain(mqtt.connections, generatorOf(settings, mqtt.window)) },
     {
       name: 'gateway',
-      start: async (main) => {
-        const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' }, ...(main && { main }) });
+      start: async (options) => {
+        const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' }, ...options });
         const tokens = await createDevices(engine.api, gateway.gateways, { additionalInfo: { gateway: true } });
         const send: Generator = (_, known, order) => offer(engine.mqttPort, known, gateway, 5, order);
         const under = new EngineUnderLoad(engine, tokens, send, gateway.children);
@@ -99,9 +98,9 @@ export function kindsOf(settings: BenchSettings, workers: number): Kind[] {
 }
 
 async function compare(kind: Kind, main: string, { rounds, seconds, warmupSeconds }: BenchSettings['versions']) {
-  const before = await kind.start(main);
+  const before = await kind.start({ main });
   try {
-    const now = await kind.start(undefined);
+    const now = await kind.start();
     try {
       const loads: { before: MeasuredLoad[]; now: MeasuredLoad[] } = { before: [], now: [] };
       for (let round = 0; round < rounds; round += 1) {

@@ -74,6 +74,11 @@ export class NatsCluster {
     return this.#ports.map(({ monitor }) => `http://127.0.0.1:${monitor}`).join(',');
   }
 
+  /** Of the nodes that run. */
+  get pids(): number[] {
+    return this.#processes.flatMap((child) => child?.pid ?? []);
+  }
+
   /** Names of the nodes that lead a stream: `n0`, `n1`, `n2`. */
   async leaderOf(stream: string): Promise<number> {
     const info = await this.manage((manager) => manager.streams.info(stream));
