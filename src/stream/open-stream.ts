@@ -6,10 +6,12 @@ import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
-import { type Journal, late, live } from '../journal/journal.ts';
+import { type Journal, lanes, late, live } from '../journal/journal.ts';
 import type { Queries } from '../postgres/client.ts';
+import { JsonRelay } from './json-relay.ts';
 import { LaneReader } from './lane-reader.ts';
 import { prepareStreams } from './prepare-streams.ts';
+import { Senders } from './senders.ts';
 import { StreamClient, type StreamSettings } from './stream-client.ts';
 import { StreamJournal } from './stream-journal.ts';
 import { withStream } from './stream-report.ts';
@@ -53,8 +55,10 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   const reading = { client, settings, log, metrics, quarantine, onFrame };
   const readers = [new LaneReader(live, reading), new LaneReader(late, reading)] as const;
   const watch = new StreamWatch({ client, writer, settings, postgres, clock, log, metrics, quarantine, isLeader });
+  const relaying = { client, settings, senders: new Senders(postgres), log, metrics };
+  const relays = settings.json.enabled ? lanes.map((lane) => new JsonRelay(lane, relaying)) : [];
   await client.start();
-  for (const reader of readers) reader.start();
+  for (const part of [...readers, ...relays]) part.start();
   watch.start();
   const both = new StreamJournal(journal, writer, readers);
   return {
@@ -64,12 +68,12 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
     reports: () => watch.reports(),
     stopTaking: async () => {
       both.leaveStream();
-      await Promise.all(readers.map((reader) => reader.stopTaking()));
+      await Promise.all([...readers.map((reader) => reader.stopTaking()), ...relays.map((relay) => relay.close())]);
     },
     close: async () => {
       writer.close();
       await watch.stop();
-      await Promise.all(readers.map((reader) => reader.close()));
+      await Promise.all([...readers, ...relays].map((part) => part.close()));
       await client.close();
     },
   };

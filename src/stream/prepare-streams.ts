@@ -11,12 +11,21 @@ import {
   JetStreamApiError,
   RetentionPolicy,
   StorageType,
+  type StreamConfig,
   type StreamInfo,
 } from '@nats-io/jetstream';
 import { messageOf, StartError } from '../base/errors.ts';
 import { sizeText } from '../base/size-text.ts';
 import { lanes } from '../journal/journal.ts';
-import { consumerName, StreamLink, type StreamSettings, streamName, subjectOf } from './stream-client.ts';
+import {
+  consumerName,
+  jsonConsumerName,
+  jsonStreamName,
+  StreamLink,
+  type StreamSettings,
+  streamName,
+  subjectOf,
+} from './stream-client.ts';
 import { streamFormat } from './stream-frame.ts';
 
 /** Frames of one lane that all processes together may hold unconfirmed. */
@@ -24,6 +33,9 @@ const unconfirmedMax = 100_000;
 /** The least `max_payload`: the default of the servers. */
 const payloadBytesMin = 1024 * 1024;
 const nanosPerSecond = 1_000_000_000;
+/** Frames that all processes together may be giving as JSON, and the time after which such a frame is given again. */
+const jsonUnconfirmedMax = 1_000;
+const jsonSecondsMax = 30;
 const monitorMsMax = 2_000;
 const versionMin = [2, 10] as const;
 
@@ -36,7 +48,8 @@ export async function prepareStreams(link: StreamLink, settings: StreamSettings,
   for (const lane of lanes) {
     const name = streamName(settings, lane);
     const subjects = [subjectOf(settings, lane, '*')];
-    const info = (await found(link.manager.streams.info(name), codes.streamNotFound)) ?? (await make(name, subjects));
+    const info =
+      (await found(link.manager.streams.info(name), codes.streamNotFound)) ?? (await makeLane(name, subjects));
     checkStream(info, subjects, settings, installation);
     const ack_wait = settings.redeliverSeconds * nanosPerSecond;
     const consumer =
@@ -51,28 +64,72 @@ export async function prepareStreams(link: StreamLink, settings: StreamSettings,
       }));
     checkConsumer(name, consumer);
     if (consumer.config.ack_wait !== ack_wait) await link.manager.consumers.update(name, consumerName, { ack_wait });
+    if (settings.json.enabled) await prepareJsonConsumer(link, name);
   }
+  if (settings.json.enabled) await prepareJsonStream(link, settings, installation);
 
-  async function make(name: string, subjects: string[]): Promise<StreamInfo> {
-    try {
-      return await link.manager.streams.add({
-        name,
-        subjects,
-        storage: StorageType.File,
-        retention: RetentionPolicy.Limits,
-        discard: DiscardPolicy.New,
-        num_replicas: settings.replicas,
-        max_bytes: settings.bytesMax,
-        duplicate_window: nanosPerSecond,
-        metadata: { millrace_format: String(streamFormat), millrace_installation: installation },
-      });
-    } catch (error) {
-      if (!(error instanceof JetStreamApiError)) throw error;
-      throw new StartError(
-        `The stream ${name} with ${settings.replicas} replicas of ${sizeText(settings.bytesMax)} cannot be made: ` +
-          `${error.message}. Give the servers room (max_file_store) or nodes, or lower STREAM_BYTES_MAX.`,
-      );
-    }
+  function makeLane(name: string, subjects: string[]): Promise<StreamInfo> {
+    const limits = { discard: DiscardPolicy.New, max_bytes: settings.bytesMax };
+    return make(link, settings, installation, { name, subjects, ...limits }, 'STREAM_BYTES_MAX');
+  }
+}
+
+type Made = Pick<StreamConfig, 'name' | 'subjects' | 'discard' | 'max_bytes'> & Partial<StreamConfig>;
+
+async function make(
+  { manager }: StreamLink,
+  { replicas }: StreamSettings,
+  installation: string,
+  config: Made,
+  setting: string,
+): Promise<StreamInfo> {
+  try {
+    return await manager.streams.add({
+      ...config,
+      storage: StorageType.File,
+      retention: RetentionPolicy.Limits,
+      num_replicas: replicas,
+      duplicate_window: nanosPerSecond,
+      metadata: { millrace_format: String(streamFormat), millrace_installation: installation },
+    });
+  } catch (error) {
+    if (!(error instanceof JetStreamApiError)) throw error;
+    throw new StartError(
+      `The stream ${config.name} with ${replicas} replicas of ${sizeText(config.max_bytes)} cannot be made: ` +
+        `${error.message}. Give the servers room (max_file_store) or nodes, or lower ${setting}.`,
+    );
+  }
+}
+
+/** Gives frames to the relay. Servers forget the consumer when no process has used it for a day. */
+async function prepareJsonConsumer({ manager }: StreamLink, stream: string): Promise<void> {
+  if (await found(manager.consumers.info(stream, jsonConsumerName), codes.consumerNotFound)) return;
+  await manager.consumers.add(stream, {
+    durable_name: jsonConsumerName,
+    deliver_policy: DeliverPolicy.All,
+    ack_policy: AckPolicy.Explicit,
+    ack_wait: jsonSecondsMax * nanosPerSecond,
+    max_deliver: -1,
+    max_ack_pending: jsonUnconfirmedMax,
+    inactive_threshold: 86_400 * nanosPerSecond,
+  });
+}
+
+/** Its limits follow the settings: unlike a lane, the stream promises to keep nothing beyond them. */
+async function prepareJsonStream(link: StreamLink, settings: StreamSettings, installation: string): Promise<void> {
+  const { bytesMax: max_bytes, keptSeconds } = settings.json;
+  const name = jsonStreamName(settings);
+  const limits = { discard: DiscardPolicy.Old, max_bytes, max_age: keptSeconds * nanosPerSecond };
+  const config = { name, subjects: [`${settings.name}.json.>`], ...limits };
+  const info = await found(link.manager.streams.info(name), codes.streamNotFound);
+  if (!info) {
+    await make(link, settings, installation, config, 'STREAM_JSON_BYTES_MAX');
+    return;
+  }
+  checkOwner(info, installation);
+  const { discard, max_age, max_bytes: bytes } = info.config;
+  if (discard !== limits.discard || max_age !== limits.max_age || bytes !== max_bytes) {
+    await link.manager.streams.update(name, limits);
   }
 }
 
@@ -159,23 +216,26 @@ async function checkSync({ monitorUrls }: StreamSettings): Promise<void> {
   }
 }
 
-function checkStream(
-  { config, created }: StreamInfo,
-  subjects: string[],
-  settings: StreamSettings,
-  installation: string,
-): void {
-  const { name } = config;
-  const wrong = (what: string, remedy: string): never => {
-    throw new StartError(`The stream ${name} (made ${String(created)}) ${what}: ${remedy}.`);
-  };
-  const format = Number(config.metadata?.['millrace_format']);
-  const owner = config.metadata?.['millrace_installation'] ?? '';
-  if (!Number.isInteger(format)) wrong('was not made by Millrace', 'choose another STREAM_NAME');
-  if (format > streamFormat) wrong('was made by a later version', 'start that version');
+function refuse({ config, created }: StreamInfo, what: string, remedy: string): never {
+  throw new StartError(`The stream ${config.name} (made ${String(created)}) ${what}: ${remedy}.`);
+}
+
+function checkOwner(info: StreamInfo, installation: string): void {
+  const { metadata } = info.config;
+  const format = Number(metadata?.['millrace_format']);
+  const owner = metadata?.['millrace_installation'] ?? '';
+  if (!Number.isInteger(format)) refuse(info, 'was not made by Millrace', 'choose another STREAM_NAME');
+  if (format > streamFormat) refuse(info, 'was made by a later version', 'start that version');
   if (owner !== '' && installation !== '' && owner !== installation) {
-    wrong('belongs to another installation', 'choose another STREAM_NAME');
+    refuse(info, 'belongs to another installation', 'choose another STREAM_NAME');
   }
+}
+
+function checkStream(info: StreamInfo, subjects: string[], settings: StreamSettings, installation: string): void {
+  const { config } = info;
+  const { name } = config;
+  const wrong = (what: string, remedy: string): never => refuse(info, what, remedy);
+  checkOwner(info, installation);
   if (config.num_replicas < settings.replicas) {
     wrong(
       `has ${config.num_replicas} replicas and STREAM_REPLICAS is ${settings.replicas}`,

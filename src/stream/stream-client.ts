@@ -5,7 +5,13 @@
  * a frame to one process of all hosts, and again to another one when it is not confirmed in time.
  */
 import { readFileSync } from 'node:fs';
-import { type Consumer, type JetStreamClient, type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
+import {
+  type Consumer,
+  type JetStreamClient,
+  type JetStreamManager,
+  jetstreamManager,
+  type OrderedConsumerOptions,
+} from '@nats-io/jetstream';
 import { connect, credsAuthenticator, type NatsConnection, type NodeConnectionOptions } from '@nats-io/transport-node';
 import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -15,6 +21,8 @@ import { type Lane, laneNames } from '../journal/journal.ts';
 export type StreamSettings = Config['stream'];
 
 export const consumerName = 'millrace';
+/** Of the frames that are given as JSON as well (`json-relay.ts`). */
+export const jsonConsumerName = 'millrace-json';
 
 /** A server that does not answer for about three of these intervals is left for another one. */
 const pingIntervalMs = 1_000;
@@ -49,6 +57,11 @@ export interface ConsumerState {
 
 export function streamName(settings: StreamSettings, lane: Lane): string {
   return `${settings.name}-${laneNames[lane]}`;
+}
+
+/** The stream of telemetry as JSON. */
+export function jsonStreamName(settings: StreamSettings): string {
+  return `${settings.name}-json`;
 }
 
 /** `bucket`: the bucket of a device, `*` for every bucket, or `probe`, which no device has. */
@@ -125,8 +138,13 @@ export class StreamLink {
     return (await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 })).seq;
   }
 
-  consumer(stream: string): Promise<Consumer> {
-    return this.#publisher.consumers.get(stream, consumerName);
+  consumer(stream: string, name = consumerName): Promise<Consumer> {
+    return this.#publisher.consumers.get(stream, name);
+  }
+
+  /** A consumer that ends with its reader. */
+  orderedConsumer(stream: string, options: Partial<OrderedConsumerOptions>): Promise<Consumer> {
+    return this.#publisher.consumers.get(stream, options);
   }
 
   async laneState(stream: string): Promise<LaneState> {
@@ -143,8 +161,8 @@ export class StreamLink {
     };
   }
 
-  async consumerState(stream: string): Promise<ConsumerState> {
-    const info = await this.manager.consumers.info(stream, consumerName);
+  async consumerState(stream: string, name = consumerName): Promise<ConsumerState> {
+    const info = await this.manager.consumers.info(stream, name);
     const waiting = info.num_pending + info.num_ack_pending;
     return { floor: info.ack_floor.stream_seq, waiting, redelivered: info.num_redelivered };
   }

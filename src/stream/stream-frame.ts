@@ -34,3 +34,9 @@ export function decodeStreamFrame(bytes: Buffer): StreamFrame | undefined {
   const payload = bytes.subarray(frameHeaderBytes);
   return crcOfParts([payload]) === head.payloadCrc ? { head, payload } : undefined;
 }
+
+/** Returns the length of the frame whose head is at the begin of the bytes; undefined when no head is there. */
+export function streamFrameLength(bytes: Buffer): number | undefined {
+  const head = decodeFrameHead(bytes, 0, 0, 0);
+  return head && frameHeaderBytes + head.length;
+}

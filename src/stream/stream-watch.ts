@@ -20,6 +20,7 @@ import { addStream, keepStreamPosition, readStreamPosition, type StreamPosition 
 import {
   type ConsumerState,
   consumerName,
+  jsonConsumerName,
   type LaneState,
   type StreamClient,
   type StreamLink,
@@ -73,6 +74,7 @@ export class StreamWatch {
   readonly #deps: WatchDeps;
   readonly #holder = randomUUID();
   readonly #lost: Counter;
+  readonly #notGiven: Counter;
   readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
   /**
    * What was removed while PostgreSQL did not answer, with its stream, because the numbers of another stream begin
@@ -92,6 +94,10 @@ export class StreamWatch {
     this.#lost = metrics.counter(
       'stream_losses_total',
       'Ranges of messages that a stream has lost, or a whole stream.',
+    );
+    this.#notGiven = metrics.counter(
+      'stream_json_missed_total',
+      'Frames that left a stream before they were given as JSON.',
     );
     metrics.observed('stream_bytes_max', 'Limit of each stream.', () => deps.settings.bytesMax, 'max');
     for (const lane of lanes) {
@@ -223,7 +229,7 @@ export class StreamWatch {
     } catch (error) {
       // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
       if (!isAway(error)) throw error;
-      if (seen.bytes > settings.bytesMax / 2 && (await this.#remove(link, lane, seen))) {
+      if (isHalfFull(seen, settings) && (await this.#remove(link, lane, seen))) {
         this.#removed[lane] = { created: seen.created, upTo: seen.floor };
       }
     }
@@ -260,10 +266,21 @@ export class StreamWatch {
     return now - this.#cutSince[lane] >= cutMsMin;
   }
 
-  /** Returns false when there is nothing to remove. */
-  async #remove(link: StreamLink, lane: Lane, { floor, first }: Pick<Seen, 'floor' | 'first'>): Promise<boolean> {
-    if (floor < first) return false;
-    await link.purge(streamName(this.#deps.settings, lane), floor);
+  /**
+   * Returns false when there is nothing to remove. Frames stay until they were given as JSON, or until the stream is
+   * half full.
+   */
+  async #remove(link: StreamLink, lane: Lane, seen: Pick<Seen, 'floor' | 'first' | 'bytes'>): Promise<boolean> {
+    const { settings } = this.#deps;
+    const name = streamName(settings, lane);
+    let upTo = seen.floor;
+    if (settings.json.enabled && upTo >= seen.first) {
+      const { floor: given } = await link.consumerState(name, jsonConsumerName);
+      if (isHalfFull(seen, settings)) this.#notGiven.add(Math.max(0, upTo - Math.max(given, seen.first - 1)));
+      else upTo = Math.min(upTo, given);
+    }
+    if (upTo < seen.first) return false;
+    await link.purge(name, upTo);
     return true;
   }
 
@@ -306,6 +323,10 @@ export class StreamWatch {
     this.#lost.add(1);
     log.error('stream_lost', { ...note, range: `${place} ${loss.from}` });
   }
+}
+
+function isHalfFull({ bytes }: Pick<Seen, 'bytes'>, { bytesMax }: StreamSettings): boolean {
+  return bytes > bytesMax / 2;
 }
 
 function isMissing(error: unknown): boolean {

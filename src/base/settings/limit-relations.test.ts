@@ -18,6 +18,7 @@ const contradictions: Record<string, string>[] = [
   { CLICKHOUSE_CLUSTER: 'mill', CLICKHOUSE_URL: '' },
   { INGEST_ACK: 'stream', STREAM_URL: '' },
   { STREAM_CREDS: '/run/creds', STREAM_USER: 'mill' },
+  { STREAM_JSON: 'true', INGEST_ACK: 'journal' },
   { REPORT_QUERIES_MAX: '2', CLICKHOUSE_EMBEDDED_SESSIONS: '2' },
   { MQTT_SSL_ENABLED: 'true', MQTT_ENABLED: 'false' },
   { HTTP_BIND_PORT: '9000', MONITOR_BIND_PORT: '9000' },
@@ -47,6 +48,18 @@ test('the doors that only some settings open count when they are open', () => {
   const apart = { HTTP_BIND_PORT: '9000', HTTP_BIND_ADDRESS: '10.0.0.1', MQTT_BIND_PORT: '9000' };
   expect(refusalOf({ ...apart, MQTT_BIND_ADDRESS: '10.0.0.2' })).toBe('');
   expect(refusalOf({ HTTP_BIND_PORT: '0', MQTT_BIND_PORT: '0' })).toBe('');
+});
+
+test('the lists of STREAM_JSON have a form and a cap', () => {
+  const json = { INGEST_ACK: 'stream', STREAM_URL: 'nats://a', STREAM_JSON: 'true' };
+  const id = '13814000-1dd2-11b2-8080-808080808080';
+  expect(refusalOf({ ...json, STREAM_JSON_TENANTS: `${id}, ${id}`, STREAM_JSON_KEYS: 'temperature,door open' })).toBe(
+    '',
+  );
+  expect(refusalOf({ ...json, STREAM_JSON_TENANTS: 'mill' })).toMatch(/STREAM_JSON_TENANTS .*"mill".* id of a tenant/);
+  expect(refusalOf({ ...json, STREAM_JSON_PROFILES: `${id},valve` })).toMatch(/STREAM_JSON_PROFILES .*"valve"/);
+  const many = Array.from({ length: 101 }, (_, i) => `key${i}`).join();
+  expect(refusalOf({ ...json, STREAM_JSON_KEYS: many })).toMatch(/STREAM_JSON_KEYS has 101 entries: name at most 100/);
 });
 
 test('a setting that a cap of the design contradicts is refused by its name', () => {

@@ -6,6 +6,7 @@
 import { assert, StartError } from '../errors.ts';
 import { limits } from '../limits.ts';
 import type { Config } from './config.ts';
+import { listOfSetting } from './list-setting.ts';
 
 type Limit = keyof typeof limits;
 
@@ -134,7 +135,33 @@ function checkStream({ ingest, stream }: Config): void {
       'STREAM_CREDS and STREAM_USER are both set: the servers take one of them, so leave one empty.',
     );
   }
+  if (stream.json.enabled && ingest.ack !== 'stream') {
+    throw new StartError(
+      `STREAM_JSON is true and INGEST_ACK is ${ingest.ack}: only frames of a stream are given as JSON, so change one of them.`,
+    );
+  }
+  const { tenants, profiles, keys } = stream.json;
+  for (const [name, text, form, what] of [
+    ['STREAM_JSON_TENANTS', tenants, uuidForm, 'the id of a tenant'],
+    ['STREAM_JSON_PROFILES', profiles, uuidForm, 'the id of a device profile'],
+    ['STREAM_JSON_KEYS', keys, keyForm, 'a key of telemetry'],
+  ] as const) {
+    const list = listOfSetting(text);
+    if (list.length > jsonListMax) {
+      throw new StartError(
+        `${name} has ${list.length} entries: name at most ${jsonListMax}, or leave it empty for all.`,
+      );
+    }
+    const wrong = list.find((each) => !form.test(each));
+    if (wrong !== undefined)
+      throw new StartError(`${name} has the entry "${wrong.slice(0, 100)}", which is not ${what}.`);
+  }
 }
+
+/** Entries of each list of `STREAM_JSON`. */
+const jsonListMax = 100;
+const uuidForm = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+const keyForm = /^.{1,256}$/;
 
 function checkRising({ http, mqtt, gateway, auth, ingest, rpc }: Config): void {
   const { lingerMsMax, unsyncedMsMax } = ingest.journal;

@@ -90,3 +90,22 @@ export async function lookUpDevices(queries: Queries, numbers: number[]): Promis
     [numbers],
   );
 }
+
+/** What a reader of points wants to know of the device that sent them. */
+export interface SenderRow {
+  number: number;
+  id: string;
+  name: string;
+  tenantId: string;
+  profileId: string;
+}
+
+/** Returns the devices of these numbers that exist. */
+export async function lookUpSenders(queries: Queries, numbers: number[]): Promise<SenderRow[]> {
+  return await queries.query<SenderRow>(
+    `select number, id, name, tenant_id as "tenantId", device_profile_id as "profileId"
+       from device where number = any($1)`,
+    [numbers],
+    { prepared: true },
+  );
+}

@@ -21,6 +21,11 @@ export function equalSettingsOf(config: Config): EqualSettings {
     INGEST_ACK: ingest.ack,
     // A host without the stream would not ship its frames, and a host with another name would use another stream.
     STREAM_NAME: stream.url === '' ? 'none' : stream.name,
+    // Any host may give a frame as JSON.
+    STREAM_JSON: stream.json.enabled,
+    STREAM_JSON_TENANTS: stream.json.tenants,
+    STREAM_JSON_PROFILES: stream.json.profiles,
+    STREAM_JSON_KEYS: stream.json.keys,
     // A message has the same stored value on every host.
     JSON_TYPE_CAST_ENABLED: values.castNumericStrings,
     TELEMETRY_TS_UNIT: telemetry.tsUnit,

@@ -1,0 +1,104 @@
+/** What other programs read from frames, and from files of frames. */
+import { expect, test } from 'vitest';
+import { loadConfig } from '../base/settings/config.ts';
+import { live } from '../journal/journal.ts';
+import { decodeTelemetry } from '../telemetry/decode.ts';
+import { decodeOptions } from '../telemetry/decode-options.ts';
+import { Rows } from '../telemetry/rows.ts';
+import { encodeStreamFrame } from './stream-frame.ts';
+import { framesIn, pointsOf } from './stream-points.ts';
+
+const now = 1_790_000_000_000;
+const order = BigInt(now) << 20n;
+const options = decodeOptions(loadConfig({}));
+
+function frameOf(body: string, device = 7): Buffer {
+  const rows = new Rows();
+  decodeTelemetry(Buffer.from(body), { number: device }, now, rows, options);
+  const parts = rows.encode({ order, micros: now * 1000, firstPlace: 0 });
+  return encodeStreamFrame({ lane: live, order, rows: rows.count, parts }, now + 5);
+}
+
+async function read(...chunks: Buffer[]): Promise<(string | object)[]> {
+  const found: (string | object)[] = [];
+  async function* each(): AsyncGenerator<Buffer> {
+    yield* chunks;
+  }
+  for await (const step of framesIn(each())) {
+    found.push(
+      step instanceof Uint8Array
+        ? pointsOf(step)!
+            .map(({ json }) => json)
+            .join()
+        : step,
+    );
+  }
+  return found;
+}
+
+test('a frame has the points of its messages, with every kind of value exact', () => {
+  const values = '{"a":9007199254740993,"b":1.0,"c":true,"d":"\\"","e":{"f":[1]}}';
+  const points = pointsOf(frameOf(`{"ts":${now - 1},"values":${values}}`))!;
+  expect(points.map(({ key, json }) => [key, json])).toEqual([
+    ['a', '9007199254740993'],
+    ['b', '1.0'],
+    ['c', 'true'],
+    ['d', '"\\""'],
+    ['e', '{"f":[1]}'],
+  ]);
+  expect(points[0]).toMatchObject({ device: 7, ts: now - 1, seq: 0, order, arrivedMs: now + 5 });
+  expect(pointsOf(frameOf('{"a":1}'))![0]).toMatchObject({ ts: now, seq: expect.any(Number) });
+  expect(pointsOf(frameOf('{"a":1}'))![0]!.seq).toBeGreaterThan(0);
+});
+
+test('bytes that are no intact frame have no points', () => {
+  const frame = frameOf('{"a":1}');
+  expect(pointsOf(frame.subarray(0, -1))).toBeUndefined();
+  frame[frame.length - 1]! ^= 1;
+  expect(pointsOf(frame)).toBeUndefined();
+  expect(pointsOf(Buffer.alloc(0))).toBeUndefined();
+});
+
+test('frames of a file are found, however it is read, with line ends between them', async () => {
+  const file = Buffer.concat([frameOf('{"a":1}'), frameOf('{"a":2}'), Buffer.from('\n'), frameOf('{"a":3}')]);
+  expect(await read(file)).toEqual(['1', '2', '3']);
+  for (const size of [1, 7, 39, 41, 100]) {
+    const chunks = Array.from({ length: Math.ceil(file.length / size) }, (_, i) =>
+      file.subarray(i * size, (i + 1) * size),
+    );
+    expect(await read(...chunks)).toEqual(['1', '2', '3']);
+  }
+  expect(await read()).toEqual([]);
+});
+
+test('a stretch without a frame is named, and reading continues after it', async () => {
+  const [first, second] = [frameOf('{"a":1}'), frameOf('{"a":2}')];
+  const noise = Buffer.from('no frame\n');
+  expect(await read(noise, first, noise, second)).toEqual([
+    { from: 0, bytes: 9 },
+    '1',
+    { from: 9 + first.length, bytes: 9 },
+    '2',
+  ]);
+  // The last frame is cut off.
+  expect(await read(first, second.subarray(0, 50))).toEqual(['1', { from: first.length, bytes: 50 }]);
+});
+
+/** As the first version with streams wrote it, in the stream format 1. */
+const recorded = [
+  'LQEAAMQmrkIAAADABkUMGgBQwAZFDHpCAwAAAAAAAAAAAEpNlNo7RAgDBmRldmljZQZVSW50NjQHAAAAAAAAAAcAAAAAAAAABwAA',
+  'AAAAAAADa2V5Fkxvd0NhcmRpbmFsaXR5KFN0cmluZykBAAAAAAAAAAACAAAAAAAAAwAAAAAAAAALdGVtcGVyYXR1cmUFY291bnQF',
+  'c3RhdGUDAAAAAAAAAAABAgJ0cwVJbnQ2NABsUMSgAQAAAGxQxKABAAAAbFDEoAEAAARraW5kBVVJbnQ4AwIEA251bQdGbG9hdDY0',
+  'AAAAAACANUAAAAAAAAAAAAAAAAAAAAAAA2ludAVJbnQ2NAAAAAAAAAAA/f////////8AAAAAAAAAAAR0ZXh0BlN0cmluZwAABG9w',
+  'ZW4HdmVyc2lvbgZVSW50NjQAAAAAAAAAgAAAAAAAAACAAAAAAAAAAIA=',
+].join('');
+
+test('a frame that an earlier version wrote is read', () => {
+  const points = pointsOf(Buffer.from(recorded, 'base64'))!;
+  expect(points.map(({ device, key, ts, json }) => ({ device, key, ts, json }))).toEqual([
+    { device: 7, key: 'temperature', ts: 1_790_000_000_000, json: '21.5' },
+    { device: 7, key: 'count', ts: 1_790_000_000_000, json: '-3' },
+    { device: 7, key: 'state', ts: 1_790_000_000_000, json: '"open"' },
+  ]);
+  expect(points[0]).toMatchObject({ order, seq: 0, arrivedMs: now + 5 });
+});
