@@ -39,8 +39,10 @@ export interface OpenedStream {
   writer: StreamWriter;
   /** Changes the report of the worker's journal. */
   report(report: JournalReport): JournalReport;
-  /** Reports of the streams themselves. */
-  reports(): JournalReport[];
+  /** Reports of the streams themselves, not older than the call. */
+  reports(msMax: number): Promise<JournalReport[]>;
+  /** As `StreamWatch.room`. */
+  room(): ReturnType<StreamWatch['room']>;
   /** Takes no more frames from the stream, and leaves the waiting ones to other processes. */
   stopTaking(): Promise<void>;
   close(): Promise<void>;
@@ -65,7 +67,8 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
     journal: both,
     writer,
     report: (report) => withStream(report, journal, writer, clock.now()),
-    reports: () => watch.reports(),
+    reports: (msMax) => watch.reports(msMax),
+    room: () => watch.room(),
     stopTaking: async () => {
       both.leaveStream();
       await Promise.all([...readers.map((reader) => reader.stopTaking()), ...relays.map((relay) => relay.close())]);

@@ -7,6 +7,8 @@ interface Held {
   order: bigint;
   /** Number of their last message. */
   last: number;
+  /** Which append this was. */
+  append: number;
 }
 
 const heldMax = 1_024;
@@ -15,6 +17,8 @@ export class OwnFrames {
   #held: Held[] = [];
   /** The highest number that the stream gave to a frame of this process. */
   lastMax = 0;
+  /** Appends until now. */
+  added = 0;
 
   get isEmpty(): boolean {
     return this.#held.length === 0;
@@ -28,19 +32,23 @@ export class OwnFrames {
   /** Called with the frames of one append; orders and numbers rise from call to call. */
   add(order: bigint, last: number): void {
     this.lastMax = Math.max(this.lastMax, last);
-    this.#held.push({ order, last });
+    this.added += 1;
+    this.#held.push({ order, last, append: this.added });
     if (this.#held.length <= heldMax) return;
     const pairs: Held[] = [];
     for (let i = 0; i < this.#held.length; i += 2) {
       const second = this.#held[i + 1] ?? this.#held[i]!;
-      pairs.push({ order: this.#held[i]!.order, last: second.last });
+      pairs.push({ ...second, order: this.#held[i]!.order });
     }
     this.#held = pairs;
   }
 
-  /** Called when every message up to `floor` is confirmed. */
-  confirmed(floor: number): void {
-    const waiting = this.#held.findIndex(({ last }) => last > floor);
+  /**
+   * Called when every message up to `floor` is confirmed. `added`: of the moment before the floor was read. Later
+   * frames may be in a stream that was made again meanwhile, where the numbers begin again.
+   */
+  confirmed(floor: number, added: number): void {
+    const waiting = this.#held.findIndex(({ last, append }) => last > floor || append > added);
     if (waiting !== 0) this.#held.splice(0, waiting < 0 ? this.#held.length : waiting);
   }
 

@@ -45,7 +45,12 @@ export interface LaneState {
   /** Messages after the first one that are not there any more. */
   lost: number[];
   lostCount: number;
+  /** Messages up to this one may be gone, because ClickHouse has them (`noteRemoved`). */
+  removed: number;
 }
+
+/** A member of the metadata of a stream, which its servers keep apart from the position in PostgreSQL. */
+const removedMember = 'millrace_removed';
 
 export interface ConsumerState {
   /** Every message up to this one is confirmed. */
@@ -147,8 +152,13 @@ export class StreamLink {
     return this.#publisher.consumers.get(stream, options);
   }
 
+  /** When the message was stored, in milliseconds; undefined when it is gone. */
+  async timeOf(stream: string, seq: number): Promise<number | undefined> {
+    return (await this.manager.streams.getMessage(stream, { seq }))?.time.getTime();
+  }
+
   async laneState(stream: string): Promise<LaneState> {
-    const { created, state } = await this.manager.streams.info(stream, { deleted_details: true });
+    const { created, state, config } = await this.manager.streams.info(stream, { deleted_details: true });
     const { messages, first_seq, last_seq, bytes, first_ts, deleted = [], num_deleted = 0 } = state;
     return {
       created: String(created),
@@ -158,6 +168,7 @@ export class StreamLink {
       firstAtMs: messages === 0 ? undefined : Date.parse(String(first_ts)),
       lost: deleted,
       lostCount: num_deleted,
+      removed: Number(config.metadata?.[removedMember] ?? 0),
     };
   }
 
@@ -165,6 +176,13 @@ export class StreamLink {
     const info = await this.manager.consumers.info(stream, name);
     const waiting = info.num_pending + info.num_ack_pending;
     return { floor: info.ack_floor.stream_seq, waiting, redelivered: info.num_redelivered };
+  }
+
+  /** Notes in the stream itself that messages up to this one are removed although the position does not say so. */
+  async noteRemoved(stream: string, upTo: number): Promise<void> {
+    const { config } = await this.manager.streams.info(stream);
+    const metadata = { ...config.metadata, [removedMember]: String(upTo) };
+    await this.manager.streams.update(stream, { metadata });
   }
 
   /** Removes the messages up to this one. */

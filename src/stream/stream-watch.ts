@@ -5,6 +5,7 @@
  * the quarantine of this worker, and shipping continues after the range.
  */
 import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { JetStreamApiError } from '@nats-io/jetstream';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -41,12 +42,6 @@ interface WatchDeps {
   isLeader: () => boolean;
 }
 
-/** Messages that were removed from a stream: all up to `upTo`. */
-interface Removed {
-  created: string;
-  upTo: number;
-}
-
 /** The oldest frame of this process that is not confirmed. */
 interface Oldest {
   order: bigint;
@@ -58,6 +53,8 @@ interface Oldest {
 /** What the worker that leads knows of one lane. */
 interface Seen extends LaneState, ConsumerState {
   writer: number | undefined;
+  /** Time of the first message that ClickHouse does not have. */
+  oldestAtMs: number | undefined;
   at: number;
 }
 
@@ -76,12 +73,10 @@ export class StreamWatch {
   readonly #lost: Counter;
   readonly #notGiven: Counter;
   readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
-  /**
-   * What was removed while PostgreSQL did not answer, with its stream, because the numbers of another stream begin
-   * again.
-   */
-  readonly #removed: [Removed | undefined, Removed | undefined] = [undefined, undefined];
   readonly #oldest: [Oldest | undefined, Oldest | undefined] = [undefined, undefined];
+  /** Bytes that were appended to the streams while this process looked, and the size of their last frames. */
+  #written = 0;
+  readonly #frameBytes: [number, number] = [0, 0];
   readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
@@ -108,7 +103,7 @@ export class StreamWatch {
       observe('stream_frames', 'Frames of the stream that ClickHouse does not have.', ({ waiting }) => waiting);
       observe('stream_frames_redelivered', 'Frames that are given again at the moment.', (seen) => seen.redelivered);
       observe('stream_oldest_seconds', 'Age of the oldest frame of the stream that waits.', (seen) =>
-        seen.waiting === 0 || seen.firstAtMs === undefined ? 0 : Math.max(0, clock.now() - seen.firstAtMs) / 1000,
+        seen.waiting === 0 || seen.oldestAtMs === undefined ? 0 : Math.max(0, clock.now() - seen.oldestAtMs) / 1000,
       );
     }
   }
@@ -129,20 +124,37 @@ export class StreamWatch {
   }
 
   /**
-   * Returns reports of the streams as journals, at the worker that leads. A stream whose state is not known has no
-   * report.
+   * Returns reports of the streams as journals, at the worker that leads. A stream whose servers do not answer in time
+   * has no report. The reports are of no moment before the call: deletes that were made before the call rely on them,
+   * and a frame of a process that has ended may be in no other report.
    */
-  reports(): JournalReport[] {
-    if (!this.#deps.isLeader()) return [];
+  async reports(msMax: number): Promise<JournalReport[]> {
+    const { client, clock, isLeader } = this.#deps;
+    const { link } = client;
+    if (!isLeader() || link?.isConnected !== true) return [];
+    const from = clock.monotonic();
+    const looks = lanes.map((lane) => this.#look(link, lane).catch(() => {}));
+    await Promise.race([Promise.all(looks), sleep(msMax, undefined, { ref: false })]);
     return lanes.flatMap((lane) => {
-      const seen = this.#fresh(lane);
-      if (seen?.writer === undefined) return [];
+      const seen = this.#seen[lane];
+      if (seen?.writer === undefined || seen.at < from) return [];
       const { writer, created, last, floor } = seen;
       // Numbers of messages are far below all order numbers, so they are never ahead of the clock.
       const shipped = String(floor);
       const none = { orderRecovered: null, orderHeld: null, isAhead: false };
       return { writer, run: created, orderHigh: String(last), orderShipped: shipped, orderDone: shipped, ...none };
     });
+  }
+
+  /**
+   * Returns the bytes that all hosts have appended, estimated by the numbers and the sizes of frames, and what the
+   * fuller one of the streams can still take; undefined by a worker that does not lead, and while that is not known.
+   */
+  room(): { written: number; left: number } | undefined {
+    const { isLeader, settings } = this.#deps;
+    const seen = lanes.map((lane) => this.#fresh(lane)?.bytes);
+    if (!isLeader() || !seen.every((bytes) => bytes !== undefined)) return undefined;
+    return { written: this.#written, left: settings.bytesMax - Math.max(...seen) };
   }
 
   /** Runs one round. `start` repeats it; a test calls it. */
@@ -174,9 +186,11 @@ export class StreamWatch {
 
   async #follow(link: StreamLink, lane: Lane): Promise<void> {
     const { writer, settings } = this.#deps;
-    if (writer.own[lane].isEmpty) return;
+    const own = writer.own[lane];
+    if (own.isEmpty) return;
+    const { added } = own;
     const { floor } = await link.consumerState(streamName(settings, lane));
-    writer.own[lane].confirmed(floor);
+    own.confirmed(floor, added);
   }
 
   /**
@@ -207,30 +221,59 @@ export class StreamWatch {
     if (now - oldest.endsEarlySince >= cutMsMin) own.lostAfter(last);
   }
 
-  async #lead(link: StreamLink, lane: Lane): Promise<void> {
-    const { writer, settings, postgres, clock } = this.#deps;
+  /** Reads the state of a stream. `at` is the moment before. */
+  async #look(link: StreamLink, lane: Lane): Promise<Seen> {
+    const { writer, settings, clock } = this.#deps;
     const name = streamName(settings, lane);
+    const at = clock.monotonic();
+    const known = this.#seen[lane];
+    const ownBefore = writer.own[lane].added;
     // The place of the consumer is read first: an operator's purge moves the place, and must not count as confirmed
     // frames.
     const consumer = await link.consumerState(name);
     const state = await link.laneState(name);
     // The place is of the former stream when the stream was made again meanwhile.
-    const isSame = this.#seen[lane]?.created === state.created;
+    const isSame = known?.created === state.created;
     const floor = Math.max(isSame ? consumer.floor : 0, state.first - 1);
-    if (isSame) writer.own[lane].confirmed(floor);
-    const seen: Seen = { ...state, ...consumer, floor, writer: this.#seen[lane]?.writer, at: clock.monotonic() };
-    this.#seen[lane] = seen;
+    if (isSame) writer.own[lane].confirmed(floor, ownBefore);
+    // Messages that ClickHouse has are there for as long as they wait to be given as JSON.
+    const isFirstStored = settings.json.enabled && consumer.waiting > 0 && state.first <= floor;
+    const oldestAtMs = isFirstStored ? await link.timeOf(name, floor + 1) : state.firstAtMs;
+    const newest = this.#seen[lane];
+    const seen: Seen = { ...state, ...consumer, floor, oldestAtMs, writer: newest?.writer, at };
+    if (newest === undefined || newest.at <= at) {
+      this.#count(lane, newest, seen);
+      this.#seen[lane] = seen;
+    }
+    return seen;
+  }
+
+  #count(lane: Lane, before: Seen | undefined, { created, first, last, bytes }: Seen): void {
+    const frames = last - first + 1;
+    if (frames > 0) this.#frameBytes[lane] = bytes / frames;
+    if (before?.created === created) this.#written += Math.max(0, last - before.last) * this.#frameBytes[lane];
+  }
+
+  async #lead(link: StreamLink, lane: Lane): Promise<void> {
+    const { settings, postgres } = this.#deps;
+    const name = streamName(settings, lane);
+    const seen = await this.#look(link, lane);
     try {
-      const position = (await readStreamPosition(postgres, name)) ?? (await addStream(postgres, name, state));
+      const position = (await readStreamPosition(postgres, name)) ?? (await addStream(postgres, name, seen));
       if (!position) return;
       seen.writer = position.writer;
+      const newest = this.#seen[lane];
+      if (newest) newest.writer = position.writer;
       if (await takeLease(postgres, leaseName, this.#holder, leaseMs)) await this.#advance(link, lane, seen, position);
-      else this.#forget(lane);
+      // Another host looks at the stream, so what this one noticed says nothing of what it finds later.
+      else this.#cutSince[lane] = undefined;
     } catch (error) {
       // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
       if (!isAway(error)) throw error;
-      if (isHalfFull(seen, settings) && (await this.#remove(link, lane, seen))) {
-        this.#removed[lane] = { created: seen.created, upTo: seen.floor };
+      if (isHalfFull(seen, settings) && seen.floor >= seen.first) {
+        // The next holder of the lease, also after a restart, must not take what is removed now for a gap.
+        await link.noteRemoved(name, seen.floor);
+        await this.#remove(link, lane, seen);
       }
     }
   }
@@ -238,7 +281,8 @@ export class StreamWatch {
   async #advance(link: StreamLink, lane: Lane, seen: Seen, position: StreamPosition): Promise<void> {
     const { postgres, log } = this.#deps;
     const { name } = position;
-    const known = { ...position, floor: Math.max(position.floor, this.#removedOf(lane, seen.created)) };
+    const removed = position.created === seen.created ? seen.removed : 0;
+    const known = { ...position, floor: Math.max(position.floor, removed) };
     const { losses, isOther, isCut } = findLosses(known, seen);
     // A server that has just become the leader may not have applied its newest messages.
     if (isCut && !this.#isCutForLong(lane)) return;
@@ -255,8 +299,8 @@ export class StreamWatch {
         ? seen.floor
         : Math.max(seen.floor, known.floor);
     await keepStreamPosition(postgres, { name, created: seen.created, floor, last: seen.last });
-    // The stored position now contains the removal. After a cut, new messages get numbers that were removed before.
-    this.#removed[lane] = undefined;
+    // After a cut, new messages get numbers that were removed before.
+    if (isCut && seen.removed > 0) await link.noteRemoved(name, 0);
     if (!isCut) await this.#remove(link, lane, { ...seen, floor });
   }
 
@@ -266,11 +310,8 @@ export class StreamWatch {
     return now - this.#cutSince[lane] >= cutMsMin;
   }
 
-  /**
-   * Returns false when there is nothing to remove. Frames stay until they were given as JSON, or until the stream is
-   * half full.
-   */
-  async #remove(link: StreamLink, lane: Lane, seen: Pick<Seen, 'floor' | 'first' | 'bytes'>): Promise<boolean> {
+  /** Frames stay until they were given as JSON, or until the stream is half full. */
+  async #remove(link: StreamLink, lane: Lane, seen: Pick<Seen, 'floor' | 'first' | 'bytes'>): Promise<void> {
     const { settings } = this.#deps;
     const name = streamName(settings, lane);
     let upTo = seen.floor;
@@ -279,20 +320,7 @@ export class StreamWatch {
       if (isHalfFull(seen, settings)) this.#notGiven.add(Math.max(0, upTo - Math.max(given, seen.first - 1)));
       else upTo = Math.min(upTo, given);
     }
-    if (upTo < seen.first) return false;
-    await link.purge(name, upTo);
-    return true;
-  }
-
-  #removedOf(lane: Lane, created: string): number {
-    const removed = this.#removed[lane];
-    return removed?.created === created ? removed.upTo : 0;
-  }
-
-  /** Forgets what this host removed, and since when the stream ends early: another host compares the stream now. */
-  #forget(lane: Lane): void {
-    this.#removed[lane] = undefined;
-    this.#cutSince[lane] = undefined;
+    if (upTo >= seen.first) await link.purge(name, upTo);
   }
 
   async #makeConsumerAgain(link: StreamLink, stream: string): Promise<void> {

@@ -97,7 +97,7 @@ export async function openChannel(
   const erasing = { postgres, clickhouse, cluster, clock, steadyClock, log, isLeader, latestAheadMsMax };
   const eraser = new Eraser({ ...erasing, metrics, journals, tombstonesKeptDays });
   const retention = new Retention({ ...erasing, ttlDays, ttlOfLatest });
-  started.addWhole('last report of the journals', () => eraser.end(journalReports));
+  started.addWhole('last report of the journals', () => eraser.end(localReports));
 
   const expiryTime = () => steadyClock.time();
   const expiring = { quarantineKeptDays, expiryTime };
@@ -155,21 +155,18 @@ export async function openChannel(
     const report = reportOf(journal, writer, clock);
     return stream ? stream.report(report) : report;
   };
-  const journalReports = () => [
-    ...(isCurrent() ? [ownReport()] : []),
-    ...orphans.reports().reports,
-    ...(stream?.reports() ?? []),
-  ];
+  const localReports = () => [...(isCurrent() ? [ownReport()] : []), ...orphans.reports().reports];
   link.onHoldJournals(
     () => [journal.hold(), ...orphans.hold()],
     () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
   );
-  link.onReportJournals((flush) => {
+  link.onReportJournals(async (flush) => {
     if (flush) {
       shipper.flush();
       orphans.flush();
     }
-    return { reports: journalReports(), isWhole: isCurrent() && orphans.reports().isWhole };
+    const ofStreams = (await stream?.reports(limits.journalReportsMsMax / 2)) ?? [];
+    return { reports: [...localReports(), ...ofStreams], isWhole: isCurrent() && orphans.reports().isWhole };
   });
   eraser.start();
   retention.start();

@@ -18,7 +18,7 @@ import type { WorkerDeps } from './worker-deps.ts';
 export function workerStatus({ config, link, metrics }: WorkerDeps, channel: Channel, bus: Bus, mqtt: Mqtt) {
   return {
     ...refusals(channel.ingest, link, metrics),
-    room: roomOf(config, channel.journal, metrics),
+    room: config.ingest.ack === 'stream' ? roomOfStream(channel) : roomOf(config, channel.journal, metrics),
     busFailure: bus.failure,
     mqttConnections: mqtt.connections,
     degraded: degraded(config, channel),
@@ -39,6 +39,12 @@ function roomOf({ ingest }: Config, journal: Journal, metrics: Metrics): Omit<Jo
     left: backlogBytesMax - journal.backlogDiskBytes,
     leftOnDisk: journal.freeBytes() - freeDiskBytesMin,
   };
+}
+
+/** All workers share the room of the stream: the worker that leads reports it for all of them. */
+function roomOfStream({ stream }: Channel): Omit<JournalRoom, 'worker'> {
+  const { written, left } = stream?.room() ?? { written: 0, left: Number.MAX_SAFE_INTEGER };
+  return { written, left, leftOnDisk: Number.MAX_SAFE_INTEGER };
 }
 
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */

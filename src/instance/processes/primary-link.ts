@@ -29,7 +29,7 @@ export class PrimaryLink {
   #begun: ((begin: Begin) => void) | undefined;
   #lastAsked = 0;
   #collect: () => Sample[] = () => [];
-  #journals: (flush: boolean) => JournalReportsOfHost = () => ({ reports: [], isWhole: false });
+  #journals: (flush: boolean) => Promise<JournalReportsOfHost> = async () => ({ reports: [], isWhole: false });
   #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
   #handOver: (perSecond: number) => Promise<void> = () => Promise.resolve();
@@ -124,7 +124,7 @@ export class PrimaryLink {
     setInterval(report, limits.statusIntervalMs).unref();
   }
 
-  onReportJournals(report: (flush: boolean) => JournalReportsOfHost): void {
+  onReportJournals(report: (flush: boolean) => Promise<JournalReportsOfHost>): void {
     this.#journals = report;
   }
 
@@ -173,7 +173,7 @@ export class PrimaryLink {
         send({ kind: 'journalsHeld', id: message.id, cuts: [], intact: this.#releaseJournals() });
         return;
       case 'reportJournals':
-        send({ kind: 'journalReports', id: message.id, ...this.#journals(message.flush) });
+        void this.#journals(message.flush).then((host) => send({ kind: 'journalReports', id: message.id, ...host }));
         return;
       case 'journals':
         this.#askedJournals.get(message.id)?.(message);

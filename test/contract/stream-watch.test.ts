@@ -1,0 +1,197 @@
+/**
+ * The watch of the streams on three real nodes: what its reports promise to deletes, and what is no loss after
+ * PostgreSQL was unavailable.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { systemClock } from '../../src/base/clock.ts';
+import type { Log } from '../../src/base/log.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { loadConfig } from '../../src/base/settings/config.ts';
+import { live } from '../../src/journal/journal.ts';
+import type { Queries } from '../../src/postgres/client.ts';
+import { prepareStreams } from '../../src/stream/prepare-streams.ts';
+import { StreamClient, type StreamSettings } from '../../src/stream/stream-client.ts';
+import { StreamWatch } from '../../src/stream/stream-watch.ts';
+import { StreamWriter } from '../../src/stream/stream-writer.ts';
+import { eventually } from '../harness/api.ts';
+import { NatsCluster } from '../harness/nats-cluster.ts';
+
+const mebibyte = 1024 ** 2;
+const isLeader = () => true;
+let nodes: NatsCluster;
+let settings: StreamSettings;
+let client: StreamClient;
+let writer: StreamWriter;
+let positions: Positions;
+let watch: StreamWatch;
+let lastOrder = 1n;
+let installations = 0;
+const events: { event: string; kind?: unknown }[] = [];
+
+const note = (event: string, fields: object) => void events.push({ event, ...fields });
+const log = { debug: () => {}, info: note, warn: note, error: note } as unknown as Log;
+
+/** The tables `streams` and `lease` in memory. */
+class Positions implements Queries {
+  isUnavailable = false;
+  readonly rows = new Map<string, { name: string; writer: number; created: string; floor: string; last: string }>();
+
+  async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
+    if (this.isUnavailable) throw Object.assign(new Error('no server'), { code: 'ECONNREFUSED' });
+    const [name, created, floor, last] = values as [string, string, number, number];
+    const row = this.rows.get(name);
+    if (text.startsWith('select name, writer')) return (row ? [row] : []) as Row[];
+    if (text.startsWith('insert into lease')) return [{ holder: values[1] }] as Row[];
+    if (text.startsWith('update streams')) {
+      this.rows.set(name, { ...row!, created, floor: String(floor), last: String(last) });
+      return [];
+    }
+    throw new Error(`unexpected: ${text}`);
+  }
+}
+
+/** As after a restart: nothing is remembered. */
+function newWatch(): StreamWatch {
+  const quarantine = { addGap: async () => 'added' as const };
+  const deps = { client, writer, settings, postgres: positions, clock: systemClock, log, metrics: new Metrics() };
+  return new StreamWatch({ ...deps, quarantine: quarantine as never, isLeader });
+}
+
+beforeAll(async () => {
+  nodes = await NatsCluster.start();
+});
+
+afterAll(() => nodes?.stop());
+
+beforeEach(async () => {
+  installations += 1;
+  settings = { ...loadConfig({}).stream, url: nodes.url, name: `watch${installations}`, bytesMax: 64 * mebibyte };
+  client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'watch'));
+  await client.start();
+  const local = { append: () => Promise.reject(new Error('not used')) };
+  writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics: new Metrics(), local });
+  positions = new Positions();
+  for (const lane of ['live', 'late']) {
+    const name = `${settings.name}-${lane}`;
+    const { created } = await client.link!.laneState(name);
+    positions.rows.set(name, { name, writer: installations, created, floor: '0', last: '0' });
+  }
+  watch = newWatch();
+  events.length = 0;
+});
+
+afterEach(async () => {
+  writer.close();
+  await client.close();
+  await nodes.manage(async (manager) => {
+    for (const lane of ['live', 'late']) await manager.streams.delete(`${settings.name}-${lane}`);
+  });
+});
+
+async function append(bytes = 10): Promise<void> {
+  lastOrder += 1n;
+  await writer.append([{ lane: live, order: lastOrder, rows: 1, parts: [Buffer.alloc(bytes)], device: 1 }]);
+}
+
+/** Confirms every frame of the live stream, as shipping does. */
+async function confirmAll(): Promise<void> {
+  const name = `${settings.name}-live`;
+  const consumer = await client.link!.consumer(name);
+  await eventually(async () => {
+    for await (const message of await consumer.fetch({ max_messages: 100, expires: 1_000 })) message.ack();
+    const { num_pending, num_ack_pending } = await client.link!.manager.consumers.info(name, 'millrace');
+    return num_pending + num_ack_pending === 0;
+  }, 60_000);
+}
+
+async function liveReport() {
+  const reports = await watch.reports(10_000);
+  return reports.find(({ writer: id, run }) => id === installations && run === liveCreated());
+}
+
+function liveCreated(): string {
+  return positions.rows.get(`${settings.name}-live`)!.created;
+}
+
+test('a report has the frames that were there when it was requested, whoever published them', async () => {
+  await append();
+  await confirmAll();
+  await eventually(async () => {
+    await watch.round();
+    return (await liveReport())?.orderShipped === '1';
+  }, 30_000);
+  // A process publishes a frame and ends: no other report knows of it.
+  await client.link!.publish(`${settings.name}.live.0`, Buffer.from('frame'), 10_000);
+  expect(await liveReport()).toMatchObject({ orderHigh: '2', orderShipped: '1' });
+});
+
+/** True when no thread of the process runs. */
+function isStopped(pid: number): boolean {
+  const threads = readdirSync(`/proc/${pid}/task`);
+  return threads.every((thread) => / T /.test(readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8')));
+}
+
+test('without an answer of the servers there is no report, and it is not waited for', async () => {
+  await append();
+  await watch.round();
+  expect(await liveReport()).toBeDefined();
+  for (const node of [0, 1, 2]) nodes.signal(node, 'SIGSTOP');
+  try {
+    await eventually(() => nodes.pids.every(isStopped));
+    const began = performance.now();
+    expect(await watch.reports(200)).toEqual([]);
+    expect(performance.now() - began).toBeLessThan(5_000);
+  } finally {
+    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGCONT');
+    await nodes.ready();
+  }
+});
+
+test('what was removed while PostgreSQL did not answer is no gap for the next process', async () => {
+  await append();
+  await watch.round();
+  positions.isUnavailable = true;
+  // More than half of the stream.
+  for (let n = 0; n < 40; n += 1) await append(900_000);
+  await confirmAll();
+  const name = `${settings.name}-live`;
+  await eventually(async () => {
+    await watch.round();
+    return (await client.link!.laneState(name)).bytes === 0;
+  }, 30_000);
+  // A busy machine may have published some frames twice.
+  const { last } = await client.link!.laneState(name);
+  positions.isUnavailable = false;
+  watch = newWatch();
+  await watch.round();
+  expect(events.filter(({ event }) => event === 'stream_lost')).toEqual([]);
+  expect(positions.rows.get(name)!.floor).toBe(String(last));
+  // Frames that ClickHouse does not have are missed as before.
+  await append();
+  await append();
+  await client.link!.purge(name, last + 1);
+  watch = newWatch();
+  await watch.round();
+  expect(events.filter(({ event }) => event === 'stream_lost')).toMatchObject([
+    { kind: 'gap', from: last + 1, to: last + 1 },
+  ]);
+});
+
+test('the room of the stream shrinks by what any process appends, and is not known without an answer', async () => {
+  expect(watch.room()).toBeUndefined();
+  await watch.round();
+  const empty = watch.room()!;
+  expect(empty).toEqual({ written: 0, left: 64 * mebibyte });
+  for (let n = 0; n < 4; n += 1) await append(500_000);
+  await watch.round();
+  const { written, left } = watch.room()!;
+  expect(written).toBeGreaterThanOrEqual(2_000_000);
+  expect(left).toBeLessThanOrEqual(64 * mebibyte - 2_000_000);
+  await confirmAll();
+  await eventually(async () => {
+    await watch.round();
+    return watch.room()!.left === 64 * mebibyte;
+  }, 30_000);
+  expect(watch.room()!.written).toBe(written);
+});
