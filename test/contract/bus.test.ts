@@ -2,7 +2,7 @@
  * The promises of every bus, shown on both: Redis (a real server) and process channels (real child processes). Two
  * children hold a bus each; this file drives them.
  */
-import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -17,16 +17,15 @@ import { BusHub } from '../../src/bus/ipc-primary.ts';
 import { isText, readMessage } from '../../src/bus/messages.ts';
 import { openBus } from '../../src/bus/open.ts';
 import { childPort, type Port, portPair } from '../../src/bus/port.ts';
-import { readRedisAddress } from '../../src/bus/redis-address.ts';
-import { CertificateMaker } from '../harness/certificates.ts';
-import { freePort } from '../harness/engine.ts';
+import { type RedisSettings, readRedisAddress } from '../../src/bus/redis-address.ts';
+import { type RedisNode, RedisNodes } from '../harness/redis-nodes.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const dir = mkdtempSync(join(tmpdir(), 'millrace-bus-'));
 const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 
 /** Every Redis that was started, so that a failed test leaves none. */
-const servers = new Set<RedisServer>();
+const redisNodes = new RedisNodes();
 
 /** A process with a bus: carries out orders and reports the messages that it receives. */
 const memberSource = `
@@ -108,7 +107,7 @@ beforeAll(() => {
   execFileSync(join(root, 'node_modules/.bin/tsc'), ['-p', dir], { stdio: 'inherit' });
 });
 afterAll(async () => {
-  await Promise.all([...servers].map((server) => server.stop()));
+  await redisNodes.remove();
   rmSync(dir, { recursive: true, force: true });
 });
 
@@ -138,89 +137,25 @@ async function ipcSetup(): Promise<Setup & { hub: BusHub }> {
   };
 }
 
-async function redisSetup(): Promise<Setup & { redis: RedisServer }> {
-  const redis = new RedisServer(await freePort());
-  await redis.start();
+async function redisSetup(): Promise<Setup & { redis: RedisNode }> {
+  const redis = await redisNodes.one();
+  return { redis, ...membersOf({ url: redis.url }), stop: () => redis.stop() };
+}
+
+async function clusterSetup(hasReplicas = false): Promise<Setup & { nodes: RedisNode[] }> {
+  const { nodes, url } = await redisNodes.cluster({ hasReplicas });
+  return { nodes, ...membersOf({ url }), stop: () => stopAll(nodes) };
+}
+
+function membersOf(redis: RedisSettings): Pick<Setup, 'member' | 'local'> {
   return {
-    redis,
-    member: () => new Member([JSON.stringify({ url: redis.url })]),
-    local: (metrics = new Metrics()) =>
-      openBus({ redis: { url: redis.url }, installation: 'test', log: silent, metrics }),
-    stop: () => redis.stop(),
+    member: () => new Member([JSON.stringify(redis)]),
+    local: (metrics = new Metrics()) => openBus({ redis, installation: 'test', log: silent, metrics }),
   };
 }
 
-/** Three masters without replicas: the slots of a dead one return with it. */
-async function clusterSetup(): Promise<Setup & { nodes: RedisServer[] }> {
-  const nodes = [await clusterNode(), await clusterNode(), await clusterNode()];
-  await Promise.all(nodes.map((node) => node.start()));
-  const tell = (node: RedisServer, ...words: (string | number)[]) =>
-    execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words.map(String)], { encoding: 'utf8' });
-  nodes.forEach((node, i) => {
-    tell(node, 'set-config-epoch', i + 1);
-    tell(node, 'addslotsrange', i * 5462, Math.min(16383, i * 5462 + 5461));
-    if (i > 0) tell(node, 'meet', '127.0.0.1', nodes[0]!.port, nodes[0]!.busPort);
-  });
-  await until(() => nodes.every((node) => /cluster_state:ok.*cluster_size:3/s.test(tell(node, 'info'))));
-  const url = `redis+cluster://${nodes.map(({ port }) => `127.0.0.1:${port}`).join(',')}`;
-  return {
-    nodes,
-    member: () => new Member([JSON.stringify({ url })]),
-    local: (metrics = new Metrics()) => openBus({ redis: { url }, installation: 'test', log: silent, metrics }),
-    async stop() {
-      await Promise.all(nodes.map((node) => node.stop()));
-    },
-  };
-}
-
-async function clusterNode(): Promise<RedisServer> {
-  const [port, busPort] = [await freePort(), await freePort()];
-  const settings = { enabled: 'yes', port: busPort, 'config-file': `nodes-${port}.conf`, 'node-timeout': 1000 };
-  const args = Object.entries(settings).flatMap(([name, value]) => [`--cluster-${name}`, String(value)]);
-  const node = new RedisServer(port, [...args, '--cluster-require-full-coverage', 'no']);
-  node.busPort = busPort;
-  return node;
-}
-
-class RedisServer {
-  readonly port: number;
-  /** The port of a node of a cluster for other nodes. */
-  busPort = 0;
-  readonly #args: string[];
-  /** The configuration of a Sentinel; '' = a server. */
-  readonly #sentinel: string;
-  readonly #isSecure: boolean;
-  process: ChildProcess | undefined;
-
-  constructor(port: number, args: string[] = [], sentinel = '', isSecure = false) {
-    this.port = port;
-    this.#args = args;
-    this.#sentinel = sentinel;
-    this.#isSecure = isSecure;
-  }
-
-  get url(): string {
-    return `redis://127.0.0.1:${this.port}`;
-  }
-
-  async start(): Promise<void> {
-    const ports = this.#isSecure ? ['--port', '0', '--tls-port', String(this.port)] : ['--port', String(this.port)];
-    const args = ['--bind', '127.0.0.1', '--dir', dir, ...this.#args];
-    const files = ['--save', '', '--appendonly', 'no', '--dbfilename', `${this.port}.rdb`];
-    const words = this.#sentinel === '' ? [...ports, ...files, ...args] : [this.#sentinel, '--sentinel', ...args];
-    servers.add(this);
-    this.process = spawn('redis-server', words, { stdio: ['ignore', 'pipe', 'inherit'] });
-    for await (const chunk of this.process.stdout!) if (/Ready to accept|Sentinel ID is/.test(String(chunk))) break;
-    this.process.stdout!.resume();
-  }
-
-  async stop(): Promise<void> {
-    if (!this.process || this.process.exitCode !== null || this.process.signalCode !== null) return;
-    const gone = once(this.process, 'exit');
-    this.process.kill('SIGCONT');
-    this.process.kill('SIGKILL');
-    await gone;
-  }
+async function stopAll(nodes: RedisNode[]): Promise<void> {
+  await Promise.all(nodes.map((node) => node.stop()));
 }
 
 describe.each([
@@ -412,8 +347,7 @@ describe('a Redis Cluster', () => {
     await until(() => bus.connected);
     const received: string[] = [];
     await bus.subscribe('moving', (payload) => received.push(payload.toString()));
-    const tell = (node: RedisServer, ...words: string[]) =>
-      execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words], { encoding: 'utf8' }).trim();
+    const tell = (node: RedisNode, ...words: string[]) => node.cli('cluster', ...words).trim();
     const slot = tell(nodes[0]!, 'keyslot', 'millrace:test:1:moving');
     const from = Math.floor(Number(slot) / 5462);
     const source = tell(nodes[from]!, 'myid');
@@ -477,46 +411,9 @@ describe('a Redis URL', () => {
   });
 });
 
-/** A master with a replica, and three Sentinels that ask for a password. */
-async function sentinelSetup(): Promise<Setup & { master: RedisServer }> {
-  const args = ['--requirepass', 'inner', '--masterauth', 'inner'];
-  const master = new RedisServer(await freePort(), args);
-  const replica = new RedisServer(await freePort(), [...args, '--replicaof', '127.0.0.1', String(master.port)]);
-  await master.start();
-  await replica.start();
-  const sentinels: RedisServer[] = [];
-  for (let i = 0; i < 3; i += 1) {
-    const port = await freePort();
-    const file = join(dir, `sentinel-${port}.conf`);
-    const lines = [
-      `port ${port}`,
-      `sentinel monitor main 127.0.0.1 ${master.port} 2`,
-      'sentinel auth-pass main inner',
-      'sentinel down-after-milliseconds main 1000',
-      'sentinel failover-timeout main 5000',
-      'requirepass watch',
-      'sentinel sentinel-pass watch',
-    ];
-    writeFileSync(file, `${lines.join('\n')}\n`);
-    const sentinel = new RedisServer(port, [], file);
-    await sentinel.start();
-    sentinels.push(sentinel);
-  }
-  const hosts = sentinels.map(({ port }) => `127.0.0.1:${port}`).join(',');
-  const redis = { url: `redis+sentinel://:inner@${hosts}/main`, sentinelPassword: 'watch' };
-  const ask = ['-a', 'watch', '--no-auth-warning', 'sentinel', 'master', 'main'];
-  const known = (port: number) => execFileSync('redis-cli', ['-p', String(port), ...ask], { encoding: 'utf8' });
-  // Each of them may lead the failover. One that does not know the replica could not learn of it after the failure.
-  const knowsAll = ({ port }: RedisServer) => /num-slaves\n1\n.*num-other-sentinels\n2\n/s.test(known(port));
-  await until(() => sentinels.every(knowsAll));
-  return {
-    master,
-    member: () => new Member([JSON.stringify(redis)]),
-    local: (metrics = new Metrics()) => openBus({ redis, installation: 'test', log: silent, metrics }),
-    async stop() {
-      await Promise.all([...sentinels, master, replica].map((server) => server.stop()));
-    },
-  };
+async function sentinelSetup(): Promise<Setup & { master: RedisNode }> {
+  const { master, nodes, settings } = await redisNodes.sentinels();
+  return { master, ...membersOf(settings), stop: () => stopAll(nodes) };
 }
 
 /** A Sentinel that has no processor for 2 s does nothing for 30 s. */
@@ -549,8 +446,8 @@ async function surviving(setup: Setup, fail: () => Promise<void>): Promise<void>
 
 describe('Redis with Sentinels, and over TLS', () => {
   it.each([
-    ['dies', (master: RedisServer) => master.stop()],
-    ['is frozen', async (master: RedisServer) => void master.process!.kill('SIGSTOP')],
+    ['dies', (master: RedisNode) => master.stop()],
+    ['is frozen', async (master: RedisNode) => void master.process!.kill('SIGSTOP')],
   ])('another one takes over when the master %s', { timeout: 150_000 }, async (_, fail) => {
     const setup = await sentinelSetup();
     await surviving(setup, () => fail(setup.master));
@@ -560,18 +457,8 @@ describe('Redis with Sentinels, and over TLS', () => {
   it('is reached over TLS with a certificate of an own authority, and not without it', {
     timeout: 60_000,
   }, async () => {
-    const maker = new CertificateMaker();
-    const authority = maker.make('authority', { isIssuer: true });
-    const { cert, key } = maker.make('127.0.0.1', { issuer: authority, address: '127.0.0.1' });
-    const path = (name: string, text: string) => {
-      writeFileSync(join(dir, name), text);
-      return join(dir, name);
-    };
-    const ca = path('ca.pem', authority.cert);
-    const files = ['--tls-cert-file', path('redis.pem', cert), '--tls-key-file', path('redis.key', key)];
-    const args = [...files, '--tls-ca-cert-file', ca, '--tls-auth-clients', 'no'];
-    const redis = new RedisServer(await freePort(), args, '', true);
-    await redis.start();
+    const { ca, args } = redisNodes.tls();
+    const redis = await redisNodes.one({ args, tls: true });
     const open = (tlsCa: string) =>
       openBus({
         redis: { url: `rediss://127.0.0.1:${redis.port}`, tlsCa },
@@ -584,32 +471,13 @@ describe('Redis with Sentinels, and over TLS', () => {
     await until(() => /certificate/.test(strange.failure ?? ''));
     expect(strange.connected).toBe(false);
     await Promise.all([trusted.close(), strange.close(), redis.stop()]);
-    maker.remove();
   });
 });
 
 describe('a Redis Cluster with replicas', () => {
   it('a replica takes over when its master dies', { timeout: 90_000 }, async () => {
-    const setup = await clusterSetup();
-    const replicas: RedisServer[] = [];
-    const tell = (node: RedisServer, ...words: (string | number)[]) =>
-      execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words.map(String)], { encoding: 'utf8' });
-    for (const master of setup.nodes) {
-      const replica = await clusterNode();
-      await replica.start();
-      tell(replica, 'meet', '127.0.0.1', master.port, master.busPort);
-      const id = tell(master, 'myid').trim();
-      await until(() => tell(replica, 'nodes').includes(id));
-      tell(replica, 'replicate', id);
-      replicas.push(replica);
-    }
-    const isFollowing = (node: RedisServer) =>
-      /master_link_status:up/.test(
-        execFileSync('redis-cli', ['-p', String(node.port), 'info', 'replication']).toString(),
-      );
-    await until(() => replicas.every(isFollowing));
+    const setup = await clusterSetup(true);
     await surviving(setup, () => setup.nodes[1]!.stop());
-    await Promise.all(replicas.map((replica) => replica.stop()));
     await setup.stop();
   });
 });
@@ -663,7 +531,8 @@ describe('Redis', () => {
   });
 
   it('need not be there at the start', async () => {
-    const redis = new RedisServer(await freePort());
+    const redis = await redisNodes.one();
+    await redis.stop();
     const bus = await openBus({ redis: { url: redis.url }, installation: 'test', log: silent, metrics: new Metrics() });
     let reconnects = 0;
     bus.onReconnect(() => {
