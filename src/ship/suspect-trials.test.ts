@@ -6,6 +6,7 @@ import { expect, test, vi } from 'vitest';
 import { systemClock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { openJournal } from '../journal/open-journal.ts';
+import { listQuarantine, removeQuarantined } from '../journal/quarantine.ts';
 import { Trials } from './suspect-trials.ts';
 
 const log = { debug() {}, info() {}, warn() {}, error() {} };
@@ -42,6 +43,31 @@ test('entries of the quarantine expire only while the clock is trusted, by the t
   time = systemClock.now() + 31 * dayMs;
   skippedMs = 8_000_000;
   await vi.waitFor(() => expect(journal.quarantine.entries).toBe(0));
+  await trials.stop();
+  await journal.close();
+  rmSync(dir, { recursive: true });
+});
+
+test('entries that an operator removes are noticed within seconds', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'trials-'));
+  const path = join(dir, 'worker-0');
+  const journal = await openJournal({ dir: path, log, segmentBytes: 1024 * 1024, durable: 'none' });
+  await journal.quarantine.add([{ reason: 'code 27', payload: Buffer.from('row'), rows: 1, order: 12n }]);
+  const rests: number[] = [];
+  const sleep = (ms: number) =>
+    new Promise<void>((resolve) => {
+      rests.push(ms);
+      setTimeout(resolve, 5);
+    });
+  const clock = { now: () => systemClock.now(), monotonic: () => 0, micros: () => 0 };
+  const deps = { journal, clock, log, metrics: new Metrics(), sleep, quarantineKeptDays: 0 };
+  const trials = new Trials({ ...deps, onSettled() {} } as unknown as ConstructorParameters<typeof Trials>[0]);
+  trials.start();
+  await vi.waitFor(() => expect(rests).not.toEqual([]));
+  await removeQuarantined(await listQuarantine(path));
+  await vi.waitFor(() => expect(journal.quarantine.entries).toBe(0));
+  expect(rests[0]).toBeLessThanOrEqual(5_000);
+  await vi.waitFor(() => expect(rests.at(-1)).toBe(60_000));
   await trials.stop();
   await journal.close();
   rmSync(dir, { recursive: true });

@@ -36,6 +36,8 @@ const roundBytesMax = 8 * 1024 * 1024;
 /** Inserts of one round at once. */
 const parallelMax = 4;
 const idleMs = 60_000;
+/** Interval at which the directory of a quarantine with entries is read: an operator may remove entries. */
+const quarantineMs = 5_000;
 
 interface Trial {
   since: number;
@@ -98,7 +100,8 @@ export class Trials {
       await this.#expiry.look();
       const due = this.#due();
       if (due.length > 0) await this.#round(due);
-      const next = Math.min(...[...this.#trials.values()].map((trial) => trial.next), clock.monotonic() + idleMs);
+      const restMs = this.#deps.journal.quarantine.entries > 0 ? quarantineMs : idleMs;
+      const next = Math.min(...[...this.#trials.values()].map((trial) => trial.next), clock.monotonic() + restMs);
       if (this.#stopping.signal.aborted) return;
       await sleep(Math.max(1, next - clock.monotonic()), this.#waking.signal);
     }

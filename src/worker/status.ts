@@ -15,13 +15,13 @@ import type { Channel } from './channel.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
 /** Returns the state that the primary receives at short intervals. */
-export function workerStatus({ config, link, metrics }: WorkerDeps, channel: Channel, bus: Bus, mqtt: Mqtt) {
+export function workerStatus({ config, begin, link, metrics }: WorkerDeps, channel: Channel, bus: Bus, mqtt: Mqtt) {
   return {
     ...refusals(channel.ingest, link, metrics),
     room: config.ingest.ack === 'stream' ? roomOfStream(channel) : roomOf(config, channel.journal, metrics),
     busFailure: bus.failure,
     mqttConnections: mqtt.connections,
-    degraded: degraded(config, channel),
+    degraded: degraded(config, begin.slot, channel),
   };
 }
 
@@ -48,13 +48,17 @@ function roomOfStream({ stream }: Channel): Omit<JournalRoom, 'worker'> {
 }
 
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */
-function degraded(config: Config, { journal, orphans, shipper, stream }: Channel): string[] {
+function degraded(config: Config, slot: number, { journal, orphans, shipper, stream }: Channel): string[] {
   const reasons: string[] = [];
   const { refusal } = shipper;
   if (refusal !== undefined)
     reasons.push(`ClickHouse takes no rows, which wait in the journal: ${refusal.slice(0, 200)}`);
-  const set = journal.quarantine.entries + orphans.quarantineEntries;
-  if (set > 0) reasons.push(`rows in quarantine: ${set} entries (npm run quarantine -- list)`);
+  // The place makes the sentences of two workers different: equal ones would be one reason.
+  const places = { [`worker-${slot}`]: journal.quarantine.entries, 'orphan journals': orphans.quarantineEntries };
+  for (const [place, count] of Object.entries(places)) {
+    const entries = count === 1 ? '1 entry' : `${count} entries`;
+    if (count > 0) reasons.push(`rows in quarantine: ${entries} of ${place} (npm run quarantine -- list)`);
+  }
   const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
   if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
     reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);

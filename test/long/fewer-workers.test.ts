@@ -75,7 +75,7 @@ test('what is in the journal of a worker that is not started again is stored, an
   await eventually(async () => (readdirSync(journals).includes('worker-1') ? undefined : true), 10_000);
   // A journal with a row that is tried again stays.
   expect(readdirSync(journals)).toEqual(['worker-0', 'worker-2']);
-  await eventuallyReady(/rows in quarantine: 2 entries/);
+  await eventuallyReady(/rows in quarantine: 2 entries of orphan journals/);
   await eventuallyReady(/1 orphan journal with 0 bytes/);
   const metrics = await engine.api.metrics();
   for (const sample of [

@@ -244,7 +244,7 @@ test('a damaged message of the stream goes to quarantine, and what comes after i
   await eventually(() => damaged().length === 1, 30_000);
   await eventually(async () => {
     const states = await Promise.all([stays.status(), lost.status()]);
-    return states.some(({ reasons }) => reasons?.join().includes('rows in quarantine: 1 entries'));
+    return states.some(({ reasons }) => reasons?.join().includes('rows in quarantine: 1 entry of worker-'));
   });
 }, 90_000);
 
