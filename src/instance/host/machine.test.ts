@@ -28,7 +28,7 @@ test('a machine that allows all says what it allows', () => {
   expect(warned({})).toEqual([]);
   const says = judgeMachine(large, loadConfig({}), 2).map((finding) => finding.says);
   expect(says[0]).toMatch(/^1048320 connections per worker /);
-  expect(says[2]).toMatch(/^107 GB free: the journals have room for all 34 GB .*2 workers/);
+  expect(says[2]).toMatch(/^100 GiB free: the journals have room for all 32 GiB .*2 workers/);
 });
 
 test('a low file limit is named with the connections that it allows', () => {
@@ -56,15 +56,19 @@ test('a short queue of new connections is named', () => {
 
 test('a small disk, a disk without inodes, and a disk that is none are named', () => {
   expect(warned(diskOf({ freeBytes: gib / 2 }))).toEqual([
-    expect.stringMatching(/^fault: 0\.5 GB free: telemetry is refused below 1\.1 GB \(JOURNAL_FREE_DISK_BYTES_MIN\)/),
+    expect.stringMatching(/^fault: 512 MiB free: telemetry is refused below 1 GiB \(JOURNAL_FREE_DISK_BYTES_MIN\)/),
   ]);
-  expect(warned(diskOf({ freeBytes: 1.5 * gib }))).toEqual([expect.stringMatching(/^warning: .*room for 0\.5 GB/)]);
+  expect(warned(diskOf({ freeBytes: 1.5 * gib }))).toEqual([expect.stringMatching(/^warning: .*room for 512 MiB/)]);
   expect(warned(diskOf({ freeFiles: 12 }))).toEqual([expect.stringContaining('Only 12 more files')]);
   expect(warned(diskOf({ type: 0x01021994 }))).toEqual([expect.stringContaining('in memory')]);
   expect(warned(diskOf({ type: 0x794c7630 }))).toEqual([expect.stringContaining('mount a volume')]);
   expect(warned(diskOf({ type: 0x6969 }))).toEqual([expect.stringContaining('NFS')]);
   const [, , disk] = judgeMachine({ ...large, ...diskOf({ freeBytes: 11 * gib }) }, loadConfig({}), 2);
-  expect(disk!.says).toMatch(/room for 11 GB of the 34 GB/);
+  expect(disk!.says).toMatch(/room for 10 GiB of the 32 GiB/);
+  const small = { JOURNAL_FREE_DISK_BYTES_MIN: '100MiB' };
+  expect(warned(diskOf({ freeBytes: 60 * 1024 ** 2 }), small)).toEqual([
+    expect.stringMatching(/^fault: 60 MiB free: telemetry is refused below 100 MiB /),
+  ]);
 });
 
 test('a clock that is behind a time that has passed, and one that no service sets, are named', () => {

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { fileLimitFault, filesForConnections, openFilesMax, raiseFileLimit } from '../../base/file-limit.ts';
 import type { Config } from '../../base/settings/config.ts';
+import { sizeText } from '../../base/size-text.ts';
 import { clockFile } from './data-files.ts';
 
 export interface Finding {
@@ -145,20 +146,20 @@ function judgeDisk({ freeBytes, freeFiles, type }: Disk, { ingest }: Config, wor
   const { freeDiskBytesMin, backlogBytesMax } = ingest.journal;
   const room = Math.max(0, freeBytes - freeDiskBytesMin);
   const allowed = backlogBytesMax * workers;
-  const free = `${gigabytes(freeBytes)} free`;
+  const free = `${sizeText(freeBytes)} free`;
   const found: Finding[] = [];
   if (room === 0) {
-    const says = `${free}: telemetry is refused below ${gigabytes(freeDiskBytesMin)} (JOURNAL_FREE_DISK_BYTES_MIN). Free space.`;
+    const says = `${free}: telemetry is refused below ${sizeText(freeDiskBytesMin)} (JOURNAL_FREE_DISK_BYTES_MIN). Free space.`;
     found.push({ subject, level: 'fault', says });
   } else if (room < Math.min(littleRoomBytes, allowed)) {
-    const says = `${free}: the journals have room for ${gigabytes(room)} when ClickHouse does not answer. Free space.`;
+    const says = `${free}: the journals have room for ${sizeText(room)} when ClickHouse does not answer. Free space.`;
     found.push({ subject, level: 'warning', says });
   } else {
-    const most = `${gigabytes(allowed)} that JOURNAL_BACKLOG_BYTES_MAX allows (${workers} ${workers === 1 ? 'worker' : 'workers'})`;
+    const most = `${sizeText(allowed)} that JOURNAL_BACKLOG_BYTES_MAX allows (${workers} ${workers === 1 ? 'worker' : 'workers'})`;
     const says =
       room >= allowed
         ? `${free}: the journals have room for all ${most}.`
-        : `${free}: the journals have room for ${gigabytes(room)} of the ${most}.`;
+        : `${free}: the journals have room for ${sizeText(room)} of the ${most}.`;
     found.push({ subject, level: 'ok', says });
   }
   if (freeFiles < freeFilesMin) {
@@ -193,9 +194,4 @@ function judgeClock({ now, passed, synchronized }: Machine['clock']): Finding {
   }
   const known = synchronized ? 'a time service sets the clock' : 'whether a time service sets the clock is not known';
   return { subject, level: 'ok', says: `${at}; ${known}.` };
-}
-
-function gigabytes(bytes: number): string {
-  const gigabytes = bytes / 1e9;
-  return `${gigabytes >= 10 ? Math.round(gigabytes) : gigabytes.toFixed(1)} GB`;
 }
