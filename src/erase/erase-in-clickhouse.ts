@@ -157,6 +157,6 @@ async function read<Row>(deps: CarryOutDeps, query: string, parameters: Paramete
 
 function timeLeft({ msLeft }: CarryOutDeps): number {
   const left = Math.floor(Math.min(msLeft(), limits.eraseStatementMsMax));
-  if (left <= 0) throw new NotYet('no time is left');
+  if (left <= 0) throw new NotYet('the delete has taken too long: it is carried out in the background');
   return left;
 }

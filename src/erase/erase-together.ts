@@ -9,6 +9,8 @@ import { limits } from '../base/limits.ts';
 import { NotYet } from './erase-in-clickhouse.ts';
 import { type Erased, listBytesOf } from './tombstone-store.ts';
 
+const timeIsOver = `the delete has not ended within ${limits.seriesDeleteMsMax / 1000} s: it is carried out in the background`;
+
 interface Waiting {
   erased: Erased;
   /** Monotonic time at which the caller stops waiting. */
@@ -40,7 +42,7 @@ export class EraseTogether {
    */
   add(erased: Erased, tenantId: string, until: number): Promise<void> {
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => reject(new NotYet('no time is left')), until - this.#clock.monotonic());
+      const timer = setTimeout(() => reject(new NotYet(timeIsOver)), until - this.#clock.monotonic());
       const waiting = {
         erased,
         until,

@@ -82,11 +82,13 @@ function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
   const journals = async () => ({ reports: [...reports.values()], isWhole: true });
   const steadyClock = new SteadyClock({ postgres, clock, log });
   const parts = { postgres, clickhouse, cluster: '', clock, steadyClock, log };
-  const eraserDeps = { ...parts, metrics: new Metrics(), isLeader: () => true, journals, tombstonesKeptDays: 90 };
+  const metrics = new Metrics();
+  const eraserDeps = { ...parts, metrics, isLeader: () => true, journals, tombstonesKeptDays: 90 };
   let eraser = new Eraser(eraserDeps);
   const remove: DeleteSeries = seriesDeleter({ ...parts, journals });
   return {
     remove,
+    deletesWaiting: () => metrics.snapshot().find(({ name }) => name === 'deletes_waiting')!.value,
     set: (writer: number, report: Partial<JournalReport>) => {
       reports.set(writer, { ...reports.get(writer)!, ...report });
     },
@@ -336,6 +338,26 @@ describe('a delete that was answered before all rows were stored', () => {
     await rounds();
     expect(await readable(device)).toEqual([[], []]);
     expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
+  });
+
+  test('is counted at every moment at which it waits', async () => {
+    const { remove, set, rounds, deletesWaiting } = host([1, 9]);
+    const waits = orderAt(Date.now() - 1000, 9);
+    set(9, { orderHigh: waits.toString(), orderShipped: '0' });
+    expect(await remove({ device: devices++, ...all })).toBe('recorded');
+    await rounds();
+    const counts = new Set<number>();
+    let isRunning = true;
+    const ended = rounds(5).finally(() => (isRunning = false));
+    while (isRunning) {
+      counts.add(deletesWaiting());
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    await ended;
+    expect([...counts]).toEqual([1]);
+    set(9, { orderShipped: waits.toString() });
+    await rounds();
+    expect(deletesWaiting()).toBe(0);
   });
 
   test('continues without a silent host, and is carried out again when that host is back', async () => {

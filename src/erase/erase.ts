@@ -181,6 +181,7 @@ export class Eraser {
 
   async #erase(isWaiting: boolean): Promise<void> {
     const { postgres, clock } = this.#deps;
+    if (!isWaiting) this.#waiting = 0;
     if (!isWaiting && clock.monotonic() - this.#lookedAt < limits.eraseCheckMs) return;
     this.#lookedAt = clock.monotonic();
     const journals = await readJournals(postgres);
@@ -191,9 +192,12 @@ export class Eraser {
       limits.eraseTombstonesMax,
     );
     const mayExpire = clock.monotonic() - this.#expiredAt > limits.tombstonesExpireMs;
-    this.#waiting = 0;
     if (!isWaiting && again.length === 0 && !mayExpire) return;
-    if (!(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return;
+    if (!(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) {
+      // The host that has the lease counts the deletes.
+      this.#waiting = 0;
+      return;
+    }
     try {
       if (mayExpire) await this.#expire();
       await this.#eraseAll(journals, live, again);
@@ -207,7 +211,7 @@ export class Eraser {
     await fenceDevices(postgres);
     for (let after = 0; !this.#stopping; ) {
       const waiting = await readWaiting(postgres, after, limits.eraseTombstonesMax);
-      this.#waiting += waiting.length;
+      this.#waiting = (after === 0 ? 0 : this.#waiting) + waiting.length;
       if (waiting.length === 0) break;
       after = waiting.at(-1)!.id;
       const due = waiting.filter(({ fence }) => fence !== null && live.every(({ settled }) => settled >= fence));
