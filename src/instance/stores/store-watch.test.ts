@@ -85,6 +85,12 @@ test('an unavailable store delays no start; its schema follows when it answers, 
   expect(lines).toEqual(['store_away clickhouse does not answer: connect ECONNREFUSED', 'store_back']);
 });
 
+test('a reason that names the store is not put behind its name again', async () => {
+  clickhouse.pingError = new Error('clickhouse ended at its start: signal SIGKILL');
+  await begin();
+  expect(watch.reasons).toEqual(['clickhouse ended at its start: signal SIGKILL']);
+});
+
 test('a slow schema delays a start for a while only', async () => {
   clickhouse.prepare = () => new Promise(() => {});
   expect(await begin()).toBe('waits');

@@ -153,8 +153,8 @@ export class StoreWatch {
       this.#refusal = refusal;
       this.#signal();
     }
-    const cause = refusal ?? (error as { cause?: unknown } | null)?.cause ?? error;
-    this.#set(watched, 'away', `${what}: ${messageOf(cause)}`);
+    const cause = messageOf(refusal ?? (error as { cause?: unknown } | null)?.cause ?? error);
+    this.#set(watched, 'away', cause.startsWith(watched.store.title) ? cause : `${what}: ${cause}`);
   }
 
   /** Logs one line for each change, however often the store is pinged. */
