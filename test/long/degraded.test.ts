@@ -75,6 +75,36 @@ test('a worker whose journal cannot be opened ends alone, with its reason, and r
   await allStored();
 });
 
+test('a worker that is frozen is named, and the instance is degraded until it runs again', async () => {
+  const pid = engine.pids().get('worker-1')!;
+  process.kill(pid, 'SIGSTOP');
+  try {
+    const reason = /^worker-1 does not serve: its process lives and has not reported for \d+ s\. /;
+    await eventually(async () => {
+      const { code, status, reasons } = await engine.status();
+      return code === 200 && status === 'degraded' && reasons?.some((each) => reason.test(each));
+    }, 30_000);
+  } finally {
+    process.kill(pid, 'SIGCONT');
+  }
+  await eventually(async () => (await engine.status()).status === 'ready', 20_000);
+});
+
+test('a worker that starts later than another one is named until it serves', async () => {
+  await engine.stop();
+  engine.spawn();
+  const pid = await eventually(() => engine.pids().get('worker-1'), 60_000);
+  process.kill(pid, 'SIGSTOP');
+  try {
+    await eventually(async () => (await engine.status()).code === 200, 60_000);
+    const { status, reasons } = await engine.status();
+    expect({ status, reasons }).toEqual({ status: 'degraded', reasons: ['worker-1 is starting'] });
+  } finally {
+    process.kill(pid, 'SIGCONT');
+  }
+  await eventually(async () => (await engine.status()).status === 'ready', 60_000);
+});
+
 test('an acknowledgement that waits for ClickHouse: readiness promises no time without ClickHouse', async () => {
   const strict = await startEngine({ workers: 1, env: { INGEST_ACK: 'store' } });
   const clickhouse = strict.pids().get('clickhouse')!;

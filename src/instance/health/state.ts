@@ -6,7 +6,7 @@ export type PartState = 'up' | 'starting' | 'away';
 export interface InstanceState {
   status: 'starting' | 'ready' | 'degraded' | 'refusing' | 'mismatch' | 'draining';
   parts: Record<string, PartState>;
-  /** The reasons of `degraded` and `refusing`, in sentences for an operator, except for parts that are not up. */
+  /** The reasons of `degraded` and `refusing`, in sentences for an operator. */
   reasons: string[];
   /** True as soon as PostgreSQL has the tables of this version; stays true. */
   postgresReady: boolean;

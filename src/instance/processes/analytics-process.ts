@@ -57,7 +57,7 @@ export class AnalyticsProcess {
    * continues.
    */
   get failure(): string | undefined {
-    return this.#child.failure;
+    return this.#child.failure ?? (this.#child.isReady ? undefined : 'their process is starting');
   }
 
   /**

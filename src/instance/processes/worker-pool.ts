@@ -35,7 +35,12 @@ interface Slot {
   mqttConnections: number;
   /** Reasons of the worker to be degraded. */
   degraded: string[];
+  /** Monotonic time of the last report of the worker. */
+  reportedAt: number;
 }
+
+/** Time without a report after which a worker counts as one that does not serve. It reports every 250 ms. */
+const silentMsMax = 10_000;
 
 interface WorkerPoolDeps {
   workers: number;
@@ -106,16 +111,21 @@ export class WorkerPool {
   }
 
   get state(): InstanceState {
-    const ready = this.#slots.filter(({ worker }) => worker.isReady).length;
+    const ready = this.#slots.filter((slot) => slot.worker.isReady && silentMs(slot) === 0).length;
     const parts: Record<string, PartState> = {
       ...this.#parts,
       workers: ready === this.#slots.length ? 'up' : 'starting',
     };
     const clock = this.#deps.clock();
     const { refusal } = this;
-    const ownReasons = this.#slots.flatMap(({ number, worker, degraded, refusal: own }) => {
+    const ownReasons = this.#slots.flatMap((slot) => {
+      const { number, worker, degraded, refusal: own } = slot;
       const { failure } = worker;
       if (failure !== undefined) return [`worker-${number} does not serve: ${failure}`];
+      // At the start of the instance every worker is starting, which `parts` shows.
+      if (!worker.isReady) return ready === 0 ? [] : [`worker-${number} is starting`];
+      const silent = silentMs(slot);
+      if (silent > 0) return [silentSentence(number, silent)];
       if (own === undefined || refusal !== undefined) return degraded;
       return [`worker-${number} refuses telemetry: ${own.message}`, ...degraded];
     });
@@ -311,6 +321,7 @@ export class WorkerPool {
       room: undefined,
       mqttConnections: 0,
       degraded: [],
+      reportedAt: performance.now(),
     };
     return slot;
   }
@@ -340,6 +351,7 @@ export class WorkerPool {
   #changed(slot: Slot): void {
     const { worker } = slot;
     if (worker.isReady) {
+      slot.reportedAt = performance.now();
       this.broadcast();
       if (this.#handOverRate !== undefined) this.#letHandOver(slot, this.#handOverRate);
     } else if (!worker.isRunning) {
@@ -359,6 +371,7 @@ export class WorkerPool {
         slot.room = message.room;
         slot.mqttConnections = message.mqttConnections;
         slot.degraded = message.degraded;
+        slot.reportedAt = performance.now();
         return;
       case 'journalsHeld':
         this.journalHold.received(slot.number, message);
@@ -382,4 +395,17 @@ export class WorkerPool {
         return;
     }
   }
+}
+
+/** Returns how long a worker that should report has not reported; 0 while that is not worth a reason. */
+function silentMs({ reportedAt }: Slot): number {
+  const silent = performance.now() - reportedAt;
+  return silent > silentMsMax ? silent : 0;
+}
+
+function silentSentence(number: number, silent: number): string {
+  return (
+    `worker-${number} does not serve: its process lives and has not reported for ${Math.round(silent / 1000)} s. ` +
+    'When it is not stopped by a signal, end it (SIGKILL): Millrace starts it again'
+  );
 }
