@@ -11,7 +11,7 @@ import type { Machine } from './result/result-file.ts';
 /** One figure of Millrace, divided by that of another server in the same run. */
 export interface Ratio {
   value: number;
-  /** Of the rounds. */
+  /** The least ratio of the rounds. */
   least: number;
   greatest: number;
   isHigherBetter: boolean;
@@ -46,7 +46,7 @@ export function writeBaseline(baseline: Baseline): string {
 export function verdictOf(ratio: Ratio, base: Ratio | undefined): Verdict {
   if (base === undefined) return 'no baseline';
   const gain = ratio.isHigherBetter ? ratio.value / base.value : base.value / ratio.value;
-  // A figure that could not be measured is NaN, and no better than a bad one.
+  // A figure that could not be measured is NaN, and counts as worse.
   if (!(gain >= 1 / factorMax)) return 'WORSE';
   return gain > factorMax ? 'better' : 'as before';
 }

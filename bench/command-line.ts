@@ -11,7 +11,7 @@ import { groupOf, UsageError } from './settings.ts';
 import { type FlagValues, secondsOf, type TargetFlag, targetFlags, targetKinds } from './target/order.ts';
 
 export interface CommandLine {
-  /** Of the scenario; '' = none. */
+  /** The name of the scenario; '' = none. */
   name: string;
   overrides: string[];
   /** Empty without `--target`, but for the sign-in of `--peer`. */

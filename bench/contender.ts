@@ -18,7 +18,7 @@ const storedMsMax = 60_000;
 type TurnTimes = Pick<LoadOrder, 'rate' | 'seconds' | 'warmupSeconds'>;
 
 export interface Turn {
-  /** Of Millrace, only messages that were found in ClickHouse, by the time until the last one was there. */
+  /** For Millrace the messages that were found in ClickHouse, divided by the time until the last one was there. */
   messagesPerSecond: number;
   /** CPU time for each message, by process; undefined = the server runs elsewhere. */
   cpuMicroseconds: Record<string, number> | undefined;
@@ -30,7 +30,7 @@ export interface Turn {
 export interface Contender {
   name: string;
   run(times: TurnTimes): Promise<Turn>;
-  /** Of a server that stores and whose disk can be seen. */
+  /** Present for a server that stores and whose disk can be seen. */
   bytesPerPoint?(): Promise<number>;
   close(): Promise<void>;
 }

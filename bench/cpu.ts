@@ -13,7 +13,10 @@ export function cpuMsOf(pid: number): number {
   return (user + system) * millisecondsPerTick;
 }
 
-/** With its children, also those that have ended: PostgreSQL is a process for each connection. */
+/**
+ * Returns the CPU time of a process and its children, also of those that have ended: PostgreSQL has a process for each
+ * connection.
+ */
 export function cpuMsOfFamily(pid: number): number {
   const [user, system, endedUser, endedSystem] = cpuTicksOf(pid);
   const own = (user + system + endedUser + endedSystem) * millisecondsPerTick;
@@ -66,12 +69,12 @@ export async function machineSettled(msMax = settleMsMax): Promise<void> {
   }
 }
 
-/** CPU time of several roles at one moment; the difference of two of them is what a phase cost. */
+/** Returns the CPU time of several roles at one moment: the difference of two results is the cost of a phase. */
 export function cpuByRole(pids: Map<string, number>): Map<string, number> {
   return new Map([...pids].map(([role, pid]) => [role, role === 'postgres' ? cpuMsOfFamily(pid) : cpuMsOf(pid)]));
 }
 
-/** Milliseconds between two moments, the workers added up. */
+/** Returns the milliseconds between two moments; those of workers are added up. */
 export function cpuBetween(before: Map<string, number>, after: Map<string, number>): Record<string, number> {
   const spent: Record<string, number> = {};
   for (const [role, milliseconds] of after) {

@@ -19,9 +19,7 @@ import { readDeletes, readRecords, readTurns, waiting } from './crash/read.ts';
 
 export interface CrashOptions {
   seed: number;
-  /**
-   * Faults begin for so long; on a busy machine longer, until so many records with and without a ts are acknowledged.
-   */
+  /** Time in which faults begin. On a busy machine it is longer, until the minima below are met. */
   seconds: number;
   acknowledgedMin: number;
   turnsMin: number;
@@ -30,7 +28,10 @@ export interface CrashOptions {
   deletesMin: number;
   /** Acknowledgements before the next fault, unless they take too long: an engine that recovers must also serve. */
   progressMin: number;
-  /** Devices that send with a ts: so many requests/s over HTTP on so many sockets, so many messages/s over MQTT. */
+  /**
+   * Devices that send with a ts. Together they send `rate` requests/s over HTTP on `sockets` sockets, and `mqttRate`
+   * messages/s over MQTT.
+   */
   devices: number;
   sockets: number;
   rate: number;
@@ -45,11 +46,11 @@ export interface CrashOptions {
   workers: number;
   faults: Partial<Record<FaultKind, number>>;
   holdMsMax: number;
-  /** For how long the stores may catch up at the end. */
+  /** Time in which the stores may store what waits at the end. */
   settleSeconds: number;
   say: (line: string) => void;
   signal?: AbortSignal;
-  /** An empty folder for the log of the engine and, of a run that is not good, its data directory. */
+  /** An empty folder for the log of the engine and, after a run that has failed, for its data directory. */
   keepIn?: string;
 }
 
@@ -83,15 +84,15 @@ interface CrashSums {
   disordered: number;
   quarantined: number;
   stuck: number;
-  /** The engine ended, or would not stop or start, though nothing should have made it. */
+  /** Times that the engine ended, or did not stop or start, without a fault that explains it. */
   ended: number;
 }
 
-/** A start or stop that takes longer than this counts as stuck, also on a machine that does much else. */
+/** A start or stop that takes longer counts as stuck, also on a busy machine. */
 const processMsMax = 240_000;
 /**
- * A run continues for at most so many times its seconds until its minima are met, and settles for so many times its
- * seconds.
+ * Multiple of a run's seconds for which it continues until its minima are met, and of its `settleSeconds` for which it
+ * settles.
  */
 const patience = 4;
 /** The longest wait of the next fault for `progressMin`, and of the end of the load for the other minima. */
@@ -301,7 +302,7 @@ function beginWith(dataDir: string): void {
   if (prepared !== undefined) cpSync(prepared, dataDir, { recursive: true });
 }
 
-/** Devices, each with one point with its number, beside its number in the store. */
+/** Makes devices, each with one point that has its number. */
 async function createSenders(engine: Engine, count: number): Promise<string[]> {
   const tokens: string[] = [];
   for (let n = 0; n < count; n += 1) {
@@ -313,7 +314,7 @@ async function createSenders(engine: Engine, count: number): Promise<string[]> {
   return tokens;
 }
 
-/** Until `isSo`, for so long at most. */
+/** Resolves when `isSo` returns true, or after `waitMsMax`. */
 async function waitFor(isSo: () => boolean, waitMsMax: number, signal: AbortSignal | undefined): Promise<void> {
   const deadline = performance.now() + waitMsMax;
   while (!isSo() && performance.now() < deadline) await sleep(50, undefined, { signal });

@@ -45,7 +45,7 @@ export function httpGenerator({ sockets, processes }: BenchSettings['http']): Ge
     runHttpLoad({ host: '127.0.0.1', port: engine.port, tokens, sockets, processes, ...order });
 }
 
-/** Devices named `prefix-n`, with tokens of one width, so that every request of a run has the same length. */
+/** Makes devices named `prefix-n`, with tokens of one width, so that every request of a run has the same length. */
 export async function createFleet(
   api: Api,
   prefix: string,
@@ -64,7 +64,7 @@ export async function createFleet(
   return fleet;
 }
 
-/** Tokens of devices that only send. */
+/** Makes devices that only send, and returns their tokens. */
 export async function createDevices(api: Api, count: number, fields: object = {}): Promise<string[]> {
   return (await createFleet(api, 'bench', count, () => fields)).map(({ token }) => token);
 }
@@ -131,7 +131,7 @@ export class EngineUnderLoad {
     };
   }
 
-  /** The load alone; it waits for answers, not for the store. */
+  /** Offers the load and waits for answers, not for the store. */
   async offer(
     rate: number,
     seconds: number,
@@ -161,7 +161,7 @@ export class EngineUnderLoad {
     throw new Error(`ClickHouse holds ${rows} of ${expected} acknowledged rows after ${drainMsMax} ms`);
   }
 
-  /** Exactly the acknowledged records, each once and whole. */
+  /** True when ClickHouse has exactly the acknowledged records, each once and whole. */
   async verify(): Promise<boolean> {
     const [records, rows] = await Promise.all([
       this.#count("SELECT count() FROM telemetry FINAL WHERE key = 'temperature' AND num BETWEEN 21 AND 22"),
@@ -171,7 +171,7 @@ export class EngineUnderLoad {
     return records === expected && rows === this.#otherRows + expected * recordPoints;
   }
 
-  /** Bytes of active parts for each data point, before and after merging all parts to one. */
+  /** Returns the bytes of active parts for each data point, before and after merging all parts to one. */
   async bytesPerPoint(): Promise<{ asIs: number; merged: number }> {
     const size = async () => {
       const sql = `SELECT sum(bytes_on_disk), sum(rows) FROM system.parts WHERE active AND database = currentDatabase() AND table = 'telemetry'`;

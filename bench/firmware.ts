@@ -6,7 +6,7 @@ interface FirmwareForDevices {
   engine: Engine;
   /** Path and query with which each device requests its file. */
   paths: string[];
-  /** Reads of pieces from PostgreSQL so far, all workers. */
+  /** Returns the reads of pieces from PostgreSQL so far, of all workers. */
   pieceLoads(): Promise<number>;
 }
 

@@ -12,13 +12,13 @@ const goneMsMax = 120_000;
 
 export interface DeleteResult {
   name: string;
-  /** Until the answer, and until ClickHouse has no such point. */
+  /** Times until the answer, and until ClickHouse has no such point. */
   answer: LatencySummary;
   gone: LatencySummary;
   isRight: boolean;
 }
 
-/** The devices are used up. Returns also how many points are gone. */
+/** Deletes points of all devices. Also returns how many points are gone. */
 export async function measureDeletes(engine: Engine, plan: DayPlan, known: KnownDevice[]) {
   const half = known.length >> 1;
   const [key = ''] = plan.keys;

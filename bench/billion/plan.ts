@@ -57,7 +57,7 @@ export class DayPlan {
     return `billion-${String(device).padStart(9, '0')}`;
   }
 
-  /** Times of all records of a device, oldest first. */
+  /** Returns the times of all records of a device, oldest first. */
   timesOf(device: number): number[] {
     const block = Math.floor((device % this.#childrenOfOne) / this.messageDevices);
     return Array.from({ length: this.turns }, (_, turn) => {
@@ -65,7 +65,7 @@ export class DayPlan {
     });
   }
 
-  /** The load of gateways with the tokens of `createFleet`. */
+  /** Returns the load of gateways, with the tokens of `createFleet`. */
   loadOf(port: number, { window, processes }: BenchSettings['billion']): MqttLoad {
     const clients = Array.from({ length: this.gateways }, (_, gateway) => ({
       token: `${gatewayPrefix}${String(gateway).padStart(15, '0')}`,

@@ -5,7 +5,7 @@ import { getRequest, outcomeOf } from '../load/rest/latest-values.ts';
 import { ReportClient } from '../load/rest/reports.ts';
 import type { DayPlan } from './plan.ts';
 
-/** Before the measured calls: connects and compiles. */
+/** Calls before the measured ones, which connect and compile. */
 const warmupCalls = 20;
 
 /** A device by its number in the plan. */

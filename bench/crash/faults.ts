@@ -104,7 +104,7 @@ export class Faults {
     return this.#workers;
   }
 
-  /** Until `over` says so; `progress` ends when the next fault may come. */
+  /** Makes faults until `over` returns true; `progress` resolves when the next fault may come. */
   async run(over: () => boolean, progress: () => Promise<void>): Promise<void> {
     for (let n = 1; !over(); n += 1) {
       const fault = this.#draw(n);
@@ -189,7 +189,7 @@ export class Faults {
         await this.stop();
         return this.start();
       case 'clock': {
-        // Ahead, late, or right again.
+        // Sets the clock ahead, late, or right again.
         const turn = [1, -1, 0][Math.floor(dice * 1000) % 3]!;
         const sizeMs = role === 'hour' ? 3_600_000 : 500 + dice * 3_500;
         machine.setClock(turn * sizeMs);
@@ -241,7 +241,7 @@ export class Faults {
     if (this.#mayDie(Math.floor(dice * this.#workers))) await engine.kill(role);
   }
 
-  /** A store that dies as soon as it is there. */
+  /** Kills a store each time as soon as it runs. */
   async #loop(role: string): Promise<void> {
     const { engine } = this.#options;
     const deadline = performance.now() + 30_000;
@@ -251,7 +251,7 @@ export class Faults {
     }
   }
 
-  /** SIGTERM; anything but a clean end is noted. */
+  /** Stops the engine with SIGTERM, and notes any end that is not clean. */
   async stop(): Promise<void> {
     const { engine } = this.#options;
     try {

@@ -1,7 +1,8 @@
 /**
- * DeviceAuth without a `ts` that wait for each acknowledgement, each over connections of several workers in turn. The
- * account knows which message followed which, and the true time of each. The embedded PostgreSQL keeps the true time
- * when the engine's clock is set, as a database on another host does, and the engine goes by the database's clock.
+ * Senders of messages without a `ts`, which wait for each acknowledgement and use connections of several workers in
+ * turn. The account knows which message followed which, and the true time of each. The embedded PostgreSQL keeps the
+ * true time when the engine's clock is set, as a database on another host does, and the engine follows the database's
+ * clock.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Connection, telemetryRequest } from './connection.ts';
@@ -15,12 +16,12 @@ export const turnKey = 'turn';
 interface InTurnOptions {
   port: number;
   tokens: string[];
-  /** DeviceAuth of one device, and the connections that each of them takes in turn. */
+  /** Senders of one device, and the connections that each sender uses in turn. */
   senders: number;
   connections: number;
   /** Messages/s of one device. */
   rate: number;
-  /** For which messages of one device there is room. */
+  /** Messages of one device for which the account has room. */
   messagesMax: number;
   /** Changes when the engine's clock is set; -1 while a change may be half known. */
   clockEpoch: () => number;
@@ -33,9 +34,9 @@ export interface TurnRow {
 
 export interface TurnVerdict {
   acknowledged: number;
-  /** Acknowledged and not in the store: another message took its place, or it was lost. */
+  /** Messages that were acknowledged and are not in the store: another message took their place, or they were lost. */
   missing: number;
-  /** When the missing ones were acknowledged, by sender. */
+  /** The times at which the missing ones were acknowledged, by sender. */
   missingTimes: string[];
   twice: number;
   unknown: number;
@@ -71,7 +72,7 @@ class Sender {
 
 export class InTurn {
   readonly #options: InTurnOptions;
-  /** Of device d, sender s: d * senders + s. */
+  /** The sender s of device d is at d * senders + s. */
   readonly #senders: Sender[];
   readonly #loops: Promise<void>[];
   #stopping = false;

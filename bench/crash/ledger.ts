@@ -26,16 +26,16 @@ export interface Verdict {
   acknowledged: number;
   unanswered: number;
   refused: number;
-  /** Acknowledged and not, or not wholly, in the store. */
+  /** Records that were acknowledged and are not, or not wholly, in the store. */
   missing: number;
-  /** When the missing ones were acknowledged, by device. */
+  /** The times at which the missing ones were acknowledged, by device. */
   missingTimes: string[];
-  /** Stored with another content. */
+  /** Records that are stored with another content. */
   altered: number;
-  /** Stored more than once. */
+  /** Records that are stored more than once. */
   twice: number;
   refusedButStored: number;
-  /** Stored although it was never sent. */
+  /** Rows that are stored although no record was sent. */
   unknown: number;
 }
 
@@ -52,7 +52,7 @@ export class Ledger {
   readonly #firstTs: number;
   readonly #days: number;
   readonly #fates: Uint8Array[];
-  /** When each record was acknowledged, Unix time. */
+  /** Unix time at which each record was acknowledged. */
   readonly #settledAt: Float64Array[];
   readonly #next: Uint32Array;
   acknowledged = 0;
@@ -74,7 +74,7 @@ export class Ledger {
     return this.#firstTs + n + (n % this.#days) * dayMs;
   }
 
-  /** The next records of a device, from now on without an answer; none when the account is full. */
+  /** Returns the next records of a device, which are without an answer from now on; none when the account is full. */
   take(device: number, count = 1): RecordId[] {
     const fates = this.#fates[device]!;
     const first = this.#next[device]!;
@@ -84,7 +84,7 @@ export class Ledger {
     return Array.from({ length: next - first }, (_, n) => ({ device, n: first + n }));
   }
 
-  /** The message of these records. */
+  /** Returns the message of these records. */
   bodyOf(records: RecordId[]): string {
     const elements = records.map(({ device, n }) => {
       const { count, name, level } = valuesOf(device, n);
@@ -140,10 +140,10 @@ export class Ledger {
   }
 }
 
-/** Times that follow each other by more are in two stretches. */
+/** A longer time between two moments begins another stretch. */
 const stretchMs = 2_000;
 
-/** Returns the stretches of some moments (Unix time) as text, with the number of each. */
+/** Returns the stretches of some moments (Unix time) as strings, with the number of each. */
 export function stretches(moments: Float64Array, name: string): string[] {
   const sorted = moments.toSorted();
   const texts: string[] = [];

@@ -84,7 +84,7 @@ export class Machine {
     };
   }
 
-  /** Number of the clock's present setting; -1 while some processes may still have the one before. */
+  /** The number of the clock's present setting; -1 while some processes may still have the previous one. */
   clockEpoch(): number {
     return performance.now() - this.#clockSetAt < clockSettleMs ? -1 : this.#clockEpoch;
   }
@@ -93,7 +93,7 @@ export class Machine {
     return this.#clockOffsetMs;
   }
 
-  /** Sets the clock so far off the true time. */
+  /** Sets the clock to the true time plus `offsetMs`. */
   setClock(offsetMs: number): void {
     this.#clockOffsetMs = offsetMs;
     this.#clockSetAt = performance.now();
@@ -107,7 +107,7 @@ export class Machine {
     renameSync(`${this.#clockFile}.new`, this.#clockFile);
   }
 
-  /** Takes all of the disk but so many bytes. */
+  /** Fills the disk except for `bytesLeft` bytes. */
   fillDisk(bytesLeft: number): void {
     if (this.disk === undefined) return;
     const { bavail, bsize } = statfsSync(this.disk);
@@ -144,12 +144,15 @@ export class Machine {
     };
   }
 
-  /** Lets a process and its children have no more memory than they have, and a little. The result undoes it. */
+  /**
+   * Limits the memory of a process and its children to what they have and `bytesMore`. The returned function undoes the
+   * limit.
+   */
   limitMemory(pid: number, bytesMore: number): () => void {
     return limit(pid, 'as', (each) => memoryBytes(each) + bytesMore);
   }
 
-  /** Lets a process and its children open only so many files more. The result undoes it. */
+  /** Lets a process and its children open only `more` further files. The returned function undoes the limit. */
   limitFiles(pid: number, more: number): () => void {
     return limit(pid, 'nofile', (each) => openFiles(each) + more);
   }
@@ -199,7 +202,7 @@ function openFiles(pid: number): number {
   }
 }
 
-/** A process and all that descend from it. */
+/** Returns a process and all of its descendants. */
 function processTree(root: number): number[] {
   const children = new Map<number, number[]>();
   for (const name of readdirSync('/proc')) {

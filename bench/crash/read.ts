@@ -16,7 +16,7 @@ const readingOrder = 'ts, seq, origin';
 /** Rows of one sorting key are in one partition: a read need not merge hundreds of days. */
 const eachPartition = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
 
-/** The store's number of each device by the run's own number. */
+/** Returns the store's number of each device by the run's own number. */
 async function storeNumbers(engine: Engine): Promise<Map<number, string>> {
   const rows = await engine.clickhouse(
     `SELECT int, device FROM telemetry FINAL WHERE key = 'number' AND kind != 0 ${eachPartition}`,
@@ -106,7 +106,7 @@ function sumOf(metrics: string, name: string): number {
   return sum;
 }
 
-/** Rows that were set aside. Damaged stretches are not among them: this run damages tails itself. */
+/** Returns rows that were set aside. Damaged stretches are not among them: this run damages tails itself. */
 async function setAside(dataDir: string): Promise<string[]> {
   const journals = join(dataDir, 'journal');
   const what: string[] = [];

@@ -91,7 +91,7 @@ function tailOf(path: string): Tail | undefined {
   return tail;
 }
 
-/** A valid head whose payload did not reach the disk whole. */
+/** Returns a valid head whose payload did not reach the disk as a whole. */
 function tornFrame({ seed, end, last }: Tail, random: Random): Buffer {
   const length = 64 + random.below(4096);
   const payload = randomBytes(random, length);

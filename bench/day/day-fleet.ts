@@ -68,7 +68,7 @@ export class DayFleet {
     this.#readOf = calls.readOf;
   }
 
-  /** With everything that the streams need: devices, stored values, open connections of the command devices. */
+  /** Makes what the streams need: devices, stored values, open connections of the command devices. */
   static async make(engine: Engine, day: DaySettings): Promise<DayFleet> {
     const { api } = engine;
     const devices: Devices = {

@@ -35,7 +35,7 @@ export async function runPhases(phases: Phase[], signal: AbortSignal): Promise<D
 }
 
 const sliceMs = 500;
-/** ClickHouse is stopped for this part of each slice. */
+/** The part of each slice for which ClickHouse is stopped. */
 const stoppedShare = 0.8;
 
 /** Lets ClickHouse run for a fifth of the time only. */

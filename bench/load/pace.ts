@@ -39,7 +39,7 @@ export class Pace {
   }
 }
 
-/** Returns how many messages are due in the first `ms` milliseconds. */
+/** Returns how many messages are due within the first `ms` milliseconds. */
 function dueUntil(ms: number, { rate, rampMs }: PaceOrder): number {
   if (ms < rampMs) return (rate * ms * ms) / (2 * rampMs) / 1000;
   return (rate * (ms - rampMs / 2)) / 1000;

@@ -1,4 +1,7 @@
-/** What rows a gateway's message becomes, which children are refused, and that the fast way is the careful way. */
+/**
+ * What rows a gateway's message becomes, which children are refused, and that the fast reader agrees with the exact
+ * one.
+ */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { anyTime as options } from '../../test/harness/decode-options.ts';

@@ -1,4 +1,4 @@
-/** Activity of devices on its way to reports, on a real PostgreSQL: what is copied, once, and what is left out. */
+/** The copy of device activity for reports, on a real PostgreSQL: what is copied, once, and what is left out. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { replaceBlocks } from '../activity/block-store.ts';

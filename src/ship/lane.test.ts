@@ -1,4 +1,4 @@
-/** When a lane looks for rows. Stores and faults are in test/crash/. */
+/** When a lane reads rows. Stores and faults are in test/crash/. */
 import { expect, test } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -36,7 +36,7 @@ test('a commit without rows of a lane does not wake the lane', async () => {
     lane.wake();
     await Promise.resolve();
   }
-  // One look for each commit: the lane itself sleeps on.
+  // One read for each commit: the lane itself continues to sleep.
   expect(looked).toBe(100);
   // As many as are shipped without a wait.
   untaken = 10_000;

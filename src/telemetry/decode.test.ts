@@ -16,7 +16,7 @@ const stamp = { order, micros: now * 1000, firstPlace: 0 };
 type Decode = typeof decodeTelemetry;
 
 /**
- * Rows as short text, one each: `key@ts kind value`, where the place is added to a server time; or the fault as
+ * Rows as short strings, one each: `key@ts kind value`, where the place is added to a server time; or the fault as
  * `status reason`.
  */
 function decode(body: string | Uint8Array, by: Decode = decodeTelemetry, wanted = options): string[] | string {
@@ -40,7 +40,7 @@ function decode(body: string | Uint8Array, by: Decode = decodeTelemetry, wanted 
 
 const names = ['', 'boolean', 'long', 'double', 'string', 'json'];
 
-/** Both ways must agree; the first is what is expected. */
+/** Both readers must agree; the first result is the expected one. */
 function both(body: string | Uint8Array, expected: string[] | string, wanted = options): void {
   const shown = typeof body === 'string' ? body.slice(0, 100) : Buffer.from(body).toString('latin1').slice(0, 100);
   expect(decode(body, decodeTelemetry, wanted), shown).toEqual(expected);

@@ -1,4 +1,4 @@
-/** Certificates of devices and of who signs them, made by openssl in a directory that goes with the test file. */
+/** Certificates of devices and of their issuers, made by openssl in a directory that is removed after the test file. */
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

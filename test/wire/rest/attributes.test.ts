@@ -1,4 +1,4 @@
-/** Attributes by REST: paths, scopes, texts of errors (docs/rest.md#attributes). */
+/** Attributes over REST: paths, scopes, sentences of errors (docs/rest.md#attributes). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { DeviceUser, readAnswer } from '../../harness/device-user.ts';
