@@ -189,7 +189,7 @@ async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: Co
   try {
     return await scenario.run(settings, line);
   } finally {
-    // What fails because its engine was ended says nothing.
+    // A failure that the end of the engine has caused is not reported.
     await (ending ?? destroyEngines());
     for (const signal of signals) process.off(signal, interrupted);
   }

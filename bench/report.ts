@@ -3,7 +3,7 @@ import { writeResultFile } from './result/result-file.ts';
 
 export type Cell = string | number;
 
-/** Since the last result. */
+/** Lines that were printed since the last result. */
 let printed: string[] = [];
 
 export function say(line: string): void {
@@ -11,7 +11,7 @@ export function say(line: string): void {
   process.stdout.write(`${line}\n`);
 }
 
-/** Columns as wide as their widest cell; numbers to the right. */
+/** Prints a table: columns are as wide as their widest cell, and numbers are aligned to the right. */
 export function table(header: string[], rows: Cell[][]): void {
   const cells = rows.map((row) => row.map((cell) => (typeof cell === 'number' ? figure(cell) : cell)));
   const widths = header.map((name, n) => Math.max(name.length, ...cells.map((row) => (row[n] ?? '').length)));
@@ -22,7 +22,7 @@ export function table(header: string[], rows: Cell[][]): void {
   for (const row of cells) say(line(row, numeric));
 }
 
-/** Three digits that matter, thousands apart. */
+/** Formats a number with three significant digits and with its thousands separated. */
 export function figure(value: number): string {
   if (!Number.isFinite(value)) return '-';
   if (Math.abs(value) >= 100 || Number.isInteger(value))

@@ -170,12 +170,12 @@ export interface BenchSettings {
   >;
 }
 
-/** A wrong word on the command line: its message is all that the caller needs. */
+/** A wrong argument on the command line: only the message is printed, without a stack. */
 export class UsageError extends Error {}
 
 type Groups = Record<string, Record<string, number>>;
 
-/** `scenario`: whose settings are meant by a name without its group. */
+/** `scenario`: a name without a group means a setting of this scenario. */
 export function loadBenchSettings(overrides: string[], scenario: string): BenchSettings {
   const settings = readGroups();
   for (const override of overrides) {

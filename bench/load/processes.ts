@@ -50,9 +50,9 @@ export interface LoadResult {
   machineIdleShare: number;
   /** Empty, or why the figures say nothing about the server. */
   invalid: string;
-  /** The first message of any process left not before this moment (Unix time). */
+  /** No process has sent a message before this moment (Unix time). */
   startedAtMs: number;
-  /** Acknowledged between two moments (Unix time), to a tenth of a second. */
+  /** Messages that were acknowledged between two moments (Unix time), to a tenth of a second. */
   between(fromMs: number, toMs: number): number;
 }
 
@@ -63,11 +63,11 @@ const machineIdleShareMin = 0.05;
 /** How a run goes: `rate` is that of all processes together, 0 = as fast as answers come. */
 interface RunOptions {
   rate: number;
-  /** Of warm-up and measured time; 0 = not known. */
+  /** Seconds of warm-up and measured time; 0 = not known. */
   lastsSeconds: number;
-  /** Called when every process is connected; none sends before it returns. */
+  /** Called when every process is connected; no process sends before this call returns. */
   onConnected?: (() => void) | undefined;
-  /** Shows no live view, and nothing that is watched: another load beside it does. */
+  /** True: shows no live view and nothing that is watched, because another load beside this one does. */
   isBeside?: boolean | undefined;
 }
 
@@ -96,7 +96,7 @@ export async function runProcesses<Result extends ProcessResult>(
     return { results, load: loadOf(results, rate, idleBefore, timeline.end()) };
   } finally {
     timeline.end();
-    // After a failure of one process the others end, too.
+    // After one process has failed, the others end, too.
     for (const child of children) {
       child.end();
       running.delete(child);

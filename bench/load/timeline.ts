@@ -1,6 +1,6 @@
 /**
- * What each second of a load showed, put together from its generator processes and from what is watched beside it. Each
- * second goes to the live view, and all of them to the result, whose page draws them.
+ * The figures of each second of a load, put together from its generator processes and from what is watched beside it.
+ * Each second goes to the live view, and all of them to the result, whose page draws them.
  */
 import type { ProcessSecond } from './counting.ts';
 import { Histogram } from './histogram.ts';
@@ -8,9 +8,9 @@ import { LiveView } from './live-view.ts';
 import { readWatched, type Watched } from './watch.ts';
 
 export interface Second extends Watched {
-  /** Of the run, from 1 on. */
+  /** The number of the second in the run, from 1 on. */
   second: number;
-  /** Acknowledged in it. */
+  /** Messages acknowledged in this second. */
   rate: number;
   refused: number;
   /** Messages that were due and not sent. */
@@ -42,7 +42,7 @@ export class Timeline {
   }
 
   begin(): void {
-    // What is watched counts from here.
+    // The figures of what is watched count from here on.
     if (this.#view) readWatched();
   }
 
@@ -58,7 +58,7 @@ export class Timeline {
     if (second.processes === this.#processes) this.#ended(n, second);
   }
 
-  /** Takes the live view away and returns all seconds. */
+  /** Removes the live view and returns all seconds. */
   end(): Second[] {
     this.#view?.end();
     return this.#seconds;

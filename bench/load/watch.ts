@@ -7,12 +7,12 @@ export interface Watched {
   /** Cores in use since the previous reading, by role. */
   cpu: Record<string, number>;
   memoryMiB: Record<string, number>;
-  /** By name: the backlog of the journal, parts. */
+  /** Other figures by name: the backlog of the journal, the number of parts. */
   gauges: Record<string, number>;
 }
 
 interface Watch {
-  /** Milliseconds of CPU time by role, counted from any moment on. */
+  /** Milliseconds of CPU time by role; only differences of two readings count. */
   cpuMs(): Record<string, number>;
   memoryMiB(): Record<string, number>;
   gauges(): Record<string, number>;
@@ -28,7 +28,7 @@ export function watch(what: Watch): () => void {
   };
 }
 
-/** Two engines under one load are added up: the idle one takes next to nothing. */
+/** Figures of two engines under one load are added up, because the idle one needs almost nothing. */
 export function readWatched(): Watched {
   const read: Watched = { cpu: {}, memoryMiB: {}, gauges: {} };
   for (const [what, before] of watches) {

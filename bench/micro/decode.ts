@@ -98,7 +98,7 @@ function figure(message: string, bodies: Buffer[], messages: number, rounds: num
   return { message, bytes, decodeNs, encodeNs, parseNs, ratio: parseNs / (decodeNs + encodeNs) };
 }
 
-/** Read at the end, so that the compiler keeps the loop over the members. */
+/** `walked` is read at the end, so that the compiler keeps the loop over the members. */
 let walked = 0;
 
 function walk(json: unknown): number {

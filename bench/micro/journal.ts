@@ -61,7 +61,7 @@ async function measure(
   const latencies: number[] = [];
   const cpu = process.cpuUsage();
   const start = performance.now();
-  // Without a shipper the backlog only grows: enough is enough.
+  // Without a shipper the backlog only grows, so its size is bounded.
   for (let bytes = 0; performance.now() - start < seconds * 1000 && (shipping || bytes < 2e9); bytes += frameBytes) {
     const from = performance.now();
     await append();
@@ -85,7 +85,7 @@ async function measure(
   };
 }
 
-/** Milliseconds to open a journal with so many unshipped bytes, and megabytes a second of reading them out. */
+/** Measures how long a journal with so many unshipped bytes takes to open, and how fast these bytes are read. */
 export async function benchBacklog(
   bytes = 1e9,
   under = tmpdir(),

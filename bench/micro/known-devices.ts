@@ -17,7 +17,7 @@ interface KnownDevicesFigure {
   /** A lookup of one of the last 1 000 devices, and of any device. */
   recentNs: number;
   randomNs: number;
-  /** The longest addition and the longest lookup of 100 devices, with pauses of the garbage collector. */
+  /** The longest addition and the longest lookup of 100 devices, including pauses of the garbage collector. */
   addMsMax: number;
   lookupMsMax: number;
 }
@@ -30,7 +30,7 @@ export async function benchKnownDevices(devices = 1_000_000, rounds = 3): Promis
   const tokenAt = (n: number) => tokens.toString('latin1', n * tokenChars, (n + 1) * tokenChars);
   const numbers = new Map<string, number>();
   const [tenantId, profileId, customerId] = [randomUUID(), randomUUID(), randomUUID()].map((id) => Buffer.from(id));
-  /** As the driver of PostgreSQL returns it: every string is new. */
+  /** A row as the driver of PostgreSQL returns it: every string is new. */
   const row = (n: number): DeviceRow => ({
     ...{ number: n + 1, id: randomUUID(), tenantId: String(tenantId), customerId: String(customerId) },
     ...{ profileId: String(profileId), name: `device ${n}`, version: 1, isGateway: false, isConfined: false },
@@ -69,7 +69,7 @@ export async function benchKnownDevices(devices = 1_000_000, rounds = 3): Promis
   return { devices, bytesPerDevice, activityBytesPerDevice, recentNs, randomNs, addMsMax, lookupMsMax };
 }
 
-/** Read at the end, so that the compiler keeps the lookups. */
+/** `found` is read at the end, so that the compiler keeps the lookups. */
 let found = 0;
 
 async function activity(devices: number): Promise<number> {

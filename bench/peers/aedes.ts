@@ -1,6 +1,6 @@
 /**
- * A yardstick: Aedes, the MQTT broker written for Node, one process with its own storage in memory: there is no
- * subscriber, so a message is acknowledged and forgotten. Prints its port on stdout.
+ * A server to compare with: Aedes, the MQTT broker written for Node, one process with its own storage in memory. There
+ * is no subscriber, so a message is acknowledged and stored nowhere. Prints its port on stdout.
  */
 import { type AddressInfo, createServer } from 'node:net';
 import { Aedes } from 'aedes';

@@ -1,6 +1,6 @@
 /**
- * The yardstick: uWebSockets.js alone, one process, that takes the same requests, parses their JSON and answers 200.
- * No token, no store, no checks. Prints its port on stdout.
+ * A server to compare with: uWebSockets.js alone, one process, which takes the same requests, parses their JSON and
+ * answers 200. It checks no token and stores nothing. Prints its port on stdout.
  */
 import uWS from 'uWebSockets.js';
 

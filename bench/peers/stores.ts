@@ -18,13 +18,13 @@ import { daemonPath, debianVersion, isInstalled, packageVersion, printedVersion 
 export interface StorePeer {
   name: string;
   version: string;
-  /** What its answer to a write promises. */
+  /** What the store promises when it acknowledges a write. */
   acknowledges: string;
   port: number;
   pid: number;
-  /** Records that a reader finds. */
+  /** Counts the records that a reader finds. */
   count(): Promise<number>;
-  /** Bytes on disk, once its merges have ended. */
+  /** Bytes on disk, once the merges of the store have ended. */
   bytes(): Promise<number>;
   close(): Promise<void>;
 }
@@ -38,7 +38,7 @@ export interface StoreKind {
 }
 
 const readyMsMax = 30_000;
-/** Merges have ended when the size stays for so long. */
+/** Merges have ended when the size has not changed for so long. */
 const settledMs = 5_000;
 const settleMsMax = 60_000;
 /** The unit of `blocks` in Linux. */
@@ -77,7 +77,7 @@ async function startVictoria(): Promise<StorePeer> {
   };
   return {
     name: 'VictoriaMetrics',
-    // Debian's prints no number.
+    // The VictoriaMetrics of Debian prints no version number.
     version: printedVersion('victoria-metrics', '-version') || debianVersion('victoria-metrics'),
     acknowledges: 'in memory; on disk within seconds',
     port,
@@ -105,7 +105,8 @@ async function startInflux(): Promise<StorePeer> {
     `dir = "${directory}/data"`,
     `wal-dir = "${directory}/wal"`,
     'query-log-enabled = false',
-    // What is idle is compacted soon: the bytes of a point are read after a run. It changes nothing under load.
+    // Idle data is compacted soon, because the bytes of a point are read after a run. This setting changes nothing
+    // under load.
     'cache-snapshot-write-cold-duration = "2s"',
     'compact-full-write-cold-duration = "3s"',
     '[monitor]',
@@ -154,7 +155,7 @@ async function startPostgres(): Promise<StorePeer> {
   // An interrupted run ends without the scenario, perhaps before the server is ready.
   process.once('exit', endAtOnce);
   const server = await startEmbeddedPostgres(options);
-  // The generators know no password exchange; the server listens on loopback only.
+  // The generators cannot sign in with a password. The server listens on loopback only.
   const access = join(options.dir, 'cluster', 'pg_hba.conf');
   writeFileSync(access, readFileSync(access, 'utf8').replaceAll('scram-sha-256', 'trust'));
   await query(server.url, 'select pg_reload_conf()');
@@ -221,7 +222,7 @@ async function startServer(command: string, words: string[], directory: string, 
   return { pid: child.pid!, close };
 }
 
-/** A server that ends now may still write for a moment. */
+/** Repeats, because a server that is ending may still write for a moment. */
 function removeDirectory(directory: string): void {
   rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 });
 }
@@ -248,7 +249,7 @@ async function ask(url: string, method = 'GET'): Promise<string> {
   return text;
 }
 
-/** Bytes that the disk holds: InfluxDB makes files of 4 MiB that are empty at first. */
+/** Counts allocated blocks and not lengths of files: InfluxDB makes files of 4 MiB that are empty at first. */
 function allocatedBelow(directory: string): number {
   let bytes = 0;
   for (const entry of readdirSync(directory, { recursive: true, withFileTypes: true })) {

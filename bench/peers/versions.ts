@@ -4,10 +4,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { root } from '../../test/harness/engine.ts';
 
-/** Daemons lie where the PATH of a user may not lead. */
+/** A PATH that includes the directories of daemons, which the PATH of a user may lack. */
 export const daemonPath = `${process.env['PATH']}:/usr/sbin:/sbin`;
 
-/** Of an installed npm package. */
+/** The version of an installed npm package. */
 export function packageVersion(name: string): string {
   const path = join(root, 'node_modules', name, 'package.json');
   return (JSON.parse(readFileSync(path, 'utf8')) as { version: string }).version;
@@ -17,7 +17,7 @@ export function isInstalled(command: string, ...args: string[]): boolean {
   return spawnSync(command, args, { stdio: 'ignore', env: { PATH: daemonPath } }).error === undefined;
 }
 
-/** Of an installed Debian package; '' = the program came otherwise. */
+/** The version of an installed Debian package; '' = the program was installed in another way. */
 export function debianVersion(name: string): string {
   const { status, stdout } = spawnSync('dpkg-query', ['-W', '-f=${Version}', name], { encoding: 'utf8' });
   return status === 0 ? stdout : '';

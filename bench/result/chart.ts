@@ -9,7 +9,7 @@ export interface Line {
 /** A moment at which something happened, as a vertical line. */
 export interface Mark {
   name: string;
-  /** From 0 on. */
+  /** The second of the load, from 0 on. */
   second: number;
 }
 
@@ -112,7 +112,7 @@ function isFigure(value: number | undefined): value is number {
   return value !== undefined && Number.isFinite(value);
 }
 
-/** The next of 1, 2, 2.5, 5, 10 … above. */
+/** The next greater one of 1, 2, 2.5, 5, 10 … */
 function niceAbove(value: number): number {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));

@@ -1,7 +1,8 @@
 /**
  * `npm run bench -- compare A.json B.json [C.json …]`: the loads that all results have, with the difference of each
- * later one to the first. The noise is that of the seconds of each load: a difference below twice its standard error,
- * or below two percent, is no difference. Results of other settings or another machine are compared with a warning.
+ * later one to the first. The noise is computed from the seconds of each load: a difference below twice the standard
+ * error, or below two percent, does not count. Results of other settings or another machine are compared with a
+ * warning.
  */
 import { readFileSync } from 'node:fs';
 import { type Cell, figure, say, table } from '../report.ts';
@@ -84,7 +85,7 @@ export function verdictOf(base: Figure, other: Figure): 'better' | 'worse' | 'sa
   return change > 0 === base.isHigherBetter ? 'better' : 'worse';
 }
 
-/** Relative to the first. */
+/** The noise of a difference, relative to the first figure. */
 function noiseOf(base: Figure, other: Figure): number {
   return Math.max(leastRatio, (errorsMin * Math.hypot(base.error, other.error)) / base.value);
 }

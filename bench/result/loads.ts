@@ -2,7 +2,7 @@
 import type { LoadResult } from '../load/processes.ts';
 
 export interface FoundLoad {
-  /** As in `many.peak`; the same load has the same path in each result of its scenario. */
+  /** For instance `many.peak`; the same load has the same path in each result of its scenario. */
   path: string;
   load: LoadResult & { storedRequestsPerSecond?: number; cpuMicrosecondsPerRequest?: Record<string, number> };
 }

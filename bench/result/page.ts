@@ -90,7 +90,7 @@ function chartsOf({ seconds, bars, startedAtMs }: LoadResult, events: PageEvent[
   return charts.join('\n');
 }
 
-/** A line for each name that any second has. */
+/** Makes a line for each name that occurs in any second. */
 function named(seconds: Second[], valuesOf: (second: Second) => Record<string, number>): Line[] {
   const names = [...new Set(seconds.flatMap((second) => Object.keys(valuesOf(second))))];
   return names.map((name) => ({ name, values: seconds.map((second) => valuesOf(second)[name]) }));

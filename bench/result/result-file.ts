@@ -12,7 +12,7 @@ export interface Machine {
   memoryGiB: number;
   kernel: string;
   node: string;
-  /** What was called on it. */
+  /** The command that was called. */
   command: string;
 }
 
@@ -20,11 +20,11 @@ export interface ResultFile {
   scenario: string;
   at: string;
   machine: Machine;
-  /** '' = unknown; `+` at its end: with changes that are not committed. */
+  /** The commit of the checkout; '' = unknown; a `+` at the end: with changes that are not committed. */
   commit: string;
   version: string;
   settings: object;
-  /** The lines of the scenario. */
+  /** The lines that the scenario has printed. */
   printed: string[];
   result: object;
 }
@@ -54,7 +54,7 @@ export function thisMachine(): Machine {
   };
 }
 
-/** Passwords and tokens do not belong into a file that is passed on. */
+/** False for passwords and tokens, because the file may be given to others. */
 function isPublic(arg: string, n: number, args: string[]): boolean {
   const secrets = ['--password', '--token', '--user'];
   return !secrets.some((name) => arg === name || arg.startsWith(`${name}=`) || args[n - 1] === name);
@@ -67,7 +67,7 @@ export function commitOf(): string {
   try {
     return `${git('rev-parse', '--short=12', 'HEAD')}${git('status', '--porcelain') === '' ? '' : '+'}`;
   } catch {
-    // Not a clone, for instance an image.
+    // The directory is no clone of the repository, for instance in an image.
     return '';
   }
 }

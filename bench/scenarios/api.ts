@@ -170,7 +170,10 @@ async function telemetryAlone(load: EngineUnderLoad, rate: number, { seconds }: 
   return telemetry;
 }
 
-/** Measures both in the same seconds. Rows that wait to be stored do not burden the next phase. */
+/**
+ * Measures calls and telemetry in the same seconds. Waits until all rows are stored, so that the next phase is not
+ * slowed down.
+ */
 async function besideTelemetry(
   load: EngineUnderLoad,
   rate: number,
@@ -203,7 +206,7 @@ function telemetryRow(name: string, { requestsPerSecond, latency, refused, broke
   return [name, requestsPerSecond, Number.NaN, Number.NaN, failed, latency.p50Ms, latency.p99Ms, '', ''];
 }
 
-/** True when every answer was one that a sign-in may get. */
+/** Prints the outcomes of sign-ins. Returns true when every answer was one that a sign-in may get. */
 function saySignIns({ outcomes, unanswered }: CallsResult, { signInRate, wrongPercent }: ApiSettings): boolean {
   say('');
   const rows = Object.entries(outcomes).sort(([a], [b]) => a.localeCompare(b));

@@ -37,7 +37,7 @@ const drainMsMax = 600_000;
 const countedDevices = 50_000;
 const copiedMsMax = 600_000;
 
-/** The time at which ClickHouse had so many points, and the CPU time of all processes until then. */
+/** The time at which ClickHouse had this number of points, and the CPU time of all processes until then. */
 interface Mark {
   points: number;
   atMs: number;
@@ -190,7 +190,8 @@ function partOf(from: Mark, to: Mark): Part {
 }
 
 /**
- * Counts what is stored, each point once, and the devices that have all of theirs: in ranges, which need little memory.
+ * Counts the stored points, each once, and the devices whose points are all stored. Queries ranges of devices, because
+ * that needs little memory.
  */
 async function countAll(engine: Engine, plan: DayPlan): Promise<{ points: number; wholeDevices: number }> {
   const [[from = '0', to = '0'] = []] = await engine.clickhouse('SELECT min(device), max(device) FROM telemetry');
@@ -220,7 +221,7 @@ function residentOf(engine: Engine): Record<string, number> {
   return Object.fromEntries([...engine.pids()].map(([role, pid]) => [role, residentBytesOf(pid)]));
 }
 
-/** Different devices, drawn at random: those to delete, and those to read. */
+/** Returns different devices, drawn at random: some to delete, and some to read. */
 async function knownDevices(
   engine: Engine,
   plan: DayPlan,

@@ -21,7 +21,7 @@ const beforeStormMs = 2_000;
 /** The slowest storm that is still measured to its end. */
 const stormConnectsPerSecondMin = 1_000;
 
-/** An attempt without an answer in time waits in the kernel's queue: that costs time and is no refusal. */
+/** An attempt that gets no answer in time waits in the kernel's queue, which is a delay and no refusal. */
 const waited = 'timeout';
 
 export async function runConnections(settings: BenchSettings): Promise<boolean> {

@@ -14,7 +14,7 @@ const acknowledgedMin = 1_000;
 const turnsMin = 1;
 const faultsMin = 1;
 const deletesMin = 1;
-/** Faults come whether the service has recovered or not. */
+/** 0: a fault follows the one before even when the service has not recovered. */
 const progressMin = 0;
 const missingLinesMax = 40;
 
@@ -39,7 +39,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** What the last run of a seed leaves, in place of that of its previous run. */
+/** The directory that the last run of a seed leaves; each run replaces that of the run before. */
 function keptRun(seed: number): string {
   const path = join(root, 'bench', 'results', `crash-seed-${seed}`);
   rmSync(path, { recursive: true, force: true });

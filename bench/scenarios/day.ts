@@ -44,7 +44,7 @@ export async function runDay(settings: BenchSettings): Promise<boolean> {
     ];
     const phases: Phase[] = [
       ...before,
-      // Their generator cuts them.
+      // The generator of these connections cuts them.
       { name: 'a tenth of the MQTT connections cut', seconds: phaseSeconds },
       { name: 'slow ClickHouse', seconds: slowSeconds, act: () => slowClickhouse(engine, slowSeconds, aborted.signal) },
       { name: 'ClickHouse catches up', seconds: phaseSeconds },
@@ -110,7 +110,7 @@ function tell(events: DayEvent[], streams: Streams): void {
   );
 }
 
-/** The highest backlog of the journal and number of parts in the time of an event. */
+/** The highest backlog of the journal and the highest number of parts during an event. */
 function gaugesOf(streams: Streams, event: DayEvent): Cell[] {
   const { startedAtMs, seconds } = streams['HTTP telemetry']!;
   const highest = (name: string) => {

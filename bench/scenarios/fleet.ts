@@ -22,7 +22,7 @@ const readySecondsMax = 3;
 const bytesPerDeviceMax = 200;
 /** Of one core, while every device sends steadily. */
 const postgresShareMax = 0.05;
-/** The first minute is shown in parts; what comes after the first of them is compared. */
+/** The first minute is shown in this number of parts; all but the first part are compared. */
 const firstParts = 6;
 const prefix = 'fleet';
 const gatewayPrefix = 'fleetgateway';
@@ -34,13 +34,13 @@ interface Fleet {
   mqtt: Generator;
 }
 
-/** What a start costs, and the rates of the seconds after it. */
+/** The cost of a start, and the rates after it. */
 interface FirstMinute {
   readySeconds: number;
-  /** Requests/s of each part. */
+  /** Requests/s in each part of the minute. */
   rates: number[];
   load: MeasuredLoad;
-  /** Resident bytes by process, when the fleet has sent. */
+  /** Resident bytes by process, after the fleet has sent. */
   resident: Record<string, number>;
 }
 
@@ -87,7 +87,7 @@ export async function runFleet(settings: BenchSettings): Promise<boolean> {
   return verified && (fleet.targets === 0 || compared.every(isReached));
 }
 
-/** With a fleet that this run made or an earlier one kept. */
+/** Opens an engine with a fleet that this run creates or an earlier run has kept. */
 async function openFleet(settings: FleetSettings, devices: number, workers: number): Promise<Fleet> {
   const { gateways, keep } = settings;
   const kept = join(tmpdir(), `millrace-bench-fleet-${devices}-${gateways}`);
@@ -123,7 +123,7 @@ function nameOf(n: number): string {
   return `${prefix}-${String(n).padStart(9, '0')}`;
 }
 
-/** The tokens of `createFleet`. */
+/** Returns the token that `createFleet` gives device `n`. */
 function tokenOf(kind: string, n: number): string {
   return `${kind}${String(n).padStart(15, '0')}`;
 }
@@ -155,7 +155,7 @@ async function compare(small: Fleet, large: Fleet, settings: FleetSettings, work
   };
   for (let round = 0; round < rounds; round += 1) {
     for (const protocol of ['http', 'mqtt'] as const) {
-      // The first of a round alternates.
+      // The fleet that begins alternates from round to round.
       for (const which of round % 2 === 0 ? (['small', 'large'] as const) : (['large', 'small'] as const)) {
         const fleet = which === 'small' ? small : large;
         await machineSettled(settings.settleSeconds * 1000);

@@ -135,7 +135,7 @@ async function oneSite(settings: GatewaySettings, workers: number) {
     const created = await gateway.connect({ host: '127.0.0.1', port: engine.mqttPort, token, children, firstTs });
     say(`\n${figure(siteChildren)} new devices connected in ${created.seconds.toFixed(1)} s`);
     const operators = await Operators.of(engine, children);
-    // Until the code is compiled.
+    // These commands warm up the code.
     await operators.offer(commandsBefore, commandsBefore / 2);
     const sending = gateway.send(siteSeconds);
     const commands = await operators.offer(siteCommandsPerSecond * (siteSeconds - 2), siteCommandsPerSecond);
@@ -197,7 +197,7 @@ class Operators {
     this.#key = key;
   }
 
-  /** With the ids of some of the devices, drawn at random. */
+  /** Looks up the ids of some of the devices, drawn at random. */
   static async of(engine: Engine, names: string[], count = 300): Promise<Operators> {
     const ids: string[] = [];
     for (let n = 0; n < count; n += 1) {

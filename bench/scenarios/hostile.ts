@@ -79,7 +79,7 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
       if (only > 0 && only !== n + 1) continue;
       const result = await compete(engine, contest, settings.hostile);
       const limitMs = ratioMax * Math.max(result.neighbour.p99Ms, floorMs);
-      // An attacker without any success proves nothing.
+      // If no call of the attacker succeeds, the run proves nothing.
       const { mode } = contest.attack;
       const hasAttacked = mode !== 'answers' || Object.keys(result.statuses).some((status) => Number(status) > 0);
       const holds = hasAttacked && result.attacked.failed === 0 && result.attacked.p99Ms <= limitMs;
@@ -168,7 +168,7 @@ function summary(result: CallsResult, counts: Record<string, number>): Omit<Meas
   return { calls, p50Ms, p99Ms, failed, outcomes };
 }
 
-/** The sentence names the cap. */
+/** Returns the status and the message of a refusal; the message names the cap. */
 function refusalText(status: number, body: string): string {
   const message = /"message":"([^"]{0,60})/.exec(body)?.[1] ?? '';
   return `${status} ${message}`.trim();
@@ -217,7 +217,7 @@ async function newDevices(api: Api, name: string, token: string): Promise<Device
   return await api.createDevices(devices, token);
 }
 
-/** The history of one device of each: the attacker's has `points`, the victim's a tenth. */
+/** Fills the history of one device of each tenant: the attacker's gets `points`, the victim's a tenth of them. */
 async function fill(api: Api, victim: Tenant, attacker: Tenant, points: number): Promise<void> {
   const perMessage = 2_000;
   const write = async ({ devices }: Tenant, count: number) => {

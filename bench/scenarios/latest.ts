@@ -8,7 +8,7 @@ import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const p99MsMax = 10;
-/** These calls warm up the code of all workers. */
+/** The number of calls that warm up the code of all workers. */
 const warmupCalls = 200;
 const warmupConnections = 8;
 

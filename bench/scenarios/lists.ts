@@ -17,7 +17,10 @@ import type { BenchSettings } from '../settings.ts';
 
 const log = { debug() {}, info() {}, warn: console.warn, error: console.error };
 const tenantId = '00000000-0000-7000-8000-000000000001';
-/** p99 of pages up to the hundredth and of searches with up to 10 000 matches; of everything else. */
+/**
+ * The greatest p99 of pages up to the hundredth and of searches with up to 10 000 matches. The next one is for
+ * everything else.
+ */
 const nearMsMax = 50;
 const farMsMax = 300;
 
@@ -93,7 +96,8 @@ async function fill(postgres: Postgres, devices: number): Promise<void> {
     },
     { timeoutMs: 3_600_000 },
   );
-  // No transaction: a statement of its own, with the time that it takes.
+  // `vacuum` cannot run in a transaction and may take longer than the limit of statements, so each is sent alone and
+  // without that limit.
   for (const name of ['device', 'device_activity', 'activity_bits', 'device_group_count', 'customer']) {
     await postgres.query('set statement_timeout = 0');
     await postgres.query(`vacuum analyze ${name}`, [], { timeoutMs: 3_600_000 });
@@ -152,7 +156,7 @@ async function measure(postgres: Postgres, { filter, link }: Kind, samples: numb
   const whole = { pageSize: 10, page: 0, textSearch: '', sortProperty: '', sortOrder: 'ASC' as const, ...link };
   const times: number[] = [];
   let total = 0;
-  // The first one fills caches.
+  // The first call fills caches and does not count.
   for (let n = 0; n <= samples; n += 1) {
     const began = performance.now();
     ({ totalElements: total } = await listDevices(postgres, { tenantId, ...filter }, whole));

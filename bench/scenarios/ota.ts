@@ -1,6 +1,7 @@
 /**
- * A package taken by many devices in small chunks: memory of each worker, reads of the store, chunks a second. A busy
- * worker's heap grows under any load; so the workers first serve the first piece of the file, over and over.
+ * A package taken by many devices in small chunks: memory of each worker, reads of the store, chunks a second. The heap
+ * of a busy worker grows under any load. So the workers first serve the first piece of the file many times, before
+ * memory is measured.
  */
 import { availableParallelism } from 'node:os';
 import { startWithFirmware } from '../firmware.ts';

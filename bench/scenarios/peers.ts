@@ -33,7 +33,7 @@ import { generatorOf, offer as offerMqtt } from './mqtt.ts';
 
 const host = '127.0.0.1';
 
-/** A server and one form of its messages, not started. */
+/** A server that is not started yet, and one form of its messages. */
 interface Entry {
   door: string;
   /** Records in each message. */
@@ -55,7 +55,7 @@ interface Row extends Omit<Entry, 'start'> {
   acknowledges: string;
   peak: Turn;
   fixed: Turn;
-  /** NaN = it stores nothing, or its disk cannot be seen. */
+  /** NaN = the server stores nothing, or its disk cannot be seen. */
   bytesPerPoint: number;
 }
 
@@ -119,7 +119,9 @@ async function measure({ start, ...entry }: Entry, settings: BenchSettings['peer
   }
 }
 
-/** Only Millrace answers before its store has the records: its rate until the store has all of them is another one. */
+/**
+ * Millrace answers before ClickHouse has the records, so it gets a second rate: that until ClickHouse has all of them.
+ */
 function cellsOf({ name, door, records, rate, acknowledges, peak, fixed, bytesPerPoint }: Row): Cell[] {
   const { messagesPerSecond, cpuMicroseconds = {} } = peak;
   const { requestsPerSecond } = peak.load;
@@ -243,7 +245,7 @@ function platformEntry(words: string, signIn: CommandLine['flags'], settings: Be
     throw new UsageError('--peer is a name and an address, as in thingsboard=http://host:8080.');
   const { devices, sockets } = settings.http;
   const flags = { ...signIn, target, devices: String(devices), connections: String(sockets), rate: 'max' };
-  // A wrong flag is answered before the first server starts.
+  // Wrong flags are refused before the first server starts.
   targetOrder('http', flags);
   return {
     door: 'HTTP',

@@ -19,10 +19,10 @@ import { offer as offerMqtt } from './mqtt.ts';
 import { type Kind, kindsOf } from './versions.ts';
 
 const millrace = 'Millrace, 1 worker';
-/** Below it the figures say more about the other work on the machine. */
+/** Below this share of idle CPU the figures say more about the other work on the machine. */
 const idleShareMin = 0.8;
 
-/** The turns of one server under one load. */
+/** The results of all rounds of one server under one load. */
 interface Row {
   name: string;
   turns: Turn[];
@@ -62,7 +62,7 @@ export async function runQuick(settings: BenchSettings): Promise<boolean> {
   return isVerified && (isWithin || settings.quick.targets === 0);
 }
 
-/** The servers of one load stand side by side; who begins a round alternates. */
+/** Runs the servers of one load in turn; the server that begins alternates from round to round. */
 async function measure(kind: Kind, settings: BenchSettings, versions: Record<string, string>): Promise<KindResult> {
   const { rounds, seconds, warmupSeconds } = settings.quick;
   const contenders: Contender[] = [];
@@ -105,7 +105,10 @@ function offerOf(kind: Kind['name'], { port }: Peer, settings: BenchSettings) {
   };
 }
 
-/** CPU is that of the workers, as the other servers have no store. Bytes are not divided by anything. */
+/**
+ * The CPU of Millrace is that of its workers, because the other servers have no store. The bytes of a point are no
+ * ratio.
+ */
 function ratiosOf(kinds: KindResult[]): Record<string, Ratio> {
   const ratios: Record<string, Ratio> = {};
   for (const { name, millrace: own, peers } of kinds) {

@@ -42,14 +42,14 @@ const measured = [
   },
 ];
 const completeness = { label: 'there', source: 'COMPLETENESS', key: 'flow', role: 'VALUE', decimals: 6 };
-/** COMPLETENESS beside AVG of the same points, in the same groups. */
+/** COMPLETENESS and AVG of the same points, in the same groups. */
 const compared = [
   { name: 'by device', rows: [row('name')] },
   { name: 'by profile and hour', rows: [row('profile'), date('FULL_HOUR')] },
 ];
 /** Of every tenth device a tenth of the points of one day is missing. */
 const gap = { day: 3, everyDevice: 10, share: 10 };
-/** Many rows: the threads encode, the process forwards. */
+/** A report of many rows: the threads encode it, and the process forwards it. */
 const large = [row('name'), date('FULL_HOUR'), telemetry('SUM'), { ...telemetry('MAX'), label: 'max' }];
 
 export async function runReport(settings: BenchSettings): Promise<boolean> {
@@ -123,7 +123,10 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** By turns, so that both meet the same machine. Throws when a report is not the one that the points give. */
+/**
+ * Requests both in turn, so that the other load of the machine affects both. Throws when a report is not the one that
+ * the points give.
+ */
 async function completenessBesideAvg(asker: ReportClient, { report: { devices, points, samples } }: BenchSettings) {
   const figures = [];
   for (const { name, rows } of compared) {
@@ -199,7 +202,7 @@ async function besideIngest(
   } as Record<string, Awaited<ReturnType<EngineUnderLoad['offer']>>>;
 }
 
-/** Ten profiles. */
+/** Creates devices of ten profiles. */
 async function createDevices(engine: Engine, count: number): Promise<string[]> {
   const fleet = await createFleet(engine.api, 'bench', count, (n) => ({ type: `profile-${n % 10}` }));
   const known = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'bench-%'`;
@@ -212,7 +215,10 @@ function stepsOf(devices: number, points: number): number {
   return Math.floor(points / days / devices);
 }
 
-/** Straight into the table, a day at a time; closed days are one part, as they are after an hour. */
+/**
+ * Writes into the table directly, a day at a time. Merges each closed day into one part, as Millrace does within an
+ * hour.
+ */
 async function fill(engine: Engine, devices: number, points: number): Promise<void> {
   const steps = stepsOf(devices, points);
   const stepMs = Math.floor(dayMs / steps);

@@ -13,7 +13,7 @@ import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const p99MsMax = 10;
-/** The code of all four processes is compiled by then. */
+/** After this time the code of all four processes is compiled. */
 const warmupSeconds = 10;
 const operatorConnections = 32;
 const endMsMax = 15_000;
@@ -45,7 +45,7 @@ export async function runRpc(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** Operators on worker 0, devices on worker 1. */
+/** Connections of operators to worker 0 and of devices to worker 1. */
 class Ends {
   readonly operators: RawConnection[] = [];
   readonly devices: RawConnection[] = [];

@@ -78,7 +78,7 @@ export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** Messages of old days at a fixed rate; none waits for the answer of another. */
+/** Sends messages of old days at a fixed rate, without waiting for the answers. */
 async function sendLate(engine: Engine, device: Device, rate: number, days: number, forMs: number): Promise<Late> {
   const late: Late = { histogram: new Histogram(), acknowledgedRows: 0, refused: {} };
   const began = performance.now();

@@ -104,7 +104,7 @@ async function compare(kind: Kind, main: string, { rounds, seconds, warmupSecond
     try {
       const loads: { before: MeasuredLoad[]; now: MeasuredLoad[] } = { before: [], now: [] };
       for (let round = 0; round < rounds; round += 1) {
-        // The first of a round alternates.
+        // The build that begins alternates from round to round.
         for (const which of round % 2 === 0 ? (['before', 'now'] as const) : (['now', 'before'] as const)) {
           const engine = which === 'now' ? now : before;
           const load = await engine.load(0, seconds, warmupSeconds);

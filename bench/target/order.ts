@@ -13,7 +13,7 @@ export const targetKinds = ['http', 'mqtt', 'gateway'] as const;
 export type TargetKind = (typeof targetKinds)[number];
 
 interface Flag {
-  /** In the help; '' = a flag without a value. */
+  /** The name of the value in the help; '' = the flag has no value. */
   value: string;
   about: string;
   kinds?: readonly TargetKind[];
@@ -62,7 +62,7 @@ export interface TargetOrder {
   rest: string;
   user: string;
   password: string;
-  /** Of devices that exist; empty = devices are created. */
+  /** Tokens of devices that exist; empty = devices are created. */
   tokens: string[];
   devices: number;
   children: number;
@@ -216,7 +216,7 @@ function oneOf<T extends number>(flag: string, text: string, allowed: T[]): T {
   return found;
 }
 
-/** A plain number is in seconds. */
+/** Reads a duration; a number without a unit is in seconds. */
 export function secondsOf(flag: string, text: string): number {
   const ms = /^\d+(\.\d+)?$/.test(text) ? Number(text) * 1000 : parseWithUnit(text, 'milliseconds');
   if (Number.isNaN(ms)) throw new UsageError(`--${flag} must be a time such as 30s, 500ms or 2m, not "${text}".`);

@@ -73,7 +73,7 @@ export class Platform {
     });
   }
 
-  /** How many points of this key the devices have in a range, ends included. */
+  /** Counts the points of a key that the devices have in a range, both ends included. */
   async countPoints(ids: string[], key: string, fromTs: number, untilTs: number): Promise<number> {
     const interval = untilTs + 1 - fromTs;
     const query = `keys=${key}&startTs=${fromTs}&endTs=${untilTs + 1}&interval=${interval}&agg=COUNT&limit=1`;
@@ -97,7 +97,7 @@ export class Platform {
     throw new Error(`${method} ${path} was answered ${answer.status}: ${(await answer.text()).slice(0, 200)}`);
   }
 
-  /** A session that has ended is renewed once. */
+  /** Renews a session that has ended, once for each call. */
   async #send(method: string, path: string, body?: object): Promise<Response> {
     const answer = await this.#call(method, path, body);
     if (answer.status !== 401) return answer;

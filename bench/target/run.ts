@@ -48,14 +48,14 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
 /** The devices of a run at a target, and the loads that it offers. */
 export class TargetRun {
   readonly #order: TargetOrder;
-  /** In the names of all that this run creates. */
+  /** The beginning of all names that this run creates. */
   readonly #prefix = `bench-${randomBytes(3).toString('hex')}`;
   #platform: Platform | undefined;
   #tokens: string[];
   #hasCreated = false;
   #accepted = 0;
   #unsure = 0;
-  /** The range of what this run wrote. */
+  /** The points that this run writes have times from here to `#nextTs`, which is exclusive. */
   readonly #firstTs = Date.now() - 6 * hourMs;
   #nextTs = this.#firstTs;
 
@@ -94,7 +94,7 @@ export class TargetRun {
     return good && verified.isWhole !== false;
   }
 
-  /** Removes what was created. */
+  /** Removes the devices that this run has created. */
   async close(): Promise<void> {
     if (!this.#hasCreated || this.#platform === undefined || this.#order.keep) return;
     const ids = await this.#platform.idsOf(`${this.#prefix}-`);
@@ -124,7 +124,8 @@ export class TargetRun {
         : await runMqttLoad({ ...common, clients: this.#clients(children), window, level, qos });
     this.#accepted += load.accepted;
     this.#unsure += load.unsure;
-    // Every device or slot sends fewer messages than all together.
+    // Times of the next load begin after all times of this one, because no device sends more messages than all devices
+    // together.
     this.#nextTs += load.accepted + load.unsure + connections * window + 1;
     return load;
   }
@@ -149,7 +150,7 @@ export class TargetRun {
     const platform = this.#platform;
     const count = () => platform.countPoints(ids, countedKey, this.#firstTs - hourMs, this.#nextTs + hourMs);
     for (;;) {
-      // A server under load may refuse to be read for a while.
+      // A server under load may refuse reads for a while.
       const found = await count().catch((error: Error) => error);
       const isLate = performance.now() > deadline;
       if (found instanceof Error) {
@@ -196,7 +197,7 @@ export class TargetRun {
 }
 
 interface Verified {
-  /** Undefined: it could not be read back. */
+  /** Undefined: the records could not be read back. */
   isWhole: boolean | undefined;
   expected: number;
   found: number;

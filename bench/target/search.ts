@@ -7,12 +7,14 @@ import { figure, median } from '../report.ts';
 import type { TargetOrder } from './order.ts';
 
 export interface Measurement {
-  /** Asked for; 0 = as fast as answers come. */
+  /** The rate that was requested; 0 = as fast as answers come. */
   rate: number;
   load: LoadResult;
 }
 
-/** The search ends when the highest rate that holds and the lowest that does not are so near. */
+/**
+ * The search ends when the lowest rate that misses the bound is at most this factor above the highest that holds it.
+ */
 const nearRatio = 1.05;
 const stepsMax = 16;
 
@@ -27,7 +29,10 @@ export function holds({ load }: Measurement, p99MsMax: number): boolean {
   return isClean && (p99MsMax === 0 || load.latency.p99Ms <= p99MsMax);
 }
 
-/** Doubles the rate until it does not hold, or halves it until it does; then goes to the middle. */
+/**
+ * Doubles the rate until it misses the bound, or halves it until it holds. Then tries the middle of the two rates,
+ * again and again.
+ */
 export async function findRate(
   { rate, p99MsMax }: Pick<TargetOrder, 'rate' | 'p99MsMax'>,
   measureAt: (rate: number) => Promise<Measurement>,

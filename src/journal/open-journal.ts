@@ -67,7 +67,7 @@ export async function openJournal(deps: OpenJournalDeps): Promise<Journal> {
 }
 
 /** What is opened before the frames are read. */
-type OpenedParts = Pick<JournalDeps, 'positionFile' | 'quarantine' | 'suspects' | 'damage' | 'owner' | 'notes'>;
+type OpenedDeps = Pick<JournalDeps, 'positionFile' | 'quarantine' | 'suspects' | 'damage' | 'owner' | 'notes'>;
 
 async function open(deps: OpenJournalDeps): Promise<Journal> {
   const { dir, log, disk = realDisk, clock = systemClock, scheduler = systemScheduler, locked = false } = deps;
@@ -93,7 +93,7 @@ async function open(deps: OpenJournalDeps): Promise<Journal> {
 }
 
 /** Recovers the frames that wait, and makes the writer of new ones. */
-async function openFrames(deps: OpenJournalDeps, opened: OpenedParts): Promise<Journal> {
+async function openFrames(deps: OpenJournalDeps, opened: OpenedDeps): Promise<Journal> {
   const { dir, log, adopt = false, disk = realDisk, clock = systemClock, scheduler = systemScheduler } = deps;
   const { positionFile, damage, owner, notes } = opened;
   const position = positionFile.found ?? startOfJournal();

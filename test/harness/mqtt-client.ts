@@ -39,14 +39,14 @@ type PacketOf<C extends Command> = Extract<Packet, { cmd: C }>;
 type Granted = number[];
 
 export interface Transport {
-  /** The shared engine's MQTT port unless given. */
+  /** The MQTT port of the shared engine by default. */
   port?: number;
   host?: string;
   /** The address of this machine to connect from. */
   localAddress?: string;
-  /** Options of the TLS client; none: plain TCP. */
+  /** Options of the TLS client; absent: plain TCP. */
   tls?: ConnectionOptions;
-  /** MQTT 5 by default: which form packets have, both ways. */
+  /** The protocol level, which decides the form of the packets in both directions; MQTT 5 by default. */
   level?: Level;
 }
 
@@ -55,7 +55,7 @@ export interface Login {
   token?: string;
   username?: string;
   password?: string;
-  /** Empty unless given; MQTT 3.1 gets one, because it does not allow an empty one. */
+  /** Empty by default. With MQTT 3.1 the default is an id, because 3.1 does not allow an empty one. */
   clientId?: string;
   clean?: boolean;
   keepAlive?: number;
@@ -109,7 +109,7 @@ export class MqttClient {
     stream.on('error', end);
   }
 
-  /** A connection on which nothing has been sent yet. */
+  /** Opens a connection and sends nothing. */
   static async open(transport: Transport = {}): Promise<MqttClient> {
     const { port = mqttPort(), host = '127.0.0.1', localAddress, tls, level } = transport;
     if (tls) {
@@ -123,9 +123,9 @@ export class MqttClient {
     return new MqttClient(socket, level);
   }
 
-  // Out.
+  // Sending.
 
-  /** Any bytes, as they are. Resolves when the kernel has them or the peer is gone. */
+  /** Sends any bytes, unchanged. Resolves when the kernel has them or the peer has closed the connection. */
   send(...bytes: Buffer[]): Promise<void> {
     return new Promise((resolve) => {
       if (this.#ended || !this.stream.writable) resolve();
@@ -140,7 +140,7 @@ export class MqttClient {
     }
   }
 
-  /** Whole packets, written by the codec, in one segment. */
+  /** Sends whole packets, written by the codec, in one segment. */
   write(...packets: Packet[]): Promise<void> {
     return this.send(...packets.map((packet) => this.encode(packet)));
   }
@@ -149,7 +149,7 @@ export class MqttClient {
     return generate(packet, { protocolVersion: this.level });
   }
 
-  /** A packet id that this client has not used. */
+  /** Returns a packet id that this client has not used. */
   nextId(): number {
     return this.#nextId++;
   }
@@ -192,7 +192,7 @@ export class MqttClient {
     return { cmd: 'subscribe', messageId, subscriptions };
   }
 
-  // There and back.
+  // Sending and waiting for the answer.
 
   /** Sends CONNECT; returns the CONNACK with any code. */
   async connect(login: Login = {}): Promise<IConnackPacket> {
@@ -208,7 +208,7 @@ export class MqttClient {
     return this.pick('puback', { messageId: packet.messageId! });
   }
 
-  /** QoS 0: nothing answers. */
+  /** Publishes with QoS 0, which has no answer. */
   publishQos0(topic: string, payload: string | Buffer | object): Promise<void> {
     return this.write(this.publishPacket(topic, asPayload(payload), { qos: 0 }));
   }
@@ -248,7 +248,7 @@ export class MqttClient {
     return this.received.shift()!;
   }
 
-  /** The next packet, which must be this one. */
+  /** Returns the next packet, which must be like this one. */
   async expect<C extends Command>(
     cmd: C,
     match: Partial<PacketOf<C>> = {},
@@ -274,7 +274,7 @@ export class MqttClient {
     return packet as PacketOf<C>;
   }
 
-  /** A PUBLISH of the server, on this topic if one is given; acknowledged unless `ack` is false. */
+  /** Returns the next PUBLISH of the server, on `topic` if one is given; acknowledges it unless `ack` is false. */
   async message(topic?: string, { ack = true, waitMsMax = waitMsMaxDefault } = {}): Promise<Message> {
     const packet = await this.pick('publish', topic === undefined ? {} : { topic }, waitMsMax);
     if (ack && packet.qos === 1) await this.write({ cmd: 'puback', messageId: packet.messageId! });
@@ -287,18 +287,24 @@ export class MqttClient {
     await this.expect('pingresp');
   }
 
-  /** Checks that no packet arrives for some time. For packets with another cause; `quiet` needs no time. */
+  /**
+   * Checks that no packet arrives for some time. For packets that have another cause than what was sent; otherwise use
+   * `quiet`, which is faster.
+   */
   async nothingFor(waitMs: number): Promise<void> {
     await new Promise<void>((resolve) => setTimeout(resolve, waitMs));
     if (this.received.length > 0 || this.#ended) throw new Error(`expected nothing, got ${this.#story()}`);
   }
 
-  /** The peer ends the connection; packets that came before stay in `received`. */
+  /** Resolves when the peer has ended the connection; earlier packets stay in `received`. */
   closed(waitMsMax = waitMsMaxDefault): Promise<void> {
     return this.#until(() => this.#ended, waitMsMax, 'not closed', true);
   }
 
-  /** MQTT 5: DISCONNECT with (one of) these codes is the next and last packet. MQTT 3: the end without a packet. */
+  /**
+   * MQTT 5: expects DISCONNECT with one of these codes as the next and last packet. MQTT 3: expects the end without a
+   * packet.
+   */
   async closedFor(
     reasonCode: number | number[],
     waitMsMax = waitMsMaxDefault,
@@ -326,14 +332,14 @@ export class MqttClient {
     return named === undefined ? undefined : Number(named);
   }
 
-  /** DISCONNECT and the end of our side; resolves when the server has closed too. */
+  /** Sends DISCONNECT and ends this side; resolves when the server has closed too. */
   async disconnect(): Promise<void> {
     await this.write({ cmd: 'disconnect' });
     this.stream.end();
     await this.closed();
   }
 
-  /** Ends without a word, as a lost link does. */
+  /** Ends the connection without a packet, as a lost link does. */
   cut(): void {
     this.#isCut = true;
     this.stream.destroy();
@@ -399,7 +405,7 @@ class Message {
   }
 }
 
-/** Opens, logs in and expects to be let in. The caller closes it. */
+/** Opens a connection and logs in, which must succeed. The caller closes the connection. */
 export async function connectMqtt(options: Transport & Login = {}): Promise<MqttClient> {
   const { port, host, localAddress, tls, level, ...login } = options;
   const client = await MqttClient.open({
@@ -414,7 +420,7 @@ export async function connectMqtt(options: Transport & Login = {}): Promise<Mqtt
   return client;
 }
 
-/** Opens, logs in, uses and cuts. */
+/** Opens a connection, logs in, uses the connection and cuts it. */
 export async function withMqtt<T>(options: Transport & Login, use: (client: MqttClient) => Promise<T>): Promise<T> {
   const client = await connectMqtt(options);
   try {
@@ -424,7 +430,7 @@ export async function withMqtt<T>(options: Transport & Login, use: (client: Mqtt
   }
 }
 
-/** Opens, uses and cuts a connection: for tests before the login, and of logins that fail. */
+/** Opens, uses and cuts a connection without a login: for tests of what comes before it, and of logins that fail. */
 export async function withSocket<T>(options: Transport, use: (client: MqttClient) => Promise<T>): Promise<T> {
   const client = await MqttClient.open(options);
   try {

@@ -1,6 +1,6 @@
 /**
- * A device of the shared engine that speaks MQTT, and what of its telemetry is stored. "Nothing stored" is proved with
- * markers that are posted on every worker, after the message that must not be stored.
+ * A device of the shared engine that speaks MQTT, and its stored telemetry. To prove that a message was not stored,
+ * tests post markers on every worker afterwards and wait for these.
  */
 import { expect } from 'vitest';
 import { type Device, eventually } from './api.ts';
@@ -11,7 +11,7 @@ import { withWorkers } from './workers.ts';
 
 export const telemetry = 'v1/devices/me/telemetry';
 
-/** A new device, connected; cut when `use` has ended. */
+/** Connects a new device, and cuts the connection when `use` has ended. */
 export async function withDevice<T>(
   options: Transport & Omit<Login, 'token'>,
   use: (client: MqttClient, device: Device) => Promise<T>,
@@ -26,7 +26,7 @@ export async function withDevice<T>(
   }
 }
 
-/** The points of a key once there are `count` of them. */
+/** Returns the points of a key once there are `count` of them. */
 export function storedPoints(device: Device, key: string, count = 1, range = aroundNow()): Promise<StoredPoint[]> {
   return eventually(async () => {
     const points = pointsOf(await sharedEngine().readSeriesText(device.id, [key], range), key);
@@ -39,7 +39,7 @@ export async function storedValues(device: Device, key: string, count = 1): Prom
   return (await storedPoints(device, key, count)).map(({ value }) => value);
 }
 
-/** Every key of the device, after all that any worker acknowledged so far has arrived. */
+/** Returns every key of the device, once all messages that any worker has acknowledged so far are stored. */
 export async function storedKeys(device: Device): Promise<string[]> {
   const markers = await withWorkers(sharedEngine().address.port, async (connections) => {
     const keys: string[] = [];

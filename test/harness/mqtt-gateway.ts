@@ -16,7 +16,7 @@ export const gatewayTopic = {
   claim: 'v1/gateway/claim',
 } as const;
 
-/** A name that no other test knows. */
+/** Returns a name that no other test uses. */
 export function childName(prefix = 'child'): string {
   return `${prefix}-${randomUUID()}`;
 }
@@ -25,7 +25,7 @@ export function newGateway(name = childName('hub')): Promise<Device> {
   return sharedEngine().createGateway(name);
 }
 
-/** A new gateway, connected; cut when `use` has ended. */
+/** Connects a new gateway, and cuts the connection when `use` has ended. */
 export async function withGateway<T>(
   options: Transport & Omit<Login, 'token'>,
   use: (client: MqttClient, gateway: Device) => Promise<T>,
@@ -42,7 +42,7 @@ export async function withGateway<T>(
 // biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
 export type Json = any;
 
-/** Returns the child as the REST API shows it; undefined without one. */
+/** Returns the child as the REST API shows it; undefined when there is none. */
 export async function findChild(name: string): Promise<Json> {
   const answer = await sharedEngine().send('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`);
   return answer.status === 404 ? undefined : await answer.json();
@@ -70,19 +70,19 @@ export async function deleteShared(device: Device, key: string): Promise<void> {
   await rest('DELETE', `/api/plugins/telemetry/DEVICE/${device.id}/SHARED_SCOPE?keys=${key}`);
 }
 
-/** Values of a scope by key. */
+/** Returns the values of a scope by key. */
 export async function attributesOf(device: Device, scope: string): Promise<Record<string, Json>> {
   const list = await rest('GET', `/api/plugins/telemetry/DEVICE/${device.id}/values/attributes/${scope}`);
   return Object.fromEntries((list as { key: string; value: Json }[]).map(({ key, value }) => [key, value]));
 }
 
-/** Two-way: resolves to the status and the body of the answer. */
+/** Makes a two-way call; resolves to the status and the body of its answer. */
 export async function call(device: Device, body: object): Promise<{ status: number; text: string }> {
   const answer = await sharedEngine().send('POST', `/api/rpc/twoway/${device.id}`, body);
   return { status: answer.status, text: await answer.text() };
 }
 
-/** Server attributes of a child's activity, once `isSo`. */
+/** Returns the server attributes of a child's activity, once `isSo` holds. */
 export function activity(
   device: Device,
   isSo: (values: Record<string, Json>) => boolean,

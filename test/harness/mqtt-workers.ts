@@ -1,6 +1,7 @@
 /**
  * MQTT connections whose worker is known, for rules that hold across workers. The engine must name its workers
- * (HTTP_TELL_WORKER), which only MQTT 5 can receive; the kernel chooses who accepts, so more are opened until it fits.
+ * (HTTP_TELL_WORKER), which only MQTT 5 can receive; the kernel chooses who accepts, so connections are opened until
+ * one is accepted by that worker.
  */
 import { connectMqtt, type Login, type MqttClient, type Transport } from './mqtt-client.ts';
 

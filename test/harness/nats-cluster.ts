@@ -15,10 +15,10 @@ import { freePort, inherited } from './engine.ts';
 
 const nodeCount = 3;
 const readyMsMax = 30_000;
-/** A request is lost while the nodes choose their leader. */
+/** Requests are lost while the nodes choose their leader, so each is repeated after this time. */
 const electionMsMax = 250;
 
-/** The directory with the servers, which `test/packages.sh` has installed. */
+/** Returns the directory of the servers, which `test/packages.sh` has installed. */
 function installed(): string {
   return execFileSync('sh', ['test/nats-server.sh'], { encoding: 'utf8' }).trim();
 }
@@ -28,7 +28,7 @@ const natsServer = () => join(installed(), 'python', 'bin', 'nats-server');
 export const oldNatsServer = () => join(installed(), 'old', 'usr', 'sbin', 'nats-server');
 
 interface NatsOptions {
-  /** The program, instead of the one of this version. */
+  /** The program to start, instead of that of the supported version. */
   program?: string;
   /** Lines of the settings of each node. */
   settings?: string;
@@ -74,12 +74,12 @@ export class NatsCluster {
     return this.#ports.map(({ monitor }) => `http://127.0.0.1:${monitor}`).join(',');
   }
 
-  /** Of the nodes that run. */
+  /** The process ids of the nodes that run. */
   get pids(): number[] {
     return this.#processes.flatMap((child) => child?.pid ?? []);
   }
 
-  /** Names of the nodes that lead a stream: `n0`, `n1`, `n2`. */
+  /** Returns the number of the node that leads a stream; the nodes are named `n0`, `n1` and `n2`. */
   async leaderOf(stream: string): Promise<number> {
     const info = await this.manage((manager) => manager.streams.info(stream));
     return Number(info.cluster!.leader!.slice(1));

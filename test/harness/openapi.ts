@@ -42,11 +42,11 @@ export interface Operation {
   parameters: Parameter[];
   requestBody?: { required: boolean; content: Record<string, { schema: Schema }> };
   responses: Record<string, { description: string; content?: Record<string, { schema: Schema }> }>;
-  /** The address that the document names for the path; undefined = where the document is served. */
+  /** The address that the document names for the path; undefined = the address that serves the document. */
   server: string | undefined;
 }
 
-/** Members of a path: its operations by method, and where they are. */
+/** Members of a path: its operations by method, and the servers that have them. */
 interface PathItem {
   servers?: { url: string }[];
   [method: string]: unknown;
@@ -81,7 +81,7 @@ export function mismatch(document: Document, operation: Operation, status: numbe
   const plainType = type.split(';')[0]!.trim();
   const media = content[plainType] ?? content['*/*'];
   if (!media) {
-    // Only where an empty answer is one of several.
+    // An empty answer is right only when it is one of several.
     return text === '' && Object.keys(content).length > 0 ? '' : `content type ${type} is not in the document`;
   }
   if (plainType !== 'application/json' || !content[plainType]) return '';
@@ -149,7 +149,7 @@ export function someValue(document: Document, given: Schema, random: Random, dep
   }
 }
 
-/** A value that the schema refuses; undefined when it takes everything. */
+/** Returns a value that the schema refuses; undefined when it accepts every value. */
 export function wrongValueOf(document: Document, given: Schema): unknown {
   const schema = resolved(document, given);
   const types = (schema.anyOf ?? [schema]).map((each) => resolved(document, each)).flatMap(({ type }) => type ?? []);

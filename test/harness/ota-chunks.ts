@@ -10,7 +10,9 @@ const pieceBytes = 32 * 1024;
 interface ChunksTest {
   fileMegabytes: number;
   devices: number;
-  /** Each device begins elsewhere and takes one chunk in `step`; `npm run bench -- ota` takes them all. */
+  /**
+   * Each device begins at another chunk and takes one of every `step` chunks. `npm run bench -- ota` takes all of them.
+   */
   step: number;
   /** The memory that each worker may need in addition. */
   megabytesMax: number;

@@ -67,14 +67,14 @@ export async function saveDevice(id: string, members: object): Promise<DeviceJso
   return call('POST', '/api/device', { ...(await readDevice(id)), ...members });
 }
 
-/** The shared attributes of a device, key → value. */
+/** Returns the shared attributes of a device, key → value. */
 export async function sharedAttributes(id: string): Promise<Record<string, unknown>> {
   const path = `/api/plugins/telemetry/DEVICE/${id}/values/attributes/SHARED_SCOPE`;
   const rows = await call<{ key: string; value: unknown }[]>('GET', path);
   return Object.fromEntries(rows.map(({ key, value }) => [key, value]));
 }
 
-/** Every value that a series ever had, oldest first. */
+/** Returns every value that a series has had, oldest first. */
 export async function seriesOf(id: string, keys: string[]): Promise<Record<string, unknown[]>> {
   const series = await sharedEngine().readSeries(id, keys, { startTs: 0, endTs: Date.now() + 60_000 });
   return Object.fromEntries(Object.entries(series).map(([key, points]) => [key, points.map(({ value }) => value)]));

@@ -1,4 +1,4 @@
-/** Tenants, customers and users that no other test knows, all made over REST. */
+/** Tenants, customers and users that no other test uses, all made over REST. */
 import { randomUUID } from 'node:crypto';
 import { sharedEngine } from './shared-engine.ts';
 import * as tenants from './tenants.ts';
@@ -18,7 +18,7 @@ export async function newCustomerUser(customerId: string, api = sharedEngine()):
   return await newUser({ authority: 'CUSTOMER_USER', customerId: { entityType: 'CUSTOMER', id: customerId } }, api);
 }
 
-/** Created, activated and signed in. */
+/** Creates a user, activates it and signs it in. */
 export function newUser(user: object, api = sharedEngine(), creator?: string): Promise<tenants.Person> {
   return tenants.makeUser(api, user, creator);
 }
@@ -27,7 +27,7 @@ export function activateTokenOf(userId: string, api = sharedEngine(), caller?: s
   return tenants.activateTokenOf(api, userId, caller);
 }
 
-/** The administrator of all tenants that demo data has. */
+/** Returns the token of the system administrator of the demo data. */
 export async function systemAdminToken(): Promise<string> {
   return (await sharedEngine().login('sysadmin@thingsboard.org', 'sysadmin')).token;
 }

@@ -27,7 +27,7 @@ export async function startPostgres(home: string): Promise<{ url: string; stop()
   return server;
 }
 
-/** What a database has beside the schema: it is written once for all test files of a run, and copied for each. */
+/** Data that a database has beside the schema. It is written once for all test files of a run, and copied for each. */
 export interface Template {
   /** A name in SQL; it identifies the content that `fill` writes. */
   name: string;
@@ -65,7 +65,10 @@ export async function startTestPostgres(poolMax = 8, template?: Template): Promi
 
 const schemaOnly = 'millrace';
 
-/** The first test file that asks makes the template; those that ask meanwhile wait for the lock of its connection. */
+/**
+ * The first test file that needs a template makes it. Others that need it meanwhile wait for the lock of that
+ * connection.
+ */
 async function makeTemplate(
   admin: Postgres,
   { name, fill }: Template,
@@ -73,7 +76,7 @@ async function makeTemplate(
 ): Promise<void> {
   await admin.query('select pg_advisory_lock(1)');
   if ((await admin.query('select 1 from pg_database where datname = $1', [name])).length === 0) {
-    // A half of it has another name.
+    // A template that is not complete has another name.
     const begun = `begun_${randomBytes(8).toString('hex')}`;
     await admin.query(`create database ${begun} template ${schemaOnly}`);
     const postgres = openPostgres({ url: urlOf(begun), poolMax: 1, log });

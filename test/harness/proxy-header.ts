@@ -1,4 +1,4 @@
-/** Headers of the PROXY protocol, right or wrong as the test says. */
+/** Headers of the PROXY protocol: valid ones, and invalid ones as a test needs them. */
 
 interface ProxyV2 {
   /** The client's address; without it the family is "unspecified". */
@@ -25,7 +25,7 @@ export function proxyV2({ source, version = 2, command = 1, family, tlvs = Buffe
   return Buffer.concat([head, addresses, tlvs]);
 }
 
-/** `source` and any target, with ports. */
+/** Returns the addresses of a header: `source` and any target, with ports. */
 function addressesFrom(source: string): Buffer {
   const ports = Buffer.from([0xc3, 0x50, 0x07, 0x5b]);
   if (!source.includes(':'))

@@ -8,8 +8,8 @@ import { connect, type Socket } from 'node:net';
 const headEnd = Buffer.from('\r\n\r\n');
 
 /**
- * The test itself closed the connection before the answer came. A test that failed half-way leaves such calls, which
- * nothing awaits any more: `vitest.config.ts` ignores this error, and only this one, when nothing handles it.
+ * The test itself closed the connection before the answer came. A test that failed half-way leaves such calls, and
+ * nothing awaits them any more. So `vitest.config.ts` ignores this error, and no other, when nothing handles it.
  */
 export class AbandonedError extends Error {
   override name = 'AbandonedError';
@@ -28,7 +28,10 @@ export interface RawRequest {
   body?: string | Buffer;
 }
 
-/** A well-formed request; Content-Length is set when there is a body and no header says otherwise. */
+/**
+ * Returns a well-formed request. Content-Length is set when there is a body and `headers` have neither it nor
+ * Transfer-Encoding.
+ */
 export function requestBytes({ method = 'POST', path, headers = {}, body }: RawRequest): Buffer {
   const content = Buffer.from(body ?? '');
   const names = Object.keys(headers).map((name) => name.toLowerCase());
@@ -71,7 +74,7 @@ export class RawConnection {
     return connection;
   }
 
-  /** Resolves when the bytes are handed to the kernel, or the peer is gone. */
+  /** Resolves when the kernel has the bytes, or the peer has closed the connection. */
   send(bytes: string | Buffer): Promise<void> {
     return new Promise((resolve) => {
       if (this.#ended || !this.socket.writable) resolve();
@@ -84,7 +87,7 @@ export class RawConnection {
     return this.response(waitMsMax, request.method === 'HEAD');
   }
 
-  /** The next answer on this connection. */
+  /** Returns the next answer on this connection. */
   async response(waitMsMax = 10_000, withoutBody = false): Promise<RawResponse> {
     const deadline = performance.now() + waitMsMax;
     for (;;) {
@@ -98,7 +101,7 @@ export class RawConnection {
     }
   }
 
-  /** Every byte the peer sends until it closes. */
+  /** Returns every byte that the peer sends until it closes the connection. */
   async untilClosed(waitMsMax = 20_000): Promise<string> {
     const deadline = performance.now() + waitMsMax;
     while (!this.#ended) await this.#change(deadline, 'not closed');

@@ -1,6 +1,6 @@
 /**
- * Receipts of the device API, and what the REST API says of them. Each call has a connection of its own, so that any
- * worker may answer.
+ * Receipts of the device API, and the answers of the REST API about them. Each call has a connection of its own, so
+ * that any worker may answer.
  */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -38,8 +38,8 @@ export async function readReceipt(receipt: string, api: Api = sharedEngine(), to
 }
 
 /**
- * Does to the suspects of an engine that does not run what five minutes of refusals do: moves them to the quarantine.
- * Returns their number.
+ * Moves the suspects of a stopped engine to the quarantine, as the engine does after five minutes of refusals. Returns
+ * their number.
  */
 export async function proveSuspects(engine: Engine): Promise<number> {
   const journals = join(engine.dataDir, 'journal');

@@ -1,6 +1,7 @@
 /**
- * Reports in plain JavaScript, point by point, as docs/rest.md#reports words them: what the queries of `src/report` are
- * held against. It shares no code with them: calendars come from Intl, buckets from looking back minute by minute.
+ * Reports in plain JavaScript, point by point, as docs/rest.md#reports describes them. The results of the queries of
+ * `src/report` are compared with these. The reference shares no code with the queries: it takes calendars from Intl and
+ * finds the start of a bucket by going back minute by minute.
  */
 
 export interface RefPoint {
@@ -78,7 +79,7 @@ function bucketId(ts: number, unit: string, amount: number, timeZone: string): s
   }
 }
 
-/** Its start, before 1970 too. */
+/** Returns the start of the minute, also before 1970. */
 const minuteOf = (ts: number) => Math.floor(ts / 60_000) * 60_000;
 
 const starts = new Map<string, number>();
@@ -144,18 +145,18 @@ type Value = RefPoint['value'];
 
 const textOf = (value: Value) => (typeof value === 'object' ? value.json : String(value));
 const isNumber = (value: Value) => typeof value !== 'string' && typeof value !== 'object';
-/** Whole numbers and booleans as bigint, others as they are. */
+/** Returns whole numbers and booleans as bigint, other numbers unchanged. */
 const numberOf = (value: Value): bigint | number =>
   typeof value === 'boolean' ? BigInt(value) : (value as bigint | number);
 
-/** Exact as long as all are whole. */
+/** Adds numbers up; the sum is exact as long as all are whole. */
 function sum(numbers: (bigint | number)[]): bigint | number {
   const wholes = numbers.filter((n) => typeof n === 'bigint').reduce((a, b) => a + b, 0n);
   const doubles = numbers.filter((n) => typeof n === 'number');
   return doubles.length === 0 ? wholes : Number(wholes) + doubles.reduce((a, b) => a + b, 0);
 }
 
-/** `steps` for DELTA, `points` for the others, of one group. Undefined: no value. */
+/** Aggregates one group: `steps` for DELTA, `points` for the other aggregations. Undefined: no value. */
 function aggregate(aggregation: string, points: RefPoint[]): RefCell | undefined {
   const numbers = points.filter(({ value }) => isNumber(value)).map(({ value }) => numberOf(value));
   switch (aggregation) {
@@ -181,7 +182,10 @@ function aggregate(aggregation: string, points: RefPoint[]): RefCell | undefined
   }
 }
 
-/** Of the milliseconds from points to their arrivals; a percentile is the smallest that so many do not exceed. */
+/**
+ * Aggregates the milliseconds from points to their arrivals. A percentile is the smallest value that the given share of
+ * them does not exceed.
+ */
 function lateness(aggregation: string, points: RefPoint[]): RefCell {
   const sorted = points.map(({ late }) => late!).sort((a, b) => a - b);
   switch (aggregation) {
@@ -235,7 +239,7 @@ interface RefView {
   keep(point: RefPoint): boolean;
 }
 
-/** By row (its cells as JSON), then by column and value (`column n`). */
+/** Returns the cells of a report by row (the row's cells as JSON), then by column and value (`column n`). */
 export function referenceReport(points: RefPoint[], view: RefView): Map<string, Map<string, RefCell>> {
   const { startTs, endTs, values } = view;
   const before = points.filter(({ ts }) => ts < endTs);

@@ -9,7 +9,7 @@ import { sharedEngine } from './shared-engine.ts';
 type Json = any;
 
 export const dayMs = 86_400_000;
-/** Far from now: nothing of it depends on the day of the test. 2025-06-02 is a Monday. */
+/** Far from now, so that no result depends on the day of the test. 2025-06-02 is a Monday. */
 export const monday = Date.UTC(2025, 5, 2);
 
 interface Report {
@@ -71,7 +71,7 @@ export const value = (key: string, aggregation: string, label = key) => ({
 });
 export const siteFilter = { name: 'site', source: 'ATTRIBUTE', attributeScope: 'SERVER_SCOPE', key: 'site' };
 
-/** A view over the days around `monday`. */
+/** Returns a view over the days around `monday`. */
 export function viewOf(profile: string, fields: object[], more: object = {}): object {
   return {
     fields,
@@ -110,7 +110,7 @@ export async function newPlant(sites: string[], api: Api = sharedEngine(), url =
   return { profile, devices };
 }
 
-/** Points of one key, and the wait until reports see them. */
+/** Posts points of one key and waits until reports include them. */
 export async function send(
   plant: Plant,
   device: number,

@@ -56,7 +56,7 @@ export function answerText({ status, body }: RawResponse): string {
   return `${status} ${body.toString()}`;
 }
 
-/** A refusal in the one error shape, as `status/errorCode message`. */
+/** Returns a refusal in the documented error shape, as `status/errorCode message`. */
 export function refusal({ status, headers, body }: RawResponse): string {
   expect(headers.get('content-type')).toBe('application/json');
   const error = JSON.parse(body.toString()) as Record<string, unknown>;

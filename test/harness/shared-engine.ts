@@ -1,4 +1,4 @@
-/** The engine that all tests of a run share: they make devices of their own and never stop it. */
+/** The engine that all tests of a run share. Each test makes devices of its own, and no test stops the engine. */
 import { inject } from 'vitest';
 import { Api, type ApiAddress, type Device } from './api.ts';
 
@@ -9,7 +9,7 @@ export interface SharedEngine extends ApiAddress {
   /** MQTT over TLS, and HTTPS. */
   mqttsPort: number;
   httpsPort: number;
-  /** The PEM that clients of both must trust. */
+  /** The PEM that clients of both protocols must trust. */
   certificate: string;
 }
 
@@ -36,7 +36,7 @@ export function mqttsEngine(): { port: number; ca: string } {
   return { port: mqttsPort, ca: certificate };
 }
 
-/** A device that no other test knows. */
+/** Creates a device that no other test uses. */
 export function newDevice(): Promise<Device> {
   return sharedEngine().newDevice();
 }

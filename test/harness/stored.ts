@@ -1,6 +1,7 @@
 /**
- * Post telemetry over a socket, read it back over REST. Values come back as their JSON text, so that 42 and 42.0, or
- * the last digit of a 64-bit long, are distinguished. "Nothing stored" is proved with a marker posted afterwards.
+ * Posts telemetry over a socket and reads it back over REST. Values are compared as their JSON text, so that 42 differs
+ * from 42.0, and the last digit of a 64-bit long counts. To prove that a message was not stored, tests post a marker
+ * afterwards and wait for it.
  */
 import { expect } from 'vitest';
 import { type Device, eventually, type RangeOfSeries } from './api.ts';
@@ -9,11 +10,11 @@ import { newDevice, sharedEngine } from './shared-engine.ts';
 
 export interface StoredPoint {
   ts: number;
-  /** JSON of the value. */
+  /** The JSON text of the value. */
   value: string;
 }
 
-/** A device and one keep-alive connection of its own: what it posts stays in order. */
+/** A device and one keep-alive connection of its own, on which posts keep their order. */
 export class Poster {
   readonly device: Device;
   readonly connection: RawConnection;
@@ -48,7 +49,7 @@ export class Poster {
     return expectError(await this.post(body, headers), status);
   }
 
-  /** The points of a key once there are `count` of them. */
+  /** Returns the points of a key once there are `count` of them. */
   async points(key: string, range: RangeOfSeries = aroundNow(), count = 1): Promise<StoredPoint[]> {
     return eventually(async () => {
       const text = await sharedEngine().readSeriesText(this.device.id, [key], range);
@@ -63,7 +64,7 @@ export class Poster {
     return points.at(-1)!.value;
   }
 
-  /** Every key of the device after all that was posted so far has arrived, without the marker itself. */
+  /** Returns every key of the device, without the marker, once all earlier posts are stored. */
   async keys(): Promise<string[]> {
     // One marker for each lane of the journal: the lanes are shipped separately.
     await this.accept('{"~marker":1}');

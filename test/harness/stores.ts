@@ -13,7 +13,7 @@ import { eventually } from './api.ts';
 import { type ClickhouseAddress, copyDirectory, engineMain, freePort, inherited, preparedData } from './engine.ts';
 
 const startMsMax = 30_000;
-/** Passwords of stores that begin empty. */
+/** The passwords of stores that are empty when they start. */
 const ownPasswords = { clickhousePassword: 'stone-and-sluice', postgresPassword: 'stone-and-sluice' };
 
 /** Runs in plain Node on the built code: starts one embedded engine, prints its URL, stops it on SIGTERM. */
@@ -44,7 +44,7 @@ export interface Stores {
   stopAll(): Promise<void>;
 }
 
-/** With the schema and the first users, copied from `prepareData`; `empty`: as a new cluster is. */
+/** Starts stores with the schema and the first users, copied from `prepareData`; `empty`: without both. */
 export async function startStores({ empty = false } = {}): Promise<Stores> {
   const directory = mkdtempSync(join(tmpdir(), 'millrace-stores-'));
   const passwords = (!empty && copyPrepared(directory)) || ownPasswords;
@@ -80,7 +80,7 @@ export async function startStores({ empty = false } = {}): Promise<Stores> {
   };
 }
 
-/** Undefined when nothing was prepared. */
+/** Copies the prepared stores and returns their passwords; undefined when none were prepared. */
 function copyPrepared(directory: string): typeof ownPasswords | undefined {
   const prepared = process.env[preparedData];
   if (prepared === undefined) return undefined;

@@ -17,7 +17,7 @@ export interface NewTenant {
   admin: Person;
 }
 
-/** That of every user made here. */
+/** The password of every user made here. */
 export const password = 'pear-tree-7';
 
 // biome-ignore lint/suspicious/noExplicitAny: callers look at members freely
@@ -32,7 +32,7 @@ export async function call(api: Api, method: string, path: string, body?: unknow
   return response.headers.get('content-type')?.startsWith('application/json') ? JSON.parse(text) : text;
 }
 
-/** Created, activated and signed in. */
+/** Creates a user, activates it and signs it in. */
 export async function makeUser(api: Api, members: object, creator?: string): Promise<Person> {
   const user = { email: `user-${randomUUID()}@orchard.example`, ...members };
   const created = await call(api, 'POST', '/api/user?sendActivationMail=false', user, creator);
@@ -46,7 +46,7 @@ export async function activateTokenOf(api: Api, userId: string, caller?: string)
   return link.slice(link.indexOf('activateToken=') + 'activateToken='.length);
 }
 
-/** A tenant with an administrator; `system` is the token of a system administrator. */
+/** Makes a tenant with an administrator; `system` is the token of a system administrator. */
 export async function makeTenant(api: Api, system: string, name = 'tenant'): Promise<NewTenant> {
   const { id } = await call(api, 'POST', '/api/tenant', { title: `${name}-${randomUUID()}` }, system);
   return { id: id.id, admin: await makeUser(api, { authority: 'TENANT_ADMIN', tenantId: id }, system) };

@@ -1,6 +1,6 @@
 /**
- * One PostgreSQL and one ClickHouse for all unit tests of a run: the first test that asks at a socket starts the store.
- * A test file gets a database of its own (`postgres-server.ts`, `clickhouse-server.ts`).
+ * One PostgreSQL and one ClickHouse for all unit tests of a run: the first test that connects to a socket starts the
+ * store. A test file gets a database of its own (`postgres-server.ts`, `clickhouse-server.ts`).
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -10,15 +10,15 @@ import type { TestProject } from 'vitest/node';
 
 declare module 'vitest' {
   interface ProvidedContext {
-    /** A path of a socket: each client receives the URL of a PostgreSQL whose database has the schema. */
+    /** The path of a socket whose clients receive the URL of a PostgreSQL; its database has the schema. */
     postgresSocket: string;
-    /** A path of a socket: each client receives the address of a ClickHouse, as JSON. */
+    /** The path of a socket whose clients receive the address of a ClickHouse, as JSON. */
     clickhouseSocket: string;
   }
 }
 
 interface Running {
-  /** What each client of the socket receives. */
+  /** The text that each client of the socket receives. */
   text: string;
   stop(): Promise<void>;
 }
@@ -56,7 +56,7 @@ async function onDemand(path: string, start: () => Promise<Running>): Promise<()
   };
 }
 
-/** Loaded only when a test needs it, as is the next one. */
+/** This server and the next one are loaded only when a test needs them. */
 async function startPostgres(home: string): Promise<Running> {
   const { startPostgres: start } = await import('./postgres-server.ts');
   const { url, stop } = await start(home);

@@ -1,5 +1,5 @@
 /**
- * A WebSocket client as bytes: which frames go out, and how they are cut, is what the test wrote. For rules that a
+ * A WebSocket client as bytes: the test itself decides which frames are sent and how they are cut. For rules that a
  * WebSocket library would hide.
  */
 import { once } from 'node:events';
@@ -17,7 +17,7 @@ interface UpgradeAnswer {
 }
 
 interface CloseFrame {
-  /** Of the close frame; 1006 when the connection ended without one. */
+  /** The code of the close frame; 1006 when the connection ended without one. */
   code: number;
   reason: string;
 }
@@ -40,7 +40,7 @@ export class RawWebSocket {
   readonly socket: Socket;
   upgrade: UpgradeAnswer = { status: 0, headers: new Map() };
   #received = Buffer.alloc(0);
-  /** Payloads of binary frames, one after the other: the stream. */
+  /** The stream: the payloads of binary frames, one after the other. */
   #stream = Buffer.alloc(0);
   #pongs = 0;
   #closed: CloseFrame | undefined;
@@ -81,7 +81,7 @@ export class RawWebSocket {
     this.socket.write(Buffer.concat(frames));
   }
 
-  /** The next bytes of the stream. */
+  /** Returns the next bytes of the stream. */
   async read(length: number): Promise<Buffer> {
     await this.#until(() => this.#stream.length >= length, `not ${length} bytes`);
     const bytes = this.#stream.subarray(0, length);
@@ -89,13 +89,13 @@ export class RawWebSocket {
     return bytes;
   }
 
-  /** The answer to one ping: everything that was sent before the ping has come in. */
+  /** Resolves when one ping is answered: the server has then read everything that was sent before the ping. */
   async pong(): Promise<void> {
     await this.#until(() => this.#pongs > 0, 'no pong');
     this.#pongs -= 1;
   }
 
-  /** How the server ended it. */
+  /** Resolves to how the server ended the connection. */
   async closed(): Promise<CloseFrame> {
     await this.#until(() => this.#closed !== undefined || this.#ended, 'not closed');
     return this.#closed ?? { code: 1006, reason: '' };

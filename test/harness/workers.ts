@@ -4,10 +4,10 @@
  */
 import { RawConnection, type RawRequest, type RawResponse } from './raw.ts';
 
-/** A worker that gets no processor time accepts nothing: so long is waited for it. */
+/** A worker that gets no processor time accepts nothing, so each worker has this time. */
 const waitMsMax = 20_000;
 
-/** Keep-alive connections, one on each worker, in the order of the workers. The caller closes them. */
+/** Opens keep-alive connections, one on each worker, in the order of the workers. The caller closes them. */
 export async function connectToEachWorker(port: number, workers = 2): Promise<RawConnection[]> {
   const byWorker = new Map<number, RawConnection>();
   const deadline = performance.now() + waitMsMax;
@@ -37,14 +37,14 @@ export async function withWorkers<T>(
   }
 }
 
-/** The slot of the worker that answered. */
+/** Returns the slot of the worker that answered. */
 export function workerOf({ headers }: RawResponse): number {
   const name = headers.get('x-millrace-worker');
   if (name === undefined) throw new Error('the engine does not tell its workers: set HTTP_TELL_WORKER=true');
   return Number(name);
 }
 
-/** A REST call on a given connection, so on a given worker. `token` is a JWT. */
+/** Makes a REST call on a given connection, so on a given worker. `token` is a JWT. */
 export function restOn(
   connection: RawConnection,
   token: string,

@@ -15,7 +15,7 @@ export class CallSeconds {
   readonly #seconds: Gathering[] = [];
   readonly #refused: Record<string, number> = {};
 
-  /** An answer came now; its latency counts only when it was right. */
+  /** An answer arrives at this moment; its latency counts only if the answer is right. */
   add(outcome: string, microseconds: number): void {
     const n = Math.floor((performance.now() - this.#startedAt) / 1000);
     while (this.#seconds.length <= n) this.#seconds.push({ histogram: new Histogram(), refused: 0 });

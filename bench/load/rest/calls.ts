@@ -1,15 +1,14 @@
 /**
  * Callers of the REST API: keep-alive sockets with one call in flight each. Closed loop (each answer makes room for the
  * next call) finds the rate; open loop offers a fixed one, and a latency counts from the moment at which the call was
- * due, so that a late one is not hidden. What an answer counts as is the call's to say, so contents are judged as they
- * come.
+ * due, so that a late one is not hidden. Each call judges the content of its own answer, as soon as the answer arrives.
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
 import { AnswerReader } from '../http/answer-reader.ts';
 
-/** The outcome of an answer that is as it must be. */
+/** The outcome of a call whose answer is as it must be. */
 export const right = 'right';
 
 export interface Call {
@@ -23,7 +22,7 @@ export interface CallOrder {
   /** Calls/s; 0 = closed loop. */
   rate: number;
   warmupSeconds: number;
-  /** Infinity: until there are no more calls. */
+  /** Infinity: as long as there are calls. */
   seconds: number;
   /** The call with this number; undefined = there are no more. */
   callOf(n: number): Call | undefined;
@@ -39,7 +38,7 @@ export interface Outcome extends LatencySummary {
 export interface CallsResult {
   /** Outcomes of the calls that were due in the measured time. */
   outcomes: Record<string, Outcome>;
-  /** Calls without an answer: their connection broke, or the wait for them was over. */
+  /** Calls without an answer: the connection broke, or the answer did not arrive in time. */
   unanswered: number;
   /** Connects that failed and were tried again, by their reason. */
   refused: Record<string, number>;
@@ -55,7 +54,7 @@ export function makeCalls(order: CallOrder): Promise<CallsResult> {
   return new Callers(order).run();
 }
 
-/** Answers that were right, and how many were not; a refused connect is one, too. */
+/** Counts the calls with a right answer and those without; a refused connect belongs to the latter. */
 export function judged({ outcomes, unanswered, refused }: CallsResult): { answered: Outcome; failed: number } {
   const { [right]: answered = { count: 0, perSecond: 0, ...summaryOf(new Histogram()) }, ...others } = outcomes;
   const refusals = Object.values(refused).reduce((sum, count) => sum + count, 0);
@@ -139,7 +138,7 @@ class Callers {
     while (!this.#ending && performance.now() < until) await sleep(10);
   }
 
-  /** A refused attempt is counted and repeated. A caller that is refused each time makes no call. */
+  /** Counts a refused attempt and repeats it. A caller whose attempts are all refused makes no call. */
   async #connect(caller: Caller): Promise<void> {
     for (let tries = 0; tries < connectTriesMax && !this.#closed; tries += 1) {
       const fault = await this.#attempt(caller);
@@ -173,7 +172,7 @@ class Callers {
     });
   }
 
-  /** A free connection makes the next call, if there is one. */
+  /** Makes the next call on a free connection, if there is one. */
   #next(caller: Caller): void {
     const dueAt = this.#order.rate > 0 ? this.#due.shift() : this.#ending ? undefined : performance.now();
     const call = dueAt === undefined ? undefined : this.#order.callOf(this.#made);

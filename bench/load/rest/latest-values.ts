@@ -45,7 +45,7 @@ function valueAt(device: number, key: number): number {
   return 100 * device + key + 0.5;
 }
 
-/** Reads latest values of a random device: of some keys, or without them of all. */
+/** Reads the latest values of a random device: those of `keys`, or of all keys when none are given. */
 export function latestCall({ ids, keys, ts }: ReadFleet, apiKey: string, some?: string[]): Call {
   const device = randomIndex(ids);
   const query = `?useStrictDataTypes=true${some ? `&keys=${some.join(',')}` : ''}`;

@@ -33,7 +33,7 @@ export class ReportClient {
     return this.#post('/apiAnalytics/publicApi/buildReport', { viewConfigId });
   }
 
-  /** Runs clients that each request again after an answer; a refused one waits a little. */
+  /** Runs clients that each send the next request after an answer; after a refusal a client first waits a little. */
   async crowd(viewConfigId: string, clients: number, seconds: number) {
     const histogram = new Histogram();
     let [made, refused] = [0, 0];
@@ -56,7 +56,7 @@ export class ReportClient {
     return { perSecond: made / elapsed, refusedShare: refused / (made + refused), ...summaryOf(histogram) };
   }
 
-  /** Returns the lag of the analytics process since the last call. */
+  /** Returns the p99 of the event loop lag of the analytics process since the last call. */
   async lagMs(): Promise<number> {
     const text = await this.#engine.api.metrics();
     const found = /^nodejs_eventloop_lag_p99_seconds\{process="analytics"\} (\S+)$/m.exec(text);

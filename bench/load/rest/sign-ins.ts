@@ -4,10 +4,10 @@ import { requestBytes } from '../../../test/harness/raw.ts';
 import { makeUser, password } from '../../../test/harness/tenants.ts';
 import type { Call } from './calls.ts';
 
-/** Each waits for a password hash; more at once would be refused. */
+/** Each activation waits for a password hash; more at once would be refused. */
 const activationsAtOnce = 8;
 
-/** Their e-mail addresses, made over REST and activated. */
+/** Creates users over REST and activates them; returns their e-mail addresses. */
 export async function createUsers(api: Api, count: number): Promise<string[]> {
   const emails = Array.from({ length: count }, (_, n) => `user-${n}@bench.example`);
   let next = 0;
@@ -21,7 +21,7 @@ export async function createUsers(api: Api, count: number): Promise<string[]> {
   return emails;
 }
 
-/** The names under which sign-ins are counted that were answered as they must be. */
+/** Sign-ins that were answered as they must be are counted under these names. */
 const signInOutcomes = {
   signedIn: '200, signed in',
   wrongPassword: '401, wrong password',
@@ -35,7 +35,7 @@ export function isKnownOutcome(outcome: string): boolean {
   return known.includes(outcome);
 }
 
-/** The users in turn; `wrongPercent` of all sign-ins have a wrong password. */
+/** The sign-in with number `n`: users take turns, and `wrongPercent` of all sign-ins have a wrong password. */
 export function signInCall(emails: string[], wrongPercent: number, n: number): Call {
   // A number without a common divisor spreads the wrong ones evenly.
   const isWrong = (n * 61) % 100 < wrongPercent;
