@@ -1,7 +1,8 @@
 /**
  * Acknowledgements of `ingest.ack: store`. A message is acknowledged when every frame with one of its rows is in
  * ClickHouse. It is refused with 503 when that takes too long, when a row of such a frame is refused, or when such a
- * frame cannot be read back from the journal. A lane never waits for the other lane. Memory is bounded: `refusal` returns the reason for which no message is accepted.
+ * frame cannot be read back from the journal. A lane never waits for the other lane. Memory is bounded: `refusal`
+ * returns the reason for which no message is accepted.
  */
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';

@@ -108,7 +108,7 @@ export async function readLatestKeys(clickhouse: Reads, device: number): Promise
 }
 
 /** Returns at most `rowsMax` of the keys that the device has. */
-export async function readSomeKeys(clickhouse: ClickHouse, device: number, rowsMax: number): Promise<string[]> {
+export async function readSomeKeys(clickhouse: Reads, device: number, rowsMax: number): Promise<string[]> {
   const rows = await readRows<{ key: string }>(
     clickhouse,
     'SELECT key FROM latest FINAL WHERE device = {device:UInt64} LIMIT {rows:UInt32}',

@@ -120,7 +120,8 @@ test('STREAM_CREDS: the user of a file of credentials is accepted, one of anothe
     );
     return file;
   };
-  const ofAccount = (pair: KeyPair) => claimsOf(operator, pair, 'account', { limits: { ...unlimited, ...inJetStream } });
+  const ofAccount = (pair: KeyPair) =>
+    claimsOf(operator, pair, 'account', { limits: { ...unlimited, ...inJetStream } });
   const settings = `operator: ${claimsOf(operator, operator, 'operator', {})}
 system_account: ${system.getPublicKey()}
 resolver: MEMORY

@@ -114,7 +114,7 @@ function liveCreated(): string {
   return positions.rows.get(`${settings.name}-live`)!.created;
 }
 
-test('a report has the frames that were there when it was requested, whoever published them', async () => {
+test('a report has the frames that were there when it was requested, of every publisher', async () => {
   await append();
   await confirmAll();
   await eventually(async () => {

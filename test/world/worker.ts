@@ -118,7 +118,7 @@ export class Worker {
       latestAheadMsMax: 0,
       callersWait: ack === 'store',
       onSuspects: (lane, orders) => ingest.suspected(lane, orders),
-      onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
+      onFramesStored: (lane, orders) => ingest.stored(lane, orders),
       onShipped: () => ingest.shipped(),
     });
     const ingest: Ingest = new Ingest({
