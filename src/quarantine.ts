@@ -106,6 +106,10 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   let deleted = 0;
   let refused = 0;
   const waiting = entries.filter(({ kind }) => kind === 'rows');
+  for (const { kind, name } of entries) {
+    if (kind === 'gap')
+      printLine(`${name} stays: these bytes are damaged and have no rows to send; \`show\` says where they are`);
+  }
   for (let at = 0; at < waiting.length; at += replayedTogether) {
     const together = waiting.slice(at, at + replayedTogether);
     if (

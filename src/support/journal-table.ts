@@ -16,6 +16,7 @@ import { listQuarantine } from '../journal/quarantine.ts';
 import { lanes } from '../journal/segment.ts';
 import { listSuspects } from '../journal/suspects.ts';
 import { isAway } from '../postgres/client.ts';
+import { findInstance } from './running-instance.ts';
 
 /** Returns the directories of journals below DATA_DIR, sorted by the number of their worker. */
 export function journalsOf(config: Config): string[] {
@@ -39,7 +40,7 @@ function slotOf(name: string): number {
 
 /** Returns the lines of `npm run journal -- list`. */
 export async function journalTable(config: Config): Promise<string[]> {
-  const workers = config.workers || availableParallelism();
+  const workers = await workersOf(config);
   const table = [
     ['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'suspects', 'quarantine'],
   ];
@@ -54,6 +55,14 @@ export async function journalTable(config: Config): Promise<string[]> {
     }
   }
   return [...columns(table), ...unread, `deletes: ${await describeDeletes(config)}`];
+}
+
+/**
+ * Returns the workers of the running instance, whose WORKERS may differ from that of this command, or those of a start.
+ */
+async function workersOf(config: Config): Promise<number> {
+  const running = await findInstance(config);
+  return (running?.config ?? config).workers || availableParallelism();
 }
 
 /** Returns what waits in one journal: the columns of the table after its name and its owner. */

@@ -16,9 +16,9 @@ let engine: Engine;
 
 afterEach(() => engine?.destroy());
 
-/** A command as an operator runs it beside the engine. */
+/** A command as an operator runs it beside the engine, here without the WORKERS of the last start. */
 function command(script: string, ...words: string[]): Promise<string> {
-  const env = { ...inherited(), DATA_DIR: engine.dataDir, WORKERS: '1' };
+  const env = { ...inherited(), DATA_DIR: engine.dataDir, WORKERS: '3' };
   return new Promise((resolve) => {
     execFile(process.execPath, [join(root, 'dist', `${script}.js`), ...words], { cwd: root, env }, (_, out, wrong) =>
       resolve(out + wrong),
@@ -94,5 +94,6 @@ test('what is in the journal of a worker that is not started again is stored, an
     /1-1 8192\.\.8205.+13 bytes(.|\n)+no row can be read/,
   );
   expect(await command('quarantine', 'show', 'lost-900-1.seg')).toMatch(/900-1\.seg.+header is damaged/);
+  expect(await command('quarantine', 'replay', 'gap-1-1-8192')).toMatch(/^gap-1-1-8192 stays: these bytes are damaged/);
   expect(await command('quarantine', 'show', 'none')).toMatch(/There is no entry none/);
 });
