@@ -80,6 +80,15 @@ describe('the embedded server', () => {
     expect(await select(await start(), 'select n from kept')).toEqual([{ n: 7 }]);
   }, 60_000);
 
+  it('uses nothing in /dev/shm: systemd empties it when its user signs out, and no connection would be taken then', async () => {
+    const server = await start();
+    const postgres = openPostgres({ url: server.url, poolMax: 1, log: silent });
+    const [{ backend } = {}] = await postgres.query<{ backend: number }>('select pg_backend_pid() as backend');
+    const used = [server.pid, backend!].map((pid) => readFileSync(`/proc/${pid}/maps`, 'utf8'));
+    await postgres.close();
+    expect(used.join('').match(/\/dev\/shm\/PostgreSQL.*/g)).toBeNull();
+  }, 60_000);
+
   it('reports its death, and starts again on the same port', async () => {
     const server = await start();
     const reason = new Promise<string>((resolve) => server.onExit(resolve));

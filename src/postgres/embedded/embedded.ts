@@ -166,6 +166,10 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     unix_socket_directories: '',
     max_connections: connectionsMax,
     shared_buffers: '64MB',
+    // systemd removes what a user has in /dev/shm when the user signs out (RemoveIPC), and then the server would refuse
+    // every new connection. The memory is part of the server's own; files in the cluster are for more than that.
+    dynamic_shared_memory_type: 'mmap',
+    min_dynamic_shared_memory: '8MB',
     work_mem: '4MB',
     maintenance_work_mem: '64MB',
     fsync: 'on',
