@@ -18,8 +18,11 @@ export const limits = {
   /** Characters of a certificate as credentials. */
   certificateCharsMax: 16 * 1024,
 
-  /** Body of a claim or a provisioning request: a certificate and a few names. */
-  fleetBodyBytesMax: 256 * 1024,
+  /**
+   * Body of a claim or a provisioning request: a certificate and a few names. Anybody may send one, and the loop reads
+   * this many bytes in a few milliseconds.
+   */
+  fleetBodyBytesMax: 32 * 1024,
   /** Wrong claim keys for one device inside a window; after that even the right key has to wait. */
   wrongClaimKeysMax: 10,
   /** Length of the window of wrong claim keys. */

@@ -225,3 +225,14 @@ test('a former customer opens no second provisioning: the new token after a rota
   await ok('DELETE', `${path}?keys=provisionState`);
   expect(await provision(profile, { deviceName: name })).toMatchObject({ status: 'SUCCESS' });
 });
+
+test('a request of 32 KiB, with a long certificate, is read, and a longer one is 413', async () => {
+  const { provisionDeviceKey } = await newProfile();
+  const request = (bytes: number) => {
+    const body = { deviceName: `long-${randomUUID()}`, provisionDeviceKey, provisionDeviceSecret: secret, spare: '' };
+    return JSON.stringify({ ...body, spare: 'x'.repeat(bytes - JSON.stringify(body).length) });
+  };
+  const longest = await post(request(32 * 1024));
+  expect(await longest.json()).toMatchObject({ status: 'SUCCESS' });
+  expect(await faultOf(await post(request(32 * 1024 + 1)))).toMatch(/^413\/31 Payload size exceeds the limit of 32768/);
+});
