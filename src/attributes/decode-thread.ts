@@ -35,6 +35,7 @@ export class AttributeDecoder {
 
   /** Decodes a message that is not large. Throws a Fault. */
   decodeSmall(body: Uint8Array): Map<string, TypedValue> {
+    assert(!this.isLarge(body), 'a large message is decoded in the thread');
     return decodeAttributes(body, this.#readBody, this.#castNumericStrings);
   }
 
