@@ -28,9 +28,9 @@ function requestAt(text: string, at: number): Request | undefined {
   const [first = '', ...lines] = text.slice(at, headEnd).split('\r\n');
   const [method = '', target = '', version = '', ...more] = first.split(' ');
   if (!token.test(method) || target === '' || version !== 'HTTP/1.1' || more.length > 0) return undefined;
-  const fields = lines.map(fieldOf);
-  if (fields.includes(undefined)) return undefined;
-  const valuesOf = (name: string) => fields.filter((field) => field![0] === name).map((field) => field![1]);
+  const fields = fieldsOf(lines);
+  if (!fields) return undefined;
+  const valuesOf = (wanted: string) => fields.filter(([name]) => name === wanted).map(([, value]) => value);
   const lengths = valuesOf('content-length');
   const codings = valuesOf('transfer-encoding');
   if (lengths.length + codings.length > 1) return undefined;
@@ -42,14 +42,31 @@ function requestAt(text: string, at: number): Request | undefined {
   return end <= text.length ? { body: text.slice(start, end), end } : undefined;
 }
 
+type Field = [name: string, value: string];
+
+/**
+ * Fields as uWebSockets.js shows them, which is less strict than RFC 9112: those after a field without a name are
+ * checked and not shown.
+ */
+function fieldsOf(lines: string[]): Field[] | undefined {
+  const fields: Field[] = [];
+  for (const line of lines) {
+    const field = fieldOf(line);
+    if (!field) return undefined;
+    fields.push(field);
+  }
+  const nameless = fields.findIndex(([name]) => name === '');
+  return nameless < 0 ? fields : fields.slice(0, nameless);
+}
+
 /**
  * A field. uWebSockets.js is less strict than RFC 9112 at both ends of a value: it compares signed bytes, so it cuts
  * bytes above 127 there as it cuts spaces.
  */
-function fieldOf(line: string): [name: string, value: string] | undefined {
+function fieldOf(line: string): Field | undefined {
   const colon = line.indexOf(':');
   const name = line.slice(0, colon);
-  if (colon < 0 || !token.test(name) || !fieldValue.test(line.slice(colon + 1))) return undefined;
+  if (colon < 0 || (name !== '' && !token.test(name)) || !fieldValue.test(line.slice(colon + 1))) return undefined;
   return [name.toLowerCase(), line.slice(colon + 1).replace(/^[ \t\x80-\xff]+|[ \t\x80-\xff]+$/g, '')];
 }
 

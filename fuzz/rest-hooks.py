@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections import Counter
+from time import time
 from uuid import uuid4
 
 import schemathesis
@@ -38,9 +39,13 @@ def before_call(context, case, kwargs):
 
 @schemathesis.hook
 def map_body(context, body):
-    """Keeps commands short: the fuzzer has no device that replies."""
-    if isinstance(body, dict) and isinstance(body.get("timeout"), int):
-        body["timeout"] = min(body["timeout"], 100)
+    """Keeps commands short: the fuzzer has no device that replies. A whole number may be a float."""
+    if not isinstance(body, dict):
+        return body
+    latest = {"timeout": 100, "expirationTime": int(time() * 1000) + 100}
+    for name, value in latest.items():
+        if isinstance(body.get(name), (int, float)):
+            body[name] = min(body[name], value)
     return body
 
 
