@@ -1,8 +1,8 @@
 /**
  * Reads a request's head in one pass over its headers (each JavaScript call into the library costs about as much as the
  * pass). The pass also refuses heads used for request smuggling. The library takes the first of two Content-Length
- * headers and treats an unknown transfer coding as no body, so the rest would run as a second request. Nothing here sees
- * the headers after one without a name: the library ends its list there.
+ * headers and treats an unknown transfer coding as no body, so the rest would run as a second request. Headers after
+ * one without a name are not shown by the library (docs/http.md#errors).
  */
 import type { HttpRequest } from 'uWebSockets.js';
 import { assert } from '../base/errors.ts';

@@ -87,6 +87,19 @@ test('a pipelined request closes the connection without mixing answers', () =>
     expect(await poster.value('after')).toBe('1');
   }));
 
+test('a trailer ends the connection, and no request after it runs', () =>
+  withPoster(async (poster) => {
+    const { token } = poster.device;
+    const head = `POST /api/v1/${token}/telemetry HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n`;
+    await withConnection(port(), async (connection) => {
+      await connection.send(`${head}7\r\n{"a":1}\r\n0\r\nX-Sum: 1\r\n\r\n${smuggled(token)}`);
+      await connection.untilClosed();
+    });
+    await poster.accept('{"after":1}');
+    expect(await poster.value('after')).toBe('1');
+    expect(await poster.keys()).not.toContain('smuggled');
+  }));
+
 test('senders that drip header bytes are closed, others are served', async () => {
   const slow = await Promise.all(Array.from({ length: 50 }, () => RawConnection.open(port())));
   const startedAt = performance.now();
