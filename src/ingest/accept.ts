@@ -60,6 +60,8 @@ export interface IngestDeps {
   unsyncedMsMax: number;
   /** `ingest.ack: stream`: cuts gathered rows into frames; absent: one frame for each lane. */
   framesOf?: FramesOf | undefined;
+  /** Absent: as for a sync of the own disk, with `lingerMsMax`. */
+  linger?: Linger;
   /** As in `JournalHealth`. */
   streamRefusal?: (() => Fault | undefined) | undefined;
   /** Milliseconds ahead of the server from which a `ts` is odd. */
@@ -73,10 +75,17 @@ export interface IngestDeps {
 }
 
 /**
- * A commit costs the same for one message and for a hundred. After a commit of this many messages the next commit waits
- * a little for more. After a smaller commit few more are expected; after a larger one enough have arrived.
+ * A commit costs the same for one message and for a hundred. After a commit of so many messages the next commit waits
+ * for more. After a smaller commit few more are expected; after a larger one enough have arrived.
  */
-const lingerMessages = { min: 3, max: 64 };
+interface Linger {
+  msMax: number;
+  messagesMin: number;
+  messagesMax: number;
+}
+
+/** A commit to a stream costs three servers a sync, so it pays to wait longer. */
+export const streamLinger: Linger = { msMax: 4, messagesMin: 3, messagesMax: 1_000 };
 
 export class Ingest {
   readonly #deps: IngestDeps;
@@ -100,6 +109,7 @@ export class Ingest {
   /** True when the last commit was one of `#large`. */
   #wasLarge = false;
   #lastMessages = 0;
+  readonly #linger: Linger;
   readonly #health: JournalHealth;
   /** Times of the live lane: yesterday, today and tomorrow. */
   #near: TimeRange = { from: 0, to: 0 };
@@ -109,6 +119,7 @@ export class Ingest {
 
   constructor(deps: IngestDeps) {
     this.#deps = deps;
+    this.#linger = deps.linger ?? { msMax: deps.lingerMsMax, messagesMin: 3, messagesMax: 64 };
     this.#large = new LargeQueue(deps.unsyncedBytesMax);
     const { metrics, clock } = deps;
     this.#messagesTotal = metrics.counter('ingest_messages_total', 'Messages made durable.');
@@ -335,9 +346,9 @@ export class Ingest {
    */
   #schedule(): void {
     this.#scheduled = true;
-    const { lingerMsMax } = this.#deps;
-    const paysToWait = this.#lastMessages >= lingerMessages.min && this.#lastMessages < lingerMessages.max;
-    if (lingerMsMax > 0 && paysToWait) this.#scheduler.after(lingerMsMax, this.#flush);
+    const { msMax, messagesMin, messagesMax } = this.#linger;
+    const paysToWait = this.#lastMessages >= messagesMin && this.#lastMessages < messagesMax;
+    if (msMax > 0 && paysToWait) this.#scheduler.after(msMax, this.#flush);
     else this.#scheduler.soon(this.#flush);
   }
 

@@ -17,7 +17,7 @@ export function framesOfStream(buckets: number): FramesOf {
   const ofDevice = (device: number) => bucketOf(device, buckets);
   return (rows, lane, stamp) => {
     if (rows.count === 0) return [];
-    if (rows.bytes <= chunkBytesOfStream && isOneBucket(rows, ofDevice)) {
+    if (rows.bytes <= chunkBytesOfStream && (buckets === 1 || isOneBucket(rows, ofDevice))) {
       const { order, ...rest } = stamp(0);
       return [
         { lane, order, rows: rows.count, parts: rows.encode({ order, ...rest }), device: rows.spans().device[0]! },

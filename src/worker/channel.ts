@@ -11,7 +11,7 @@ import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { Eraser } from '../erase/erase.ts';
 import { Retention } from '../erase/retention.ts';
-import { type Decode, Ingest, type IngestDeps } from '../ingest/accept.ts';
+import { type Decode, Ingest, type IngestDeps, streamLinger } from '../ingest/accept.ts';
 import { reportOf } from '../ingest/journal-report.ts';
 import { forgetJournal, readHighOrders, type StoredJournal } from '../ingest/journal-store.ts';
 import { OrderClock, orderMs } from '../ingest/order-number.ts';
@@ -178,8 +178,8 @@ export async function openChannel(
 }
 
 /** Returns what ingest needs for a stream. */
-function ofStream({ writer }: OpenedStream, subjects: number): Pick<IngestDeps, 'framesOf' | 'streamRefusal'> {
-  return { framesOf: framesOfStream(subjects), streamRefusal: () => writer.refusal() };
+function ofStream({ writer }: OpenedStream, subjects: number): Partial<IngestDeps> {
+  return { framesOf: framesOfStream(subjects), linger: streamLinger, streamRefusal: () => writer.refusal() };
 }
 
 /**

@@ -5,7 +5,7 @@ import { afterEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import type { Fault } from '../../src/base/errors.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
-import { type AckLevel, Ingest, type IngestDeps, type Waiter } from '../../src/ingest/accept.ts';
+import { type AckLevel, Ingest, type IngestDeps, streamLinger, type Waiter } from '../../src/ingest/accept.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import type { FrameStamp } from '../../src/telemetry/block.ts';
@@ -117,6 +117,27 @@ test('messages of one turn share a commit and are acknowledged together, when th
   expect(unit).toMatchObject({ frames: 1, rows: 50 });
   const stored = unit!.payloads.flatMap((payload) => readBlock(payload));
   expect(stored.map((row) => row.num)).toEqual(Array.from({ length: 50 }, (_, i) => i + 0.5));
+});
+
+test('after a commit of many messages to a stream the next one waits for more; that of a single sender does not', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    await start(new SimDisk(), 'journal', { linger: streamLinger });
+    const alone = [send({ a: 1 }), send({ a: 2 })];
+    await Promise.all(alone.map(({ outcome }) => outcome));
+    expect(await send({ a: 3 }).outcome).toBe('acknowledged');
+    await Promise.all(Array.from({ length: 100 }, (_, i) => send({ b: i }).outcome));
+    while ((await journal.next(0, { rowsMax: 1e6, bytesMax: 1e9 })) !== undefined);
+    const first = send({ c: 1 });
+    for (let turn = 0; turn < 10; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+    expect(journal.rowsUntaken(0)).toBe(0);
+    const second = send({ c: 2 });
+    vi.advanceTimersByTime(streamLinger.msMax);
+    await Promise.all([first.outcome, second.outcome]);
+    expect(await journal.next(0, { rowsMax: 1e6, bytesMax: 1e9 })).toMatchObject({ frames: 1, rows: 2 });
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test('a refused message leaves no row beside those of its neighbours', async () => {
