@@ -18,6 +18,7 @@ import { runDay } from './scenarios/day.ts';
 import { runFleet } from './scenarios/fleet.ts';
 import { runGateway } from './scenarios/gateway.ts';
 import { runHostile } from './scenarios/hostile.ts';
+import { runHosts } from './scenarios/hosts.ts';
 import { runHttp } from './scenarios/http.ts';
 import { runLatest } from './scenarios/latest.ts';
 import { runLevels } from './scenarios/levels.ts';
@@ -113,6 +114,11 @@ const scenarios: Record<string, Scenario> = {
   hostile: {
     about: 'an attacker beside a victim, for each resource that callers share: refusals and p99 of the victim',
     run: runHostile,
+  },
+  hosts: {
+    about:
+      'one, two and three hosts on the same stores: CPU of a message, deliveries of an event, statements, commands',
+    run: runHosts,
   },
   day: {
     about: 'a mixed fleet beside reports, cut connections, a slow ClickHouse and a killed worker: what each event does',

@@ -45,6 +45,18 @@ export interface BenchSettings {
   longpoll: { polls: number; samples: number; pauseMs: number };
   ota: { fileBytes: number; chunkBytes: number; devices: number; step: number };
   rpc: { devices: number; rate: number; seconds: number };
+  hosts: {
+    hosts: number;
+    devices: number;
+    rate: number;
+    seconds: number;
+    idleSeconds: number;
+    events: number;
+    commands: number;
+    commandRate: number;
+    shards: number;
+    statements: number;
+  };
   mqtt: {
     connections: number;
     window: number;

@@ -161,6 +161,8 @@ export const limits = {
   countedKeyDevicesMax: 200_000,
   /** Telemetry keys that a worker remembers, of all devices with a limit of keys. */
   countedKeysMax: 2_000_000,
+  /** Keys of one message that are compared with the next message of the device first. */
+  countedKeysUsualMax: 32,
   /** Keys of one device that a worker reads from ClickHouse. */
   countedKeysReadMax: 100_000,
   /** Devices whose keys a worker reads at once; others are read later. */

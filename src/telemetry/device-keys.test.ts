@@ -74,6 +74,24 @@ test('a first message with too many keys is refused, also when it was decoded in
   expect(send(deviceKeys, ['t5'])?.reason).toBe('device_keys');
 });
 
+test('a message with the keys of the message before, in any order and number, adds none', async () => {
+  const { deviceKeys } = open(3);
+  for (const keys of [
+    ['a', 'b'],
+    ['a', 'b', 'a', 'b'],
+    ['b', 'a'],
+    ['a', 'b', 'a'],
+    ['a', 'b', 'c'],
+    ['c', 'c'],
+    ['a'],
+  ]) {
+    expect(send(deviceKeys, keys)).toBeUndefined();
+  }
+  await expect.poll(() => send(deviceKeys, ['a', 'b', 'c', 'd'])?.reason).toBe('device_keys');
+  expect(send(deviceKeys, ['a', 'b', 'c'])).toBeUndefined();
+  expect(send(deviceKeys, ['a', 'b', 'c', 'd'])?.reason).toBe('device_keys');
+});
+
 test('keys above a lowered limit stay, also at a worker that was restarted', async () => {
   const store = new Store();
   store.keys.set(pump.number, names(8));

@@ -10,7 +10,7 @@ import type { Clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
-import { hashOf } from './keys.ts';
+import { hashOf, type Key } from './keys.ts';
 import type { Rows } from './rows.ts';
 
 interface DeviceKeysDeps {
@@ -33,6 +33,8 @@ interface KeyLimit {
 }
 
 class Known {
+  /** Keys of the rows of an accepted message: most messages of a device have the same keys in the same order. */
+  usual: Key[] = [];
   /** Hashes of the keys that the device has, as far as this worker knows. */
   keys = new Set<number>();
   /** Keys that were new since the read before the last one began: ClickHouse may not have them yet. */
@@ -84,16 +86,16 @@ export class DeviceKeys {
     const { keysMax, source } = this.#limitOf(device);
     if (keysMax === 0) return;
     const known = this.#known(device.number);
-    let isNew = false;
-    for (let row = first; row < rows.count; row += 1) {
-      if (known.keys.has(rows.keyAt(row).hash)) continue;
-      isNew = true;
-      break;
-    }
-    if (!isNew) return;
+    if (isUsual(known.usual, rows, first)) return;
     const hashes = new Set<number>();
-    for (let row = first; row < rows.count; row += 1) hashes.add(rows.keyAt(row).hash);
-    this.#add(device.number, known, hashes, keysMax, source);
+    for (let row = first; row < rows.count; row += 1) {
+      const { hash } = rows.keyAt(row);
+      if (!known.keys.has(hash)) hashes.add(hash);
+    }
+    if (hashes.size > 0) this.#add(device.number, known, hashes, keysMax, source);
+    known.usual = [];
+    const end = Math.min(rows.count, first + limits.countedKeysUsualMax);
+    for (let row = first; row < end; row += 1) known.usual.push(rows.keyAt(row));
   }
 
   /** Does the same for the keys of a message that was decoded in a thread. */
@@ -169,6 +171,16 @@ export class DeviceKeys {
     known.isRead = true;
     if (this.#devices.get(device) === known) this.#count += known.keys.size - before;
   }
+}
+
+/** True when the rows have these keys in this order, once or again and again. */
+function isUsual(usual: readonly Key[], rows: Rows, first: number): boolean {
+  let next = 0;
+  for (let row = first; row < rows.count; row += 1) {
+    if (rows.keyAt(row) !== usual[next]) return false;
+    next = next + 1 === usual.length ? 0 : next + 1;
+  }
+  return true;
 }
 
 function tooManyKeys(keysMax: number, source: string): Fault {

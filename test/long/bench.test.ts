@@ -68,6 +68,14 @@ test('a day of a mixed fleet loses nothing beside cut connections, a slow store 
   for (const event of ['reports of 1 clients', 'slow ClickHouse', 'a worker killed']) expect(output).toContain(event);
 });
 
+test('two hosts are measured beside one, and the deliveries of many simulated workers are counted', async () => {
+  const size = { hosts: 2, devices: 6, rate: 20, seconds: 1, idleSeconds: 1, events: 2, commands: 4, commandRate: 2 };
+  const output = await bench('hosts', { ...size, statements: 20 });
+  expect(output).toMatch(/^2 +[\d. ]+\([\d.]+\)/m);
+  expect(output).toMatch(/^ +64 +\d+/m);
+  expect(output).toContain('DATABASE_BEHIND_POOLER=true');
+});
+
 const times = ['--rate', '50', '--warmup', '500ms', '--duration', '2s'];
 
 let engine: Engine | undefined;

@@ -1,0 +1,139 @@
+/**
+ * What an event of a device costs the bus, as the number of workers grows: the sessions and the downlink of many
+ * workers in one process, on a bus in memory that counts. Every device is connected and listens for commands and
+ * attributes, as over MQTT.
+ */
+import { setImmediate as turn } from 'node:timers/promises';
+import { systemClock as clock } from '../../src/base/clock.ts';
+import { createLog } from '../../src/base/log.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
+import type { Bus, Handler } from '../../src/bus/bus.ts';
+import { LocalDevices } from '../../src/device/local-devices.ts';
+import { Downlink } from '../../src/downlink/downlink.ts';
+import { Sessions } from '../../src/downlink/sessions.ts';
+
+export interface BusCost {
+  workers: number;
+  shards: number;
+  /** Messages that the bus hands to subscribers for one event, on average. */
+  connect: number;
+  command: number;
+  attribute: number;
+  /** Channels to which a worker is subscribed. */
+  channelsPerWorker: number;
+}
+
+const events = 200;
+
+/** Hands each message to all subscribers of its channel, in the order in which messages were published. */
+class CountingBus {
+  delivered = 0;
+  readonly #handlers = new Map<string, Set<Handler>>();
+
+  get channels(): number {
+    let sum = 0;
+    for (const handlers of this.#handlers.values()) sum += handlers.size;
+    return sum;
+  }
+
+  /** The bus of one worker. */
+  member(): Bus {
+    return {
+      connected: true,
+      publish: (channel, payload) => setImmediate(() => this.#deliver(channel, Buffer.from(payload))),
+      subscribe: async (channel, handler) => {
+        const own: Handler = (payload, name) => handler(payload, name);
+        const handlers = this.#handlers.get(channel) ?? new Set();
+        this.#handlers.set(channel, handlers.add(own));
+        return () => void handlers.delete(own);
+      },
+      onReconnect() {},
+      close: async () => {},
+    };
+  }
+
+  #deliver(channel: string, payload: Buffer): void {
+    for (const handler of this.#handlers.get(channel) ?? []) {
+      this.delivered += 1;
+      handler(payload, channel);
+    }
+  }
+}
+
+interface Worker {
+  sessions: Sessions;
+  downlink: Downlink;
+}
+
+export async function benchBusCost(workers: number, shards: number, devices = 10_000): Promise<BusCost> {
+  const bus = new CountingBus();
+  const all: Worker[] = [];
+  for (let n = 0; n < workers; n += 1) all.push(await openWorker(bus.member(), shards));
+  // Devices are at no worker in particular, as behind a balancer.
+  const at = (n: number) => all[(Math.imul(n, 0x9e3779b1) >>> 8) % workers]!;
+  for (let device = 1; device <= devices; device += 1) {
+    connect(at(device), device);
+    if (device % 500 === 0) await settled();
+  }
+  await settled();
+  const channelsPerWorker = Math.round(bus.channels / workers);
+
+  const deliveriesOf = async (event: (n: number) => Promise<unknown> | unknown): Promise<number> => {
+    await settled();
+    const before = bus.delivered;
+    for (let n = 1; n <= events; n += 1) {
+      await event(n);
+      await settled();
+    }
+    return Number(((bus.delivered - before) / events).toFixed(1));
+  };
+  const spread = (n: number) => 1 + ((n * 7919) % devices);
+  const attribute = await deliveriesOf((n) => at(n).downlink.send(spread(n), 'attributes', { n }));
+  const command = await deliveriesOf(async (n) => {
+    const [caller, device] = [at(n), spread(n)];
+    // As for a command over REST: the caller notices a session that opens, and the reply goes to the caller.
+    const leave = caller.downlink.onOpened(device, 'rpc', () => {});
+    // On a busy machine an answer may come too late, and the offer is repeated.
+    while ((await caller.downlink.offer(device, 'rpc', { n })) !== 'taken') await settled();
+    at(device).downlink.send(device, 'rpc-climb', { n });
+    leave();
+  });
+  // A device that connects to the next worker: its session there ends.
+  const connected = await deliveriesOf((n) => connect(at(spread(n) + 1), spread(n)));
+  for (const { sessions, downlink } of all) {
+    downlink.stop();
+    await sessions.stop();
+  }
+  return { workers, shards, connect: connected, command, attribute, channelsPerWorker };
+}
+
+async function openWorker(bus: Bus, shards: number): Promise<Worker> {
+  const log = createLog('fatal', 'bench');
+  const metrics = new Metrics();
+  const sessions = new Sessions({
+    ...{ bus, clock, log, metrics, devices: new LocalDevices() },
+    lookUp: async () => [],
+    onConnected() {},
+    onDisconnected() {},
+  });
+  const downlink = new Downlink({ bus, shards, log, metrics });
+  await sessions.start();
+  await downlink.start();
+  return { sessions, downlink };
+}
+
+function connect({ sessions, downlink }: Worker, number: number): void {
+  const row = { number, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', name: '', version: 1 };
+  const listener = { receive: () => true, close() {} };
+  const leaves = [downlink.listen(number, 'rpc', listener), downlink.listen(number, 'attributes', listener)];
+  const session = sessions.open(row, {
+    sessionEnded() {
+      for (const leave of leaves) leave();
+      session.end();
+    },
+  });
+}
+
+async function settled(): Promise<void> {
+  for (let n = 0; n < 12; n += 1) await turn();
+}
