@@ -1,4 +1,4 @@
-/** The committed baseline of ratios, and what counts as worse than it. */
+/** The committed baseline of ratios, and which ratios count as worse than the baseline. */
 import { expect, test } from 'vitest';
 import { type Ratio, readBaseline, verdictOf } from '../bench/baseline.ts';
 

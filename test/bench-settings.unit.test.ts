@@ -1,4 +1,4 @@
-/** The words of `npm run bench -- …` that are wrong are answered with the right ones. */
+/** Wrong arguments of `npm run bench -- …` are refused with a message that names the right ones. */
 import { expect, test } from 'vitest';
 import { loadBenchSettings, UsageError } from '../bench/settings.ts';
 

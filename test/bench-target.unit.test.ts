@@ -1,4 +1,7 @@
-/** Rules of `npm run bench -- … --target` and of `compare`: what the flags mean, when a rate holds, what is noise. */
+/**
+ * Rules of `npm run bench -- … --target` and of `compare`: the meaning of the flags, when a rate holds, and which
+ * differences are noise.
+ */
 import { expect, test } from 'vitest';
 import { parseCommandLine } from '../bench/command-line.ts';
 import { LinesRequest } from '../bench/load/http/lines.ts';

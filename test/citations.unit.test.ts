@@ -32,7 +32,7 @@ const sources = [
 const settingsFiles = filesBelow('config', /\.yaml$/);
 const self = 'test/citations.unit.test.ts';
 
-/** Headings as links name them. */
+/** The headings of a page, in the form that links use. */
 function headingsOf(page: string): Set<string> {
   const text = read(page).replace(/```.*?```/gs, '');
   return new Set([...text.matchAll(/^#+ (.*)$/gm)].map(([, heading]) => slug(heading!)));

@@ -55,7 +55,7 @@ function namesIn({ environment = {} }: Service): string[] {
 describe('Dockerfile', () => {
   const stages = dockerfile.split(/^FROM /m).slice(1);
   const words = (instruction: string) => [...dockerfile.matchAll(new RegExp(`^${instruction} (.*)$`, 'gm'))];
-  /** The stage with all it is made from. */
+  /** Returns the stage and all stages from which it is made. */
   const lineage = (name: string): string => {
     const stage = stages.find((each) => each.split('\n')[0]!.endsWith(` AS ${name}`));
     return stage === undefined ? '' : lineage(stage.split(' ')[0]!) + stage;

@@ -1,7 +1,7 @@
 /**
- * The building's own lint: a file imports from its own folder or from folders below, never in a circle; rooms of floor
- * 1 and doors do not know each other; every file and every export is used, and no two exports share a name; each
- * package has its room, and SQL its files. See src/README.md.
+ * Rules of the structure of `src`: a file imports from its own folder or from folders below, never in a circle; rooms
+ * of floor 1 do not import each other, and neither do doors; every file and every export is used, and no two exports
+ * have one name; each package is imported only by its rooms, and SQL is only in its files. See src/README.md.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join, normalize, relative } from 'node:path';
@@ -83,7 +83,7 @@ const sqlFiles = [
   'backup/clickhouse.ts',
 ];
 
-/** Words that no text or name has, and what is said instead. */
+/** Words that no text and no name may contain, and the words to use instead. */
 const retiredWords: [word: RegExp, instead: string][] = [
   [/\btold\b/i, 'notified, asked, named'],
   [/\b(hears?|heard|unheard)\b/i, 'receive'],
@@ -96,14 +96,14 @@ const retiredWords: [word: RegExp, instead: string][] = [
   [/\b(is|are|was|were) away\b/i, 'is unavailable'],
 ];
 
-/** Words that only code may have: `nobody` is a user of systems, and the name of a stranger in tests. */
+/** Words that only code may contain: `nobody` is a user of systems, and a name in tests. */
 const retiredOutsideCode: [word: RegExp, instead: string][] = [
   [/\bnews\b/i, 'update, notice'],
   [/(?<!["`'])\b(nobody|somebody)\b/i, 'no caller, a client'],
 ];
 
 interface SourceFile {
-  /** Path below src. */
+  /** The path of a file below src. */
   path: string;
   imports: string[];
   packages: string[];
@@ -111,7 +111,7 @@ interface SourceFile {
   entries: string[];
 }
 
-/** What users, operators and maintainers read beside the code. */
+/** Files that users, operators and maintainers read beside the code. */
 const pages = [
   'README.md',
   'src/README.md',

@@ -1,4 +1,7 @@
-/** The scripts of package.json: what an operator calls works in a fresh checkout, too, as a restore on a new host. */
+/**
+ * The scripts of package.json: a command of an operator works in a fresh checkout, too, for instance a restore on a new
+ * host.
+ */
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 

@@ -1,6 +1,5 @@
 /**
- * `docs/security.md` and the code say the same: every cap and bounding setting has its place there, with its value and
- * reason.
+ * `docs/security.md` agrees with the code: it lists every cap and every setting that is a bound, with value and reason.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,7 +12,7 @@ const root = join(import.meta.dirname, '..');
 const page = readFileSync(join(root, 'docs/security.md'), 'utf8');
 const yaml = readFileSync(join(root, 'config/default.yaml'), 'utf8');
 
-/** Times and ports are no resource that is used up. */
+/** Times and ports are no resource that can be used up. */
 const timeOfLimit = /Ms(Max|Min)?$/;
 const noCap = /PORT$|_MS(_|$)|SECONDS|DAYS|TIMEOUT|INTERVAL|TIME$|DURATION|NICE$/;
 

@@ -1,6 +1,6 @@
 /**
- * The promises of every bus, shown on both: Redis (a real server) and process channels (real child processes). Two
- * children hold a bus each; this file drives them.
+ * The promises of every bus, tested with both kinds: Redis (a real server) and process channels (real child processes).
+ * Two child processes have a bus each and carry out the orders of this file.
  */
 import { type ChildProcess, execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -114,7 +114,7 @@ afterAll(async () => {
 interface Setup {
   /** Starts a bus in a separate process. */
   member(): Member;
-  /** A bus in this process. */
+  /** Opens a bus in this process. */
   local(metrics?: Metrics): Promise<Bus>;
   stop(): Promise<void>;
 }
@@ -352,7 +352,8 @@ describe('a Redis Cluster', () => {
     const from = Math.floor(Number(slot) / 5462);
     const source = tell(nodes[from]!, 'myid');
     const target = tell(nodes[(from + 1) % 3]!, 'myid');
-    // As a resharding does it: who imports a slot takes it with a new epoch, so gossip of the old owner cannot undo it.
+    // Moves a slot as a resharding does: the importing master takes it with a new epoch, so that gossip of the old
+    // owner cannot undo the move.
     tell(nodes[(from + 1) % 3]!, 'setslot', slot, 'importing', source);
     tell(nodes[from]!, 'setslot', slot, 'migrating', target);
     let reconnects = 0;
@@ -490,7 +491,7 @@ describe('Redis', () => {
     await two.tell('subscribe', { channel: 'before' });
     await redis.stop();
     await until(async () => (await one.tell('connected')) === false && (await two.tell('connected')) === false);
-    // Neither of these may wait for the server, nor be lost as an interest.
+    // Neither order may wait for the server, and the subscription must be in force once the server runs again.
     await two.tell('subscribe', { channel: 'while away' });
     await one.tell('publish', { channel: 'before', texts: ['lost'] });
     await redis.start();

@@ -67,7 +67,7 @@ function replicatedStream(): Implementation {
   let openings = 0;
   return {
     open: async () => {
-      // Each opening is another host: nothing on a disk connects it with the earlier ones.
+      // Each opening acts as another host: nothing on a disk connects it with the earlier openings.
       const journal = await openLocal(join(home, `host-${(openings += 1)}`));
       const stream: OpenedStream = await openStream({
         settings,
@@ -130,7 +130,7 @@ describe.each(implementations)('%s', (_name, make) => {
     return begin();
   }
 
-  /** Takes units until they hold so many frames. */
+  /** Takes units until they hold this number of frames. */
   async function take(seam: GivesUnits, frames: number, lane: Lane = 0): Promise<ShipUnit[]> {
     const units: ShipUnit[] = [];
     const count = () => units.reduce((sum, unit) => sum + unit.frames, 0);

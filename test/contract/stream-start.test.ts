@@ -100,7 +100,7 @@ test('a wrong login is refused, the right one accepted', async () => {
   await withServer({ settings }, async ({ url }) => {
     const login = { url, user: 'millrace', password: 'wrong' };
     expect(await refusal(settingsOf(login))).toMatch(/the login was refused .* STREAM_PASSWORD/);
-    // The right login gets as far as the next check.
+    // With the right login the start reaches the next check.
     expect(await refusal(settingsOf({ ...login, password: 'right' }))).toMatch(/is in no cluster/);
   });
 });

@@ -1,4 +1,7 @@
-/** A crash run as a test, short or long: the forbidden outcomes, and how many faults must have happened for a proof. */
+/**
+ * A crash run as a test, short or long: the forbidden outcomes, and the number of faults below which the run proves
+ * nothing.
+ */
 import { afterAll, expect, test } from 'vitest';
 import { type CrashOptions, type CrashOutcome, crashRun } from '../../bench/crash.ts';
 

@@ -200,7 +200,7 @@ test('while ClickHouse takes nothing, one device and one tenant leave a part of 
         } catch (error) {
           return [(error as Fault).reason, journal.backlogDiskBytes / backlogBytesMax];
         }
-        // The ingest looks at the journal.
+        // Lets the ingest read the state of the journal.
         vi.advanceTimersByTime(100);
       }
     };
@@ -279,7 +279,7 @@ test('decoded messages refuse no other message, and the thread waits for those t
   const settled: string[] = [];
   const room = ingest.roomForLarge('flood')!.then(() => settled.push('room'));
   for (const [name, { outcome }] of Object.entries({ first, second })) void outcome.then(() => settled.push(name));
-  // A message that comes later delays no thread that waits already.
+  // A message that comes later does not delay a thread that waits already.
   const third = sendDecoded({ text }, flood);
   const other = new Device(99, 'mill');
   const others = [send({ a: 1 }, other), sendDecoded({ a: 1 }, other)];

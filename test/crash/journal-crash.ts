@@ -9,7 +9,7 @@ import { Random } from '../harness/random.ts';
 import { appendRandom, checkRecovered, type Ledger, newLedger, open, ship, shipApart } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
 
-/** Appends, ships and restarts until the power goes. */
+/** Appends, ships and restarts until the power fails. */
 async function run(disk: SimDisk, ledger: Ledger, random: Random, steps: number): Promise<void> {
   // Half of the runs pack every segment of which half is shipped.
   const options = random.next() < 0.5 ? { idleBytesMax: 0 } : {};
@@ -34,7 +34,7 @@ function unlessFull(error: unknown): void {
   if (!(error instanceof JournalError && error.kind === 'full')) throw error;
 }
 
-/** Runs until the disk dies (then the run never ends) or the run does. */
+/** Runs until the disk fails, after which no operation ends, or until the run has ended. */
 async function runUntilCrash(disk: SimDisk, ledger: Ledger, random: Random, steps: number): Promise<void> {
   let done = false;
   let failure: unknown;
@@ -65,7 +65,7 @@ export async function crashOnce(seed: number, crashAt: number, steps: number, fa
   const image = disk.crash(random.next() < 0.2 ? undefined : new Random(seed * 31 + crashAt));
   const journal = await checkRecovered(image, ledger);
   expect(journal.degraded, 'a crash alone is no damage').toBe(false);
-  // The same directory is used again, and a second crash loses no frame of it.
+  // Uses the same directory again and checks that a second crash loses no frame in it.
   if (journal.orderMax > ledger.order) ledger.order = journal.orderMax;
   for (let i = 0; i < 3; i += 1) await appendRandom(journal, ledger, random);
   await checkRecovered(image.crash(new Random(seed + 7)), ledger);
@@ -79,7 +79,7 @@ interface Runs {
 
 const upTo = (max: number) => fc.integer({ min: 1, max });
 
-/** The power goes at a random place of a random load. */
+/** The power fails at a random place of a random load. */
 export async function powerLossLosesNothing(runs: Runs): Promise<void> {
   await fc.assert(
     fc.asyncProperty(upTo(1e6), upTo(400), async (seed, crashAt) => {
@@ -89,7 +89,7 @@ export async function powerLossLosesNothing(runs: Runs): Promise<void> {
   );
 }
 
-/** A write fails, and the power goes before or after it. */
+/** A write fails, and the power fails before or after it. */
 export async function failedWriteLosesNothing(runs: Runs): Promise<void> {
   await fc.assert(
     fc.asyncProperty(upTo(1e6), upTo(400), upTo(60), async (seed, crashAt, failAt) => {

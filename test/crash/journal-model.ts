@@ -10,7 +10,7 @@ export const dir = '/journal/worker-1';
 const segmentBytes = 20 * 1024;
 
 export interface Ledger {
-  /** Payload size by order number, for everything ever handed in. */
+  /** Payload size by order number, for every frame that was ever appended. */
   sent: Map<bigint, number>;
   acked: Set<bigint>;
   confirmed: Set<bigint>;
@@ -29,7 +29,7 @@ export function open(disk: SimDisk, options: Partial<OpenJournalDeps> = {}): Pro
   return openJournal({ dir, disk, log: silentLog, segmentBytes, locked: true, ...options });
 }
 
-/** Its own order number, then bytes that follow from it. */
+/** A payload: its own order number, then bytes that are computed from this number. */
 function payloadOf(order: bigint, bytes: number): Buffer {
   const payload = Buffer.alloc(bytes, Number(order % 251n) + 1);
   payload.writeBigUInt64LE(order);
@@ -64,7 +64,7 @@ export async function appendRandom(journal: Journal, ledger: Ledger, random: Ran
   await append(journal, ledger, frames);
 }
 
-/** Order numbers of one unit; its payloads are checked. */
+/** Returns the order numbers of one unit, after a check of its payloads. */
 export async function ship(journal: Journal, ledger: Ledger, lane: Lane, rowsMax = 20): Promise<bigint[] | undefined> {
   const unit = await journal.next(lane, { rowsMax, bytesMax: 6000 });
   if (!unit) return undefined;

@@ -200,7 +200,7 @@ test('an append that a crash cut short is given out by no later start, damage in
     const after: Ledger = { ...newLedger(), sent: ledger.sent, order: ledger.order, commits: ledger.commits };
     for (const order of ledger.commits[0]!) after.acked.add(order);
     for (const order of ledger.commits[1]!) after.refused.add(order);
-    // A start that ships nothing; then frames of this start hide that the commit was the last one.
+    // A start that ships nothing. Its frames then follow the torn commit, so the commit is no longer the last one.
     const first = await open(image);
     expect(first.degraded).toBe(false);
     await append(first, after, [frameOf(after, 0, 100)]);
@@ -366,7 +366,7 @@ test('a full disk is refused, and the journal continues when space returns', asy
   }
   expect(refused).toBeGreaterThan(10);
   expect(journal.failed).toBe(false);
-  // Shipping frees files: they are used again though the disk is still full.
+  // Shipping frees files, which are used again although the disk is still full.
   await shipAll(journal, ledger);
   await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
   for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]).catch(() => {});
@@ -380,7 +380,7 @@ test('a start on a full disk ships, and then takes new frames', async () => {
   const { disk, ledger } = await filled(6, 40);
   disk.capacityBytes = disk.usedBytes();
   const journal = await open(disk);
-  // The file that the last process had prepared is still of use; then there is no room.
+  // The file that the last process has prepared is used first. After that there is no free space.
   const fill = async () => {
     for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
   };
@@ -499,7 +499,7 @@ test('a unit that was open while its segments were packed is confirmed as a whol
     await shipAllOf(journal, ledger, 0);
   }
   await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(2 * segmentBytes));
-  // A report from before the packing, and a new report, speak of every late frame and of no damage.
+  // A report from before the packing, and a new report, contain every late frame and no damage.
   for (const { segments } of [before, await inspectJournal(dir, disk)]) {
     for (const segment of segments) {
       for await (const step of readSegment(segment, disk)) expect(step.kind).toBe('frame');
@@ -608,6 +608,6 @@ test('an owner that loses the directory while it writes a position on a slow dis
   await open(disk, { locked: false });
   await confirmed;
   expect(onLost).toHaveBeenCalledOnce();
-  // The later owner has removed the one that lay ready.
+  // The later owner has removed the segment that was prepared.
   expect(ofEarlier()).toHaveLength(before.length - 1);
 });

@@ -1,4 +1,4 @@
-/** The oracle of the crash run must see every kind of loss; otherwise its green says nothing. */
+/** The ledger of the crash run must detect every kind of loss. Otherwise a crash run that succeeds proves nothing. */
 import { expect, test } from 'vitest';
 import { Fate, isGood, Ledger, type StoredRow, valuesOf } from '../../bench/crash/ledger.ts';
 
@@ -9,7 +9,7 @@ function rowsOf(n: number): StoredRow[] {
   return Object.entries(values).map(([key, value]) => ({ ts: firstTs + n, key, value }));
 }
 
-/** Two acknowledged records, one refused, one without an answer. */
+/** Makes a ledger of two acknowledged records, one refused and one without an answer. */
 function account(): Ledger {
   const ledger = new Ledger(1, 10, firstTs);
   for (const fate of [Fate.acknowledged, Fate.acknowledged, Fate.refused, Fate.unanswered]) {

@@ -1,5 +1,6 @@
 /**
- * Shipping into a store that refuses, dies, is slow or short of memory: rows that are stored, wait, or are proven bad.
+ * Shipping into a store that refuses rows, is killed, is slow or lacks memory: which rows are stored, which wait, and
+ * which are proven bad.
  */
 import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -245,7 +246,8 @@ test('one row that crashes the store is found by cutting, and stops crashing the
   expect(house.stored()).toHaveLength(15);
   expect(await listQuarantine(channel.dir)).toHaveLength(1);
   expect(house.deaths).toBeGreaterThan(5);
-  // Five as a whole, two of each half down to the row, two in each of the rounds that prove it.
+  // Five deaths by the whole unit, two by each half down to the row, and two in each of the rounds that prove the row
+  // bad.
   expect(house.deaths).toBeLessThan(60);
 });
 
@@ -354,7 +356,7 @@ async function killed(channel: Channel, options: ChannelOptions): Promise<Channe
 test('late rows of many days are stored in the end although the process is killed after every third insert', async () => {
   const first = Date.UTC(2021, 0, 1);
   const times = Array.from({ length: 1_200 }, (_, i) => first + i * dayMs);
-  // Slow enough that an insert on a busy machine is not noted as a long one.
+  // The clock is slow enough that an insert on a busy machine is not recorded as a long one.
   const options = { started: false, factor: 10 };
   let channel = await openChannel(options);
   await channel.add(1, times, 1);

@@ -97,7 +97,7 @@ async function shipAll(channel: Channel, start = true): Promise<void> {
 
 test('bytes that are no block go to quarantine alone; the frames around them are stored', async () => {
   const device = devices++;
-  // The five minutes that prove it bad are a second here.
+  // A row is proven bad after a second here instead of five minutes.
   const channel = await openChannel(300);
   for (let i = 0; i < 4; i += 1) await append(channel, device, [['a', 1000 + i, i]]);
   const order = channel.orders.next();
@@ -218,7 +218,8 @@ test('one message of 250 days is stored whole, in both tables, and does not dela
 test('late rows of other devices are stored while a message of 1 200 days is; a stop in between loses nothing', async () => {
   const device = devices++;
   const others = [devices++, devices++, devices++];
-  // Half a minute: nothing but the allowance for a few rows lets the others go.
+  // Late rows wait for half a minute here, so in the time of this test only the allowance for a few rows lets the
+  // others be inserted.
   const channel = await openChannel(1, 30);
   const first = Date.UTC(2021, 0, 1);
   const days = Array.from({ length: 1_200 }, (_, i): [string, number, number] => ['a', first + i * dayMs, i]);

@@ -1,7 +1,8 @@
 /**
- * A disk in memory that behaves as badly as a real one may. Writes reach the platter only with a sync (or a `log`
- * handle); `crash` makes a disk as it may look after the power went: each unsynced 512-byte sector kept, lost or, for
- * a write under way, torn; names as a prefix of what was done since the last directory sync. Deterministic by seed.
+ * A disk in memory that behaves as badly as a real one may. Writes become durable only with a sync (or a `log` handle).
+ * `crash` makes a disk as it may be after a power failure: each unsynced 512-byte sector is kept, lost or, for a write
+ * under way, torn; of the changes of names since the last directory sync, the first ones are kept and the others lost.
+ * Deterministic by seed.
  */
 import { type Sleep, systemScheduler } from '../../src/base/scheduler.ts';
 import type { Disk, DiskFile, OpenMode } from '../../src/journal/disk.ts';
@@ -10,7 +11,7 @@ import type { Random } from '../harness/random.ts';
 type Operation = 'open' | 'read' | 'write' | 'sync' | 'rename' | 'remove' | 'syncDirectory';
 
 interface Inode {
-  /** The bytes that survive a crash for certain. */
+  /** The bytes that certainly survive a crash. */
   durable: Buffer;
   /** The bytes that a reader sees. */
   live: Buffer;
@@ -37,12 +38,12 @@ export class SimDisk implements Disk {
   #pendingNames: { path: string; inode: Inode | undefined }[][] = [];
   /** Operations that change something, so far. */
   operations = 0;
-  /** The power goes before this operation: it and all later ones never end. */
+  /** The power fails before this operation: it and all later operations never end. */
   crashAt = Number.POSITIVE_INFINITY;
   capacityBytes = Number.MAX_SAFE_INTEGER;
   /** Makes the waits of slow operations. */
   sleep: Sleep = systemScheduler.sleep;
-  /** Answers an error code to let an operation fail, or milliseconds to wait. */
+  /** Returns an error code to let an operation fail, or milliseconds to wait. */
   fault: (operation: Operation, path: string, from?: number, to?: number) => string | number | undefined = () =>
     undefined;
 
@@ -84,13 +85,13 @@ export class SimDisk implements Disk {
     return [...this.#names.keys()].sort();
   }
 
-  /** The name that a file has now. */
+  /** Returns the present name of a file. */
   pathOf(inode: Inode): string {
     for (const [path, named] of this.#names) if (named === inode) return path;
     return '';
   }
 
-  /** The content of a file, to be spoiled by a test. */
+  /** Returns the content of a file, which a test may damage. */
   content(path: string): Buffer {
     return this.#inode(path).live;
   }
@@ -153,7 +154,7 @@ export class SimDisk implements Disk {
     return bytes;
   }
 
-  /** Counts, waits, fails or never ends, as the test ordered. */
+  /** Counts an operation; then waits, fails or never ends, as the test has ordered. */
   async #step(operation: Operation, path: string, harmless = false, from?: number, to?: number): Promise<void> {
     if (this.crashed) return dead;
     if (!harmless) this.operations += 1;
@@ -190,7 +191,7 @@ function survivingContent({ durable, live, dirty }: Inode, random: Random): Buff
   const length = random.next() < 0.5 ? live.length : durable.length;
   const content = Buffer.alloc(length);
   durable.copy(content);
-  // Now and then all of it, or nothing, is there; else sector by sector.
+  // Sometimes the whole write or nothing of it is kept; otherwise each sector is kept or lost separately.
   const all = random.next();
   for (const sector of dirty) {
     const from = sector * sectorBytes;
@@ -228,7 +229,7 @@ class SimFile implements DiskFile {
 
   async write(parts: readonly Uint8Array[], position: number): Promise<void> {
     const bytes = Buffer.concat(parts);
-    // The power may go while the write is under way: then some of its sectors are there.
+    // The power may fail while the write is under way: then some of its sectors are kept.
     const before = this.#disk.operations;
     const inode = this.#inode;
     const grows = Math.max(0, position + bytes.length - inode.live.length);

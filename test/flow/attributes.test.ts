@@ -1,6 +1,6 @@
 /**
- * Attributes between two workers over Redis, with stores that stop: an acknowledged write is there, a write that
- * cannot be stored is 503, and an update that the bus lost is still sent.
+ * Attributes between two workers over Redis, with stores that stop: an acknowledged write is stored, a write that
+ * cannot be stored is answered 503, and an update that the bus has lost is still sent.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';

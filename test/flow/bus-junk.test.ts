@@ -43,7 +43,7 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-/** A shape of each message, by the channel without its prefix; `*` is the id of a worker. */
+/** An example of each message, by the channel without its prefix; `*` is the id of a worker. */
 const uuid = '6f0b3a52-7e0f-4b43-9d52-0d7f1a3a9c11';
 const from = uuid;
 const shapesOf = (device: number): Record<string, unknown[]> => {
@@ -128,7 +128,7 @@ const strange: unknown[] = [
   ...[{ a: {} }, { __proto__: null, constructor: 1 }, 'k'.repeat(70_000), Array.from({ length: 2_000 }, () => null)],
 ];
 
-/** The value with each of its members, at any depth, removed or replaced. */
+/** Returns copies of a value, in each of which one member, at any depth, is removed or replaced. */
 function* mutations(value: unknown): Generator<unknown> {
   yield* strange;
   if (typeof value !== 'object' || value === null) return;
@@ -143,7 +143,7 @@ function* mutations(value: unknown): Generator<unknown> {
   }
 }
 
-/** Bytes that are no message of any kind. */
+/** Returns bytes that are no message of any kind. */
 const noise = [
   ...['', ' ', '{', '[', 'null', '1e999', '"', '{"from":"x"', '\ufeff{}', '['.repeat(100_000), '{"a":'.repeat(100_000)],
   ...[Buffer.from([0xff, 0xfe, 0x00, 0x80]), Buffer.alloc(1_000, 0xff), Buffer.alloc(25 * 1024 * 1024, '[')],
@@ -188,7 +188,7 @@ test('junk on every channel ends no process, is counted, and what follows is ser
     }
     sent += pipeline.length;
     await pipeline.exec();
-    // Each worker has read all of it, and none has ended.
+    // Checks that each worker has read all of the junk and that none has ended.
     await eventually(async () => (await engine.readiness()) === 200, 20_000);
   }
   expect(sent).toBeGreaterThan(5_000);
@@ -201,7 +201,8 @@ test('junk on every channel ends no process, is counted, and what follows is ser
   expect([...engine.pids()].sort()).toEqual(pids);
   junked.cut();
 
-  // A command from one worker to a session of any worker, a change of attributes, a question to all workers.
+  // Checks that a command from one worker to a session of any worker, a change of attributes and a question to all
+  // workers still work.
   const after = await engine.api.createDevice('after');
   const clients = [await listener(after)];
   for (let n = 0; n < 8; n += 1) {

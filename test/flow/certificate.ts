@@ -7,7 +7,7 @@ interface Certificate {
   /** Paths of the PEM files. */
   cert: string;
   key: string;
-  /** The certificate that a client trusts. */
+  /** Returns the certificate that a client trusts. */
   pem: string;
 }
 

@@ -69,7 +69,7 @@ class Owner {
     return this.output.trim();
   }
 
-  /** Before its time the process has no chance to release anything. */
+  /** Ends the process with SIGKILL, so that it cannot release anything. */
   kill(): void {
     this.#child.kill('SIGKILL');
   }
@@ -85,7 +85,7 @@ test('another container is refused with the reason, and owns the directory when 
   const next = new Owner({ command: otherContainer, waitMs: 60_000 });
   first.kill();
   expect(await next.outcome()).toBe('taken');
-  // The other way round, too: a process outside of the container is refused.
+  // In the other direction, too: a process outside of the container is refused.
   expect(await new Owner().outcome()).toMatch(/^refused: .* is in use by process \d+ of host/);
 });
 
@@ -113,7 +113,7 @@ test('a worker that outlives its killed primary keeps the directory until it is 
     worker.once('message', () => process.kill(process.pid, 'SIGKILL'));`;
   const first = new Owner({ then });
   await eventually(() => first.ended, 20_000);
-  // Elsewhere the worker cannot be ended; in its own pid namespace a start ends it, and takes the lock.
+  // A start in another pid namespace cannot end the worker. A start in the same one ends the worker and takes the lock.
   expect(await new Owner({ command: otherContainer, waitMs: 300 }).outcome()).toMatch(
     /a worker of it that has not ended/,
   );

@@ -65,7 +65,10 @@ test('of twenty that race over all doors and two workers exactly as many are mad
     provisionDeviceSecret: secret,
     deviceName,
   });
-  /** True when it was made, false when it was refused as it should be; anything else fails. */
+  /**
+   * Returns true when the device was made, and false when it was refused as it should be; any other answer fails the
+   * test.
+   */
   const decided = (answer: unknown, made: unknown, refused: unknown): boolean => {
     expect([made, refused]).toContainEqual(answer);
     return JSON.stringify(answer) === JSON.stringify(made);
@@ -121,7 +124,7 @@ test('a refusal names the setting, and room that becomes free can be used', asyn
   expect((await engine.api.send('DELETE', `/api/device/${data[0].id.id}`)).status).toBe(200);
   await rest('POST', '/api/device', { name: 'one more' });
   expect(await names()).toHaveLength(devicesMax);
-  // A device that is there is not made again.
+  // A device that exists is not made again.
   await rest('POST', '/api/device', {
     ...(await rest('GET', '/api/tenant/devices?deviceName=one%20more')),
     label: 'x',

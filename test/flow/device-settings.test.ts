@@ -1,6 +1,6 @@
 /**
- * Claiming, provisioning and rate limits of a device with settings other than the defaults. Over MQTT everything that
- * is no data post is one message (docs/mqtt.md#refusals).
+ * Claiming, provisioning and rate limits of a device with settings other than the defaults. Over MQTT every packet that
+ * is no data post counts as one message (docs/mqtt.md#refusals).
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -104,7 +104,7 @@ const request = 'v1/devices/me/attributes/request/1';
 
 test('a message above the limit gets 0x97 with the reason, and the connection stays; data posts count for themselves', () =>
   withLimited(5, async (client) => {
-    // CONNECT was the first.
+    // CONNECT was the first message that counts.
     for (const topic of [request, 'v1/devices/me/rpc/response/1', 'v1/devices/me/claim']) {
       expect(hex((await client.publish(topic, '{}')).reasonCode)).toBe('0x00');
     }

@@ -56,7 +56,7 @@ test('a child over the rate limit of its gateway is refused by name, the link st
     expect(ack.properties?.reasonString).not.toContain('"B"');
     expect((await client.message('v1/gateway/disconnect')).json).toEqual({ device: 'A', reason: 150 });
     expect((await client.publish(telemetry, { B: [{ c: 3 }] })).reasonCode).toBe(0);
-    // Messages of the gateway itself are counted elsewhere.
+    // Messages of the gateway itself are counted separately.
     expect((await client.publish('v1/devices/me/telemetry', { ...big, h: 8, i: 9 })).reasonCode).toBe(0);
     const limits = { method: 'getSessionLimits', params: {} };
     await client.publish('v1/devices/me/rpc/request/1', limits);

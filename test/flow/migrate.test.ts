@@ -1,4 +1,4 @@
-/** `npm run migrate` and MIGRATE=false: migrations as a step of their own, on stores that begin empty. */
+/** `npm run migrate` and MIGRATE=false: migrations as a separate step, on stores that are empty at first. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
@@ -210,7 +210,7 @@ test('a start does not wait for servers of a cluster that confirm nothing', asyn
   try {
     engine.spawn();
     await eventually(async () => (await engine.status()).code === 200, 60_000);
-    // None was answered, so no further one was sent but as a new try.
+    // No statement was answered, so the start has sent each statement only as a repetition.
     expect(held).toBeGreaterThan(0);
     await eventually(async () => (await engine.status()).parts?.['postgres'] === 'up', 30_000);
     expect(await engine.status()).toMatchObject({

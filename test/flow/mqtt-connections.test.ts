@@ -1,4 +1,4 @@
-/** Workers with a limit of MQTT connections: a full one leaves new connections to those with room. */
+/** Workers with a limit of MQTT connections: a full worker leaves new connections to workers with room. */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
@@ -20,7 +20,7 @@ beforeAll(async () => {
 
 afterAll(() => engine.destroy());
 
-/** The session of a device of its own, because a second session of a device ends the first. */
+/** Opens a session of a new device, because a second session of a device ends the first. */
 async function connect(): Promise<MqttClient> {
   const { token } = await engine.api.createDevice(randomUUID());
   return await connectMqtt({ port: engine.mqttPort, token });

@@ -1,6 +1,6 @@
 /**
- * Faults below MQTT connections: a journal that refuses, a worker that dies, an engine that stops. What was
- * acknowledged is stored; what was not, the client can send again, because it gets a reason or its connection ends.
+ * Faults below MQTT connections: a journal that refuses, a worker that dies, an engine that stops. Every acknowledged
+ * message is stored. The client can send the others again, because it gets a reason or its connection ends.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -71,7 +71,7 @@ describe('workers that stop for seconds', () => {
     const senders = await Promise.all(
       ([3, 4, 5] as const).map(async (level) => {
         const device = await newDevice();
-        // A disk that is busy with other tests may need more than the second for which a Keep Alive of 2 s waits.
+        // A disk that is busy with other tests may need longer than the second that a Keep Alive of 2 s leaves.
         const client = await connect(device, level, { keepAlive: 20 });
         return { device, client, ...keepPublishing(client) };
       }),
@@ -116,7 +116,7 @@ describe('workers that stop for seconds', () => {
 });
 
 describe('a journal that refuses because ClickHouse is stopped', () => {
-  /** Each of a device of another tenant. */
+  /** Each is the token of a device of another tenant. */
   let tenantTokens: string[];
 
   beforeAll(async () => {
@@ -132,7 +132,7 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
     );
   });
 
-  /** Both workers refuse while it runs, and take again a moment after `resume`. */
+  /** Both workers refuse telemetry while `use` runs, and accept it again soon after `resume`. */
   async function withFullBacklog(use: (resume: () => void) => Promise<void>): Promise<void> {
     const pid = engine.pids().get('clickhouse')!;
     process.kill(pid, 'SIGSTOP');
@@ -154,7 +154,7 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
       const ack = await clients[n % clients.length]!.publish(telemetry, JSON.stringify({ fill: 'x'.repeat(50_000) }));
       if ((ack.reasonCode ?? 0) >= 0x80) {
         expect(ack.reasonCode).toBe(0x97);
-        // A busy machine has other reasons, which pass, and so has a tenant with its share.
+        // A busy machine also refuses for other reasons for a while, as does a tenant that has used up its share.
         if (/JOURNAL_BACKLOG_BYTES_MAX/.test(ack.properties?.reasonString ?? '')) {
           for (const client of clients) client.cut();
           return;
@@ -169,7 +169,7 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
     const devices = [await newDevice(), await newDevice(), await newDevice(), await newDevice()] as const;
     const began = engine.events().length;
     await withFullBacklog(async (resume) => {
-      // A busy machine refuses for its load before the store is known to be away.
+      // A busy machine refuses because of its load before the store counts as unavailable.
       await eventually(async () => {
         const { code, status, parts = {} } = await engine.status();
         return code === 503 && status === 'refusing' && parts.clickhouse === 'away' && parts.workers === 'up';
@@ -191,7 +191,8 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
       await eventually(() => engine.output.includes(line));
       five.cut();
 
-      // Half of a keep-alive of two seconds, then the end: nothing acknowledged, so the client sends it again.
+      // The connection ends after half of a keep-alive of two seconds. Nothing was acknowledged, so the client sends
+      // the message again.
       const short: MqttClient[] = [
         await connect(devices[1], 3, { keepAlive: 2 }),
         await connect(devices[2], 4, { keepAlive: 2 }),
@@ -206,7 +207,7 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
         }),
       );
 
-      // Taken again in time: as if nothing had been.
+      // The worker accepts telemetry again before the deadline, so the client notices nothing.
       const patient = await connect(devices[3], 4, { keepAlive: 60 });
       await patient.write(patient.publishPacket(telemetry, '{"patient":1}', { messageId: 1 }), { cmd: 'pingreq' });
       await patient.nothingFor(300);
@@ -223,7 +224,7 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
     // Two workers, many refused messages and many failed inserts: one event for each change of state of the host.
     const since = () => engine.events().slice(began);
     await eventually(() => since().some(({ event }) => event === 'ingest_accepting'), 20_000);
-    // A busy machine refuses for its load as well.
+    // A busy machine refuses because of its load as well.
     const isOfLoad = ({ reason }: LogLine) => reason === 'loop_lag' || reason === 'journal_slow';
     const events = since().filter((line) => !isOfLoad(line));
     expect(events.filter(({ event }) => event === 'store_back')).toMatchObject([{ store: 'clickhouse' }]);
@@ -270,7 +271,7 @@ test('SIGTERM: every client gets a reason, acknowledged messages are stored, and
     clients.push({ level, device, client: await connect(device, level), acknowledged: 0 });
   }
   const firstTs = Date.now() - 100_000;
-  // Each keeps publishing until its connection ends.
+  // Each client publishes until its connection ends.
   const ended = clients.map(async (one) => {
     const { client, level } = one;
     for (let n = 0; ; n += 1) {

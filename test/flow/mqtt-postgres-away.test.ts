@@ -52,12 +52,13 @@ test('without the database known devices connect and send, others are refused fo
   } finally {
     await stores.postgres.start();
   }
-  // Each worker finds for itself that PostgreSQL answers again.
+  // Each worker notices on its own that PostgreSQL answers again.
   await eventually(async () => (await codeFor('nobody')) === 0x86, 20_000);
   await eventually(async () => (await codeFor('nobody', 4)) === 5, 20_000);
   expect(held.isClosed).toBe(false);
   await held.quiet();
-  // Three processes and a dozen of their parts have met it: one line says so, and one that it is over.
+  // Three processes and a dozen of their parts could not reach PostgreSQL: one line reports that, and one line reports
+  // the end.
   await eventually(() => engine.events('store_back').length > 0, 20_000);
   const states = engine.events().slice(began);
   expect(states.filter(({ level }) => level === 'warn' || level === 'error')).toMatchObject([

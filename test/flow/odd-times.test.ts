@@ -1,5 +1,5 @@
 /**
- * Times in other units and times ahead of the server, under each setting and over each door
+ * Times in other units and times ahead of the server, with each setting and over HTTP, MQTT and gateways
  * (docs/http.md#telemetry): TELEMETRY_TS_UNIT and LATEST_FUTURE_SECONDS_MAX.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -56,7 +56,7 @@ const doors: Record<string, Send> = {
 const now = Date.now();
 const [hourMs, dayMs] = [3_600_000, 86_400_000];
 const record = (ts: number | string, key: string, value: number) => `{"ts":${ts},"values":{"${key}":${value}}}`;
-/** One moment in each unit. Nanoseconds are no exact double. */
+/** One moment in each unit. A double cannot hold the nanoseconds exactly. */
 const seconds = Math.floor(now / 1000) - 60;
 const moments = { milliseconds: `${seconds}000`, seconds: `${seconds}`, microseconds: `${seconds}000000` };
 const inUnits = { ...moments, nanoseconds: `${seconds}000000000` };

@@ -66,7 +66,7 @@ async function open(localAddress = proxy, port = engine.mqttPort): Promise<Socke
   return socket;
 }
 
-/** The code of CONNACK; undefined when the connection ends without one. */
+/** Returns the code of CONNACK; undefined when the connection ends without one. */
 function connack(socket: Socket): Promise<number | undefined> {
   return new Promise((resolve) => {
     socket.on('data', (bytes: Buffer) => resolve(bytes[0] === 0x20 ? bytes[3] : undefined));
@@ -76,7 +76,7 @@ function connack(socket: Socket): Promise<number | undefined> {
 
 const signIn = () => connectBytes({ username: device.token });
 
-/** The address of the session of the device. */
+/** Returns the address of the session of the device. */
 async function sessionAddress(): Promise<string | undefined> {
   const answer = await engine.api.send('GET', `/api/device/${device.id}/diagnostics`);
   return ((await answer.json()) as { session: { address: string } | null }).session?.address;
@@ -210,7 +210,7 @@ async function openHttp(localAddress = proxy): Promise<RawConnection> {
 test('wrong tokens count for the client behind X-Forwarded-For and behind a PROXY header', async () => {
   for (let n = 0; n < 5; n += 1) expect(await post('wrong', '192.0.2.40')).toBe(401);
   expect(await post('wrong', '192.0.2.40')).toBe(429);
-  // A client writes to the left of what its proxy adds.
+  // What a client writes into the header is to the left of what its proxy adds.
   expect(await post('wrong', '192.0.2.99, 192.0.2.40')).toBe(429);
   expect(await post('wrong', '192.0.2.40, 10.0.0.9')).toBe(429);
   expect(await post('wrong', '192.0.2.41')).toBe(401);
@@ -219,7 +219,7 @@ test('wrong tokens count for the client behind X-Forwarded-For and behind a PROX
   const mqtt = await open();
   mqtt.write(Buffer.concat([proxyV2({ source: '192.0.2.40' }), connectBytes({ username: 'wrong' })]));
   expect(await connack(mqtt)).not.toBe(0);
-  // The proxy itself is served, whatever its clients did.
+  // The proxy itself is still served, although its clients are refused.
   expect(await post(device.token, '')).toBe(200);
 });
 
@@ -249,7 +249,7 @@ test('HAProxy with the documented settings', async () => {
   const balancer = await Balancer.haproxy({ source: proxy, ports, hosts: [here, absent], directory });
   const sessions = [];
   try {
-    // The absent host fails its checks, in HTTP/1.1 and in HTTP/1.0; the other one passes both.
+    // The host that does not run fails its checks, in HTTP/1.1 and in HTTP/1.0; the other host passes both.
     const backends = ['hosts_http', 'hosts_mqtt', 'hosts_mqtts'];
     await eventually(() => backends.every((name) => balancer.output.includes(`Server ${name}/host2 is DOWN`)));
     expect(balancer.output).not.toContain('host1 is DOWN');
@@ -279,7 +279,7 @@ test('HAProxy with the documented settings', async () => {
     ]);
     expect(await answers('127.0.0.9', 1, 'wrong')).toEqual([401]);
 
-    // A client that sends seldom is closed by HAProxy before the host closes the connection behind it.
+    // HAProxy closes the connection of a client that rarely sends before the host closes the connection behind it.
     const seldom = await RawConnection.open(ports.http, '127.0.0.1', '127.0.0.10');
     sockets.push(seldom.socket);
     const request = { path: `/api/v1/${device.token}/telemetry`, body: '{"a":1}' };

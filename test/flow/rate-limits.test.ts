@@ -1,6 +1,6 @@
 /**
- * Rate limits of device and tenant on an engine of two workers: what counts, where it is refused, that nothing of a
- * refused message is stored, and that the workers share a bucket.
+ * Rate limits of device and tenant on an engine of two workers: what counts, when a message is refused, that no part of
+ * a refused message is stored, and that the workers share a bucket.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -23,7 +23,7 @@ beforeAll(async () => {
 
 afterAll(() => engine?.destroy());
 
-/** Uses a new connection, so that any worker may get it, after a moment in which the workers exchange their counts. */
+/** Waits until the workers have exchanged their counts. Then uses a new connection, so that any worker may get it. */
 async function request(device: Device, method: string, path: string, body?: string): Promise<Response> {
   await sleep(40);
   return await fetch(`${engine.api.http}/api/v1/${device.token}/${path}`, {

@@ -1,6 +1,6 @@
 /**
- * What a receipt says of rows that ClickHouse refuses, and after `kill -9` of a worker and of the whole engine
- * (docs/rest.md#receipts). A constraint of the table makes the embedded ClickHouse refuse one key.
+ * The state of receipts whose rows ClickHouse refuses, and of receipts after `kill -9` of a worker and of the whole
+ * engine (docs/rest.md#receipts). A constraint of the table makes the embedded ClickHouse refuse one key.
  */
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
@@ -45,7 +45,7 @@ test('a row that ClickHouse refuses is a suspect, then in quarantine, and stored
   await engine.stop();
   expect(await proveSuspects(engine)).toBe(1);
   await engine.start();
-  // Any of the two workers answers, and one has the row in the quarantine of its journal.
+  // Either worker may answer, and one of them has the row in the quarantine of its journal.
   for (let n = 0; n < 8; n += 1) {
     const quarantined = await readAs(receipt, 'quarantined');
     expect(points(quarantined)).toEqual(['bad quarantined ClickHouse error 469', 'good stored null']);

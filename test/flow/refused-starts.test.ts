@@ -1,4 +1,7 @@
-/** A start that cannot succeed says why in one line, ends with a code that is not 0, and leaves nothing running. */
+/**
+ * A start that cannot succeed prints its reason in one line, ends with a code other than 0, and leaves no process
+ * running.
+ */
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -14,7 +17,7 @@ import { createCertificate } from './certificate.ts';
 const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
-/** The one line of a start that was refused. */
+/** Returns the only line of a start that was refused. */
 async function refusal(env: Record<string, string>, engine?: Engine): Promise<string> {
   const refused = engine ?? (await prepareEngine({ env, firstStart: true }));
   try {

@@ -1,7 +1,7 @@
 /**
- * Points without `ts`, over keep-alive connections to known workers: each is stored at the time of its arrival, none
- * takes the place of another, and a sender that waits for acknowledgements finds its points in that order, for all
- * workers took them.
+ * Points without `ts`, over keep-alive connections to known workers: each is stored at the time of its arrival, and
+ * none replaces another. A sender that waits for each acknowledgement finds its points in the order of sending,
+ * although different workers have accepted them.
  */
 import { randomUUID } from 'node:crypto';
 import { Agent, request } from 'node:http';
@@ -24,7 +24,7 @@ interface Sent {
   acknowledgedMs: number;
 }
 
-/** One connection, one message at a time. */
+/** A sender with one connection, which sends one message at a time. */
 class Sender {
   readonly #agent = new Agent({ keepAlive: true, maxSockets: 1 });
   readonly #path: string;
@@ -35,7 +35,7 @@ class Sender {
 
   /**
    * Sends until the message is acknowledged. A worker whose disk or processor is busy with other tests refuses for a
-   * moment, and a refused message leaves nothing.
+   * moment, and nothing of a refused message is stored.
    */
   async store(body: string): Promise<Sent & { worker: number }> {
     for (;;) {
@@ -109,7 +109,7 @@ test('a fast device over several workers and a restart: all is stored, each poin
   }, 40_000);
   expect(new Set(stored.map(([n]) => n)).size).toBe(sent.length);
   expect(stored).toHaveLength(sent.length);
-  // The engine goes by the database's time. Its measurement is as exact as a round trip to the database is short.
+  // The engine follows the database's clock. The error of its measurement is at most a round trip to the database.
   const slackMs = 250;
   const elsewhere = stored.filter(([n, ts]) => {
     const { sentMs, acknowledgedMs } = sent[Number(n)]!;

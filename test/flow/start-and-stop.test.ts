@@ -1,4 +1,7 @@
-/** One engine through its life: first start, a second that is refused, deaths of its parts, SIGTERM, kill -9, again. */
+/**
+ * The life of one engine: its first start, a second start that is refused, deaths of its parts, SIGTERM, kill -9, and
+ * starts after these.
+ */
 import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -15,7 +18,7 @@ import { withWorkers } from '../harness/workers.ts';
 let engine: Engine;
 let device: Device;
 let sent = 0;
-/** Of messages that were sent between the faults. */
+/** Receipts of messages that were sent between the faults. */
 const receipts: string[] = [];
 const firstTs = Date.now() - 3_600_000;
 
@@ -35,7 +38,7 @@ async function send(count: number): Promise<void> {
   }
 }
 
-/** A descriptor may be closed meanwhile. */
+/** Returns '' when the descriptor was closed meanwhile. */
 function linkOf(path: string): string {
   try {
     return readlinkSync(path);
@@ -113,7 +116,7 @@ test('a worker that starts again knows all devices as they are now, before their
   const loads = () => engine.output.split('devices_loaded').length;
   const [before, pid] = [loads(), engine.pids().get('worker-0')];
   await engine.kill('worker-0');
-  // A kept connection may lead to the worker that is gone: then no worker got the call.
+  // A kept connection may lead to the worker that was killed. Then no worker received the call, and it is repeated.
   const call = (method: string, path: string, body?: object) =>
     eventually(() => engine.api.send(method, path, body).catch(() => undefined));
   const replace = async ({ id }: Device, type: string, credentialsId: string, value: string | null) => {
@@ -191,7 +194,7 @@ test('SIGTERM finishes what is open, ships the journal and ends with 0', async (
 });
 
 test('after kill -9 of everything the next start finds its data and its orphans', async () => {
-  // ClickHouse stores nothing any more: what is acknowledged now is in the journals alone.
+  // ClickHouse stores nothing any more, so messages that are acknowledged now are only in the journals.
   process.kill(engine.pids().get('clickhouse')!, 'SIGSTOP');
   await send(200);
   await engine.killAll();
@@ -235,7 +238,7 @@ test('a second signal ends it at once', async () => {
   const primary = engine.pids().get('primary')!;
   process.kill(primary, 'SIGTERM');
   await eventually(() => engine.output.includes('SIGTERM: /readyz answers 503'));
-  // One signal may arrive twice, from a terminal and from npm.
+  // One Ctrl-C may send the signal twice: the terminal sends it, and npm sends it again.
   await sleep(1_500);
   process.kill(primary, 'SIGTERM');
   expect((await engine.exit(10_000)).code).toBe(1);
@@ -265,9 +268,9 @@ test('a bug names the request that met it, and what ended two workers is refused
 test.each([
   ['the primary', ({ pid }: Engine) => [pid!]],
   ['its process group', ({ pid }: Engine) => [-pid!]],
-  // As Ctrl-C does below `npm start`.
+  // The signals are sent as by Ctrl-C below `npm start`.
   ['its process group and then the primary', ({ pid }: Engine) => [-pid!, pid!]],
-  // As systemd does, unless KillMode says otherwise.
+  // The signals are sent as by systemd, unless KillMode is set.
   ['every process, the stores as well,', (all: Engine) => [...new Set([all.pid!, ...all.pids().values()])]],
 ])('a stop of %s with SHUTDOWN_DELAY_MS: not ready, and served until the delay is over', async (_name, signalled) => {
   const delayMs = 4_000;

@@ -1,7 +1,7 @@
 /**
- * Alerts of ops/alerts.yaml under their real faults, where a fault takes minutes or harms the engine: each is silent
- * before its fault. test/flow and clocks.test.ts have the others. `stalled` has a ClickHouse that does not answer,
- * `picky` has one that refuses a row; both begin first, because they last five minutes.
+ * Alerts of ops/alerts.yaml under their real faults, where a fault takes minutes or harms the engine: no alert fires
+ * before its fault. test/flow and clocks.test.ts test the other alerts. `stalled` has a ClickHouse that does not
+ * answer, `picky` has one that refuses a row; both begin first, because they last five minutes.
  */
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -14,7 +14,7 @@ import { type Engine, startEngine } from '../harness/engine.ts';
 import { MqttClient } from '../harness/mqtt-client.ts';
 
 const faultMsMax = 480_000;
-/** Above twice the reserve for other files, so that connections alone pass four fifths of it. */
+/** Above twice the reserve for other files, so that connections alone use more than four fifths of this number. */
 const filesMax = 1_400;
 
 let stalled: Engine;
@@ -44,7 +44,7 @@ afterAll(async () => {
   await Promise.all([stalled?.destroy(), picky?.destroy()]);
 });
 
-/** The alert fires within the time; `earlier` is the page with which counters are compared. */
+/** Checks that the alert fires in time; counters are compared with the page `earlier`. */
 async function fires(alert: string, { api }: Engine, earlier?: string, waitMsMax = 60_000): Promise<void> {
   await eventually(async () => firing(await scrape(api), earlier).includes(alert), waitMsMax);
 }
@@ -78,7 +78,8 @@ test('pool waits: statements wait for a lock that another client of the database
   const earlier = await isSilent('MillracePoolWaits', stalled);
   // Signs in before the lock.
   await stalled.api.adminToken();
-  // Reads of one device: pages of lists would wait for their turn instead, because they have half of the connections.
+  // Reads one device and no list: pages of lists would wait for their turn, because they may use half of the
+  // connections.
   const { id } = await stalled.api.createDevice('behind-the-lock');
   const statuses = new Set<number>();
   let isLocked = true;
@@ -104,7 +105,7 @@ test('files: clients hold nearly as many connections as the limit allows', async
   const clients: MqttClient[] = [];
   try {
     for (let n = 0; n < filesMax * 0.79; n += 1) {
-      // One address alone gets a share only. A CONNECT may follow within seconds.
+      // One address gets only a share of the connections. A CONNECT may follow within seconds.
       clients.push(await MqttClient.open({ port: stalled.mqttPort, localAddress: `127.0.0.${2 + (n % 3)}` }));
     }
     await fires('MillraceFiles', stalled);
@@ -141,7 +142,7 @@ test('journal write errors: the system refuses a write; the message is acknowled
   const limitFiles = (bytes: string) =>
     execFileSync('prlimit', ['--pid', String(stalled.pids().get('worker-0')), `--fsize=${bytes}:`]);
   expect(await stalled.api.postTelemetry(device.token, JSON.stringify({ long: 'x'.repeat(200_000) }))).toBe(200);
-  // The next file is ready.
+  // The next file is prepared.
   await eventually(() => segments().length >= 2, 60_000);
   limitFiles('100000');
   expect(await stalled.api.postTelemetry(device.token, '{"second":2}')).toBe(200);
@@ -171,7 +172,7 @@ test('unreachable: the engine is gone; journal damaged: a byte of its journal is
   await stalled.start();
   await fires('MillraceJournalDamaged', stalled);
   expect(firing(await scrape(stalled.api))).not.toContain('MillraceUnreachable');
-  // What is around the damage is stored.
+  // The frames around the damage are stored.
   const stored = await eventually(async () => {
     const range = { startTs: 1_700_000_000_000, endTs: 1_700_000_000_009 };
     const { damage = [] } = await stalled.api.readSeries(device.id, ['damage'], range);

@@ -1,5 +1,6 @@
 /**
- * A running engine is saved under load and restored beside it; what is no whole backup is refused with one sentence.
+ * A running engine is saved under load, and the backup is restored beside it. An incomplete backup is refused with one
+ * sentence.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -140,7 +141,7 @@ test('a backup is made under load, and shows what it does', async () => {
   expect(cut.status).toBe(200);
   await storeAhead(ahead);
 
-  // These wait in the journals when the backup begins, and a delete for them waits in PostgreSQL.
+  // These points wait in the journals when the backup begins, and a delete of them waits in PostgreSQL.
   const clickhouse = engine.pids().get('clickhouse')!;
   process.kill(clickhouse, 'SIGSTOP');
   let command: Command;
@@ -216,7 +217,7 @@ async function interruptedBackup(dir: string, signal: NodeJS.Signals, isDue: () 
   return command;
 }
 
-/** Moments over the whole time of a backup. */
+/** Moments that are spread over the whole time of a backup. */
 async function momentsOf(count: number): Promise<(() => () => boolean)[]> {
   const began = performance.now();
   const whole = new Command('backup', join(directory, `whole-${began}`), engine.dataDir);
@@ -287,7 +288,7 @@ test('what is no whole backup, or no empty directory, is refused', async () => {
   const inside = join(directory, 'inside');
   symlinkSync(join(engine.dataDir, 'journal'), inside);
   const device = join('postgres', 'device.copy');
-  /** A copy of the backup in which one file is different, or gone. */
+  /** Makes a copy of the backup in which one file is different or missing. */
   const spoiled = (name: string, file: string, change: (bytes: Buffer) => Uint8Array | undefined): string => {
     const dir = join(directory, name);
     cpSync(backup, dir, { recursive: true });
@@ -363,7 +364,7 @@ test('what was deleted before stays deleted', async () => {
   const old = async () => (await restored.api.readSeries(cleared.id, ['old'], range))['old'];
   expect(await old()).toEqual([{ ts: 2000, value: 2 }]);
   expect((await restored.api.send('GET', `/api/device/${gone.id}`)).status).toBe(404);
-  // The journals brought these rows with them: first all of it is shipped, then the delete is carried out again.
+  // These rows are in the journals of the backup: first all of them are shipped, then the delete is carried out again.
   await eventually(async () => {
     const metrics = await restored.api.metrics();
     return /^\w*wal_bytes\S* 0$/m.test(metrics);
@@ -418,7 +419,7 @@ test('a PostgreSQL that was set back assigns no device number that ClickHouse ha
   const known = await greatestDevice(restored);
   await withPostgres(restored, async (postgres) => {
     await postgres.query("select setval('device_number_seq', (select max(number) - 1 from device))");
-    // As rows of a dump from a cluster that had many more transactions.
+    // These rows are like those of a dump from a cluster that had many more transactions.
     await postgres.query(`update credential_changes set transaction_id = '9999999999'`);
   });
   rmSync(join(restoredDir, 'device-numbers.json'));
@@ -426,7 +427,7 @@ test('a PostgreSQL that was set back assigns no device number that ClickHouse ha
   const device = await restored.api.createDevice('later');
   expect(await restored.api.postTelemetry(device.token, '{"later":1}')).toBe(200);
   expect(await numberOf(restored, 'later')).toBeGreaterThan(known);
-  // A change of credentials is noticed in spite of them.
+  // A change of credentials is noticed in spite of these rows.
   expect((await restored.api.send('DELETE', `/api/device/${device.id}`)).status).toBe(200);
   await eventually(async () => (await restored.api.postTelemetry(device.token, '{"later":1}')) === 401, 10_000);
 }, 60_000);

@@ -1,6 +1,6 @@
 /**
  * Two hosts behind HAProxy and behind nginx, with the documented settings (docs/balancers.md): every protocol, polls
- * and idle connections, and a restart of one host after the other that clients hardly notice.
+ * and idle connections, and a restart of one host after the other with few failures at the clients.
  */
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -19,7 +19,7 @@ import { RawConnection } from '../harness/raw.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 const source = '127.0.0.2';
-/** More than two failed checks of HAProxy take, a second apart, each of 2 s at most. */
+/** Longer than two failed checks of HAProxy, which are a second apart and take 2 s at most. */
 const delayMs = 7_000;
 const evictPerSecond = 10;
 
@@ -99,7 +99,7 @@ class MqttDevice {
   readonly device: Device;
   readonly #client: LibraryClient;
   connects = 1;
-  /** Times that the library tried to connect again. */
+  /** The number of times that the library has tried to connect again. */
   attempts = 0;
   acknowledged = 0;
 
@@ -112,7 +112,7 @@ class MqttDevice {
     client.on('reconnect', () => {
       this.attempts += 1;
     });
-    // A write may meet the end of its connection.
+    // The connection of a write may end during the write.
     client.on('error', () => {});
   }
 
@@ -229,14 +229,14 @@ describe.each(['haproxy', 'nginx'] as const)('behind %s', (kind) => {
 
   test('clients that keep their connections and send seldom see no 502 and no 504', async () => {
     const device = await hosts[0].api.newDevice();
-    // Around the end of an idle connection at the balancer, and at a host.
+    // Pauses around the times at which the balancer and a host end idle connections.
     const pauses = Array.from({ length: 48 }, (_, at) => 5_500 + at * 150);
     const statuses = await Promise.all(
       pauses.map(async (pauseMs, at) => {
         const client = new HttpDevice(device, balancer.ports.http);
         const first = await client.send(2 * at);
         await sleep(pauseMs);
-        // A message that meets the end of an idle connection at the balancer has no answer, and is sent again.
+        // A message that arrives while the balancer ends its idle connection gets no answer, and is sent again.
         const again = (error: Error) => {
           expect(error.message).toMatch(/^closed before an answer; received: $/);
           return client.send(2 * at + 1);

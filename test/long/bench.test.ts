@@ -1,6 +1,6 @@
 /**
- * Short forms of benchmarks whose full runs take minutes: every phase of them runs once over little data, and must
- * store, read and delete exactly what it says. Rates are not judged.
+ * Short runs of benchmarks whose full runs take minutes: every phase runs once over little data, and must store, read
+ * and delete exactly what it reports. Rates are not checked.
  */
 import { execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -26,7 +26,7 @@ async function bench(scenario: string, settings: Record<string, number>): Promis
   return await run(scenario, ...overrides);
 }
 
-/** A rate that a busy machine cannot hold ends the command with 1; what was stored is right all the same. */
+/** A rate that a busy machine cannot hold ends the command with 1, although the stored records are right. */
 async function run(...words: string[]): Promise<string> {
   const args = ['dist-bench/bench/main.js', ...words];
   const ended = promisify(execFile)(process.execPath, args, { timeout: timeoutMs });

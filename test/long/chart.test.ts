@@ -72,7 +72,7 @@ const everything = {
   },
 };
 
-/** As small as an installation gets. */
+/** The smallest installation. */
 const nothing = {
   reports: { enabled: false },
   podDisruptionBudget: { enabled: false },
@@ -227,7 +227,8 @@ describe.each(cases)('%s', (_, values) => {
     expect(spec.persistentVolumeClaimRetentionPolicy).toEqual({ whenDeleted: 'Retain', whenScaled: 'Retain' });
     const [container] = spec.template.spec.containers;
     expect(container.volumeMounts).toContainEqual({ name: 'data', mountPath: '/data' });
-    // Kubernetes makes the root of the volume root's, writable for the group: Millrace could not make that private.
+    // Kubernetes gives the top folder of the volume to root and lets the group write to it, so Millrace could not make
+    // that folder private.
     expect(settingOf(container, 'DATA_DIR')).toBe('/data/millrace');
     const volumes = ['data', ...spec.template.spec.volumes.map(({ name }: Resource) => name)];
     expect(container.volumeMounts.map(({ name }: Resource) => name).sort()).toEqual(volumes.sort());
@@ -290,7 +291,7 @@ test('the Job runs the command of the image before hosts are replaced, and hosts
   const ofStores = /CLICKHOUSE|DATABASE|REDIS|NODE_EXTRA/;
   const byName = ({ env }: Resource) => env.filter(({ name }: Resource) => ofStores.test(name));
   expect(byName(container)).toEqual(byName(host));
-  // An account of the release does not exist before its installation.
+  // A service account of the release does not exist before the installation.
   expect(podOf(job).serviceAccountName).toBeUndefined();
 });
 

@@ -1,6 +1,6 @@
 /**
- * Two hosts on shared stores, one of them with a clock that is wrong or steps (`faketime`): it loses nothing, overrides
- * nothing that came later, makes no device inactive, is not ready and says why.
+ * Two hosts on shared stores, one of them with a clock that is wrong or steps (`faketime`): that host loses nothing,
+ * replaces no later value, makes no device inactive, is not ready and reports the reason.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -13,13 +13,13 @@ import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 const year = 365 * 24 * 3_600;
 const telemetry = 'v1/devices/me/telemetry';
-/** Of the bad host. */
+/** The clock of the bad host. */
 const clock = new MachineClock();
 
 let stores: Stores;
 let good: Engine;
 let bad: Engine;
-/** Sends through the good host and through the bad one, all the time. */
+/** Two devices during all tests: one sends through the good host, the other through the bad one. */
 let steady: Device[];
 let sending: NodeJS.Timeout;
 let refusedSteady = 0;
@@ -77,7 +77,7 @@ async function serverAttributes(device: Device): Promise<Map<string, { value: un
   return new Map(rows.map((row) => [row.key, row]));
 }
 
-/** Writes through one host, then the other: the second one's value is stored. */
+/** Writes through one host, then through the other, and checks that the second value is stored. */
 async function laterWins(first: Engine, second: Engine): Promise<void> {
   const device = await good.api.newDevice();
   const ts = Date.now() - 10_000;

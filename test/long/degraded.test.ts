@@ -1,4 +1,7 @@
-/** Parts that die again and again: the rest of the service continues, names what is missing, and uses them again. */
+/**
+ * Parts that fail repeatedly: the rest of the service continues, names the part that is missing, and uses it again
+ * later.
+ */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -62,7 +65,7 @@ test('a worker whose journal cannot be opened ends alone, with its reason, and r
   await engine.stop();
   const former = readFileSync(writerFile(1));
   writeFileSync(writerFile(1), 'no number');
-  // Not `start`, which waits for every worker.
+  // `spawn` and not `start`, because `start` waits for every worker.
   engine.spawn();
   await eventually(async () => (await engine.status()).code === 200, 60_000);
   await send(20);
@@ -135,7 +138,8 @@ test('an acknowledgement that waits for ClickHouse: a stop answers 503 before it
     const answer = strict.api.postTelemetry(token, '{"ts":2,"values":{"n":1}}');
     await eventually(async () => (await strict.metric('ingest_store_waiters')) === 1);
     const stopped = strict.stop();
-    // Without an answer the stop fails as well, and the answer says more.
+    // When the message gets no answer, `stopped` fails, too; the answer is checked first, because its failure explains
+    // more.
     stopped.catch(() => {});
     expect(await answer).toBe(503);
     process.kill(clickhouse, 'SIGCONT');

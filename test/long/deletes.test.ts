@@ -1,6 +1,6 @@
 /**
- * What deletes cost on a large table: ten years of days with an hour of one device to delete, and ten thousand deleted
- * devices. Times are written out; the limits are generous, as the machine may be busy.
+ * The cost of deletes on a large table: ten years of days, of which an hour of one device is deleted, and ten thousand
+ * deleted devices. The times are printed. The limits are high, because the machine may be busy.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';

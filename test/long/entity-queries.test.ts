@@ -37,7 +37,7 @@ beforeAll(async () => {
 afterAll(() => engine?.destroy());
 
 test('a filter selects at most 20 000 entities, and a call reads at most 200 000 values', async () => {
-  // With the device of a new installation there is one more.
+  // Together with the device of a new installation there is one device too many.
   expect((await find({})).status).toBe(400);
   const pumps = { ...everyDevice, deviceNameFilter: 'pump-' };
   const whole = await find({ entityFilter: pumps, pageLink: { page: 0, pageSize: devicesMax }, entityFields: [name] });
@@ -89,6 +89,6 @@ test('a device gets its answers at once beside the most expensive queries', asyn
     done = true;
     await device;
   }
-  // A turn of a second was what one list of 65 000 characters took when each entity split it again.
+  // One list of 65 000 characters blocked the worker for a second when the list was split again for each entity.
   expect(Math.max(...waits)).toBeLessThan(1_000);
 });

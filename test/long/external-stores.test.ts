@@ -1,6 +1,6 @@
 /**
  * The engine on CLICKHOUSE_URL, DATABASE_URL and REDIS_URL alone, against processes it did not start; each is killed
- * once. Telemetry of known devices is acknowledged all the while and stored once.
+ * once. Telemetry of known devices is acknowledged all the time, and stored once.
  */
 import { execFile } from 'node:child_process';
 import { cpSync, openSync, readdirSync, rmSync, writeSync } from 'node:fs';
@@ -19,7 +19,8 @@ beforeAll(async () => {
   stores = await startStores();
   engine = await startEngine({ workers: 2, env: hostSettings(stores) });
   device = await engine.api.createDevice('external');
-  // The creation itself is read once more from the list of changes and drops the entry: known is who sent after that.
+  // A worker reads the creation once more from the list of changes and then drops its entry, so a device is known only
+  // after a message that follows.
   await sleep(2_500);
   await accept('warm', 32);
 });
@@ -88,7 +89,7 @@ test('a history query while ClickHouse is unavailable is 503 with a time for the
 });
 
 test('without PostgreSQL known devices are served and unknown ones are 503, not 401', async () => {
-  // A further try finds what the one before made known.
+  // A retry of this test would find the device that the attempt before made known, so each attempt uses another token.
   const unseen = `never-seen-${Date.now()}`;
   await stores.postgres.kill();
   try {
@@ -106,7 +107,7 @@ test('without PostgreSQL known devices are served and unknown ones are 503, not 
   await storedOnce('without_postgres', 50);
   await eventually(async () => (await post(unseen, 'x', 1)) === 401, 20_000);
   const late = await eventually(() => engine.api.createDevice(`after ${unseen}`).catch(() => undefined), 20_000);
-  // Each worker asks the database again a second after it could not be reached.
+  // Each worker asks the database again a second after a failed attempt.
   await eventually(async () => {
     const statuses = await Promise.all(Array.from({ length: 16 }, (_, n) => post(late.token, 'after', n)));
     return statuses.every((status) => status === 200);
@@ -115,7 +116,7 @@ test('without PostgreSQL known devices are served and unknown ones are 503, not 
 
 test('without Redis telemetry is accepted, and changes arrive again afterwards', async () => {
   await stores.redis.kill();
-  // A further try counts its own points.
+  // A retry of this test counts only its own points.
   const key = `without_redis_${Date.now()}`;
   await accept(key, 50);
   await storedOnce(key, 50);
@@ -152,7 +153,7 @@ function journalCommand(...words: string[]): Promise<{ code: number; output: str
   });
 }
 
-/** Rows of the lanes in the table of `list`. */
+/** Returns the number of waiting rows of all lanes, from the table that `list` prints. */
 function waitingIn(listed: string): number {
   const lines = listed.split('\n').filter((line) => line.startsWith('worker-'));
   return lines.reduce((sum, line) => {

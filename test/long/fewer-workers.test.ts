@@ -1,6 +1,6 @@
 /**
- * WORKERS is lowered after a crash: the journals of the workers that are gone are shipped by those that are left. What
- * waits meanwhile, or cannot be stored, is named in /readyz, /metrics and by the commands.
+ * WORKERS is lowered after a crash: the journals of the workers that are gone are shipped by those that are left.
+ * /readyz, /metrics and the commands show the frames that wait meanwhile or cannot be stored.
  */
 import { execFile } from 'node:child_process';
 import { readdirSync, writeFileSync } from 'node:fs';
@@ -36,7 +36,10 @@ function eventuallyReady(pattern: RegExp): Promise<true> {
   return eventually(async () => (pattern.test(await reasons()) ? true : undefined), 20_000);
 }
 
-/** What a worker may have set aside: a row that no store takes, a damaged stretch, a segment with a damaged header. */
+/**
+ * Everything that a worker may have moved to its quarantine: a row that no store accepts, a damaged range, a segment
+ * with a damaged header.
+ */
 async function setAside(dir: string): Promise<void> {
   const suspects = await Suspects.open(realDisk, dir, 1e9, async () => {});
   await suspects.add([{ payload: Buffer.from('no block'), rows: 1, order: 5n, reason: 'code 33' }]);

@@ -82,7 +82,7 @@ test('four thousand children connect quickly, are reached one by one, and come b
   }
   first.cut();
 
-  // While it is disconnected: an update that waits for it.
+  // While the gateway is disconnected, an update waits for it.
   const [waiting] = some;
   await rest('POST', `/api/plugins/telemetry/DEVICE/${ids.get(waiting!)}/SHARED_SCOPE`, { limit: 2 });
   const second = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
@@ -111,7 +111,7 @@ test('a thousand children of one new type over two gateways on two workers make 
     clients.map((client, n) =>
       connectAll(
         client,
-        // Half of them are the same for both.
+        // Half of the children are the same for both gateways.
         Array.from({ length: 500 }, (_, c) => (c % 2 === 0 ? `both-${c}` : `of-${n}-${c}`)),
         type,
       ),
@@ -179,7 +179,8 @@ test('a gateway with 1000 children and 10 MB messages stays connected, beside te
     const { token } = await engine.api.createGateway(`large hub ${level} of ${run}`);
     const client = await connectMqtt({ port: engine.mqttPort, token, level });
     await client.subscribe('v1/gateway/errors');
-    // 10 MB with all children, three times; then each third of them alone, which fits.
+    // Sends 10 MB with all children three times, which is too much; then sends each third of the children alone, which
+    // fits.
     const records = Array.from({ length: 250 }, (_, n) => ({ ts: n + 1, values: { n, text: 'x'.repeat(8) } }));
     const whole = JSON.stringify(Object.fromEntries(names.map((name) => [name, records])));
     expect(whole.length).toBeGreaterThan(10_000_000);

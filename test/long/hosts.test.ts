@@ -1,6 +1,7 @@
 /**
- * Three engines as hosts of one installation: each knows the others, a killed host becomes silent and comes back as
- * itself, a stopped one is gone at once, and a host with another value of a setting that must be equal is refused.
+ * Three engines as hosts of one installation: each knows the others, a killed host becomes silent and has the same id
+ * when it runs again, a stopped one is removed at once, and a host with another value of a setting that must be equal
+ * is refused.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -31,7 +32,7 @@ afterAll(async () => {
   await stores?.stopAll();
 });
 
-/** The lines of `npm run hosts` below the head, each as its cells. */
+/** Returns the lines of `npm run hosts` below the table head, each as a list of its cells. */
 async function hosts(...words: string[]): Promise<string[][]> {
   const child = spawn(process.execPath, ['dist/hosts.js', ...words], { env: one.environment });
   let output = '';
@@ -53,7 +54,7 @@ async function count(state: string): Promise<number | undefined> {
   return await one.metric(`hosts{state="${state}"}`);
 }
 
-/** The one line of a start that was refused. */
+/** Returns the only line of a start that was refused. */
 async function refusal(engine: Engine, env: Record<string, string>): Promise<string> {
   engine.spawn(env);
   const { code } = await engine.exit(60_000);
@@ -89,7 +90,7 @@ test('a host with more than its share of the MQTT connections hands over the sur
       ['one', '12', '6', '6'],
       ['two', '0', '6', '0'],
     ]);
-    // A second command meanwhile hands over no more.
+    // A second command at the same time hands over no further connections.
     await eventually(() => connected.some(({ isClosed }) => isClosed));
     await hosts('rebalance', '1000');
     await eventually(() => connected.filter(({ isClosed }) => isClosed).length >= 6, 20_000);
@@ -104,7 +105,7 @@ test('a host with more than its share of the MQTT connections hands over the sur
     }
     await eventually(async () => (await hosts())[1]?.[5] === '6');
     expect((await hosts('rebalance')).at(-1)).toEqual(['No host has more than its share.']);
-    // Both hosts go on taking connections.
+    // Both hosts continue to accept connections.
     expect(await connected[11]!.publish('v1/devices/me/telemetry', '{"a":1}')).toMatchObject({ cmd: 'puback' });
     connected.push(await connect(0, one));
   } finally {
@@ -144,7 +145,7 @@ test('a killed host becomes silent, which degrades no other, and comes back as t
   const monitor = await fetch(`http://127.0.0.1:${one.api.address.monitorPort}/readyz`);
   expect(monitor.status).toBe(200);
   expect(await monitor.json()).toMatchObject({ status: 'ready', silentHosts: ['two'] });
-  // A silent host binds no other.
+  // The settings of a silent host do not prevent the start of another one.
   await three.start();
   await three.stop();
   await two.start();
@@ -176,7 +177,7 @@ test('without PostgreSQL a host starts; with other settings it is not ready when
   expect(code).toBe(503);
   expect(reasons[0]).toContain('BUS_SHARDS is 32 here and 64 on the host one');
   await eventually(async () => (await one.status()).status === 'ready', 20_000);
-  // Only when no host has other settings, the host is ready.
+  // The host is ready only when no live host has other settings.
   await one.stop();
   await eventually(async () => (await two.status()).status === 'ready', 60_000);
 });

@@ -1,4 +1,4 @@
-/** What a host without traffic costs PostgreSQL: one process of the host polls for all workers. */
+/** The load that a host without traffic puts on PostgreSQL: one process of the host polls for all workers. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
@@ -50,7 +50,7 @@ test('a change that only the store has seen reaches all workers within seconds',
       body: '{"on":1}',
     });
   for (let n = 0; n < 64; n += 1) expect((await post()).status).toBe(200);
-  // Another host would notify over the bus; this change has no such message.
+  // Another host would announce its change over the bus. This change is made without such a message.
   await postgres.query(`with revoked as (
       update device_credentials set credentials_id = 'other' where credentials_id = '${device.token}' returning device_id)
     insert into credential_changes (credentials_id, device_id, device_number, deleted, created_time)

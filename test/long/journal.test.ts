@@ -1,4 +1,4 @@
-/** Power losses at many more places than the short tests have, other ones in each run. */
+/** Power losses at many more places than in the short tests, and at other places in each run. */
 import { test } from 'vitest';
 import { failedWriteLosesNothing, powerLossLosesNothing } from '../crash/journal-crash.ts';
 

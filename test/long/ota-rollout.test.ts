@@ -1,4 +1,4 @@
-/** A rollout that is cut off in the middle: every worker is killed, and every device is notified in the end. */
+/** A rollout that is interrupted: every worker is killed, and every device is notified in the end. */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
@@ -49,7 +49,7 @@ test('a profile with many devices, killed workers and a restart', async () => {
   };
   const profile = await call<object>('GET', `/api/deviceProfile/${devices[0]!.deviceProfileId.id}`);
   await call('POST', '/api/deviceProfile', { ...profile, firmwareId: firmware.id });
-  // Between two batches and inside one: the first devices are notified, the last ones are not.
+  // The workers are killed between two batches and inside one: the first devices are notified, the last ones are not.
   await Promise.all([engine.kill('worker-0'), engine.kill('worker-1')]);
   await engine.stop();
   await engine.start();

@@ -1,6 +1,6 @@
 /**
- * PostgreSQL as its operators run it: a primary with a standby that takes over, and PgBouncer in transaction mode. The
- * servers are Debian's.
+ * PostgreSQL as operators run it: a primary with a standby that takes over, and PgBouncer in transaction mode. The
+ * servers are those of Debian.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -58,7 +58,7 @@ test('a standby takes over: nothing is a 500, writes go on within 5 s, and telem
   const users = new Users(engine);
   try {
     await users.begin();
-    // The primary stops in order, and the standby becomes the primary.
+    // Stops the primary in order, and makes the standby the primary.
     await a.stop();
     await b.promote();
     await users.writeAgain();
@@ -138,7 +138,7 @@ class Users {
   async begin(): Promise<void> {
     const { api } = this.#engine;
     ({ token: this.#token, id: this.deviceId } = await api.createDevice('switched'));
-    // The creation itself is read once more from the list of changes and drops the entry.
+    // A worker reads the creation once more from the list of changes and then drops its entry.
     await sleep(2_500);
     this.#running = Promise.all([this.#send(), this.#save()]);
     await expect.poll(() => this.#saves.length, { timeout: 20_000 }).toBeGreaterThan(5);

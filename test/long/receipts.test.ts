@@ -1,6 +1,7 @@
 /**
- * Receipts across two hosts that share their stores: what one host gave the other answers, also while the first one is
- * killed and after it is back. What the other cannot know then it calls unknown, never missing (docs/rest.md#receipts).
+ * Receipts on two hosts that share their stores: each host answers for receipts of the other, also while the other does
+ * not run and after it has started again. A host answers `unknown` for a state that it cannot know, and never `missing`
+ * (docs/rest.md#receipts).
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres } from '../../src/postgres/client.ts';
@@ -14,7 +15,7 @@ let stores: Stores;
 let here: Engine;
 let there: Engine;
 let device: Device;
-/** Of a row that ClickHouse refuses, and of a row that waits for ClickHouse; both given by `there`. */
+/** Receipts of a row that ClickHouse refuses and of a row that waits for ClickHouse, both from the host `there`. */
 let refused: string;
 let waiting: string;
 
@@ -32,10 +33,10 @@ afterAll(async () => {
 });
 
 const alter = (change: string) => queryClickhouse(stores.clickhouse.address(), `ALTER TABLE telemetry ${change}`);
-/** Inserts need so much free space; reads do not. */
+/** Inserts need this amount of free space; reads need none. */
 const needRoom = (bytes: number) => alter(`MODIFY SETTING min_free_disk_bytes_to_perform_insert = ${bytes}`);
 
-/** The state of the message, of its journal and of its points, as one host says. */
+/** Returns the state of the message, of its journal and of its points, as one host answers. */
 async function said(receipt: string, engine = here): Promise<string> {
   const { state, journal, namedPoints } = await readReceipt(receipt, engine.api);
   const points = namedPoints.map((point: Record<string, string>) => `${point['key']} ${point['state']}`);
@@ -86,7 +87,7 @@ test('after its return a row is in quarantine; while the host is unavailable aga
 test('a host that was unavailable for so long that its journals are forgotten: unknown, and true again when it is back', async () => {
   const postgres = openPostgres({ url: stores.postgres.url, poolMax: 1, log: silentLog });
   const { writer } = await readReceipt(waiting, here.api);
-  // What `forgetOldJournals` does after TELEMETRY_TOMBSTONES_KEPT_DAYS.
+  // Does what `forgetOldJournals` does after TELEMETRY_TOMBSTONES_KEPT_DAYS.
   await postgres.query('delete from journals where writer = $1', [writer]);
   await postgres.close();
   expect(await said(waiting)).toBe('unknown, journal unknown: late unknown');

@@ -1,4 +1,6 @@
-/** The report pool of a whole engine, with queries that really take their time: its sizes, its ends, its stores. */
+/**
+ * The report pool of a whole engine with slow queries: its sizes, how reports end, and what happens when a store stops.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
@@ -17,7 +19,7 @@ beforeAll(async () => {
   const { token } = await engine.api.createDevice('meter');
   await engine.api.postTelemetry(token, JSON.stringify({ ts: monday - 1, values: { quick: 1 } }));
   const number = await deviceNumber('meter');
-  // 50 ms apart, all of them different.
+  // The points are 50 ms apart, and all of them are different.
   await engine.clickhouseCommand(
     `INSERT INTO telemetry (device, key, ts, kind, num, int, text, version)
      SELECT ${number}, 'flow', ${monday} + 50 * number, 3, number / 7, 0, '', number FROM numbers(${pointCount})`,
@@ -33,7 +35,7 @@ beforeAll(async () => {
 
 afterAll(() => engine.destroy());
 
-/** As the copy in ClickHouse has it. */
+/** Returns the number of a device from the copy of device data in ClickHouse. */
 async function deviceNumber(name: string): Promise<string> {
   const number = await eventually(async () => {
     const found = await engine.clickhouse(`SELECT device FROM device_metadata FINAL WHERE name = '${name}'`);
@@ -83,7 +85,7 @@ async function restart(settings: Record<string, string>): Promise<void> {
   await engine.ready();
 }
 
-/** Reports that are asked for meanwhile have no answer, but those that time out. */
+/** ClickHouse does not answer during `use`, so reports end only by their deadline. */
 async function whileClickhouseStands(use: () => Promise<void>): Promise<void> {
   const pid = engine.pids().get('clickhouse')!;
   process.kill(pid, 'SIGSTOP');

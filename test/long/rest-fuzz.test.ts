@@ -14,7 +14,7 @@ beforeAll(async () => {
 });
 afterAll(() => engine?.destroy());
 
-// Never tried again: another seed would hide what was found.
+// Never retried: another seed would hide a finding.
 test('every answer is one that the OpenAPI document names', { retry: 0 }, async () => {
   const options = { seed, cases: 60, servedMsMax: 10_000, closedMsMax: 10_000, isPatient: false };
   const { summary, findings } = await fuzzRest(engine, options);

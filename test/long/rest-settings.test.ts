@@ -102,7 +102,7 @@ describe('limits, and parts that are switched off', () => {
 
   beforeAll(async () => {
     engine = await startEngine({
-      // With one worker the guesses wait for each other: each takes its quarter of a second.
+      // With one worker the guesses wait for each other, and each takes a quarter of a second.
       workers: 1,
       env: { RATE_LIMITS_REST_TENANT: '30:60', SWAGGER_ENABLED: 'false', MQTT_WS_ENABLED: 'false' },
     });

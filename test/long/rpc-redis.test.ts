@@ -95,11 +95,11 @@ test('no message on any channel ends a worker', async () => {
 });
 
 test('another installation on the same Redis takes no sessions and gets no commands', async () => {
-  // A copy of the prepared data would be the same installation.
+  // The other engine starts without the prepared data, because a copy of it would have the same installation id.
   const other = await startEngine({ workers: 1, firstStart: true, env: { REDIS_URL: redis.url } });
   const clients: MqttClient[] = [];
   try {
-    // Both count their devices from 1: some of these have the same numbers.
+    // Both installations number their devices from 1, so some of these devices have the same numbers.
     const names = Array.from({ length: 12 }, (_, n) => `both-${n}`);
     const [ours, theirs] = await Promise.all(
       [engine, other].map(({ api }) => Promise.all(names.map((name) => api.createDevice(name)))),
@@ -239,13 +239,14 @@ test('Redis is killed under load: every command ends, no reply goes astray, and 
     await eventually(allServed(0), 60_000);
     await redis.kill();
     const killedAt = performance.now();
-    // What was under way has ended, and what came after is refused.
+    // Commands that were under way have ended, and later ones are refused.
     await eventually(() => answers.filter(({ status }) => status === 503).length >= 50, 60_000);
     await eventually(async () => (await engine.status()).parts?.['redis'] === 'away');
     expect(await engine.api.postTelemetry(devices[0]!.token, '{"a":1}')).toBe(200);
     await redis.start();
     await eventually(allServed(performance.now()), 60_000);
-    // A command may still meet a subscription that is not in force at every worker yet. Then there are no failures.
+    // At first a command may still fail, because a subscription is not in force at every worker yet. Later there are no
+    // failures.
     const settledAt = performance.now();
     await eventually(allServed(settledAt), 60_000);
     isOver = true;

@@ -1,6 +1,7 @@
 /**
  * The whole instance is killed and started again while a store does not answer: known devices are served, over HTTP and
- * MQTT, directly and through a gateway. A device that was revoked before is refused, an unknown one is refused for now.
+ * MQTT, directly and through a gateway. A device that was revoked before is refused, and an unknown one is refused
+ * until the store answers.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
@@ -32,7 +33,7 @@ beforeAll(async () => {
     credentialsType: 'MQTT_BASIC',
     credentialsValue: JSON.stringify(names),
   });
-  // Known once, so that a file without the change would let it in.
+  // The device is known at first, so that a file without the change would accept it.
   await accept(revoked.token, 1);
   await written();
   await ok('DELETE', `/api/device/${revoked.id}`);
@@ -68,7 +69,7 @@ async function written(): Promise<void> {
 let nextTs = Date.now() - 3_600_000;
 let refusal = '';
 
-/** Accepted, though the machine may be so busy that the journal refuses for a moment. */
+/** Repeats a message until it is accepted, because the journal of a busy machine may refuse for a moment. */
 async function accept(token: string, n: number): Promise<void> {
   await eventually(async () => (await post(token, n)) === 200, 10_000).catch(() => expect(refusal).toBe(''));
 }
@@ -166,7 +167,7 @@ test('started without PostgreSQL: known devices send, a revoked one is refused, 
   await eventually(async () => (await post('never-seen-before', 0)) === 401, 20_000);
   // The answer above came from one worker; the other may notice a moment later.
   await eventually(async () => (await post(revoked.token, 0)) === 401, 20_000);
-  // Who was let in by the file is known to the store as well, and stays.
+  // A device that was accepted by the file is known to the store as well, and stays connected.
   await doomed.quiet();
   doomed.cut();
 });

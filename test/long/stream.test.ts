@@ -1,6 +1,7 @@
 /**
- * `INGEST_ACK=stream` over the wire, with two hosts, stores of their own and three real nodes of NATS: what was
- * acknowledged is stored once whatever a host loses, one node may be lost, and without a majority nothing is promised.
+ * `INGEST_ACK=stream` over the wire, with two hosts, stores of their own and three real nodes of NATS: every
+ * acknowledged message is stored once, even when a host loses all of its data or one node is lost, and without a
+ * majority of nodes nothing is acknowledged.
  */
 import { randomUUID } from 'node:crypto';
 import { rmSync } from 'node:fs';
@@ -14,7 +15,7 @@ import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 const losses = Number(process.env['STREAM_LOSSES'] ?? 3);
 const redeliverSeconds = 4;
-/** Stays for all tests; the other host is the one that is lost. */
+/** This host runs during all tests; the other host is the one that is lost. */
 let stays: Engine;
 let lost: Engine;
 let stores: Stores;
@@ -102,7 +103,7 @@ function publish(client: MqttClient, key: string): { ledger: Ledger; stop(): Pro
   };
 }
 
-/** Every value of the ledger is there, and none of them twice. */
+/** Checks that every value of the ledger is stored, and none twice. */
 async function expectStoredOnce({ key, values }: Ledger): Promise<void> {
   const rows = () =>
     queryClickhouse(
@@ -118,7 +119,7 @@ async function expectStoredOnce({ key, values }: Ledger): Promise<void> {
   expect(stored.length).toBe(new Set(stored).size);
 }
 
-/** The nodes have given every frame, and it was confirmed. */
+/** Resolves when the nodes have delivered every frame and every frame was confirmed. */
 async function streamsAreEmpty(): Promise<void> {
   await eventually(
     () =>
@@ -148,7 +149,7 @@ test(`a host that is lost with its disk ${losses} times loses nothing that was a
     await expectStoredOnce(http.ledger);
     await expectStoredOnce(mqtt.ledger);
     await streamsAreEmpty();
-    // A new machine in the place of the old one.
+    // Starts a new machine in place of the old one.
     lost = await startEngine({ workers: 1, env });
   }
   expect(stays.events('stream_lost')).toEqual([]);
@@ -161,7 +162,7 @@ function ask(engine: Engine, body: object): Promise<Response> {
   return fetch(path, { method: 'POST', body: JSON.stringify(body), signal: AbortSignal.timeout(30_000) });
 }
 
-/** Values of a key, from ClickHouse. */
+/** Returns the values of a key, from ClickHouse. */
 async function storedValues(key: string): Promise<number[]> {
   const sql = `select int from telemetry final where key = '${key}' and kind != 0 order by int`;
   return (await queryClickhouse(stores.clickhouse.address(), sql)).map(([value]) => Number(value));
@@ -258,9 +259,9 @@ test('deletes wait for older frames in the stream, also for those of a host that
     expect((await stays.api.send('DELETE', path)).status).toBe(202);
   });
   await expectStored('kept', [1]);
-  // The report of the host that is gone delays the delete for half a minute.
+  // The last report of the lost host delays the delete for half a minute.
   await expectStored('deleted', [], 90_000);
-  // What is accepted after the delete stays.
+  // A message that is accepted after the delete stays stored.
   await accepted(stays, { deleted: 2 });
   await expectStored('deleted', [2]);
   lost = await startEngine({ workers: 1, env });
@@ -302,7 +303,7 @@ test('frames that were purged by hand are reported as a gap', async () => {
 }, 120_000);
 
 test('the level of an installation can be changed without losing a frame', async () => {
-  // Hosts that were lost count as running for a while, with their level.
+  // Lost hosts count as live for a while, and so does their level of acknowledgement.
   await eventually(async () => (await stays.metric('hosts{state="live"}')) === 2, 60_000);
   await withoutClickHouse(async () => {
     await accepted(stays, { level: 1 });

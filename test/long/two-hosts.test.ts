@@ -1,6 +1,7 @@
 /**
- * Two engines as two hosts: own ports and data directories, shared PostgreSQL, ClickHouse and Redis. What is done on
- * one is seen on the other; without Redis commands are refused, ingest continues, and everything works again with it.
+ * Two engines as two hosts: own ports and data directories, shared PostgreSQL, ClickHouse and Redis. A change on one
+ * host is seen on the other. Without Redis commands are refused and ingest continues; when Redis runs again, everything
+ * works again.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -21,7 +22,7 @@ beforeAll(async () => {
     DEFAULT_INACTIVITY_TIMEOUT: '1',
     DEFAULT_STATE_CHECK_INTERVAL: '1',
   };
-  // Both at once: a new database and two hosts that migrate it.
+  // Starts both hosts at once, so that both migrate a new database.
   [here, there] = await Promise.all([startEngine({ workers: 2, env }), startEngine({ workers: 2, env })]);
 });
 

@@ -1,6 +1,6 @@
 /**
- * A machine whose clock, with that of its stores, was wrong by a year and is right after a restart: what was deleted
- * before and after that is gone, and nothing that was written later is hidden.
+ * A machine whose clock, like that of its stores, was wrong by a year and is right after a restart: points that were
+ * deleted before or after the restart stay deleted, and no point that was written later is hidden.
  */
 import { afterAll, afterEach, expect, test } from 'vitest';
 import { Api, type Device, eventually } from '../harness/api.ts';
@@ -70,7 +70,7 @@ test.each([
   clock.set(0);
   await clock.around(() => postgres!.start());
   await engine.start();
-  // Tokens of the other time have expired.
+  // Tokens that were issued with the wrong clock have expired.
   api = new Api(engine.api.address);
   expect([await count(device, 'deletedThen'), await count(device, 'deletedLater')]).toEqual([0, 60]);
   await remove(device, 'deletedLater');

@@ -1,5 +1,6 @@
 /**
- * Bytes that no honest client sends (RFC 9112 section 6.3): refused and closed, nothing smuggled, others unaffected.
+ * Bytes that only attackers send (RFC 9112 section 6.3): they are refused and the connection is closed, no hidden
+ * request runs, and other clients notice nothing.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
@@ -9,7 +10,7 @@ import { expectError, withPoster } from '../../harness/stored.ts';
 
 const port = () => sharedEngine().address.port;
 
-/** A request hidden in another one; it must never run. */
+/** A request that is hidden in another one, and must never run. */
 function smuggled(token: string): string {
   const body = '{"smuggled":1}';
   return `POST /api/v1/${token}/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`;

@@ -12,14 +12,14 @@ const port = () => sharedEngine().address.port;
 /** Long enough for a poll to be held by any worker. */
 const heldMs = 150;
 
-/** A poll that is held when this returns. */
+/** Starts a poll; the poll is held when this function returns. */
 async function heldPoll(device: DeviceUser, timeoutMs = 5_000) {
   const answer = device.poll(timeoutMs);
   await sleep(heldMs);
   return { answer };
 }
 
-/** A device that has polled once, so that its cursor is started. */
+/** Creates a device that has polled once, so that its cursor is started. */
 async function startedDevice(): Promise<DeviceUser> {
   const device = await DeviceUser.create();
   expect((await device.poll(1)).status).toBe(408);
@@ -228,7 +228,7 @@ test('a new token ends the polls of the old one as expired', async () => {
 
 test('clients that disconnect free their places at once', async () => {
   const device = await DeviceUser.create();
-  // More than other tests hold, begin or end on this engine meanwhile.
+  // More polls than other tests hold, begin or end on this engine at the same time.
   const clients = 60;
   const others = await pollsHeld();
   const connections = await Promise.all(Array.from({ length: clients }, () => RawConnection.open(port())));

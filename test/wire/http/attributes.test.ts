@@ -1,4 +1,4 @@
-/** Client attributes up, and what a device reads (docs/http.md#attributes). */
+/** Client attributes that a device posts, and attributes that it reads (docs/http.md#attributes). */
 import { expect, test } from 'vitest';
 import { DeviceUser } from '../../harness/device-user.ts';
 import { faultOf } from '../../harness/rest.ts';
@@ -103,7 +103,7 @@ test('the same key lives in each scope alone, one of them nested', async () => {
   );
   await device.delete('SHARED_SCOPE', 'k');
   expect(await device.read()).toBe('{"client":{"k":{"deep":[1,2.0]}}}');
-  // A busy machine has written the attributes of activity by now, too.
+  // On a busy machine the attributes of activity may be written by now, too.
   expect(await device.values('SERVER_SCOPE')).toContain('{"key":"k","value":3}');
   await device.delete('CLIENT_SCOPE', 'k');
   expect(await device.read()).toBe('{}');

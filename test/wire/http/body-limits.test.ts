@@ -1,4 +1,4 @@
-/** Sizes are counted on the bytes, announced or not (docs/http.md#limits). */
+/** Limits of sizes hold for the bytes that arrive, whether the size was announced or not (docs/http.md#limits). */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { RawConnection, requestBytes, withConnection } from '../../harness/raw.ts';
@@ -102,7 +102,7 @@ test('a sender without a token is refused at its first bytes, at any announced l
       const head = requestBytes({ path, headers: { 'Content-Length': '60000', 'Content-Type': 'application/json' } });
       await connection.send(Buffer.concat([head, Buffer.from('{')]));
       expectError(await connection.response(), 401);
-      // What still comes of it is skipped.
+      // The rest of the body, which still arrives, is skipped.
       await connection.send(Buffer.alloc(59_999, 0x20));
       expect((await connection.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
     });

@@ -26,7 +26,7 @@ async function newDevice(): Promise<NamedDevice> {
   return { name, ...(await sharedEngine().createDevice(name)) };
 }
 
-/** The device says that it may be claimed. */
+/** The device announces that it may be claimed. */
 async function offer(device: Device, body?: string): Promise<Response> {
   return await fetch(`${sharedEngine().http}/api/v1/${device.token}/claim`, {
     method: 'POST',
@@ -40,7 +40,7 @@ async function offered(device: Device, body?: string): Promise<void> {
   expect([response.status, text]).toEqual([200, '']);
 }
 
-/** The status and the text of the answer to a user who claims. */
+/** Claims as a user; returns the status and the text of the answer. */
 async function claim(device: NamedDevice, body: object | undefined, token = user.token): Promise<[number, string]> {
   const path = `/api/customer/device/${encodeURIComponent(device.name)}/claim`;
   const response = await sharedEngine().send('POST', path, body, token);

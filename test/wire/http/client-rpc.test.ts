@@ -78,7 +78,7 @@ test('a device can have a bounded number of calls without an answer', async () =
   const statuses = await Promise.all(
     Array.from({ length: 60 }, async () => (await call(device, '{"method":"nobodyAnswers"}')).status),
   );
-  // 20 on each of the two workers at most.
+  // Each of the two workers holds 20 calls at most.
   expect(statuses.filter((status) => status === 429).length).toBeGreaterThanOrEqual(20);
   expect(new Set(statuses)).toEqual(new Set([408, 429]));
 });

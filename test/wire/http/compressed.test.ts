@@ -20,7 +20,8 @@ async function post(path: string, encoding: string, body: Buffer): Promise<numbe
 }
 
 test('telemetry and attributes are stored, also a body for the decoding thread', async () => {
-  // Packed before the first request: on a busy machine it takes longer than the server keeps an idle connection.
+  // The body is compressed before the first request, because on a busy machine that takes longer than the server keeps
+  // an idle connection.
   const many = JSON.stringify(Array.from({ length: 30_000 }, (_, n) => ({ ts: n + 1, values: { many: n } })));
   const large = brotliCompressSync(`${many.slice(0, -1)},{"large":2}]`);
   const device = await newDevice();

@@ -27,7 +27,7 @@ function blocksOf(page: string): Example[][] {
   );
 }
 
-/** What the variables of the examples mean: a tenant that no other test knows. */
+/** The values of the variables in the examples, from a tenant that no other test uses. */
 class Reader {
   readonly #admin: Person;
   readonly #variables: Record<string, string>;
@@ -44,7 +44,7 @@ class Reader {
       const isOpen = command.endsWith('&');
       const ended = this.#answers(isOpen ? command.slice(0, -1) : command, answer, variables);
       open.push(ended);
-      // Its failure is reported with those of the others.
+      // The failure of this block is reported with those of the others, below.
       if (isOpen) ended.catch(() => {});
       else await ended;
     }
@@ -66,7 +66,7 @@ class Reader {
     expect(given, command).toMatch(pattern);
   }
 
-  /** Entities that a block uses up. */
+  /** Makes the entities that a block deletes or changes, and returns the values of its variables. */
   async #variablesOf(block: Example[]): Promise<Record<string, string>> {
     const text = block.map(({ command }) => command).join('\n');
     const name = `device-${crypto.randomUUID()}`;
@@ -136,7 +136,7 @@ class Reader {
   }
 }
 
-/** The status of a command, and its body if it has one. */
+/** Returns the status of a command, and its body if it has one. */
 async function run(line: string, variables: Record<string, string>): Promise<string> {
   const child = spawn('sh', ['-c', line], { env: { ...process.env, ...variables } });
   let output = '';
@@ -149,7 +149,7 @@ async function run(line: string, variables: Record<string, string>): Promise<str
   return `${output.slice(end + 1)}${body === '' ? '' : ` ${body}`}`;
 }
 
-/** The first answer that will do, or the last one of ten seconds. */
+/** Returns the first answer that matches, or the last one within ten seconds. */
 async function settled(ask: () => Promise<string>, isGood: (answer: string) => boolean): Promise<string> {
   const deadline = performance.now() + 10_000;
   for (;;) {
@@ -205,7 +205,7 @@ async function readerOf(): Promise<Reader> {
   });
 }
 
-// A tenant for each try: the names of the examples are free in it.
+// Each attempt has a new tenant, in which the names of the examples are not in use.
 test('the examples of docs/http.md and docs/rest.md run as they are written', async () => {
   const blocks = ['docs/http.md', 'docs/rest.md'].flatMap(blocksOf);
   expect(blocks.flat().length).toBeGreaterThan(70);

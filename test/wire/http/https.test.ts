@@ -19,7 +19,7 @@ interface Answer {
   text: string;
 }
 
-/** Over TLS with the certificate checked; on a connection of its own unless an agent keeps one. */
+/** Sends over TLS and checks the certificate; uses a new connection unless an agent keeps one. */
 function ask(method: string, path: string, body = '', options: RequestOptions = {}): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const headers = { ...options.headers, ...(body && { 'content-length': Buffer.byteLength(body) }) };

@@ -1,6 +1,6 @@
 /**
- * JSON that is not strict, at every door of devices and gateways: names without quotes, single quotes, comments,
- * commas.
+ * JSON that is not strict, over every interface of devices and gateways: names without quotes, single quotes, comments,
+ * extra commas.
  */
 import { describe, expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';

@@ -1,4 +1,4 @@
-/** /metrics of the running engine: form, names, size, and that ops/ names only what is there. */
+/** /metrics of the running engine: form, names, size, and that ops/ names only metrics that exist. */
 import { readFileSync } from 'node:fs';
 import { gunzipSync } from 'node:zlib';
 import { beforeAll, expect, test } from 'vitest';
@@ -10,7 +10,7 @@ let page = '';
 
 beforeAll(async () => {
   const api = sharedEngine();
-  // What appears with its first event: a point, a refused message, a request.
+  // Causes the metrics that appear with their first event: a point, a refused message, a request.
   const { token } = await api.newDevice();
   expect(await api.postTelemetry(token, '{"metrics":1}')).toBe(200);
   expect(await api.postTelemetry(token, '{"metrics":')).toBe(400);
@@ -107,12 +107,16 @@ test('alerts and dashboards name only metrics that exist', () => {
 });
 
 test('no alert fires on an engine that is well, but for certificates that end', () => {
-  // A machine that runs tests is slow, and the certificates of this engine are made for a few days.
+  // These alerts may fire: a machine that runs tests is slow, and the certificates of this engine are valid for a few
+  // days.
   const others = firing(page).filter((name) => name !== 'MillraceSlowLoop' && name !== 'MillraceBacklogOld');
   expect(others).toEqual(['MillraceCertificateEnds']);
 });
 
-/** The line of a page in the fault of an alert. The faults themselves are in test/long: alerts and clocks.test.ts. */
+/**
+ * For each alert a line of the page with which it must fire, and for some alerts the line of an earlier page. Tests in
+ * test/long cause the faults themselves: alerts.test.ts and clocks.test.ts.
+ */
 const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceUnreachable: ['up 0'],
   MillraceBacklogOld: ['millrace_wal_oldest_seconds 301'],
@@ -126,7 +130,10 @@ const faults: Record<string, [line: string, earlier?: string]> = {
   MillracePoolWaits: ['millrace_postgres_pool_wait_seconds_total 90', 'millrace_postgres_pool_wait_seconds_total 1'],
 };
 
-/** Held against a running engine: test/flow/mqtt-faults.test.ts, test/flow/start-and-stop.test.ts, and above. */
+/**
+ * Other tests compare these metrics with a running engine: test/flow/mqtt-faults.test.ts,
+ * test/flow/start-and-stop.test.ts, and those above.
+ */
 const provoked = [
   'MillraceRefusing',
   'MillraceRefusalNear',

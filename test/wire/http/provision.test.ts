@@ -36,7 +36,7 @@ function post(body: unknown): Promise<Response> {
   });
 }
 
-/** Every outcome is a 200. */
+/** Every outcome is answered with 200. */
 // biome-ignore lint/suspicious/noExplicitAny: the tests look at members freely
 async function provision(profile: Profile, members: object = {}): Promise<any> {
   const response = await post({

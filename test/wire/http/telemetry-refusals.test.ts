@@ -1,4 +1,4 @@
-/** What is refused stores nothing and says why (docs/http.md#errors). */
+/** A refused message stores nothing, and its answer names the reason (docs/http.md#errors). */
 import { expect, test } from 'vitest';
 import { expectError, withPoster } from '../../harness/stored.ts';
 

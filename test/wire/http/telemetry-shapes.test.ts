@@ -1,4 +1,4 @@
-/** What a telemetry body may look like (docs/http.md#telemetry). */
+/** The forms of a telemetry body (docs/http.md#telemetry). */
 import { expect, test } from 'vitest';
 import { at, withPoster } from '../../harness/stored.ts';
 

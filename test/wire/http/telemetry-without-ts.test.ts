@@ -22,7 +22,8 @@ test('1 000 messages of one device without ts, sent within milliseconds over all
   expect(points.map(({ value }) => Number(value)).sort((a, b) => a - b)).toEqual(
     Array.from({ length: 1_000 }, (_, n) => n),
   );
-  // The engine goes by the database's clock, which is this host's: a few milliseconds are the error of its measurement.
+  // The engine follows the database's clock, which is the clock of this machine. The error of its measurement is a few
+  // milliseconds.
   for (const { ts } of points) expect(ts).toBeGreaterThanOrEqual(sentFrom - 50);
   for (const { ts } of points) expect(ts).toBeLessThanOrEqual(sentUpTo + 50);
   for (const poster of posters) poster.close();

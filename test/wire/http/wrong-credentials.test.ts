@@ -1,5 +1,6 @@
 /**
- * Wrong tokens and sign-ins of one address: it is refused for a minute, but what was right from there before is served.
+ * Wrong tokens and sign-ins of one address: the address is refused for a minute, but credentials that were right from
+ * there before are still served.
  */
 import { randomInt } from 'node:crypto';
 import { request } from 'node:http';
@@ -14,7 +15,7 @@ interface Answer {
   body: string;
 }
 
-/** Loopback addresses that no other test has, and no other try of this one. */
+/** Loopback addresses that no other test uses, and no other attempt of this one. */
 function newAddress(): string {
   return `127.${randomInt(10, 250)}.${randomInt(250)}.${randomInt(1, 250)}`;
 }
@@ -46,7 +47,7 @@ async function signIn(localAddress: string, token: string): Promise<string> {
   }
 }
 
-/** Until `times` in a row are refused: then every worker knows. */
+/** Repeats until `times` attempts in a row are refused: then every worker refuses the address. */
 async function refusedEverywhere(tell: () => Promise<boolean>, times: number): Promise<number> {
   let others = 0;
   for (let inRow = 0; inRow < times; ) {
@@ -61,7 +62,7 @@ async function refusedEverywhere(tell: () => Promise<boolean>, times: number): P
 }
 
 async function expectRightOnesServed(address: string, known: Device, unknown: Device): Promise<void> {
-  // A worker that reached the limit alone learns from the others what was right there.
+  // A worker that has refused the address on its own receives from the others which credentials were right there.
   await eventually(async () => {
     for (let n = 0; n < 10; n += 1) if ((await post(address, known.token)).status !== 200) return false;
     return true;

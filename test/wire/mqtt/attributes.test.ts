@@ -9,7 +9,7 @@ const attributes = 'v1/devices/me/attributes';
 const request = `${attributes}/request/`;
 const response = `${attributes}/response/`;
 
-/** The text that is answered to a request. */
+/** Returns the text that answers a request. */
 async function asked(client: MqttClient, id: number, body: string): Promise<string> {
   const [ack, answer] = await Promise.all([
     client.publish(`${request}${id}`, body),
@@ -20,7 +20,7 @@ async function asked(client: MqttClient, id: number, body: string): Promise<stri
   return answer.text;
 }
 
-/** Client attributes a=1, b=2.0; shared b="x", c={"d":[1]}. */
+/** A device with the client attributes a=1, b=2.0 and the shared attributes b="x", c={"d":[1]}. */
 async function prepared(client: MqttClient, device: Device): Promise<DeviceUser> {
   const user = new DeviceUser(device);
   await client.publish(attributes, '{"a":1,"b":2.0}');

@@ -11,7 +11,7 @@ import { newDevice } from '../../harness/shared-engine.ts';
 const requests = 'v1/devices/me/rpc/request/';
 const responses = 'v1/devices/me/rpc/response/';
 
-/** The text that answers a call. */
+/** Returns the text that answers a call. */
 async function answered(client: MqttClient, id: number, body: string): Promise<string> {
   const [ack, answer] = await Promise.all([
     client.publish(`${requests}${id}`, body),

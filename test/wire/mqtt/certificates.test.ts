@@ -16,7 +16,7 @@ afterAll(() => maker?.remove());
 
 const refused = 0x87;
 
-/** The code of CONNACK. `chain`: what the client sends beside its own certificate. */
+/** Returns the code of CONNACK. `chain`: the certificates that the client sends beside its own. */
 async function signIn(
   { cert, key }: KeyPair,
   { chain = [], level = 5, ...login }: { chain?: KeyPair[]; level?: Level } & Login = {},
@@ -34,7 +34,7 @@ async function signIn(
   }
 }
 
-/** The certificate opens a new device from now on. */
+/** Creates a device that signs in with this certificate. */
 async function register({ cert }: KeyPair): Promise<string> {
   const { id } = await newDevice();
   const credentials = await ok('GET', `/api/device/${id}/credentials`);
@@ -220,7 +220,7 @@ test('a profile answers for an issuer only when the key of that issuer has signe
   expect(await signIn(leaf)).toBe(refused);
   await prove(profileId, issuer);
   expect(await signIn(leaf)).toBe(0);
-  // Another certificate has to be proven again; another name has not.
+  // After a change of the certificate the profile has to be proven again; after a change of its name it has not.
   const profile = await ok('GET', `/api/deviceProfile/${profileId}`);
   const renamed = await ok('POST', '/api/deviceProfile', { ...profile, name: `chain-${randomUUID()}` });
   expect(await nonceOf(profileId)).toMatchObject({ state: 'PROVEN', nonce });
@@ -256,7 +256,7 @@ test('the proof of an issuer may come with the profile: for the own tenant only,
   const saved = await ok('POST', '/api/deviceProfile', { ...profile, issuerProof });
   expect(await nonceOf(saved.id.id)).toEqual({ profileId: saved.id.id, name: profile.name, state: 'PROVEN', nonce });
   expect(await signIn(maker.make(uniqueName(), { issuer }))).toBe(0);
-  // Another certificate, proven at once as well.
+  // Another certificate with its proof in the same request.
   const next = newIssuer();
   saved.profileData.provisionConfiguration.provisionDeviceSecret = next.cert;
   await ok('POST', '/api/deviceProfile', {
@@ -277,7 +277,7 @@ test("a tenant that saves another one's issuers gets none of its devices, and bl
   const name = uniqueName();
   expect(await signIn(maker.make(name, { issuer: middle }), { chain: [middle] })).toBe(0);
   expect(await deviceNamed(name)).toMatchObject({ deviceProfileId: { id: profileId } });
-  // Issuers of the same name, proven with keys of their own, sign nothing of it.
+  // Issuers of the same name with other keys are proven, but have signed none of these certificates.
   const commonName = new X509Certificate(root.cert).subject.slice('CN='.length);
   await newChainProfile(maker.make(commonName, { isIssuer: true }), { admin: admin.token });
   const second = uniqueName();

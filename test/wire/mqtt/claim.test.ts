@@ -1,4 +1,4 @@
-/** A device over MQTT says that it may be claimed (docs/mqtt.md#claiming). */
+/** A device announces over MQTT that it may be claimed (docs/mqtt.md#claiming). */
 import { expect, test } from 'vitest';
 import { hex } from '../../harness/mqtt-client.ts';
 import { withDevice } from '../../harness/mqtt-device.ts';
@@ -39,6 +39,6 @@ test('a user with the secret of the device may claim it from then on', () =>
     const answer = await ok('POST', `/api/customer/device/${name}/claim`, { secretKey: 'plum' }, token);
     expect(answer.response).toBe('SUCCESS');
     expect((await ok('GET', `/api/device/${device.id}`)).customerId.id).toBe(customerId);
-    // The connection of the device is not hurt by that.
+    // The connection of the device continues.
     expect(hex((await client.publish('v1/devices/me/telemetry', '{"t":1}')).reasonCode)).toBe('0x00');
   }));

@@ -15,7 +15,7 @@ async function deviceWith(bytes: Buffer): Promise<Device> {
   return device;
 }
 
-/** The bytes that answer a request; `type` fw or sw. */
+/** Returns the bytes that answer a request; `type` fw or sw. */
 async function chunk(client: MqttClient, rid: number, n: number, size: string, type = 'fw'): Promise<Buffer> {
   const [ack, answer] = await Promise.all([
     client.publish(`v2/${type}/request/${rid}/chunk/${n}`, size),
@@ -25,7 +25,7 @@ async function chunk(client: MqttClient, rid: number, n: number, size: string, t
   return answer.bytes;
 }
 
-/** The code of the PUBACK, and the word on the error topic. */
+/** Returns the code of the PUBACK, and the word on the error topic. */
 async function refused(client: MqttClient, topic: string, size: string, type = 'fw'): Promise<string> {
   const [ack, word] = await Promise.all([client.publish(topic, size), client.message(`v2/${type}/error`)]);
   expect(ack.properties?.reasonString).toBeTruthy();
@@ -88,7 +88,7 @@ test('nothing assigned is NOT_FOUND on the error topic, and the connection stays
   withDevice({}, async (client, device) => {
     expect(await refused(client, 'v2/fw/request/1/chunk/0', '4')).toBe('0x83 NOT_FOUND');
     expect(await refused(client, 'v2/sw/request/1/chunk/0', '4', 'sw')).toBe('0x83 NOT_FOUND');
-    // As soon as there is something, it is served under the same id.
+    // As soon as the device has a package, its chunks are served under the same request id.
     await saveDevice(device.id, { firmwareId: (await newPackage({}, { bytes: Buffer.from('abc') })).id });
     expect(String(await chunk(client, 1, 0, '2'))).toBe('ab');
   }));
@@ -121,7 +121,7 @@ test('without a size a large file is one message, however slowly the client read
   const bytes = randomBytes(15_000_001);
   const device = await deviceWith(bytes);
   for (const level of [4, 5] as const) {
-    // The Keep Alive of a second does not run while the server sends.
+    // The Keep Alive of a second does not end the connection while the server sends.
     await withMqtt({ ...device, level, keepAlive: 1 }, async (client) => {
       const asked = client.publish('v2/fw/request/1/chunk/0', '');
       await asked;

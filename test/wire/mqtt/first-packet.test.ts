@@ -1,4 +1,4 @@
-/** What a connection may begin with: CONNECT, whole, soon, and small (docs/mqtt.md#connect). */
+/** The first packet of a connection must be CONNECT, and must be whole, small and in time (docs/mqtt.md#connect). */
 import { describe, expect, test } from 'vitest';
 import { connectBytes, lyingFrame, packetType, publishBytes, string, uint16 } from '../../harness/mqtt-bytes.ts';
 import { levelName, levels, withSocket } from '../../harness/mqtt-client.ts';

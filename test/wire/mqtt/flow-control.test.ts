@@ -1,7 +1,7 @@
 /**
- * Down to the client: never more unacknowledged messages than its Receive Maximum, never a packet above its Maximum
- * Packet Size, no topic alias, and packet ids that are free (docs/mqtt.md#limits). Up: the silence of a client harms no
- * other.
+ * Messages to a client: never more unacknowledged ones than its Receive Maximum, no packet above its Maximum Packet
+ * Size, no topic alias, and only packet ids that are free (docs/mqtt.md#limits). Messages from clients: one that reads
+ * nothing does not affect the others.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
@@ -21,7 +21,7 @@ import { storedValues, telemetry, withDevice } from '../../harness/mqtt-device.t
 
 const attributes = 'v1/devices/me/attributes';
 
-/** Connected and subscribed to its shared attributes, which `user` sets. */
+/** Connects a device and subscribes to its shared attributes, which `user` sets. */
 async function withFollower(
   login: Omit<Login, 'token'> & { level?: Level },
   use: (client: MqttClient, set: (body: object) => Promise<void>) => Promise<void>,
@@ -43,7 +43,7 @@ test('MQTT 5: with Receive Maximum 2 the third push waits for an acknowledgement
     expect(first.messageId).not.toBe(second.messageId);
     for (let n = 2; n < 5; n += 1) await set({ n });
     await client.nothingFor(150);
-    // What waits may be sent as one message of several changes: the last value counts.
+    // Changes that wait may be sent as one message, so the last value counts.
     await client.write({ cmd: 'puback', messageId: first.messageId! }, { cmd: 'puback', messageId: second.messageId! });
     let last = -1;
     while (last !== 4) last = (await client.message(attributes)).json.n;

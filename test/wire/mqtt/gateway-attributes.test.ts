@@ -15,7 +15,7 @@ import {
 
 const { attributes, connect, request, response } = gatewayTopic;
 
-/** A child with client attributes k=1 and both=c, shared s="x", t=2.0 and both=s. */
+/** A child with the client attributes k=1 and both=c, and the shared ones s="x", t=2.0 and both=s. */
 async function withChild(use: (client: MqttClient, device: string, child: Device) => Promise<void>): Promise<void> {
   await withGateway({}, async (client) => {
     const device = childName();
@@ -86,7 +86,7 @@ test('one key of one scope is `value`, several are `values`, nothing is neither'
     expect(await ask({ client: false, key: 's' })).toBe(`${start},"value":"x"}`);
     expect(await ask({ client: false, keys: ['t'] })).toBe(`${start},"value":2.5}`);
     expect(await ask({ client: false, key: 'k' })).toBe(`${start}}`);
-    // `key` wins over `keys`.
+    // `key` has priority over `keys`.
     expect(await ask({ client: false, key: 's', keys: ['t'] })).toBe(`${start},"value":"x"}`);
   });
 });

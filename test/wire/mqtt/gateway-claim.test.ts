@@ -1,4 +1,4 @@
-/** Devices of a gateway that offer themselves: `v1/gateway/claim`. */
+/** A gateway announces that its devices may be claimed: `v1/gateway/claim`. */
 import { beforeAll, expect, test } from 'vitest';
 import { childName, findChild, gatewayTopic, withGateway } from '../../harness/mqtt-gateway.ts';
 import { newCustomer, newCustomerUser, type Person } from '../../harness/people.ts';

@@ -1,4 +1,7 @@
-/** Children come and go: `v1/gateway/connect` and `…/disconnect`, who may use them, and what a new child has. */
+/**
+ * Children are connected and disconnected: `v1/gateway/connect` and `…/disconnect`, who may use them, and the members
+ * of a new child.
+ */
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { connectMqtt, levels, withMqtt } from '../../harness/mqtt-client.ts';

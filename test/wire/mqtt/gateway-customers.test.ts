@@ -1,6 +1,5 @@
 /**
- * Gateways and customers: for which devices a gateway acts, and what becomes of a child that is given to another
- * customer.
+ * Gateways and customers: the devices for which a gateway acts, and the effect of giving a child to another customer.
  */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -62,7 +61,7 @@ test('other devices are refused by name on every topic, and nothing of them is r
     expect(await attributesOf(foreign, 'CLIENT_SCOPE')).toEqual({});
     const { additionalInfo } = await findChild(foreign.name);
     expect(additionalInfo?.lastConnectedGateway).toBeUndefined();
-    // No telemetry was stored: what the device sends itself is the first.
+    // No telemetry was stored before: the first point is one that the device sends itself.
     await sharedEngine().postTelemetry(foreign.token, '{"own":1}');
     const latest = await eventually(async () => {
       const values = await sharedEngine().readLatest(foreign.id);
@@ -138,7 +137,7 @@ test('a gateway that is taken from a customer acts for what it made, until it ge
   expect((await link.publish(connect, { device: own })).reasonCode).toBe(0);
   link.cut();
   await ok('DELETE', `/api/customer/device/${hub.id}`);
-  // A user of the former customer, with the token that this user read before.
+  // A connection of a user of the former customer, with the gateway token that this user has read before.
   const thief = await connectMqtt({ token: credentialsId });
   const [ofTenant, ofB, made] = [await deviceOf(undefined), await deviceOf(customerB), childName()];
   for (const { name } of [ofTenant, ofB]) {
@@ -147,7 +146,7 @@ test('a gateway that is taken from a customer acts for what it made, until it ge
     expect(ack.properties?.reasonString).toContain('former customer');
   }
   for (const device of [own, made]) expect((await thief.publish(connect, { device })).reasonCode).toBe(0);
-  // Given to another customer: its devices stay closed as well.
+  // After the gateway was given to another customer, the former user may not act for devices of that customer either.
   await assign(customerB!, hub);
   const isRefused = async () => (await thief.publish(connect, { device: ofB.name })).reasonCode === 0x87 || undefined;
   expect(await eventually(isRefused)).toBe(true);

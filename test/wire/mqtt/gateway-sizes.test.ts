@@ -1,4 +1,6 @@
-/** Messages of gateways above the limit of devices: they are taken up to GATEWAY_PAYLOAD_SIZE, and skipped above it. */
+/**
+ * Messages of gateways above the limit of devices: they are accepted up to GATEWAY_PAYLOAD_SIZE, and skipped above it.
+ */
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
@@ -21,7 +23,7 @@ const { telemetry, attributes } = gatewayTopic;
 const errors = 'v1/gateway/errors';
 const packetBytesMax = 4 * 1024 * 1024;
 
-/** A PUBLISH of `bytes` bytes in all, whose payload is the JSON text filled up with blanks. */
+/** Returns a PUBLISH of `bytes` bytes in all, whose payload is the JSON text and then blanks. */
 function publishOf(
   level: number,
   bytes: number,
@@ -44,7 +46,7 @@ function publishOf(
   return packet;
 }
 
-/** A member for each child with `points` points. */
+/** Returns a message with a member for each child, which has `points` points. */
 function bodyOf(names: string[], points: number): string {
   const records = JSON.stringify(
     Array.from({ length: points }, (_, n) => ({ ts: n + 1, values: { n, text: `é ${n}` } })),

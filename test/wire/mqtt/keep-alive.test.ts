@@ -1,12 +1,13 @@
 /**
- * Silence beyond one and a half times the keep-alive ends a connection, any packet in time keeps it ([MQTT-3.1.2-22]).
+ * A connection ends after silence of one and a half times the keep-alive; any packet in time prevents that
+ * ([MQTT-3.1.2-22]).
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { levels, type MqttClient } from '../../harness/mqtt-client.ts';
 import { telemetry, withDevice } from '../../harness/mqtt-device.ts';
 
-/** One rule for all versions: they wait for the same seconds, so they wait together. */
+/** The rule is the same for all versions, and all of them are tested at the same time, to save time. */
 function inAllVersions(rule: string, keepAlive: number, use: (client: MqttClient) => Promise<unknown>): void {
   test(rule, () => Promise.all(levels.map((level) => withDevice({ level, keepAlive }, use))));
 }

@@ -39,7 +39,7 @@ async function connect(url: string, level: Level, device: Device, more: IClientO
   return client;
 }
 
-/** The next message on a topic. */
+/** Resolves to the next message on a topic. */
 function message(client: LibraryClient, topic: RegExp): Promise<{ topic: string; text: string }> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error(`nothing on ${topic}`)), 10_000);

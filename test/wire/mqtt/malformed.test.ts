@@ -23,7 +23,7 @@ const malformed = 0x81;
 const protocolError = 0x82;
 const either = [malformed, protocolError];
 
-/** What an MQTT 5 packet has where its properties are. */
+/** The bytes that an MQTT 5 packet without properties has in their place. */
 const none = (level: Level) => (level === 5 ? [0] : []);
 const publish = (level: Level, fields: Partial<PublishFields>) =>
   publishBytes({ topic: telemetry, payload: '{"bad":1}', ...(level === 5 && { properties: properties() }), ...fields });
@@ -143,7 +143,7 @@ const five: [string, number | number[], () => Buffer][] = [
   ],
 ];
 
-// One device for all: each of its connections ends, so the next one takes nothing over.
+// One device serves all cases: each of its connections ends, so the next one takes over none.
 let device: Device;
 beforeAll(async () => {
   device = await newDevice();

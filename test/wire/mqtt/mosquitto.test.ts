@@ -1,4 +1,7 @@
-/** mosquitto_pub and mosquitto_sub of Debian as devices: one message and gone, or waiting for pushes. */
+/**
+ * mosquitto_pub and mosquitto_sub of Debian as devices: one sends a message and disconnects, the other waits for
+ * messages.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -22,19 +25,19 @@ afterEach(() => {
 
 interface Run {
   child: ChildProcess;
-  /** Everything it has written. */
+  /** The whole output. */
   output: () => string;
   exit: Promise<number | null>;
 }
 
-/** Runs one of the two with the address of the engine; `input` is its standard input. */
+/** Runs one of the two programs with the address of the engine; `input` is its standard input. */
 function run(program: 'mosquitto_pub' | 'mosquitto_sub', args: string[], input = ''): Run {
-  // Line by line: into a pipe they would write when four kilobytes have come together.
+  // The output is flushed at each line. Without that the programs would write to a pipe in pieces of four kilobytes.
   const child = spawn('stdbuf', ['-oL', program, '-h', '127.0.0.1', ...args], { stdio: ['pipe', 'pipe', 'pipe'] });
   running.push(child);
   let text = '';
   for (const stream of [child.stdout!, child.stderr!]) stream.on('data', (chunk: Buffer) => (text += String(chunk)));
-  // It may have ended before it read anything.
+  // The program may end before it reads anything.
   child.stdin!.on('error', () => {});
   child.stdin!.end(input);
   return { child, output: () => text, exit: once(child, 'close').then(([code]) => code as number | null) };
@@ -115,14 +118,14 @@ test('the examples of docs/mqtt.md run as they are written', async () => {
   expect(examples.length).toBeGreaterThan(10);
   const endings = await Promise.all(
     examples.map(async (example) => {
-      // Each has a device of its own: the sessions of one would end each other.
+      // Each example has a device of its own, because two sessions of one device would end each other.
       const device = await newDevice();
       const isGateway = example.includes('v1/gateway/');
       await saveDevice(device.id, { firmwareId, ...(isGateway && { additionalInfo: { gateway: true } }) });
       const address = `-h 127.0.0.1 -p ${mqttPort()}`;
-      // A subscriber ends when no message arrived for a while (27); an answer is waited for longer.
+      // A subscriber ends with code 27 when no message has arrived for a while; a request waits longer for its answer.
       const wait = example.startsWith('mosquitto_sub') ? '-W 1' : example.startsWith('mosquitto_rr') ? '-W 20' : '';
-      // A child of one gateway would be taken over by the next.
+      // Names of children are made unique, because the gateway of the next example would take a child over.
       const line = example
         .replace(/\b(mosquitto_\w+)/, `$1 ${address} ${wait}`)
         .replace(/"([AB])"/g, `"$1 of ${device.token}"`);

@@ -1,4 +1,7 @@
-/** Packets of 65 536 bytes are taken, one more ends the connection at its header (docs/mqtt.md#limits). */
+/**
+ * Packets of 65 536 bytes are accepted; the header of a packet with one byte more ends the connection
+ * (docs/mqtt.md#limits).
+ */
 import { describe, expect, test } from 'vitest';
 import { lyingFrame, packetType, properties, publishBytes, string } from '../../harness/mqtt-bytes.ts';
 import { levelName, levels } from '../../harness/mqtt-client.ts';
@@ -6,7 +9,7 @@ import { storedKeys, storedValues, telemetry, withDevice } from '../../harness/m
 
 const packetBytesMax = 65_536;
 
-/** A publish of exactly so many bytes. */
+/** Returns a PUBLISH of exactly `bytes` bytes. */
 function publishOf(bytes: number, level: number): Buffer {
   const make = (fill: number) =>
     publishBytes({

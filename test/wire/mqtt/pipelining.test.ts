@@ -110,7 +110,7 @@ for (const level of levels) {
         const packets = Array.from({ length: count }, (_, n) =>
           client.encode(client.publishPacket(telemetry, `{"ts":${now - n},"values":{"n":${n}}}`, { messageId: n + 1 })),
         );
-        // MQTT 5 has agreed on a window; MQTT 3 is not read when there is too much.
+        // MQTT 5 agrees on a window; from an MQTT 3 client that sends too much the server stops reading.
         const window = client.connack!.properties?.receiveMaximum ?? count;
         for (let id = 1; id <= count; id += 1) {
           if ((id - 1) % window === 0) await client.send(Buffer.concat(packets.slice(id - 1, id - 1 + window)));

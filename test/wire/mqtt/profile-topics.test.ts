@@ -75,7 +75,7 @@ test('a filter whose topic would be too long for a PUBLISH is refused, and no wo
   const user = new DeviceUser(device);
   await withMqtt(device, async (client) => {
     const long = `x/+/${'y'.repeat(65_500)}`;
-    // Each `+` becomes `me`: 65 522 bytes of filter, 65 542 of topic.
+    // The filter of 65 522 bytes would become a topic of 65 542 bytes, because each `+` becomes `me`.
     expect(await client.subscribe(`x${'/+'.repeat(20)}/${'y'.repeat(65_480)}`)).toEqual([0x8f]);
     expect(await client.subscribe(`x${'/+'.repeat(32_750)}`)).toEqual([0x8f]);
     expect(await client.subscribe(long)).toEqual([1]);

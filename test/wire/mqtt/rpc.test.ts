@@ -16,7 +16,7 @@ import { connectToEachWorker } from '../../harness/workers.ts';
 const requests = 'v1/devices/me/rpc/request/';
 const responses = 'v1/devices/me/rpc/response/';
 
-/** One on each worker. */
+/** One connection to each worker. */
 let operators: RawConnection[];
 
 beforeEach(async () => {
@@ -31,7 +31,7 @@ async function listening(client: MqttClient, filter = `${requests}+`, qos: 0 | 1
   expect(await client.subscribe({ [filter]: qos })).toEqual([qos]);
 }
 
-/** Sent by any worker; the status that the operator gets. */
+/** Sends a command over any worker; returns the status that the operator gets. */
 async function oneway(device: Device, method: string): Promise<number> {
   return (await sharedEngine().send('POST', `/api/rpc/oneway/${device.id}`, { method })).status;
 }
@@ -40,7 +40,7 @@ function persistent({ id }: Device, members: object): Promise<string> {
   return sharedEngine().sendPersistent(id, { timeout: 60_000, ...members });
 }
 
-/** Its status once it is one of these. */
+/** Returns the status of a command once it is one of `wanted`. */
 function statusOf(rpcId: string, ...wanted: string[]): Promise<string> {
   return eventually(async () => {
     const { status } = await sharedEngine().persistentState(rpcId);

@@ -1,4 +1,7 @@
-/** When a device was connected last, and when its last session ended: server attributes (docs/mqtt.md#sessions). */
+/**
+ * The server attributes with the times at which a device connected last and at which its last session ended
+ * (docs/mqtt.md#sessions).
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';
@@ -17,7 +20,7 @@ async function times(device: Device): Promise<{ connected: number; disconnected:
   return { connected: of('lastConnectTime'), disconnected: of('lastDisconnectTime') };
 }
 
-// All of them wait, each for a device of its own.
+// The tests run at the same time, each with a device of its own, because all of them wait.
 describe.concurrent('sessions', () => {
   test('a connection with a will that is cut is one disconnect', async () => {
     const device = await newDevice();

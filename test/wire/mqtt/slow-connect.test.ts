@@ -1,6 +1,6 @@
 /**
- * CONNECT has to be there ten seconds after the connection (docs/mqtt.md#connect): silence and a drip of bytes end
- * alike.
+ * CONNECT has to arrive within ten seconds after the connection (docs/mqtt.md#connect): a client that sends nothing and
+ * one that sends single bytes are closed alike.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect } from 'node:tls';
@@ -16,7 +16,7 @@ async function endsInTime(client: MqttClient): Promise<void> {
   expect(performance.now() - before).toBeGreaterThan(8_000);
 }
 
-// They wait for the same seconds, so they wait together.
+// The tests run at the same time, because all of them wait for ten seconds.
 describe.concurrent('slow CONNECT', () => {
   test('silence ends the connection after ten seconds', () => withSocket({}, endsInTime));
 

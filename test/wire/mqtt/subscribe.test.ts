@@ -4,7 +4,7 @@ import { frame, packetType, properties, string, uint16 } from '../../harness/mqt
 import { type Level, levelName, levels, type MqttClient } from '../../harness/mqtt-client.ts';
 import { withDevice } from '../../harness/mqtt-device.ts';
 
-/** Everything that can match a topic of the server. */
+/** Filters that can match a topic of the server. */
 const granted = [
   'v1/devices/me/attributes',
   'v2/a',
@@ -31,7 +31,7 @@ const granted = [
   'v1/devices/me/#',
 ];
 
-/** What matches nothing that the server may send, or is not offered, or is no filter. */
+/** Filters that match no topic of the server, that the server does not offer, or that are invalid. */
 const refused = [
   'foo/bar',
   '$SYS/#',
@@ -50,7 +50,7 @@ const refused = [
 
 const no = (level: Level) => (level === 5 ? 0x8f : 0x80);
 
-/** Filters as given, twice the same and empty ones too, which an object of filters cannot hold. */
+/** Subscribes to the filters as they are given. An object of filters could hold none that occurs twice. */
 async function subscribeRaw(client: MqttClient, filters: [string, number][]): Promise<number[]> {
   const messageId = client.nextId();
   await client.send(
@@ -142,7 +142,7 @@ test('MQTT 5: an unknown filter gets another code than one that was not subscrib
 
 test('MQTT 5: subscribe options that have no effect here are accepted', () =>
   withDevice({}, async (client) => {
-    // No local, retain as published, retain handling 2.
+    // These are the options no local, retain as published and retain handling 2.
     expect(await subscribeRaw(client, [['v2/a', 0x2d]])).toEqual([1]);
   }));
 

@@ -1,4 +1,4 @@
-/** One session of a device: the newer one wins, with any client id, on any worker (docs/mqtt.md#sessions). */
+/** A device has one session: a newer one ends the older, with any client id, on any worker (docs/mqtt.md#sessions). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';

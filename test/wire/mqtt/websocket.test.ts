@@ -1,4 +1,7 @@
-/** MQTT over WebSocket: a stream of bytes in binary messages, whose edges mean nothing; everything else is refused. */
+/**
+ * MQTT over WebSocket: a stream of bytes in binary messages, whose boundaries have no meaning; all other messages are
+ * refused.
+ */
 import { connectAsync } from 'mqtt';
 import { afterEach, expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';
@@ -16,7 +19,7 @@ import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 import { frame, opcode, RawWebSocket } from '../../harness/web-socket.ts';
 
 const packetBytesMax = 65_536;
-/** A packet of a gateway fits. */
+/** A packet of the greatest size for gateways is accepted. */
 const messageBytesMax = 4 * 1024 * 1024;
 
 let client: RawWebSocket | undefined;
@@ -27,7 +30,7 @@ async function open(protocol?: string, path?: string): Promise<RawWebSocket> {
   return client;
 }
 
-/** Connected in 3.1.1, whose answers have lengths that are known. */
+/** Connects with MQTT 3.1.1, because the lengths of its answers are known. */
 async function connected(): Promise<{ client: RawWebSocket; device: Device }> {
   const device = await newDevice();
   const socket = await open();

@@ -1,5 +1,6 @@
 /**
- * The console and the page of the API document in a browser: who is signed in, keys, and what the calls are sent with.
+ * The console and the page of the API document in a browser: who is signed in, keys, and the credentials with which
+ * calls are sent.
  */
 import { randomUUID } from 'node:crypto';
 import type { Browser, BrowserContext, Locator, Page } from 'playwright-core';
@@ -16,7 +17,7 @@ let browser: Browser;
 let context: BrowserContext;
 let page: Page;
 let admin: Person;
-/** What a page complained about, and the calls of the API. */
+/** The errors that a page has reported, and its calls of the API. */
 let complaints: string[];
 let calls: string[];
 /** Statuses that a test provokes; the browser reports each as an error. */
@@ -49,7 +50,7 @@ afterEach(async () => {
   expect(complaints).toEqual([]);
 });
 
-/** As much of a browser's window as is named here. */
+/** The members of a browser's window that the tests use. */
 interface Window {
   addEventListener(
     type: 'securitypolicyviolation',
@@ -104,8 +105,8 @@ const tokenNames = ['jwt_token', 'jwt_token_expiration', 'refresh_token', 'refre
 const userOperation = '#operations-login-endpoint-getAuthUser';
 
 /**
- * Calls `GET /api/auth/user` on the page of the document, where it is unfolded: who the server says it was, and what
- * was sent.
+ * Calls `GET /api/auth/user` on the page of the API document, where that operation is open. Returns the user that the
+ * server answers, and the credentials that were sent.
  */
 async function callAsUser(): Promise<{ email: string; by: string }> {
   const operation = page.locator(userOperation);
@@ -148,7 +149,7 @@ test(
     await page.getByRole('row', { name: description }).getByText('enabled').waitFor();
     expect(await page.content()).not.toContain(key);
 
-    // Signed in at the console: nothing to authorize.
+    // After a sign-in at the console nothing has to be authorized.
     await page.getByRole('link', { name: 'API documentation' }).click();
     await page.getByText(`Calls go out as ${admin.email}, signed in at the console.`).waitFor();
     expect(new URL(page.url()).pathname).toBe('/swagger-ui/index.html');
@@ -161,7 +162,7 @@ test(
     await page.locator(userOperation).getByText('/api/auth/user').click();
     expect(await callAsUser()).toEqual({ email: admin.email, by: `Bearer ${await stored('jwt_token')}` });
 
-    // The key alone, which a reload forgets. The page notices a sign-out in another tab.
+    // With an API key alone, which a reload removes. The page notices a sign-out in another tab.
     const consoleTab = await newPage();
     await consoleTab.goto('/');
     await consoleTab.getByRole('button', { name: 'Sign out' }).click();
@@ -181,7 +182,7 @@ test(
     await page.getByText('No user is signed in').waitFor();
     await giveKey();
 
-    // Both: the JWT counts, be it of the login form or of the console.
+    // With an API key and a JWT: the JWT is used, whether it is from the login form or from the console.
     await authorize('HttpLoginForm', async (form) => {
       await form.getByLabel('User name').fill(admin.email);
       await form.getByLabel('Password').fill(admin.password);
@@ -249,14 +250,14 @@ test('a token that is about to end is renewed, and one that the server refuses e
 
   expectedStatuses = [401];
   const token = (await stored('jwt_token'))!;
-  // A logout spares the second in which a token was made.
+  // A logout does not end tokens that were made in the same second.
   const { iat } = JSON.parse(Buffer.from(token.split('.')[1]!, 'base64url').toString()) as { iat: number };
   await eventually(() => Date.now() > (iat + 2) * 1_000);
   await ok('POST', '/api/auth/logout', undefined, token);
   const other = await newPage();
   await other.goto('/');
   await other.getByText('Your session has ended. Sign in again.').waitFor();
-  // And in the other tab.
+  // The other tab shows the same.
   await page.getByText('Your session has ended. Sign in again.').waitFor();
 });
 

@@ -30,7 +30,7 @@ test('a view link asks for a sign-in and shows the table', async () => {
     await page.waitForSelector('#table:not([hidden])');
     expect(await page.isVisible('#sign-in')).toBe(false);
     expect(await page.textContent('#name')).toBe('One <i>device</i>');
-    // A new device is in the copy of device data a moment later.
+    // A new device appears in the copy of device data a moment later.
     const runAgain = async () => {
       await page.click('#run');
       return await page.textContent('tbody');
@@ -44,7 +44,7 @@ test('a view link asks for a sign-in and shows the table', async () => {
     await page.waitForSelector('#sign-in', { state: 'visible' });
     expect(await page.isVisible('#table')).toBe(false);
 
-    // A link with a token: of a view, and of the list of views.
+    // Returns a link with a token: of a view, or of the list of views.
     const token = await sharedEngine().adminToken();
     await page.goto(`${analyticsUrl()}/trendz/view/${view}?jwt=${token}`);
     await page.waitForSelector('#table', { state: 'visible' });

@@ -441,7 +441,7 @@ describe('views', () => {
     const over = { name: 'over', fields: named(16) };
     const tooMany = async () => faultOf(await ask('POST', '/apiAnalytics/view', over, asAdmin));
     expect(await tooMany()).toMatch(/^400\/31 The saved views of a tenant name at most 1000 different attributes/);
-    // What was refused is not counted, and another tenant feels nothing.
+    // Refused requests do not count, and another tenant is not affected.
     await saveView({ fields: named(16, 40) }, asAdmin);
     expect(await tooMany()).toMatch(/^400/);
     await saveView({ fields: named(0) }, { token: other.token });
@@ -496,7 +496,7 @@ test('lateness and completeness of a key, and the fields that cannot be', async 
   const { dataTable } = await preview(viewOf(plant.profile, fields, { timeZone: 'UTC', timeRange: range }));
   expect(dataTable).toHaveLength(1);
   const [row] = dataTable as [Record<string, number>];
-  // One message, so one arrival: the last point is the least late.
+  // All points are in one message and arrive at the same time, so the last point is the least late.
   const least = row['MIN']!;
   expect(Math.abs(Date.now() - (monday + 59 * minuteMs) - least)).toBeLessThan(10 * minuteMs);
   const minutes = aggregations.map((name) => (row[name]! - least) / minuteMs);

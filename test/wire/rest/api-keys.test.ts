@@ -28,7 +28,7 @@ function withKey(value: string, path = '/api/auth/user', headers: Record<string,
   return fetch(`${sharedEngine().http}${path}`, { headers: { 'x-authorization': `ApiKey ${value}`, ...headers } });
 }
 
-/** The status that each worker answers to the key. */
+/** Returns the status with which each worker answers the key. */
 async function onEachWorker(value: string): Promise<number[]> {
   return await withWorkers(sharedEngine().address.port, async (connections) => {
     const ask = { method: 'GET', path: '/api/auth/user', headers: { 'x-authorization': `ApiKey ${value}` } };

@@ -1,5 +1,6 @@
 /**
- * What clients written for the platform rely on beside the operations: types of bodies, words for booleans, statuses.
+ * Properties of the API, beside its operations, on which clients written for ThingsBoard rely: types of bodies, words
+ * for booleans, statuses.
  */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';

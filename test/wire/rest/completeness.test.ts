@@ -1,4 +1,4 @@
-/** What series of a device lack, over the wire: each cause that docs/rest.md#completeness names. */
+/** The gaps in series of a device: each cause that docs/rest.md#completeness names. */
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { connectMqtt } from '../../harness/mqtt-client.ts';
@@ -22,7 +22,10 @@ async function read(id: string, startTs: number, endTs: number, more = ''): Prom
 const steps = (from: number, stepMs: number, count: number) =>
   Array.from({ length: count }, (_, n) => from + n * stepMs);
 
-/** A device with a point for each of the last sixty seconds but the last ten; its gaps once they have this cause. */
+/**
+ * Makes a device with a point for each of the last sixty seconds but the last ten; returns its gaps once they have this
+ * cause.
+ */
 async function causeOfGapTillNow(id: string, token: string, cause: string): Promise<Json> {
   const start = Date.now() - 60_000;
   await send(token, steps(start, 1000, 51));
@@ -50,7 +53,7 @@ test('points that are missing, points that arrived late, and a key without point
   const nothing = { intervalMs: null, completeness: null, expected: null, present: 0, lateMs: null, gapCount: 0 };
   expect(never).toEqual({ key: 'never', ...nothing, gaps: [] });
 
-  // With a limit of the caller nothing is late, and a series without interval lacks nothing.
+  // With the limit of the caller no point is late, and a series without an interval has no gaps.
   const [calm] = (await read(id, noon, noon + 60 * minuteMs, '&lateMs=3000000000000')).series;
   expect(calm.gaps.map(({ cause }: Json) => cause)).toEqual(['unknown']);
   const { series } = await read(id, noon - 86_400_000, noon - 86_300_000);

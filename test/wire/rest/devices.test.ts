@@ -202,7 +202,7 @@ test('lists of a tenant, a customer and a profile have their totals, in each ord
     const search = `pageSize=3&page=0&sortProperty=label&sortOrder=${order === 'ASC' ? 'DESC' : 'ASC'}`;
     expect(await names(`/api/tenant/devices?${search}&textSearch=LABEL%20${mark}`, 6)).toEqual(labels.slice(0, 3));
   }
-  // The title is before those of other tests, and devices without a customer are behind all.
+  // The title sorts before those of other tests, and devices without a customer sort last.
   const first = await list('pageSize=3&page=0&sortProperty=customerTitle');
   expect(first.data.map(({ name }) => name)).toEqual(ofCustomer.slice(0, 3));
   await create({ ...made[0]!, customerId: undefined });

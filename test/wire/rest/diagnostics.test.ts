@@ -1,6 +1,6 @@
 /**
- * Why a device is not there: its refusals and connections of all workers, without secrets, for those who may see the
- * device; the lists of refused devices and addresses.
+ * The reasons why a device is missing: its refusals and connections on all workers, without secrets, for users who may
+ * see the device; and the lists of refused devices and addresses.
  */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
@@ -54,7 +54,7 @@ test('refusals of two workers are one list, with sentence, place and the first b
     expect(cut).toMatchObject({ event: 'refused', door: 'http', address: '127.0.0.1', count: 1 });
     expect(cut.message).toContain('not valid JSON');
     expect(Math.abs(cut.ts - Date.now())).toBeLessThan(60_000);
-    // As the other worker answers it.
+    // Reads the answer of the other worker.
     const { token: jwt } = await api.login();
     const headers = { 'x-authorization': `Bearer ${jwt}` };
     const path = `/api/device/${id}/diagnostics`;

@@ -1,4 +1,6 @@
-/** Entity queries over REST (docs/rest.md#entity-queries), in the words of ThingsBoard's dashboards and SDKs. */
+/**
+ * Entity queries over REST (docs/rest.md#entity-queries), with the request bodies of ThingsBoard's dashboards and SDKs.
+ */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
@@ -14,7 +16,7 @@ interface Ref {
 let admin: Person;
 let tenantId: string;
 let orchard: Ref;
-/** pump-1 to pump-4 and valve-1; pump-4 has no values. */
+/** The devices pump-1 to pump-4 and valve-1, by name; pump-4 has no values. */
 const devices: Record<string, Ref> = {};
 
 const send = (method: string, path: string, body?: unknown, token = admin.token) => ok(method, path, body, token);

@@ -1,5 +1,6 @@
 /**
- * Telemetry and attributes of customers, tenants, users and device profiles: as those of devices, and who may see them.
+ * Telemetry and attributes of customers, tenants, users and device profiles: they work as those of devices, and only
+ * permitted users see them.
  */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';

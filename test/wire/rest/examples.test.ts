@@ -1,6 +1,6 @@
 /**
- * Answers of the REST API whole: each has exactly these members, in this order where a text
- * is compared. What differs from one run to the next (ids, times, tokens) is put in.
+ * Whole answers of the REST API: each has exactly these members, in this order where a text is compared. The test
+ * inserts the values that differ between runs (ids, times, tokens).
  */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, expect, test } from 'vitest';
@@ -20,7 +20,7 @@ beforeAll(async () => {
 
 const call = (method: string, path: string, body?: unknown) => ok(method, path, body, admin.token);
 
-/** Equal, member by member and in the same order. */
+/** Compares two values member by member, including the order. */
 function exactly(actual: unknown, expected: unknown): void {
   expect(JSON.stringify(actual, null, 1)).toBe(JSON.stringify(expected, null, 1));
 }

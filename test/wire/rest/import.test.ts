@@ -1,4 +1,4 @@
-/** Devices out of a CSV file, lists by ids, and how a device connects. */
+/** Devices from a CSV file, lists by ids, and the instructions for connecting a device. */
 
 import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
@@ -63,7 +63,7 @@ test('a file without names, or of a column that there is not, is refused as a wh
   const send = (mapping: object) => fault('POST', '/api/device/bulk_import', { file: 'a', mapping });
   expect(await send({ columns: [{ type: 'LABEL' }] })).toBe('400/31 No column has the type NAME.');
   expect(await send({ columns: [{ type: 'NAME' }, { type: 'SNMP_HOST' }] })).toMatch(/^400\/31 .*mapping/);
-  // A column whose key cannot be one makes no device.
+  // A column with an invalid key makes no device.
   const name = randomUUID();
   const mapping = { columns: [{ type: 'NAME' }, { type: 'TIMESERIES', key: ' ' }] };
   expect(await fault('POST', '/api/device/bulk_import', { file: `${name},1`, mapping })).toMatch(/^400\/31 .*[Kk]ey/);

@@ -1,7 +1,7 @@
 /**
  * Role × operation × ownership: every operation of the API document is called by every role, for entities of its own,
- * of another customer, of another tenant and for missing ones, and without credentials. `matrix-rules.ts` says what has
- * to come of it. A refusal reveals nothing: another tenant's entity and a missing one get the same answer. A refused
+ * of another customer, of another tenant and for missing ones, and without credentials. `matrix-rules.ts` has the
+ * expected answers. A refusal reveals nothing: another tenant's entity and a missing one get the same answer. A refused
  * write changes nothing.
  */
 import { beforeAll, describe, expect, test, vi } from 'vitest';
@@ -27,7 +27,7 @@ const otherAnswers: Record<string, number[]> = {
   'POST /api/auth/changePassword': [400],
   'POST /api/noauth/activate': [400],
   'POST /api/noauth/resetPassword': [400],
-  // For a user who is activated, and for one who is not.
+  // Each of these three succeeds either for a user who is activated or for one who is not.
   'GET /api/user/{userId}/activationLink': [200, 400],
   'GET /api/user/{userId}/activationLinkInfo': [200, 400],
   'POST /api/user/{userId}/resetPasswordLink': [200, 400],
@@ -42,7 +42,7 @@ const otherAnswers: Record<string, number[]> = {
   'GET /api/v1/{deviceToken}/software': [404],
 };
 
-/** What a writing call does not change about the entity that it names: it needs no new one. */
+/** Operations that write but keep the entity that they name, so the next call needs no new one. */
 const keepsEntities =
   /^POST \/(api\/(devices|entitiesQuery\/.*|user\/\{userId\}\/resetPasswordLink|rpc\/.*|plugins\/.*|v1\/.*|auth\/.*|noauth\/.*)|api(Analytics|Trendz)\/publicApi\/.*)$/;
 const endsSessions = /logout|changePassword/;
@@ -106,7 +106,10 @@ async function send(
 
 const everyOwnership: readonly Ownership[] = ['self', 'own', 'other', 'shared', 'foreign', 'missing'];
 
-/** An administrator has no customer, and an API key acts for its user: fewer questions show that. */
+/**
+ * Returns the ownerships to try. An administrator has no customer, and an API key acts for its user, so fewer suffice
+ * for these.
+ */
 function ownershipsFor(name: CallerName, word: Word): readonly Ownership[] {
   if (word === '-') return ['own'];
   if (name === 'tenant') return ['self', 'own', 'shared', 'foreign', 'missing'];
@@ -114,10 +117,10 @@ function ownershipsFor(name: CallerName, word: Word): readonly Ownership[] {
   return everyOwnership;
 }
 
-/** Reports are made for users who signed in; their API keys open the views only. */
+/** Reports are made only for users who signed in; API keys may read the views only. */
 const refusesKeys = /\/buildReport$/;
 
-/** One question of the matrix: an entity in one slot, the caller's own ones in all others. */
+/** A cell of the matrix: an entity in one slot of the call, and entities of the caller in all other slots. */
 interface Cell {
   slot: Slot | undefined;
   whose: Ownership;
@@ -147,7 +150,7 @@ function valuesOf(caller: Caller, { slot, whose }: Cell): ValueOf {
 
 const callerNames: CallerName[] = ['system', 'tenant', 'customer', 'customer with an API key', 'guest'];
 
-/** What administrators see of everything in the house that a refused call could have changed. */
+/** Reads, as administrators, everything that a refused call could have changed. */
 async function snapshot(): Promise<Record<string, string>> {
   const paths: [string, string][] = [];
   const views: string[] = [];
@@ -194,13 +197,13 @@ async function snapshot(): Promise<Record<string, string>> {
   const seen: Record<string, string> = { views: views.join() };
   await inTurns([...new Map(paths.map((each) => [each[0], each]))], async ([path, [, token]]) => {
     const text: unknown = await ok('GET', path, undefined, token);
-    // Sign-ins of the callers are not what they changed.
+    // Sign-ins of the callers change this member and do not count.
     seen[path] = JSON.stringify(text).replace(/"lastLoginTs":\d+/, '');
   });
   return seen;
 }
 
-/** A few at once. */
+/** Does the work for all items, a few at once. */
 async function inTurns<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
   const rest = items.values();
   const turn = async () => {
@@ -266,7 +269,7 @@ describe('what is refused', () => {
   });
 });
 
-/** Before the allowed calls, whose writes show only after a while. */
+/** This test runs before the allowed calls, because their writes appear with a delay. */
 test('the snapshot sees what is written', async () => {
   const start = await snapshot();
   const { c1 } = house.things;
@@ -299,7 +302,7 @@ describe('what is allowed', () => {
           const line = `${call.name} by ${name} for ${cell.slot} (${cell.whose}): ${answer.status} ${answer.text.slice(0, 300)}`;
           const statuses = otherAnswers[call.name] ?? [200, 202];
           if (!statuses.includes(answer.status)) faults.push(`not ${statuses}: ${line}`);
-          // A device learns what is its own.
+          // A device may see its own entities.
           const hidden = word === 'token' ? [] : house.hiddenFrom(caller);
           if (hidden.some((each) => answer.text.includes(each))) faults.push(`tells: ${line}`);
           if (!word.startsWith('[')) continue;
@@ -316,7 +319,7 @@ function isWriting({ name, operation }: MatrixCall): boolean {
   return operation.method !== 'GET' && !keepsEntities.test(name);
 }
 
-/** Writes are tried once for each caller: with its own entity, or the nearest one. */
+/** True for the one cell in which a caller tries a write: with its own entity, or the nearest one. */
 function isMainCell({ slot, whose }: Cell, word: Word, { role }: Caller): boolean {
   if (slot === undefined) return true;
   if (word === 'admins' || word === 'free') return whose === 'shared';
@@ -335,7 +338,7 @@ async function allowed(call: MatrixCall, word: Word, caller: Caller, cell: Cell)
   return await send(call, caller, caller.credentials, value);
 }
 
-/** What has to be there before the call can succeed. */
+/** Makes what has to exist before the call can succeed. */
 async function prepare({ name }: MatrixCall, value: ValueOf): Promise<void> {
   const { a } = house.admins;
   if (/^DELETE .*\/relation$/.test(name)) {
@@ -349,7 +352,7 @@ async function prepare({ name }: MatrixCall, value: ValueOf): Promise<void> {
   }
 }
 
-/** Another session of the same user, for a call that ends it. */
+/** Opens another session of the same user, for a call that ends it. */
 async function newSession(caller: Caller): Promise<string> {
   if (caller.credentials.startsWith('ApiKey')) return caller.credentials;
   switch (caller.role) {
@@ -416,7 +419,7 @@ function isReference(of: Document, schema: Schema, member: string): boolean {
   return found !== undefined && (isPlain(of, schema, member) || JSON.stringify(found).includes('"entityType"'));
 }
 
-/** Named by its id alone, as in views. */
+/** True for a member that has the id alone, as in views. */
 function isPlain(of: Document, schema: Schema, member: string): boolean {
   const { format, anyOf = [] } = resolved(of, schema).properties![member]!;
   return format === 'uuid' || anyOf.some((each) => each.format === 'uuid');

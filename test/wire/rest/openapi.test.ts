@@ -80,7 +80,7 @@ function tokenOf(role: Role): string {
   }
 }
 
-/** Whose session an operation does not end. */
+/** Operations that end no session. */
 async function callerOf(operation: Operation): Promise<string> {
   const open = rolesOf(operation);
   if (open === 'public') return '';
@@ -89,7 +89,7 @@ async function callerOf(operation: Operation): Promise<string> {
   return (await api.login(house.admin.email, house.admin.password)).token;
 }
 
-/** The document as a reader gets it who reached the server by `host`; fetch writes that header itself. */
+/** Returns the document for a reader who uses the address `host`. Does not use fetch, which sets that header itself. */
 function askAs(host: string): Promise<string> {
   return new Promise((resolve, reject) => {
     const request = get(`${api.http}/v3/api-docs/thingsboard`, { headers: { host } }, async (response) => {
@@ -101,7 +101,7 @@ function askAs(host: string): Promise<string> {
 
 type Values = Record<string, string>;
 
-/** Values of the path that mean something: entities of their own, so that nothing is in another operation's way. */
+/** Returns valid values for the path: entities of this operation alone, so that no other operation changes them. */
 async function pathValues({ path, method }: Operation): Promise<Values> {
   const { admin, customerId, tenantId } = house;
   const device = await newDevice(admin.token);
@@ -174,7 +174,7 @@ const someView = () => ({
   fields: [{ label: 'n', role: 'ROW', source: 'ENTITY_FIELD', key: 'name' }],
 });
 
-/** Queries and bodies that are right, where chance would hardly hit one. */
+/** Valid queries and bodies, for schemas whose random values would rarely be valid. */
 async function hints({ method, path }: Operation): Promise<{ query?: Values; body?: unknown }> {
   const name = `walk-${randomUUID()}`;
   const email = `${name}@orchard.example`;
@@ -250,7 +250,7 @@ interface Sent {
   text: string;
 }
 
-/** One call, whose answer is in the document. */
+/** Makes one call and checks that the document names the answer. */
 async function call(
   operation: Operation,
   path: Values,
@@ -307,7 +307,7 @@ function queryOf(operation: Operation, given: Values = {}): URLSearchParams {
   return query;
 }
 
-/** Operations that no fixture of this walk can make succeed; their success has tests of its own. */
+/** Operations that cannot succeed with the values of this test. Other tests cover their success. */
 const refusedHere = new Set([
   'POST /api/auth/login/public',
   'POST /api/auth/token',
@@ -387,7 +387,7 @@ describe('the document', () => {
     const look = (schema: Schema, where: string): void => {
       if (schema.$ref) return;
       if (schema.type === 'object' && schema.properties && schema.additionalProperties !== false) open.push(where);
-      // What a user saved may be anything; that is said.
+      // Values that a user has saved may have any form, but their description has to say so.
       const isAnything = Object.keys(schema).every((name) => name === 'description');
       if (isAnything && !schema.description && !where.includes('device-api')) open.push(where);
       for (const [name, each] of Object.entries(schema.properties ?? {})) look(each, `${where}.${name}`);
@@ -438,7 +438,7 @@ describe('every operation', () => {
       const token = await callerOf(operation);
       const right = () => queryOf(operation, query);
 
-      // What is not allowed, before what ends sessions and entities.
+      // Refused calls come before those that end sessions and entities.
       const open = rolesOf(operation);
       if (open !== 'public') {
         const unknown = operation.tags.includes('reports') ? 403 : 401;
@@ -449,7 +449,7 @@ describe('every operation', () => {
         }
       }
 
-      // One thing wrong at a time.
+      // Each of these calls has one invalid value.
       const mayBeWrong = operation.parameters.filter(
         ({ schema, in: place, required }) => wrongText(schema) !== undefined || (place === 'query' && required),
       );
@@ -465,13 +465,13 @@ describe('every operation', () => {
       for (const wrong of someOf(wrongBodies(operation, body), wrongBodiesMax, random)) {
         const refused = await call(operation, path, right(), wrong.body, token);
         const sentence = `${wrong.what}: ${refused.status} ${refused.text}`;
-        // Devices receive less, and their replies to commands are free.
+        // The device API answers none of these inputs with 401 or 415, and any JSON is a valid reply to a command.
         const isDevice = operation.tags.includes('device-api');
         expect(isDevice ? [200, 400, 408] : [400, 401, 415], sentence).toContain(refused.status);
         if (wrong.member && refused.status === 400 && !isDevice) expect(refused.text, sentence).toContain(wrong.member);
       }
 
-      // Requests that fit the schemas, with any outcome.
+      // Requests that match the schemas may have any documented outcome.
       const answers: Sent[] = [];
       for (let i = 0; i < (sendsAll ? 4 : 1); i += 1) {
         const some = queryOf(operation, query);
@@ -499,7 +499,7 @@ describe('every operation', () => {
   );
 });
 
-/** Returns all of them where the run sends all inputs, else `countMax` by the seed. */
+/** Returns all inputs when the run sends all, otherwise `countMax` of them, chosen by the seed. */
 function someOf<T>(all: readonly T[], countMax: number, random: Random): T[] {
   const left = [...all];
   if (sendsAll) return left;

@@ -99,8 +99,8 @@ test('saving a device without a change sends it nothing', async () => {
   const other = await newDevice();
   await saveDevice(other.id, { firmwareId: firmware.id });
   await attributesOf(other.id, firmware);
-  // What is readable of the later one was written after anything that the save could have caused; other workers may
-  // have written it, so the first one is waited for as well.
+  // The values of the later device are written after all that the save could have caused. Another worker may have
+  // written them, so the test waits for the first device as well.
   for (const each of [other.id, id]) {
     await eventually(async () => (await seriesOf(each, ['fw_state']))['fw_state']?.length === 2);
   }
@@ -162,7 +162,7 @@ describe('the pace of a profile', () => {
     const devices = Array.from({ length: count }, (_, n) => ({ name: `${name}-${n}`, type: name }));
     const { results } = await call<{ results: { id: { id: string } }[] }>('POST', '/api/devices/bulk', { devices });
     const firmware = await newPackage({ deviceProfileId: profile.id });
-    /** Saves the profile with this pace. */
+    /** Saves the profile with this pace of a rollout. */
     const pace = async (otaRollout: object, members: object = {}) => {
       const { version, ...stored } = await call<Profile>('GET', `/api/deviceProfile/${profile.id.id}`);
       const profileData = { ...stored.profileData, otaRollout };
@@ -206,7 +206,7 @@ describe('the pace of a profile', () => {
     const begun = performance.now();
     await pace({ perMinute: 600 }, { firmwareId: firmware.id });
     await eventually(async () => (await notified()).length === ids.length, 30_000);
-    // Ten in a second.
+    // The pace is ten devices in a second.
     expect(performance.now() - begun).toBeGreaterThan(3_500);
   });
 

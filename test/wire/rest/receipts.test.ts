@@ -1,6 +1,6 @@
 /**
- * Receipts over HTTP and MQTT 5, and what `GET /api/receipt/{receipt}` says of them (docs/rest.md#receipts): while the
- * message waits, when it is stored, replaced, deleted; to others; and of receipts that are none.
+ * Receipts over HTTP and MQTT 5, and the answers of `GET /api/receipt/{receipt}` (docs/rest.md#receipts): while the
+ * message waits, and when it is stored, replaced or deleted; to other users; and for invalid receipts.
  */
 import { describe, expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
@@ -19,7 +19,7 @@ const ask = { userProperties: { [name]: 'true' } };
 // biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
 type Json = any;
 
-/** The answer, once its state is `state`. */
+/** Returns the answer once its state is `state`. */
 const readAs = (receipt: string, state: string): Promise<Json> =>
   eventually(async () => {
     const answer = await readReceipt(receipt);

@@ -106,7 +106,7 @@ test('both ends must be the tenant’s, and of the customer where its user relat
   await relate(a, own, 'Manages');
   expect(await fault('POST', '/api/relation', { from: a, to: own, type: 'x' }, user.token)).toMatch(/^403\/20 /);
   expect(await fault('GET', `/api/relations/from/DEVICE/${own.id}`, undefined, user.token)).toMatch(/^403\/20 /);
-  // The end that is not the customer's is left out.
+  // Relations whose other end does not belong to the customer are omitted.
   const seen = await ok('GET', `/api/relations/from/DEVICE/${a.id}`, undefined, user.token);
   expect(seen.map(({ to }: { to: Ref }) => to)).toEqual([b]);
   expect(await ok('GET', `/api/relation?${keyOf(a, b)}`, undefined, user.token)).toMatchObject({ from: a, to: b });
@@ -179,9 +179,9 @@ test('a search of a customer’s user ends at what the user may not read', async
   expect(await search(admin.token)).toBe('abch');
   expect(await search(admin.token, true)).toBe('c');
   expect(await search(user.token)).toBe('ab');
-  // Nothing tells that a relation leads on from b.
+  // The answer does not reveal that b has a further relation.
   expect(await search(user.token, true)).toBe('b');
-  // The own user, the customer, the tenant and its profiles are readable.
+  // The caller's own user, customer, tenant and the tenant's profiles are readable.
   const me: Ref = (await ok('GET', '/api/auth/user', undefined, user.token)).id;
   await relate(b, me);
   await relate(me, { entityType: 'TENANT', id: tenantId });

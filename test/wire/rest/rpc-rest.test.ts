@@ -238,7 +238,7 @@ test('commands of one device fill its own share only, and leave it when their ca
     await answer.text();
     return answer.status;
   };
-  // On all workers together: the share holds for each.
+  // The count is that of all workers together; each worker has its own share.
   const callers = new AbortController();
   const statuses: number[] = [];
   for (let n = 0; n < 60; n += 1) {
@@ -249,7 +249,7 @@ test('commands of one device fill its own share only, and leave it when their ca
   }
   await eventually(async () => (statuses.length > 0 ? true : undefined));
   expect(new Set(statuses)).toEqual(new Set([429]));
-  // A command waits for its device, so an answer at once would be a refusal.
+  // A command waits for its device, so an immediate answer would be a refusal.
   const fits = async (to: Device) => {
     const caller = AbortSignal.timeout(400);
     return await send(to, caller).catch((error: Error) => error.name);

@@ -11,7 +11,7 @@ async function answer(method: string, path: string, body?: unknown, token?: stri
   return `${response.status} ${await response.text()}`;
 }
 
-/** Points ts → value of key k, readable. */
+/** Creates a device with these points (ts → value) of key k, and waits until they are readable. */
 async function deviceWith(points: Record<number, number>): Promise<string> {
   const { id } = await newDevice();
   const body = Object.entries(points).map(([ts, k]) => ({ ts: Number(ts), values: { k } }));
@@ -54,13 +54,13 @@ test('a point with a time to live is shown until it ends, and what it replaced d
   expect(await write(2, later)).toBe('200 ');
   expect(await write(0, { ts: 5, values: { k: 5 } })).toBe('200 ');
   expect(await write(2 ** 33, { ts: 6, values: { k: 6 } })).toBe('200 ');
-  // As in ThingsBoard the latest value stays.
+  // The latest value stays, as in ThingsBoard.
   await eventually(async () => (await latest(id)) === 30, 15_000);
   await eventually(async () => (await shown()) === '5:5 6:6 7:7 10:1', 15_000);
   expect(await write(1, '{"a":')).toMatch(/^400 Unable to parse time series payload/);
   expect(await write(1, {})).toBe('400 No time series data found in request body!');
   expect(await write(-1, { k: 1 })).toMatch(/^400 /);
-  // The same point without a time to live is stored for good.
+  // The same point without a time to live is kept.
   expect(await answer('POST', `${prefix(id)}/timeseries/ANY`, { ts: 20, values: { k: 21 } })).toBe('200 ');
   await eventually(async () => (await shown()) === '5:5 6:6 7:7 10:1 20:21', 15_000);
 });

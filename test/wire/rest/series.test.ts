@@ -7,7 +7,7 @@ import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
 const prefix = (id: string) => `/api/plugins/telemetry/DEVICE/${id}/values/timeseries`;
 
-/** A device with points `[ts, json text]` of key k, readable. */
+/** Creates a device with points `[ts, json text]` of key k, and waits until they are readable. */
 async function seriesOf(points: [number, string][]): Promise<string> {
   const device = await newDevice();
   const body = points.map(([ts, value]) => `{"ts":${ts},"values":{"k":${value}}}`);
@@ -223,7 +223,7 @@ test('retention by profile: a point is shown until it is as old as the present p
   const device = await ok('GET', `/api/device/${id}`);
   await ok('POST', '/api/device', { ...device, deviceProfileId: profile.id });
   expect(await shown()).toEqual([old, fresh]);
-  // A bucket keeps its place, also where its beginning has expired.
+  // A bucket keeps its time even when its beginning has expired.
   expect(await sum()).toEqual({ k: [{ ts: middle, value: '5' }] });
   // A range that has expired is empty; the latest value stays.
   expect(await api.readSeries(id, ['k'], { startTs: 0, endTs: expired + 1 })).toEqual({});
@@ -256,6 +256,6 @@ test('an acknowledged point is readable within a second when idle', async () => 
     waits.push(performance.now() - acknowledgedAt);
   }
   waits.sort((a, b) => a - b);
-  // Other tests share the engine and both cores: the middle one speaks for the idle engine.
+  // Other tests share the engine and both cores, so the median is taken as that of the idle engine.
   expect(waits[5]).toBeLessThan(1_000);
 });

@@ -25,7 +25,7 @@ async function save(profile: Json, configuration: object): Promise<Json> {
 }
 
 /**
- * Gives the tenant the profile. The worker that saves knows the limits when it answers, the other one when the bus has
+ * Gives the tenant the profile. The worker that saves uses the limits when it answers, the other one when the bus has
  * delivered the change.
  */
 async function give(tenantId: string, profile: Json): Promise<Json> {

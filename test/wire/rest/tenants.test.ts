@@ -1,5 +1,6 @@
 /**
- * Tenants, as the system administrator manages them (docs/rest.md#tenants), and that nothing of a deleted one is left.
+ * Tenants, as the system administrator manages them (docs/rest.md#tenants), and that all data of a deleted tenant is
+ * removed.
  */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';

@@ -139,7 +139,7 @@ test('the last administrator of a tenant stays', async () => {
   const last = '400/31 At least one tenant administrator must remain!';
   expect(await fault('DELETE', `/api/user/${admin.id}`, undefined, caller)).toBe(last);
   const other = await newUser({ authority: 'TENANT_ADMIN' }, sharedEngine(), admin.token);
-  // One that never signed in could not take over.
+  // An administrator who never signed in could not take over.
   const newcomer = { email: `${randomUUID()}@mill.example`, authority: 'TENANT_ADMIN' };
   const invited = await ok('POST', '/api/user?sendActivationMail=false', newcomer, admin.token);
   await ok('POST', `/api/user/${other.id}/userCredentialsEnabled?userCredentialsEnabled=false`, undefined, admin.token);
@@ -148,7 +148,7 @@ test('the last administrator of a tenant stays', async () => {
   await ok('DELETE', `/api/user/${invited.id.id}`, undefined, caller);
   const list = await ok('GET', `/api/tenant/${id}/users?${page}`, undefined, caller);
   expect(list.data.map((user: { email: string }) => user.email)).toEqual([admin.email, other.email]);
-  // Each deletes the other: one of them is too late.
+  // Each administrator deletes the other at the same time: one of the two calls must be refused.
   const answers = await Promise.all([
     sharedEngine().send('DELETE', `/api/user/${other.id}`, undefined, caller),
     sharedEngine().send('DELETE', `/api/user/${admin.id}`, undefined, caller),
