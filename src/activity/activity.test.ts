@@ -1,4 +1,7 @@
-/** Activity on a real PostgreSQL: what is written, when silence counts, and what workers know of each other. */
+/**
+ * Activity on a real PostgreSQL: the rows that are written, the time after which a silent device is inactive, and the
+ * reports of workers to each other.
+ */
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
@@ -62,7 +65,7 @@ async function attributes({ number }: CachedDevice): Promise<Record<string, stri
 const minute = 60_000;
 const { activityLateMs: lateMs } = limits;
 
-/** A worker whose clock and rounds the test moves. */
+/** A worker whose clock and rounds the test drives. */
 class Worker {
   time: number;
   monotonic = 0;
@@ -99,7 +102,7 @@ class Worker {
   }
 }
 
-/** The devices send at `ts`, to a worker that ends right after. */
+/** The devices send at `ts` to a worker that ends immediately afterwards. */
 async function sent(ts: number, ...senders: CachedDevice[]): Promise<void> {
   const { activity } = new Worker(ts);
   for (const device of senders) activity.touch(device);

@@ -24,7 +24,7 @@ beforeAll(async () => {
 
 afterAll(() => server.stop(), 60_000);
 
-/** Makes as many devices, each in a statement of its own. */
+/** Makes `count` devices, each in a separate statement. */
 async function make(queries: Queries, tenantId: string, name: string, count: number): Promise<void> {
   await queries.query(`do $$ begin for n in 1..${count} loop
     insert into device (id, created_time, tenant_id, device_profile_id, name, device_data)
@@ -66,7 +66,7 @@ test('devices that are made, deleted and rolled back at once are counted exactly
     make(postgres, tenants[0]!, 'd', 500),
   ]);
   await expectExact();
-  // Changes are added up now and then.
+  // The database adds up the changes at random times, so fewer are left than were made.
   const [changes] = await postgres.query<{ count: number }>('select count(*) as count from device_count_change');
   expect(changes!.count).toBeLessThan(tenants.length * 1_000);
 });

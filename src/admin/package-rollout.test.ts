@@ -93,7 +93,7 @@ it('a round in which nothing is saved leaves nothing to do', async () => {
 });
 
 describe('a profile with a pace', () => {
-  /** Makes devices of a profile with this pace, which has the package. */
+  /** Makes devices of a profile that has the package and this pace of a rollout. */
   async function paced(count: number, pace: { perMinute?: number; isPaused?: boolean }) {
     const devices = [];
     for (let i = 0; i < count; i += 1) devices.push(await createDevice(deps, tenantId, { name: `pump ${i}` }));

@@ -34,7 +34,7 @@ describe('names that another tenant has', () => {
       call('POST', `/api/device?accessToken=${accessToken}`, { jwt, body: { name: unique('pump') } });
     const invite = (address: string) =>
       call('POST', '/api/user?sendActivationMail=false', { jwt, body: { ...user, email: address } });
-    // Names of the own tenant reveal nothing, and are not counted.
+    // Names of the caller's own tenant reveal nothing and are not counted.
     const own = unique('own');
     expect(await make(own)).toMatchObject({ status: 200 });
     for (let n = 0; n < limits.takenNamesMax; n += 1) expect(await make(own)).toMatchObject({ status: 400 });
@@ -56,7 +56,7 @@ describe('names that another tenant has', () => {
       jwt,
       body: { devices: rows.map((name) => ({ name, accessToken: name === rows[1] ? unique('free') : token })) },
     });
-    // A token that many rows of one call name is looked up once.
+    // A token that occurs in many rows of one call is looked up once.
     expect(bulk.body).toMatchObject({ created: 1, failed: rows.length - 1 });
     for (let n = 6; n < limits.takenNamesMax; n += 1) expect(await make(token)).toMatchObject({ status: 400 });
 

@@ -41,7 +41,7 @@ describe('API keys', () => {
     const me = (await call('GET', '/api/auth/user', { jwt })).body.id.id;
     const first = (await makeKey(me, { jwt })).body;
     expect(await works(first.value)).toBe(true);
-    // The worker still believes what the store said of the key.
+    // The worker still uses the earlier answer of the store about the key.
     await postgres.query('delete from api_key where id = $1', [first.id.id]);
     expect(await makeKey(me, by(first.value))).toMatchObject({ status: 401 });
     let last = (await makeKey(me, { jwt })).body;
@@ -86,7 +86,7 @@ describe('API keys', () => {
 });
 
 describe('at the same moment', () => {
-  /** Until so many statements of this database wait for a lock. */
+  /** Resolves when `count` statements in this database wait for a lock. */
   const lockWaiters = async (count: number) => {
     await vi.waitFor(
       async () => {
@@ -112,7 +112,7 @@ describe('at the same moment', () => {
     const body = { userId: { id: me }, description: 'late', enabled: true };
     let made: Promise<Answer> | undefined;
     await postgres.transaction(async (queries) => {
-      // As a change of the password does, which then revokes the keys that it finds.
+      // Does what a change of the password does, which then revokes the keys that it finds.
       await queries.query('update user_account set session_epoch = session_epoch + 1 where id = $1', [me]);
       made = call('POST', '/api/apiKey', { jwt, body });
       await lockWaiters(1);

@@ -1,4 +1,6 @@
-/** Customers over the REST API: a device that changes its customer, and what a deleted customer leaves. */
+/**
+ * Customers over the REST API: a device that changes its customer, and the data that stays after a customer is deleted.
+ */
 import { beforeAll, describe, expect, it } from 'vitest';
 import { type Answer, error, sharedApi, unique } from '../../test/harness/api-handlers.ts';
 import { systemClock as clock } from '../base/clock.ts';

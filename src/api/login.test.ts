@@ -101,7 +101,7 @@ describe('signing in', () => {
     expect(twins.map(({ status }) => status)).toEqual([200, 200, 200]);
     const next = (await renew(twins[0]!.body)).body;
     await postgres.query(`update session_renewal set renewed_at = renewed_at - interval '61 seconds'`);
-    // Two parties hold the token of the second page, and the server cannot know which one is the thief.
+    // Two clients have the token of the second page, and the server cannot know which one has stolen it.
     expect(await renew(twins[1]!.body)).toMatchObject(error(401, 10, 'Token is outdated'));
     for (const each of [pair, next]) await expectEnded(each);
   });

@@ -28,7 +28,7 @@ describe('time series', () => {
     text?: string;
   }
   const writes = { count: 0n };
-  /** Rows as the channel would write them: each call is a later write than the one before. */
+  /** Writes rows as the channel does: each call is a later write than the one before. */
   async function write(rows: Row[]): Promise<void> {
     writes.count += 1n;
     const order = (BigInt(Date.now()) << 20n) + writes.count;

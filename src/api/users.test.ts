@@ -26,7 +26,7 @@ describe('users', () => {
   it('keep one administrator that can sign in', async () => {
     const tenant = await tokenOf('tenant@thingsboard.org', 'tenant');
     expect(await enable(tenant, await idOf(tenant), false)).toMatchObject(lastAdmin('tenant'));
-    // One who cannot sign in yet is no other administrator.
+    // An administrator who cannot sign in yet does not count as another administrator.
     await newUser(tenant, { authority: 'TENANT_ADMIN' });
     expect(await enable(tenant, await idOf(tenant), false)).toMatchObject(lastAdmin('tenant'));
     const demo = await idOf(await tokenOf('sysadmin@thingsboard.org', 'sysadmin'));
@@ -83,7 +83,7 @@ describe('users', () => {
     const customerId = (await call('GET', '/api/customers?pageSize=1&page=0', { jwt: tenant })).body.data[0].id;
     const below = await newUser(tenant, { authority: 'CUSTOMER_USER', customerId });
     expect((await save({ ...below, email })).body).toMatchObject({ email });
-    // No answer shows which tenant has such a user.
+    // No answer reveals which tenant has such a user.
     for (const taken of [email, admin.email]) {
       expect(await save({ ...equal, email: taken, currentPassword: 'tenant' })).toMatchObject(
         error(400, 31, `The email '${taken}' cannot be used: choose another one.`),

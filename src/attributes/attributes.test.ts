@@ -1,4 +1,4 @@
-/** How many large reads of devices run at once. */
+/** The number of large reads of devices that run at once. */
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -38,7 +38,7 @@ test('few large reads run at once, until their answers are written, and small on
   await new Promise((resolve) => setImmediate(resolve));
   expect(writing).toBeGreaterThan(0);
   expect(writing).toBeLessThanOrEqual(limits.attributeLargeReadsAtOnceMax);
-  // What waits has asked for the size only.
+  // Reads that wait have asked the store only for the size.
   expect(statements).toBe(40 + 1 + writing);
   end();
   await Promise.all(reads);

@@ -17,13 +17,16 @@ const log = createLog('error', 'test');
 const device = 7;
 let downlink: Downlink;
 let updates: AttributeUpdates;
-/** The store: the head of the device, how often it was asked, and what an answer waits for after it was read. */
+/**
+ * A stand-in for the store: the newest version of the device (`head`), the number of reads (`asked`), and a promise for
+ * which each answer waits (`delivery`).
+ */
 let head = { version: 0, changesSeen: 0, deletionsSeen: 0 };
 let asked = 0;
-/** Begun polls of versions. */
+/** The number of polls of versions that have begun. */
 let polls = 0;
 let delivery: Promise<void> | undefined;
-/** What the next poll of versions finds. */
+/** The result of the next poll of versions. */
 let heads: { device: number; version: number }[] = [];
 
 const postgres: Queries = {

@@ -126,7 +126,7 @@ test('a statement that still runs when it is repeated takes effect once', async 
     async query<Row>(text: string, values?: unknown[]): Promise<Row[]> {
       if (!isFirst) return await postgres.query<Row>(text, values);
       isFirst = false;
-      // The server works on it, in a transaction that commits later, while the connection is given up.
+      // The connection is closed while the server still executes the statement, in a transaction that commits later.
       slow = postgres.transaction(async (inside) => {
         await inside.query(text, values);
         await sleep(300);

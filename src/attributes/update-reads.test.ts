@@ -5,7 +5,7 @@ import type { Queries } from '../postgres/client.ts';
 import { UpdateReads } from './update-reads.ts';
 
 it('devices of one tenant neither block nor delay those of another', async () => {
-  /** Devices of each read, in order. */
+  /** The devices of each read, in the order of the reads. */
   const reads: number[][] = [];
   let answer = () => {};
   const answers = new Promise<void>((resolve) => {
@@ -25,7 +25,7 @@ it('devices of one tenant neither block nor delay those of another', async () =>
       () => 'answered',
       ({ reason }: { reason: string }) => reason,
     );
-  // The first batch is being read; then the queue is full of one tenant.
+  // The first batch is being read. Then requests of one tenant fill the queue.
   const outcomes = [ask(0, 'orchard')];
   await expect.poll(() => reads.length).toBe(1);
   for (let n = 1; n <= limits.updateQueueMax; n += 1) outcomes.push(ask(n, 'orchard'));

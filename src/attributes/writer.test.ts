@@ -11,7 +11,7 @@ import { AttributeWriter, type SharedChange } from './writer.ts';
 const client = 1;
 const shared = 2;
 
-/** Statements as they came: `insert` with the devices, keys and values of its rows, or another verb. */
+/** The statements in their order: `insert` with the devices, keys and values of its rows, or another verb. */
 interface Statement {
   text: string;
   values: unknown[];
@@ -19,13 +19,13 @@ interface Statement {
 
 let statements: Statement[] = [];
 let changes: SharedChange[] = [];
-/** What the store does with the next statements; then it takes all of them. */
+/** The reactions of the store to the next statements; it accepts all later ones. */
 let script: ((statement: Statement) => unknown)[] = [];
 let version = 0;
 
 const postgres: Queries = {
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
-    // Clearing up is nothing that these tests look at.
+    // These tests do not check the deletes of old rows.
     if (text.startsWith('delete from attribute_turn')) return [];
     const statement = { text, values };
     statements.push(statement);
@@ -66,7 +66,7 @@ function refusal(code: string): Error {
   return Object.assign(new Error(`SQLSTATE ${code}`), { code, severity: 'ERROR' });
 }
 
-/** The poison is a value: every statement with it is refused. */
+/** The store refuses every statement that contains the value `poison`. */
 function refusePoison(times: number): void {
   const judge = ({ values }: Statement) =>
     values.some((value) => String(value).includes('poison')) ? refusal('22P05') : [];

@@ -1,4 +1,4 @@
-/** What the store is asked about a key, and when it is asked again. */
+/** Reads of a key from the store, and when a read is repeated. */
 import { beforeEach, expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';

@@ -1,4 +1,4 @@
-/** What callers, with and without a sign-in, may take of PostgreSQL. */
+/** The share of PostgreSQL that callers with and without a sign-in may use. */
 import { expect, test } from 'vitest';
 import { Fault } from '../base/errors.ts';
 import { Turns } from '../base/turns.ts';

@@ -1,4 +1,4 @@
-/** How long a guesser waits, and who does not have to. */
+/** The time that a guesser has to wait, and the callers who never wait. */
 import { beforeEach, expect, test } from 'vitest';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

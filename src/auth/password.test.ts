@@ -4,7 +4,7 @@ import { loadConfig } from '../base/settings/config.ts';
 import { costOf, PasswordHasher } from './password.ts';
 
 const passwords = new PasswordHasher(2);
-/** For what does not depend on the time that a hash takes. */
+/** For tests that do not depend on the time of a hash. */
 const cheap = new PasswordHasher(2, { ln: 10, r: 8, p: 1 });
 afterAll(() => Promise.all([passwords.close(), cheap.close()]));
 
@@ -31,7 +31,7 @@ describe('PasswordHasher', () => {
 
   it('takes as long for an unknown user', async () => {
     const hash = await passwords.hash('a');
-    // The shortest of three: what else the machine does only adds.
+    // Returns the shortest of three times, because other work of the machine only adds to a time.
     const shortest = async (stored: string | null) => {
       const times: number[] = [];
       for (let i = 0; i < 3; i += 1) {

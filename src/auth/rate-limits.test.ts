@@ -1,4 +1,4 @@
-/** What each bucket counts, when it refuses, and that several workers share one. */
+/** The messages that each bucket counts, when it refuses, and that several workers share a bucket. */
 import { expect, test } from 'vitest';
 import type { Clock } from '../base/clock.ts';
 import { Fault, StartError } from '../base/errors.ts';

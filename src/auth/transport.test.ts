@@ -1,4 +1,4 @@
-/** Who may say that a request came over HTTPS. */
+/** The proxies whose headers are trusted to name HTTPS. */
 import { expect, test } from 'vitest';
 import { Proxies } from './transport.ts';
 

@@ -52,7 +52,7 @@ it('refuses an address after so many wrong ones in a minute, for a minute, and n
   wrong.wrong('192.0.2.1');
   wrong.wrong('192.0.2.1');
   nowMs = 60_000;
-  // The minute is over: it is the first one again.
+  // The minute is over, so this wrong attempt counts as the first one again.
   wrong.wrong('192.0.2.1');
   wrong.wrong('192.0.2.1');
   expect([wrong.isCalm, refusal(wrong, '192.0.2.1')]).toEqual([false, undefined]);

@@ -26,7 +26,7 @@ test('after a stop no copy that runs makes, opens or lengthens a file', async ()
   const open = await files.create('left open');
   await sleep(30);
   await files.stop(reason);
-  // As the caller does, while the copies find out.
+  // Removes the folder as the caller does, while the copies still run.
   rmSync(target, { recursive: true });
   expect(await Promise.all(copies)).toHaveLength(4);
   await sleep(50);

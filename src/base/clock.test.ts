@@ -10,7 +10,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** What makes a clock read `time` from now on, where it read `earlier`. */
+/** Returns the measurement after which a clock shows `time` where it showed `earlier`. */
 function lineOf(time: number, earlier = time, aheadMs = 0): TimeLine {
   const monotonic = hostMonotonic() + aheadMs;
   return { anchor: time - monotonic, since: monotonic, earlierAnchor: earlier - monotonic };

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { FairQueue } from './fair-queue.ts';
 
-/** Pushes items named `tenant/caller/n`; answers with what was refused. */
+/** Pushes items named `tenant/caller/n`; returns the refused ones. */
 function pushAll(queue: FairQueue<string>, items: string[]): (string | undefined)[] {
   return items.map((item) => {
     const [tenant = '', caller = ''] = item.split('/');

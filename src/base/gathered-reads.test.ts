@@ -1,4 +1,4 @@
-/** How many statements identify many callers, and what each caller may rely on. */
+/** The number of statements that identify many callers, and the guarantees for each caller. */
 import { expect, test } from 'vitest';
 import { byPlace, GatheredReads } from './gathered-reads.ts';
 import { limits } from './limits.ts';

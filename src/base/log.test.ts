@@ -1,4 +1,4 @@
-/** How often a repeated event is written, and what a terminal shows. */
+/** The number of lines for a repeated event, and the form of lines on a terminal. */
 import { expect, test } from 'vitest';
 import { RepeatLimitedLog, terminalLine } from './log.ts';
 
@@ -8,7 +8,7 @@ function logAt() {
   const logger = { debug: write, info: write, warn: write, error: write, isLevelEnabled: () => true };
   let now = 0;
   const log = new RepeatLimitedLog(logger as never, () => now);
-  /** Ten times a second for so many seconds. */
+  /** Logs ten times a second for `seconds` seconds. */
   const during = (seconds: number, say: () => void) => {
     for (const end = now + seconds * 1000; now < end; now += 100) say();
   };

@@ -3,7 +3,7 @@ import { Places, placeOwners } from './places.ts';
 
 const tenant = (name: string) => placeOwners(name, null);
 
-/** How many places an owner gets. */
+/** Returns the number of places that an owner gets. */
 function fill(places: Places, owners = tenant('a')): number {
   for (let count = 0; ; count += 1) if (places.take(owners) !== 'taken') return count;
 }

@@ -7,7 +7,7 @@ import { StoreOutage } from './store-outage.ts';
 
 let lines: string[] = [];
 let isUp = true;
-/** How often the outage asked whether the primary reaches the store. */
+/** The number of times that the outage has asked whether the primary reaches the store. */
 let asked = 0;
 let outage: StoreOutage;
 

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { unavailable } from './errors.ts';
 import { Turns } from './turns.ts';
 
-/** Runs work that ends when the test says so. */
+/** Runs work that ends when the test ends it. */
 function start(atOnceMax: number, waitingMax: number) {
   const turns = new Turns({ atOnceMax, waitingMax, refusal: () => unavailable('rest_calls', 'full') });
   const begun: string[] = [];

@@ -63,7 +63,7 @@ async function worker(wire: Wire, name: string) {
   return { bus, gather };
 }
 
-/** Until announcements have crossed. */
+/** Resolves when the announcements of all workers have arrived. */
 const settled = () => new Promise((resolve) => setTimeout(resolve, 20));
 
 test('every worker answers; one that comes later, stops, hangs or returns is known', async () => {
@@ -80,7 +80,7 @@ test('every worker answers; one that comes later, stops, hangs or returns is kno
 
   c.bus.isCut = true;
   expect(await a.gather.ask('4')).toEqual({ answers: ['a 4', 'b 4'], asked: 3 });
-  // The worker that missed the deadline is not waited for again.
+  // The next question does not wait for the worker that missed the deadline.
   expect(await a.gather.ask('5')).toEqual({ answers: ['a 5', 'b 5'], asked: 2 });
   c.bus.reconnect();
   await settled();
@@ -130,6 +130,6 @@ test('a worker that fails to answer is silent, and a failure of its own reaches 
   expect(handled).toEqual([new Error('unreadable')]);
   await settled();
   a.bus.isCut = true;
-  // The failure is there long before the answers of other workers end the wait.
+  // The failure arrives long before the answers of the other workers.
   await expect(failing.ask('2')).rejects.toThrow('unreadable');
 });

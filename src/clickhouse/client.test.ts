@@ -1,4 +1,4 @@
-/** The client's own promises, against a server that misbehaves on purpose. */
+/** The promises of the client, tested with a server that answers wrongly or not at all. */
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect, test } from 'vitest';

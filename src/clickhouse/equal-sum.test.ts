@@ -1,4 +1,6 @@
-/** A sum of doubles on the real engine: the same however the work is divided, and as exact as a double can be. */
+/**
+ * A sum of doubles on the real engine: it is the same for every division of the work, and as exact as a double can be.
+ */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { equalSumIf } from './equal-sum.ts';
@@ -46,7 +48,7 @@ async function answers(sum: string): Promise<Set<string>> {
 
 const doubleOf = (bits: string) => Buffer.from(bits, 'hex').readDoubleBE();
 
-/** The nearest double of the exact sum, in whole numbers of 2^-1074. */
+/** Returns the double that is nearest to the exact sum; computes with multiples of 2^-1074. */
 function exactSum(values: number[]): number {
   let units = 0n;
   const bits = new DataView(new ArrayBuffer(8));

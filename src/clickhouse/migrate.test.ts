@@ -1,4 +1,7 @@
-/** What a start asks of a ClickHouse whose cluster has a server that does not answer, or whose schema is newer. */
+/**
+ * The statements that a start sends to a ClickHouse when a server of its cluster does not answer or its schema is
+ * newer.
+ */
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
@@ -6,13 +9,13 @@ import type { Log } from '../base/log.ts';
 import { type ClickHouse, openClickHouse } from './client.ts';
 import { migrateClickHouse, schemaVersions } from './migrate.ts';
 
-/** What arrived: the statement, and the settings in its URL. */
+/** A statement that has arrived, and the settings in its URL. */
 let statements: { sql: string; settings: URLSearchParams }[] = [];
 let applied: { version: number; compatible_from?: number }[] | undefined;
-/** What the server that answers has itself; undefined: the same as all servers. */
+/** The migrations of the server that answers; undefined: the same as those of all servers. */
 let appliedHere: typeof applied;
 let events: string[] = [];
-/** What ClickHouse says of the table of telemetry. */
+/** The answer of ClickHouse about the table of telemetry. */
 let tableQuery = '';
 /** Called for each statement that all servers of the cluster must confirm. */
 let onCluster = () => {};
@@ -148,7 +151,7 @@ test('the lock is taken only when a migration is missing, which is looked up aga
   await migrateClickHouse(clickhouse, { ...options, lock, onApplied });
   expect({ locks, applies }).toEqual({ locks: 1, applies: [expect.any(String)] });
   const late = async (work: () => Promise<void>) => {
-    // Another host was faster.
+    // Another host has applied the migration meanwhile.
     applied = all;
     await work();
   };

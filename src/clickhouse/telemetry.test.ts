@@ -38,7 +38,7 @@ interface Point {
 }
 
 const versionOf = ({ ts, order }: Point) => order - BigInt(ts) * 2n ** 20n + 2n ** 63n;
-/** As the engine does, the column `seq` is left out when every point brought its `ts`. */
+/** Omits the column `seq` when every point has its own `ts`, as Millrace does. */
 const pointBlock = (points: Point[]) => {
   const hasSeq = points.some(({ seq }) => seq !== undefined);
   return block(
@@ -160,7 +160,7 @@ describe('latest', () => {
     const statement = (max: number, ranged = false) =>
       insertLatestOf({ serverTimes: false, expires: false, ranged, aheadMsMax: max });
     const all = { fromTs: 0, toTs: Number.MAX_SAFE_INTEGER };
-    // The second time long after: the row says itself how far it was ahead.
+    // The second insert comes long afterwards: the row itself contains how far its time was ahead.
     for (const parameters of [undefined, all]) {
       const sql = statement(aheadMsMax, parameters !== undefined);
       await house.clickhouse.insertBlocks(sql, body, parameters && { parameters });
@@ -364,7 +364,7 @@ describe('migrations', () => {
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
     expect(alters).toHaveLength(7);
-    // What is read and written through has the columns as well.
+    // The tables for reading and writing in a cluster have these columns as well.
     const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
     expect(through).toHaveLength(4);
     expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(5 + alters.length);

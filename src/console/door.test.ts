@@ -1,4 +1,4 @@
-/** The files of the pages: what they are sent with, what a reload costs, and that nothing else can be asked for. */
+/** The files of the pages: their headers, the cost of a reload, and that no other file is served. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -74,7 +74,7 @@ describe.each(paths)('%s', (path) => {
     expect(compressed.headers.get('content-encoding')).toBe('gzip');
     expect(compressed.headers.get('etag')).not.toBe(plain.headers.get('etag'));
     const text = await plain.text();
-    // fetch has unpacked it.
+    // `fetch` has decompressed the body.
     expect((await compressed.text()) === text).toBe(true);
     const head = await fetch(base + path, { method: 'HEAD', headers: { 'accept-encoding': 'identity' } });
     expect(head.headers.get('content-length')).toBe(String(Buffer.byteLength(text)));

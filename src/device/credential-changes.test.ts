@@ -1,4 +1,4 @@
-/** The changes that are passed on, and how often, with faults of the bus and of the log. */
+/** The changes that are passed on, and how many times, when the bus or the log fails. */
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';

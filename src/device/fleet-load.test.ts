@@ -1,4 +1,4 @@
-/** The load of all devices from the file of known devices: what changes, outages and other databases do to it. */
+/** The load of all devices from the file of known devices: the effect of changes, outages and other databases. */
 import { randomBytes } from 'node:crypto';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
@@ -18,7 +18,7 @@ const events: string[] = [];
 const say = (event: string) => events.push(event);
 const log: Log = { debug: () => {}, info: say, warn: say, error: say };
 const time = { now: 1_800_000_000_000, monotonic: 0 };
-/** Time passes with every reading, so that a load rests. */
+/** Each reading of the clock lets time pass, so that a load pauses. */
 const clock = {
   now: () => time.now,
   monotonic: () => {
@@ -26,7 +26,7 @@ const clock = {
     return time.monotonic;
   },
 };
-/** The writer reads them in one page. */
+/** The writer reads these devices in one page. */
 const count = 900;
 let store: FakeDeviceStore;
 let disk: SimDisk;
@@ -47,7 +47,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** One round of the writer of the primary. */
+/** Runs one round of the writer of the primary. */
 async function write(): Promise<void> {
   const parts = { path, postgres: store, source: async () => store.source, clock, log, metrics: new Metrics(), disk };
   const writer = new KnownDevicesWriter(parts);
@@ -241,7 +241,7 @@ test('a cache that forgets everything during a load is loaded again from the sta
   const { cache, load } = setUp({
     onLoaded: (loaded) => {
       if (loaded !== 450) return;
-      // At the end of the step, as all that other parts do.
+      // At the end of the step, as the work of all other parts.
       queueMicrotask(() => {
         cache.clear();
         load.restart();

@@ -1,4 +1,4 @@
-/** A cause is named only where something proves it. */
+/** A cause is named only when a record proves it. */
 import { expect, test } from 'vitest';
 import { causeOf, type Evidence } from './gap-cause.ts';
 import type { Outcome } from './outcome.ts';
@@ -27,7 +27,7 @@ test('a gap without a proof is unknown', () => {
   expect(cause({ refusals: [outcome({ since: 10, ts: 94_000 }), outcome({ since: 206_000, ts: 300_000 })] })).toBe(
     'unknown',
   );
-  // Two refusals long before and after: none is known to lie in the gap.
+  // Two refusals long before and after the gap, which do not prove a refusal inside it.
   expect(cause({ refusals: [outcome({ since: 10, ts: 900_000, count: 2 })] })).toBe('unknown');
   expect(cause({ connections: [outcome({ event: 'connected' })] })).toBe('unknown');
 });

@@ -184,7 +184,7 @@ describe('offer', () => {
 });
 
 describe('offer of a message that a store may withdraw', () => {
-  /** Asks the store for `ms`, once for each listener that may get the message. */
+  /** Asks the store, which takes `ms`, once for each listener that may get the message. */
   const storeAfter = (ms: number, isWanted = true) => {
     const want = {
       reads: 0,
@@ -296,7 +296,7 @@ describe('onOpened', () => {
       for (let turns = 0; turns < i % 7; turns += 1) await turn();
       const listener = ear();
       there.listen(number, 'rpc', listener);
-      // Either the offer finds it, or its opening is announced.
+      // Either the offer finds the listener, or the opening of the listener is announced.
       await Promise.race([granted, outcome.then((found) => (found === 'taken' ? undefined : sleep(5_000)))]);
       end();
     }

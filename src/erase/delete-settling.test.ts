@@ -1,4 +1,4 @@
-/** Which fences a journal has settled, by its reports. */
+/** The fences that a journal has settled, according to its reports. */
 import { expect, test } from 'vitest';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { Settling } from './delete-settling.ts';

@@ -20,7 +20,7 @@ test('tenants take turns with their deletes, and a full queue makes room for the
       () => 'done',
       ({ message }: Error) => message,
     );
-  // The first one is carried out at once, the others wait.
+  // The first delete is carried out immediately, and the others wait.
   const own = Array.from({ length: 2 * limits.eraseRangesMax + 1 }, (_, device) => add(device, 'a'));
   const other = add(1_000, 'b');
   expect(await other).toBe('done');

@@ -92,7 +92,7 @@ function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
     set: (writer: number, report: Partial<JournalReport>) => {
       reports.set(writer, { ...reports.get(writer)!, ...report });
     },
-    /** Rounds, until everything that can be done is done. */
+    /** Runs rounds until a round finds no more work. */
     rounds: async (count = 2) => {
       for (let n = 0; n < count; n += 1) {
         skippedMs += 400_000;
@@ -102,7 +102,7 @@ function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
     restart: () => {
       eraser = new Eraser(eraserDeps);
     },
-    /** As a worker that has drained: its last report. */
+    /** Sends the last report of a worker that has drained its journal. */
     end: () => eraser.end(() => [...reports.values()]),
   };
 }
@@ -163,11 +163,11 @@ const all = {
   endTs: Number.MAX_SAFE_INTEGER,
   latest: 'delete' as const,
 };
-/** A journal that is stored and has replayed nothing. */
+/** A report: all of the journal is stored, and nothing was replayed. */
 const stored = (writer: number, orderHigh: bigint) => {
   return { writer, orderRecovered: null, orderHigh: orderHigh.toString() };
 };
-/** A host has seen the deletes an hour ago. */
+/** Changes the deletes as if a host had received them an hour ago. */
 const forgetGrace = () =>
   postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at - interval '1 hour'`);
 const silence = (writer: number) =>
@@ -427,7 +427,7 @@ describe('a delete that was answered before all rows were stored', () => {
     await takeLease(postgres, 'deletes', 'nobody', 60_000);
     await other.rounds();
     await giveBackLease(postgres, 'deletes', 'nobody');
-    // The rows are stored after the points were looked for, and reported before the delete is noted as carried out.
+    // The rows are stored after the search for the points, and reported before the delete is recorded as carried out.
     const clickhouse = interrupted(async () => {
       await ship(device, held, [someDay]);
       other.set(8, { orderHeld: null });
@@ -447,7 +447,7 @@ describe('a delete that was answered before all rows were stored', () => {
     const { remove, rounds, set } = host([1]);
     await rounds();
     expect(await remove({ device, ...all })).toBe('done');
-    // The host returns with fewer workers: its journal is an orphan, and is gone before the first report.
+    // The host returns with fewer workers: its journal is an orphan, and is removed before the first report.
     await ship(device, waits, [someDay]);
     set(8, { ...goneReport(8, waits.toString()) });
     await rounds();
@@ -567,7 +567,7 @@ describe('a delete that is reopened while another host carries it out', () => {
     await here.rounds();
     expect(await here.remove({ device, ...all })).toBe('done');
     await there.rounds();
-    // The journal has settled; what its next opening ships comes after the points were looked for.
+    // The journal has settled. The rows that its next opening ships arrive after the search for the points.
     const clickhouse = interrupted(async () => {
       there.restart();
       there.set(8, { run: '2', orderRecovered: order.toString(), orderHigh: order.toString(), orderShipped: '0' });
@@ -829,7 +829,7 @@ test('a clock that was ahead and is right again leaves nothing that delays a del
   await here.rounds();
   const applied = () => postgres.query('select from tombstones where device = $1 and applied_at is not null', [device]);
   expect(await applied()).toHaveLength(0);
-  // The lease lasts no longer than one that is taken now: its holder may be at work.
+  // The lease ends no later than one that is taken now, so its holder may still be at work.
   const soon = `until between clock_timestamp() and clock_timestamp() + interval '1 minute'`;
   expect(await postgres.query(`select from lease where name = 'deletes' and ${soon}`)).toHaveLength(1);
   await postgres.query(`update lease set until = clock_timestamp() where name = 'deletes'`);

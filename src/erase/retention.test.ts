@@ -119,7 +119,7 @@ test('a host that does not hold the lease does nothing', async () => {
   expect((await days('telemetry'))[0]).toBe('2026-10-22');
 });
 
-/** Lets time pass since the last check of the clock, or sets the clock. */
+/** Lets time pass after the last check of the clock, or sets the clock. */
 async function pass(time: string): Promise<void> {
   await postgres.query(`update retention set done_at = done_at - interval '${time}' where name like 'clock%'`);
 }
@@ -149,7 +149,7 @@ test('after a jump of the clock nothing expires until Millrace has run for a day
   for (let piece = 0; piece < 11; piece += 1) {
     await pass('2 hours');
     expect(await round()).toBe(true);
-    // Stopped for some days.
+    // The instance did not run for some days.
     await pass('5 days');
     expect(await round()).toBe(true);
   }
@@ -167,7 +167,7 @@ test('a clock that is set right ends the doubt, and the next jump begins it agai
     await pass('2 hours');
     expect(await round()).toBe(true);
   }
-  // The last trusted time is a moment ago again.
+  // The last trusted time is recent again.
   await trust();
   expect(await round()).toBe(false);
   await expired();
@@ -352,7 +352,7 @@ test('retention by profile: points of devices expire by the days of their presen
   const lines: unknown[] = [];
   const noting = { ...log, info: (event: string, fields?: object) => lines.push({ event, ...fields }) };
   await retention({ ttlDays: 0, log: noting }).round();
-  // A point that is exactly so old is kept, as a read shows it.
+  // A point of exactly the maximum age is kept, because reads still show it.
   const kept = ['101:9', '101:10', '102:9', '102:10', '102:11', '102:20'];
   const other = [9, 10, 11, 20, 21].map((ago) => `103:${ago}`);
   expect(await left('telemetry')).toEqual([...kept, ...other]);

@@ -13,10 +13,10 @@ test('counts the members that end within the limit, in any pieces', () => {
       fc.nat(600),
       fc.integer({ min: 1, max: 50 }),
       (keys, values, bytesMax, pieceBytes) => {
-        // A name like a number would move to the front.
+        // A name that looks like a number would become the first member of the object.
         const children = keys.map((key, n) => [`${key}"\\x`, values[n]] as const);
         const body = bytesOf(Object.fromEntries(children));
-        // A member is known to have ended by the comma after it.
+        // Only the comma after a member shows that the member has ended.
         const ends = children.slice(1).map((_, n) => bytesOf(Object.fromEntries(children.slice(0, n + 1))).length);
         const counter = new FittingChildren(bytesMax);
         for (let at = 0; at < body.length; at += pieceBytes) counter.add(body.subarray(at, at + pieceBytes));

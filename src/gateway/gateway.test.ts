@@ -38,7 +38,7 @@ interface Followed {
 
 const hubNumber = 1_000_000;
 
-/** Names are numbered as they come; `hold` delays the answers of lookups. */
+/** Names are numbered in the order of their lookups; `hold` delays the answers of lookups. */
 function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
   const numbers = new Map<string, number>();
   const devices = new Map<number, CachedDevice>();
@@ -284,7 +284,7 @@ describe('children', () => {
     expect(child.isCurrent).toBe(false);
     expect(gateway.child('A')).toBeUndefined();
     expect(gateway.child('Z')).toBe(child);
-    // The gateway names it before it was looked at.
+    // The gateway sends a message for the child before the child was looked up.
     devices.get(1)!.refresh({ ...rowOf(1, 'Y'), version: 3 });
     numbers.set('Y', 1);
     await connect('Y');

@@ -80,7 +80,7 @@ it('remembers a device for the gateway that has it, until it changes', async () 
   const row = (await names.find(gateway, wanted('a'))).get('a') as DeviceRow;
   expect((await names.find(gateway, wanted('a'))).get('a')).toBe(row);
   expect(asked).toHaveLength(1);
-  // Which gateway it came through last is written down.
+  // The last gateway of the device is stored.
   await names.find(other, wanted('a'));
   expect(asked).toHaveLength(2);
   const known = (await names.find(other, wanted('a'))).get('a') as DeviceRow;

@@ -1,6 +1,5 @@
 /**
- * What rows a gateway's message becomes, which children are refused, and that the fast reader agrees with the exact
- * one.
+ * The rows of a gateway's message, the children that are refused, and that the fast reader agrees with the exact one.
  */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';

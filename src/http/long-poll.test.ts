@@ -22,7 +22,7 @@ function longPolls(heldMax = 10, found: CachedDevice | null = device): LongPolls
   return polls;
 }
 
-/** One request, its status once it is answered, and its client, who may go. */
+/** One request, its status once it is answered, and its client, which may disconnect. */
 function request() {
   const seen: { status: string; vanish(): void } = { status: '', vanish: () => {} };
   const res = {

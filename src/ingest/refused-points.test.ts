@@ -1,4 +1,6 @@
-/** Questions about refused rows from other workers: what is no question, too many at once, an unreadable disk. */
+/**
+ * Questions about refused rows from other workers: malformed ones, too many at once, and a disk that cannot be read.
+ */
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';

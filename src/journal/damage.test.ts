@@ -1,4 +1,4 @@
-/** What is noted of damaged stretches. */
+/** The records of damaged ranges. */
 import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
 import type { Log } from '../base/log.ts';

@@ -1,4 +1,4 @@
-/** The journal on a real directory: what shipping sees. Faults of the disk are in test/crash/journal.test.ts. */
+/** The journal on a real directory, as the shipping uses it. Faults of the disk are in test/crash/journal.test.ts. */
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -50,7 +50,7 @@ test('frames come out by lane, in order, over the borders of segments', async ()
   expect(journal.backlogBytes).toBe(0);
   expect(journal.empty).toBe(true);
   await journal.close();
-  // Confirmed segments are spares now; few of them stay.
+  // Confirmed segments have become spare ones, of which only a few are kept.
   expect(readdirSync(dir).filter((name) => /seg$|^spare/.test(name)).length).toBeLessThan(8);
 });
 
@@ -94,7 +94,7 @@ test('units of a lane may be open together; the lane moves over a unit when thos
   await journal.confirm(second!);
   expect([journal.rowsWaiting(0), journal.laneShipped(0), journal.orderShipped()]).toEqual([7, 0n, 0n]);
   await journal.close();
-  // Nothing is given up before its turn: all of it comes again.
+  // No frame was confirmed before its turn, so all of them come again.
   const again = await open();
   const unit = (await again.next(0, { rowsMax: 1, bytesMax: 1e9 }))!;
   expect(await orders(again, 0)).toEqual([2, 3, 4, 5, 6, 7]);

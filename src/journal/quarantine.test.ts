@@ -1,4 +1,4 @@
-/** Rows that were set aside: in quarantine and as suspects, on a real directory and on one that is full or crashes. */
+/** Rows in quarantine and among the suspects, on a real directory and on one that is full or crashes. */
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -40,7 +40,7 @@ test('the rows of one occasion are one file, and each is an entry until it is re
   expect(texts.map(String).sort()).toEqual(
     [...Array.from({ length: 20 }, (_, i) => `row ${i}`), 'one more'].filter((text) => !/ (0|1|11)$/.test(text)).sort(),
   );
-  // A name means the same entry after its neighbours are gone.
+  // A name means the same entry after the entries around it were removed.
   for (const entry of left)
     expect(String(await readQuarantined(named.get(entry.name)!))).toBe(String(await readQuarantined(entry)));
   await removeQuarantined(left);
@@ -166,7 +166,7 @@ test('suspects survive any crash, are found again in the journal, and hold back 
   for (let seed = 1; seed <= 20; seed += 1) {
     const found = await open(disk.crash(new Random(seed)));
     expect([found.suspects.entries, found.suspects.orderMin, found.orderShipped()]).toEqual([2, 9n, 8n]);
-    // Deletes must be carried out again after them.
+    // Deletes must be carried out again after these rows are stored.
     expect(found.orderRecovered).toBe(9n);
   }
   const [first, second] = journal.suspects.list();
@@ -219,7 +219,8 @@ test('a bad sector below the rows that were set aside costs the rows on it, and 
   };
   const quarantine = await listQuarantine(dir, disk);
   expect(String(await readQuarantined(quarantine[0]!, disk))).toBe('a'.repeat(3000));
-  // Found while the suspects are tried: the others continue, and the rest of the file stays for the next start.
+  // The damage is found while the suspects are tried: the other files continue, and the rest of this file stays for the
+  // next start.
   isBad = false;
   const running = await Suspects.open(disk, dir, 1e6, async () => {});
   isBad = true;

@@ -66,7 +66,7 @@ test('notes hold for the next owner of the directory only', async () => {
   const third = await start();
   expect(third.notes.rangesOf(20n)).toEqual([{ from: 100, to: 200 }]);
   await third.close();
-  // An earlier version of Millrace takes the directory and knows no notes.
+  // An earlier version of Millrace, which has no notes, uses the directory.
   await Owner.take({ disk, dir, clock: systemClock, scheduler: systemScheduler, log, epochMax: 0, locked: true });
   const last = await start();
   expect([last.notes.isEmpty, last.notes.earlierMarks]).toEqual([true, []]);

@@ -71,11 +71,11 @@ class MemoryTransport implements Transport {
 interface Bench {
   connection: Connection;
   transport: MemoryTransport;
-  /** Messages that wait for their answer. */
+  /** Publishes that wait for their answer. */
   publishes: Publish[];
   packetRoom: PacketRoom;
   session: () => Session;
-  /** Packets since the last look, of level 4 or 5. */
+  /** Returns the packets that were sent since the last call, of level 4 or 5. */
   sent: () => Promise<Packet[]>;
   send: (...packets: Packet[]) => void;
   counters: Metrics;
@@ -277,7 +277,7 @@ describe('acknowledgements', () => {
     expect(await sent()).toEqual([]);
     expect(transport.end_).toBe('ended');
     expect(endedBy()).toBe('server_fault');
-    // The other answer has nowhere to go, and that is no error.
+    // The other answer arrives after the end of the connection, which is no error.
     publishes[1]!.acknowledge();
   });
 
@@ -433,7 +433,7 @@ describe('flow control', () => {
       session().push(topic, payload, 0);
       transport.bufferedBytes = size;
       await new Promise((resolve) => setImmediate(resolve));
-      // The room of the first client is free again.
+      // The memory of the first client is free again.
       expect([endedBy(), transport.paused]).toEqual(['', true]);
       session().push(topic, payload, 0);
       transport.bufferedBytes = 2 * size;
@@ -499,7 +499,7 @@ describe('the journal refuses', () => {
       refuse(slow);
       send(publish(1, 0), publish(2, 0));
       move(limits.mqttPausedMsMax + 1);
-      // The next one need not wait again.
+      // The next message does not have to wait again.
       send(publish(3, 0), { cmd: 'pingreq' });
       expect(names(await sent())).toEqual(['pingresp']);
       expect(discarded(counters)).toEqual(['{reason="journal_slow",qos="0"} 3']);
@@ -762,7 +762,7 @@ describe('a connection without credentials', () => {
 
 describe('a large file', () => {
   const sliceBytes = 100_000;
-  /** Of ones; `slices` counts what was read of it. */
+  /** A file of ones; `slices` counts the pieces that were read. */
   function file(bytes: number) {
     const read = { slices: 0, fail: undefined as Fault | undefined };
     const slice = async (at: number) => {
@@ -807,7 +807,7 @@ describe('a large file', () => {
     transport.bufferedBytes = 300_000;
     await settle();
     expect(firmware.read.slices).toBe(0);
-    // The client reads a little.
+    // The client reads some bytes.
     for (let minutes = 0; minutes < 3; minutes += 1) {
       transport.bufferedBytes -= 1;
       move(59_000);

@@ -56,7 +56,7 @@ describe('profiles from before proofs were asked for', () => {
     return { postgres, changes, clock, limitsOf: () => noLimits, wrongKeys, log: createLog('fatal', 'test') };
   }
 
-  /** A profile of a tenant of its own. */
+  /** Makes a profile of a new tenant. */
   async function save(issuer: KeyPair, state: number): Promise<string> {
     const parts = depsOf();
     const tenantId = createUuid(clock.now());
@@ -78,7 +78,7 @@ describe('profiles from before proofs were asked for', () => {
     return id;
   }
 
-  /** The profile of the device that the certificate opens, or why there is none. */
+  /** Returns the profile of the device that signs in with the certificate, or the reason of the refusal. */
   async function shown(leaf: KeyPair, ...issuers: KeyPair[]): Promise<string> {
     const [first, ...others] = [leaf, ...issuers].map(({ cert }) => new X509Certificate(cert));
     const certificates = new CertificateProvisioner(depsOf());

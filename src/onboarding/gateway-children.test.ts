@@ -1,6 +1,6 @@
 /**
- * Devices of gateways, made many at once against a real server: each is made once, though several callers make it, and
- * none beyond the limit.
+ * Devices of gateways, made many at once against a real server: each is made once, although several callers need it at
+ * once, and none beyond the limit.
  */
 
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
@@ -158,7 +158,7 @@ it('records through which gateway a device came last', async () => {
     [tenantId],
   );
   expect(row!.info).toEqual({ ...info, lastConnectedGateway: second });
-  // Who made it stays who made it.
+  // The maker of the device does not change.
   expect(await listRelations(postgres, 'from', { id: second, type: 'DEVICE' }, 'COMMON', undefined, 10)).toEqual([]);
 });
 
@@ -192,7 +192,7 @@ it('makes the first ones at the limit, and refuses the others by name', async ()
   expect(refused.map(([name]) => name)).toEqual(['d']);
   expect(refused[0]![1]).toMatchObject({ status: 403, errorCode: 41, reason: 'device_limit' });
   expect(await count('device')).toBe(5);
-  // Eight at once for one place.
+  // Eight calls at once when one more device is allowed.
   await deleteDevice(deps, tenantId, (outcomes.get('a') as { id: string }).id);
   const rounds = await Promise.all(numbered(8, 'race').map((name) => make(gatewayId, [name], '', limited)));
   const made = rounds.flatMap((round) => [...round.values()]).filter((outcome) => !(outcome instanceof Fault));

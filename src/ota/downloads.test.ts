@@ -1,4 +1,4 @@
-/** What devices that ask for packages may take of PostgreSQL. */
+/** The share of PostgreSQL that devices may use for packages. */
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';

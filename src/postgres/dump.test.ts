@@ -1,4 +1,4 @@
-/** A dump says why its target took no more bytes, also when it had to break the connection. */
+/** A dump fails with the error of its target, also when it had to break the connection. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -12,7 +12,7 @@ import { isAway, isUniqueViolation, openPostgres, type Postgres } from './client
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded/embedded.ts';
 import { migratePostgres } from './migrate.ts';
 
-/** Passes connections on to the server, under a port of its own. */
+/** A proxy that forwards connections to the server and has its own port. */
 class Door {
   /** The ports from which the connections reach the server. */
   readonly ports = new Set<number>();

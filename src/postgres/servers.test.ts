@@ -1,4 +1,4 @@
-/** URLs of several servers. What happens when one takes over is in test/long/postgres-servers.test.ts. */
+/** URLs of several servers. test/long/postgres-servers.test.ts tests a standby that takes over. */
 import { expect, test } from 'vitest';
 import { addressOf, serverUrls } from './servers.ts';
 

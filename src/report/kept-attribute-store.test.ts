@@ -1,4 +1,7 @@
-/** Which attributes are kept for reports, against a real server: shares of tenants, and what no view names any more. */
+/**
+ * The attributes that are kept for reports, against a real server: shares of tenants, and attributes that no view names
+ * any more.
+ */
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { insertTenant } from '../admin/store.ts';
@@ -38,7 +41,7 @@ it('an attribute is kept while some view names it, and named again it is to be c
   expect(await stateOf(postgres, first.tenantId, [a!, b!])).toBe('copying');
   await postgres.query('update report_key set filled_time = 1, settled = true');
   expect(await stateOf(postgres, first.tenantId, [a!, b!])).toBe('ready');
-  // Another tenant's view names it: that is not this one's.
+  // Only a view of another tenant names this attribute.
   expect(await stateOf(postgres, second.tenantId, [a!, b!])).toEqual(b);
   await keep(first, []);
   expect(await unnamedAttributes(postgres)).toEqual([b]);

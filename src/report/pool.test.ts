@@ -10,7 +10,7 @@ import { messageOf } from '../base/errors.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type ReportOrder, ReportPool } from './pool.ts';
 
-/** The format is what the thread is to do. */
+/** The member `format` is the order to the scripted thread. */
 const thread = `
 export default async function report({ format, queried }) {
   if (format === 'die while it queries') process.exit(3);

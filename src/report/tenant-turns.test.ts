@@ -13,7 +13,7 @@ function open(max: number) {
       () => void went.push(name),
       () => void went.push(`${name} left`),
     );
-  /** Ends work of the tenant, and returns what began. */
+  /** Ends work of the tenant, and returns the work that begins then. */
   const next = async (tenant: string) => {
     went.length = 0;
     turns.release({ tenant, caller: '' });
@@ -32,7 +32,7 @@ test('a tenant that has several places waits for one turn of another tenant, not
   // Three run, one of them in the reserved place.
   expect(await next('a')).toEqual([]);
   expect(await next('a')).toEqual(['a2']);
-  // Tenant `a` has no work any more, and finds its reserved place.
+  // Tenant `a` had no more work, and now gets its reserved place.
   expect(await next('a')).toEqual(['b1', 'a3']);
   expect(await next('b')).toEqual([]);
   expect(await next('b')).toEqual(['b2']);

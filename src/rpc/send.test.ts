@@ -35,7 +35,7 @@ class Rows implements Queries {
   response: unknown;
   /** Persistent commands were deleted. */
   deleted = false;
-  /** How long the question takes whether one is still there. */
+  /** The milliseconds of a read that checks whether a command still exists. */
   askMs = 0;
 
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
@@ -119,7 +119,10 @@ function call(worker: Worker, method: string, oneway = false, waitMs = 3_000) {
   return worker.rpc.call({ ...owners, method, params: '1.0', oneway, expirationTime: clock.now() + waitMs });
 }
 
-/** A session that takes what comes; the test says how each delivery went, unless each is `confirmed` at once. */
+/**
+ * A session that accepts every command. The test decides the outcome of each delivery, unless each is `confirmed`
+ * immediately.
+ */
 function listen(worker: Worker, { confirmed = false } = {}) {
   const taken: { request: RpcRequest; confirm: ConfirmRpc }[] = [];
   const leave = worker.sessions.listen(device, {
@@ -133,12 +136,12 @@ function listen(worker: Worker, { confirmed = false } = {}) {
   return { taken, leave };
 }
 
-/** Waits until the session has taken so many commands. */
+/** Waits until the session has received `count` commands. */
 async function takes({ taken }: ReturnType<typeof listen>, count: number): Promise<void> {
   await vi.waitFor(() => expect(taken).toHaveLength(count), 10_000);
 }
 
-/** Waits until the rows had these statuses. */
+/** Waits until the rows have had these statuses. */
 async function hasStatuses(statuses: string[]): Promise<void> {
   await vi.waitFor(() => expect(rows.statuses).toEqual(statuses), 10_000);
 }
@@ -398,7 +401,7 @@ test('a command that no listener takes is offered again after pauses that grow a
     expect(offers).toBe(6);
     await vi.advanceTimersByTimeAsync(waitMs / 2);
     expect(offers).toBe(6);
-    // A new command of the device begins again.
+    // A new command of the device begins with the shortest wait again.
     void send();
     await vi.advanceTimersByTimeAsync(60_000);
     expect(offers).toBe(12);

@@ -1,4 +1,4 @@
-/** What a session says of a command that it took, or does not say in time. */
+/** The answers of a session about a command that it has received, and an answer that does not arrive in time. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { limits } from '../base/limits.ts';
 import type { Downlink, Listener } from '../downlink/downlink.ts';

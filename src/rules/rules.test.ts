@@ -1,4 +1,4 @@
-/** Templates and the table of answers: what is written, and the one line for what is wrong. */
+/** Templates and the table of answers: their results, and the one line of each error. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

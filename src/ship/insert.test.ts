@@ -1,4 +1,4 @@
-/** What an insert does about earlier tries of itself; the faults of stores are in test/crash/ship-faults.test.ts. */
+/** How an insert handles its own earlier attempts. test/crash/ship-faults.test.ts has the faults of stores. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
@@ -16,7 +16,7 @@ test('rows that the client sent twice count as stored when the first try has end
   const asked: string[] = [];
   const clickhouse = {
     insertBlocks: async () => ({ repeated: true }),
-    // At the first question it runs.
+    // The first check finds the earlier insert still running.
     endInserts: async (mark: string) => asked.push(mark) > 1,
   };
   const parts = { clickhouse, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
@@ -125,6 +125,6 @@ test('rows are checked for times ahead only where a row of the unit may be too f
   };
   expect(await isChecked([arrival, arrival + aheadMsMax])).toBe(false);
   expect(await isChecked([arrival, arrival + aheadMsMax + 1, arrival])).toBe(true);
-  // Without an order nothing is known of the arrival.
+  // Without an order the time of arrival is unknown.
   expect(await isChecked([arrival], {})).toBe(true);
 });

@@ -1,4 +1,4 @@
-/** What the trials do beside their rounds: entries of the quarantine expire. */
+/** Work of the trials beside their rounds: entries of the quarantine expire. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

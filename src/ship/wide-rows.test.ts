@@ -33,7 +33,7 @@ test('a part that waited for room is stored, also when nothing else waits by the
   };
   const wide = new WideRows(1, parts as unknown as ShipDeps);
   const { signal } = new AbortController();
-  // Two of them are more than may be held.
+  // Two of these frames exceed the cap of held bytes.
   const take = () => {
     const unit = { payloads: [], orders: [] } as unknown as ShipUnit;
     const part = { payloads: [new Uint8Array(20 * 1024 * 1024)], orders: [1n], rows: 1, orderMin: 1n };

@@ -1,4 +1,4 @@
-/** What counts as a loss of a stream, by its state and the position that was kept. */
+/** When a stream counts as lost, by its state and the stored position. */
 import { expect, test } from 'vitest';
 import { findLosses } from './losses.ts';
 

@@ -1,4 +1,4 @@
-/** Until when deletes wait for frames of this process. */
+/** The time until which deletes wait for frames of this process. */
 import { expect, test } from 'vitest';
 import { OwnFrames } from './own-frames.ts';
 

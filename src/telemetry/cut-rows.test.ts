@@ -65,7 +65,7 @@ test('the chunks have every row, by bucket, below the size, and with points of t
           JSON.stringify([device, key, ts, kind, String(num), String(int), text]),
         );
         expect(points.sort()).toEqual(expected.sort());
-        // Points at server time never share a name, so none replaces another one.
+        // Two points at server time never have the same key, so none replaces another one.
         const atServerTime = new Set(
           whole.filter(({ seq }) => seq > 0).map((r) => `${r.device} ${r.key} ${r.ts} ${r.seq}`),
         );

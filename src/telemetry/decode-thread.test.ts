@@ -125,7 +125,7 @@ describe('DecodeThread', () => {
   it('lets tenants take turns, and makes room for a tenant that has nothing in the queue', async () => {
     const thread = new DecodeThread(options, { entry });
     const order: string[] = [];
-    // A turn lasts for so many bytes.
+    // A turn lasts for this number of bytes.
     const body = '{"a":1}'.padEnd(300_000);
     const post = (tenantId: string) =>
       reasonOf(thread.decode(new Uint8Array(Buffer.from(body)), { number: 9, tenantId }, now)).then((reason) => {

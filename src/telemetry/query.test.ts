@@ -1,4 +1,4 @@
-/** What a read of telemetry asks of the store, and what it makes of a store that refuses. */
+/** The statement of a read of telemetry, and its answer when the store refuses. */
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';

@@ -96,7 +96,7 @@ describe('seq', () => {
         const all = seqs(records, now * 1000 + late);
         const named = all.map((seq, i) => `${records[i]} ${seq}`);
         expect(new Set(named).size).toBe(records.length);
-        // Of one ts the later record has the larger number.
+        // Of two records with one ts the later one has the larger number.
         for (let i = 0; i < all.length; i += 1) {
           for (let j = 0; j < i; j += 1) if (records[i] === records[j]) expect(all[i]).toBeGreaterThan(all[j]!);
         }

@@ -1,4 +1,6 @@
-/** Compressed bodies: what is unpacked, what is refused, and that no body takes more room than the cap allows. */
+/**
+ * Compressed bodies: which are decompressed, which are refused, and that no body uses more memory than the cap allows.
+ */
 import { randomBytes } from 'node:crypto';
 import * as zlib from 'node:zlib';
 import { afterAll, beforeAll, expect, test } from 'vitest';

@@ -148,7 +148,7 @@ test('an address that opens all the connections it can leaves room for another a
   expect(outcomes.filter((outcome) => outcome === '200')).toHaveLength(18);
   expect(outcomes.slice(18)).toEqual(['closed', 'closed', 'closed', 'closed']);
   expect((await fetch(`http://127.0.0.1:${port}/`)).status).toBe(200);
-  // The kernel's table says that they are gone.
+  // Ends connections, and waits until the kernel's table no longer contains them.
   for (const socket of sockets.splice(0, 8)) socket.destroy();
   await new Promise((resolve) => setTimeout(resolve, 1_500));
   await openOne();

@@ -19,7 +19,7 @@ test('an address has its share, others and trusted proxies have the rest', async
   const isTrusted = (address: string) => address === '10.0.0.9';
   const sockets = new Sockets({ connectionsMax: 100, perAddressMax: 90, isTrusted, readTable });
   const opens = opener(sockets);
-  // As the kernel sees it when the first reading begins.
+  // The state of the kernel's table when the first reading begins.
   table.set('10.0.0.1', 51);
   for (let n = 0; n < 60; n += 1) expect(opens('10.0.0.1')).toBe(true);
   await turn();

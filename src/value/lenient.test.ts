@@ -168,7 +168,7 @@ const { tree } = fc.letrec<{ tree: Json }>((tie) => ({
   ),
 }));
 
-/** Some text of which `json` is the meaning; `choose` picks among the forms. */
+/** Returns a lenient text that means the same as `json`; `choose` picks among the forms. */
 function looseText(json: Json, choose: () => number): string {
   const blank = () => ['', ' ', '\n\t', '/* , } " */', "// ' ]\n", '# {\r', '/**/ '][choose()]!;
   const quoted = (text: string): string => {

@@ -1,4 +1,4 @@
-/** What a process and its children use, against a process that computes in a child. */
+/** CPU and memory of a process and its children, measured at a process whose child computes. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { expect, test } from 'vitest';

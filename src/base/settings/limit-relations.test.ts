@@ -72,7 +72,7 @@ test('the defaults and the caps of the design contradict nothing', () => {
   expect(refusalOf({ MILLRACE_CONFIG: 'config/cluster.yaml', CLICKHOUSE_CLUSTER: 'mill' })).toBe('');
 });
 
-/** The line of the refusal; '' when the settings are accepted. */
+/** Returns the line of the refusal; '' when the settings are accepted. */
 function refusalOf(environment: Record<string, string>): string {
   try {
     checkSettings(loadConfig(environment));

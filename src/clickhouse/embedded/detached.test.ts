@@ -77,7 +77,7 @@ test('a lack of memory ends every start, and the part stays for the next one', a
   expect(readdirSync(folder)).toEqual(['attaching_1_1_1_0_try0']);
 });
 
-/** A part set aside, and starts of an engine that refuses to attach it. */
+/** A detached part, and starts of an engine that refuses to attach it. */
 function failingWith(reason: string): { folder: string; start(): Promise<void> } {
   const folder = join(mkdtempSync(join(tmpdir(), 'millrace-detached-')), 'detached');
   mkdirSync(join(folder, 'broken-on-start_1_1_1_0'), { recursive: true });
@@ -98,7 +98,7 @@ async function makeTable(name: string, rows: number): Promise<void> {
   await ask(`INSERT INTO mill.${name} SELECT number + 1 FROM numbers(${rows})`);
 }
 
-/** Paths of the parts, in the order of their rows. */
+/** Returns the paths of the parts, in the order of their rows. */
 async function partsOf(table: string): Promise<string[]> {
   const text = await ask(`SELECT path FROM system.parts WHERE table = '${table}' AND active ORDER BY partition`);
   return text.split('\n').map((path) => path.replace(/\/$/, ''));

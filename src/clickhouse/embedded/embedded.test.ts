@@ -1,4 +1,4 @@
-/** The embedded server as its users see it: @clickhouse/client, curl, a supervisor. */
+/** The embedded server as its clients use it: @clickhouse/client, curl, a supervisor. */
 import { type ChildProcess, execFileSync, fork } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
@@ -40,7 +40,7 @@ let shared: ReturnType<typeof client>;
 const root = mkdtempSync(join(tmpdir(), 'millrace-clickhouse-'));
 
 beforeAll(async () => {
-  // As an earlier version made it.
+  // The directory as an earlier version made it.
   const dir = join(root, 'clickhouse');
   mkdirSync(dir, { mode: 0o755 });
   house = await startTestClickHouse({ nice, dir }, false);
@@ -295,7 +295,7 @@ test('long reads of one tenant leave a slot to the reads of others', async () =>
 });
 
 describe('priority', () => {
-  /** Nice values of the threads that have worked a while for one statement. */
+  /** Returns the nice values of the threads that have worked for a while on one statement. */
   async function niceWhile(query: string, settings: ClickHouseSettings = {}, rows?: string): Promise<Set<number>> {
     const gone = new AbortController();
     const before = threads();
@@ -341,7 +341,7 @@ describe('priority', () => {
         console.log(JSON.stringify(readdirSync(tasks).map(niceOf)));
       });`;
     const node = [process.execPath, '-e', script, join(dirname(builtServer()), 'priority.js')];
-    // Debian's way to give the capability up; who is not root has none.
+    // Drops the capability with the tool of Debian. A user who is not root has none.
     const isRoot = process.getuid!() === 0;
     const command = isRoot ? ['setpriv', '--bounding-set=-all', '--inh-caps=-all', ...node] : node;
     const nices = JSON.parse(execFileSync(command[0]!, command.slice(1), { encoding: 'utf8' })) as number[];

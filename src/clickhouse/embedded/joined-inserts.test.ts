@@ -1,4 +1,4 @@
-/** Which inserts are joined. The inserts are noted instead of carried out. */
+/** Which inserts are joined. A stand-in records the inserts and does not carry them out. */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,5 +1,6 @@
 /**
- * The file of known devices: what it answers after changes, crashes, damage and another database. On a simulated disk.
+ * The file of known devices: its answers after changes, crashes, damage and a change of the database. On a simulated
+ * disk.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { beforeEach, expect, test } from 'vitest';
@@ -37,7 +38,7 @@ function pass(ms: number): void {
   time.monotonic += ms;
 }
 
-/** One round of the writer of an instance that is started and ended. */
+/** Starts an instance, runs one round of its writer and ends the instance. */
 async function write(on = disk, growthBytes = limits.knownGrowthBytes): Promise<void> {
   const parts = {
     path,

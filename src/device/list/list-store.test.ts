@@ -1,4 +1,7 @@
-/** Lists of devices on a real PostgreSQL: every answer is that of a plain count and sort, whatever happened before. */
+/**
+ * Lists of devices on a real PostgreSQL: every answer equals that of a plain count and sort, whatever changes came
+ * before.
+ */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../../test/harness/postgres-server.ts';
 import { createUuid } from '../../base/uuid.ts';
@@ -138,7 +141,7 @@ const changes: (() => Promise<unknown>)[] = [
     ).rejects.toThrow('undone'),
 ];
 
-/** The list as it is without counts, indexes and walks. */
+/** Returns the list without the use of counts and indexes. */
 async function plainly(filter: DeviceFilter, link: PageLink, queries: Queries = server.postgres) {
   const values: unknown[] = [filter.tenantId];
   const conditions = ['d.tenant_id = $1'];

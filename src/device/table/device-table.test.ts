@@ -1,4 +1,7 @@
-/** The table of devices against a Map, over random operations; how much one operation moves; what a device takes. */
+/**
+ * The table of devices against a Map, over random operations; the number of entries that one operation moves; the
+ * memory of a device.
+ */
 import { expect, test } from 'vitest';
 import { Random } from '../../../test/harness/random.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
@@ -31,7 +34,7 @@ function maker(random: Random): () => DeviceRow {
   });
 }
 
-/** A device as the file has it. */
+/** A device as it is in the file. */
 function encoded(row: DeviceRow): EncodedDevice {
   const bytes = Buffer.alloc(1200, 0xaa);
   putUuid(row.id, bytes, 8);
@@ -115,7 +118,7 @@ test('a full table removes any device for a new one, and loads none', () => {
   expect(survivors).toHaveLength(50);
   table.load(digest(random), encoded(make()));
   expect([table.size, table.loaded]).toEqual([50, 0]);
-  // No device is safe for ever.
+  // Each device is evicted at some time.
   for (let n = 0; n < 5_000; n += 1) table.set(digest(random), make());
   expect(survivors.filter((one) => table.find(one) !== 0)).toEqual([]);
 });

@@ -7,7 +7,7 @@ const hour = 3_600_000;
 const year = 365 * 24 * hour;
 const truth = Date.UTC(2026, 0, 1);
 
-/** A host and a database in a world with true time; the monotonic clock began at the boot, an hour ago. */
+/** A host and a database with their clocks, and the true time; the monotonic clock began at the boot, an hour ago. */
 class World {
   readonly offset = new ClockOffset();
   ms = 0;
@@ -26,7 +26,7 @@ class World {
     return truth + this.ms + this.databaseWrong;
   }
 
-  /** What the instance takes for the time, less true time. */
+  /** The time according to the instance, minus the true time. */
   get error(): number {
     return this.offset.anchor! + this.monotonic - (truth + this.ms);
   }

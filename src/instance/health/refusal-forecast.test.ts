@@ -1,4 +1,4 @@
-/** How long telemetry would be accepted, from the reports of workers. */
+/** The time for which telemetry would be accepted, computed from the reports of workers. */
 import { beforeEach, expect, test } from 'vitest';
 import { RefusalForecast } from './refusal-forecast.ts';
 

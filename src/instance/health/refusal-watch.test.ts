@@ -1,5 +1,6 @@
 /**
- * When the refusing of telemetry is logged: beginning, each minute, another reason, end, over all workers of a host.
+ * The log of refused telemetry over all workers of a host: at the beginning, each minute, at a change of the reason,
+ * and at the end.
  */
 import { beforeEach, expect, test } from 'vitest';
 import type { Log } from '../../base/log.ts';

@@ -1,4 +1,4 @@
-/** What a start answers before the workers listen. */
+/** The answers of a start before the workers listen. */
 import { expect, test } from 'vitest';
 import { freePort } from '../../../test/harness/engine.ts';
 import { StartingDoor } from './starting-door.ts';
@@ -24,7 +24,7 @@ test('a start that waits is live, not ready, and gives the port to the workers',
   await hanging;
   const next = await StartingDoor.open('127.0.0.1', port);
   expect((await ask('/livez'))[0]).toBe(200);
-  // An address in use is no failure of the start.
+  // An address that is in use does not fail the start.
   await (await StartingDoor.open('127.0.0.1', port)).close();
   await next.close();
 });

@@ -1,4 +1,4 @@
-/** What the data directory keeps of its own; who owns it is in test/flow/data-directory.test.ts. */
+/** The files of the data directory itself. Its ownership is tested in test/flow/data-directory.test.ts. */
 import fs, { mkdtempSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { tmpdir } from 'node:os';

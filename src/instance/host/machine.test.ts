@@ -14,7 +14,7 @@ const large: Machine = {
   clock: { now, passed: now - 1000, synchronized: true },
 };
 
-/** The sentences that are not about a machine without faults. */
+/** Returns the sentences that a machine without faults does not have. */
 function warned(machine: Partial<Machine>, environment: Record<string, string> = {}, workers = 2): string[] {
   const found = judgeMachine({ ...large, ...machine }, loadConfig(environment), workers);
   return found.filter(({ level }) => level !== 'ok').map(({ level, says }) => `${level}: ${says}`);

@@ -1,4 +1,4 @@
-/** Restarts: how soon, how often, what is said about them, and what a crash loop is. */
+/** Restarts: their delays, their number, their log lines, and the rule for a crash loop. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
@@ -42,7 +42,7 @@ test('a child that dies right after each start is restarted without end, later e
   expect(pauses.slice(0, 4)).toEqual([400, 800, 1_600, 3_200]);
   expect(Math.max(...pauses)).toBe(limits.restartDelayMsMax);
   expect(restarts.length).toBeGreaterThan(20);
-  // One line for the reason, however many tries; the rest is for a debug log.
+  // One line for each reason, whatever the number of attempts; further lines are in the debug log.
   expect(lines.filter(({ level, event }) => level === 'error' && event === 'child_died')).toHaveLength(1);
   expect(loops.length).toBe(restarts.length + 1 - (limits.crashLoopCount - 1));
   expect(supervisor.looping).toBe(true);

@@ -1,4 +1,4 @@
-/** Which hosts count as live; hosts as processes are in test/long/hosts.test.ts. */
+/** The hosts that count as live. test/long/hosts.test.ts tests hosts as processes. */
 import { expect, test } from 'vitest';
 import { limits } from '../../base/limits.ts';
 import { isLive } from './host-store.ts';

@@ -1,4 +1,4 @@
-/** One child of the primary: its first messages, its last words, what it counts, and its end in time. */
+/** One child of the primary: its first messages, its last output, its counters, and its end within the deadline. */
 import type { ChildProcess } from 'node:child_process';
 import { EventEmitter } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';

@@ -57,7 +57,7 @@ afterEach(async () => {
   vi.useRealTimers();
 });
 
-/** Resolves with what `begin` came to, and when. */
+/** Resolves to the result of `begin` and the time at which it ended. */
 async function begin(needed?: 'postgres', onMissing?: (reason: string) => void): Promise<string> {
   const result = watch.begin(limits.storesWaitMsMax, needed, onMissing).then(
     () => 'served',

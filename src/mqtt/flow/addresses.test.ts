@@ -9,7 +9,7 @@ it('gives each address its share, and a trusted proxy as much as it wants', () =
   expect(['192.0.2.1', '::ffff:192.0.2.1', '192.0.2.1', '192.0.2.2'].map(enter)).toEqual([true, true, false, true]);
   expect(['2001:db8::1', '2001:db8::2', '2001:db8::3'].map(enter)).toEqual([true, true, false]);
   expect(['10.0.0.7', '10.0.0.7', '10.0.0.7'].map(enter)).toEqual([true, true, true]);
-  // The refused one has a place until its transport is closed.
+  // The refused connection keeps its place until its transport is closed.
   addresses.leave('192.0.2.1');
   expect(enter('192.0.2.1')).toBe(false);
   for (let n = 0; n < 3; n += 1) addresses.leave('192.0.2.1');

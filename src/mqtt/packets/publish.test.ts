@@ -14,7 +14,7 @@ interface Read {
   payload: string;
 }
 
-/** Our reading of one packet, undefined when it is refused. */
+/** Reads one packet with this project's reader; undefined when the packet is refused. */
 function ours(bytes: Buffer, level: ProtocolLevel): Read | undefined {
   const received = new ReceivedPackets();
   received.feed(bytes);
@@ -125,7 +125,7 @@ describe('a PUBLISH is read as mqtt-packet reads it', () => {
         const read = ours(mutated, version);
         const other = theirs(mutated, version);
         if (read === undefined) return;
-        // What is taken here is read the same there.
+        // Both readers agree on every packet that this one accepts.
         expect(other && { ...other, packet: undefined }).toEqual({ ...read, packet: undefined });
       }),
       { numRuns: 3_000 },
@@ -152,7 +152,7 @@ describe('a PUBLISH is read as mqtt-packet reads it', () => {
 function isForbidden(packet: IPublishPacket, version: ProtocolLevel): boolean {
   const { topic, qos, dup, messageId } = packet;
   if (topic === '' || /[+#\0\ufffd]/.test(topic)) return true;
-  // -1: there was no room for it.
+  // -1: the packet did not fit.
   if (qos > 0 && messageId! < 1) return true;
   if (qos === 0 && dup) return true;
   // The rest are faults of properties: twice, cut, not allowed in a PUBLISH, or with a value that is not.

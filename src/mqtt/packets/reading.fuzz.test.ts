@@ -1,6 +1,6 @@
 /**
- * The readers against mqtt-packet and against noise: packets are found however the stream is cut, what is accepted
- * means the same to both, and no input causes any error but a WireError.
+ * The readers beside mqtt-packet, over valid packets and noise: packets are found wherever the stream is cut, both read
+ * accepted packets the same, and no input causes any error but a WireError.
  */
 import fc from 'fast-check';
 import { generate, type Packet, parser } from 'mqtt-packet';
@@ -54,7 +54,7 @@ function packetsOf(pieces: Buffer[], bytesMax = 1_000_000): { packets: Buffer[];
   const received = new ReceivedPackets();
   const packets: Buffer[] = [];
   for (const piece of pieces) {
-    // What was fed may be written over afterwards: a socket uses its buffer again.
+    // Overwrites the bytes that were given before, because a socket uses its buffer again.
     const bytes = Buffer.from(piece);
     received.feed(bytes);
     for (;;) {
@@ -90,7 +90,7 @@ function bodyStart(packet: Buffer): number {
   return packet.length - withoutLength(packet).length + 1;
 }
 
-/** What it reads, or undefined when it is refused; anything but a WireError is a bug. */
+/** Returns the packet that was read, or undefined when it is refused; any error but a WireError is a bug. */
 function read<T>(reader: () => T): T | undefined {
   try {
     return reader();
@@ -111,7 +111,7 @@ function readPublished(packet: Buffer, ofLevel: ProtocolLevel): Published | unde
   });
 }
 
-/** What mqtt-packet makes of one packet; undefined when it throws or wants more. */
+/** Reads one packet with mqtt-packet; undefined when it throws or waits for more bytes. */
 function parsed(packet: Buffer, protocolVersion: ProtocolLevel): Packet | undefined {
   const packets: Packet[] = [];
   let failed = false;

@@ -1,4 +1,7 @@
-/** A large message of a gateway: how often it is decoded, and what is held while its children are connected. */
+/**
+ * A large message of a gateway: the number of times that it is decoded, and the rows that are held while its children
+ * are connected.
+ */
 import { expect, test } from 'vitest';
 import { unlimitedAdmission } from '../../../test/harness/unlimited.ts';
 import { systemClock } from '../../base/clock.ts';
@@ -9,7 +12,9 @@ import type { Ingest } from '../../ingest/accept.ts';
 import type { Publish } from '../session/operation.ts';
 import { takeLargeTelemetry } from './gateway-large-telemetry.ts';
 
-/** Takes a message with one child; returns what was decoded each time, with the rows held during the connect. */
+/**
+ * Handles a message with one child; returns the members that each decoding read, and the rows held during the connect.
+ */
 async function take(isKnown: boolean) {
   const decoded: DecodedByName[] = [];
   let heldRows = 0;

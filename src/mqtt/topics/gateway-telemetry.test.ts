@@ -1,5 +1,6 @@
 /**
- * Telemetry of a gateway that waited for its devices: a journal that refuses at that moment is waited for, in order.
+ * Telemetry of a gateway whose devices had to be looked up: when the journal refuses after that, the messages wait for
+ * the journal and keep their order.
  */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { Admission } from '../../activity/admission.ts';

@@ -1,6 +1,6 @@
 /**
- * What comes for a client whose transport has closed while its last messages wait for their turn: nothing is taken, so
- * that another session gets the command, and the update comes again.
+ * Commands and updates for a client whose transport has closed while its last messages wait for their turn: none is
+ * accepted, so another session gets the command, and the update is sent again.
  */
 import { expect, test } from 'vitest';
 import type { Follower } from '../../attributes/followers.ts';

@@ -14,7 +14,7 @@ const add = (session: Session, ...filters: string[]) =>
   subscribe(session, { packetId: 1, filters: filters.map((filter) => ({ filter, qos: 1 })) }, answers);
 const remove = (session: Session, ...filters: string[]) => unsubscribe(session, { packetId: 1, filters }, answers);
 
-/** As many of these packets as fit into what a worker reads at once. */
+/** The number of these packets that fit into the bytes that a worker reads at once. */
 const packets = 9_000;
 
 test('packets of a few bytes cost little, also with as many filters as a session may have', () => {
@@ -30,7 +30,7 @@ test('packets of a few bytes cost little, also with as many filters as a session
     add(session, 'v1/devices/me/attributes');
     expect(remove(session, 'v1/devices/me/attributes')).toEqual({ codes: [0], stopped: ['attributes'] });
   }
-  // A look at all filters for each packet takes ten seconds.
+  // A search through all filters for each packet would take ten seconds.
   expect(performance.now() - startedAt).toBeLessThan(2000);
 });
 

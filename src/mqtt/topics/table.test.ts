@@ -1,4 +1,4 @@
-/** Every topic that a file of this folder names is taken from clients or can be subscribed by them. */
+/** Clients can publish to or subscribe to every topic that a file of this folder names. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -10,7 +10,7 @@ import { subscribe } from './grants.ts';
 import { provisionTopics } from './provision.ts';
 import { TopicTable } from './table.ts';
 
-/** Replaces every part that operations use: none is called while a table is made. */
+/** Replaces all parts that operations use, because the making of a table calls none of them. */
 const part: unknown = new Proxy(() => part, { get: (_, name) => (name === Symbol.iterator ? undefined : part) });
 const deps = new Proxy({ config: loadConfig({}) } as MqttDoorDeps, {
   get: (own, name) => Reflect.get(own, name) ?? part,

@@ -7,7 +7,7 @@ import { HttpServer } from '../../uws/server.ts';
 import type { Transport } from './transport.ts';
 import { webSocketDoor } from './websocket.ts';
 
-/** Sends back what comes in; the first byte of a piece may be a command. */
+/** Sends received pieces back; the first byte of a piece may be a command. */
 class Echo {
   readonly transport: Transport;
   received = 0;

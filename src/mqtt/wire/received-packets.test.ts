@@ -15,7 +15,7 @@ function packet(type: number, length: number): Buffer {
   return Buffer.concat([Buffer.from(header), Buffer.alloc(length, type)]);
 }
 
-/** Everything that comes out when the pieces go in one after the other. */
+/** Returns all packets that are read when the pieces arrive one after the other. */
 function read(pieces: Buffer[], max = bytesMax): string[] {
   const received = new ReceivedPackets();
   const out: string[] = [];
@@ -27,7 +27,7 @@ function read(pieces: Buffer[], max = bytesMax): string[] {
       if (step !== 'packet') return [...out, step];
       out.push(`${received.type}:${received.buffer.subarray(received.start, received.end).toString('hex')}`);
     }
-    // Nothing that was fed may be looked at later.
+    // The reader may not read the bytes of an earlier piece again.
     received.keep();
     piece.fill(0xee);
   }

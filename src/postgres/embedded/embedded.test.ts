@@ -66,7 +66,7 @@ afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 describe('the embedded server', () => {
   it('is made on first start below a private directory, and keeps its data', async () => {
-    // What an initdb killed in the middle leaves.
+    // The directory as an initdb that was killed leaves it.
     mkdirSync(join(dir, 'init-dead', 'base'), { recursive: true });
     writeFileSync(join(dir, 'init-dead-password'), 'secret');
     const server = await start();
@@ -130,7 +130,7 @@ describe('the embedded server', () => {
 describe('leftovers of a killed run', () => {
   it('an orphan server is stopped and its data kept', async () => {
     const launcher = chooseLauncher(findBinaries().postgres, dir);
-    // Without the prefix that ends it with its parent.
+    // Returns the command without the prefix that ends the server with its parent.
     const prefix = launcher.prefix.filter((word) => !['setpriv', '--pdeathsig', 'INT'].includes(word));
     const args = ['-D', cluster, '-c', 'unix_socket_directories=', '-c', `port=${await somePort()}`];
     const orphan = launch({ ...launcher, prefix }, findBinaries().postgres, args);
