@@ -187,7 +187,7 @@ async function savePostgres(dataDir: string, files: BackupFiles) {
 /** Returns the error of a store as a sentence; a fault of the target directory is no fault of the store. */
 function unsaved(store: string, error: unknown): unknown {
   if (error instanceof StartError || error instanceof Bug || isOfTarget(error)) return error;
-  const advice = 'when /readyz says "ready", call this again with a new directory';
+  const advice = 'when /readyz says "ready", call this again';
   return new StartError(`The embedded ${store} cannot be saved (${messageOf(error)}): ${advice}.`);
 }
 

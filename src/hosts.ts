@@ -7,11 +7,11 @@ import { columns } from './base/columns.ts';
 import { printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
-import { loadConfig } from './base/settings/config.ts';
+import { type Config, loadConfig } from './base/settings/config.ts';
 import { type FleetHost, isLive, readHosts, requestHandOver } from './instance/membership/host-store.ts';
 import { sharesOf } from './instance/membership/shares.ts';
 import { openPostgresOf } from './instance/stores/engines.ts';
-import { type Postgres, sqlStateOf } from './postgres/client.ts';
+import { isAway, type Postgres, sqlStateOf } from './postgres/client.ts';
 
 const usage = 'usage: npm run hosts [-- rebalance [CONNECTIONS-PER-SECOND]]';
 const head = ['name', 'address', 'zone', 'version', 'workers', 'MQTT', 'up since', 'last heartbeat', 'state'];
@@ -24,7 +24,8 @@ const perSecondMax = 100_000;
 
 async function run(words: string[]): Promise<void> {
   const perSecond = words.length === 0 ? undefined : rateOf(words);
-  const postgres = openPostgresOf(loadConfig(), createLog('error', 'hosts'));
+  const config = loadConfig();
+  const postgres = openPostgresOf(config, createLog('error', 'hosts'));
   try {
     const hosts = await readHosts(postgres);
     if (perSecond !== undefined) return await rebalance(postgres, hosts, perSecond);
@@ -32,11 +33,18 @@ async function run(words: string[]): Promise<void> {
     const live = hosts.filter(isLive).length;
     printLine(`${live} live, ${hosts.length - live} silent`);
   } catch (error) {
+    if (isAway(error)) throw new StartError(awaySentence(config));
     if (![undefinedTable, undefinedColumn].includes(sqlStateOf(error) ?? '')) throw error;
     throw new StartError('This database knows no hosts yet: start Millrace of this version first.');
   } finally {
     await postgres.close();
   }
+}
+
+function awaySentence({ postgres }: Config): string {
+  if (postgres.url === '')
+    return 'The embedded PostgreSQL does not answer: start Millrace first, or call `npm run doctor`.';
+  return 'The PostgreSQL of DATABASE_URL does not answer: `npm run doctor` says why.';
 }
 
 function rateOf([command, rate = String(perSecondDefault), ...more]: string[]): number {

@@ -1,6 +1,7 @@
 /**
  * `npm run journal`: shows the waiting rows in the journals of DATA_DIR, and ships them. `list` shows every journal,
- * `verify [NAME]` reads every waiting frame, `show NAME [SEGMENT]` lists frames. `ship DIR` ships the journal of a
+ * `verify [NAME]` reads every waiting frame, `show NAME` lists the waiting frames, `show NAME SEGMENT` all frames of a
+ * segment with their rows. `ship DIR` ships the journal of a
  * removed host into ClickHouse, `drain` empties a stopped instance before its removal. The first three change nothing
  * and work while Millrace runs.
  */
@@ -116,7 +117,7 @@ async function verifyOne(dir: string): Promise<number> {
   return damaged;
 }
 
-/** Shows the frames of a journal, and the rows of the frames when a segment is named. */
+/** Shows the frames of a journal that wait; with a segment named, all of its frames and their rows. */
 async function show(dir: string, name: string | undefined): Promise<void> {
   const { segments, writer } = await inspectJournal(dir);
   const shown = name === undefined ? segments : segments.filter((segment) => segment.name === name);
@@ -125,8 +126,14 @@ async function show(dir: string, name: string | undefined): Promise<void> {
   }
   printLine(`writer ${writer ?? 'unknown'}, ${counted(segments.length, 'segment')} to ship`);
   let left = framesShownMax;
+  let stored = 0;
   for (const segment of shown) {
     for await (const step of readSegment(segment)) {
+      const isStored = step.kind === 'frame' && step.offset < segment.waitingFrom[step.lane];
+      if (isStored && name === undefined) {
+        stored += step.rows > 0 ? 1 : 0;
+        continue;
+      }
       if (left === 0) {
         printLine(`… only the first ${framesShownMax} frames are shown`);
         return;
@@ -137,16 +144,20 @@ async function show(dir: string, name: string | undefined): Promise<void> {
         continue;
       }
       if (step.rows === 0) continue;
-      const stored = step.offset < segment.waitingFrom[step.lane] ? '  stored' : '';
       const lane = laneNames[step.lane];
       const at = new Date(orderMs(step.order)).toISOString();
+      const mark = isStored ? '  stored' : '';
       printLine(
-        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes${stored}`,
+        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes${mark}`,
       );
       if (name === undefined) continue;
       for (const row of readBlock(step.payload)) printLine(`  ${JSON.stringify(row, asText)}`);
     }
   }
+  if (stored > 0)
+    printLine(
+      `left out: ${counted(stored, 'frame')} of these segments that ClickHouse has; name a segment to see them`,
+    );
 }
 
 function namesOf(segments: SegmentReport[]): string {

@@ -173,10 +173,36 @@ test('while the stores do not answer, doctor and backup say so in one sentence e
     expect(doctor.output).toMatch(/^warning +round trip .*because PostgreSQL does not answer: .*--token\.$/m);
     expect(backup.code).toBe(1);
     const lines = backup.output.trim().split('\n');
-    expect(lines.at(-1)).toMatch(/^millrace: The embedded \w+ cannot be saved \(.*\): when .* new directory\.$/);
+    expect(lines.at(-1)).toMatch(/^millrace: The embedded \w+ cannot be saved \(.*\): when .* again\.$/);
     expect(lines.filter((line) => /^ +at /.test(line))).toEqual([]);
   } finally {
     for (const pid of stopped) process.kill(pid, 'SIGCONT');
+  }
+  await eventually(async () => (await engine.status()).status === 'ready', 30_000);
+});
+
+test('stored frames hide none that wait', async () => {
+  const { api } = engine;
+  const { token } = await api.newDevice();
+  const firstTs = Date.now() - 60_000;
+  const post = (n: number) => api.postTelemetry(token, `{"ts":${firstTs + n},"values":{"n":${n}}}`);
+  // Each message is a frame of its own, because the next one is sent after the acknowledgement.
+  for (let n = 0; n < 1_100; n += 1) expect(await post(n)).toBe(200);
+  await eventually(async () => (await engine.metric('wal_bytes')) === 0, 60_000);
+  const clickhouse = engine.pids().get('clickhouse')!;
+  process.kill(clickhouse, 'SIGSTOP');
+  try {
+    expect(await post(1_100)).toBe(200);
+    const { output } = await run('journal', 'show', 'worker-0');
+    const frames = output.split('\n').filter((line) => line.includes('  order '));
+    expect(frames).toEqual([expect.stringMatching(/ 1 row {2}\d+ bytes$/)]);
+    expect(output).toMatch(/^left out: \d{4,} frames of these segments/m);
+    const segment = frames[0]!.split(' ')[0]!;
+    const whole = await run('journal', 'show', 'worker-0', segment);
+    expect(whole.output).toMatch(/ bytes {2}stored$/m);
+    expect(whole.output).toMatch(/"key":"n"/);
+  } finally {
+    process.kill(clickhouse, 'SIGCONT');
   }
   await eventually(async () => (await engine.status()).status === 'ready', 30_000);
 });
@@ -241,6 +267,11 @@ test('without an instance, doctor checks ports and packages, and a bundle says w
   const journals = (await unpack(archive)).get('journal.txt');
   expect(journals).toMatch(/^worker-0 /m);
   expect(journals).toMatch(/^deletes: unknown, .* the embedded one is not running\. Start Millrace to see them\.$/m);
+  const hosts = await run('hosts');
+  expect(hosts).toEqual({
+    code: 1,
+    output: 'millrace: The embedded PostgreSQL does not answer: start Millrace first, or call `npm run doctor`.\n',
+  });
   const { code, output } = await doctor;
   server.close();
   expect(code, output).toBe(1);
