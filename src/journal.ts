@@ -21,6 +21,8 @@ import { orderMs } from './ingest/order-number.ts';
 import { DataDirectory } from './instance/host/data-directory.ts';
 import { OrphanJournals } from './instance/journals/orphan-journals.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
+import { findInstallation } from './instance/stores/installation.ts';
+import { readInstallation } from './journal/identity.ts';
 import { inspectJournal, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
 import { laneNames, parseSegmentName } from './journal/segment.ts';
@@ -32,7 +34,7 @@ const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGME
 const framesShownMax = 1000;
 const progressMs = 5_000;
 /** Names of which every journal has at least one, beside its segments. */
-const journalNames = new Set(['epoch', 'position', 'writer', 'suspects', 'quarantine']);
+const journalNames = new Set(['epoch', 'position', 'writer', 'installation', 'suspects', 'quarantine']);
 
 /** Words after each verb. One more is refused: `ship worker-*` would ship the first journal and report success. */
 const wordsMax: Record<string, number> = { list: 0, verify: 1, show: 2, ship: 1, drain: 0 };
@@ -201,13 +203,28 @@ async function drain(config: Config): Promise<void> {
 /** Ends when no row waits any more. After a signal the next call continues at the same place. */
 async function ship(config: Config, dirs: string[]): Promise<void> {
   const log = createLog('warn', 'journal');
-  const clickhouse = openClickHouseOf(config, log);
   const { segmentBytes } = config.ingest.journal;
   const metrics = new Metrics();
   const postgres = openPostgresOf(config, log);
+  const installation = await findInstallation(postgres).catch(() => undefined);
+  await requireOwnRows(dirs, installation).catch(async (error: unknown) => {
+    await postgres.close();
+    throw error;
+  });
+  const clickhouse = openClickHouseOf(config, log);
   // Some rows may have been deleted after they were accepted: a running instance carries these deletes out again.
   const onStored = () => reopenTombstones(postgres);
-  const options = { dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...config.ingest.ship };
+  const options = {
+    dirs,
+    segmentBytes,
+    installation,
+    clickhouse,
+    clock,
+    log,
+    metrics,
+    onStored,
+    ...config.ingest.ship,
+  };
   const journals = new OrphanJournals(options);
   let stopped = false;
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => (stopped = true));
@@ -227,6 +244,17 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   else printLine(`stopped; ${counted(journals.count, 'journal')} still to ship`);
   if (left > 0) printLine(`${counted(left, 'entry', 'entries')} in quarantine: npm run quarantine -- list`);
   if (journals.count > 0 || left > 0) process.exitCode = 1;
+}
+
+/** Refuses journals of another installation at once: `OrphanJournals` opens a journal that fails again and again. */
+async function requireOwnRows(dirs: string[], installation: string | undefined): Promise<void> {
+  for (const dir of dirs) {
+    const known = await readInstallation(dir);
+    if (known === undefined || installation === undefined || known === installation) continue;
+    throw new StartError(
+      `${dir} is a journal of another installation: its device numbers name other devices in the database of DATABASE_URL.`,
+    );
+  }
 }
 
 /** Deletes may also cover rows of a journal that is not empty yet, or whose directory has no writer id. */

@@ -1,11 +1,14 @@
 /**
- * The writer id that a journal directory keeps for its worker. The id is part of every order number, so it must never
- * change. A torn or unreadable file is an error and never replaced by a second id.
+ * What a journal directory keeps about itself. The writer id of its worker is part of every order number, so it must
+ * never change: a torn or unreadable file is an error and never replaced by a second id. The id of the installation
+ * names the database whose device numbers are in the rows.
  */
 import { messageOf, StartError } from '../base/errors.ts';
 import { type Disk, readWhole, realDisk, replaceWhole } from './disk.ts';
 
 export const writerIdMax = 2 ** 14 - 1;
+
+export const installationFile = 'installation';
 
 /** Returns undefined only when there is no file. */
 export async function readWriterId(dir: string, disk: Disk = realDisk): Promise<number | undefined> {
@@ -31,4 +34,28 @@ export async function storeWriterId(dir: string, id: number, disk: Disk = realDi
   }
   await disk.makeDirectory(dir);
   await replaceWhole(disk, `${dir}/writer`, [Buffer.from(`${id}\n`)]);
+}
+
+/**
+ * Notes the installation of a journal. Throws a StartError when rows of another installation wait in it: their device
+ * numbers name other devices here. A directory of an earlier version has no note and takes the present one.
+ */
+export async function keepInstallation(
+  { disk, dir, isEmpty }: { disk: Disk; dir: string; isEmpty: boolean },
+  installation: string,
+): Promise<void> {
+  const known = await readInstallation(dir, disk);
+  if (known === installation) return;
+  if (known !== undefined && !isEmpty) {
+    throw new StartError(
+      `Rows of another installation wait in the journal ${dir}, whose device numbers name other devices here. ` +
+        'Use the database (DATABASE_URL) of that installation until they are stored, or move the directory away.',
+    );
+  }
+  await replaceWhole(disk, `${dir}/${installationFile}`, [Buffer.from(`${installation}\n`)]);
+}
+
+/** Returns undefined when the directory has no note. */
+export async function readInstallation(dir: string, disk: Disk = realDisk): Promise<string | undefined> {
+  return (await readWhole(disk, `${dir}/${installationFile}`))?.toString('latin1').trim();
 }

@@ -10,6 +10,7 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Backlog, Segment, ShipUnit, UnitLimits } from './backlog.ts';
 import { type Disk, isNoSpace } from './disk.ts';
+import { installationFile } from './identity.ts';
 import type { Owner } from './owner.ts';
 import type { SegmentPool } from './pool.ts';
 import type { LaneCursor, PositionFile } from './position.ts';
@@ -354,7 +355,8 @@ export class Journal {
     for (const name of names)
       if (parseSegmentName(name) || name.startsWith('spare-')) await disk.remove(`${dir}/${name}`);
     await disk.syncDirectory(dir);
-    for (const name of ['position', 'epoch', 'writer', shipNotesFile]) await disk.remove(`${dir}/${name}`);
+    for (const name of ['position', 'epoch', 'writer', installationFile, shipNotesFile])
+      await disk.remove(`${dir}/${name}`);
     for (const name of ['suspects', 'quarantine']) {
       if (await isEmptyDirectory(disk, dir, name)) await disk.removeDirectory(`${dir}/${name}`);
     }

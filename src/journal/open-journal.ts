@@ -11,6 +11,7 @@ import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { Backlog } from './backlog.ts';
 import { Damage } from './damage.ts';
 import { type Disk, errorCode, realDisk } from './disk.ts';
+import { keepInstallation } from './identity.ts';
 import { Journal, type JournalDeps } from './journal.ts';
 import { Owner } from './owner.ts';
 import { SegmentPool } from './pool.ts';
@@ -46,6 +47,8 @@ export interface OpenJournalDeps {
    * Otherwise an earlier owner gets time to notice this one, and its files are not recycled.
    */
   locked?: boolean;
+  /** The id of the installation whose devices the rows are of; '' or absent: unknown, and not compared. */
+  installation?: string | undefined;
   /** Bytes of shipped frames in full segments, above which segments are packed. */
   idleBytesMax?: number;
   /**
@@ -114,6 +117,9 @@ async function openFrames(deps: OpenJournalDeps, opened: OpenedDeps): Promise<Jo
   for (const { segment, starts } of found.segments) {
     if (owner.contested) segment.spoiled = true;
     backlog.addRecovered(segment, starts);
+  }
+  if (deps.installation) {
+    await keepInstallation({ disk, dir, isEmpty: backlog.empty && opened.suspects.entries === 0 }, deps.installation);
   }
   let writer: Writer | undefined;
   let pool: SegmentPool | undefined;

@@ -59,6 +59,7 @@ export async function openChannel(
     durable: config.ingest.ack === 'memory' ? 'none' : 'sync',
     freeBytesMin: Math.floor(freeDiskBytesMin / 2),
     quarantineBytesMax,
+    installation: begin.installation,
     locked: true,
     onLost: (reason) => fail(link, log, reason),
   });
@@ -135,7 +136,13 @@ export async function openChannel(
   });
   shipper.start();
   const onStored = (stored: StoredJournal) => forgetJournal(postgres, stored);
-  const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals, onStored });
+  const orphans = new OrphanJournals({
+    ...shipping,
+    segmentBytes,
+    installation: begin.installation,
+    dirs: begin.orphanJournals,
+    onStored,
+  });
   await orphans.start();
   const { suspects, quarantine } = journal;
   const refusedRows = () => [{ writer, suspects, quarantine }, ...orphans.refusedRows()];

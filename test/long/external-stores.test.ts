@@ -3,7 +3,7 @@
  * once. Telemetry of known devices is acknowledged all the time, and stored once.
  */
 import { execFile } from 'node:child_process';
-import { cpSync, openSync, readdirSync, rmSync, writeSync } from 'node:fs';
+import { cpSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -204,6 +204,14 @@ test('the journals of a host that is gone are listed, verified, shipped from a c
 
   rmSync(join(engine.dataDir, 'journal', 'worker-1'), { recursive: true });
   await stores.clickhouse.start();
+  const note = join(copy, 'installation');
+  const installation = readFileSync(note);
+  writeFileSync(note, 'f'.repeat(32));
+  expect(await journalCommand('ship', copy)).toMatchObject({
+    code: 1,
+    output: expect.stringContaining('is a journal of another installation'),
+  });
+  writeFileSync(note, installation);
   expect(await journalCommand('ship', copy)).toMatchObject({
     code: 0,
     output: expect.stringContaining('1 journal with'),

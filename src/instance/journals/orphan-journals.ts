@@ -24,6 +24,8 @@ import type { JournalReportsOfHost } from './journal-reports.ts';
 export type OrphanJournalsDeps = Omit<ShipperDeps, 'journal' | 'onShipped'> & {
   dirs: string[];
   segmentBytes: number;
+  /** As in `OpenJournalDeps`. */
+  installation?: string | undefined;
   /**
    * Called when all of a journal is stored. The journal is removed when the promise resolves. After a rejection the
    * journal stays until a later call resolves. Deletes depend on the call: see `forgetJournal` of
@@ -177,11 +179,12 @@ export class OrphanJournals {
   }
 
   async #open(dir: string): Promise<Journal | undefined> {
-    const { clock, log, metrics, segmentBytes, quarantineKeptDays = 0, expiryTime = nothingExpires } = this.#deps;
+    const { clock, log, metrics, quarantineKeptDays = 0, expiryTime = nothingExpires } = this.#deps;
+    const { segmentBytes, installation } = this.#deps;
     if (this.#held) return undefined;
     try {
       const writer = await readWriterId(dir);
-      const journal = await openJournal({ dir, log, clock, segmentBytes, adopt: true, locked: true });
+      const journal = await openJournal({ dir, log, clock, segmentBytes, installation, adopt: true, locked: true });
       // A restored directory has frames and no id (backup/journals.ts). Reports need an id that no other journal has.
       const withoutId = journal.empty ? noWriter : -2 - randomInt(2 ** 30);
       this.#writers.set(dir, writer ?? withoutId);

@@ -6,7 +6,7 @@
 import { randomUUID } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
 import { decodeHeader, headerBytes, knownFile } from '../../device/known/known-devices-file.ts';
-import type { Postgres } from '../../postgres/client.ts';
+import type { Postgres, Queries } from '../../postgres/client.ts';
 import { findOrInsertSetting, findSetting } from '../../postgres/stored-settings.ts';
 
 const setting = 'installation.id';
@@ -40,6 +40,11 @@ export class Installation {
     this.#id = id;
     if (isOther) this.#onOther();
   }
+}
+
+/** Returns the id of the installation; undefined before the first host has made it. */
+export async function findInstallation(queries: Queries): Promise<string | undefined> {
+  return (await findSetting(queries, setting))?.replaceAll('-', '');
 }
 
 function idOfFile(path: string): string {
