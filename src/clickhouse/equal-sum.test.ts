@@ -5,27 +5,27 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { equalSumIf } from './equal-sum.ts';
 
-let house: SharedClickHouse;
+let embedded: SharedClickHouse;
 
 beforeAll(async () => {
-  house = await shareTestClickHouse();
-  await house.clickhouse.exec(
+  embedded = await shareTestClickHouse();
+  await embedded.clickhouse.exec(
     'CREATE TABLE doubles (n UInt32, num Float64) ENGINE = MergeTree ORDER BY n SETTINGS index_granularity = 128',
   );
 });
 
-afterAll(() => house.stop());
+afterAll(() => embedded.stop());
 
 /** SQL of doubles of `number`, in several parts, as a table has that still receives points. */
 async function fill(sql: string, parts: number, rows: number): Promise<void> {
-  await house.clickhouse.exec('TRUNCATE TABLE doubles');
+  await embedded.clickhouse.exec('TRUNCATE TABLE doubles');
   for (let part = 0; part < parts; part += 1) {
-    await house.clickhouse.exec(`INSERT INTO doubles SELECT number, ${sql} FROM numbers(${part * rows}, ${rows})`);
+    await embedded.clickhouse.exec(`INSERT INTO doubles SELECT number, ${sql} FROM numbers(${part * rows}, ${rows})`);
   }
 }
 
 async function bitsOf(sql: string): Promise<string[]> {
-  const rows = await house.clickhouse.rows<{ bits: string }>(sql);
+  const rows = await embedded.clickhouse.rows<{ bits: string }>(sql);
   return rows.map(({ bits }) => bits);
 }
 

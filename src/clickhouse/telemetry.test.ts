@@ -6,19 +6,19 @@ import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } 
 import { migrateClickHouse, schemaStatements } from './migrate.ts';
 import { insertLatest, insertLatestOf, insertTelemetry } from './statements.ts';
 
-let house: SharedClickHouse;
+let embedded: SharedClickHouse;
 
 beforeAll(async () => {
-  house = await shareTestClickHouse();
+  embedded = await shareTestClickHouse();
 });
 
-afterAll(() => house.stop());
+afterAll(() => embedded.stop());
 
-const rows = <T>(sql: string) => house.clickhouse.rows<T>(sql);
+const rows = <T>(sql: string) => embedded.clickhouse.rows<T>(sql);
 
 /** A Native block made by the engine itself. */
 async function block(select: string): Promise<Buffer> {
-  const { url, password } = house.server;
+  const { url, password } = embedded.server;
   const response = await fetch(url, {
     method: 'POST',
     body: `${select} FORMAT Native`,
@@ -54,9 +54,9 @@ const pointBlock = (points: Point[]) => {
 
 async function insert(...bodies: Buffer[]): Promise<void> {
   const body = Buffer.concat(bodies);
-  await house.clickhouse.insertBlocks(insertTelemetry, body);
+  await embedded.clickhouse.insertBlocks(insertTelemetry, body);
   const serverTimes = body.includes('\x03seq\x06UInt32');
-  await house.clickhouse.insertBlocks(
+  await embedded.clickhouse.insertBlocks(
     insertLatestOf({ serverTimes, expires: false, ranged: false, aheadMsMax: 0 }),
     body,
   );
@@ -73,7 +73,7 @@ test.each([
       intDiv(number % 60000, 3)::Int64 AS ts, 3::UInt8 AS kind, intDiv(number, 60000)::Float64 AS num,
       toUInt64(${version}) AS version
     FROM numbers(180000)`);
-  await house.clickhouse.insertBlocks(insertTelemetry, points);
+  await embedded.clickhouse.insertBlocks(insertTelemetry, points);
   for (const settings of ['', 'SETTINGS do_not_merge_across_partitions_select_final = 1']) {
     const read = `FROM telemetry FINAL WHERE key = '${key}'`;
     expect(
@@ -96,7 +96,7 @@ test('every parameter is a value', async () => {
     '%27&param_x=1',
   ];
   for (const text of texts) {
-    const [row] = await house.clickhouse.rows('SELECT {text:String} AS text, {texts:Array(String)} AS texts', {
+    const [row] = await embedded.clickhouse.rows('SELECT {text:String} AS text, {texts:Array(String)} AS texts', {
       text,
       texts: [text, ...texts],
     });
@@ -163,14 +163,14 @@ describe('latest', () => {
     // The second insert comes long afterwards: the row itself contains how far its time was ahead.
     for (const parameters of [undefined, all]) {
       const sql = statement(aheadMsMax, parameters !== undefined);
-      await house.clickhouse.insertBlocks(sql, body, parameters && { parameters });
+      await embedded.clickhouse.insertBlocks(sql, body, parameters && { parameters });
       expect(await latest(device)).toEqual([{ ts: String(now + aheadMsMax), num: 1 }]);
     }
-    await house.clickhouse.insertBlocks(insertTelemetry, body);
-    await house.clickhouse.exec(`ALTER TABLE latest DELETE WHERE device = ${device} SETTINGS mutations_sync = 2`);
-    await house.clickhouse.exec(rewriteLatestStatement(aheadMsMax), { device, keys: ['k'] });
+    await embedded.clickhouse.insertBlocks(insertTelemetry, body);
+    await embedded.clickhouse.exec(`ALTER TABLE latest DELETE WHERE device = ${device} SETTINGS mutations_sync = 2`);
+    await embedded.clickhouse.exec(rewriteLatestStatement(aheadMsMax), { device, keys: ['k'] });
     expect(await latest(device)).toEqual([{ ts: String(now + aheadMsMax), num: 1 }]);
-    await house.clickhouse.insertBlocks(statement(0), body);
+    await embedded.clickhouse.insertBlocks(statement(0), body);
     expect(await latest(device)).toMatchObject([{ num: 3 }]);
   });
 
@@ -184,7 +184,7 @@ describe('latest', () => {
     );
     await insert(await pointBlock([{ device, ts: now - 1, num: 11, order: order + 100n }]));
     expect(await latest(device)).toEqual([{ ts: String(now), num: 10 }]);
-    await house.clickhouse.exec('OPTIMIZE TABLE latest FINAL');
+    await embedded.clickhouse.exec('OPTIMIZE TABLE latest FINAL');
     expect(await latest(device)).toEqual([{ ts: String(now), num: 10 }]);
   });
 
@@ -234,7 +234,7 @@ describe('errors are sorted by what helps', () => {
   };
 
   test('content, size, transient', async () => {
-    const { clickhouse } = house;
+    const { clickhouse } = embedded;
     const bad = clickhouse.insertBlocks('INSERT INTO telemetry (device) FORMAT CSV', Buffer.from('x\n'));
     expect(await failure(bad)).toEqual({ code: 117, kind: 'content', transient: false });
     const large = clickhouse.rows(
@@ -256,7 +256,7 @@ describe('migrations', () => {
   const options = { cluster: '', log: silentLog };
 
   test('two hosts at once, and again, come to the same', async () => {
-    const { url, user, password } = house.server;
+    const { url, user, password } = embedded.server;
     const database = 'twice';
     const both = openClickHouse({ url, user, password, database, log: silentLog });
     await Promise.all([
@@ -278,7 +278,7 @@ describe('migrations', () => {
   });
 
   test('tables made before points at server time had columns of their own still work, also with writers of that time', async () => {
-    const { url, user, password } = house.server;
+    const { url, user, password } = embedded.server;
     const database = 'older';
     const older = openClickHouse({ url, user, password, database, log: silentLog });
     const run = (sql: string) => older.exec(sql, {}, { withoutDatabase: true });
@@ -353,7 +353,9 @@ describe('migrations', () => {
     const statements = schemaStatements({ database: 'millrace', cluster: 'main' });
     for (const sql of statements) {
       // The engine parses them; there is no cluster here to run them on.
-      const [row] = await house.clickhouse.rows<{ text: string }>('SELECT formatQuery({sql:String}) AS text', { sql });
+      const [row] = await embedded.clickhouse.rows<{ text: string }>('SELECT formatQuery({sql:String}) AS text', {
+        sql,
+      });
       expect(row?.text).toMatch(/ON CLUSTER main/);
     }
     expect(
@@ -371,7 +373,7 @@ describe('migrations', () => {
   });
 
   test('a table of an earlier version loses its own rule about old days', async () => {
-    const { url, user, password } = house.server;
+    const { url, user, password } = embedded.server;
     const database = 'aging';
     const aging = openClickHouse({ url, user, password, database, log: silentLog });
     const old = await pointBlock([
@@ -396,7 +398,7 @@ describe('migrations', () => {
 });
 
 test('a sensor-like series takes at most 3 bytes a point', async () => {
-  const { clickhouse } = house;
+  const { clickhouse } = embedded;
   await clickhouse.exec('CREATE TABLE sensors AS telemetry');
   const series = 40;
   const steps = 10_000;

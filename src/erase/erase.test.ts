@@ -35,7 +35,7 @@ import { SteadyClock } from './steady-clock.ts';
 import { erasesRow, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
 
 let stores: TestPostgres;
-let house: SharedClickHouse;
+let embedded: SharedClickHouse;
 let postgres: Postgres;
 let devices = 1000;
 
@@ -43,12 +43,12 @@ const day = 86_400_000;
 const someDay = 1_700_006_400_000;
 
 beforeAll(async () => {
-  [stores, house] = await Promise.all([startTestPostgres(), shareTestClickHouse()]);
+  [stores, embedded] = await Promise.all([startTestPostgres(), shareTestClickHouse()]);
   ({ postgres } = stores);
 }, 120_000);
 
 afterAll(async () => {
-  await Promise.all([stores?.stop(), house?.stop()]);
+  await Promise.all([stores?.stop(), embedded?.stop()]);
 });
 
 beforeEach(async () => {
@@ -58,7 +58,7 @@ beforeEach(async () => {
 /** Counts what is written, and fails statements that `refuse` names. */
 function recorded(refuse = (_sql: string, _parameters: unknown): boolean => false) {
   const statements: string[] = [];
-  const clickhouse = new Proxy(house.clickhouse, {
+  const clickhouse = new Proxy(embedded.clickhouse, {
     get(target, name) {
       if (name !== 'exec') {
         const value = Reflect.get(target, name) as unknown;
@@ -75,7 +75,7 @@ function recorded(refuse = (_sql: string, _parameters: unknown): boolean => fals
 }
 
 /** One host: its journals, its eraser, its deletes. `skip` passes over waits. */
-function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
+function host(writers: number[], clickhouse: ClickHouse = embedded.clickhouse) {
   let skippedMs = 0;
   const clock: Clock = { now: () => Date.now(), monotonic: () => performance.now() + skippedMs };
   const reports = new Map(writers.map((writer) => [writer, idle(writer)]));
@@ -120,7 +120,7 @@ function idle(writer: number): JournalReport {
  */
 function interrupted(meanwhile: () => Promise<unknown>): ClickHouse {
   let isDone = false;
-  return new Proxy(house.clickhouse, {
+  return new Proxy(embedded.clickhouse, {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown;
       if (typeof value !== 'function') return value;
@@ -143,13 +143,13 @@ async function ship(device: number, order: bigint, points: number[], key = 'k'):
     rows.endRecord(device, ts);
   }
   const block = Buffer.concat(rows.encode({ order, micros: 0, firstPlace: 0 }));
-  await house.clickhouse.insertBlocks(insertTelemetry, block);
-  await house.clickhouse.insertBlocks(insertLatest, block);
+  await embedded.clickhouse.insertBlocks(insertTelemetry, block);
+  await embedded.clickhouse.insertBlocks(insertLatest, block);
 }
 
 /** Times of the points that a read shows, and of the latest value. */
 async function readable(device: number): Promise<[number[], number[]]> {
-  const { clickhouse } = house;
+  const { clickhouse } = embedded;
   const range = { startTs: -(2 ** 50), endTs: 2 ** 50 };
   const points: number[] = [];
   await readHistory(clickhouse, device, range, 1000, 'ASC', ({ ts }) => points.push(ts));
@@ -185,13 +185,13 @@ test('a delete touches the parts of its days alone, and makes no mutation of tel
   await ship(device, order, points);
   await ship(other, order, points);
   const parts = async () => {
-    const found = await house.clickhouse.rows<{ name: string; partition: string }>(
+    const found = await embedded.clickhouse.rows<{ name: string; partition: string }>(
       `SELECT name, partition FROM system.parts
        WHERE database = currentDatabase() AND table = 'telemetry' AND active AND NOT startsWith(partition, '2023112')`,
     );
     return new Set(found.map(({ name }) => name));
   };
-  await house.clickhouse.exec('SYSTEM STOP MERGES telemetry');
+  await embedded.clickhouse.exec('SYSTEM STOP MERGES telemetry');
   const before = await parts();
   const { remove } = host([1]);
   // Five days of November 20 to 29, 2023.
@@ -199,8 +199,8 @@ test('a delete touches the parts of its days alone, and makes no mutation of tel
   expect(await remove({ device, ...all, startTs, endTs: startTs + 5 * day })).toBe('done');
   expect(await parts()).toEqual(before);
   const mutations = `SELECT count() AS n FROM system.mutations WHERE database = currentDatabase() AND table = 'telemetry'`;
-  expect(await house.clickhouse.rows(mutations)).toEqual([{ n: '0' }]);
-  await house.clickhouse.exec('SYSTEM START MERGES telemetry');
+  expect(await embedded.clickhouse.rows(mutations)).toEqual([{ n: '0' }]);
+  await embedded.clickhouse.exec('SYSTEM START MERGES telemetry');
   const kept = points.filter((ts) => ts < startTs || ts >= startTs + 5 * day);
   expect(await readable(device)).toEqual([kept, [points.at(-1)]]);
   expect(await readable(other)).toEqual([points, [points.at(-1)]]);
@@ -216,9 +216,9 @@ test('what is marked is gone from the disk after a merge, and the same row again
   expect(await remove({ device, ...all, endTs: kept })).toBe('done');
   await ship(device, order, [ts]);
   expect((await readable(device))[0]).toEqual([kept]);
-  await house.clickhouse.exec(`OPTIMIZE TABLE telemetry PARTITION ${20231115} FINAL`);
+  await embedded.clickhouse.exec(`OPTIMIZE TABLE telemetry PARTITION ${20231115} FINAL`);
   const raw = `SELECT toInt64(ts) - ${someDay} AS at, kind, num FROM telemetry WHERE device = ${device} ORDER BY ts`;
-  expect(await house.clickhouse.rows(raw)).toEqual([
+  expect(await embedded.clickhouse.rows(raw)).toEqual([
     { at: '0', kind: 0, num: 0 },
     { at: '1000', kind: 3, num: expect.any(Number) },
   ]);
@@ -900,8 +900,8 @@ test('rows that are sent again later come without those that were deleted meanwh
   ]);
   // A delete that is made and carried out while the rows are in transit.
   expect(await here.remove({ device, ...all })).toBe('done');
-  await house.clickhouse.insertBlocks(insertTelemetry, replayed.body);
-  await house.clickhouse.insertBlocks(insertLatest, replayed.body);
+  await embedded.clickhouse.insertBlocks(insertTelemetry, replayed.body);
+  await embedded.clickhouse.insertBlocks(insertLatest, replayed.body);
   await reopenNewer(postgres, replayed);
   await here.rounds();
   expect(await readable(device)).toEqual([[], []]);

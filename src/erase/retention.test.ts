@@ -10,7 +10,7 @@ import { isDue } from './retention-store.ts';
 import { SteadyClock } from './steady-clock.ts';
 
 let stores: TestPostgres;
-let house: SharedClickHouse;
+let embedded: SharedClickHouse;
 
 const now = Date.UTC(2026, 10, 21, 12);
 const dayMs = 86_400_000;
@@ -21,7 +21,7 @@ const clock = { now: () => installationNow, monotonic: () => performance.now() }
 let postgres: Postgres;
 
 beforeAll(async () => {
-  [stores, house] = await Promise.all([startTestPostgres(), shareTestClickHouse()]);
+  [stores, embedded] = await Promise.all([startTestPostgres(), shareTestClickHouse()]);
   postgres = new Proxy(stores.postgres, {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown;
@@ -35,7 +35,7 @@ beforeAll(async () => {
   for (const [device, day] of days.entries()) {
     const ts = Date.parse(`${day}T11:00:00Z`);
     for (const table of ['telemetry', 'latest']) {
-      await house.clickhouse.exec(
+      await embedded.clickhouse.exec(
         `INSERT INTO ${table} (device, key, ts, kind, num, version) VALUES (${device + 1}, 'k', ${ts}, 3, 1, 1)`,
       );
     }
@@ -43,7 +43,7 @@ beforeAll(async () => {
 }, 120_000);
 
 afterAll(async () => {
-  await Promise.all([stores?.stop(), house?.stop()]);
+  await Promise.all([stores?.stop(), embedded?.stop()]);
 });
 
 /** The clock was checked a moment ago. */
@@ -58,14 +58,14 @@ async function forgetRounds(): Promise<void> {
 }
 
 function retention(parts: Partial<RetentionDeps> = {}): Retention {
-  const { clickhouse } = house;
+  const { clickhouse } = embedded;
   const steadyClock = new SteadyClock({ postgres, clock, log: parts.log ?? log });
   const rest = { postgres, clickhouse, cluster: '', clock, steadyClock, log, isLeader: () => true };
   return new Retention({ ...rest, ttlDays: 30, ttlOfLatest: false, ...parts });
 }
 
 async function days(table: string): Promise<string[]> {
-  const rows = await house.clickhouse.rows<{ day: string }>(
+  const rows = await embedded.clickhouse.rows<{ day: string }>(
     `SELECT toString(toDate(intDiv(ts, 1000))) AS day FROM ${table} FINAL ORDER BY ts`,
   );
   return rows.map(({ day }) => day);
@@ -82,7 +82,7 @@ test('days that were there before the setting are dropped, by the day, and nothi
 test('latest values of emptied keys go when that is wanted, once a day', async () => {
   await retention({ ttlOfLatest: true }).round();
   expect(await days('latest')).toEqual(['2026-10-23', '2026-11-21', '2041-01-01']);
-  await house.clickhouse.exec(
+  await embedded.clickhouse.exec(
     `INSERT INTO latest (device, key, ts, kind, num, version) VALUES (99, 'k', ${Date.UTC(2026, 0, 5)}, 3, 1, 1)`,
   );
   await retention({ ttlOfLatest: true }).round();
@@ -94,19 +94,20 @@ test('latest values of emptied keys go when that is wanted, once a day', async (
 
 test('many expired rows outside the days are deleted, those of the future stay', async () => {
   const old = Date.UTC(1999, 0, 1);
-  await house.clickhouse.exec(
+  await embedded.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) SELECT 5, 'k', ${old} + number, 3, 1, 1 FROM numbers(100000)`,
   );
   await forgetRounds();
   await retention().round();
   const left = async () =>
-    (await house.clickhouse.rows<{ n: string }>('SELECT count() AS n FROM telemetry WHERE ts < 1577836800000'))[0]!.n;
+    (await embedded.clickhouse.rows<{ n: string }>('SELECT count() AS n FROM telemetry WHERE ts < 1577836800000'))[0]!
+      .n;
   await expect.poll(left, { timeout: 20_000 }).toBe('0');
   expect(await days('telemetry')).toEqual(['2026-10-22', '2026-10-23', '2026-11-21', '2041-01-01']);
 });
 
 test('a host that does not hold the lease does nothing', async () => {
-  await house.clickhouse.exec(
+  await embedded.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES (1, 'k', ${Date.UTC(2026, 0, 6)}, 3, 1, 1)`,
   );
   await postgres.query(
@@ -128,7 +129,7 @@ async function pass(time: string): Promise<void> {
 async function expired(): Promise<{ lines: string[]; round: (parts?: Partial<RetentionDeps>) => Promise<boolean> }> {
   const ts = Date.UTC(2026, 0, 7);
   await forgetRounds();
-  await house.clickhouse.exec(
+  await embedded.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES (1, 'k', ${ts}, 3, 1, 1)`,
   );
   const lines: string[] = [];
@@ -277,7 +278,7 @@ test('the earlier of the two times decides', async () => {
 
 test('a clock that is set while a round runs deletes nothing more', async () => {
   await expired();
-  const { clickhouse } = house;
+  const { clickhouse } = embedded;
   const changing = new Proxy(clickhouse, {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown;
@@ -331,7 +332,7 @@ async function profiles(): Promise<void> {
 
 /** Points of each table as `device:days before now`. */
 async function left(table: string): Promise<string[]> {
-  const rows = await house.clickhouse.rows<{ device: number; ago: number }>(
+  const rows = await embedded.clickhouse.rows<{ device: number; ago: number }>(
     `SELECT toUInt32(device) AS device, (${now} - ts) / ${dayMs} AS ago FROM ${table} FINAL WHERE device > 100 ORDER BY device, ago`,
   );
   return rows.map(({ device, ago }) => `${device}:${ago}`);
@@ -343,7 +344,7 @@ test('retention by profile: points of devices expire by the days of their presen
   const fill = async (device: number) => {
     for (const ago of [9, 10, 11, 20, 21]) {
       for (const table of ['telemetry', 'latest']) {
-        await house.clickhouse.exec(`INSERT INTO ${table} (device, key, ts, kind, num, version)
+        await embedded.clickhouse.exec(`INSERT INTO ${table} (device, key, ts, kind, num, version)
           VALUES (${device}, '${table === 'latest' ? ago : 'k'}', ${now - ago * dayMs}, 3, 1, 1)`);
       }
     }
@@ -383,7 +384,7 @@ test('points whose time to live has ended are deleted with what they replaced, o
   await forgetRounds();
   const seconds = now / 1000;
   const insert = (device: number, day: number, version: number, expires: number) =>
-    house.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)
+    embedded.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)
       VALUES (${device}, 'k', ${now - day * dayMs}, 3, 1, ${version}, ${expires})`);
   // 201: replaced an older point and has ended; 202: has not; 203: replaced by one that does not expire.
   for (const [device, first, second] of [
@@ -396,7 +397,7 @@ test('points whose time to live has ended are deleted with what they replaced, o
   }
   await insert(204, 0, 1, seconds - 3600);
   await retention({ ttlDays: 0 }).round();
-  const rows = await house.clickhouse.rows<{ device: string }>(
+  const rows = await embedded.clickhouse.rows<{ device: string }>(
     'SELECT device FROM telemetry WHERE device > 200 ORDER BY device',
   );
   expect(rows.map(({ device }) => device)).toEqual(['202', '203', '204']);
@@ -404,7 +405,7 @@ test('points whose time to live has ended are deleted with what they replaced, o
 
 test('what another host has taken over meanwhile, or what a stop has ended, is not done', async () => {
   const fill = () =>
-    house.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)
+    embedded.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)
       VALUES (211, 'k', ${now - 5 * dayMs}, 3, 1, 1, ${now / 1000 - 3600})`);
   const ends: ((round: Retention) => unknown)[] = [
     () => postgres.query(`update lease set holder = 'other' where name = 'retention'`),
@@ -413,7 +414,7 @@ test('what another host has taken over meanwhile, or what a stop has ended, is n
   for (const end of ends) {
     await forgetRounds();
     await fill();
-    const clickhouse = new Proxy(house.clickhouse, {
+    const clickhouse = new Proxy(embedded.clickhouse, {
       get(target, name) {
         const value = Reflect.get(target, name) as unknown;
         if (name !== 'rows') return typeof value === 'function' ? value.bind(target) : value;
@@ -434,7 +435,7 @@ test('what another host has taken over meanwhile, or what a stop has ended, is n
   }
   await retention({ ttlDays: 0 }).round();
   expect(await isDue(postgres, 'expired points')).toBe(false);
-  expect(await house.clickhouse.rows('SELECT device FROM telemetry WHERE device = 211')).toEqual([]);
+  expect(await embedded.clickhouse.rows('SELECT device FROM telemetry WHERE device = 211')).toEqual([]);
 });
 
 test('in a cluster, too, an ended point takes along what it has replaced, in one insert or in several', async () => {
@@ -460,14 +461,14 @@ test('in a cluster, too, an ended point takes along what it has replaced, in one
   ];
   for (const rows of inserts) {
     const values = rows.map(([device, version, expires]) => `(${device}, 'k', ${ts}, 3, 1, ${version}, ${expires})`);
-    await house.clickhouse.exec(
+    await embedded.clickhouse.exec(
       `INSERT INTO telemetry (device, key, ts, kind, num, version, expires) SETTINGS optimize_on_insert = 0
        VALUES ${values.join(', ')}`,
     );
   }
   const statement = deleteExpiredOfDaysStatement('', [], [Number(dayOf(ts))]);
-  await house.clickhouse.exec(statement, { nowSeconds: ended }, { settings: { mutations_sync: '2' } });
-  const rows = await house.clickhouse.rows<{ device: string; expires: number }>(
+  await embedded.clickhouse.exec(statement, { nowSeconds: ended }, { settings: { mutations_sync: '2' } });
+  const rows = await embedded.clickhouse.rows<{ device: string; expires: number }>(
     'SELECT device, expires FROM telemetry FINAL WHERE device > 300 ORDER BY device',
   );
   expect(rows.map((row) => [Number(row.device), row.expires])).toEqual([

@@ -12,14 +12,14 @@ import { planReport } from './plan.ts';
 import { type Cell, type ResultRow, tableOf } from './table.ts';
 import { type Field, type Filter, latenessAggregations, reportAggregations, type ViewDefinition } from './view.ts';
 
-let house: SharedClickHouse;
+let embedded: SharedClickHouse;
 let lastDevice = 0;
 
 beforeAll(async () => {
-  house = await shareTestClickHouse();
+  embedded = await shareTestClickHouse();
 });
 
-afterAll(() => house.stop());
+afterAll(() => embedded.stop());
 
 const sites = ['North', 'East', 'North', ''];
 const keys = ['flow', "or'1"];
@@ -65,7 +65,7 @@ function columnsOf(value: RefPoint['value']) {
 async function insert(table: string, rows: object[]): Promise<void> {
   if (rows.length === 0) return;
   const body = Buffer.from(rows.map((row) => JSON.stringify(row)).join('\n'));
-  await house.clickhouse.insertBlocks(`INSERT INTO ${table} (${Object.keys(rows[0]!)}) FORMAT JSONEachRow`, body);
+  await embedded.clickhouse.insertBlocks(`INSERT INTO ${table} (${Object.keys(rows[0]!)}) FORMAT JSONEachRow`, body);
 }
 
 async function run(
@@ -92,7 +92,7 @@ async function run(
     ownDevices: null,
     definition: whole,
   });
-  const result = await house.clickhouse.rows<ResultRow>(plan.sql, plan.parameters, {
+  const result = await embedded.clickhouse.rows<ResultRow>(plan.sql, plan.parameters, {
     settings: { do_not_merge_across_partitions_select_final: 1, max_query_size: '4194304', readonly: '2' },
   });
   const { labels, rows } = tableOf(plan, result);

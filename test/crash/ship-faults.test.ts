@@ -25,7 +25,7 @@ import { type FastClock, fastClock } from '../harness/fast-clock.ts';
 
 const dayMs = 86_400_000;
 let home: string;
-let house: StandIn;
+let standIn: StandIn;
 let clickhouse: ClickHouse;
 let count = 0;
 let running: Channel | undefined;
@@ -37,16 +37,16 @@ beforeAll(() => {
 afterAll(() => rmSync(home, { recursive: true, force: true }));
 
 beforeEach(async () => {
-  house = await StandIn.start();
-  clickhouse = openClickHouse({ url: house.url, user: 'u', password: '', database: 'm', log: silentLog });
+  standIn = await StandIn.start();
+  clickhouse = openClickHouse({ url: standIn.url, user: 'u', password: '', database: 'm', log: silentLog });
 });
 
 afterEach(async () => {
-  house.behave = () => 'ok';
+  standIn.behave = () => 'ok';
   await running?.stop();
   running = undefined;
   await clickhouse.close();
-  await house.stop();
+  await standIn.stop();
 });
 
 interface Channel {
@@ -136,32 +136,32 @@ test('a store that answers every code there is for a while costs nothing: no sus
   const codes = [...Array.from({ length: 760 }, (_, i) => i + 1), 999, 1000, 1001, 1002, 1003];
   let met = 0;
   // Every code is the answer to rows once, and to a control row that follows.
-  house.behave = (insert) => codes[has(0)(insert) ? met - 1 : met++] ?? 'ok';
+  standIn.behave = (insert) => codes[has(0)(insert) ? met - 1 : met++] ?? 'ok';
   const channel = await openChannel({ factor: 20_000 });
   for (let i = 0; i < 20; i += 1) await channel.add(1 + i, some(5));
   await emptied(channel, 60_000);
   expect(met).toBeGreaterThan(codes.length);
   expect(await listQuarantine(channel.dir)).toEqual([]);
   expect(metricOf(channel.metrics, 'ingest_suspect_rows_total')).toBe(0);
-  expect(house.stored()).toHaveLength(100);
-  expect(house.stored('latest')).toHaveLength(20);
+  expect(standIn.stored()).toHaveLength(100);
+  expect(standIn.stored('latest')).toHaveLength(20);
 });
 
 test('rows that are refused for minutes, while others are accepted, wait beside the lane and are stored in the end', async () => {
   const channel = await openChannel();
-  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  standIn.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
   for (const device of [6, 7, 8]) await channel.add(device, some(10));
   await vi.waitFor(() => expect(channel.journal.suspects.rows).toBe(10), { timeout: 10_000 });
   await channel.add(9, some(10));
   // The lane continues, and deletes know that older rows exist.
-  await vi.waitFor(() => expect(house.stored().filter(({ device }) => device === 9)).toHaveLength(10), {
+  await vi.waitFor(() => expect(standIn.stored().filter(({ device }) => device === 9)).toHaveLength(10), {
     timeout: 10_000,
   });
   await vi.waitFor(() => expect(channel.journal.rowsWaiting(0)).toBe(0), { timeout: 10_000 });
   expect(channel.journal.orderShipped()).toBeLessThan(channel.journal.laneShipped(0));
-  house.behave = () => 'ok';
+  standIn.behave = () => 'ok';
   await emptied(channel);
-  expect(house.stored()).toHaveLength(40);
+  expect(standIn.stored()).toHaveLength(40);
   expect(await listQuarantine(channel.dir)).toEqual([]);
   expect(channel.journal.orderShipped()).toBe(channel.journal.laneShipped(0));
 });
@@ -171,15 +171,15 @@ test('a bad row is proven bad in several rounds over five minutes; every other r
   const { clock } = channel;
   const started = clock.monotonic();
   const bad = now + 33;
-  house.behave = ({ rows }) => (rows.some(({ ts }) => ts === bad) ? 69 : 'ok');
+  standIn.behave = ({ rows }) => (rows.some(({ ts }) => ts === bad) ? 69 : 'ok');
   await channel.add(1, some(100));
   await channel.add(2, [now]);
-  await vi.waitFor(() => expect(house.stored()).toHaveLength(100), { timeout: 10_000 });
+  await vi.waitFor(() => expect(standIn.stored()).toHaveLength(100), { timeout: 10_000 });
   expect(channel.journal.quarantine.entries).toBe(0);
   await emptied(channel);
   const passed = clock.monotonic() - started;
   expect(passed).toBeGreaterThan(5 * 60_000);
-  const alone = house.inserts.filter(({ rows }) => rows.length === 1 && rows[0]!.ts === bad);
+  const alone = standIn.inserts.filter(({ rows }) => rows.length === 1 && rows[0]!.ts === bad);
   expect(alone.length).toBeGreaterThanOrEqual(3);
   const [entry, ...others] = await listQuarantine(channel.dir);
   expect(others).toEqual([]);
@@ -191,32 +191,32 @@ test('a bad row is proven bad in several rounds over five minutes; every other r
 
 test('suspects wait for longer than a worker lives, and are tried again by its successor', async () => {
   const first = await openChannel({ factor: 1 });
-  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  standIn.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
   await first.add(7, some(3));
   await vi.waitFor(() => expect(first.journal.suspects.rows).toBe(3), { timeout: 10_000 });
   await first.stop();
-  house.behave = () => 'ok';
+  standIn.behave = () => 'ok';
   const second = await openChannel({ dir: first.dir });
   expect(second.journal.suspects.rows).toBe(3);
   expect(second.journal.orderRecovered).toBeDefined();
   await emptied(second);
-  expect(house.stored()).toHaveLength(3);
+  expect(standIn.stored()).toHaveLength(3);
 });
 
 test('a store that answers "too many parts" gets at most 8 attempts in its first minute, though it answers /ping', async () => {
   const factor = 100;
-  house.behave = () => 252;
+  standIn.behave = () => 252;
   const channel = await openChannel({ factor });
   await channel.add(1, some(5));
-  await vi.waitFor(() => expect(house.inserts.length).toBeGreaterThan(0), { timeout: 10_000 });
-  const first = house.inserts[0]!.at;
+  await vi.waitFor(() => expect(standIn.inserts.length).toBeGreaterThan(0), { timeout: 10_000 });
+  const first = standIn.inserts[0]!.at;
   await vi.waitFor(() => expect(performance.now() - first).toBeGreaterThan(60_000 / factor), { timeout: 10_000 });
-  const attempts = house.inserts.filter(({ table, at }) => table === 'telemetry' && at - first <= 60_000 / factor);
+  const attempts = standIn.inserts.filter(({ table, at }) => table === 'telemetry' && at - first <= 60_000 / factor);
   expect(attempts.length).toBeGreaterThanOrEqual(4);
   expect(attempts.length).toBeLessThanOrEqual(8);
-  house.behave = () => 'ok';
+  standIn.behave = () => 'ok';
   await emptied(channel);
-  expect(house.stored()).toHaveLength(5);
+  expect(standIn.stored()).toHaveLength(5);
 });
 
 test('an error after the status 200, or the page of a proxy, stores nothing and loses nothing', async () => {
@@ -227,41 +227,41 @@ test('an error after the status 200, or the page of a proxy, stores nothing and 
     '<html>Down for maintenance</html>',
   ];
   let answered = 0;
-  house.behave = ({ rows }) => (rows.some(({ device }) => device === 0) ? 'ok' : { body: bodies[answered++ % 3]! });
+  standIn.behave = ({ rows }) => (rows.some(({ device }) => device === 0) ? 'ok' : { body: bodies[answered++ % 3]! });
   await channel.add(1, some(10));
   await vi.waitFor(() => expect(answered).toBeGreaterThan(9), { timeout: 10_000 });
   expect(channel.journal.empty).toBe(false);
-  house.behave = () => 'ok';
+  standIn.behave = () => 'ok';
   await emptied(channel);
-  expect(house.stored()).toHaveLength(10);
-  expect(house.stored('latest')).toHaveLength(1);
+  expect(standIn.stored()).toHaveLength(10);
+  expect(standIn.stored('latest')).toHaveLength(1);
 });
 
 test('one row that crashes the store is found by cutting, and stops crashing the store', async () => {
   const channel = await openChannel();
   const bad = now + 5;
-  house.behave = ({ rows }) => (rows.some(({ ts }) => ts === bad) ? { deadMs: 20 } : 'ok');
+  standIn.behave = ({ rows }) => (rows.some(({ ts }) => ts === bad) ? { deadMs: 20 } : 'ok');
   await channel.add(1, some(16));
   await emptied(channel);
-  expect(house.stored()).toHaveLength(15);
+  expect(standIn.stored()).toHaveLength(15);
   expect(await listQuarantine(channel.dir)).toHaveLength(1);
-  expect(house.deaths).toBeGreaterThan(5);
+  expect(standIn.deaths).toBeGreaterThan(5);
   // Five deaths by the whole unit, two by each half down to the row, and two in each of the rounds that prove the row
   // bad.
-  expect(house.deaths).toBeLessThan(60);
+  expect(standIn.deaths).toBeLessThan(60);
 });
 
 test('a row that lacked memory for minutes is not proven bad when the store is killed', async () => {
   const channel = await openChannel();
   const { journal, clock } = channel;
-  house.behave = (insert) => (has(1)(insert) ? 241 : 'ok');
+  standIn.behave = (insert) => (has(1)(insert) ? 241 : 'ok');
   await channel.add(1, [now]);
   await vi.waitFor(() => expect(journal.suspects.rows).toBe(1), { timeout: 10_000 });
   const started = clock.monotonic();
   await vi.waitFor(() => expect(clock.monotonic() - started).toBeGreaterThan(20 * 60_000), { timeout: 10_000 });
-  const tries = () => house.inserts.filter((insert) => insert.table === 'telemetry' && has(1)(insert)).length;
+  const tries = () => standIn.inserts.filter((insert) => insert.table === 'telemetry' && has(1)(insert)).length;
   const before = tries();
-  house.behave = (insert) => {
+  standIn.behave = (insert) => {
     if (!has(1)(insert)) return 'ok';
     return insert.table === 'telemetry' && tries() <= before + 4 ? { deadMs: 20 } : 241;
   };
@@ -269,39 +269,39 @@ test('a row that lacked memory for minutes is not proven bad when the store is k
     timeout: 15_000,
   });
   expect(journal.quarantine.entries).toBe(0);
-  house.behave = () => 'ok';
+  standIn.behave = () => 'ok';
   await emptied(channel);
-  expect(house.stored()).toHaveLength(1);
+  expect(standIn.stored()).toHaveLength(1);
 }, 60_000);
 
 test('a store that manages a thousand rows within the deadline gets all of them in the end', async () => {
   const channel = await openChannel({ timeoutMs: 100, factor: 100 });
-  house.behave = ({ rows }) => (rows.length > 1_000 ? 'none' : 'ok');
+  standIn.behave = ({ rows }) => (rows.length > 1_000 ? 'none' : 'ok');
   for (let i = 0; i < 30; i += 1) await channel.add(1 + i, some(100));
   await emptied(channel);
-  expect(house.stored()).toHaveLength(3_000);
+  expect(standIn.stored()).toHaveLength(3_000);
   expect(await listQuarantine(channel.dir)).toEqual([]);
 });
 
 test('lack of memory halves a unit; a row alone that meets it is never quarantined for it', async () => {
   const channel = await openChannel();
-  house.behave = ({ rows }) => (rows.length > 20 ? 241 : 'ok');
+  standIn.behave = ({ rows }) => (rows.length > 20 ? 241 : 'ok');
   for (let i = 0; i < 10; i += 1) await channel.add(1 + i, some(10));
   await emptied(channel);
-  expect(house.stored()).toHaveLength(100);
-  const requests = house.inserts.length;
-  house.behave = () => 241;
+  expect(standIn.stored()).toHaveLength(100);
+  const requests = standIn.inserts.length;
+  standIn.behave = () => 241;
   await channel.add(50, [now]);
   // Some minutes of this clock.
-  await vi.waitFor(() => expect(house.inserts.length).toBeGreaterThan(requests + 20), { timeout: 10_000 });
+  await vi.waitFor(() => expect(standIn.inserts.length).toBeGreaterThan(requests + 20), { timeout: 10_000 });
   expect(channel.shipper.refusal).toBe('ClickHouse error 241, see storage_insert in the log');
   // The store accepts other rows again: this row is a suspect.
-  house.behave = (insert) => (has(50)(insert) ? 241 : 'ok');
+  standIn.behave = (insert) => (has(50)(insert) ? 241 : 'ok');
   await vi.waitFor(() => expect(channel.journal.suspects.rows).toBe(1), { timeout: 10_000 });
   expect(channel.shipper.refusal).toBeUndefined();
-  house.behave = () => 'ok';
+  standIn.behave = () => 'ok';
   await emptied(channel);
-  expect(house.stored()).toHaveLength(101);
+  expect(standIn.stored()).toHaveLength(101);
   expect(await listQuarantine(channel.dir)).toEqual([]);
 });
 
@@ -313,12 +313,12 @@ test('a message of twenty years is cut by its days, today first; every row is in
   await channel.add(2, [now - 3 * dayMs], 1);
   channel.shipper.start();
   await emptied(channel);
-  const inserts = house.inserts.filter(({ table }) => table === 'telemetry');
+  const inserts = standIn.inserts.filter(({ table }) => table === 'telemetry');
   for (const { rows } of inserts) expect(daysOf(rows)).toBeLessThanOrEqual(102);
   expect(inserts.reduce((sum, { rows }) => sum + rows.length, 0)).toBe(7_308);
-  expect(house.stored()).toHaveLength(7_308);
+  expect(standIn.stored()).toHaveLength(7_308);
   expect(
-    house
+    standIn
       .stored('latest')
       .map(({ ts }) => ts)
       .sort(),
@@ -329,14 +329,14 @@ test('a message of twenty years is cut by its days, today first; every row is in
 
 test('a late unit that is too slow for its days is cut by days', async () => {
   const channel = await openChannel({ timeoutMs: 100, factor: 100 });
-  house.behave = ({ table, rows }) => (table === 'telemetry' && daysOf(rows) > 10 ? 'none' : 'ok');
+  standIn.behave = ({ table, rows }) => (table === 'telemetry' && daysOf(rows) > 10 ? 'none' : 'ok');
   await channel.add(
     1,
     Array.from({ length: 80 }, (_, i) => now - i * dayMs),
     1,
   );
   await emptied(channel);
-  expect(house.stored()).toHaveLength(80);
+  expect(standIn.stored()).toHaveLength(80);
 });
 
 /** Ends a channel as a kill does, and opens its successor on the state of the disk at that moment. */
@@ -344,12 +344,12 @@ async function killed(channel: Channel, options: ChannelOptions): Promise<Channe
   count += 1;
   const dir = join(home, `worker-${count}`);
   cpSync(channel.dir, dir, { recursive: true });
-  const { behave } = house;
-  house.behave = () => 252;
+  const { behave } = standIn;
+  standIn.behave = () => 252;
   const stopped = channel.stop();
-  house.cut();
+  standIn.cut();
   await stopped;
-  house.behave = behave;
+  standIn.behave = behave;
   return openChannel({ ...options, dir });
 }
 
@@ -364,7 +364,7 @@ test('late rows of many days are stored in the end although the process is kille
   for (let round = 1; ; round += 1) {
     expect(round).toBeLessThan(9);
     let left = 3;
-    house.behave = ({ table }) => (table === 'latest' || left-- > 0 ? 'ok' : 252);
+    standIn.behave = ({ table }) => (table === 'latest' || left-- > 0 ? 'ok' : 252);
     channel.shipper.start();
     await vi.waitFor(() => expect(left < 0 || channel.journal.empty).toBe(true), { timeout: 10_000 });
     await channel.journal.notes.close();
@@ -372,8 +372,8 @@ test('late rows of many days are stored in the end although the process is kille
     expect(channel.journal.rowsWaiting(1)).toBe(1_202);
     channel = await killed(channel, options);
   }
-  expect(house.stored()).toHaveLength(1_202);
-  const inserts = house.inserts.filter(({ table }) => table === 'telemetry');
+  expect(standIn.stored()).toHaveLength(1_202);
+  const inserts = standIn.inserts.filter(({ table }) => table === 'telemetry');
   for (const { rows } of inserts) expect(daysOf(rows)).toBeLessThanOrEqual(102);
 });
 
@@ -384,7 +384,7 @@ test('a unit that takes longer than the time between kills becomes smaller', asy
   for (let round = 1; ; round += 1) {
     expect(round).toBeLessThan(40);
     let hangs = false;
-    house.behave = ({ rows }) => {
+    standIn.behave = ({ rows }) => {
       if (rows.length <= 500) return 'ok';
       hangs = true;
       return 'none';
@@ -395,14 +395,14 @@ test('a unit that takes longer than the time between kills becomes smaller', asy
     if (channel.journal.empty) break;
     channel = await killed(channel, options);
   }
-  expect(house.stored()).toHaveLength(3_000);
+  expect(standIn.stored()).toHaveLength(3_000);
 });
 
 test('late rows gather: 48 a second over 300 days are a few inserts a minute, a lone one goes at once', async () => {
   const channel = await openChannel({ factor: 20, lateSecondsMax: 30 });
   const { clock } = channel;
   await channel.add(1, [now - 5 * dayMs], 1);
-  await vi.waitFor(() => expect(house.stored()).toHaveLength(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(standIn.stored()).toHaveLength(1), { timeout: 10_000 });
   const until = clock.monotonic() + 60_000;
   let device = 2;
   for (let next = clock.monotonic(); clock.monotonic() < until; next += 250) {
@@ -416,51 +416,51 @@ test('late rows gather: 48 a second over 300 days are a few inserts a minute, a 
   const units = channel.metrics.snapshot().find(({ name }) => name === 'storage_batch_rows')!.buckets!;
   // A unit of many days counts twice: the part that the lane stores, and the part stored beside the lane.
   expect(units.reduce((sum, n) => sum + n, 0)).toBeLessThanOrEqual(10);
-  expect(house.stored().length).toBeGreaterThan(500);
-  expect(house.inserts.every(({ isPatient }) => isPatient)).toBe(true);
+  expect(standIn.stored().length).toBeGreaterThan(500);
+  expect(standIn.inserts.every(({ isPatient }) => isPatient)).toBe(true);
 });
 
 test('rows of today are not patient: they need not wait for inserts of other days', async () => {
   const channel = await openChannel();
   await channel.add(1, some(3));
   await emptied(channel);
-  expect(house.inserts.some(({ isPatient }) => isPatient)).toBe(false);
+  expect(standIn.inserts.some(({ isPatient }) => isPatient)).toBe(false);
 });
 
 test('rows count as stored only when an earlier try, which was not waited for, has ended in the store', async () => {
   const channel = await openChannel({ timeoutMs: 500, factor: 1 });
   // The first insert of each table continues after its deadline; its repetition is stored at once.
   const repeated = new Set<string>();
-  house.behave = ({ table }) => {
+  standIn.behave = ({ table }) => {
     const answer = repeated.has(table) ? 'ok' : { lateMs: 3_000 };
     repeated.add(table);
     return answer;
   };
   await channel.add(1, some(5));
-  await vi.waitFor(() => expect(house.stored('latest')).toHaveLength(1), { timeout: 10_000 });
-  expect(house.running).toBe(2);
+  await vi.waitFor(() => expect(standIn.stored('latest')).toHaveLength(1), { timeout: 10_000 });
+  expect(standIn.running).toBe(2);
   // Until then a delete of the rows would not be final: the earlier insert would bring a latest value back.
   expect(channel.journal.rowsWaiting(0)).toBe(5);
   await emptied(channel);
-  expect(house.running).toBe(0);
+  expect(standIn.running).toBe(0);
 });
 
 test('rows count as stored only when an insert of a killed process has ended in the store', async () => {
   const first = await openChannel({ timeoutMs: 60_000, factor: 1, started: false });
-  house.behave = () => ({ lateMs: 3_000 });
+  standIn.behave = () => ({ lateMs: 3_000 });
   await first.add(1, some(5));
   first.shipper.start();
-  await vi.waitFor(() => expect(house.running).toBe(2), { timeout: 10_000 });
-  house.behave = () => 'ok';
+  await vi.waitFor(() => expect(standIn.running).toBe(2), { timeout: 10_000 });
+  standIn.behave = () => 'ok';
   const dir = join(home, `worker-${(count += 1)}`);
   cpSync(first.dir, dir, { recursive: true });
   const next = await openChannel({ dir, timeoutMs: 60_000, factor: 1 });
-  await vi.waitFor(() => expect(house.stored('latest')).toHaveLength(1), { timeout: 10_000 });
-  expect([house.running, next.journal.rowsWaiting(0)]).toEqual([2, 5]);
+  await vi.waitFor(() => expect(standIn.stored('latest')).toHaveLength(1), { timeout: 10_000 });
+  expect([standIn.running, next.journal.rowsWaiting(0)]).toEqual([2, 5]);
   await emptied(next);
-  expect(house.running).toBe(0);
+  expect(standIn.running).toBe(0);
   expect(next.journal.notes.earlierMarks).toEqual([]);
-  house.cut();
+  standIn.cut();
   await first.stop();
 });
 
@@ -469,7 +469,7 @@ test('while senders wait for ClickHouse, units do not wait for the interval', as
   for (let i = 1; i <= 5; i += 1) {
     await channel.add(i, [now]);
     await channel.add(i, [now - 9 * dayMs], 1);
-    await vi.waitFor(() => expect(house.stored()).toHaveLength(2 * i), { timeout: 10_000 });
+    await vi.waitFor(() => expect(standIn.stored()).toHaveLength(2 * i), { timeout: 10_000 });
   }
 });
 
@@ -485,9 +485,9 @@ test('a disk that takes no suspects stops the lane, not the worker; the lane con
     },
   };
   const channel = await openChannel({ disk });
-  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  standIn.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
   await channel.add(7, [now]);
-  await vi.waitFor(() => expect(house.inserts.filter(has(7)).length).toBeGreaterThan(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(standIn.inserts.filter(has(7)).length).toBeGreaterThan(1), { timeout: 10_000 });
   await new Promise((resolve) => setTimeout(resolve, 100));
   expect([channel.journal.rowsWaiting(0), channel.journal.suspects.rows]).toEqual([1, 0]);
   full = false;
@@ -514,7 +514,7 @@ test('rows that are proven bad while the disk takes no quarantine wait, also whe
   const channel = await openChannel({ disk, started: false });
   const { clock, journal, shipper } = channel;
   let proven = Number.POSITIVE_INFINITY;
-  house.behave = (insert) => (has(7)(insert) || (has(8)(insert) && clock.monotonic() < proven) ? 27 : 'ok');
+  standIn.behave = (insert) => (has(7)(insert) || (has(8)(insert) && clock.monotonic() < proven) ? 27 : 'ok');
   // Rows of one unit share their rounds.
   await channel.add(7, [now]);
   await channel.add(8, [now]);
@@ -533,9 +533,9 @@ test('rows that are proven bad while the disk takes no quarantine wait, also whe
 
 test('the control row is read back as what it is', async () => {
   const channel = await openChannel();
-  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  standIn.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
   await channel.add(7, [now]);
   await vi.waitFor(() => expect(channel.journal.suspects.rows).toBe(1), { timeout: 10_000 });
-  const control = house.inserts.find(has(0))!;
+  const control = standIn.inserts.find(has(0))!;
   expect(readBlock(control.body)).toMatchObject([{ device: 0, key: 'control', ts: 0 }]);
 });

@@ -18,18 +18,18 @@ import { silentLog, startTestClickHouse, type TestClickHouse } from '../harness/
 import { fastClock } from '../harness/fast-clock.ts';
 
 const dayMs = 86_400_000;
-let house: TestClickHouse;
+let embedded: TestClickHouse;
 let home: string;
 let journals = 0;
 let devices = 100;
 
 beforeAll(async () => {
-  house = await startTestClickHouse();
+  embedded = await startTestClickHouse();
   home = mkdtempSync(join(tmpdir(), 'millrace-ship-'));
 }, 60_000);
 
 afterAll(async () => {
-  await house.stop();
+  await embedded.stop();
   rmSync(home, { recursive: true, force: true });
 });
 
@@ -48,7 +48,7 @@ async function openChannel(factor = 1, lateSecondsMax = 1, earlier = ''): Promis
   const journal = await openJournal({ dir, clock: shipClock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
   const shipper = new Shipper({
     journal,
-    clickhouse: house.clickhouse,
+    clickhouse: embedded.clickhouse,
     clock: shipClock,
     sleep: shipClock.sleep,
     log: silentLog,
@@ -85,7 +85,7 @@ async function append(
 
 async function stored(table: string, device: number): Promise<[string, number, number][]> {
   const sql = `SELECT toString(key) AS key, ts, num FROM ${table} FINAL WHERE device = {device:UInt64} AND kind != 0 ORDER BY key, ts`;
-  const found = await house.clickhouse.rows<{ key: string; ts: string; num: number }>(sql, { device });
+  const found = await embedded.clickhouse.rows<{ key: string; ts: string; num: number }>(sql, { device });
   return found.map(({ key, ts, num }) => [key, Number(ts), num]);
 }
 
@@ -124,8 +124,8 @@ test('the same frames shipped twice are stored once', async () => {
   const unit = await channel.journal.next(0, { rowsMax: 100, bytesMax: 1e6 });
   const body = Buffer.concat(unit!.payloads);
   for (let i = 0; i < 3; i += 1) {
-    await house.clickhouse.insertBlocks(insertTelemetry, body);
-    await house.clickhouse.insertBlocks(insertLatest, body);
+    await embedded.clickhouse.insertBlocks(insertTelemetry, body);
+    await embedded.clickhouse.insertBlocks(insertLatest, body);
   }
   // The process ends before the unit is confirmed: the next one ships the frames again.
   await channel.stop();
@@ -171,7 +171,7 @@ test('a delete takes what was written up to its order, and nothing that came lat
   const order = channel.orders.next().toString();
   await append(channel, device, [['a', 150, 2]]);
   await shipAll(channel);
-  const { clickhouse } = house;
+  const { clickhouse } = embedded;
   const erased = { device, keys: ['a'], startTs: 100, endTs: 200, orderNumber: order, latest: 'keep' as const };
   await eraseSeries({ clickhouse, cluster: '', msLeft: () => 30_000 }, [
     { ...erased, aheadWriters: [], aheadOrders: [] },
@@ -186,13 +186,13 @@ test('a delete takes what was written up to its order, and nothing that came lat
 test('while ClickHouse is unavailable rows wait; afterwards they arrive once', async () => {
   const device = devices++;
   const channel = await openChannel();
-  process.kill(house.server.pid, 'SIGSTOP');
+  process.kill(embedded.server.pid, 'SIGSTOP');
   channel.shipper.start();
   await append(channel, device, [['a', 1, 1]]);
   channel.shipper.wake();
   await new Promise((resolve) => setTimeout(resolve, 500));
   expect(channel.journal.empty).toBe(false);
-  process.kill(house.server.pid, 'SIGCONT');
+  process.kill(embedded.server.pid, 'SIGCONT');
   await vi.waitFor(() => expect(channel.journal.empty).toBe(true), { timeout: 15_000 });
   await channel.stop();
   expect(await stored('telemetry', device)).toEqual([['a', 1, 1]]);

@@ -70,12 +70,12 @@ export async function startTestClickHouse(
   const { url, user, password } = server;
   const clickhouse = openClickHouse({ url, user, password, database: 'millrace', log: silentLog });
   if (migrated) await migrateClickHouse(clickhouse, { database: 'millrace', cluster: '', log: silentLog });
-  const house: TestClickHouse = {
+  const embedded: TestClickHouse = {
     server,
     clickhouse,
     options: { ...options, port: server.port },
     ask: async (sql) => {
-      const { url, password } = house.server;
+      const { url, password } = embedded.server;
       const answer = await fetch(`${url}/`, { method: 'POST', body: sql, headers: { 'X-ClickHouse-Key': password } });
       const text = (await answer.text()).trim();
       if (answer.status !== 200) throw new Error(text);
@@ -83,11 +83,11 @@ export async function startTestClickHouse(
     },
     stop: async () => {
       await clickhouse.close();
-      await house.server.stop();
+      await embedded.server.stop();
       rmSync(home, { recursive: true, force: true });
     },
   };
-  return house;
+  return embedded;
 }
 
 /** Starts a server in `home`, without the schema. */

@@ -3,7 +3,7 @@
  * whose ids it cannot fill, with the name of that operation.
  */
 import { randomUUID } from 'node:crypto';
-import { type Caller, type Furniture, type Slot, slots, type Things, viewFields } from './matrix-house.ts';
+import { type Caller, type NamedEntities, type Slot, slots, type Things, viewFields } from './matrix-entities.ts';
 import { type Document, type Operation, type Parameter, resolved, type Schema, someValue } from './openapi.ts';
 import { Random } from './random.ts';
 
@@ -21,7 +21,7 @@ export interface MatrixCall {
   name: string;
   operation: Operation;
   slots: Slot[];
-  request: (value: ValueOf, house: Furniture, caller: Caller) => Request;
+  request: (value: ValueOf, entities: NamedEntities, caller: Caller) => Request;
 }
 
 /** Kinds of entities that have relations and values. */
@@ -101,7 +101,7 @@ const given: Record<string, Record<string, Slot | undefined>> = {
   'GET /api/deviceProfile/devices/keys/attributes': { deviceProfileId: 'profileId' },
 };
 
-type BodyOf = (value: ValueOf, house: Furniture, caller: Caller) => unknown;
+type BodyOf = (value: ValueOf, entities: NamedEntities, caller: Caller) => unknown;
 
 const ref = (entityType: string, id: string) => ({ entityType, id });
 const newName = () => `made-by-matrix-${randomUUID()}`;
@@ -225,7 +225,7 @@ function callOf(document: Document, operation: Operation, path: string, type: st
   const json = requestBody?.content['application/json']?.schema;
   const bodyOf = bodies[name] ?? bodyOfMany(name) ?? (json && generated(document, name, json));
   const queries = parameters.filter((each) => each.in === 'query' && isGiven(name, each));
-  const request: MatrixCall['request'] = (value, house, caller) => {
+  const request: MatrixCall['request'] = (value, entities, caller) => {
     const filled = path.replace(/\{(\w+)\}/g, (_, parameter: string) => {
       const slot = pathSlot(parameter);
       const text = slot ? value(slot) : constantOfPath[parameter];
@@ -240,7 +240,7 @@ function callOf(document: Document, operation: Operation, path: string, type: st
       query.set(parameter, text);
     }
     const url = queries.length > 0 ? `${filled}?${query}` : filled;
-    return { url, body: requestBody && contentOf(requestBody.content, bodyOf?.(value, house, caller)) };
+    return { url, body: requestBody && contentOf(requestBody.content, bodyOf?.(value, entities, caller)) };
   };
   return { name, operation, slots: usedSlots(request), request };
 }
@@ -268,11 +268,11 @@ function contentOf(content: Record<string, unknown>, body: unknown): Request['bo
   return { type: 'application/json', content: JSON.stringify(body) };
 }
 
-/** Returns the slots of a call; a house without people shows it. */
+/** Returns the slots of a call, found with entities whose values are all the same. */
 function usedSlots(request: MatrixCall['request']): Slot[] {
   const things = Object.fromEntries(slots.map((slot) => [slot, 'x'])) as Things;
   const person = { id: 'x', email: 'x', password: 'x', token: 'x' };
-  const house: Furniture = {
+  const entities: NamedEntities = {
     missing: things,
     things: { c1: things, c2: things, public: things, shared: things, b: things },
     admins: { a: person, b: person, system: 'x' },
@@ -284,6 +284,6 @@ function usedSlots(request: MatrixCall['request']): Slot[] {
     used.add(slot);
     return 'x';
   };
-  request(value, house, { role: 'tenant', credentials: '', userId: 'x', apiKeyId: 'x', password: 'x' });
+  request(value, entities, { role: 'tenant', credentials: '', userId: 'x', apiKeyId: 'x', password: 'x' });
   return [...used];
 }

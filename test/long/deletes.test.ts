@@ -19,11 +19,11 @@ const firstTs = Date.UTC(2020, 0, 1);
 const deviceCount = 10_000;
 
 let stores: TestPostgres;
-let house: TestClickHouse;
+let embedded: TestClickHouse;
 
 beforeAll(async () => {
-  [stores, house] = await Promise.all([startTestPostgres(), startTestClickHouse()]);
-  const { clickhouse } = house;
+  [stores, embedded] = await Promise.all([startTestPostgres(), startTestClickHouse()]);
+  const { clickhouse } = embedded;
   const columns = 'device, key, ts, kind, num, version';
   const fill = (select: string) =>
     clickhouse.exec(
@@ -49,11 +49,11 @@ beforeAll(async () => {
 }, 600_000);
 
 afterAll(async () => {
-  await Promise.all([stores?.stop(), house?.stop()]);
+  await Promise.all([stores?.stop(), embedded?.stop()]);
 });
 
 const count = async (where: string): Promise<number> => {
-  const [row] = await house.clickhouse.rows<{ n: string }>(
+  const [row] = await embedded.clickhouse.rows<{ n: string }>(
     `SELECT count() AS n FROM telemetry FINAL WHERE kind != 0 AND ${where}`,
   );
   return Number(row!.n);
@@ -64,7 +64,7 @@ const journals = async () => ({ reports: [], isWhole: true });
 test('one hour of one device is deleted from ten years', { timeout: 300_000 }, async () => {
   const remove = seriesDeleter({
     postgres: stores.postgres,
-    clickhouse: house.clickhouse,
+    clickhouse: embedded.clickhouse,
     cluster: '',
     clock,
     log,
@@ -89,7 +89,15 @@ test('ten thousand deleted devices go in the background', { timeout: 600_000 }, 
   for (let device = 1000; device < 1000 + deviceCount; device += 1)
     await insertDeviceTombstone(postgres, device, Date.now());
   await postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at - interval '1 hour'`);
-  const parts = { postgres, clickhouse: house.clickhouse, cluster: '', clock, log, metrics: new Metrics(), journals };
+  const parts = {
+    postgres,
+    clickhouse: embedded.clickhouse,
+    cluster: '',
+    clock,
+    log,
+    metrics: new Metrics(),
+    journals,
+  };
   const steadyClock = new SteadyClock({ postgres, clock, log });
   const eraser = new Eraser({ ...parts, steadyClock, isLeader: () => true, tombstonesKeptDays: 90 });
   const began = performance.now();

@@ -7,7 +7,7 @@
 import { beforeAll, describe, expect, test, vi } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { callsOf, type MatrixCall, type ValueOf } from '../../harness/matrix-calls.ts';
-import { type Caller, type CallerName, House, type Slot } from '../../harness/matrix-house.ts';
+import { type Caller, type CallerName, MatrixEntities, type Slot } from '../../harness/matrix-entities.ts';
 import { expected, isListed, type Ownership, type Rule, table, type Word } from '../../harness/matrix-rules.ts';
 import { type Document, operationsOf, resolved, type Schema } from '../../harness/openapi.ts';
 import { ok } from '../../harness/people.ts';
@@ -47,23 +47,23 @@ const keepsEntities =
   /^POST \/(api\/(devices|entitiesQuery\/.*|user\/\{userId\}\/resetPasswordLink|rpc\/.*|plugins\/.*|v1\/.*|auth\/.*|noauth\/.*)|api(Analytics|Trendz)\/publicApi\/.*)$/;
 const endsSessions = /logout|changePassword/;
 
-let house: House;
+let entities: MatrixEntities;
 let before: Record<string, string>;
 
 beforeAll(async () => {
-  house = await House.build();
-  await upload(house.things.c1.otaPackageId);
+  entities = await MatrixEntities.build();
+  await upload(entities.things.c1.otaPackageId);
   await eventually(sendersAreActive);
   before = await snapshot();
 });
 
 /** True when each device that has sent is shown as active, which takes a moment. */
 async function sendersAreActive(): Promise<boolean> {
-  const { a, b } = house.admins;
+  const { a, b } = entities.admins;
   const path = '/api/tenant/deviceInfos?pageSize=1000&page=0';
   const lists = await Promise.all([a, b].map(({ token }) => ok('GET', path, undefined, token)));
   const active = new Set(lists.flatMap(({ data }) => data).flatMap((info) => (info.active ? [info.id.id] : [])));
-  return Object.values(house.things).every(({ deviceId }) => active.has(deviceId));
+  return Object.values(entities.things).every(({ deviceId }) => active.has(deviceId));
 }
 
 function ruleOf({ name }: MatrixCall): Rule {
@@ -89,7 +89,7 @@ async function send(
     used.set(text, slot);
     return text;
   };
-  const { url, body } = call.request(noted, house, caller ?? house.callers.tenant);
+  const { url, body } = call.request(noted, entities, caller ?? entities.callers.tenant);
   const response = await fetch(`${call.operation.server ?? api.http}${url}`, {
     method: call.operation.method,
     headers: {
@@ -128,24 +128,24 @@ interface Cell {
 }
 
 function cellsOf(call: MatrixCall, rule: Word, name: CallerName): Cell[] {
-  const caller = house.callers[name];
+  const caller = entities.callers[name];
   const { role } = caller;
   const word = name === 'customer with an API key' && refusesKeys.test(call.name) ? '-' : rule;
   if (call.slots.length === 0) return [{ slot: undefined, whose: 'own', expected: expected(word, role, 'own', false) }];
-  const own = house.thingsOf(caller, 'own');
+  const own = entities.thingsOf(caller, 'own');
   return call.slots.flatMap((slot) =>
     ownershipsFor(name, word).flatMap((whose) => {
-      const id = house.thingsOf(caller, whose)[slot];
+      const id = entities.thingsOf(caller, whose)[slot];
       if (whose !== 'own' && id === own[slot]) return [];
       if (whose === 'self' && role === 'guest') return [];
-      return [{ slot, whose, expected: expected(word, role, whose, house.isAdmin(id)) }];
+      return [{ slot, whose, expected: expected(word, role, whose, entities.isAdmin(id)) }];
     }),
   );
 }
 
 function valuesOf(caller: Caller, { slot, whose }: Cell): ValueOf {
   const isWholeSelf = whose === 'self';
-  return (asked) => house.thingsOf(caller, asked === slot || isWholeSelf ? whose : 'own')[asked];
+  return (asked) => entities.thingsOf(caller, asked === slot || isWholeSelf ? whose : 'own')[asked];
 }
 
 const callerNames: CallerName[] = ['system', 'tenant', 'customer', 'customer with an API key', 'guest'];
@@ -154,7 +154,7 @@ const callerNames: CallerName[] = ['system', 'tenant', 'customer', 'customer wit
 async function snapshot(): Promise<Record<string, string>> {
   const paths: [string, string][] = [];
   const views: string[] = [];
-  const { a, b, system } = house.admins;
+  const { a, b, system } = entities.admins;
   for (const [admin, places] of [
     [a, ['c1', 'c2', 'public', 'shared']],
     [b, ['b']],
@@ -171,7 +171,7 @@ async function snapshot(): Promise<Record<string, string>> {
     views.push(JSON.stringify(await good('GET', '/apiAnalytics/views?pageSize=1000&page=0', undefined, admin)));
     const values = new Set<string>();
     for (const place of places) {
-      const { deviceId, peerId, customerId, tenantId, userId, profileId } = house.things[place];
+      const { deviceId, peerId, customerId, tenantId, userId, profileId } = entities.things[place];
       for (const id of [deviceId, peerId]) {
         values.add(`DEVICE/${id}`);
         paths.push([`/api/device/${id}/credentials`, admin.token]);
@@ -188,7 +188,7 @@ async function snapshot(): Promise<Record<string, string>> {
       paths.push([`/api/plugins/telemetry/${each}/values/timeseries`, admin.token]);
     }
   }
-  const { customerUser } = house;
+  const { customerUser } = entities;
   paths.push(
     [`/api/user/${customerUser.id}`, a.token],
     [`/api/apiKeys/${customerUser.id}?pageSize=100&page=0`, a.token],
@@ -217,7 +217,7 @@ async function upload(packageId: string): Promise<void> {
   form.append('file', new Blob([Buffer.from('firmware')]), 'fw.bin');
   const response = await fetch(`${api.http}/api/otaPackage/${packageId}?checksumAlgorithm=MD5`, {
     method: 'POST',
-    headers: { 'x-authorization': house.callers.tenant.credentials },
+    headers: { 'x-authorization': entities.callers.tenant.credentials },
     body: form,
   });
   expect(response.status, await response.text()).toBe(200);
@@ -234,7 +234,7 @@ describe('what is refused', () => {
     await inTurns(callsOfTag(tag), async (call) => {
       const { of } = ruleOf(call);
       for (const name of callerNames) {
-        const caller = house.callers[name];
+        const caller = entities.callers[name];
         const word = of[caller.role];
         if (word === 'public' || word === 'token') continue;
         const missing = new Map<Slot | undefined, string>();
@@ -243,19 +243,19 @@ describe('what is refused', () => {
           const answer = await send(call, caller, caller.credentials, valuesOf(caller, cell));
           const line = `${call.name} by ${name} for ${cell.slot} (${cell.whose}): ${answer.status} ${answer.text.slice(0, 200)}`;
           if (answer.status !== cell.expected) faults.push(`not ${cell.expected}: ${line}`);
-          if (house.hiddenFrom(caller).some((word) => answer.text.includes(word))) faults.push(`tells: ${line}`);
+          if (entities.hiddenFrom(caller).some((word) => answer.text.includes(word))) faults.push(`tells: ${line}`);
           if (cell.whose === 'missing') missing.set(cell.slot, answer.text);
           const known = missing.get(cell.slot);
           const isLikeMissing = cell.expected === 404 && known !== undefined;
           if (isLikeMissing && answer.text !== known) faults.push(`not as a missing one: ${line}, missing: ${known}`);
         }
       }
-      const own = (slot: Slot) => house.things.c1[slot];
+      const own = (slot: Slot) => entities.things.c1[slot];
       const nobody: [string, string][] = [['nobody', '']];
       if (of.tenant !== 'public' && of.tenant !== 'token') nobody.push(['a device', `Bearer ${own('deviceToken')}`]);
       for (const [name, credentials] of nobody) {
         if (of.tenant === 'public') continue;
-        const value: ValueOf = of.tenant === 'token' ? (slot) => house.missing[slot] : own;
+        const value: ValueOf = of.tenant === 'token' ? (slot) => entities.missing[slot] : own;
         const { status, text } = await send(call, undefined, credentials, value);
         const unknown = call.operation.tags.includes('reports') ? 403 : 401;
         if (status !== unknown) faults.push(`not ${unknown}: ${call.name} by ${name}: ${status} ${text.slice(0, 200)}`);
@@ -272,8 +272,8 @@ describe('what is refused', () => {
 /** This test runs before the allowed calls, because their writes appear with a delay. */
 test('the snapshot sees what is written', async () => {
   const start = await snapshot();
-  const { c1 } = house.things;
-  const { token } = house.admins.a;
+  const { c1 } = entities.things;
+  const { token } = entities.admins.a;
   await ok('POST', `/api/plugins/telemetry/DEVICE/${c1.deviceId}/timeseries/ANY`, { seen: 1 }, token);
   await ok('POST', `/api/plugins/telemetry/DEVICE/${c1.deviceId}/SHARED_SCOPE`, { seen: 1 }, token);
   const seen = ['attributes', 'timeseries'].map((of) => `/api/plugins/telemetry/DEVICE/${c1.deviceId}/values/${of}`);
@@ -292,7 +292,7 @@ describe('what is allowed', () => {
     await inTurns(callsOfTag(tag), async (call) => {
       const { of } = ruleOf(call);
       for (const name of callerNames) {
-        const caller = house.callers[name];
+        const caller = entities.callers[name];
         const word = of[caller.role];
         if ((word === 'public' || word === 'token') && name !== 'tenant') continue;
         for (const cell of cellsOf(call, word, name)) {
@@ -303,7 +303,7 @@ describe('what is allowed', () => {
           const statuses = otherAnswers[call.name] ?? [200, 202];
           if (!statuses.includes(answer.status)) faults.push(`not ${statuses}: ${line}`);
           // A device may see its own entities.
-          const hidden = word === 'token' ? [] : house.hiddenFrom(caller);
+          const hidden = word === 'token' ? [] : entities.hiddenFrom(caller);
           if (hidden.some((each) => answer.text.includes(each))) faults.push(`tells: ${line}`);
           if (!word.startsWith('[')) continue;
           const isNamed = answer.text.includes(`<${cell.slot}>`);
@@ -332,7 +332,7 @@ async function allowed(call: MatrixCall, word: Word, caller: Caller, cell: Cell)
   if (endsSessions.test(call.name)) return await send(call, caller, await newSession(caller), valuesOf(caller, cell));
   if (!isWriting(call)) return await send(call, caller, caller.credentials, valuesOf(caller, cell));
   const fresh = new Map<Slot, string>();
-  for (const slot of call.slots) fresh.set(slot, await house.fresh(caller, cell.whose, slot));
+  for (const slot of call.slots) fresh.set(slot, await entities.fresh(caller, cell.whose, slot));
   const value: ValueOf = (slot) => fresh.get(slot)!;
   await prepare(call, value);
   return await send(call, caller, caller.credentials, value);
@@ -340,14 +340,14 @@ async function allowed(call: MatrixCall, word: Word, caller: Caller, cell: Cell)
 
 /** Makes what has to exist before the call can succeed. */
 async function prepare({ name }: MatrixCall, value: ValueOf): Promise<void> {
-  const { a } = house.admins;
+  const { a } = entities.admins;
   if (/^DELETE .*\/relation$/.test(name)) {
     const end = (id: string) => ({ entityType: 'DEVICE', id });
     const relation = { from: end(value('deviceId')), to: end(value('peerId')), type: 'Matrix' };
     await ok('POST', '/api/relation', relation, a.token);
   }
   if (/^POST .*\/claim$/.test(name)) {
-    const device = [...house.made.values()].find((each) => each.name === value('deviceName'));
+    const device = [...entities.made.values()].find((each) => each.name === value('deviceName'));
     await ok('POST', `/api/v1/${device.token}/claim`, { secretKey: 'pear' }, '');
   }
 }
@@ -359,11 +359,11 @@ async function newSession(caller: Caller): Promise<string> {
     case 'system':
       return `Bearer ${(await api.login('sysadmin@thingsboard.org', 'sysadmin')).token}`;
     case 'tenant':
-      return `Bearer ${(await api.login(house.admins.a.email, house.admins.a.password)).token}`;
+      return `Bearer ${(await api.login(entities.admins.a.email, entities.admins.a.password)).token}`;
     case 'customer':
-      return `Bearer ${(await api.login(house.customerUser.email, house.customerUser.password)).token}`;
+      return `Bearer ${(await api.login(entities.customerUser.email, entities.customerUser.password)).token}`;
     case 'guest': {
-      const publicId = house.things.public.customerId;
+      const publicId = entities.things.public.customerId;
       return `Bearer ${(await ok('POST', '/api/auth/login/public', { publicId }, '')).token}`;
     }
   }
@@ -373,14 +373,14 @@ async function newSession(caller: Caller): Promise<string> {
 test.each(tags)('what a body refers to: %s', { retry: 0 }, async (tag) => {
   const faults: string[] = [];
   await inTurns(callsOfTag(tag), async (call) => {
-    const caller = house.callers.tenant;
+    const caller = entities.callers.tenant;
     const schema = call.operation.requestBody?.content['application/json']?.schema;
     if (!schema || ['-', 'public', 'token'].includes(ruleOf(call).of.tenant)) return;
     for (const [member, type, slot] of references) {
       if (!isReference(document, schema, member) || (member === 'id' && !call.name.endsWith(' id'))) continue;
       const answers: Answer[] = [];
       for (const whose of ['foreign', 'missing'] as const) {
-        const id = house.thingsOf(caller, whose)[slot];
+        const id = entities.thingsOf(caller, whose)[slot];
         const referring: MatrixCall = {
           ...call,
           request: (value, furniture, by) => {
@@ -391,7 +391,7 @@ test.each(tags)('what a body refers to: %s', { retry: 0 }, async (tag) => {
             return { url, body: { type: 'application/json', content: JSON.stringify(content) } };
           },
         };
-        const value: ValueOf = (asked) => (asked === slot ? id : house.things.c1[asked]);
+        const value: ValueOf = (asked) => (asked === slot ? id : entities.things.c1[asked]);
         answers.push(await send(referring, caller, caller.credentials, value));
       }
       const [foreign, missing] = answers as [Answer, Answer];
@@ -428,7 +428,7 @@ function isPlain(of: Document, schema: Schema, member: string): boolean {
 test('a guest signs in with the id of a public customer only', async () => {
   const status = async (publicId: string) =>
     (await api.send('POST', '/api/auth/login/public', { publicId }, '')).status;
-  const { things, missing } = house;
+  const { things, missing } = entities;
   const ids = [things.public.customerId, things.c1.customerId, things.b.customerId, missing.customerId];
   expect(await Promise.all(ids.map(status))).toEqual([200, 401, 401, 401]);
 });

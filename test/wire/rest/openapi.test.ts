@@ -34,7 +34,7 @@ const operations = operationsOf(document);
 type Role = 'SYS_ADMIN' | 'TENANT_ADMIN' | 'CUSTOMER_USER' | 'GUEST';
 const roles: Role[] = ['SYS_ADMIN', 'TENANT_ADMIN', 'CUSTOMER_USER', 'GUEST'];
 
-interface House {
+interface Setup {
   admin: Person;
   tenantId: string;
   customerId: string;
@@ -43,7 +43,7 @@ interface House {
   systemToken: string;
 }
 
-let house: House;
+let setup: Setup;
 
 beforeAll(async () => {
   const systemToken = await systemAdminToken();
@@ -53,7 +53,7 @@ beforeAll(async () => {
   const open = await newDevice(admin.token);
   const assigned = await ok('POST', `/api/customer/public/device/${open.id}`, undefined, admin.token);
   const guest = await ok('POST', '/api/auth/login/public', { publicId: assigned.customerId.id }, '');
-  house = { admin, tenantId, customerId: customer.id.id, customerUser, guestToken: guest.token, systemToken };
+  setup = { admin, tenantId, customerId: customer.id.id, customerUser, guestToken: guest.token, systemToken };
 });
 
 async function newDevice(token: string): Promise<{ id: string; name: string }> {
@@ -70,13 +70,13 @@ function rolesOf({ security, description }: Operation): Role[] | 'public' {
 function tokenOf(role: Role): string {
   switch (role) {
     case 'SYS_ADMIN':
-      return house.systemToken;
+      return setup.systemToken;
     case 'TENANT_ADMIN':
-      return house.admin.token;
+      return setup.admin.token;
     case 'CUSTOMER_USER':
-      return house.customerUser.token;
+      return setup.customerUser.token;
     case 'GUEST':
-      return house.guestToken;
+      return setup.guestToken;
   }
 }
 
@@ -86,7 +86,7 @@ async function callerOf(operation: Operation): Promise<string> {
   if (open === 'public') return '';
   const role = open.includes('TENANT_ADMIN') ? 'TENANT_ADMIN' : open[0]!;
   if (!/logout|changePassword/.test(operation.path)) return tokenOf(role);
-  return (await api.login(house.admin.email, house.admin.password)).token;
+  return (await api.login(setup.admin.email, setup.admin.password)).token;
 }
 
 /** Returns the document for a reader who uses the address `host`. Does not use fetch, which sets that header itself. */
@@ -103,7 +103,7 @@ type Values = Record<string, string>;
 
 /** Returns valid values for the path: entities of this operation alone, so that no other operation changes them. */
 async function pathValues({ path, method }: Operation): Promise<Values> {
-  const { admin, customerId, tenantId } = house;
+  const { admin, customerId, tenantId } = setup;
   const device = await newDevice(admin.token);
   if (method === 'DELETE' && path.startsWith('/api/customer/device')) {
     await ok('POST', `/api/customer/${customerId}/device/${device.id}`, undefined, admin.token);
@@ -116,7 +116,7 @@ async function pathValues({ path, method }: Operation): Promise<Values> {
     ttlSeconds: '0',
     requestId: '1',
   });
-  Object.assign(values, { customerId, tenantId, otaPackageType: 'FIRMWARE', userId: house.customerUser.id });
+  Object.assign(values, { customerId, tenantId, otaPackageType: 'FIRMWARE', userId: setup.customerUser.id });
   const asks = (name: string) => path.includes(`{${name}}`);
   if (asks('deviceToken')) {
     values['deviceToken'] = (
@@ -128,7 +128,7 @@ async function pathValues({ path, method }: Operation): Promise<Values> {
     values['profileId'] = (await ok('POST', '/api/deviceProfile', { name }, admin.token)).id.id;
   }
   if (asks('tenantProfileId')) {
-    const { id } = await ok('POST', '/api/tenantProfile', { name: `profile-${randomUUID()}` }, house.systemToken);
+    const { id } = await ok('POST', '/api/tenantProfile', { name: `profile-${randomUUID()}` }, setup.systemToken);
     values['tenantProfileId'] = id.id;
   }
   if (asks('customerId') && method === 'DELETE') {
@@ -178,8 +178,8 @@ const someView = () => ({
 async function hints({ method, path }: Operation): Promise<{ query?: Values; body?: unknown }> {
   const name = `walk-${randomUUID()}`;
   const email = `${name}@orchard.example`;
-  const { admin } = house;
-  const userId = { entityType: 'USER', id: house.admin.id };
+  const { admin } = setup;
+  const userId = { entityType: 'USER', id: setup.admin.id };
   const byOperation: Record<string, { query?: Values; body?: unknown }> = {
     'POST /api/auth/login': { body: { username: admin.email, password: admin.password } },
     'POST /api/auth/changePassword': { body: { currentPassword: 'not it', newPassword: 'pear-tree-8' } },
@@ -198,7 +198,7 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     'POST /api/otaPackage/{otaPackageId}': { query: { checksumAlgorithm: 'SHA256' } },
     'POST /api/noauth/resetPasswordByEmail': { body: { email } },
     'POST /api/devices': {
-      body: { parameters: { rootId: house.tenantId, rootType: 'TENANT', direction: 'FROM' }, deviceTypes: ['default'] },
+      body: { parameters: { rootId: setup.tenantId, rootType: 'TENANT', direction: 'FROM' }, deviceTypes: ['default'] },
     },
     'POST /api/entitiesQuery/find': {
       body: { entityFilter: { type: 'entityType', entityType: 'DEVICE' }, pageLink: { page: 0, pageSize: 10 } },
@@ -211,7 +211,7 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     'POST /api/device/bulk_import': { body: { file: name, mapping: { columns: [{ type: 'NAME' }] } } },
   };
   if (/^\/api\/(v2\/)?relation$/.test(path)) {
-    const from = { entityType: 'TENANT', id: house.tenantId };
+    const from = { entityType: 'TENANT', id: setup.tenantId };
     const to = { entityType: 'DEVICE', id: (await newDevice(admin.token)).id };
     const body = { from, to, type: 'Contains' };
     if (method === 'POST') return { body };

@@ -36,9 +36,9 @@ export interface Caller {
 }
 
 /** The entities that bodies refer to. */
-export type Furniture = Pick<House, 'things' | 'missing' | 'admins' | 'customerUser' | 'made'>;
+export type NamedEntities = Pick<MatrixEntities, 'things' | 'missing' | 'admins' | 'customerUser' | 'made'>;
 
-export class House {
+export class MatrixEntities {
   readonly callers: Record<CallerName, Caller>;
   readonly things: Record<Place, Things>;
   readonly admins: { a: Person; b: Person; system: string };
@@ -49,9 +49,9 @@ export class House {
   readonly #makers: Record<Place, Maker>;
 
   private constructor(
-    callers: House['callers'],
-    things: House['things'],
-    admins: House['admins'],
+    callers: MatrixEntities['callers'],
+    things: MatrixEntities['things'],
+    admins: MatrixEntities['admins'],
     customerUser: Person,
     made: Map<string, Json>,
     makers: Record<Place, Maker>,
@@ -67,7 +67,7 @@ export class House {
     this.missing = { ...(Object.fromEntries(missing) as Things), receipt: things.b.receipt };
   }
 
-  static async build(): Promise<House> {
+  static async build(): Promise<MatrixEntities> {
     const made = new Map<string, Json>();
     const system = await systemAdminToken();
     const [a, b] = await Promise.all([newTenant('aaaa'), newTenant('bbbb')]);
@@ -125,7 +125,7 @@ export class House {
       'customer with an API key': { ...customer, credentials: `ApiKey ${userKey.value}` },
       guest: caller('guest', { id: '', token: guest.token, password: '' }, ''),
     };
-    return new House(callers, things, { a: a.admin, b: b.admin, system }, customerUser, made, makers);
+    return new MatrixEntities(callers, things, { a: a.admin, b: b.admin, system }, customerUser, made, makers);
   }
 
   /** Returns the entities that `whose` means for the caller. */
