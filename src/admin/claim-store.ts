@@ -1,4 +1,4 @@
-/** SQL of the claims of devices, and of the wrong keys that were tried for a device. */
+/** SQL of the claims of devices. */
 import { scopeNumber } from '../attributes/attributes.ts';
 import type { Queries } from '../postgres/client.ts';
 import { type Claim, claimKeys } from './claim-rules.ts';
@@ -36,29 +36,4 @@ export async function forgetClaims(queries: Queries, device: { id: string; numbe
 
 export async function deleteClaim(queries: Queries, deviceId: string): Promise<void> {
   await queries.query('delete from device_claim where device_id = $1', [deviceId]);
-  await queries.query('delete from device_claim_tries where device_id = $1', [deviceId]);
-}
-
-/** Returns the wrong keys of the running window, and when the window ends. */
-export async function findWrongKeys(
-  queries: Queries,
-  deviceId: string,
-  now: number,
-): Promise<{ wrongKeys: number; windowEndsTime: number }> {
-  const [row] = await queries.query<{ wrongKeys: number; windowEndsTime: number }>(
-    `select wrong_keys as "wrongKeys", window_ends_time as "windowEndsTime"
-       from device_claim_tries where device_id = $1 and window_ends_time > $2`,
-    [deviceId, now],
-  );
-  return row ?? { wrongKeys: 0, windowEndsTime: now };
-}
-
-export async function recordWrongKey(queries: Queries, deviceId: string, now: number, windowMs: number): Promise<void> {
-  await queries.query(
-    `insert into device_claim_tries as tries (device_id, wrong_keys, window_ends_time) values ($1, 1, $3)
-     on conflict (device_id) do update set
-       wrong_keys = case when tries.window_ends_time > $2 then tries.wrong_keys + 1 else 1 end,
-       window_ends_time = case when tries.window_ends_time > $2 then tries.window_ends_time else $3 end`,
-    [deviceId, now, now + windowMs],
-  );
 }

@@ -14,7 +14,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Queries } from '../postgres/client.ts';
-import { countTakenNames, findTakenNameTries } from './taken-name-store.ts';
+import { countTries, findTries } from './tries-store.ts';
 
 export class TakenNames {
   readonly #clock: Clock;
@@ -32,8 +32,8 @@ export class TakenNames {
 
   /** Throws 429 when the owner, a tenant or a profile, may meet no more names of other tenants. */
   async admit(queries: Queries, owner: string): Promise<void> {
-    const { met, endsTime } = await findTakenNameTries(queries, owner, this.#clock.now());
-    if (met >= limits.takenNamesMax) throw this.refusal(endsTime);
+    const { count, endsTime } = await findTries(queries, subjectOf(owner), this.#clock.now());
+    if (count >= limits.takenNamesMax) throw this.refusal(endsTime);
   }
 
   /**
@@ -43,13 +43,14 @@ export class TakenNames {
   async count(queries: Queries, owner: string, names: number): Promise<{ remaining: number; endsTime: number }> {
     const now = this.#clock.now();
     const max = limits.takenNamesMax;
+    const subject = subjectOf(owner);
     if (names === 0) {
-      const { met, endsTime } = await findTakenNameTries(queries, owner, now);
-      return { remaining: Math.max(0, max - met), endsTime };
+      const { count, endsTime } = await findTries(queries, subject, now);
+      return { remaining: Math.max(0, max - count), endsTime };
     }
-    const { met, endsTime } = await countTakenNames(queries, owner, names, now, limits.takenNamesMs);
-    const before = met - names;
-    if (before < max && met >= max) this.#log.warn('taken_names', { owner });
+    const { count, endsTime } = await countTries(queries, subject, names, now, limits.takenNamesMs);
+    const before = count - names;
+    if (before < max && count >= max) this.#log.warn('taken_names', { owner });
     return { remaining: Math.max(0, max - before), endsTime };
   }
 
@@ -60,6 +61,11 @@ export class TakenNames {
       'Too many of the chosen credentials, emails or keys could not be used: leave them out to get random ones, or try again later.';
     return new Fault('taken_names', message, seconds);
   }
+}
+
+/** Names what the tries of an owner are of, among other tries. */
+function subjectOf(owner: string): string {
+  return `names ${owner}`;
 }
 
 const takenReasons = new Set(['credentials_taken', 'email_taken', 'provision_key_taken']);

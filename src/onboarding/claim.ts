@@ -12,10 +12,11 @@ import {
   isClaimValid,
   opensClaim,
 } from '../admin/claim-rules.ts';
-import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from '../admin/claim-store.ts';
+import { deleteClaim, findClaim, insertClaim } from '../admin/claim-store.ts';
 import { rotateToken } from '../admin/credentials.ts';
 import { type MoveDeps, moveDevice } from '../admin/customers.ts';
 import { lostRaceAgain } from '../admin/devices.ts';
+import { countTries, findTries, forgetTries } from '../admin/tries-store.ts';
 import { type Attributes, ownValue } from '../attributes/attributes.ts';
 import { permissionDenied, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import { Fault, notFound } from '../base/errors.ts';
@@ -97,10 +98,11 @@ export async function claimDevice(
     const claim = isClaimValid(said, now) ? said : claimOfAttribute(server.get(dataKey));
     if (!isClaimValid(claim, now)) return { response: 'FAILURE' };
     if (!opensClaim(claim, secretKey)) {
-      await recordWrongKey(queries, device.id, now, limits.wrongClaimWindowMs);
+      await countTries(queries, subjectOf(device.id), 1, now, limits.wrongClaimWindowMs);
       return { response: 'FAILURE' };
     }
     await deleteClaim(queries, device.id);
+    await forgetTries(queries, subjectOf(device.id));
     const moved = await moveDevice(deps.clock, queries, device, caller.customerId);
     change = moved.change;
     return { response: 'SUCCESS', device: moved.device };
@@ -156,11 +158,16 @@ async function lockedDevice(queries: Queries, caller: TenantPrincipal, id: strin
 }
 
 async function checkTries(queries: Queries, deviceId: string, now: number): Promise<void> {
-  const { wrongKeys, windowEndsTime } = await findWrongKeys(queries, deviceId, now);
-  if (wrongKeys < limits.wrongClaimKeysMax) return;
-  const seconds = Math.max(1, Math.ceil((windowEndsTime - now) / 1000));
+  const { count, endsTime } = await findTries(queries, subjectOf(deviceId), now);
+  if (count < limits.wrongClaimKeysMax) return;
+  const seconds = Math.max(1, Math.ceil((endsTime - now) / 1000));
   const message = `Too many wrong claim keys for this device; try again in ${seconds} s.`;
   throw new Fault('claim_tries', message, seconds);
+}
+
+/** Names what the wrong keys of a device are tries of, among other tries. */
+function subjectOf(deviceId: string): string {
+  return `claim ${deviceId}`;
 }
 
 async function readServer(attributes: Attributes, device: number, keys: string[]): Promise<Map<string, TypedValue>> {
