@@ -26,6 +26,9 @@ const commandMsMax = 5_000;
 
 interface HostFigures {
   hosts: number;
+  /** Of all hosts together, in a second without messages. */
+  idleCpuMs: number;
+  /** Above that of idle hosts. */
   cpuMicrosPerMessage: number;
   idleStatements: number;
   loadedStatements: number;
@@ -125,7 +128,8 @@ async function measure(
     });
     return {
       hosts: count,
-      cpuMicrosPerMessage: (load.cpuMs * 1000) / messages,
+      idleCpuMs: idle.cpuMs / idle.seconds,
+      cpuMicrosPerMessage: ((load.cpuMs - (idle.cpuMs * load.seconds) / idle.seconds) * 1000) / messages,
       idleStatements: idle.statements / idle.seconds,
       loadedStatements: load.statements / load.seconds,
       ...{ connect: connected, command, attribute, refused },
@@ -141,10 +145,19 @@ function printHosts(figures: readonly HostFigures[]): void {
   const [one] = figures as [HostFigures];
   const ratio = (value: number, of: number) => `${figure(value)} (${figure(value / of)})`;
   table(
-    ['hosts (ratio to one)', 'CPU us/message', 'statements/s idle', 'loaded', 'commands p50 ms', 'p99 ms'],
+    [
+      'hosts (ratio to one)',
+      'CPU us/message',
+      'idle CPU ms/s',
+      'statements/s idle',
+      'loaded',
+      'commands p50 ms',
+      'p99 ms',
+    ],
     figures.map((each) => [
       String(each.hosts),
       ratio(each.cpuMicrosPerMessage, one.cpuMicrosPerMessage),
+      ratio(each.idleCpuMs, one.idleCpuMs),
       ratio(each.idleStatements, one.idleStatements),
       ratio(each.loadedStatements, one.loadedStatements),
       ratio(each.commands.p50Ms, one.commands.p50Ms),

@@ -334,7 +334,10 @@ export const reasons = {
     unpacking: 'too many compressed bodies are being unpacked',
     updates_waiting: 'too many devices ask for updates at once',
   },
-  504: { report_timeout: 'the report took longer than its budget' },
+  504: {
+    report_timeout: 'the report took longer than its budget',
+    rpc_doubtful: 'the device may have executed the command: its session did not confirm it',
+  },
 } as const satisfies Record<number, Record<string, string>>;
 
 type Table = typeof reasons;

@@ -169,7 +169,7 @@ describe('offer', () => {
     expect(await here.offer(device, 'rpc', {})).toBe('taken');
   });
 
-  it('returns away when the granted worker does not answer: it may have been taken', async () => {
+  it('returns doubtful when the granted worker does not answer: it may have been taken', async () => {
     const taker: Listener = {
       receive: () => {
         thereBus.connected = false;
@@ -179,7 +179,7 @@ describe('offer', () => {
     };
     there.listen(device, 'rpc', taker);
     await there.inForce(device);
-    expect(await here.offer(device, 'rpc', {})).toBe('away');
+    expect(await here.offer(device, 'rpc', {})).toBe('doubtful');
   });
 });
 

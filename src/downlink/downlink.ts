@@ -87,7 +87,12 @@ export class Downlink {
     });
     const outcomes = (outcome: OfferOutcome) =>
       metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
-    this.#outcomes = { taken: outcomes('taken'), untaken: outcomes('untaken'), away: outcomes('away') };
+    this.#outcomes = {
+      taken: outcomes('taken'),
+      untaken: outcomes('untaken'),
+      away: outcomes('away'),
+      doubtful: outcomes('doubtful'),
+    };
     this.#bugs = metrics.counter('downlink_bugs_total', 'Listeners of devices that threw an error, which is a bug.');
     metrics.observed('downlink_listeners', 'Sessions that listen to a device.', () => this.#listeners.size);
     bus.onReconnect(() => this.#restored());

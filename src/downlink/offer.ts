@@ -4,7 +4,7 @@
  *     state      what the sender waits for           ends after
  *     asking     a listener, on any worker           `offerWaitMs`: untaken
  *     checking   the store: is it still wanted?      no deadline
- *     granted    the answer of one worker            twice `offerWaitMs`: away
+ *     granted    the answer of one worker            twice `offerWaitMs`: doubtful
  *     settled    nothing
  *
  * A worker that has a listener is granted the message, after a check where the sender has a store. When its listener
@@ -16,10 +16,10 @@ import { inboxOf, type OfferPacket } from './offer-packets.ts';
 
 /**
  * `taken`: exactly one listener took the message. `untaken`: none took it in time; the caller offers again at
- * `onOpened`. `away`: the bus cannot reach other workers or broke meanwhile, so the message may or may not have been
- * taken.
+ * `onOpened`. `away`: the bus cannot reach other workers, and none was granted the message. `doubtful`: a worker was
+ * granted the message and did not answer, so its listener may or may not have taken the message.
  */
-export type OfferOutcome = 'taken' | 'untaken' | 'away';
+export type OfferOutcome = 'taken' | 'untaken' | 'away' | 'doubtful';
 
 /** The sender's decision whether the message is still wanted. */
 export interface Want {
@@ -111,6 +111,11 @@ export class Offer {
     this.#settleAfter(limits.offerWaitMs, 'untaken');
   }
 
+  /** Ends the offer when this worker stops. */
+  stop(): void {
+    this.settle(this.#state === 'granted' ? 'doubtful' : 'away');
+  }
+
   #settleAfter(ms: number, outcome: OfferOutcome): void {
     clearTimeout(this.#deadline);
     this.#deadline = setTimeout(() => this.settle(outcome), ms);
@@ -146,7 +151,7 @@ export class Offer {
     this.#grantedTo = node;
     this.#isChecked = false;
     // The worker takes the grant within `offerWaitMs` or not at all; the answer may take as long again.
-    this.#settleAfter(2 * limits.offerWaitMs, 'away');
+    this.#settleAfter(2 * limits.offerWaitMs, 'doubtful');
     const packet: OfferPacket = { kind: 'grant', from: this.#worker.node, id, heardAt, device, topic, message };
     this.#worker.bus.publish(inboxOf(node), JSON.stringify(packet));
   }

@@ -60,7 +60,7 @@ export class Offers {
   }
 
   stop(): void {
-    for (const offer of [...this.#open.values()]) offer.settle('away');
+    for (const offer of [...this.#open.values()]) offer.stop();
   }
 
   #answerAsk({ from, id, device, topic }: OfferPacket & { kind: 'ask' }): void {

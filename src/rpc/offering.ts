@@ -138,8 +138,10 @@ export class Offering {
       delivery.offersAgain = true;
     } else if (!waiters.has(command)) {
       delivery.offersAgain = true;
-    } else if (outcome === 'away') {
-      for (const queued of [...(waiters.line(device)?.queued ?? [])]) queued.away();
+    } else if (outcome === 'away' || outcome === 'doubtful') {
+      if (outcome === 'doubtful') command.doubtful();
+      for (const queued of [...(waiters.line(device)?.queued ?? [])]) if (queued !== command) queued.away();
+      if (outcome === 'away') command.away();
     } else if (isHeldUp) {
       // A session exists, but an older command was announced while this one was offered.
       order.mustWait(command);

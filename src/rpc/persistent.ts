@@ -171,6 +171,7 @@ export class PersistentRpcs {
       },
       // The command waits for its deadline: a session may open when the bus is connected again.
       away: () => {},
+      doubtful: () => {},
       withdrawn: () => this.#forget(held),
     };
     const { attempts } = stored;

@@ -94,6 +94,14 @@ export function replyId(text: string): number | undefined {
   return id === (id | 0) ? id : undefined;
 }
 
+export function mayHaveRun(): Fault {
+  return new Fault(
+    'rpc_doubtful',
+    'The device may have executed the command: the worker of its session did not say whether the session took it. ' +
+      'Read the state of the device before you send the command again.',
+  );
+}
+
 export function busAway(): Fault {
   return unavailable(
     'bus_away',

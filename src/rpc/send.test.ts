@@ -229,6 +229,29 @@ test('without the bus a command is refused with its name, and so is a reply that
   await expect(here.rpc.reply(replying, 5, '1')).rejects.toMatchObject({ status: 503, reason: 'bus_away' });
 });
 
+test('a command that a session took without saying so ends as doubtful: the caller must not repeat it blindly', async () => {
+  let publish: { mockRestore(): void } | undefined;
+  const given: number[] = [];
+  there.sessions.listen(device, {
+    deliver: ({ id }) => {
+      given.push(id);
+      // The answer to the grant is lost.
+      publish = vi.spyOn(there.bus, 'publish').mockImplementation(() => {});
+      return true;
+    },
+    close() {},
+  });
+  await sleep(200);
+  await expect(call(here, 'open valve')).rejects.toMatchObject({
+    status: 504,
+    reason: 'rpc_doubtful',
+    retryAfterSeconds: 0,
+    message: expect.stringContaining('may have executed the command'),
+  });
+  expect(given).toHaveLength(1);
+  publish?.mockRestore();
+});
+
 test('without the bus a session of the same worker is still served', async () => {
   await here.bus.close();
   const session = listen(here);

@@ -16,7 +16,7 @@ import type { RpcNumbers } from './numbers.ts';
 import { Offering } from './offering.ts';
 import { OldestFirst } from './oldest-first.ts';
 import { type OwnerMessage, sendToOwners, watchOwnerMessages } from './owner-messages.ts';
-import { busAway, isRpcId, type RpcCall, type RpcOutcome } from './rpc.ts';
+import { busAway, isRpcId, mayHaveRun, type RpcCall, type RpcOutcome } from './rpc.ts';
 import { answerRpc } from './store.ts';
 import { type Command, Waiters } from './waiters.ts';
 
@@ -128,6 +128,7 @@ export class Rpc {
         replied: (text) => end(oneway ? { kind: 'delivered' } : { kind: 'replied', text }),
         expired: () => end({ kind: command.stage === 'taken' ? 'unanswered' : 'unreachable' }),
         away: () => fail(busAway()),
+        doubtful: () => fail(mayHaveRun()),
         withdrawn: () => {},
       };
       this.hold(command);

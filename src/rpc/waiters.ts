@@ -32,6 +32,8 @@ export interface Command extends CommandOwners, HeapItem {
   expired(): void;
   /** Called when the bus is disconnected, so that a listener cannot be found. */
   away(): void;
+  /** Called when a session may have taken the command: a worker was granted the command and is silent. */
+  doubtful(): void;
   /** Called when the sender withdraws the command. */
   withdrawn(): void;
 }
