@@ -84,6 +84,7 @@ export class Downlink {
       bus,
       has: (device, topic) => this.#listeners.of(device, topic as Topic).length > 0,
       offerHere: (device, topic, message) => this.#offerHere(device, topic as Topic, message),
+      answeredLate: (device, topic) => this.#notifyOpened(device, topic as Topic),
     });
     const outcomes = (outcome: OfferOutcome) =>
       metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
@@ -152,8 +153,8 @@ export class Downlink {
   }
 
   /**
-   * Calls `callback` when a listener opens on any worker, until the returned function is called. Register before an
-   * offer, so that no listener that opens after the outcome `untaken` is missed.
+   * Calls `callback` when a listener opens on any worker, or answers an offer too late, until the returned function is
+   * called. Register before an offer, so that no listener that opens after the outcome `untaken` is missed.
    */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
     this.#assertUse(device);

@@ -8,7 +8,8 @@ import { isName, isObject, isText, isWhole } from '../bus/messages.ts';
  */
 export type OfferPacket =
   | { kind: 'ask'; from: string; id: number; device: number; topic: string }
-  | { kind: 'have'; from: string; id: number; heardAt: number }
+  /** An earlier version leaves out device and topic. */
+  | { kind: 'have'; from: string; id: number; heardAt: number; device?: number; topic?: string }
   | { kind: 'grant'; from: string; id: number; heardAt: number; device: number; topic: string; message: object }
   | { kind: 'answer'; from: string; id: number; taken: boolean };
 
@@ -18,8 +19,10 @@ export function isOfferPacket(value: unknown): value is OfferPacket {
   switch (kind) {
     case 'ask':
       return isWhole(device) && isText(topic);
-    case 'have':
-      return Number.isFinite(heardAt);
+    case 'have': {
+      const isWholeOrAbsent = device === undefined || isWhole(device);
+      return Number.isFinite(heardAt) && isWholeOrAbsent && (topic === undefined || isText(topic));
+    }
     case 'grant':
       return Number.isFinite(heardAt) && isWhole(device) && isText(topic) && isObject(message);
     case 'answer':

@@ -37,6 +37,8 @@ export interface OfferingWorker {
   has(device: number, topic: string): boolean;
   /** Offers to the listeners of this worker; returns true when one of them took the message. */
   offerHere(device: number, topic: string, message: object): boolean;
+  /** Called when another worker that has a listener answers an offer after its end. */
+  answeredLate(device: number, topic: string): void;
 }
 
 export interface OfferedMessage {

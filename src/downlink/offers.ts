@@ -48,7 +48,7 @@ export class Offers {
         this.#answerAsk(packet);
         return;
       case 'have':
-        this.#open.get(packet.id)?.have(packet.from, packet.heardAt);
+        this.#takeHave(packet);
         return;
       case 'grant':
         this.#answerGrant(packet);
@@ -66,7 +66,14 @@ export class Offers {
   #answerAsk({ from, id, device, topic }: OfferPacket & { kind: 'ask' }): void {
     // The asking worker has already offered the message to its own listeners.
     if (from === this.node || !this.#worker.has(device, topic)) return;
-    this.#send(from, { kind: 'have', from: this.node, id, heardAt: performance.now() });
+    this.#send(from, { kind: 'have', from: this.node, id, heardAt: performance.now(), device, topic });
+  }
+
+  /** A worker that was paused answers an offer that has ended: the next offer reaches its listener. */
+  #takeHave({ from, id, heardAt, device, topic }: OfferPacket & { kind: 'have' }): void {
+    const offer = this.#open.get(id);
+    if (offer) offer.have(from, heardAt);
+    else if (device !== undefined && topic !== undefined) this.#worker.answeredLate(device, topic);
   }
 
   #answerGrant({ from, id, heardAt, device, topic, message }: OfferPacket & { kind: 'grant' }): void {

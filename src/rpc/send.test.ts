@@ -200,6 +200,22 @@ test('a command whose listener answered too late is offered again', async () => 
   expect(session.taken).toHaveLength(1);
 });
 
+test('a worker that answers an offer after its end gets the command at once, not at the next repetition', async () => {
+  const session = listen(there, { confirmed: true });
+  await sleep(200);
+  const held: Parameters<typeof there.bus.publish>[] = [];
+  const publish = vi.spyOn(there.bus, 'publish').mockImplementation((...message) => void held.push(message));
+  const calling = call(here, 'late', true, 10_000);
+  await vi.waitFor(() => expect(publish).toHaveBeenCalled());
+  await sleep(limits.offerWaitMs + 100);
+  publish.mockRestore();
+  const begin = performance.now();
+  for (const message of held) there.bus.publish(...message);
+  expect(await calling).toEqual({ kind: 'delivered' });
+  expect(performance.now() - begin).toBeLessThan(limits.rpcRepeatMsMin / 2 - 200);
+  expect(session.taken).toHaveLength(1);
+});
+
 test('commands of two owners reach a session that opens later in the order of their ids', async () => {
   const callings = [];
   for (let n = 0; n < 6; n += 1) {
