@@ -100,17 +100,17 @@ async function tenantProfile(
  */
 export async function deleteTenant({ postgres, changes, clock }: TenantDeps, id: string): Promise<void> {
   if (!(await findTenant(postgres, id))) throw entityNotFound('Tenant', id);
+  const deleteSome = async (queries: Queries) => {
+    const devices = await lockTenantDevices(queries, id, devicesAtOnceMax);
+    if (devices.length > 0) return await deleteDevices(queries, devices, clock.now());
+    // A transaction that starts after this lock finds no tenant.
+    if (!(await lockTenant(queries, id))) throw entityNotFound('Tenant', id);
+    await deleteTenantRows(queries, id);
+    return [];
+  };
   for (;;) {
-    const gone = await postgres.transaction(async (queries) => {
-      const devices = await lockTenantDevices(queries, id, devicesAtOnceMax);
-      if (devices.length > 0) {
-        return await deleteDevices(queries, devices, clock.now());
-      }
-      // A transaction that starts after this lock finds no tenant.
-      if (!(await lockTenant(queries, id))) throw entityNotFound('Tenant', id);
-      await deleteTenantRows(queries, id);
-      return [];
-    });
+    // Users of the tenant still write, and lock the rows in their own order.
+    const gone = await postgres.transaction(deleteSome, { again: true });
     changes.publish(gone);
     if (gone.length === 0) return;
   }
