@@ -333,10 +333,12 @@ export function isUniqueViolation(error: unknown, constraint?: string): boolean 
   return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
 }
 
-/** True when a row is referenced by others, or refers to one that is gone; `constraint` names one reference. */
-export function isForeignKeyViolation(error: unknown, constraint?: string): boolean {
+/** True when a row is referenced by others, or refers to one that is gone; `constraint` names some references. */
+export function isForeignKeyViolation(error: unknown, constraint?: string | RegExp): boolean {
   if (codeOf(error) !== '23503') return false;
-  return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
+  const { constraint: violated = '' } = error as { constraint?: string };
+  if (constraint instanceof RegExp) return constraint.test(violated);
+  return constraint === undefined || violated === constraint;
 }
 
 /** Returns the SQLSTATE of a refusal, as `23503`. */

@@ -5,10 +5,13 @@
  */
 import type { KnownCaller, LongRead } from '../auth/request-callers.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
+import { tokenExpired } from '../auth/unauthorized.ts';
 import type { Account } from '../auth/user.ts';
+import { type Fault, notFound } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
+import { isForeignKeyViolation } from '../postgres/client.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
@@ -139,10 +142,13 @@ export function route<
       requireRole(principal, input.roles);
       callers.admit(principal);
       const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work, kind);
-      const answer = await (input.waits
+      const answering = input.waits
         ? handle({ ...read(request), principal, account, inTurn }, deps)
         : // A call that waits for its turn holds only bytes: the values in them may take many times as much memory.
-          inTurn(async () => await handle({ ...read(request), principal, account, inTurn: (work) => work() }, deps)));
+          inTurn(async () => await handle({ ...read(request), principal, account, inTurn: (work) => work() }, deps));
+      const answer = await answering.catch((error: unknown) => {
+        throw isForeignKeyViolation(error, /_tenant_id_fkey$/) ? tenantGone(principal) : error;
+      });
       const { tenantId, customerId } = principal;
       return isRead(description) ? { ...answer, owners: placeOwners(tenantId, customerId) } : answer;
     },
@@ -152,6 +158,11 @@ export function route<
       return `user ${principal.userId}`;
     },
   };
+}
+
+/** Refuses a write to a tenant that was deleted while the call ran. Its users are deleted with it. */
+function tenantGone({ authority }: Principal): Fault {
+  return authority === 'SYS_ADMIN' ? notFound('The tenant was deleted at this moment.') : tokenExpired();
 }
 
 export function publicRoute<

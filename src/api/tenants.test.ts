@@ -1,0 +1,67 @@
+/** Tenants over the REST API: what calls get while a tenant is deleted. */
+import { expect, it, vi } from 'vitest';
+import { error, sharedApi, unique } from '../../test/harness/api-handlers.ts';
+import { deleteTenantRows } from '../admin/store.ts';
+
+const { call, tokenOf, postgres } = await sharedApi();
+
+const sysadmin = () => tokenOf('sysadmin@thingsboard.org', 'sysadmin');
+
+async function newTenant() {
+  const jwt = await sysadmin();
+  const { id } = (await call('POST', '/api/tenant', { jwt, body: { title: unique('mill') } })).body;
+  const body = { email: `${id.id}@mill.example`, authority: 'TENANT_ADMIN', tenantId: id };
+  const user = (await call('POST', '/api/user?sendActivationMail=false', { jwt, body })).body;
+  const { text } = await call('GET', `/api/user/${user.id.id}/activationLink`, { jwt });
+  const activateToken = text.split('activateToken=')[1];
+  const pair = await call('POST', '/api/noauth/activate', { body: { activateToken, password: 'pear-tree-7' } });
+  return { id, token: pair.body.token as string };
+}
+
+const untilBlocked = async (statement: string) => {
+  const waiting = `select 1 from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock' and query like '%${statement}%'`;
+  await vi.waitFor(async () => expect(await postgres.query(waiting)).toHaveLength(1), { timeout: 20_000 });
+};
+
+it('a write of a user whose tenant is deleted at this moment is refused as a call of a deleted user', async () => {
+  const { id, token } = await newTenant();
+  const { made } = await postgres.transaction(async (queries) => {
+    await deleteTenantRows(queries, id.id);
+    const asked = { made: call('POST', '/api/customer', { jwt: token, body: { title: 'Orchard' } }) };
+    await untilBlocked('insert into customer');
+    return asked;
+  });
+  expect(await made).toMatchObject(error(401, 11, 'Token has expired'));
+});
+
+it('a user of a tenant that is deleted at this moment is not made', async () => {
+  const { id } = await newTenant();
+  const jwt = await sysadmin();
+  const body = { email: `b${id.id}@mill.example`, authority: 'TENANT_ADMIN', tenantId: id };
+  const { made } = await postgres.transaction(async (queries) => {
+    await deleteTenantRows(queries, id.id);
+    const asked = { made: call('POST', '/api/user?sendActivationMail=false', { jwt, body }) };
+    await untilBlocked('insert into user_account');
+    return asked;
+  });
+  expect(await made).toMatchObject(error(404, 32, 'The tenant was deleted at this moment.'));
+});
+
+it('the delete of a tenant runs again when it lost a race for locks', async () => {
+  const { id, token } = await newTenant();
+  const device = async () => (await call('POST', '/api/device', { jwt: token, body: { name: unique('pump') } })).body;
+  const [first, second] = [await device(), await device()];
+  const lock = 'select 1 from device where id = $1 for update';
+  // The delete locks the devices in the order of their ids, this transaction in the other order.
+  const { gone } = await postgres.transaction(async (queries) => {
+    await queries.query("set local deadlock_timeout = '60s'");
+    await queries.query(lock, [second.id.id]);
+    const jwt = await sysadmin();
+    const asked = { gone: call('DELETE', `/api/tenant/${id.id}`, { jwt }) };
+    await untilBlocked('for update of d');
+    await queries.query(lock, [first.id.id]);
+    return asked;
+  });
+  expect(await gone).toMatchObject({ status: 200 });
+});
