@@ -65,3 +65,22 @@ it('the delete of a tenant runs again when it lost a race for locks', async () =
   });
   expect(await gone).toMatchObject({ status: 200 });
 });
+
+it('a call that lost a race for locks may be sent again', async () => {
+  const { id, token } = await newTenant();
+  const { body: me } = await call('GET', '/api/auth/user', { jwt: token });
+  // The key locks the user, then the tenant; this transaction in the other order.
+  const { made } = await postgres.transaction(async (queries) => {
+    await queries.query("set local deadlock_timeout = '60s'");
+    await queries.query('select 1 from tenant where id = $1 for update', [id.id]);
+    const body = { userId: me.id, description: 'feed', enabled: true };
+    const asked = { made: call('POST', '/api/apiKey', { jwt: token, body }) };
+    await untilBlocked('insert into api_key');
+    await queries.query('select 1 from user_account where id = $1 for update', [me.id.id]);
+    return asked;
+  });
+  expect(await made).toMatchObject({
+    status: 503,
+    body: { errorCode: 2, message: expect.stringContaining('Try again') },
+  });
+});

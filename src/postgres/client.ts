@@ -155,7 +155,7 @@ export class Postgres implements Queries {
         return await this.#transactOnce(work, options);
       } catch (error) {
         if (!again || !isLostRace(error)) throw error;
-        if (tries === lostRacesMax) throw unavailable('postgres_contended', contendedMessage);
+        if (tries === lostRacesMax) throw raceLost();
       }
     }
   }
@@ -325,7 +325,11 @@ export function isLostRace(error: unknown): boolean {
 }
 
 const lostRacesMax = 5;
-const contendedMessage = 'The same data was changed by others at the same moment, five times in a row. Try again.';
+
+/** The refusal of a caller whose work lost a race. */
+export function raceLost(): Fault {
+  return unavailable('postgres_contended', 'The same data was changed by others at the same moment. Try again.');
+}
 
 /** True when a unique index refused the row; `constraint` names one index. */
 export function isUniqueViolation(error: unknown, constraint?: string): boolean {

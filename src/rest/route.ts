@@ -11,7 +11,7 @@ import { type Fault, notFound } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
-import { isForeignKeyViolation } from '../postgres/client.ts';
+import { isForeignKeyViolation, isLostRace, raceLost } from '../postgres/client.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
@@ -147,7 +147,8 @@ export function route<
         : // A call that waits for its turn holds only bytes: the values in them may take many times as much memory.
           inTurn(async () => await handle({ ...read(request), principal, account, inTurn: (work) => work() }, deps));
       const answer = await answering.catch((error: unknown) => {
-        throw isForeignKeyViolation(error, /_tenant_id_fkey$/) ? tenantGone(principal) : error;
+        if (isForeignKeyViolation(error, /_tenant_id_fkey$/)) throw tenantGone(principal);
+        throw isLostRace(error) ? raceLost() : error;
       });
       const { tenantId, customerId } = principal;
       return isRead(description) ? { ...answer, owners: placeOwners(tenantId, customerId) } : answer;
