@@ -9,6 +9,7 @@ import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Lane, laneNames } from '../journal/journal.ts';
+import { FetchSize } from './fetch-size.ts';
 import { type JsonFilter, type JsonMessage, jsonFilterOf, jsonMessages } from './json-messages.ts';
 import type { Senders } from './senders.ts';
 import {
@@ -28,8 +29,6 @@ interface RelayDeps {
   metrics: Metrics;
 }
 
-/** Frames of one request. */
-const fetchFramesMax = 64;
 /** Points whose messages this process awaits, before it takes another frame; and messages that are awaited at once. */
 const pointsMax = 2_000;
 const messagesMax = 512;
@@ -48,6 +47,7 @@ export class JsonRelay {
   readonly #tooLarge: Counter;
   readonly #stopping = new AbortController();
   readonly #open = new Set<Promise<void>>();
+  readonly #fetchSize = new FetchSize();
   #fetching: ConsumerMessages | undefined;
   #running: Promise<void> = Promise.resolve();
   #inFlight = 0;
@@ -90,7 +90,10 @@ export class JsonRelay {
         if (link) {
           consumer ??= await link.consumer(streamName(settings, this.#lane), jsonConsumerName);
           await this.#fetch(link, consumer);
-          if (!this.#isFailing) continue;
+          if (!this.#isFailing) {
+            this.#failure = '';
+            continue;
+          }
           this.#isFailing = false;
           // The stream of JSON may have been removed.
           await client.prepareAgain();
@@ -106,9 +109,12 @@ export class JsonRelay {
   }
 
   async #fetch(link: StreamLink, consumer: Consumer): Promise<void> {
-    this.#fetching = await consumer.fetch({ max_messages: fetchFramesMax, expires: fetchMsMax, bind: true });
+    const max_messages = this.#fetchSize.frames;
+    this.#fetching = await consumer.fetch({ max_messages, expires: fetchMsMax, bind: true });
+    let largest = 0;
     try {
       for await (const frame of this.#fetching) {
+        largest = Math.max(largest, frame.data.length);
         while (this.#inFlight >= pointsMax && !this.#stopping.signal.aborted) {
           await new Promise<void>((resolve) => {
             this.#onRoom = resolve;
@@ -119,6 +125,7 @@ export class JsonRelay {
       }
     } finally {
       this.#fetching = undefined;
+      this.#fetchSize.fit(largest);
     }
   }
 
@@ -137,7 +144,6 @@ export class JsonRelay {
       frame.ack();
       this.#messages.add(messages.length);
       this.#tooLarge.add(tooLarge);
-      this.#failure = '';
     } catch (error) {
       this.#warn(messageOf(error));
       this.#isFailing = true;

@@ -11,6 +11,7 @@ import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Lane, laneNames, type ShipUnit } from '../journal/journal.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import type { FrameHead } from '../journal/segment.ts';
+import { FetchSize } from './fetch-size.ts';
 import { type StreamClient, type StreamSettings, streamName } from './stream-client.ts';
 import { decodeStreamFrame } from './stream-frame.ts';
 
@@ -34,12 +35,6 @@ interface Held {
 const heldBytesMax = 16 * 1024 * 1024;
 /** Held frames from which on this process takes no more. */
 const heldFramesMax = 8_000;
-/** Bytes that one request for frames asks for, estimated from the size of the last frames. */
-const fetchBytes = 4 * 1024 * 1024;
-/** The most frames of one request. */
-const fetchFramesMax = 250;
-/** Frames of the first request, when no size is known. */
-const fetchFramesFirst = 8;
 /**
  * A stop waits for the end of the request that runs: if the stop left it earlier, frames that servers have already sent
  * would reach no other process before the time of a redelivery. 1 s is the least that the client takes.
@@ -67,7 +62,7 @@ export class LaneReader {
   rowsUntaken = 0;
   rowsOpen = 0;
   #bytes = 0;
-  #fetchFrames = fetchFramesFirst;
+  readonly #fetchSize = new FetchSize();
 
   constructor(lane: Lane, deps: ReaderDeps) {
     this.#lane = lane;
@@ -217,9 +212,9 @@ export class LaneReader {
   }
 
   async #fetch(consumer: Consumer): Promise<void> {
-    const max_messages = this.#fetchFrames;
+    const max_messages = this.#fetchSize.frames;
     this.#fetching = await consumer.fetch({ max_messages, expires: fetchMsMax, bind: true });
-    let largest = 1;
+    let largest = 0;
     try {
       for await (const message of this.#fetching) {
         largest = Math.max(largest, message.data.length);
@@ -227,8 +222,7 @@ export class LaneReader {
       }
     } finally {
       this.#fetching = undefined;
-      const fitting = Math.max(1, Math.floor(fetchBytes / largest));
-      this.#fetchFrames = Math.min(fitting, 2 * max_messages, fetchFramesMax);
+      this.#fetchSize.fit(largest);
     }
   }
 

@@ -214,17 +214,21 @@ test('`npm run stream` prints what waits, what comes, and what is in a file or i
 
   const frames: Buffer[] = [];
   const connection = await nodes.connect();
+  const { state } = await nodes.manage((manager) => manager.streams.info('copy'));
   const consumer = await jetstream(connection).consumers.get('copy');
-  for await (const { data } of await consumer.fetch({ max_messages: 100, expires: 1_000 }))
-    frames.push(Buffer.from(data));
+  while (frames.length < state.messages) {
+    const messages = await consumer.fetch({ max_messages: state.messages - frames.length, expires: 1_000 });
+    for await (const { data } of messages) frames.push(Buffer.from(data));
+  }
   await connection.close();
   const file = join(directory, 'frames');
   writeFileSync(file, Buffer.concat(frames));
   const decoded = await stream(['decode', file]);
   expect(decoded.code, decoded.errors).toBe(0);
   expect(decoded.lines.filter(({ key }) => key === 'count').at(-1)).toMatchObject(expected);
-  writeFileSync(file, Buffer.concat([frames[0]!, Buffer.from('noise'), frames[1]!]));
-  const damaged = await stream(['decode', file]);
+  const noisy = join(directory, 'noisy');
+  writeFileSync(noisy, Buffer.concat([frames[0]!, Buffer.from('noise'), frames[1]!]));
+  const damaged = await stream(['decode', noisy]);
   expect(damaged.code).toBe(1);
   expect(damaged.errors).toContain(`5 bytes at byte ${frames[0]!.length} are no intact frame`);
   expect(damaged.lines.length).toBeGreaterThan(1);
