@@ -130,7 +130,7 @@ function print(results: KindResult[]): void {
   const peak = ['acknowledged/s', 'to journal', 'stored/s', 'p50 ms', 'p99 ms'];
   const cpu = ['worker us', 'ClickHouse us', 'NATS us'];
   say('');
-  table(['', 'level', ...peak, ...cpu, 'a quarter/s', 'p50 ms', 'p99 ms'], rows);
+  table(['', 'level', ...peak, ...cpu, 'a quarter/s', 'its p50 ms', 'its p99 ms'], rows);
   say('');
 }
 
