@@ -271,9 +271,11 @@ export class StreamWatch {
       // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
       if (!isAway(error)) throw error;
       if (isHalfFull(seen, settings) && seen.floor >= seen.first) {
-        // The next holder of the lease, also after a restart, must not take what is removed now for a gap.
-        await link.noteRemoved(name, seen.floor);
-        await this.#remove(link, lane, seen);
+        // The next holder of the lease, also after a restart, must not take what is removed now for a gap. A note whose
+        // answer came too late is found in the next state.
+        if (seen.removed < seen.first) await link.noteRemoved(name, seen.floor);
+        const floor = seen.removed < seen.first ? seen.floor : Math.min(seen.floor, seen.removed);
+        await this.#remove(link, lane, { ...seen, floor });
       }
     }
   }

@@ -159,7 +159,7 @@ test('what was removed while PostgreSQL did not answer is no gap for the next pr
   await eventually(async () => {
     await watch.round();
     return (await client.link!.laneState(name)).bytes === 0;
-  }, 30_000);
+  }, 60_000);
   // A busy machine may have published some frames twice.
   const { last } = await client.link!.laneState(name);
   positions.isUnavailable = false;
