@@ -45,7 +45,14 @@ export class NatsCluster {
 
   private constructor(options: NatsOptions) {
     this.#options = options;
+    process.once('exit', this.#onExit);
   }
+
+  /** A process that was interrupted leaves no node behind. */
+  readonly #onExit = (): void => {
+    for (const child of this.#processes) child?.kill('SIGKILL');
+    rmSync(this.#directory, { recursive: true, force: true });
+  };
 
   static async start(options: NatsOptions = {}): Promise<NatsCluster> {
     const self = new NatsCluster(options);
@@ -151,6 +158,7 @@ export class NatsCluster {
   }
 
   async stop(): Promise<void> {
+    process.off('exit', this.#onExit);
     await Promise.all(this.#processes.map((_, node) => this.kill(node)));
     rmSync(this.#directory, { recursive: true, force: true });
   }
