@@ -8,24 +8,24 @@ import { startEmbeddedClickHouse } from './embedded.ts';
 import type { Run } from './engine.ts';
 import { Exception } from './exception.ts';
 
-let house: TestClickHouse;
+let embedded: TestClickHouse;
 const noRows = { elapsedSeconds: 0, rowsRead: 0, bytesRead: 0 };
 
 beforeAll(async () => {
-  house = await startTestClickHouse({}, false);
+  embedded = await startTestClickHouse({}, false);
 });
 
-afterAll(() => house.stop());
+afterAll(() => embedded.stop());
 
-const ask = (sql: string) => house.ask(sql);
+const ask = (sql: string) => embedded.ask(sql);
 
 test('a part that a start without memory set aside is there again after the next start, a damaged one is left', async () => {
   await makeTable('flow', 3);
   const parts = await partsOf('flow');
-  await house.server.stop();
+  await embedded.server.stop();
   const [whole, damaged] = parts.slice(0, 2).map((path) => setAside(path, 'broken-on-start_'));
   writeFileSync(join(damaged!, 'data.bin'), 'no column');
-  house.server = await startEmbeddedClickHouse(house.options);
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
   expect(await ask('SELECT a FROM mill.flow ORDER BY a')).toBe('1\n3');
   expect(readdirSync(dirname(whole!))).toEqual([basename(damaged!).replace('broken-on-start', 'unreadable')]);
 });
@@ -33,20 +33,20 @@ test('a part that a start without memory set aside is there again after the next
 test('a part whose attachment was interrupted by a kill is there again after the next start', async () => {
   await makeTable('cut', 3);
   const parts = await partsOf('cut');
-  await house.server.stop();
+  await embedded.server.stop();
   setAside(parts[0]!, '');
   setAside(parts[1]!, 'attaching_');
-  house.server = await startEmbeddedClickHouse(house.options);
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
   expect(await ask('SELECT a FROM mill.cut ORDER BY a')).toBe('1\n2\n3');
 });
 
 test('a part with an empty file, as a merge leaves it on a full disk, does not end the start', async () => {
   await makeTable('full', 2);
   const parts = await partsOf('full');
-  await house.server.stop();
+  await embedded.server.stop();
   const damaged = setAside(parts[0]!, 'broken-on-start_');
   writeFileSync(join(damaged, 'serialization.json'), '');
-  house.server = await startEmbeddedClickHouse(house.options);
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
   expect(await ask('SELECT a FROM mill.full ORDER BY a')).toBe('2');
   expect(readdirSync(dirname(damaged))).toEqual([basename(damaged).replace('broken-on-start', 'unreadable')]);
 });
@@ -54,10 +54,10 @@ test('a part with an empty file, as a merge leaves it on a full disk, does not e
 test('a part whose failed starts are counted in its name is attached by the next start', async () => {
   await makeTable('counted', 2);
   const parts = await partsOf('counted');
-  await house.server.stop();
+  await embedded.server.stop();
   const counted = setAside(parts[0]!, 'attaching_');
   renameSync(counted, `${counted}_try9`);
-  house.server = await startEmbeddedClickHouse(house.options);
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
   expect(await ask('SELECT a FROM mill.counted ORDER BY a')).toBe('1\n2');
 });
 

@@ -27,12 +27,12 @@ import { readOwner } from './read-owner.ts';
 import { serverLimits } from './settings.ts';
 
 const nice = 8;
-let house: TestClickHouse;
+let embedded: TestClickHouse;
 const client = () =>
   createClient({
-    url: house.server.url,
+    url: embedded.server.url,
     username: 'default',
-    password: house.server.password,
+    password: embedded.server.password,
     log: { level: ClickHouseLogLevel.OFF },
   });
 let shared: ReturnType<typeof client>;
@@ -43,25 +43,25 @@ beforeAll(async () => {
   // The directory as an earlier version made it.
   const dir = join(root, 'clickhouse');
   mkdirSync(dir, { mode: 0o755 });
-  house = await startTestClickHouse({ nice, dir }, false);
+  embedded = await startTestClickHouse({ nice, dir }, false);
   shared = client();
 });
 
 afterAll(async () => {
   await shared.close();
-  await house.stop();
+  await embedded.stop();
   rmSync(root, { recursive: true, force: true });
 });
 
 const get = (query: string, more = '') =>
-  fetch(`${house.server.url}/?query=${encodeURIComponent(query)}${more}`, {
-    headers: { 'X-ClickHouse-Key': house.server.password },
+  fetch(`${embedded.server.url}/?query=${encodeURIComponent(query)}${more}`, {
+    headers: { 'X-ClickHouse-Key': embedded.server.password },
   });
 const post = (query: string, body: Uint8Array | string, headers: Record<string, string> = {}) =>
-  fetch(`${house.server.url}/${query === '' ? '' : `?query=${encodeURIComponent(query)}`}`, {
+  fetch(`${embedded.server.url}/${query === '' ? '' : `?query=${encodeURIComponent(query)}`}`, {
     method: 'POST',
     body: body as string,
-    headers: { 'X-ClickHouse-Key': house.server.password, ...headers },
+    headers: { 'X-ClickHouse-Key': embedded.server.password, ...headers },
   });
 const value = async (query: string) => (await (await get(query)).text()).trim();
 const slowQuery = 'SELECT count() FROM numbers(100000000000) WHERE sipHash64(number) = 1';
@@ -77,21 +77,21 @@ const eventually = async (check: () => Promise<boolean>) => {
 /** The files of the rows that this server has received. */
 const bodies = (): string[] => bodyDirs().flatMap((dir) => readdirSync(dir));
 const bodyDirs = (): string[] => {
-  const name = createHash('sha256').update(house.options.dir).digest('hex').slice(0, 16);
-  return [`/dev/shm/millrace-${name}`, join(house.options.dir, 'request-bodies')].filter((dir) => existsSync(dir));
+  const name = createHash('sha256').update(embedded.options.dir).digest('hex').slice(0, 16);
+  return [`/dev/shm/millrace-${name}`, join(embedded.options.dir, 'request-bodies')].filter((dir) => existsSync(dir));
 };
 /** Starts the server again with twice the free space of the disk as this share of its minimum; undefined = none. */
 const restartWanting = async (share: number | undefined) => {
-  await house.server.stop();
-  const { bavail, bsize } = statfsSync(house.options.dir);
+  await embedded.server.stop();
+  const { bavail, bsize } = statfsSync(embedded.options.dir);
   const freeDiskBytesMin = share === undefined ? 0 : (2 * bavail * bsize) / share;
-  house.server = await startEmbeddedClickHouse({ ...house.options, freeDiskBytesMin });
+  embedded.server = await startEmbeddedClickHouse({ ...embedded.options, freeDiskBytesMin });
 };
 
 test('other users of the machine read none of its files', async () => {
   await shared.command({ query: 'CREATE TABLE closed (a Int64) ENGINE = MergeTree ORDER BY a' });
   await shared.insert({ table: 'closed', values: [{ a: 1 }], format: 'JSONEachRow' });
-  const { dir } = house.options;
+  const { dir } = embedded.options;
   const paths = ['.', ...(readdirSync(dir, { recursive: true }) as string[])];
   expect(paths.some((path) => path.endsWith('data.bin'))).toBe(true);
   const open = paths.filter((path) => {
@@ -102,7 +102,7 @@ test('other users of the machine read none of its files', async () => {
 });
 
 test('no variable of its caller changes the server', () => {
-  const environment = readFileSync(`/proc/${house.server.pid}/environ`, 'latin1').split('\0');
+  const environment = readFileSync(`/proc/${embedded.server.pid}/environ`, 'latin1').split('\0');
   const names = environment.map((variable) => variable.split('=')[0]).filter((name) => name !== '');
   const own = [
     'MILLRACE_EMBEDDED_CLICKHOUSE',
@@ -200,12 +200,12 @@ describe('@clickhouse/client', () => {
 
 describe('plain HTTP', () => {
   test('only /ping needs no password', async () => {
-    expect(await (await fetch(`${house.server.url}/ping`)).text()).toBe('Ok.\n');
-    const none = await fetch(`${house.server.url}/?query=SELECT+1`);
+    expect(await (await fetch(`${embedded.server.url}/ping`)).text()).toBe('Ok.\n');
+    const none = await fetch(`${embedded.server.url}/?query=SELECT+1`);
     expect([none.status, none.headers.get('x-clickhouse-exception-code')]).toEqual([401, '194']);
-    const wrong = await fetch(`${house.server.url}/?query=SELECT+1&user=default&password=x`);
+    const wrong = await fetch(`${embedded.server.url}/?query=SELECT+1&user=default&password=x`);
     expect([wrong.status, await wrong.text()]).toEqual([403, expect.stringContaining('Code: 516. DB::Exception: ')]);
-    const inUrl = await fetch(`${house.server.url}/?query=SELECT+1&password=${house.server.password}`);
+    const inUrl = await fetch(`${embedded.server.url}/?query=SELECT+1&password=${embedded.server.password}`);
     expect(await inUrl.text()).toBe('1\n');
   });
 
@@ -313,7 +313,7 @@ describe('priority', () => {
 
   /** CPU ticks and nice value of each thread. */
   function threads(): Map<string, { ticks: number; nice: number }> {
-    const tasks = `/proc/${house.server.pid}/task`;
+    const tasks = `/proc/${embedded.server.pid}/task`;
     return new Map(
       readdirSync(tasks).map((id) => {
         const fields = readFileSync(`${tasks}/${id}/stat`, 'latin1')
@@ -393,7 +393,7 @@ test('a statement whose client disconnects is killed', async () => {
 });
 
 test('inserts are found and ended by their mark, and by no other', async () => {
-  const { clickhouse } = house;
+  const { clickhouse } = embedded;
   await clickhouse.exec('CREATE DATABASE IF NOT EXISTS millrace', {}, { withoutDatabase: true });
   await clickhouse.exec('CREATE TABLE slow (n UInt64) ENGINE = Memory');
   const insert = (mark: string, rows: number) =>
@@ -484,7 +484,7 @@ describe('inserts that may be joined', () => {
     expect(await eventually(isJoined)).toBe(true);
     gone.abort();
     await left;
-    const { clickhouse } = house;
+    const { clickhouse } = embedded;
     await clickhouse.exec('CREATE DATABASE IF NOT EXISTS millrace', {}, { withoutDatabase: true });
     expect(await eventually(() => clickhouse.endInserts('mark-left'))).toBe(true);
     await stays;
@@ -525,8 +525,8 @@ describe('inserts that may be joined', () => {
 describe('life of the process', () => {
   test('a second process on the same directory is refused with one line', async () => {
     const second = startEmbeddedClickHouse({
-      ...house.options,
-      runDir: `${house.options.runDir}-2`,
+      ...embedded.options,
+      runDir: `${embedded.options.runDir}-2`,
       port: 0,
       logLevel: 'error',
     });
@@ -534,28 +534,28 @@ describe('life of the process', () => {
   });
 
   test('rows survive kill -9 and a restart on the same port', async () => {
-    const { options } = house;
+    const { options } = embedded;
     await shared.command({
       query: 'CREATE TABLE kept (a Int64) ENGINE = MergeTree ORDER BY a SETTINGS fsync_after_insert = 1',
     });
     for (let i = 0; i < 20; i += 1) await shared.insert({ table: 'kept', values: [{ a: i }], format: 'JSONEachRow' });
-    const died = new Promise<string>((resolve) => house.server.onExit(resolve));
-    process.kill(house.server.pid, 'SIGKILL');
+    const died = new Promise<string>((resolve) => embedded.server.onExit(resolve));
+    process.kill(embedded.server.pid, 'SIGKILL');
     expect(await died).toBe('signal SIGKILL');
-    house.server = await startEmbeddedClickHouse(options);
+    embedded.server = await startEmbeddedClickHouse(options);
     expect(await value('SELECT count(), sum(a) FROM kept')).toBe('20\t190');
   });
 
   test('an insert whose files the disk does not take is refused, and costs no row that is stored', async () => {
     await shared.command({ query: 'CREATE TABLE full (a Int64) ENGINE = MergeTree ORDER BY a' });
     await shared.command({ query: 'INSERT INTO full SELECT number FROM numbers(5)' });
-    const died = new Promise<string>((resolve) => house.server.onExit(resolve));
+    const died = new Promise<string>((resolve) => embedded.server.onExit(resolve));
     // As on a full disk, every write of a file fails.
-    execFileSync('prlimit', ['--pid', String(house.server.pid), '--fsize=0:unlimited']);
+    execFileSync('prlimit', ['--pid', String(embedded.server.pid), '--fsize=0:unlimited']);
     const answer = await post('', 'INSERT INTO full SELECT number + 5 FROM numbers(5)');
     expect([answer.status, await answer.text()]).toEqual([500, expect.stringContaining('NOT_ENOUGH_SPACE')]);
     expect(await died).toBe('exit code 1');
-    house.server = await startEmbeddedClickHouse(house.options);
+    embedded.server = await startEmbeddedClickHouse(embedded.options);
     expect(await value('SELECT count(), sum(a) FROM full')).toBe('5\t10');
     await shared.command({ query: 'INSERT INTO full SELECT number + 5 FROM numbers(5)' });
     expect(await value('SELECT count(), sum(a) FROM full')).toBe('10\t45');
@@ -565,12 +565,12 @@ describe('life of the process', () => {
     await shared.command({ query: 'CREATE TABLE merged (a Int64) ENGINE = MergeTree ORDER BY a' });
     await shared.command({ query: 'SYSTEM STOP MERGES merged' });
     for (let i = 0; i < 3; i += 1) await shared.command({ query: `INSERT INTO merged SELECT ${i}` });
-    const died = new Promise<string>((resolve) => house.server.onExit(resolve));
-    execFileSync('prlimit', ['--pid', String(house.server.pid), '--fsize=0:unlimited']);
+    const died = new Promise<string>((resolve) => embedded.server.onExit(resolve));
+    execFileSync('prlimit', ['--pid', String(embedded.server.pid), '--fsize=0:unlimited']);
     await shared.command({ query: 'SYSTEM START MERGES merged' }).catch(() => {});
     await shared.command({ query: 'OPTIMIZE TABLE merged FINAL' }).catch(() => {});
     expect(await died).toBe('exit code 1');
-    house.server = await startEmbeddedClickHouse(house.options);
+    embedded.server = await startEmbeddedClickHouse(embedded.options);
     expect(await value('SELECT count(), sum(a) FROM merged')).toBe('3\t3');
   });
 
@@ -578,7 +578,7 @@ describe('life of the process', () => {
     await shared.command({ query: 'CREATE TABLE little (a Int64) ENGINE = MergeTree PARTITION BY a ORDER BY a' });
     for (let a = 0; a < 3; a += 1) await shared.command({ query: `INSERT INTO little SELECT ${a}` });
     await restartWanting(serverLimits.insertsFreeShare);
-    const { pid } = house.server;
+    const { pid } = embedded.server;
     const answer = await post('', 'INSERT INTO little SELECT 3');
     expect([answer.status, await answer.text()]).toEqual([500, expect.stringContaining('NOT_ENOUGH_SPACE')]);
     expect(await value('SELECT count(), sum(a) FROM little')).toBe('3\t3');
@@ -607,35 +607,41 @@ describe('life of the process', () => {
   });
 
   test('a start writes no configuration that is on the disk already: a full disk would not take it', async () => {
-    const written = () => lstatSync(join(house.options.dir, 'engine.xml'), { bigint: true }).mtimeNs;
+    const written = () => lstatSync(join(embedded.options.dir, 'engine.xml'), { bigint: true }).mtimeNs;
     const before = written();
-    await house.server.stop();
-    house.server = await startEmbeddedClickHouse(house.options);
+    await embedded.server.stop();
+    embedded.server = await startEmbeddedClickHouse(embedded.options);
     expect(written()).toBe(before);
   });
 
   test('a start ends the server that an earlier primary left running', async () => {
-    const leftover = house.server.pid;
-    const next = await startEmbeddedClickHouse(house.options);
+    const leftover = embedded.server.pid;
+    const next = await startEmbeddedClickHouse(embedded.options);
     expect(startedTicksOf(leftover)).toBeUndefined();
-    house.server = next;
+    embedded.server = next;
     expect(await value('SELECT count() FROM kept')).toBe('20');
   });
 
   test('a stop kills what runs too long and ends cleanly', async () => {
-    const ended = new Promise<string>((resolve) => house.server.onExit(resolve));
+    const ended = new Promise<string>((resolve) => embedded.server.onExit(resolve));
     const asked = shared.query({ query: slowQuery }).catch((error: Error) => error);
     expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 1)).toBe(true);
-    await house.server.stop();
+    await embedded.server.stop();
     expect(await asked).toBeInstanceOf(Error);
     expect(await ended).toBe('exit code 0');
-    house.server = await startEmbeddedClickHouse(house.options);
+    embedded.server = await startEmbeddedClickHouse(embedded.options);
   });
 
   test('it ends when its parent is gone', async () => {
     const script = `require('node:child_process').fork(${JSON.stringify(builtServer())}, { env: process.env, stdio: 'inherit' })
       .on('message', (m) => process.send(m)); setInterval(() => {}, 1000)`;
-    const settings = { ...house.options, dir: `${house.options.dir}-3`, port: 0, user: 'default', log: undefined };
+    const settings = {
+      ...embedded.options,
+      dir: `${embedded.options.dir}-3`,
+      port: 0,
+      user: 'default',
+      log: undefined,
+    };
     const env = { ...process.env, MILLRACE_EMBEDDED_CLICKHOUSE: JSON.stringify(settings) };
     const parent: ChildProcess = fork('/dev/null', {
       execArgv: ['-e', script],

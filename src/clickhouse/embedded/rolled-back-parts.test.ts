@@ -4,16 +4,16 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 
-let house: TestClickHouse;
+let embedded: TestClickHouse;
 
 beforeAll(async () => {
-  house = await startTestClickHouse({}, false);
+  embedded = await startTestClickHouse({}, false);
   await ask('CREATE DATABASE mill');
 });
 
-afterAll(() => house.stop());
+afterAll(() => embedded.stop());
 
-const ask = (sql: string) => house.ask(sql);
+const ask = (sql: string) => embedded.ask(sql);
 const rowsOf = (table: string) => ask(`SELECT groupArray(a) FROM (SELECT a FROM mill.${table} ORDER BY a)`);
 
 /** Makes a table of three parts whose merge failed after its part had got its name. Returns the path of that part. */
@@ -22,19 +22,19 @@ async function failedMerge(table: string): Promise<string> {
   for (const a of [1, 2, 3]) await ask(`INSERT INTO mill.${table} SELECT ${a}`);
   await ask(`OPTIMIZE TABLE mill.${table} FINAL`);
   const path = (await ask(`SELECT path FROM system.parts WHERE table = '${table}' AND active`)).replace(/\/$/, '');
-  await house.server.stop();
+  await embedded.server.stop();
   renameSync(path, outside(path));
-  house.server = await startEmbeddedClickHouse(house.options);
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
   expect(await rowsOf(table)).toBe('[1,2,3]');
   return path;
 }
 
-const outside = (path: string) => join(house.options.dir, path.split('/').slice(-2).join('_'));
+const outside = (path: string) => join(embedded.options.dir, path.split('/').slice(-2).join('_'));
 
 async function restartWith(path: string): Promise<void> {
-  await house.server.stop();
+  await embedded.server.stop();
   renameSync(outside(path), path);
-  house.server = await startEmbeddedClickHouse(house.options);
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
 }
 
 test('the engine opens when sources of a failed merge were merged again; every row is there once', async () => {

@@ -4,15 +4,15 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 
-let house: TestClickHouse;
+let embedded: TestClickHouse;
 
 beforeAll(async () => {
-  house = await startTestClickHouse({}, false);
+  embedded = await startTestClickHouse({}, false);
 });
 
-afterAll(() => house.stop());
+afterAll(() => embedded.stop());
 
-const ask = (sql: string) => house.ask(sql);
+const ask = (sql: string) => embedded.ask(sql);
 
 test('the engine starts with torn entries of mutations, and later mutations are carried out', async () => {
   await ask('CREATE DATABASE mill');
@@ -22,12 +22,12 @@ test('the engine starts with torn entries of mutations, and later mutations are 
   const [path] = (await ask("SELECT data_paths FROM system.tables WHERE name = 'flow' FORMAT TSVRaw")).match(
     /[^'[\]]+/,
   )!;
-  await house.server.stop();
+  await embedded.server.stop();
   const entries = () => readdirSync(path!).filter((name) => name.startsWith('mutation_'));
   const [whole, empty, half] = entries().sort();
   truncateSync(join(path!, empty!), 0);
   truncateSync(join(path!, half!), readFileSync(join(path!, half!)).length / 2);
-  house.server = await startEmbeddedClickHouse(house.options);
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
   expect(await ask('SELECT groupArray(a) FROM (SELECT a FROM mill.flow ORDER BY a)')).toBe('[0,4,5,6,7,8]');
   expect(entries()).toEqual([whole]);
   await ask('DELETE FROM mill.flow WHERE a = 4');
