@@ -3,7 +3,7 @@
  * the journal and keep their order.
  */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import type { Admission } from '../../activity/admission.ts';
+import { unlimitedAdmission } from '../../../test/harness/unlimited.ts';
 import { systemClock } from '../../base/clock.ts';
 import { type Fault, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -57,7 +57,7 @@ function send(text: string): void {
     },
   };
   const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;
-  const admission = { touch() {} } as unknown as Admission;
+  const admission = unlimitedAdmission();
   const gatewayDecoder = { decode: () => 0 } as unknown as GatewayDecoder;
   const gatewayThread = {} as GatewayDecodeThread;
   const deps = { ingest, admission, gatewayDecoder, gatewayThread, readBody: strictly, clock: systemClock };
