@@ -125,7 +125,8 @@ test('with a schema that is older than needed known devices are served, and the 
   expect(
     reasons.filter((reason) => /not applied yet, and MIGRATE is false: run npm run migrate/.test(reason)),
   ).toHaveLength(2);
-  expect(await host.api.postTelemetry(device.token, '{"n":2}')).toBe(200);
+  // A busy machine may let the worker refuse for a moment (`loop_lag`).
+  await eventually(async () => (await host.api.postTelemetry(device.token, '{"n":2}')) === 200, 10_000);
   const { code: migrated, lines } = await migrate();
   expect({ migrated, lines }).toMatchObject({
     migrated: 0,
