@@ -108,13 +108,22 @@ test('while senders wait, the lanes of all processes of a host start at the same
     const settings = { callersWait: true, hostShiftMs };
     const inserts = await insertTimes(boot - hostShiftMs, settings, ({ length }) => length === 5);
     // The first start is at once, because the lane was idle.
-    const expected = [boot, 1_000_100, 1_000_200, 1_000_300, 1_000_400];
+    const expected = [boot, 1_000_100, 1_000_150, 1_000_200, 1_000_250];
     expect(inserts.map((at) => Math.round(at + hostShiftMs))).toEqual(expected);
   }
 });
 
 test('while senders wait, a shorter longest interval of the settings counts', async () => {
-  const settings = { callersWait: true, hostShiftMs: 0, intervalMsMin: 10, intervalMsMax: 50 };
+  const settings = { callersWait: true, hostShiftMs: 0, intervalMsMin: 10, intervalMsMax: 20 };
   const inserts = await insertTimes(1_000_000, settings, ({ length }) => length === 4);
-  expect(inserts).toEqual([1_000_000, 1_000_050, 1_000_100, 1_000_150]);
+  expect(inserts).toEqual([1_000_000, 1_000_020, 1_000_040, 1_000_060]);
+});
+
+test.each([
+  [true, 50],
+  [false, 320],
+])('while senders wait, eight workers insert 25 times a second at most: joined %s', async (joinsInserts, everyMs) => {
+  const settings = { callersWait: true, joinsInserts, fleetWorkers: () => 8 };
+  const inserts = await insertTimes(960_000, settings, ({ length }) => length === 4);
+  expect(inserts).toEqual([0, 1, 2, 3].map((n) => 960_000 + n * everyMs));
 });

@@ -25,10 +25,12 @@ const lateRowsMin = 10_000;
  * allowance is refilled evenly within the longest wait of the lane.
  */
 const quickLateRowsMax = 20;
-/** The longest interval of a lane whose rows callers wait for. */
-export const waitedForMs: Record<Lane, number> = { 0: 100, 1: 500 };
+/** The interval of a lane whose rows callers wait for. */
+export const waitedForMs: Record<Lane, number> = { 0: 50, 1: 500 };
+/** The least of it for each worker of all hosts where no inserts are joined: 25 inserts a second into a table. */
+const waitedForMsPerWorker = 40;
 /** Milliseconds after a multiple of its interval at which a lane starts, so that the two lanes take turns. */
-const startsAfterMs: Record<Lane, number> = { 0: 0, 1: 50 };
+const startsAfterMs: Record<Lane, number> = { 0: 0, 1: 25 };
 /** A start may be this many milliseconds late, because timers are. */
 const startLateMsMax = 10;
 const idleMsMax = 60_000;
@@ -203,10 +205,11 @@ export class LaneLoop {
    * whose start passed during a long insert starts at the next quarter of the interval.
    */
   #nextStartMs(interval: number): number {
-    const { callersWait, clock, hostShiftMs = 0, intervalMsMax } = this.#deps;
+    const { callersWait, clock, fleetWorkers = () => 1, hostShiftMs = 0, intervalMsMax, joinsInserts } = this.#deps;
     const now = clock.monotonic();
     if (!callersWait) return this.#lastStart + interval - now;
-    const every = Math.min(intervalMsMax, waitedForMs[this.#lane]);
+    const least = joinsInserts ? 0 : fleetWorkers() * waitedForMsPerWorker;
+    const every = Math.min(intervalMsMax, Math.max(waitedForMs[this.#lane], least));
     if (now - this.#lastStart >= 2 * every) return 0;
     const shift = hostShiftMs - startsAfterMs[this.#lane];
     const commonFrom = (time: number, step: number) => Math.ceil((time + shift) / step) * step - shift;

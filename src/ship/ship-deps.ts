@@ -36,6 +36,8 @@ export interface ShipperDeps {
   latestAheadMsMax?: number;
   /** True: senders wait until their rows are stored, so units are small and frequent. */
   callersWait?: boolean;
+  /** True: the store joins small inserts of the workers of this host, as the embedded ClickHouse does. */
+  joinsInserts?: boolean;
   /** `hostMonotonic()` − `clock.monotonic()`; absent: the lanes of other processes do not matter. */
   hostShiftMs?: number;
   /** Called after each confirmed unit, and when suspects are stored or in quarantine. */

@@ -108,6 +108,7 @@ export async function openChannel(
     journal: stream?.journal ?? journal,
     fleetWorkers,
     callersWait: config.ingest.ack === 'store',
+    joinsInserts: config.clickhouse.url === '',
     hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
     onFramesStored: (lane, orders) => ingest.stored(lane, orders),
