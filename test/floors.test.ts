@@ -96,7 +96,7 @@ const retiredWords: [word: RegExp, instead: string][] = [
   [/\b(is|are|was|were) away\b/i, 'is unavailable'],
 ];
 
-/** Words that only code may contain: `nobody` is a user of systems, and a name in tests. */
+/** Words that only code may contain, as names: of a user of the operating system, or of a value in a test. */
 const retiredOutsideCode: [word: RegExp, instead: string][] = [
   [/\bnews\b/i, 'update, notice'],
   [/(?<!["`'])\b(nobody|somebody)\b/i, 'no caller, a client'],
