@@ -9,6 +9,7 @@ import type { ServerAddress } from './redis-address.ts';
 
 /** Channels in one SUBSCRIBE when all are restored. */
 const channelsPerCommand = 1000;
+const reconnectMs = 50;
 
 export class SingleLink implements RedisLink {
   readonly #publisher: Redis;
@@ -16,6 +17,7 @@ export class SingleLink implements RedisLink {
   readonly #owner: LinkOwner;
   readonly #heartbeat: NodeJS.Timeout;
   #wasRestored = false;
+  #closed = false;
   restored = false;
   failure: string | undefined;
 
@@ -27,6 +29,7 @@ export class SingleLink implements RedisLink {
       redis.on('error', (error: Error) => {
         this.failure = error.message;
       });
+      redis.on('end', () => this.#connectAgain(redis));
     }
     this.#subscriber.on('messageBuffer', (channel: Buffer, payload: Buffer) => {
       owner.onMessage(channel.toString(), payload);
@@ -61,9 +64,21 @@ export class SingleLink implements RedisLink {
   }
 
   close(): void {
+    this.#closed = true;
     clearInterval(this.#heartbeat);
     this.#publisher.disconnect();
     this.#subscriber.disconnect();
+  }
+
+  /**
+   * ioredis ends a connection for good when Sentinels report a new master at the moment at which ioredis asks them for
+   * the master (failoverDetector).
+   */
+  #connectAgain(redis: Redis): void {
+    if (this.#closed) return;
+    setTimeout(() => {
+      if (!this.#closed) redis.connect().catch(() => {});
+    }, reconnectMs).unref();
   }
 
   /** Subscribes to all channels after every connect. A subscription that is requested meanwhile is sent after these. */
@@ -93,6 +108,8 @@ function connect(server: ServerAddress, role: string): Redis {
     ...connectionOptions(role),
     ...server,
     enableOfflineQueue: false,
+    // A Sentinel that is silent is passed over.
+    sentinelCommandTimeout: limits.busTimeoutMs,
     retryStrategy: retry,
     sentinelRetryStrategy: retry,
   });

@@ -15,6 +15,7 @@ export async function redisVersions(settings: RedisSettings): Promise<string[]> 
 const once = {
   connectTimeout: waitMsMax,
   commandTimeout: waitMsMax,
+  sentinelCommandTimeout: waitMsMax,
   maxRetriesPerRequest: 0,
   lazyConnect: true,
   retryStrategy: () => null,

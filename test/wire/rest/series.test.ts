@@ -60,7 +60,9 @@ test('the greatest ts is the latest, not the last arrival; the same ts is overwr
   await eventually(async () => (await history())?.length === 2);
   expect(await latest()).toEqual({ ts: 200, value: 1 });
   await post(200, 3);
+  // Latest values and history are two tables: each shows the point at its own time.
   await eventually(async () => (await latest()).value === 3);
+  await eventually(async () => (await history())?.at(-1)?.value === 3);
   expect(await history()).toEqual([
     { ts: 100, value: 2 },
     { ts: 200, value: 3 },
