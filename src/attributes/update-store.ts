@@ -42,8 +42,9 @@ export async function readVersionsBefore(
   return new Map(rows.map(({ device, version }) => [device, version]));
 }
 
-/** Rows of a transaction `$1` or of later ones. */
-export const changedHeads = 'attribute_head where transaction_id >= $1::text::xid8';
+/** True when there are rows of transaction `$1` or of later ones. Reads one row, also without statistics. */
+export const hasChangedHeads =
+  '(select transaction_id from attribute_head order by transaction_id desc limit 1) >= $1::text::xid8';
 
 /** Returns versions of devices that were not settled before `transaction`. A version may be returned twice. */
 export async function readChangedHeads(
@@ -51,7 +52,10 @@ export async function readChangedHeads(
   transaction: bigint,
   rowsMax: number,
 ): Promise<{ device: number; version: number }[]> {
-  return await queries.query(`select device, version from ${changedHeads} limit $2`, [String(transaction), rowsMax]);
+  return await queries.query(
+    `select device, version from attribute_head where transaction_id >= $1::text::xid8 order by transaction_id limit $2`,
+    [String(transaction), rowsMax],
+  );
 }
 
 /** The version up to which a device certainly has every change. A cursor never decreases. */

@@ -15,10 +15,10 @@ import { isAway, type Queries } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import {
   type CredentialChange,
+  changesSince,
   isOtherHistory,
   type LoggedChange,
   pruneCredentialChanges,
-  readCredentialChanges,
   readSettled,
   type Settled,
 } from './sql/credential-log-store.ts';
@@ -163,11 +163,8 @@ export class CredentialChanges {
   }
 
   async #read(settled: bigint): Promise<void> {
-    for (let id = 0; ; ) {
-      const rows = await readCredentialChanges(this.#deps.postgres, settled, id, limits.credentialChangesRowsMax);
-      for (const row of rows) this.#passOnOnce(row);
-      if (rows.length < limits.credentialChangesRowsMax) return;
-      id = rows.at(-1)!.id;
+    for await (const changes of changesSince(this.#deps.postgres, settled, limits.credentialChangesRowsMax)) {
+      for (const change of changes) this.#passOnOnce(change);
     }
   }
 

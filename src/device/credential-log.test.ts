@@ -11,7 +11,13 @@ import { nullUuid } from '../base/uuid.ts';
 import { openPostgres } from '../postgres/client.ts';
 import { CredentialChanges } from './credential-changes.ts';
 import { LocalDevices } from './local-devices.ts';
-import { isOtherHistory, pruneCredentialChanges, readSettled } from './sql/credential-log-store.ts';
+import {
+  changesSince,
+  hasChangedCredentials,
+  isOtherHistory,
+  pruneCredentialChanges,
+  readSettled,
+} from './sql/credential-log-store.ts';
 import { lookUpTokens } from './sql/look-up-store.ts';
 import { TokenCache } from './token-cache.ts';
 
@@ -109,5 +115,38 @@ describe('without Postgres', () => {
     await expect(jwt.verify('a.b.c')).rejects.toMatchObject({ status: 503 });
     await parts.stop();
     await away.close();
+  });
+});
+
+it('reads only the new rows of a long log that PostgreSQL has no statistics of', async () => {
+  await postgres.transaction(async (queries) => {
+    // Hides the table of this name until the end of the transaction. No statistics of it exist.
+    await queries.query(
+      'create temp table credential_changes (like public.credential_changes including all) on commit drop',
+    );
+    await queries.query(
+      `insert into credential_changes (transaction_id, credentials_id, device_id, device_number, created_time)
+       select '7', 'old', $1, 1, 0 from generate_series(1, 20000)`,
+      [nullUuid],
+    );
+    await queries.query(
+      `insert into credential_changes (transaction_id, credentials_id, device_id, device_number, created_time)
+       select '8', 'new', $1, 1, 0 from generate_series(1, 5)`,
+      [nullUuid],
+    );
+    const plans: string[] = [];
+    const explained = {
+      ...queries,
+      query: async (text: string, values?: unknown[]) => {
+        const lines = await queries.query<Record<string, string>>(`explain analyze ${text}`, values);
+        plans.push(lines.map((line) => Object.values(line)[0]).join('\n'));
+        return await queries.query(text, values);
+      },
+    } as typeof queries;
+    const pages: string[][] = [];
+    for await (const page of changesSince(explained, 8n, 2)) pages.push(page.map(({ credentialsId }) => credentialsId));
+    await explained.query(`select ${hasChangedCredentials} as changed`, ['8']);
+    expect(pages).toEqual([['new', 'new'], ['new', 'new'], ['new']]);
+    for (const plan of plans) expect(plan).not.toMatch(/Rows Removed|Seq Scan/);
   });
 });

@@ -26,7 +26,7 @@ import {
   isToken,
   isWholeBlock,
 } from './known/known-devices-file.ts';
-import { readCredentialChanges, readSettled } from './sql/credential-log-store.ts';
+import { changesSince, readSettled } from './sql/credential-log-store.ts';
 import { CredentialsDigest } from './table/credentials-digest.ts';
 import { type Digest, emptyDevice } from './table/device-table.ts';
 import type { TokenCache } from './token-cache.ts';
@@ -233,13 +233,10 @@ export class FleetLoad {
 
   async #removeChanged(cursor: bigint, check: () => void): Promise<void> {
     const { postgres, tokens } = this.#deps;
-    for (let id = 0; ; ) {
-      const rows = await readCredentialChanges(postgres, cursor, id, limits.knownPageRows);
+    for await (const changes of changesSince(postgres, cursor, limits.knownPageRows)) {
       await this.#rest();
       check();
-      for (const { credentialsId } of rows) tokens.forgetLoaded(credentialsId);
-      if (rows.length < limits.knownPageRows) return;
-      id = rows.at(-1)!.id;
+      for (const { credentialsId } of changes) tokens.forgetLoaded(credentialsId);
     }
   }
 

@@ -15,7 +15,7 @@ import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
-import { readCredentialChanges, readSettled } from '../sql/credential-log-store.ts';
+import { changesSince, readSettled } from '../sql/credential-log-store.ts';
 import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
@@ -150,8 +150,7 @@ export class KnownDevicesWriter {
   async #changes(file: OpenFile): Promise<Buffer[]> {
     const { postgres } = this.#deps;
     const records: Buffer[] = [];
-    for (let id = 0; ; ) {
-      const rows = await readCredentialChanges(postgres, file.cursor, id, limits.knownPageRows);
+    for await (const rows of changesSince(postgres, file.cursor, limits.knownPageRows)) {
       const fresh = rows.filter((row) => this.#seen.get(row.id) !== row.deviceId);
       if (fresh.length > 0) {
         const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
@@ -161,9 +160,8 @@ export class KnownDevicesWriter {
         for (const login of logins) records.push(encodeDevice(login, file.digester));
       }
       for (const row of fresh) this.#seen.set(row.id, row.deviceId);
-      if (rows.length < limits.knownPageRows) return records;
-      id = rows.at(-1)!.id;
     }
+    return records;
   }
 
   /** Returns changed profiles. Profile changes are not in the log, and profiles are few. */

@@ -70,21 +70,30 @@ export function isOtherHistory(now: Settled, last: Settled): boolean {
   return now.transaction < last.transaction || now.timeline !== last.timeline;
 }
 
-/** Rows of a transaction `$1` or of later ones. */
-export const changedCredentials = 'credential_changes where transaction_id >= $1::text::xid8';
+/** True when there are rows of transaction `$1` or of later ones. Reads one row, also without statistics. */
+export const hasChangedCredentials =
+  '(select transaction_id from credential_changes order by transaction_id desc, id desc limit 1) >= $1::text::xid8';
 
-/** Returns changes by `transaction` or later ones with an id above `afterId`, the oldest id first. */
-export async function readCredentialChanges(
+/**
+ * Yields pages of the changes by `transaction` and by later ones, in the order of transactions. Pages follow the index,
+ * because PostgreSQL has no statistics of a log that has just grown: by `id` alone it would read the whole log.
+ */
+export async function* changesSince(
   queries: Queries,
   transaction: bigint,
-  afterId: number,
-  rowsMax: number,
-): Promise<LoggedChange[]> {
-  return await queries.query(`select ${changeColumns} from ${changedCredentials} and id > $2 order by id limit $3`, [
-    String(transaction),
-    afterId,
-    rowsMax,
-  ]);
+  pageRows: number,
+): AsyncGenerator<LoggedChange[]> {
+  let [after, afterId] = [String(transaction), 0];
+  for (;;) {
+    const rows = await queries.query<LoggedChange & { transaction: string }>(
+      `select ${changeColumns}, transaction_id::text as transaction from credential_changes
+        where (transaction_id, id) > ($1::text::xid8, $2::bigint) order by transaction_id, id limit $3`,
+      [after, afterId, pageRows],
+    );
+    yield rows;
+    if (rows.length < pageRows) return;
+    ({ transaction: after, id: afterId } = rows.at(-1)!);
+  }
 }
 
 /**

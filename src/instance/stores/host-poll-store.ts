@@ -1,8 +1,8 @@
 /** SQL of the poll that a host makes for all its workers. */
 import { endedNumber } from '../../activity/activity-store.ts';
-import { changedHeads } from '../../attributes/update-store.ts';
+import { hasChangedHeads } from '../../attributes/update-store.ts';
 import { limitsVersion } from '../../auth/tenant-limits-store.ts';
-import { changedCredentials, type SettledRow, settledColumns } from '../../device/sql/credential-log-store.ts';
+import { hasChangedCredentials, type SettledRow, settledColumns } from '../../device/sql/credential-log-store.ts';
 import { rolloutWaits } from '../../ota/store.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { claimable } from '../../rpc/store.ts';
@@ -22,8 +22,8 @@ interface PolledRow extends SettledRow {
  */
 export async function pollStore(queries: Queries, settled: string): Promise<PolledRow> {
   const [row] = await queries.query<PolledRow>(
-    `select ${settledColumns}, exists (select from ${changedCredentials}) as credentials,
-            exists (select from ${changedHeads}) as heads, (${endedNumber}) as ended,
+    `select ${settledColumns}, coalesce(${hasChangedCredentials}, false) as credentials,
+            coalesce(${hasChangedHeads}, false) as heads, (${endedNumber}) as ended,
             (${limitsVersion}) as "tenantLimits",
             exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout`,
     [settled],
