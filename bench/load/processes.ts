@@ -65,8 +65,8 @@ interface RunOptions {
   rate: number;
   /** Seconds of warm-up and measured time; 0 = not known. */
   lastsSeconds: number;
-  /** Called when every process is connected; no process sends before this call returns. */
-  onConnected?: (() => void) | undefined;
+  /** Called when every process is connected; no process sends before this call has ended. */
+  onConnected?: (() => void | Promise<void>) | undefined;
   /** True: shows no live view and nothing that is watched, because another load beside this one does. */
   isBeside?: boolean | undefined;
 }
@@ -88,7 +88,7 @@ export async function runProcesses<Result extends ProcessResult>(
   for (const child of children) running.add(child);
   try {
     await Promise.all(children.map((child, n) => child.ask(orders[n]!)));
-    onConnected?.();
+    await onConnected?.();
     const idleBefore = machineCpu();
     timeline.begin();
     for (const child of children) child.onSecond = (second) => timeline.add(second);

@@ -1,13 +1,14 @@
 /**
  * Does a message cost more among a million devices? Fleets of 100 000 and of a million are each compared with one of a
- * thousand that runs beside, in turn: the first minute after a start, telemetry of devices drawn at random over HTTP
- * and over MQTT at QoS 1, and devices that send steadily. Over MQTT gateways speak for all devices, because a machine
- * has not enough ports for a million connections. A rate counts only what was found in ClickHouse.
+ * thousand that runs beside, in turn: each device sends its first message ever, then the engine starts again and its
+ * first minute counts, then telemetry of devices drawn at random over HTTP and over MQTT at QoS 1, and devices that send
+ * steadily. Over MQTT gateways speak for all devices, because a machine has not enough ports for a million connections;
+ * the load begins when all sessions are written down. A rate counts only what was found in ClickHouse.
  */
 import { existsSync, renameSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { copyDirectory, startEngine } from '../../test/harness/engine.ts';
+import { copyDirectory, type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled, residentBytesOf } from '../cpu.ts';
 import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad } from '../engine-under-load.ts';
 import { runHttpLoad } from '../load/http/http.ts';
@@ -46,6 +47,8 @@ interface FirstMinute {
 
 interface Measured {
   devices: number;
+  /** Each device connects through its gateway and sends its first message. */
+  wake: MeasuredLoad;
   first: FirstMinute;
   http: MeasuredLoad[];
   mqtt: MeasuredLoad[];
@@ -134,15 +137,30 @@ function httpOf({ sockets, processes }: FleetSettings): Generator {
   };
 }
 
-function mqttOf({ gateways, window, processes }: FleetSettings): Generator {
+/** The gateways of a fleet, which speak for all its devices. */
+function gatewaysOf({ gateways, window, processes }: FleetSettings, engine: Engine, tokens: string[]) {
+  const clients = Array.from({ length: gateways }, (_, gateway) => {
+    const count = Math.ceil((tokens.length - gateway) / gateways);
+    const children = Array.from({ length: count }, (__, n) => nameOf(gateway + n * gateways));
+    return { token: tokenOf(gatewayPrefix, gateway), children };
+  });
+  return { host: '127.0.0.1', port: engine.mqttPort, clients, window, processes, level: 5 } as const;
+}
+
+/** Each device sends one message. */
+function wakeOf(settings: FleetSettings): Generator {
   return (engine, tokens, order) => {
-    const clients = Array.from({ length: gateways }, (_, gateway) => {
-      const count = Math.ceil((tokens.length - gateway) / gateways);
-      const children = Array.from({ length: count }, (__, n) => nameOf(gateway + n * gateways));
-      return { token: tokenOf(gatewayPrefix, gateway), children };
-    });
-    const { mqttPort: port } = engine;
-    return runMqttLoad({ host: '127.0.0.1', port, clients, window, processes, level: 5, drawn: true, ...order });
+    return runMqttLoad({ ...gatewaysOf(settings, engine, tokens), messageDevices: 1, turns: 1, ...order });
+  };
+}
+
+function mqttOf(settings: FleetSettings): Generator {
+  return (engine, tokens, order) => {
+    const onConnected = async () => {
+      await machineSettled(settings.settleSeconds * 1000);
+      order.onConnected?.();
+    };
+    return runMqttLoad({ ...gatewaysOf(settings, engine, tokens), drawn: true, ...order, onConnected });
   };
 }
 
@@ -150,8 +168,8 @@ async function compare(small: Fleet, large: Fleet, settings: FleetSettings, work
   const { rounds, everySeconds, steadySeconds, warmupSeconds } = settings;
   say(`\n${figure(large.devices)} devices beside ${figure(small.devices)}`);
   const measured: Record<'small' | 'large', Measured> = {
-    small: { devices: small.devices, first: await firstMinute(small, settings), http: [], mqtt: [] },
-    large: { devices: large.devices, first: await firstMinute(large, settings), http: [], mqtt: [] },
+    small: await begin(small, settings),
+    large: await begin(large, settings),
   };
   for (let round = 0; round < rounds; round += 1) {
     for (const protocol of ['http', 'mqtt'] as const) {
@@ -183,6 +201,14 @@ async function compare(small: Fleet, large: Fleet, settings: FleetSettings, work
       mqtt: medianRate(measured.large.mqtt) / medianRate(measured.small.mqtt),
     },
   };
+}
+
+/** Wakes the fleet, and starts its engine again. */
+async function begin(fleet: Fleet, settings: FleetSettings): Promise<Measured> {
+  await machineSettled(settings.settleSeconds * 1000);
+  const wake = await fleet.load.load(0, 0, 0, wakeOf(settings));
+  say(`${figure(fleet.devices)} devices: first messages of all, ${figure(wake.storedRequestsPerSecond)} messages/s`);
+  return { devices: fleet.devices, wake, first: await firstMinute(fleet, settings), http: [], mqtt: [] };
 }
 
 async function firstMinute(fleet: Fleet, settings: FleetSettings): Promise<FirstMinute> {
@@ -218,8 +244,8 @@ function medianRate(loads: MeasuredLoad[]): number {
   return median(loads.map(({ storedRequestsPerSecond }) => storedRequestsPerSecond));
 }
 
-function loadsOf({ first, http, mqtt }: Measured): MeasuredLoad[] {
-  return [first.load, ...http, ...mqtt];
+function loadsOf({ wake, first, http, mqtt }: Measured): MeasuredLoad[] {
+  return [wake, first.load, ...http, ...mqtt];
 }
 
 function isWhole({ verified, refused, broken }: MeasuredLoad): boolean {
@@ -269,12 +295,17 @@ function tell(compared: Compared[], { firstSeconds, everySeconds }: FleetSetting
   const roles = ['workers', 'primary', 'clickhouse', 'postgres'];
   table(
     ['CPU us/message', ...roles],
-    measured.flatMap(({ devices, first, http, mqtt }) => {
+    measured.flatMap(({ devices, wake, first, http, mqtt }) => {
       const line = (name: string, loads: MeasuredLoad[]) => {
         const costs = roles.map((role) => median(loads.map((load) => load.cpuMicrosecondsPerRequest[role] ?? 0)));
         return [`${figure(devices)} devices, ${name}`, ...costs];
       };
-      return [line('after a start', [first.load]), line('HTTP', http), line('MQTT', mqtt)];
+      return [
+        line('first messages', [wake]),
+        line('after a start', [first.load]),
+        line('HTTP', http),
+        line('MQTT', mqtt),
+      ];
     }),
   );
   say('');

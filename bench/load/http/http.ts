@@ -24,7 +24,7 @@ interface HttpLoad {
   /** Devices in each message of lines (1). */
   messageDevices?: number;
   drawn?: boolean;
-  onConnected?: (() => void) | undefined;
+  onConnected?: (() => void | Promise<void>) | undefined;
   isBeside?: boolean;
 }
 

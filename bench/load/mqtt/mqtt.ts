@@ -13,7 +13,7 @@ export interface MqttLoad
   rampSeconds?: number;
   warmupSeconds: number;
   seconds: number;
-  onConnected?: (() => void) | undefined;
+  onConnected?: (() => void | Promise<void>) | undefined;
   isBeside?: boolean;
 }
 
