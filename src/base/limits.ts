@@ -293,10 +293,7 @@ export const limits = {
   storedOrdersKeptMs: 7 * 86_400_000,
   /** Bytes at which a frame stops gathering. */
   frameBytesMax: 1024 * 1024,
-  /**
-   * Rows above which a frame that waits for the disk takes no more messages. `insertLatest` numbers rows with 19 bits,
-   * and one more message of `decodeInLoopBytesMax` has fewer than 65 536 rows.
-   */
+  /** Rows above which a frame that waits for the disk takes no more messages: a frame is inserted as a whole. */
   gatheredRowsMax: 2 ** 19 - 2 ** 16,
   /** Requests that may wait for one frame. */
   frameWaitersMax: 65_536,

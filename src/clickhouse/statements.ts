@@ -65,52 +65,27 @@ export function insertTelemetryOf({ serverTimes, expires, ranged }: BodyRows): s
 
 export const insertTelemetry = insertTelemetryOf({ serverTimes: true, expires: false, ranged: false });
 
-/** Orders rows of one `ts`, in 64 bits: by `seq`, then by `version`, as the rank of the table does (migration 5). */
-const place = {
-  any: `if(
-        seq = 0,
-        version,
-        bitOr(bitOr(bitShiftLeft(toUInt64(seq), 25), bitAnd(version, 33554431)), 18302628885633695744)
-      )`,
-  ofGivenTimes: 'version',
-};
-
 interface LatestRows extends BodyRows {
   /** A row more than this many milliseconds ahead of its arrival becomes no latest value; 0 = every row may. */
   aheadMsMax: number;
 }
 
 /**
- * One row for each (device, key): greatest `ts`, then greatest `seq`, then the later write. For one `ts` a larger
- * version is a later write, and rows of one frame share their version: the later row of the block counts. `ts` has 45
- * bits; `seq` and version together 64; the row in the block 19, which a frame does not exceed
- * (`limits.gatheredRowsMax`). One 128-bit number compares fastest (0.11 µs CPU a row, tuples 0.3). `latest` keeps no
- * time to live: a latest value does not expire.
+ * The engine keeps one row for each (device, key) of a block, and of a table: that of the greatest `rank` (greatest
+ * `ts`, then greatest `seq`, then the later write), and the later row among equal ones (rows of one frame share their
+ * version). With `optimize_on_insert`, its default, the part holds no replaced row. By measurement, CPU of a row: 0.33
+ * µs where every row has a series of its own, 0.12 where each series has a hundred rows; a GROUP BY with argMax took
+ * 1.12 and 0.14. `latest` keeps no time to live: a latest value does not expire.
  */
 export function insertLatestOf({ serverTimes, expires, ranged, aheadMsMax }: LatestRows): string {
   const conditions = [...(ranged ? [inRange] : []), ...(aheadMsMax > 0 ? [notAhead(aheadMsMax)] : [])];
   const where = conditions.length === 0 ? '' : `WHERE ${conditions.join(' AND ')}`;
+  const given = serverTimes ? columns : columnsOfGivenTimes;
   const [, types] = bodyOf({ serverTimes, expires });
   return `
-  INSERT INTO latest (${serverTimes ? columns : columnsOfGivenTimes})
-  SELECT
-    device,
-    key,
-    argMax(ts, rank),${serverTimes ? ' argMax(seq, rank),' : ''}
-    argMax(kind, rank),
-    argMax(num, rank),
-    argMax(int, rank),
-    argMax(text, rank),
-    argMax(version, rank)
-  FROM (
-    SELECT
-      *,
-      ${serverTimes ? place.any : place.ofGivenTimes} AS place,
-      bitShiftLeft(toUInt128(ts + 17592186044416), 83) + bitShiftLeft(toUInt128(place), 19) + rowNumberInBlock() AS rank
-    FROM input('${types}')
-    ${where}
-  )
-  GROUP BY device, key
+  INSERT INTO latest (${given})
+  SETTINGS optimize_on_insert = 1
+  SELECT ${given} FROM input('${types}') ${where}
   FORMAT Native`;
 }
 

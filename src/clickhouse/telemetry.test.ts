@@ -188,6 +188,35 @@ describe('latest', () => {
     expect(await latest(device)).toEqual([{ ts: String(now), num: 10 }]);
   });
 
+  test('a body of many frames leaves one row of each series: of the last frame the last row of the greatest ts', async () => {
+    const key = 'frames';
+    const frames = await Promise.all(
+      [3, 1, 4, 2].map((frame) =>
+        block(`
+          SELECT (number % 1000)::UInt64 + 5000 AS device, '${key}'::LowCardinality(String) AS key,
+            (1790000000000 + intDiv(number, 20000))::Int64 AS ts, 3::UInt8 AS kind, (${frame} * 1e6 + number)::Float64 AS num,
+            toUInt64(${frame}) AS version
+          FROM numbers(70000)`),
+      ),
+    );
+    // Rows before the last greatest ones of a ts must not win, and no row of another part takes part.
+    await embedded.clickhouse.exec('SYSTEM STOP MERGES latest');
+    try {
+      const before = await rows(`SELECT count() AS count FROM latest WHERE key = '${key}'`);
+      await insert(...frames);
+      const found = `FROM latest WHERE key = '${key}'`;
+      expect(before).toEqual([{ count: '0' }]);
+      expect(await rows(`SELECT count() AS rows, uniqExact(device) AS series ${found}`)).toEqual([
+        { rows: '1000', series: '1000' },
+      ]);
+      expect(await rows(`SELECT countIf(num != 4e6 + 69000 + device - 5000) AS wrong ${found}`)).toEqual([
+        { wrong: '0' },
+      ]);
+    } finally {
+      await embedded.clickhouse.exec('SYSTEM START MERGES latest');
+    }
+  });
+
   test('orders negative, tiny and far ts', async () => {
     const device = 4;
     const years270 = 8_500_000_000_000;

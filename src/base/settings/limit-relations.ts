@@ -78,9 +78,6 @@ export function checkLimits(): void {
     }
   }
   assert(limits.webSocketKeptBytesMax <= 256 * limits.webSocketBlockBytes, 'the bytes of a pause lie in few blocks');
-  // A row takes four bytes of a message at least.
-  const rowsOfMessageMax = limits.decodeInLoopBytesMax / 4;
-  assert(limits.gatheredRowsMax + rowsOfMessageMax <= 2 ** 19, 'the rows of a frame are numbered with 19 bits');
 }
 
 /** A setting as the operator knows it: its environment name and its value. */
