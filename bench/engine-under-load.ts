@@ -34,6 +34,8 @@ export interface LoadOrder {
   stepMs: number;
   /** Called when all connections are open, before the first message. */
   onConnected?: () => void;
+  /** Called with the number of acknowledged messages; the connections stay open until this call has ended. */
+  onAnswered?: (accepted: number) => Promise<void>;
 }
 
 /** A generator: offers the load and waits for the answers, not for the store. */
@@ -116,11 +118,15 @@ export class EngineUnderLoad {
       cpuBefore = cpuByRole(pids);
       startedAt = performance.now();
     };
-    const result = await this.offer(rate, seconds, warmupSeconds, generator, onConnected);
-    const endedAt = performance.now();
-    await this.stored();
-    const storedAt = performance.now();
-    const cpu = cpuBetween(cpuBefore, cpuByRole(pids));
+    let [endedAt, storedAt] = [0, 0];
+    let cpu: Record<string, number> = {};
+    const onAnswered = async () => {
+      endedAt = performance.now();
+      await this.stored();
+      storedAt = performance.now();
+      cpu = cpuBetween(cpuBefore, cpuByRole(pids));
+    };
+    const result = await this.offer(rate, seconds, warmupSeconds, generator, { onConnected, onAnswered });
     const perRequest = Object.entries(cpu).map(([role, ms]) => [role, (ms * 1000) / result.accepted] as const);
     return {
       ...result,
@@ -137,12 +143,15 @@ export class EngineUnderLoad {
     seconds: number,
     warmupSeconds: number,
     generator = this.#generator,
-    onConnected = () => {},
+    { onConnected = () => {}, onAnswered = async () => {} } = {},
   ): Promise<LoadResult> {
     const firstTs = this.#nextTs;
-    const order = { rate, seconds, warmupSeconds, firstTs, stepMs, onConnected };
+    const answered = async (accepted: number) => {
+      this.accepted += accepted;
+      await onAnswered();
+    };
+    const order = { rate, seconds, warmupSeconds, firstTs, stepMs, onConnected, onAnswered: answered };
     const result = await generator(this.engine, this.tokens, order);
-    this.accepted += result.accepted;
     const perDeviceMax = Math.ceil((4 * result.accepted) / this.tokens.length) + 10_000;
     this.#nextTs += perDeviceMax * stepMs;
     return result;

@@ -1,6 +1,7 @@
 /**
  * The life of a generator process, seen from inside: it receives one order, connects, waits for the start of all
- * processes, sends, and reports one result. It ends with its parent, so an interrupted run leaves none behind.
+ * processes, sends, and reports one result. Its connections stay open until its parent ends it, and it ends with its
+ * parent, so an interrupted run leaves none behind.
  * `processes.ts` is the other side.
  */
 
@@ -22,7 +23,7 @@ export function serveOrder<Order, Result extends object>(run: RunOrder<Order, Re
   };
   process.once('message', (order: Order) => {
     run(order, connected).then(
-      (result) => process.send!(result, () => process.exit(0)),
+      (result) => process.send!(result),
       (error: Error) => {
         process.stderr.write(`${error.stack}\n`);
         process.exit(1);

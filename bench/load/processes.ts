@@ -67,6 +67,8 @@ interface RunOptions {
   lastsSeconds: number;
   /** Called when every process is connected; no process sends before this call has ended. */
   onConnected?: (() => void | Promise<void>) | undefined;
+  /** Called with the number of accepted messages; the connections stay open until this call has ended. */
+  onAnswered?: ((accepted: number) => Promise<void>) | undefined;
   /** True: shows no live view and nothing that is watched, because another load beside this one does. */
   isBeside?: boolean | undefined;
 }
@@ -81,7 +83,7 @@ export function endGenerators(): void {
 export async function runProcesses<Result extends ProcessResult>(
   entry: string,
   orders: object[],
-  { rate, lastsSeconds, onConnected, isBeside = false }: RunOptions,
+  { rate, lastsSeconds, onConnected, onAnswered, isBeside = false }: RunOptions,
 ): Promise<{ results: Result[]; load: LoadResult }> {
   const children = orders.map(() => new Child(fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })));
   const timeline = new Timeline(children.length, lastsSeconds, isBeside);
@@ -93,7 +95,9 @@ export async function runProcesses<Result extends ProcessResult>(
     timeline.begin();
     for (const child of children) child.onSecond = (second) => timeline.add(second);
     const results = (await Promise.all(children.map((child) => child.ask(beginNote)))) as Result[];
-    return { results, load: loadOf(results, rate, idleBefore, timeline.end()) };
+    const load = loadOf(results, rate, idleBefore, timeline.end());
+    await onAnswered?.(load.accepted);
+    return { results, load };
   } finally {
     timeline.end();
     // After one process has failed, the others end, too.

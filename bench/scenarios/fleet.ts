@@ -1,9 +1,9 @@
 /**
  * Does a message cost more among a million devices? Fleets of 100 000 and of a million are each compared with one of a
  * thousand that runs beside, in turn: each device sends its first message ever, then the engine starts again and its
- * first minute counts, then telemetry of devices drawn at random over HTTP and over MQTT at QoS 1, and devices that send
- * steadily. Over MQTT gateways speak for all devices, because a machine has not enough ports for a million connections;
- * the load begins when all sessions are written down. A rate counts only what was found in ClickHouse.
+ * first minute counts, then telemetry of devices drawn at random over HTTP and over MQTT at QoS 1, and devices that
+ * send steadily. Over MQTT gateways speak for all devices, because a machine has not enough ports for a million
+ * connections; the load begins when all sessions are written down. A rate counts only what was found in ClickHouse.
  */
 import { existsSync, renameSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';

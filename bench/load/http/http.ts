@@ -25,6 +25,7 @@ interface HttpLoad {
   messageDevices?: number;
   drawn?: boolean;
   onConnected?: (() => void | Promise<void>) | undefined;
+  onAnswered?: ((accepted: number) => Promise<void>) | undefined;
   isBeside?: boolean;
 }
 
@@ -41,6 +42,7 @@ export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
     rate: load.rate,
     lastsSeconds: (load.rampSeconds ?? 0) + load.warmupSeconds + load.seconds,
     onConnected: load.onConnected,
+    onAnswered: load.onAnswered,
     isBeside: load.isBeside,
   });
   return { ...seen, lastTs: new Map(results.flatMap((result) => result.lastTs)) };

@@ -14,6 +14,7 @@ export interface MqttLoad
   warmupSeconds: number;
   seconds: number;
   onConnected?: (() => void | Promise<void>) | undefined;
+  onAnswered?: ((accepted: number) => Promise<void>) | undefined;
   isBeside?: boolean;
 }
 
@@ -34,6 +35,6 @@ export async function runMqttLoad(load: MqttLoad): Promise<LoadResult> {
     return { host, port, clients, window, level, qos, messageDevices, points, drawn, turns, ...times, ...faults };
   });
   const lastsSeconds = load.turns ? 0 : rampSeconds + warmupSeconds + seconds;
-  const { rate, onConnected, isBeside } = load;
-  return (await runProcesses(entry, orders, { rate, lastsSeconds, onConnected, isBeside })).load;
+  const { rate, onConnected, onAnswered, isBeside } = load;
+  return (await runProcesses(entry, orders, { rate, lastsSeconds, onConnected, onAnswered, isBeside })).load;
 }
