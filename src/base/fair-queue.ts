@@ -40,6 +40,11 @@ export class FairQueue<T> {
     return this.#length;
   }
 
+  /** Returns true when `push` would find a place for an item of `owner`. */
+  hasPlace(owner: ItemOwner): boolean {
+    return this.#length < this.#capacity || this.#largerThan(owner) !== undefined;
+  }
+
   /**
    * Returns the item without a place, which the caller of `push` refuses: the new item or a displaced one. Undefined:
    * every item has a place.

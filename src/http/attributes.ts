@@ -99,7 +99,7 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
 
   const onRefused = (fault: Fault, token: string, exchange: Exchange) => deviceAuth.record(fault, token, exchange);
   const bytesMax = limits.attributeBodyBytesMax;
-  server.rawPost('/api/v1/:token/attributes', receive, deviceAuth.admitBody, bytesMax, onRefused);
+  server.rawPost('/api/v1/:token/attributes', { admit: deviceAuth.admitBody, bytesMax, onRefused }, receive);
   server.waitingGet('/api/v1/:token/attributes/updates', (exchange, token, query) => void wait(exchange, token, query));
   const read: HttpHandler = async (request) => {
     const { params, query } = request;

@@ -94,7 +94,14 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
     rejected(fault.reason).add(1);
     deviceAuth.record(fault, token, exchange);
   };
-  server.rawPost('/api/v1/:token/telemetry', receive, deviceAuth.admitBody, undefined, onRefused);
+  const large = {
+    bytesMin: limits.decodeInLoopBytesMax,
+    refusal: (token: string, exchange: Exchange) => {
+      const device = deviceAuth.known(token, exchange);
+      return device && thread.refusal(device);
+    },
+  };
+  server.rawPost('/api/v1/:token/telemetry', { admit: deviceAuth.admitBody, large, onRefused }, receive);
 }
 
 function rejectedCounter(metrics: Metrics): (reason: string) => Counter {

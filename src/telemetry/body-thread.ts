@@ -7,7 +7,7 @@
  */
 import { Worker } from 'node:worker_threads';
 import { type Fault, tooLarge, unavailable } from '../base/errors.ts';
-import { FairQueue } from '../base/fair-queue.ts';
+import { FairQueue, type ItemOwner } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { TelemetrySource } from './record.ts';
 
@@ -71,16 +71,21 @@ export class BodyThread<Request extends BodyRequest, Reply> {
     return this.#queue.length + (this.#current ? 1 : 0);
   }
 
+  /** Returns the fault that `run` would throw now for a body of `device`; undefined: the body has a place. */
+  refusal(device: BodySource): Fault | undefined {
+    if (this.#closed) return shuttingDown;
+    return this.#queue.hasPlace(waiterOf(device)) ? undefined : queueFull;
+  }
+
   /** Returns the reply of the thread. Rejects with a Fault. */
   run(request: Request, device: BodySource): Promise<Reply> {
     return new Promise((resolve, reject) => {
       if (this.#closed) {
-        reject(unavailable('shutting_down', 'Millrace is shutting down.'));
+        reject(shuttingDown);
         return;
       }
-      const waiter = { tenant: device.tenantId, caller: String(device.number) };
       const task = { tenantId: device.tenantId, request, resolve, reject };
-      this.#queue.push(waiter, task, request.body.byteLength)?.reject(queueFull);
+      this.#queue.push(waiterOf(device), task, request.body.byteLength)?.reject(queueFull);
       this.#next();
     });
   }
@@ -88,10 +93,9 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   /** Ends the thread and refuses waiting bodies. */
   async close(): Promise<void> {
     this.#closed = true;
-    const refusal = unavailable('shutting_down', 'Millrace is shutting down.');
-    for (let task = this.#queue.shift(); task; task = this.#queue.shift()) task.reject(refusal);
+    for (let task = this.#queue.shift(); task; task = this.#queue.shift()) task.reject(shuttingDown);
     const worker = this.#worker;
-    this.#finish()?.reject(refusal);
+    this.#finish()?.reject(shuttingDown);
     this.#worker = undefined;
     await worker?.terminate();
   }
@@ -174,4 +178,9 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   }
 }
 
+function waiterOf(device: BodySource): ItemOwner {
+  return { tenant: device.tenantId, caller: String(device.number) };
+}
+
+const shuttingDown = unavailable('shutting_down', 'Millrace is shutting down.');
 const queueFull = unavailable('decode_queue_full', 'Too many large messages are waiting. Send it again later.');

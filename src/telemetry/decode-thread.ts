@@ -1,6 +1,7 @@
 /**
  * Decodes large bodies of single devices in one thread (`body-thread.ts`). At most `limits.decodeQueueMax` bodies wait.
  */
+import type { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type BodySource, BodyThread, type ThreadOptions } from './body-thread.ts';
 import type { DecodeOptions } from './decode-options.ts';
@@ -22,6 +23,11 @@ export class DecodeThread {
   /** Bodies that wait or are being decoded. */
   get length(): number {
     return this.#thread.length;
+  }
+
+  /** Returns the fault of `decode` for a body that has no place now; undefined: the body has a place. */
+  refusal(device: BodySource): Fault | undefined {
+    return this.#thread.refusal(device);
   }
 
   /**

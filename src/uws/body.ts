@@ -57,40 +57,86 @@ export class BodyRoom {
 /** Called before a body is refused. */
 export type OnRefused<Subject> = (fault: Fault, subject: Subject, exchange: Exchange) => void;
 
+/** Bodies above `bytesMin` bytes, declared or received, which the handler may have to refuse for want of a place. */
+export interface LargeBodies<Subject> {
+  readonly bytesMin: number;
+  /** Called at the head of the request, and before more memory is taken. Returns undefined for an unknown sender. */
+  refusal(subject: Subject, exchange: Exchange): Fault | undefined;
+}
+
+/** The rules for the bodies of one route. */
+export interface BodyRules<Subject> {
+  readonly bytesMax: number;
+  readonly room: BodyRoom;
+  /** Undefined: every sender is unknown. */
+  readonly admit: Admit<Subject> | undefined;
+  readonly large?: LargeBodies<Subject> | undefined;
+  readonly onRefused?: OnRefused<Subject> | undefined;
+}
+
 /**
- * Calls `receive` once with the whole body, or answers 413, 503 or the fault of `admit` itself. A body that arrived in
- * one piece is valid during the call only. Any other body is `exchange.ownBody`, whose room is released when `receive`
- * returns, unless `keepBody` was called. Without `admit` every sender is unknown.
+ * Calls `receive` once with the whole body, or answers 413, 503 or the fault of `admit` or `large` itself. A body that
+ * arrived in one piece is valid during the call only. Any other body is `exchange.ownBody`, whose room is released when
+ * `receive` returns, unless `keepBody` was called.
  */
 export function readBody<Subject>(
   exchange: Exchange,
   contentLength: number,
-  bytesMax: number,
-  room: BodyRoom,
   subject: Subject,
-  admit: Admit<Subject> | undefined,
+  rules: BodyRules<Subject>,
   receive: (body: Buffer) => void,
-  onRefused?: OnRefused<Subject>,
 ): void {
+  const { bytesMax, admit } = rules;
   if (contentLength > bytesMax) {
-    refuse(exchange, bodyTooLarge(bytesMax), subject, onRefused);
+    refuse(exchange, bodyTooLarge(bytesMax), subject, rules);
     return;
   }
-  let gathered: GatheredBody | undefined;
+  if (refusedAsLarge(exchange, contentLength, subject, rules)) return;
+  let gathered: GatheredBody<Subject> | undefined;
   exchange.onData((chunk, isLast) => {
     if (exchange.done) return;
     if (isLast && gathered === undefined) {
-      if (chunk.byteLength > bytesMax) refuse(exchange, bodyTooLarge(bytesMax), subject, onRefused);
+      if (chunk.byteLength > bytesMax) refuse(exchange, bodyTooLarge(bytesMax), subject, rules);
       else receive(Buffer.from(chunk));
       return;
     }
     if (gathered === undefined) {
-      const refused = onRefused && ((fault: Fault) => onRefused(fault, subject, exchange));
-      gathered = new GatheredBody({ exchange, contentLength, bytesMax, room, receive, onRefused: refused });
+      gathered = new GatheredBody({ exchange, contentLength, subject, rules, receive });
       if (admit) gathered.admit(() => admit(subject, exchange));
     }
     gathered.add(chunk, isLast);
   });
+}
+
+/**
+ * Refuses a large body that would find no place. The answer waits, and the rest of the body in the kernel, for as long
+ * as the sender is asked to wait: a sender that tries again at once would fill the event loop with bytes of no use.
+ */
+function refusedAsLarge<Subject>(
+  exchange: Exchange,
+  bytes: number,
+  subject: Subject,
+  { large, onRefused }: BodyRules<Subject>,
+): boolean {
+  if (large === undefined || bytes <= large.bytesMin) return false;
+  const fault = large.refusal(subject, exchange);
+  if (fault === undefined) return false;
+  exchange.pause();
+  setTimeout(() => {
+    if (exchange.done) return;
+    onRefused?.(fault, subject, exchange);
+    skipBody(exchange, fault);
+  }, fault.retryAfterSeconds * 1000);
+  return true;
+}
+
+/**
+ * Answers while the body may still arrive. The rest of the body is received and dropped, because a client that is still
+ * sending would not read the answer of a closed connection.
+ */
+function skipBody(exchange: Exchange, fault: Fault): void {
+  exchange.resume();
+  exchange.refuse(fault);
 }
 
 /**
@@ -117,27 +163,30 @@ export function passOwnBody(exchange: Exchange, body: Buffer, receive: (body: Bu
   }
 }
 
-interface GatheredDeps {
+interface GatheredDeps<Subject> {
   exchange: Exchange;
   contentLength: number;
-  bytesMax: number;
-  room: BodyRoom;
+  subject: Subject;
+  rules: BodyRules<Subject>;
   receive: (body: Buffer) => void;
-  onRefused: ((fault: Fault) => void) | undefined;
 }
 
-class GatheredBody {
-  readonly #deps: GatheredDeps;
+const noBytes = Buffer.alloc(0);
+
+class GatheredBody<Subject> {
+  readonly #deps: GatheredDeps<Subject>;
   #held: Held;
-  #bytes = Buffer.alloc(0);
+  #bytes: Buffer = noBytes;
   #length = 0;
   #isWhole = false;
   #isPending = false;
+  /** True: the refusal waits for its time, and the body is not read on. */
+  #isRefused = false;
 
-  constructor(deps: GatheredDeps) {
+  constructor(deps: GatheredDeps<Subject>) {
     this.#deps = deps;
-    const { exchange, room } = deps;
-    this.#held = room.ofStranger(exchange.remoteAddress());
+    const { exchange, rules } = deps;
+    this.#held = rules.room.ofStranger(exchange.remoteAddress());
     exchange.releaseBody = () => this.#held.release();
   }
 
@@ -162,14 +211,21 @@ class GatheredBody {
   }
 
   add(chunk: ArrayBuffer, isLast: boolean): void {
-    const { exchange, contentLength, bytesMax } = this.#deps;
-    if (exchange.done) return;
+    const { exchange, contentLength, subject, rules } = this.#deps;
+    const { bytesMax } = rules;
+    if (exchange.done || this.#isRefused) return;
     const total = this.#length + chunk.byteLength;
     if (total > bytesMax) {
       this.#refuse(bodyTooLarge(bytesMax));
       return;
     }
     if (total > this.#bytes.length) {
+      if (refusedAsLarge(exchange, total, subject, rules)) {
+        this.#isRefused = true;
+        this.#bytes = noBytes;
+        this.#held.release();
+        return;
+      }
       // The buffer doubles up to the declared length, so it is never more than twice the received bytes.
       const most = contentLength >= total ? contentLength : bytesMax;
       const size = Math.min(most, Math.max(total * 2, 16_384));
@@ -190,17 +246,17 @@ class GatheredBody {
   #admitted(name: string): void {
     const { exchange } = this.#deps;
     this.#isPending = false;
-    if (exchange.done || !this.#belongTo(name)) return;
+    if (exchange.done || this.#isRefused || !this.#belongTo(name)) return;
     exchange.resume();
     if (this.#isWhole) this.#finish();
   }
 
   /** Moves the received bytes to the share of the sender. */
   #belongTo(name: string): boolean {
-    const { exchange, room } = this.#deps;
+    const { exchange, rules } = this.#deps;
     const { bytes } = this.#held;
     this.#held.release();
-    this.#held = room.ofSender(name, exchange.remoteAddress());
+    this.#held = rules.room.ofSender(name, exchange.remoteAddress());
     if (this.#held.grow(bytes)) return true;
     this.#refuse(bodiesInFlight());
     return false;
@@ -211,32 +267,23 @@ class GatheredBody {
     passOwnBody(exchange, this.#bytes.subarray(0, this.#length), receive);
   }
 
-  /** Skips the rest of the body: a client that is still sending would not read the answer of a closed connection. */
   #refuseSender(error: unknown): void {
-    const { exchange, onRefused } = this.#deps;
+    const { exchange, subject, rules } = this.#deps;
     this.#held.release();
     if (exchange.done) return;
     const fault = asFault(error);
-    onRefused?.(fault);
-    exchange.resume();
-    exchange.refuse(fault);
+    rules.onRefused?.(fault, subject, exchange);
+    skipBody(exchange, fault);
   }
 
   #refuse(fault: Fault): void {
-    const { exchange, onRefused } = this.#deps;
+    const { exchange, subject, rules } = this.#deps;
     this.#held.release();
-    if (exchange.done) return;
-    onRefused?.(fault);
-    refuse(exchange, fault, undefined, undefined);
+    if (!exchange.done) refuse(exchange, fault, subject, rules);
   }
 }
 
-function refuse<Subject>(
-  exchange: Exchange,
-  fault: Fault,
-  subject: Subject,
-  onRefused: OnRefused<Subject> | undefined,
-): void {
+function refuse<Subject>(exchange: Exchange, fault: Fault, subject: Subject, { onRefused }: BodyRules<Subject>): void {
   onRefused?.(fault, subject, exchange);
   exchange.closeAfter = true;
   exchange.refuse(fault);

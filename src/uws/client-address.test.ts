@@ -53,14 +53,10 @@ async function open(trusted: string): Promise<void> {
     calls.push(remoteAddress);
     return { status: 200, body: `${remoteAddress} ${fromProxy}` };
   });
-  server.rawPost(
-    '/raw/:name',
-    (exchange) => {
-      calls.push(exchange.remoteAddress());
-      exchange.acknowledge();
-    },
-    () => '',
-  );
+  server.rawPost('/raw/:name', { admit: () => '' }, (exchange) => {
+    calls.push(exchange.remoteAddress());
+    exchange.acknowledge();
+  });
   server.route('POST', '/keep', async ({ remoteAddress }) => {
     calls.push(remoteAddress);
     return { status: 200, body: Buffer.alloc(8_000_000) };

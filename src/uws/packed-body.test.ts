@@ -24,13 +24,14 @@ beforeAll(async () => {
   server.route('POST', '/echo', async ({ body }) => ({ status: 200, body }));
   server.rawPost(
     '/raw/:token',
-    (exchange, _token, body) => exchange.answer({ status: 200, body: String(body.length) }),
-    (token) => {
-      if (token === 'wrong') throw unknown;
-      return `device ${token}`;
+    {
+      admit: (token) => {
+        if (token === 'wrong') throw unknown;
+        return `device ${token}`;
+      },
+      onRefused: ({ reason }) => refused.push(reason),
     },
-    bodyBytesMax,
-    ({ reason }) => refused.push(reason),
+    (exchange, _token, body) => exchange.answer({ status: 200, body: String(body.length) }),
   );
   server.seal();
   base = `http://127.0.0.1:${await server.listen('127.0.0.1', 0)}`;

@@ -6,30 +6,27 @@
 import { unpack, unpackNow } from '../base/content-encoding.ts';
 import { asFault } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
-import { type Admit, type BodyRoom, bodiesInFlight, keepBody, type OnRefused, passOwnBody } from './body.ts';
+import { type BodyRules, bodiesInFlight, keepBody, passOwnBody } from './body.ts';
 import type { Exchange } from './exchange.ts';
 
 interface PackedBody<Subject> {
   exchange: Exchange;
   encoding: string;
-  bytesMax: number;
-  room: BodyRoom;
   subject: Subject;
-  admit: Admit<Subject> | undefined;
+  rules: BodyRules<Subject>;
   receive: (body: Buffer) => void;
-  onRefused: OnRefused<Subject> | undefined;
 }
 
 /** Takes the packed body, which may be valid during the call only. Calls `receive` once, or answers itself. */
 export function takePacked<Subject>(deps: PackedBody<Subject>, packed: Buffer): void {
-  const { exchange, encoding, bytesMax, receive } = deps;
+  const { exchange, encoding, rules, receive } = deps;
   if (packed.length === 0) {
     receive(packed);
     return;
   }
   let body: Buffer | undefined;
   try {
-    body = unpackNow(encoding, packed, bytesMax);
+    body = unpackNow(encoding, packed, rules.bytesMax);
   } catch (error) {
     refuse(deps, error);
     return;
@@ -41,7 +38,7 @@ export function takePacked<Subject>(deps: PackedBody<Subject>, packed: Buffer): 
   let release = keepBody(exchange, packed);
   let kept = packed;
   if (!release) {
-    const held = deps.room.ofStranger(exchange.remoteAddress());
+    const held = rules.room.ofStranger(exchange.remoteAddress());
     if (!held.grow(packed.length)) {
       refuse(deps, bodiesInFlight());
       return;
@@ -53,7 +50,8 @@ export function takePacked<Subject>(deps: PackedBody<Subject>, packed: Buffer): 
 }
 
 async function takeLater<Subject>(deps: PackedBody<Subject>, packed: Buffer): Promise<void> {
-  const { exchange, encoding, bytesMax, room, subject, admit, receive } = deps;
+  const { exchange, encoding, subject, rules, receive } = deps;
+  const { bytesMax, room, admit } = rules;
   const address = exchange.remoteAddress();
   let held = room.ofStranger(address);
   let body: Buffer;
@@ -76,9 +74,9 @@ async function takeLater<Subject>(deps: PackedBody<Subject>, packed: Buffer): Pr
   passOwnBody(exchange, body, receive);
 }
 
-function refuse<Subject>({ exchange, subject, onRefused }: PackedBody<Subject>, error: unknown): void {
+function refuse<Subject>({ exchange, subject, rules }: PackedBody<Subject>, error: unknown): void {
   if (exchange.done) return;
   const fault = asFault(error);
-  onRefused?.(fault, subject, exchange);
+  rules.onRefused?.(fault, subject, exchange);
   exchange.refuse(fault);
 }

@@ -25,7 +25,16 @@ import {
   openRequest,
   type Work,
 } from '../base/running-work.ts';
-import { type Admit, BodyRoom, bodiesInFlight, keepBody, type OnRefused, readBody } from './body.ts';
+import {
+  type Admit,
+  BodyRoom,
+  type BodyRules,
+  bodiesInFlight,
+  keepBody,
+  type LargeBodies,
+  type OnRefused,
+  readBody,
+} from './body.ts';
 import { hasProxyHeader, peerOf } from './client-address.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type RequestHead, readHead } from './head.ts';
@@ -68,6 +77,17 @@ type WaitingReceiver = (exchange: Exchange, parameter: string, query: string) =>
 
 /** Receives the body of a raw route, which is valid during the call only. */
 export type RawReceiver = (exchange: Exchange, parameter: string, body: Buffer) => void;
+
+/** The rules for the bodies of a raw route. */
+interface RawBodies {
+  /** Names, by the parameter, the sender of a body that arrives in pieces. */
+  admit: Admit<string>;
+  /** Absent: the cap of the server. */
+  bytesMax?: number;
+  large?: LargeBodies<string>;
+  /** Called for a refused body. */
+  onRefused?: OnRefused<string>;
+}
 
 interface HttpServerDeps {
   log: Log;
@@ -138,7 +158,7 @@ export class HttpServer {
     bodyBytesMax = this.#deps.bodyBytesMax,
     admit?: Admit<HttpRequest>,
   ): void {
-    this.#room.mayHold(bodyBytesMax);
+    const rules = this.#rules({ bytesMax: bodyBytesMax, admit });
     const route = `${method} ${pattern}`;
     const metrics = new RouteMetrics(this.#deps.metrics, method, pattern);
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
@@ -170,26 +190,16 @@ export class HttpServer {
         run(Buffer.alloc(0));
         return;
       }
-      const receive =
-        head.encoding === '' ? run : this.#unpacking(exchange, head.encoding, bodyBytesMax, request, admit, run);
-      if (receive) readBody(exchange, contentLength, bodyBytesMax, this.#room, request, admit, receive);
+      const receive = head.encoding === '' ? run : unpacking(exchange, head.encoding, request, rules, run);
+      if (receive) readBody(exchange, contentLength, request, rules, receive);
     };
     this.#register(method, pattern, (res, req) => receive(res, req, false));
     if (method === 'GET') this.#register('HEAD', pattern, (res, req) => receive(res, req, true));
   }
 
-  /**
-   * Adds a POST whose one path parameter and body are passed on raw. `admit` names, by the parameter, the sender of a
-   * body that arrives in pieces. `onRefused` is called for a refused body.
-   */
-  rawPost(
-    pattern: string,
-    receive: RawReceiver,
-    admit: Admit<string>,
-    bodyBytesMax = this.#deps.bodyBytesMax,
-    onRefused?: OnRefused<string>,
-  ): void {
-    this.#room.mayHold(bodyBytesMax);
+  /** Adds a POST whose one path parameter and body are passed on raw. */
+  rawPost(pattern: string, bodies: RawBodies, receive: RawReceiver): void {
+    const rules = this.#rules(bodies);
     const take = noted(`POST ${pattern}`, receive);
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
@@ -203,34 +213,17 @@ export class HttpServer {
       }
       const { contentLength, encoding } = head;
       const run = (body: Buffer) => take(exchange, parameter, body);
-      const receive =
-        encoding === '' ? run : this.#unpacking(exchange, encoding, bodyBytesMax, parameter, admit, run, onRefused);
-      if (receive) readBody(exchange, contentLength, bodyBytesMax, this.#room, parameter, admit, receive, onRefused);
+      const receive = encoding === '' ? run : unpacking(exchange, encoding, parameter, rules, run);
+      if (receive) readBody(exchange, contentLength, parameter, rules, receive);
     });
   }
 
-  /** Returns the receiver of a compressed body, or refuses the request for its encoding. */
-  #unpacking<Subject>(
-    exchange: Exchange,
-    contentEncoding: string,
-    bytesMax: number,
-    subject: Subject,
-    admit: Admit<Subject> | undefined,
-    receive: (body: Buffer) => void,
-    onRefused?: OnRefused<Subject>,
-  ): ((body: Buffer) => void) | undefined {
-    try {
-      const encoding = readEncoding(contentEncoding);
-      if (encoding === '') return receive;
-      const packed = { exchange, encoding, bytesMax, room: this.#room, subject, admit, receive, onRefused };
-      return (body) => takePacked(packed, body);
-    } catch (error) {
-      const fault = asFault(error);
-      onRefused?.(fault, subject, exchange);
-      exchange.closeAfter = true;
-      exchange.answer({ ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } });
-      return undefined;
-    }
+  #rules<Subject>({
+    bytesMax = this.#deps.bodyBytesMax,
+    ...rules
+  }: Partial<BodyRules<Subject>> & Pick<BodyRules<Subject>, 'admit'>): BodyRules<Subject> {
+    this.#room.mayHold(bytesMax);
+    return { ...rules, bytesMax, room: this.#room };
   }
 
   /** Adds a GET with one path parameter whose answer may take long; it has no HEAD. */
@@ -471,6 +464,27 @@ export class HttpServer {
     }
     this.#open -= 1;
     closeRequest(work);
+  }
+}
+
+/** Returns the receiver of a compressed body, or refuses the request for its encoding. */
+function unpacking<Subject>(
+  exchange: Exchange,
+  contentEncoding: string,
+  subject: Subject,
+  rules: BodyRules<Subject>,
+  receive: (body: Buffer) => void,
+): ((body: Buffer) => void) | undefined {
+  try {
+    const encoding = readEncoding(contentEncoding);
+    if (encoding === '') return receive;
+    return (body) => takePacked({ exchange, encoding, subject, rules, receive }, body);
+  } catch (error) {
+    const fault = asFault(error);
+    rules.onRefused?.(fault, subject, exchange);
+    exchange.closeAfter = true;
+    exchange.answer({ ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } });
+    return undefined;
   }
 }
 

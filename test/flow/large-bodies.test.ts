@@ -1,0 +1,51 @@
+/** Large bodies of one tenant beside those of another: what waits for the decoding thread (docs/security.md). */
+import { expect, test } from 'vitest';
+import { startEngine } from '../harness/engine.ts';
+import { RawConnection, requestBytes } from '../harness/raw.ts';
+import { expectError } from '../harness/stored.ts';
+import { makeTenant } from '../harness/tenants.ts';
+
+test('a large body without a place in the queue is refused before it arrives, and that of another tenant is not', async () => {
+  const engine = await startEngine({ workers: 1 });
+  const open: RawConnection[] = [];
+  const connect = async () => {
+    const connection = await RawConnection.open(engine.port);
+    open.push(connection);
+    return connection;
+  };
+  try {
+    const { api } = engine;
+    const system = await api.login('sysadmin@millrace.local', api.address.adminPassword);
+    const { token: other } = (await makeTenant(api, system.token)).admin;
+    const [device, ofOther] = [await api.newDevice(), (await api.createDevices([{ name: 'other' }], other))[0]!];
+    const path = `/api/v1/${device.token}/telemetry`;
+    // The first message of a device is looked up.
+    for (const { token } of [device, ofOther]) expect(await api.postTelemetry(token, '{"a":1}')).toBe(200);
+
+    // The thread reads this body for half a second and more, because no part of it can be copied unchanged.
+    const slow = `{"a":[${'["\\u0041"], '.repeat(2_000_000)}1]}`;
+    void (await connect()).send(requestBytes({ path, body: slow }));
+    const body = '{"a":1}'.padEnd(300_000);
+    const refused = await Promise.race(
+      Array.from({ length: 40 }, async () => {
+        const connection = await connect();
+        const answer = await connection.ask({ path, body }, 30_000);
+        return answer.status === 503 ? answer : await new Promise<never>(() => {});
+      }),
+    );
+    expect(expectError(refused, 503)).toContain('Too many large messages');
+
+    const announced = await connect();
+    await announced.send(requestBytes({ path, headers: { 'Content-Length': String(body.length) } }));
+    expect(expectError(await announced.response(), 503)).toContain('Too many large messages');
+    // The rest of the body, which still arrives, is skipped.
+    await announced.send(body);
+    expect((await announced.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+
+    const answer = await (await connect()).ask({ path: `/api/v1/${ofOther.token}/telemetry`, body }, 30_000);
+    expect(answer.status).toBe(200);
+  } finally {
+    for (const connection of open) connection.close();
+    await engine.destroy();
+  }
+});
