@@ -19,6 +19,7 @@ const slowDisk: Disk = {
     const { write } = file;
     file.write = async (parts, position) => {
       await sleep(2);
+      written.push(parts.reduce((bytes, part) => bytes + part.length, 0));
       await write.call(file, parts, position);
     };
     return file;
@@ -27,10 +28,13 @@ const slowDisk: Disk = {
 let dir = '';
 /** Ends of the pauses between steps. */
 let pauses: (() => void)[] = [];
+/** Bytes of each write. */
+let written: number[] = [];
 
 beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'pool-'));
   pauses = [];
+  written = [];
 });
 
 afterEach(() => rmSync(dir, { recursive: true }));
@@ -75,6 +79,19 @@ test('a writer that fills its segment during the pauses finds the next one ready
   pauses[1]!();
   await vi.waitFor(() => expect(segments()).toBe(2));
   expect(pauses.length).toBe(2);
+  await pool.close();
+});
+
+test('the next segment catches up with a fast writer in larger steps', async () => {
+  const pool = newPool();
+  const { segment } = await pool.take();
+  await paused(1);
+  written = [];
+  segment.end = segmentBytes;
+  pauses[0]!();
+  await vi.waitFor(() => expect(segments()).toBe(2));
+  // The rest of the zeros, and the header.
+  expect(written.map((bytes) => bytes / 1024)).toEqual([7 * 256, 8]);
   await pool.close();
 });
 

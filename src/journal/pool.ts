@@ -33,6 +33,11 @@ interface PoolDeps {
 }
 
 const zeroStepBytes = 256 * 1024;
+/**
+ * A step is larger while the next segment is behind the writer. Each step takes a turn of the event loop, and the turns
+ * of a worker under load are long: 64 MiB in small steps took 2 s, of which the writer waited for one.
+ */
+const zeroStepBytesMax = 2 * 1024 * 1024;
 /** Pause after each step, as a multiple of its duration. */
 const zeroRest = 4;
 /**
@@ -192,13 +197,16 @@ export class SegmentPool {
     if ((await disk.freeBytes(dir)) < segmentBytes + freeBytesMin) throw noSpace(segmentBytes);
     const file = await disk.open(temporary, 'log');
     try {
-      const zeros = Buffer.alloc(Math.min(zeroStepBytes, segmentBytes));
-      for (let at = 0; at < segmentBytes; at += zeros.length) {
+      const zeros = Buffer.alloc(Math.min(zeroStepBytesMax, segmentBytes));
+      for (let at = 0; at < segmentBytes; ) {
+        const wantedBytes = Math.max(zeroStepBytes, Math.min(this.#behindBytes(at), zeroStepBytesMax));
+        const stepBytes = Math.min(wantedBytes, segmentBytes - at);
         const started = clock.monotonic();
-        await file.write([zeros.subarray(0, segmentBytes - at)], at);
+        await file.write([zeros.subarray(0, stepBytes)], at);
+        at += stepBytes;
         const stepMs = clock.monotonic() - started;
         // No append will wait for this file: commits of all processes go first.
-        if (stepMs > 0.5 && !this.#isUrgent(at + zeros.length)) await this.#pause(zeroRest * stepMs);
+        if (stepMs > 0.5 && this.#behindBytes(at) <= 0) await this.#pause(zeroRest * stepMs);
       }
       // Syncs size and extents of the file too, so that later writes have no metadata to journal.
       await file.sync();
@@ -219,9 +227,11 @@ export class SegmentPool {
     }
   }
 
-  #isUrgent(readyBytes: number): boolean {
-    if (this.#awaited || this.#closed) return true;
-    return this.#current !== undefined && readyBytes < zeroLead * (this.#current.end - this.#current.start);
+  /** Bytes that the next segment lacks for its lead over the writer; not positive: it has the lead. */
+  #behindBytes(readyBytes: number): number {
+    if (this.#awaited || this.#closed) return Number.POSITIVE_INFINITY;
+    if (this.#current === undefined) return 0;
+    return zeroLead * (this.#current.end - this.#current.start) - readyBytes;
   }
 }
 
