@@ -206,6 +206,7 @@ export async function runPrimary(): Promise<void> {
     const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
     const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
     metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
+    metrics.observed('ready', '1 while /readyz has the status ready.', () => Number(pool.state.status === 'ready'));
     publishState = () => {
       // Devices may be read only with this version's schema.
       if (!isPolling && isPostgresReady()) {

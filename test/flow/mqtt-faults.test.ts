@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { firing } from '../harness/alerts.ts';
+import { fallen, firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, type LogLine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../harness/mqtt-client.ts';
@@ -250,7 +250,11 @@ test('a worker that is killed takes only its own connections with it, and they c
   const onSecond = await connectMqttOn(1, { port: engine.mqttPort, token: kept.token });
   expect((await onFirst.publish(telemetry, '{"before":1}')).reasonCode).toBe(0);
   const earlier = await engine.api.metricsPage();
+  const accepted = (await engine.metric('ingest_messages_total'))!;
+  expect(accepted).toBeGreaterThan(0);
   await engine.kill('worker-0');
+  // The page without the killed worker, before another one starts.
+  expect(await engine.metric('ingest_messages_total')).toBeGreaterThanOrEqual(accepted);
   await onFirst.closed();
   expect((await onSecond.publish(telemetry, '{"beside":1}')).reasonCode).toBe(0);
   const again = await eventually(() => connect(lost, 5), 10_000);
@@ -261,7 +265,9 @@ test('a worker that is killed takes only its own connections with it, and they c
   onSecond.cut();
   again.cut();
   await eventually(() => engine.workers().length === 2);
-  expect(firing(await engine.api.metricsPage(), earlier)).toContain('MillraceWorkerRestarts');
+  const later = await engine.api.metricsPage();
+  expect(firing(later, earlier)).toContain('MillraceWorkerRestarts');
+  expect(fallen(later, earlier)).toEqual([]);
 });
 
 test('SIGTERM: every client gets a reason, acknowledged messages are stored, and no others', async () => {

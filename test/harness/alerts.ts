@@ -39,6 +39,16 @@ export function firing(page: string, earlier = page): string[] {
 
 const token = /\s*(increase|abs|and|on|>=|<=|==|[<>*/()]|\d+(?:\.\d+)?|[a-z_]\w*(?:\{[^}]*\})?(?:\[\w+\])?)/y;
 
+/** Returns the counters, with those of histograms, that are smaller than on an earlier page of the same engine. */
+export function fallen(page: string, earlier: string): string[] {
+  const counters = (text: string) => [...text.matchAll(/^((?:\w+_total|\w+_bucket|\w+_count)(?:\{.*\})?) (\S+)$/gm)];
+  const now = new Map(counters(page).map(([, series, value]) => [series!, Number(value)]));
+  return counters(earlier).flatMap(([, series, value]) => {
+    const later = now.get(series!) ?? 0;
+    return later < Number(value) ? [`${series} ${value} → ${later}`] : [];
+  });
+}
+
 class Evaluation {
   readonly #tokens: string[] = [];
   readonly #page: string;
@@ -103,7 +113,8 @@ class Evaluation {
     const now = select(this.#page, selector);
     if (text === 'abs') return now.map(({ labels, value }) => ({ labels, value: Math.abs(value) }));
     const before = select(this.#earlier, selector);
-    return now.map(({ labels, value }) => ({ labels, value: value - match(before, labels, 0) }));
+    // Prometheus knows no increase of a series that it sees for the first time, and then no comparison holds.
+    return now.map(({ labels, value }) => ({ labels, value: value - match(before, labels) }));
   }
 
   #next(): string {
@@ -129,10 +140,10 @@ const comparisons: Record<string, (a: number, b: number) => boolean> = {
 };
 
 /** The value of the series with equal labels, or of a number. */
-function match(series: Series[], labels: Record<string, string>, missing = Number.NaN): number {
+function match(series: Series[], labels: Record<string, string>): number {
   const wanted = JSON.stringify(labels);
   const found = series.find((each) => Object.keys(each.labels).length === 0 || JSON.stringify(each.labels) === wanted);
-  return found?.value ?? missing;
+  return found?.value ?? Number.NaN;
 }
 
 function select(page: string, selector: string): Series[] {

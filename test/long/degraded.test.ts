@@ -5,6 +5,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { fallen, firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 
@@ -80,6 +81,8 @@ test('a worker whose journal cannot be opened ends alone, with its reason, and r
 
 test('a worker that is frozen is named, and the instance is degraded until it runs again', async () => {
   const pid = engine.pids().get('worker-1')!;
+  const earlier = await engine.api.metricsPage();
+  expect(firing(earlier)).not.toContain('MillraceNotReady');
   process.kill(pid, 'SIGSTOP');
   try {
     const reason = /^worker-1 does not serve: its process lives and has not reported for \d+ s\. /;
@@ -87,6 +90,10 @@ test('a worker that is frozen is named, and the instance is degraded until it ru
       const { code, status, reasons } = await engine.status();
       return code === 200 && status === 'degraded' && reasons?.some((each) => reason.test(each));
     }, 30_000);
+    const page = await engine.api.metricsPage();
+    expect(firing(page, earlier)).toContain('MillraceNotReady');
+    // Prometheus takes a counter that falls for one that began again.
+    expect(fallen(page, earlier)).toEqual([]);
   } finally {
     process.kill(pid, 'SIGCONT');
   }

@@ -16,7 +16,7 @@ const formerNames: Record<string, string> = {
 /** Series of the same name and labels are added, or the largest is taken. `oldNames`: each series has both names. */
 export function metricsPage(snapshots: Sample[][], oldNames: boolean): string {
   const byName = new Map<string, Sample[]>();
-  for (const sample of merged(snapshots)) {
+  for (const sample of mergeSamples(snapshots)) {
     const group = byName.get(sample.name);
     if (group) group.push(sample);
     else byName.set(sample.name, [sample]);
@@ -31,7 +31,8 @@ export function metricsPage(snapshots: Sample[][], oldNames: boolean): string {
   return `${lines.join('\n')}\n`;
 }
 
-function merged(snapshots: Sample[][]): Iterable<Sample> {
+/** Adds series of the same name and labels, or takes the largest; leaves the snapshots as they are. */
+export function mergeSamples(snapshots: Sample[][]): Iterable<Sample> {
   const byKey = new Map<string, Sample>();
   for (const sample of snapshots.flat()) {
     const known = byKey.get(sample.name + sample.labels);

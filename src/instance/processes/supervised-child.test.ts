@@ -7,6 +7,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
+import { Metrics, type Sample } from '../../base/metrics/metrics.ts';
+import { metricsPage } from '../../base/metrics/metrics-page.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
@@ -36,7 +38,6 @@ class FakeChild extends EventEmitter {
 }
 
 const log: Log = { debug() {}, info() {}, warn() {}, error() {} };
-const samples = [{ name: 'n' }] as never;
 let dir = '';
 let forked: FakeChild[];
 /** The process file, and the process that the next fork makes. */
@@ -105,19 +106,52 @@ test('dies for the reason that it gave last, and is started again without it', (
   expect(child.failure).toBe('signal SIGKILL');
 });
 
-test('is asked what it counts while it serves; no answer, and a death, count nothing', async () => {
-  expect(await child.collect()).toEqual([]);
+/** What a process of the child counts, and how long its queue is. */
+function samplesOf(messages: number, queue: number): Sample[] {
+  const metrics = new Metrics();
+  metrics.counter('messages_total', 'Messages.').add(messages);
+  metrics.histogram('seconds', 'Time.', {}, [1]).observeMany(0.5, messages);
+  metrics.gauge('queue', 'Queue.').set(queue);
+  return metrics.snapshot();
+}
+
+/** The series of the page that this child alone makes. */
+async function series(collected: Promise<Sample[]>): Promise<string[]> {
+  return metricsPage([await collected], false)
+    .split('\n')
+    .filter((line) => /^\w+(total|count|queue) /.test(line));
+}
+
+test('what it has counted never falls: while it gives no answer, and over deaths', async () => {
+  const nothing = await series(child.collect());
+  expect(nothing).toEqual([]);
   const [first] = forked;
   first!.say({ kind: 'ready' });
-  const answered = child.collect();
-  first!.say({ kind: 'samples', id: 1, samples });
-  expect(await answered).toBe(samples);
-  const late = child.collect();
+  const answered = series(child.collect());
+  first!.say({ kind: 'samples', id: 1, samples: samplesOf(5, 7) });
+  expect(await answered).toEqual(['millrace_messages_total 5', 'millrace_seconds_count 5', 'millrace_queue 7']);
+  const counts = ['millrace_messages_total 5', 'millrace_seconds_count 5'];
+  const late = series(child.collect());
   vi.advanceTimersByTime(2_000);
-  expect(await late).toEqual([]);
-  const dead = child.collect();
+  expect(await late).toEqual(counts);
+  const dead = series(child.collect());
   first!.end(1);
-  expect(await dead).toEqual([]);
+  expect(await dead).toEqual(counts);
+  expect(await series(child.collect())).toEqual(counts);
+  for (const total of [7, 9]) {
+    vi.advanceTimersByTime(limits.restartDelayMsMax);
+    const next = forked.at(-1)!;
+    next.say({ kind: 'ready' });
+    const again = series(child.collect());
+    const asked = next.received.at(-1) as Extract<ToWorker, { kind: 'collect' }>;
+    next.say({ kind: 'samples', id: asked.id, samples: samplesOf(2, 1) });
+    expect(await again).toEqual([
+      `millrace_messages_total ${total}`,
+      `millrace_seconds_count ${total}`,
+      'millrace_queue 1',
+    ]);
+    next.end(1);
+  }
 });
 
 test('a stop is no death, and what does not end in time is killed', async () => {

@@ -5,6 +5,7 @@
  */
 import type { ChildProcess } from 'node:child_process';
 import type { Log } from '../../base/log.ts';
+import { KeptCounts } from '../../base/metrics/kept-counts.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
 import { writeProcessFile } from '../../base/process-file.ts';
 import { Supervisor } from '../lifecycle/supervisor.ts';
@@ -35,7 +36,9 @@ const collectMsMax = 2_000;
 export class SupervisedChild {
   readonly #deps: SupervisedChildDeps;
   readonly #supervisor: Supervisor;
-  readonly #collections = new Map<number, (samples: Sample[]) => void>();
+  /** Called with undefined when the child gives no answer. */
+  readonly #collections = new Map<number, (samples: Sample[] | undefined) => void>();
+  readonly #counts = new KeptCounts();
   #child: ChildProcess | undefined;
   #isReady = false;
   #isStopping = false;
@@ -92,17 +95,17 @@ export class SupervisedChild {
     if (this.#child?.connected) this.#child.send(message, () => {});
   }
 
-  /** Returns the metrics of the child; empty when it does not answer in time. */
+  /** Returns the metrics of the child; of one that does not answer in time what it and its predecessors had counted. */
   collect(): Promise<Sample[]> {
-    if (!this.#isReady) return Promise.resolve([]);
+    if (!this.#isReady) return Promise.resolve(this.#counts.known);
     const id = ++this.#lastCollection;
     return new Promise((resolve) => {
-      const done = (samples: Sample[]) => {
+      const done = (samples: Sample[] | undefined) => {
         clearTimeout(timer);
         this.#collections.delete(id);
-        resolve(samples);
+        resolve(samples === undefined ? this.#counts.known : this.#counts.with(samples));
       };
-      const timer = setTimeout(() => done([]), collectMsMax).unref();
+      const timer = setTimeout(() => done(undefined), collectMsMax).unref();
       this.#collections.set(id, done);
       this.send({ kind: 'collect', id });
     });
@@ -132,7 +135,8 @@ export class SupervisedChild {
     const { onDeath, onChange } = this.#deps;
     this.#child = undefined;
     this.#isReady = false;
-    for (const done of [...this.#collections.values()]) done([]);
+    this.#counts.ended();
+    for (const done of [...this.#collections.values()]) done(undefined);
     if (!this.#isStopping) {
       onDeath?.();
       this.#supervisor.died(this.#lastWords ?? how);

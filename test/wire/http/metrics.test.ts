@@ -115,10 +115,11 @@ test('no alert fires on an engine that is well, but for certificates that end', 
 
 /**
  * For each alert a line of the page with which it must fire, and for some alerts the line of an earlier page. Tests in
- * test/long cause the faults themselves: alerts.test.ts and clocks.test.ts.
+ * test/long cause the faults themselves: alerts.test.ts, clocks.test.ts and degraded.test.ts.
  */
 const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceUnreachable: ['up 0'],
+  MillraceNotReady: ['millrace_ready 0'],
   MillraceBacklogOld: ['millrace_wal_oldest_seconds 301'],
   MillraceJournalDamaged: ['millrace_journal_degraded 1'],
   MillraceJournalWriteErrors: ['millrace_journal_write_errors_total 1', 'millrace_journal_write_errors_total 0'],
