@@ -22,6 +22,7 @@ import { migrateClickHouse } from './clickhouse/migrate.ts';
 import { hasKnownDevices, knownFile } from './device/known/known-devices-file.ts';
 import { KnownDevicesWriter } from './device/known/known-devices-writer.ts';
 import { ClockWatch } from './instance/clock/clock-watch.ts';
+import { FrozenWatch } from './instance/health/frozen-watch.ts';
 import { RefusalForecast } from './instance/health/refusal-forecast.ts';
 import { RefusalWatch, type WorkerRefusals } from './instance/health/refusal-watch.ts';
 import { StartingDoor } from './instance/health/starting-door.ts';
@@ -203,6 +204,7 @@ export async function runPrimary(): Promise<void> {
       'Time until telemetry would be refused if ClickHouse took nothing from now on, at the rate of the last 5 minutes.';
     metrics.observed('time_until_refusal_seconds', forecastHelp, () => forecast.seconds, 'max');
     const refusals = new RefusalWatch(log);
+    const frozen = new FrozenWatch(log);
     const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
     const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
     metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
@@ -252,6 +254,7 @@ export async function runPrimary(): Promise<void> {
     running.add('state', () => clearInterval(publishing));
     const checking = setInterval(() => {
       refusals.check(pool.refusals);
+      frozen.check(pool.silences);
       forecast.add(pool.rooms);
     }, refusalIntervalMs);
     running.add('refusals', () => clearInterval(checking));

@@ -50,7 +50,8 @@ export class TakenNames {
     }
     const { count, endsTime } = await countTries(queries, subject, names, now, limits.takenNamesMs);
     const before = count - names;
-    if (before < max && count >= max) this.#log.warn('taken_names', { owner });
+    const reason = 'it chose so many names of other tenants that the next ones are refused: 429 (taken_names)';
+    if (before < max && count >= max) this.#log.warn('taken_names', { owner, names: count, reason });
     return { remaining: Math.max(0, max - before), endsTime };
   }
 

@@ -100,7 +100,7 @@ export class ApiKeys {
       const time = await purgeTime?.();
       if (time !== undefined) await purgeApiKeys(postgres, time);
     } catch (error) {
-      if (!isAway(error)) log.warn('api_keys_purge', { reason: messageOf(error) });
+      if (!isAway(error)) log.warn('api_keys_purge_failed', { reason: messageOf(error) });
     }
   }
 }

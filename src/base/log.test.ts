@@ -15,7 +15,7 @@ function logAt() {
   return { log, lines, during, pass: (seconds: number) => (now += seconds * 1000) };
 }
 
-const loops = ['storage_insert', 'host_poll', 'tenant_limits_unread'];
+const loops = ['storage_insert', 'host_poll_failed', 'tenant_limits_unread'];
 test.each(loops)('%s: the same outage for ten minutes gives some ten lines, and the rest is counted', (event) => {
   const { log, lines, during } = logAt();
   let n = 0;

@@ -125,7 +125,7 @@ export class Eraser {
       if (own.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, hostname(), own);
       await writeJournals(postgres, hostname(), this.#settling.note(fence, own));
     } catch (error) {
-      if (!isAway(error)) log.warn('erase', { reason: messageOf(error) });
+      if (!isAway(error)) log.warn('erase_failed', { reason: messageOf(error) });
     }
   }
 
@@ -141,7 +141,7 @@ export class Eraser {
       if (!this.#stopping) await this.#erase(isWaiting);
     } catch (error) {
       // Both stores may be unavailable; the tombstones stay.
-      if (!isAway(error) && !isUnanswered(error)) this.#deps.log.warn('erase', { reason: messageOf(error) });
+      if (!isAway(error) && !isUnanswered(error)) this.#deps.log.warn('erase_failed', { reason: messageOf(error) });
     }
   }
 
@@ -247,7 +247,7 @@ export class Eraser {
       } catch (error) {
         if (isAway(error)) throw error;
         const fields = { tombstones: batch.length, first: batch[0]!.id, reason: messageOf(error).slice(0, 500) };
-        log[isUnanswered(error) ? 'debug' : 'warn']('erase', fields);
+        log[isUnanswered(error) ? 'debug' : 'warn']('erase_failed', fields);
         for (const { id } of batch) this.#fail(id);
         this.#devicesMax = Math.max(1, this.#devicesMax >> 1);
         this.#rangesMax = Math.max(1, this.#rangesMax >> 1);

@@ -124,7 +124,7 @@ async function deleteOfDay(
     return true;
   } catch (error) {
     if (isUnanswered(error) || error instanceof ClockChanged) throw error;
-    log.warn('retention', { day, reason: messageOf(error).slice(0, 500) });
+    log.warn('retention_failed', { day, reason: messageOf(error).slice(0, 500) });
     return false;
   }
 }

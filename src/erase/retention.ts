@@ -100,7 +100,7 @@ export class Retention {
       }
     } catch (error) {
       if (isAway(error) || isUnanswered(error) || error instanceof ClockChanged) return;
-      log.warn('retention', { reason: messageOf(error).slice(0, 500) });
+      log.warn('retention_failed', { reason: messageOf(error).slice(0, 500) });
     }
   }
 

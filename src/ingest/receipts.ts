@@ -104,7 +104,7 @@ export class Receipts {
       signingKey
         .read()
         .catch((error: unknown) => {
-          if (!isAway(error)) log.error('signing_key', { reason: messageOf(error) });
+          if (!isAway(error)) log.error('signing_key_unread', { reason: messageOf(error) });
         })
         .finally(() => {
           this.#reading = false;

@@ -89,7 +89,7 @@ export class Rollout {
       }
     } catch (error) {
       // The work stays stored; the timer tries it again.
-      if (!isAway(error)) log.warn('ota_rollout', { reason: messageOf(error) });
+      if (!isAway(error)) log.warn('ota_rollout_failed', { reason: messageOf(error) });
     }
   }
 

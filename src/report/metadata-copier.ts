@@ -90,7 +90,7 @@ export class MetadataCopier {
       }
     } catch (error) {
       // A store is unavailable: the outbox keeps the work.
-      if (!isAway(error) && !isUnanswered(error)) log.warn('report_feeder', { reason: reasonOf(error) });
+      if (!isAway(error) && !isUnanswered(error)) log.warn('report_feeder_failed', { reason: reasonOf(error) });
     }
   }
 

@@ -78,7 +78,7 @@ export class ReportPool {
       resourceLimits: { maxOldGenerationSizeMb: limits.reportHeapMegabytesMax },
       workerData: thread,
     });
-    this.#piscina.on('error', (error: Error) => deps.log.error('report_thread', { reason: messageOf(error) }));
+    this.#piscina.on('error', (error: Error) => deps.log.error('report_threads_failed', { reason: messageOf(error) }));
     metrics.observed('report_running', 'Reports being made.', () => this.#threads.held);
     metrics.observed('report_waiting', 'Reports that wait for a thread.', () => this.#threads.waiting);
     metrics.observed('report_threads', 'Threads of the report pool.', () => this.#piscina.threads.length);

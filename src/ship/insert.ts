@@ -293,11 +293,19 @@ export class Inserter {
     }
     if (!error) {
       this.#backoff.succeeded();
-      this.#refused = undefined;
+      this.#takes();
       this.#deadlineFactor = 1;
       this.#share = Math.min(1, this.#share * 1.5);
     }
     return error;
+  }
+
+  /** Called after an insert: ClickHouse takes rows again. */
+  #takes(): void {
+    if (this.#refused === undefined) return;
+    const { log, clock } = this.#deps;
+    log.info('storage_insert_back', { awayMs: Math.round(clock.monotonic() - this.#refused.since) });
+    this.#refused = undefined;
   }
 
   #logError(error: ClickHouseError): void {

@@ -155,7 +155,7 @@ export class LaneLoop {
     try {
       return await journal.next(this.#lane, { rowsMax: this.#inserter.rowsOf(rowsMax), bytesMax });
     } catch (error) {
-      log.error('journal_read', { reason: messageOf(error) });
+      log.error('journal_unread', { reason: messageOf(error) });
       await sleep(waitMsMax, this.#stopping.signal);
       return undefined;
     }

@@ -91,7 +91,7 @@ export class JsonRelay {
           consumer ??= await link.consumer(streamName(settings, this.#lane), jsonConsumerName);
           await this.#fetch(link, consumer);
           if (!this.#isFailing) {
-            this.#failure = '';
+            this.#note('');
             continue;
           }
           this.#isFailing = false;
@@ -101,7 +101,7 @@ export class JsonRelay {
       } catch (error) {
         // A missing stream is made again by the watch (`stream-watch.ts`).
         consumer = undefined;
-        this.#warn(messageOf(error));
+        this.#note(messageOf(error));
       }
       await sleep(againMs, undefined, { signal }).catch(() => {});
     }
@@ -145,7 +145,7 @@ export class JsonRelay {
       this.#messages.add(messages.length);
       this.#tooLarge.add(tooLarge);
     } catch (error) {
-      this.#warn(messageOf(error));
+      this.#note(messageOf(error));
       this.#isFailing = true;
       frame.nak(againMs);
     } finally {
@@ -162,10 +162,13 @@ export class JsonRelay {
     }
   }
 
-  /** Logs a failure when it begins or changes. */
-  #warn(reason: string): void {
+  /** Logs a failure when it begins or changes, and its end; an empty string is no failure. */
+  #note(reason: string): void {
+    const { log } = this.#deps;
+    const lane = laneNames[this.#lane];
     if (reason !== this.#failure && !this.#stopping.signal.aborted) {
-      this.#deps.log.warn('stream_json_waits', { lane: laneNames[this.#lane], reason });
+      if (reason === '') log.info('stream_json_goes_on', { lane });
+      else log.warn('stream_json_waits', { lane, reason });
     }
     this.#failure = reason;
   }

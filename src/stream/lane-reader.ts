@@ -192,6 +192,7 @@ export class LaneReader {
         if (client.link) {
           consumer ??= await client.link.consumer(streamName(settings, this.#lane));
           await this.#fetch(consumer);
+          if (failure !== '') log.info('stream_read_again', { lane: laneNames[this.#lane] });
           failure = '';
         }
       } catch (error) {

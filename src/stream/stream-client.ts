@@ -255,6 +255,7 @@ export class StreamClient {
         opened ??= await StreamLink.open(this.#settings, this.#name);
         await this.#prepare(opened);
         this.#link = opened;
+        if (this.#failure !== undefined) this.#log.info('stream_ready', {});
         this.#failure = undefined;
         onTried();
         return;

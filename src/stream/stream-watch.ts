@@ -175,7 +175,7 @@ export class StreamWatch {
 
   /** Logs a failure when it begins or changes: rounds are frequent. */
   #warn(lane: Lane, reason: string): void {
-    if (reason !== this.#failure) this.#deps.log.warn('stream_watch', { lane: laneNames[lane], reason });
+    if (reason !== this.#failure) this.#deps.log.warn('stream_watch_failed', { lane: laneNames[lane], reason });
     this.#failure = reason;
   }
 

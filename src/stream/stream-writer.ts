@@ -44,6 +44,7 @@ export class StreamWriter {
   readonly own: [OwnFrames, OwnFrames] = [new OwnFrames(), new OwnFrames()];
   /** Why the stream accepts nothing; undefined while it accepts frames. */
   #away: string | undefined;
+  #awaySince = 0;
   #fullUntil = Number.NEGATIVE_INFINITY;
   #appendingSince: number | undefined;
   #orderInFlight: bigint | undefined;
@@ -183,7 +184,11 @@ export class StreamWriter {
   }
 
   #noteAway(reason: string): void {
-    if (this.#away === undefined) this.#deps.log.warn('stream_away', { reason });
+    const { log, clock } = this.#deps;
+    if (this.#away === undefined) {
+      this.#awaySince = clock.monotonic();
+      log.warn('stream_away', { reason });
+    }
     this.#away ??= 'no majority of its servers answers';
     this.#probeLater();
   }
@@ -212,7 +217,7 @@ export class StreamWriter {
       if (!isFull(error)) return;
     }
     this.#away = undefined;
-    log.info('stream_back', {});
+    log.info('stream_back', { awayMs: Math.round(clock.monotonic() - this.#awaySince) });
   }
 }
 

@@ -36,6 +36,13 @@ test('readiness says that ClickHouse takes no rows; rows and deletes wait and ar
   const ready = async () => ((await engine.status()).status === 'ready' ? true : undefined);
   expect(await eventually(ready, 60_000)).toBe(true);
   expect((await series('level'))['level']).toHaveLength(1);
+  const [back] = await eventually(() => {
+    const events = engine.events('storage_insert_back');
+    return events.length > 0 ? events : undefined;
+  });
+  expect(back).toMatchObject({ level: 'info' });
+  // Readiness names a refusal that lasts 5 s.
+  expect(back!['awayMs']).toBeGreaterThan(5_000);
   const isDeleted = async () => (await series('deleted'))['deleted'] === undefined;
   expect(await eventually(isDeleted, 60_000)).toBe(true);
   expect(engine.pids().get('clickhouse')).toBe(pid);
@@ -52,7 +59,7 @@ test('a first start on a full disk says what to change, in the words of no store
       return status === 'refusing' ? read : undefined;
     }, 60_000);
     expect(reasons).toContain(`The embedded ClickHouse cannot be used yet: ClickHouse error 243: ${said}`);
-    const reason = await eventually(async () => full.events('report_feeder')[0]?.['reason'], 30_000);
+    const reason = await eventually(async () => full.events('report_feeder_failed')[0]?.['reason'], 30_000);
     expect(reason).toBe(
       'ClickHouse has no tables for reports yet: they are made when ClickHouse takes writes. The reasons of /readyz say what to change.',
     );

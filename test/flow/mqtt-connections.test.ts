@@ -39,6 +39,9 @@ test('a burst finds every place of every worker, and a place that was left is ta
   const clients = await inOneBurst(all, connect);
   expect(await open()).toBe(all);
   await expect(connect()).rejects.toThrow();
+  const reason = expect.stringMatching(/MQTT_CONNECTIONS_MAX/);
+  await eventually(() => engine.events('mqtt_not_accepting').length >= workers);
+  expect(engine.events('mqtt_not_accepting')[0]).toMatchObject({ level: 'warn', reason });
   for (let round = 0; round < 3; round += 1) {
     for (const client of clients.splice(0, 25)) client.cut();
     await eventually(async () => (await open()) === all - 25);
@@ -47,4 +50,5 @@ test('a burst finds every place of every worker, and a place that was left is ta
     expect(await open()).toBe(all);
   }
   for (const client of clients) client.cut();
+  await eventually(() => engine.events('mqtt_accepting').some(({ fullMs }) => Number(fullMs) > 0));
 });

@@ -92,12 +92,21 @@ test('a worker that is frozen is named, and the instance is degraded until it ru
     }, 30_000);
     const page = await engine.api.metricsPage();
     expect(firing(page, earlier)).toContain('MillraceNotReady');
+    await eventually(() => engine.events('worker_frozen').length > 0);
+    expect(engine.events('worker_frozen')).toMatchObject([
+      { level: 'error', worker: 1, reason: expect.stringMatching(reason) },
+    ]);
     // Prometheus takes a counter that falls for one that began again.
     expect(fallen(page, earlier)).toEqual([]);
   } finally {
     process.kill(pid, 'SIGCONT');
   }
   await eventually(async () => (await engine.status()).status === 'ready', 20_000);
+  const [again] = await eventually(() => {
+    const events = engine.events('worker_runs_again');
+    return events.length > 0 ? events : undefined;
+  });
+  expect(again).toMatchObject({ level: 'info', worker: 1, awayMs: expect.any(Number) });
 });
 
 test('a worker that starts later than another one is named until it serves', async () => {

@@ -232,6 +232,9 @@ test('without a majority nothing is acknowledged, with the reason, and it ends b
   await eventually(async () => (await storedValues('majority')).includes(4), 30_000);
   expect(await storedValues('majority')).toContain(1);
   await eventually(async () => (await stays.status()).status === 'ready', 30_000);
+  await eventually(() => stays.events('stream_back').length > 0);
+  expect(stays.events('stream_away').length).toBeGreaterThan(0);
+  expect(stays.events('stream_back').at(-1)).toMatchObject({ level: 'info', awayMs: expect.any(Number) });
 }, 180_000);
 
 test('a damaged message of the stream goes to quarantine, and what comes after it is stored', async () => {

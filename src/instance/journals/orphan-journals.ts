@@ -200,7 +200,7 @@ export class OrphanJournals {
       }
       return journal;
     } catch (error) {
-      log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });
+      log.error('orphan_journal_not_shipped', { journal: basename(dir), reason: messageOf(error) });
       return undefined;
     }
   }
@@ -224,7 +224,7 @@ export class OrphanJournals {
       if (writer !== noWriter) this.#gone.set(writer, orderRecovered);
       log.info('orphan_journal_shipped', { journal: basename(dir) });
     } catch (error) {
-      log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });
+      log.error('orphan_journal_not_shipped', { journal: basename(dir), reason: messageOf(error) });
     }
   }
 

@@ -44,7 +44,7 @@ export class Supervisor {
     this.#aliveSince = performance.now();
     if (this.#failure === undefined) return;
     const { name, log } = this.#deps;
-    log.info('child_back', { child: name, afterMs: Math.round(this.#aliveSince - this.#downSince) });
+    log.info('child_back', { child: name, awayMs: Math.round(this.#aliveSince - this.#downSince) });
     this.#failure = undefined;
   }
 

@@ -33,7 +33,7 @@ export async function openMonitor(deps: MonitorDeps): Promise<Monitor> {
   const scrape = shared(deps.metrics);
   const server = createServer((request, response) => {
     answer(deps, scrape, request, response).catch((error: unknown) => {
-      log.error('monitor_answer', { path: request.url, reason: messageOf(error) });
+      log.error('monitor_answer_failed', { path: request.url, reason: messageOf(error) });
       if (!response.headersSent) send(response, 503, { status: 503, message: 'The metrics could not be gathered.' });
     });
   });

@@ -12,6 +12,7 @@ import { childPort } from '../../bus/port.ts';
 import type { PollResult } from '../../postgres/shared-poll.ts';
 import type { RuleText } from '../../rules/table.ts';
 import { type ClockState, clockSentence } from '../clock/clock-offset.ts';
+import type { WorkerSilence } from '../health/frozen-watch.ts';
 import type { JournalRoom } from '../health/refusal-forecast.ts';
 import type { Refusal, WorkerRefusals } from '../health/refusal-watch.ts';
 import type { InstanceState, PartState } from '../health/state.ts';
@@ -159,6 +160,13 @@ export class WorkerPool {
   /** What each worker that serves refuses now, and what it refused. */
   get refusals(): WorkerRefusals[] {
     return this.#serving.map(({ number, refusal, refused }) => ({ worker: number, refusal, refused }));
+  }
+
+  get silences(): WorkerSilence[] {
+    return this.#serving.map((slot) => {
+      const silent = silentMs(slot);
+      return { worker: slot.number, silentMs: silent, reason: silentSentence(slot.number, silent) };
+    });
   }
 
   /** The room in the journals of the workers that serve. */

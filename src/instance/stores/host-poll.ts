@@ -65,7 +65,7 @@ export class HostPoll {
       this.#number += 1;
       onResult({ number: this.#number, at, found: polledKinds.filter((kind) => isOther || isFound(kind)) });
     } catch (error) {
-      if (!isAway(error)) log.warn('host_poll', { reason: messageOf(error) });
+      if (!isAway(error)) log.warn('host_poll_failed', { reason: messageOf(error) });
     }
   }
 }

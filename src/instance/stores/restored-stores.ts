@@ -82,7 +82,7 @@ export class RestoredStores {
         if (this.#postgresReady) await this.#raise();
       })
       .catch((error: unknown) => {
-        if (!this.#ending.signal.aborted) log.warn('device_numbers_of_points', { reason: messageOf(error) });
+        if (!this.#ending.signal.aborted) log.warn('device_numbers_unread', { reason: messageOf(error) });
       });
   }
 

@@ -24,6 +24,7 @@ export class Accepting {
   readonly #deps: AcceptingDeps;
   /** Runs while the socket is closed for lack of room. */
   #roomCheck: NodeJS.Timeout | undefined;
+  #fullSince = 0;
   #isClosed = false;
 
   private constructor(server: Server, address: string, port: number, deps: AcceptingDeps) {
@@ -44,7 +45,9 @@ export class Accepting {
   check(): void {
     if (this.#isClosed || this.#roomCheck !== undefined || this.#deps.hasRoom()) return;
     this.#server.close();
-    this.#deps.log.warn('mqtt_not_accepting', { address: this.#address, port: this.#port });
+    this.#fullSince = performance.now();
+    const reason = 'this worker has as many connections as MQTT_CONNECTIONS_MAX and the file limit allow';
+    this.#deps.log.warn('mqtt_not_accepting', { address: this.#address, port: this.#port, reason });
     this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);
   }
 
@@ -68,7 +71,7 @@ export class Accepting {
           this.#server.close();
           return;
         }
-        log.info('mqtt_accepting', place);
+        log.info('mqtt_accepting', { ...place, fullMs: Math.round(performance.now() - this.#fullSince) });
         // Connections may have arrived over another socket of this worker meanwhile.
         this.check();
       },
