@@ -122,7 +122,7 @@ function checkDirectory(config: Config): string | undefined {
     report({ subject, level: 'ok', says });
     return dir;
   } catch (error) {
-    const says = `${wanted} (DATA_DIR) cannot be written: ${messageOf(error)}. Change its owner, or set DATA_DIR.`;
+    const says = `${wanted} (DATA_DIR) cannot be written: ${messageOf(error)}. Name a directory that this user can write.`;
     report({ subject, level: 'fault', says });
     return undefined;
   }

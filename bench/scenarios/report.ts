@@ -67,7 +67,8 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
       const histogram = new Histogram();
       for (let sample = -2; sample < samples; sample += 1) {
         const startedAt = performance.now();
-        if ((await asker.report(views[n]!)).status !== 200) throw new Error(`${name} failed`);
+        const { status, text } = await asker.report(views[n]!);
+        if (status !== 200) throw new Error(`${name}: ${status} ${text}`);
         if (sample >= 0) histogram.record((performance.now() - startedAt) * 1000);
       }
       single.push({ name, msMax, ...summaryOf(histogram) });

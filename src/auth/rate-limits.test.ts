@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import type { Clock } from '../base/clock.ts';
 import { Fault, StartError } from '../base/errors.ts';
+import { environmentNames, loadConfig } from '../base/settings/config.ts';
 import type { Bus, Handler } from '../bus/bus.ts';
 import { readLimits } from './profile-limits.ts';
 import type { RateLimitSettings } from './rate-kinds.ts';
@@ -84,6 +85,15 @@ test('a malformed limit is one line that names it', () => {
     expect(() => parseRateLimits(settings({}, { messages: text }))).toThrow(/rateLimits\.tenant\.messages/);
   }
   expect(parseRateLimits(settings({ messages: '10:1, 20:60' })).device).toHaveLength(2);
+});
+
+test('a malformed limit is named as its variable of the environment, too', () => {
+  const variables = [...environmentNames()].filter((name) => name.startsWith('RATE_LIMITS_') && !/_REST_|_FILE$/.test(name));
+  expect(variables.length).toBeGreaterThan(10);
+  for (const name of variables) {
+    const { rateLimits } = loadConfig({ [name]: 'ten' });
+    expect(() => parseRateLimits(rateLimits)).toThrow(`(${name}) is "ten"`);
+  }
 });
 
 test('a bucket gives what it holds, refuses by name with the time to wait, and fills again', async () => {

@@ -37,8 +37,9 @@ const form = /^[1-9]\d{0,8}:[1-9]\d{0,6}(,[1-9]\d{0,8}:[1-9]\d{0,6})*$/;
 export function parseBuckets(setting: string, kind: number, text: string): Bucket[] {
   const buckets = readBuckets(kind, text);
   if (buckets) return buckets;
+  const variable = `RATE_LIMITS_${setting.replaceAll('.', '_').replaceAll(/[A-Z]/g, '_$&').toUpperCase()}`;
   throw new StartError(
-    `Setting rateLimits.${setting} is "${text}": it must be empty or like 100:1,3000:60 ` +
+    `Setting rateLimits.${setting} (${variable}) is "${text}": it must be empty or like 100:1,3000:60 ` +
       '(at most 100 in 1 second and 3000 in 60 seconds).',
   );
 }

@@ -3,7 +3,6 @@ import { readFileSync } from 'node:fs';
 import { limits } from './limits.ts';
 
 const unknownMax = 1024;
-const connectionsMin = 64;
 
 export function openFilesMax(): number {
   try {
@@ -19,11 +18,11 @@ export const raiseFileLimit = 'raise it (ulimit -n, LimitNOFILE of systemd, ulim
 
 /** Returns why nothing can start with this limit, in a sentence that says what to do. */
 export function fileLimitFault(filesMax = openFilesMax()): string | undefined {
-  if (filesMax >= limits.fileReserve) return undefined;
-  return `The file limit is ${filesMax}, and journal, stores and logs need ${limits.fileReserve}: ${raiseFileLimit}.`;
+  if (filesMax >= limits.filesMin) return undefined;
+  return `The file limit is ${filesMax}, and a process of Millrace needs ${limits.filesMin}: ${raiseFileLimit}.`;
 }
 
 /** Files that a worker may open for connections. */
 export function filesForConnections(filesMax = openFilesMax()): number {
-  return Math.max(connectionsMin, filesMax - limits.fileReserve);
+  return Math.max(0, filesMax - limits.fileReserve);
 }

@@ -311,6 +311,8 @@ export const limits = {
   headerCharsMax: 8 * 1024,
   /** Files kept for journal, stores and logs when the file limit is divided. */
   fileReserve: 256,
+  /** The lowest file limit of a start: a worker that loads its modules has some 250 files open at once. */
+  filesMin: 512,
 
   /** Deaths in a row that mean a crash loop. */
   crashLoopCount: 5,

@@ -26,6 +26,8 @@ const numeric = `kind BETWEEN 1 AND 3 AND ${notExpired}`;
 const sent = '(ts, seq, origin)';
 /** Both kinds of number in 64 bits. */
 const bits = 'if(kind = 3, reinterpretAsInt64(num), int)';
+/** The columns of points in the order of `sent`. One array of tuples would take three times the memory of these. */
+const arrays = ['ts', 'seq', 'origin', 'kind', bits].map((column) => `groupArray(${column})`).join(', ');
 const number = (kind: string, of: string) => `if(${kind} = 3, reinterpretAsFloat64(${of}), toFloat64(${of}))`;
 
 /**
@@ -47,8 +49,7 @@ export function stepsSql(input: StepsInput): string {
         arrayMap((v) -> if(v.1 >= v.2, v.1 - v.2, v.1), pairs) AS doubleSteps
       FROM (
         SELECT
-          device, arraySort((p, t) -> t, groupArray((ts, kind, ${bits})), groupArray(${sent})) AS points,
-          points.1 AS times, points.2 AS kinds, points.3 AS numbers
+          device, arraySort(arrayZip(${arrays})) AS points, points.1 AS times, points.4 AS kinds, points.5 AS numbers
         FROM telemetry FINAL
         PREWHERE ${devices} AND key = ${key} AND ts >= ${startTs} AND ts < ${endTs}
         WHERE ${numeric} AND ${where}

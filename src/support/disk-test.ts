@@ -49,7 +49,7 @@ export async function testDisk(dir: string, msMax: number, disk: Disk = realDisk
 export function judgeDiskTest({ commitsPerSecond, medianMs, p99Ms }: DiskTest): Finding {
   const subject = 'disk sync';
   const rate = `${Math.round(commitsPerSecond).toLocaleString('en').replaceAll(',', ' ')} commits/s`;
-  const says = `${milliseconds(medianMs)} for a commit, ${rate}; 99 of 100 within ${milliseconds(p99Ms)}`;
+  const says = `half of the commits take up to ${milliseconds(medianMs)}, 99 of 100 up to ${milliseconds(p99Ms)}: ${rate}`;
   if (medianMs <= slowMedianMs && p99Ms <= slowP99Ms) return { subject, level: 'ok', says: `${says}.` };
   const advice = 'each acknowledgement waits for a commit. Use a faster disk, or find what else writes to this one';
   return { subject, level: 'warning', says: `${says}: ${advice}.` };

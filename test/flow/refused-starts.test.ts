@@ -10,6 +10,7 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
+import { limits } from '../../src/base/limits.ts';
 import { eventually } from '../harness/api.ts';
 import { type Engine, freePort, inherited, prepareEngine } from '../harness/engine.ts';
 import { createCertificate } from './certificate.ts';
@@ -46,7 +47,7 @@ test('a bad value is named with its setting, its variable and what it must be', 
     /rateLimits\.device\.messages.*"10".*100:1,3000:60/,
   );
   const rest = await refusal({ RATE_LIMITS_REST_COMMANDS: 'often' });
-  expect(rest).toMatch(/^millrace: Setting rateLimits\.rest\.commands is "often".*100:1,3000:60/m);
+  expect(rest).toMatch(/^millrace: Setting rateLimits\.rest\.commands \(RATE_LIMITS_REST_COMMANDS\) is "often".*100:1,3000:60/m);
 });
 
 test.each(['http://cache', 'redis://cache:99999', 'redis://:pear%tree@cache', 'redis+sentinel://cache'])(
@@ -112,13 +113,20 @@ async function finished(child: ChildProcessWithoutNullStreams): Promise<Finished
   return { code: code as number, ...output };
 }
 
-test('a file limit with which no store could start is named', async () => {
-  const engine = await prepareEngine({ firstStart: true });
+test('a file limit with which no worker could start is named, and the lowest one that is taken serves', async () => {
+  const engine = await prepareEngine({ workers: 2, firstStart: true, filesMax: limits.filesMin });
   try {
-    const start = 'ulimit -n 64; exec node dist/main.js';
-    const { code, stderr } = await finished(spawn('sh', ['-c', start], { env: engine.environment }));
-    expect(code).not.toBe(0);
-    expect(stderr).toMatch(/^millrace: The file limit is 64, .*ulimit -n/m);
+    for (const filesMax of [64, limits.filesMin - 1]) {
+      const start = `ulimit -n ${filesMax}; exec node dist/main.js`;
+      const { code, stderr } = await finished(spawn('sh', ['-c', start], { env: engine.environment }));
+      expect(code).not.toBe(0);
+      expect(stderr).toMatch(new RegExp(`^millrace: The file limit is ${filesMax}, .*ulimit -n`, 'm'));
+    }
+    await engine.start();
+    expect(engine.events('child_died')).toEqual([]);
+    expect(engine.events('machine_warnings')[0]?.['reasons']).toContainEqual(
+      expect.stringMatching(/^256 connections per worker, because the file limit is 512: raise it/),
+    );
   } finally {
     await engine.destroy();
   }

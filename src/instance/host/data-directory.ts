@@ -77,7 +77,10 @@ export class DataDirectory {
       chmodSync(this.runPath, 0o700);
       chmodSync(this.journalPath, 0o700);
     } catch (error) {
-      throw new StartError(`The data directory ${this.path} (DATA_DIR) cannot be used: ${messageOf(error)}.`);
+      throw new StartError(
+        `The data directory ${this.path} (DATA_DIR) cannot be used: ${messageOf(error)}. ` +
+          'Name a directory that this user can make or write, on a disk that is not read-only.',
+      );
     }
   }
 

@@ -32,20 +32,20 @@ test('a machine that allows all says what it allows', () => {
 });
 
 test('a low file limit is named with the connections that it allows', () => {
-  expect(warned({ openFilesMax: 256 })).toEqual([
-    expect.stringMatching(/^warning: 64 connections per worker, because the file limit is 256: raise it /),
+  expect(warned({ openFilesMax: 512 })).toEqual([
+    expect.stringMatching(/^warning: 256 connections per worker, because the file limit is 512: raise it /),
   ]);
   expect(warned({ openFilesMax: 20_000 }, { MQTT_CONNECTIONS_MAX: '50000' })).toEqual([
     expect.stringMatching(/MQTT_CONNECTIONS_MAX is 50000, and the file limit of 20000 allows 19744 per worker: raise/),
   ]);
 });
 
-test('a file limit with which no store can start ends the start', () => {
-  const [files] = judgeMachine({ ...large, openFilesMax: 64 }, loadConfig({}), 2);
+test('a file limit with which no worker can start ends the start', () => {
+  const [files] = judgeMachine({ ...large, openFilesMax: 511 }, loadConfig({}), 2);
   expect(files).toMatchObject({
     level: 'fault',
     endsStart: true,
-    says: expect.stringMatching(/limit is 64.* need 256/),
+    says: expect.stringMatching(/limit is 511.* needs 512/),
   });
 });
 
