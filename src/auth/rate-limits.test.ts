@@ -88,7 +88,9 @@ test('a malformed limit is one line that names it', () => {
 });
 
 test('a malformed limit is named as its variable of the environment, too', () => {
-  const variables = [...environmentNames()].filter((name) => name.startsWith('RATE_LIMITS_') && !/_REST_|_FILE$/.test(name));
+  const variables = [...environmentNames()].filter(
+    (name) => name.startsWith('RATE_LIMITS_') && !/_REST_|_FILE$/.test(name),
+  );
   expect(variables.length).toBeGreaterThan(10);
   for (const name of variables) {
     const { rateLimits } = loadConfig({ [name]: 'ten' });

@@ -202,7 +202,7 @@ export class Journal {
         (bytes) => {
           this.#free = bytes;
         },
-        (error) => this.#deps.log.warn('journal_free_bytes_failed', { error: messageOf(error) }),
+        (error) => this.#deps.log.warn('journal_free_bytes_failed', { reason: messageOf(error) }),
       );
     }
     return this.#free;
@@ -391,7 +391,7 @@ export class Journal {
       await positionFile.write({ cursors: this.#backlog.cursors(), orderHigh: this.orderMax });
       this.#orderDone = shipped;
     } catch (error) {
-      log.error('journal_position_failed', { error: messageOf(error) });
+      log.error('journal_position_failed', { reason: messageOf(error) });
       // Without a stored position rows may be shipped again, so segments stay. On a full disk, however, segments must
       // be removed.
       if (!isNoSpace(error)) return;
@@ -456,7 +456,7 @@ export class Journal {
     try {
       await this.#deps.disk.remove(path);
     } catch (error) {
-      this.#deps.log.warn('journal_remove_failed', { path, error: messageOf(error) });
+      this.#deps.log.warn('journal_remove_failed', { path, reason: messageOf(error) });
     }
   }
 }

@@ -90,7 +90,7 @@ export class SegmentPool {
       await disk.rename(segment.path, path);
       this.#spares.push(path);
     } catch (error) {
-      log.warn('journal_recycle_failed', { path: segment.path, error: messageOf(error) });
+      log.warn('journal_recycle_failed', { path: segment.path, reason: messageOf(error) });
     }
   }
 
@@ -117,7 +117,7 @@ export class SegmentPool {
     if (this.#closed) return;
     this.#ahead = this.#prepare().catch((error) => {
       // The file is not needed yet: `take` tries again and throws.
-      this.#deps.log.warn('journal_prepare_failed', { error: messageOf(error) });
+      this.#deps.log.warn('journal_prepare_failed', { reason: messageOf(error) });
       return undefined;
     });
   }

@@ -176,7 +176,7 @@ export class Writer {
         break;
       } catch (error) {
         this.writeErrors += 1;
-        this.#log.error('journal_write_failed', { attempt, error: messageOf(error) });
+        this.#log.error('journal_write_failed', { attempt, reason: messageOf(error) });
         await this.#abandon();
         // The caller may append the same frames again.
         [this.#orderOfLane[0], this.#orderOfLane[1]] = orders;

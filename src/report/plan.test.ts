@@ -23,6 +23,7 @@ afterAll(() => embedded.stop());
 
 const sites = ['North', 'East', 'North', ''];
 const keys = ['flow', "or'1"];
+const manyPoints = 2_000_000;
 
 /** A tenant of its own with four devices; `points` name them 0 to 3. */
 async function store(points: RefPoint[]): Promise<{ tenantId: string; points: RefPoint[] }> {
@@ -71,6 +72,7 @@ async function insert(table: string, rows: object[]): Promise<void> {
 async function run(
   definition: Partial<ViewDefinition>,
   of: { tenantId: string; startTs: number; endTs: number; now?: number; rowsMax?: number; expired?: Expired },
+  settings: Record<string, string> = {},
 ) {
   const whole: ViewDefinition = {
     type: 'TABLE',
@@ -93,7 +95,7 @@ async function run(
     definition: whole,
   });
   const result = await embedded.clickhouse.rows<ResultRow>(plan.sql, plan.parameters, {
-    settings: { do_not_merge_across_partitions_select_final: 1, max_query_size: '4194304', readonly: '2' },
+    settings: { do_not_merge_across_partitions_select_final: 1, max_query_size: '4194304', readonly: '2', ...settings },
   });
   const { labels, rows } = tableOf(plan, result);
   return { labels, rows: [...rows] };
@@ -339,6 +341,23 @@ test('expired points are left out, by the profile and by the installation, also 
   expect(await sums('DELTA', 1000, { profiles: [] })).toEqual(['device-0 99', 'device-2 99']);
   expect(await sums('DELTA', 1000, pumps)).toEqual(['device-0 90', 'device-2 99']);
   expect(await sums('DELTA', 0, { before: 1000, profiles: [] })).toEqual(['device-0 90', 'device-2 90']);
+});
+
+test('DELTA needs at most a hundred bytes of memory for each point', async () => {
+  const { tenantId } = await store([]);
+  const first = lastDevice - sites.length + 1;
+  await embedded.clickhouse.exec(
+    `INSERT INTO telemetry (device, key, ts, kind, num, int, text, version)
+     SELECT ${first} + number % 4, 'flow', intDiv(number, 4) * 1000, 3, intDiv(number, 4), 0, '', 1 FROM numbers(${manyPoints})`,
+  );
+  const name: Field = { label: 'Name', source: 'ENTITY_FIELD', key: 'name', role: 'ROW' };
+  const flow: Field = { label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation: 'DELTA' };
+  const whole = { tenantId, startTs: 0, endTs: 250 * manyPoints };
+  const settings = { max_memory_usage: String(100 * manyPoints) };
+  const { rows } = await run({ fields: [name, flow] }, whole, settings);
+  expect(rows.map(([, steps]) => Number((steps as { exact?: string }).exact ?? steps))).toEqual(
+    Array(4).fill(manyPoints / 4 - 1),
+  );
 });
 
 /** Every expected cell, and "-" everywhere else. */

@@ -16,6 +16,7 @@ import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 
 const clockToleranceMs = 2_000;
+const checkServer = 'Check its address, the network and the server.';
 /** Processes with a pool of their own beside the workers: the primary and the reports. */
 const otherProcesses = 2;
 
@@ -28,6 +29,7 @@ export async function checkClickHouse(config: Config, isRunning: boolean, log: L
   const subject = 'clickhouse';
   const { url, user } = config.clickhouse;
   const title = url === '' ? 'The embedded ClickHouse' : `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)`;
+  const advice = url === '' ? endIt('clickhouse') : checkServer;
   if (url === '' && !isRunning) return installed(subject, title, installedClickHouse);
   const clickhouse = openClickHouseOf(withSystemDatabase(config), log);
   try {
@@ -35,7 +37,7 @@ export async function checkClickHouse(config: Config, isRunning: boolean, log: L
     return clockFinding(subject, `${title} is ${version}`, nowMs);
   } catch (error) {
     const refusal = clickHouseRefusal(error, title, user)?.message;
-    return { subject, level: 'fault', says: refusal ?? `${title} does not answer: ${messageOf(error)}.` };
+    return { subject, level: 'fault', says: refusal ?? `${title} does not answer: ${reasonOf(error)}. ${advice}` };
   } finally {
     await clickhouse.close();
   }
@@ -47,6 +49,7 @@ export async function checkPostgres(config: Config, workers: number, isRunning: 
   if (isEmbedded && !isRunning) return installed(subject, 'The embedded PostgreSQL', installedPostgres);
   const postgres = openPostgresOf(config, log);
   const title = isEmbedded ? 'The embedded PostgreSQL' : `PostgreSQL at ${postgres.address} (DATABASE_URL)`;
+  const advice = isEmbedded ? endIt('postgres') : checkServer;
   try {
     const { version, nowMs, connectionsMax } = await postgresFacts(postgres);
     const wanted = (workers + otherProcesses) * config.postgres.poolMax;
@@ -63,7 +66,7 @@ export async function checkPostgres(config: Config, workers: number, isRunning: 
     return clockFinding(subject, `${title} is ${version}`, nowMs);
   } catch (error) {
     const refusal = postgresRefusal(error, title)?.message;
-    return { subject, level: 'fault', says: refusal ?? `${title} does not answer: ${reasonOf(error)}.` };
+    return { subject, level: 'fault', says: refusal ?? `${title} does not answer: ${reasonOf(error)}. ${advice}` };
   } finally {
     await postgres.close();
   }
@@ -77,8 +80,12 @@ export async function checkRedis({ redis }: Config): Promise<Finding[]> {
     const versions = [...new Set(await redisVersions(redis))];
     return [{ subject, level: 'ok', says: `Redis (REDIS_URL) is ${versions.join(', ')}.` }];
   } catch (error) {
-    return [{ subject, level: 'fault', says: `Redis (REDIS_URL) does not answer: ${messageOf(error)}.` }];
+    return [{ subject, level: 'fault', says: `Redis (REDIS_URL) does not answer: ${reasonOf(error)}. ${checkServer}` }];
   }
+}
+
+function endIt(store: string): string {
+  return `When it hangs, end its process (its pid is in DATA_DIR/run/${store}.pid): Millrace starts it again.`;
 }
 
 function installed(subject: string, title: string, find: () => string): Finding {

@@ -47,7 +47,9 @@ test('a bad value is named with its setting, its variable and what it must be', 
     /rateLimits\.device\.messages.*"10".*100:1,3000:60/,
   );
   const rest = await refusal({ RATE_LIMITS_REST_COMMANDS: 'often' });
-  expect(rest).toMatch(/^millrace: Setting rateLimits\.rest\.commands \(RATE_LIMITS_REST_COMMANDS\) is "often".*100:1,3000:60/m);
+  expect(rest).toMatch(
+    /^millrace: Setting rateLimits\.rest\.commands \(RATE_LIMITS_REST_COMMANDS\) is "often".*100:1,3000:60/m,
+  );
 });
 
 test.each(['http://cache', 'redis://cache:99999', 'redis://:pear%tree@cache', 'redis+sentinel://cache'])(

@@ -148,7 +148,9 @@ test('journal write errors: the system refuses a write; the message is acknowled
   expect(await stalled.api.postTelemetry(device.token, '{"second":2}')).toBe(200);
   await fires('MillraceJournalWriteErrors', stalled, earlier);
   limitFiles('unlimited');
-  expect(stalled.events('journal_write_failed')).toMatchObject([{ attempt: 1, error: expect.stringMatching(/EFBIG/) }]);
+  expect(stalled.events('journal_write_failed')).toMatchObject([
+    { attempt: 1, reason: expect.stringMatching(/EFBIG/) },
+  ]);
   expect(await stalled.api.postTelemetry(device.token, '{"third":3}')).toBe(200);
 });
 

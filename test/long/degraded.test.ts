@@ -92,6 +92,7 @@ test('a worker that is frozen is named, and the instance is degraded until it ru
     }, 30_000);
     const page = await engine.api.metricsPage();
     expect(firing(page, earlier)).toContain('MillraceNotReady');
+    expect((await engine.status()).parts).toMatchObject({ workers: 'away' });
     await eventually(() => engine.events('worker_frozen').length > 0);
     expect(engine.events('worker_frozen')).toMatchObject([
       { level: 'error', worker: 1, reason: expect.stringMatching(reason) },

@@ -115,7 +115,7 @@ export class WorkerPool {
     const ready = this.#slots.filter((slot) => slot.worker.isReady && silentMs(slot) === 0).length;
     const parts: Record<string, PartState> = {
       ...this.#parts,
-      workers: ready === this.#slots.length ? 'up' : 'starting',
+      workers: ready === this.#slots.length ? 'up' : this.#slots.some(isAway) ? 'away' : 'starting',
     };
     const clock = this.#deps.clock();
     const { refusal } = this;
@@ -403,6 +403,11 @@ export class WorkerPool {
         return;
     }
   }
+}
+
+/** True for a worker that does not serve and is not merely starting. */
+function isAway(slot: Slot): boolean {
+  return slot.worker.failure !== undefined || (slot.worker.isReady && silentMs(slot) > 0);
 }
 
 /** Returns how long a worker that should report has not reported; 0 while that is not worth a reason. */
