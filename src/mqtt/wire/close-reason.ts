@@ -37,8 +37,16 @@ export const closings = {
   keep_alive: { code: 0x8d, sentence: 'Nothing came for one and a half times the Keep Alive.' },
   idle: { code: 0x83, sentence: 'Nothing came for too long (mqtt.idleSeconds); set a Keep Alive and send PINGREQ.' },
 
-  malformed: { code: 0x81, sentence: 'A packet is malformed.' },
-  protocol_error: { code: 0x82, sentence: 'A packet is not allowed here.' },
+  malformed: {
+    code: 0x81,
+    sentence:
+      'A packet breaks the format of MQTT: check its flags, lengths, packet identifier, topic and UTF-8 strings.',
+  },
+  protocol_error: {
+    code: 0x82,
+    sentence:
+      'A packet is not allowed here: send CONNECT once, no packet of a server, filters in each SUBSCRIBE, and each property once and where MQTT allows it.',
+  },
   packet_too_large: { code: 0x95, sentence: 'A packet is larger than the Maximum Packet Size of CONNACK.' },
   receive_maximum: { code: 0x93, sentence: 'More unacknowledged messages than the Receive Maximum of CONNACK.' },
   too_many_unreleased: { code: 0x93, sentence: 'Too many messages with QoS 2 wait for the PUBREL of the client.' },
