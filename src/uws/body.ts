@@ -108,10 +108,7 @@ export function readBody<Subject>(
   });
 }
 
-/**
- * Refuses a large body that would find no place. The answer waits, and the rest of the body in the kernel, for as long
- * as the sender is asked to wait: a sender that tries again at once would fill the event loop with bytes of no use.
- */
+/** Refuses a large body that would find no place. */
 function refusedAsLarge<Subject>(
   exchange: Exchange,
   bytes: number,
@@ -121,13 +118,28 @@ function refusedAsLarge<Subject>(
   if (large === undefined || bytes <= large.bytesMin) return false;
   const fault = large.refusal(subject, exchange);
   if (fault === undefined) return false;
+  afterRetryTime(exchange, fault, () => {
+    onRefused?.(fault, subject, exchange);
+    skipBody(exchange, fault);
+  });
+  return true;
+}
+
+/**
+ * Calls `answer` after the time for which the fault asks its sender to wait. Meanwhile the rest of the body stays in
+ * the kernel: a sender that tries again at once would fill the event loop with bytes of no use.
+ */
+function afterRetryTime(exchange: Exchange, { retryAfterSeconds }: Fault, answer: () => void): void {
+  if (retryAfterSeconds === 0) {
+    answer();
+    return;
+  }
   exchange.pause();
   setTimeout(() => {
     if (exchange.done) return;
-    onRefused?.(fault, subject, exchange);
-    skipBody(exchange, fault);
-  }, fault.retryAfterSeconds * 1000);
-  return true;
+    exchange.resume();
+    answer();
+  }, retryAfterSeconds * 1000);
 }
 
 /**
@@ -221,9 +233,7 @@ class GatheredBody<Subject> {
     }
     if (total > this.#bytes.length) {
       if (refusedAsLarge(exchange, total, subject, rules)) {
-        this.#isRefused = true;
-        this.#bytes = noBytes;
-        this.#held.release();
+        this.#drop();
         return;
       }
       // The buffer doubles up to the declared length, so it is never more than twice the received bytes.
@@ -278,8 +288,14 @@ class GatheredBody<Subject> {
 
   #refuse(fault: Fault): void {
     const { exchange, subject, rules } = this.#deps;
+    this.#drop();
+    if (!exchange.done) afterRetryTime(exchange, fault, () => refuse(exchange, fault, subject, rules));
+  }
+
+  #drop(): void {
+    this.#isRefused = true;
+    this.#bytes = noBytes;
     this.#held.release();
-    if (!exchange.done) refuse(exchange, fault, subject, rules);
   }
 }
 

@@ -1,5 +1,6 @@
+import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import { afterEach, expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type HttpRequest, HttpServer } from './server.ts';
@@ -154,4 +155,31 @@ test('an address that opens all the connections it can leaves room for another a
   await openOne();
   await new Promise((resolve) => setTimeout(resolve, 200));
   expect(await openOne()).toBe('200');
+});
+
+test('a body without room is refused when its sender may try again', async () => {
+  const server = open(200_000);
+  const bodies = { admit: (name: string) => `device ${name}`, bytesMax: 100_000 };
+  server.rawPost('/raw/:name', bodies, (exchange) => exchange.acknowledge());
+  server.seal();
+  const port = await server.listen('127.0.0.1', 0);
+  const begin = (name: string) => {
+    const socket = connect(port, '127.0.0.1');
+    sockets.push(socket);
+    socket.write(`POST /raw/${name} HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n${'x'.repeat(60_000)}`);
+    return socket;
+  };
+  const answerOf = async (socket: Socket) => String((await once(socket, 'data'))[0]);
+  const first = begin('a');
+  // The address may hold one body of the largest size.
+  await vi.waitFor(() => expect(heldBytes()).toBe(100_000));
+  const started = performance.now();
+  const refusal = await answerOf(begin('b'));
+  expect(performance.now() - started).toBeGreaterThan(990);
+  expect(refusal).toMatch(/^HTTP\/1.1 503 /);
+  expect(refusal).toContain('\r\nRetry-After: 1\r\n');
+  expect(refusal).toContain('Too many large requests');
+  first.write('x'.repeat(40_000));
+  expect(await answerOf(first)).toMatch(/^HTTP\/1.1 200 /);
+  expect(heldBytes()).toBe(0);
 });
