@@ -54,7 +54,6 @@ export interface BenchSettings {
     events: number;
     commands: number;
     commandRate: number;
-    shards: number;
     statements: number;
   };
   mqtt: {

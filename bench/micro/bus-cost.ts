@@ -9,13 +9,16 @@ import { createLog } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import type { Bus, Handler } from '../../src/bus/bus.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
+import { openChannels } from '../../src/downlink/device-channels.ts';
 import { Downlink } from '../../src/downlink/downlink.ts';
 import { Sessions } from '../../src/downlink/sessions.ts';
 
 export interface BusCost {
   workers: number;
-  shards: number;
-  /** Messages that the bus hands to subscribers for one event, on average. */
+  /**
+   * Messages that the bus hands to subscribers for one event, on average. The event is at another worker than the
+   * session of the device.
+   */
   connect: number;
   command: number;
   attribute: number;
@@ -40,6 +43,7 @@ class CountingBus {
   member(): Bus {
     return {
       connected: true,
+      hasManyChannels: true,
       publish: (channel, payload) => setImmediate(() => this.#deliver(channel, Buffer.from(payload))),
       subscribe: async (channel, handler) => {
         const own: Handler = (payload, name) => handler(payload, name);
@@ -65,14 +69,16 @@ interface Worker {
   downlink: Downlink;
 }
 
-export async function benchBusCost(workers: number, shards: number, devices = 10_000): Promise<BusCost> {
+export async function benchBusCost(workers: number, devices = 10_000): Promise<BusCost> {
   const bus = new CountingBus();
   const all: Worker[] = [];
-  for (let n = 0; n < workers; n += 1) all.push(await openWorker(bus.member(), shards));
+  for (let n = 0; n < workers; n += 1) all.push(await openWorker(bus.member()));
   // Devices are at no worker in particular, as behind a balancer.
-  const at = (n: number) => all[(Math.imul(n, 0x9e3779b1) >>> 8) % workers]!;
+  const placeOf = (device: number) => (Math.imul(device, 0x9e3779b1) >>> 8) % workers;
+  const holder = (device: number) => all[placeOf(device)]!;
+  const other = (device: number) => all[(placeOf(device) + 1) % workers]!;
   for (let device = 1; device <= devices; device += 1) {
-    connect(at(device), device);
+    connect(holder(device), device);
     if (device % 500 === 0) await settled();
   }
   await settled();
@@ -88,36 +94,37 @@ export async function benchBusCost(workers: number, shards: number, devices = 10
     return Number(((bus.delivered - before) / events).toFixed(1));
   };
   const spread = (n: number) => 1 + ((n * 7919) % devices);
-  const attribute = await deliveriesOf((n) => at(n).downlink.send(spread(n), 'attributes', { n }));
+  const attribute = await deliveriesOf((n) => other(spread(n)).downlink.send(spread(n), 'attributes', { n }));
   const command = await deliveriesOf(async (n) => {
-    const [caller, device] = [at(n), spread(n)];
+    const device = spread(n);
+    const caller = other(device);
     // As for a command over REST: the caller notices a session that opens, and the reply goes to the caller.
     const leave = caller.downlink.onOpened(device, 'rpc', () => {});
     // On a busy machine an answer may come too late, and the offer is repeated.
     while ((await caller.downlink.offer(device, 'rpc', { n })) !== 'taken') await settled();
-    at(device).downlink.send(device, 'rpc-climb', { n });
+    holder(device).downlink.send(device, 'rpc-climb', { n });
     leave();
   });
   // A device that connects to the next worker: its session there ends.
-  const connected = await deliveriesOf((n) => connect(at(spread(n) + 1), spread(n)));
+  const connected = await deliveriesOf((n) => connect(other(spread(n)), spread(n)));
   for (const { sessions, downlink } of all) {
     downlink.stop();
     await sessions.stop();
   }
-  return { workers, shards, connect: connected, command, attribute, channelsPerWorker };
+  return { workers, connect: connected, command, attribute, channelsPerWorker };
 }
 
-async function openWorker(bus: Bus, shards: number): Promise<Worker> {
+async function openWorker(bus: Bus): Promise<Worker> {
   const log = createLog('fatal', 'bench');
   const metrics = new Metrics();
+  const channels = openChannels(bus);
   const sessions = new Sessions({
-    ...{ bus, clock, log, metrics, devices: new LocalDevices() },
+    ...{ bus, channels: channels.sessions, clock, log, metrics, devices: new LocalDevices() },
     lookUp: async () => [],
     onConnected() {},
     onDisconnected() {},
   });
-  const downlink = new Downlink({ bus, shards, log, metrics });
-  await sessions.start();
+  const downlink = new Downlink({ bus, channels, log, metrics });
   await downlink.start();
   return { sessions, downlink };
 }

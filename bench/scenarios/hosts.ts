@@ -56,7 +56,7 @@ export async function runHosts(settings: BenchSettings): Promise<boolean> {
   }
   printHosts(figures);
   const simulated: BusCost[] = [];
-  for (const workers of simulatedWorkers) simulated.push(await benchBusCost(workers, settings.hosts.shards));
+  for (const workers of simulatedWorkers) simulated.push(await benchBusCost(workers));
   say('');
   table(
     ['simulated workers', 'deliveries per connect', 'command', 'attribute change', 'channels of a worker'],

@@ -8,6 +8,7 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
+import { openChannels } from '../downlink/device-channels.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import { AttributeUpdates } from './followers.ts';
@@ -54,7 +55,7 @@ async function start(lossFree: boolean): Promise<void> {
   const [ours, theirs] = portPair();
   new BusHub(new Metrics()).attach(theirs);
   const bus = new IpcBus(ours, busCounters(new Metrics()));
-  downlink = new Downlink({ bus, shards: 4, log, metrics: new Metrics() });
+  downlink = new Downlink({ bus, channels: openChannels(bus), log, metrics: new Metrics() });
   await downlink.start();
   updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics: new Metrics(), lossFree });
   polls = 0;

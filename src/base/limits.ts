@@ -537,10 +537,26 @@ export const limits = {
 
   /** Time that an offer waits for a worker that has a listener. */
   offerWaitMs: 200,
-  /** Time for which a worker stays subscribed to a shard after its last listener there has left. */
+  /** Channels that all devices share over process channels. */
+  busShards: 64,
+  /** Time for which a worker stays subscribed to a shard after its last interest there has ended. */
   shardLingerMs: 30_000,
-  /** Listeners in one message after the bus has reconnected. */
-  openedPerMessageMax: 1_000,
+  /** Time for which a worker stays subscribed to the channel of a device after its last interest there has ended. */
+  deviceLingerMs: 2_000,
+  /** Sessions or listeners that are announced in one turn of the loop. */
+  announcedAtOnceMax: 1_000,
+  /** Pause of announcements for which the bus has no room. */
+  announceRetryMs: 5,
+  /** Share of all sessions or listeners of a worker that it announces again in a second, after a gap of the bus. */
+  repeatedPerSecondShare: 0.05,
+  /** Sessions or listeners that a worker announces again in a second at least. */
+  repeatedPerSecondMin: 200,
+  /** Longest random pause before a worker begins to announce again. */
+  repeatStartMsMax: 500,
+  /** Interval of the announcements after a gap. */
+  repeatTickMs: 50,
+  /** Time that a session waits for its own announcement before it is announced again. */
+  sessionEchoMs: 2_000,
 
   /** Body of an attribute post of a device. */
   attributeBodyBytesMax: 1024 * 1024,

@@ -5,6 +5,8 @@ import { decodePayload, encodeEntry, isBusMessage, type Port, PortSender } from 
 import { ChannelSubscriptions } from './subscriptions.ts';
 
 export class IpcBus implements Bus {
+  /** Each message and each subscription passes the primary. */
+  readonly hasManyChannels = false;
   readonly #sender: PortSender;
   readonly #counters: BusCounters;
   readonly #subscriptions: ChannelSubscriptions;
@@ -24,6 +26,10 @@ export class IpcBus implements Bus {
 
   get connected(): boolean {
     return !this.#closed;
+  }
+
+  get inFlight(): number {
+    return this.#sender.inFlight;
   }
 
   publish(channel: string, payload: Buffer | string): void {

@@ -52,6 +52,11 @@ export class PortSender {
     this.#bytesMax = bytesMax;
   }
 
+  /** Entries that the other side has not taken. */
+  get inFlight(): number {
+    return this.#messages;
+  }
+
   /** Returns false when the other side takes too little: the message was dropped and counted. */
   carry(entry: Entry): boolean {
     const bytes = bytesOf(entry);

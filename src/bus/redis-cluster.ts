@@ -1,25 +1,40 @@
 /**
- * A Redis Cluster with sharded pub/sub, where a channel is on one node only. Publishing uses ioredis' slot map. Each
- * node has one subscriber connection, and a channel's node is found by trial: a wrong node answers with the right one
- * (MOVED). (ioredis' own sharded subscribers neither report when they are restored nor notice a silent connection.)
- * While a slot moves, messages of its channels may arrive out of order.
+ * A Redis Cluster with sharded pub/sub, where a channel is on the node of its slot only. Publishing uses ioredis' slot
+ * map. Each node has one subscriber connection. The slot map names the node of a slot, and a wrong node answers with
+ * the right one (MOVED). (ioredis' own sharded subscribers neither report when they are restored nor notice a silent
+ * connection.) While a slot moves, messages of its channels may arrive out of order.
  */
-import { Cluster, Redis } from 'ioredis';
+import { Cluster, Command, Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
 import type { ClusterAddress } from './redis-address.ts';
+import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
 
 const redirectsMax = 4;
 const retryMs = 200;
+
+/** A listening connection. */
+interface ListeningNode {
+  redis: Redis;
+  /** Reports of ioredis that a slot has left the node, less those that are answers to a subscription of this link. */
+  moves: number;
+}
+
+/** The channels of one slot that are subscribed, all at one node. */
+interface Slot {
+  address: string;
+  channels: Set<string>;
+}
 
 export class ClusterLink implements RedisLink {
   readonly #owner: LinkOwner;
   readonly #address: ClusterAddress;
   readonly #publisher: Cluster;
-  /** Listening connections by `host:port`. */
-  readonly #nodes = new Map<string, Redis>();
-  /** The node of each subscribed channel. */
-  readonly #places = new Map<string, string>();
+  /** By `host:port`. */
+  readonly #nodes = new Map<string, ListeningNode>();
+  /** By number. */
+  readonly #slots = new Map<number, Slot>();
+  readonly #batches = new SubscriptionBatches((entered, left) => this.#change(entered, left));
   readonly #heartbeat: NodeJS.Timeout;
   #settling = false;
   #missed = false;
@@ -47,7 +62,8 @@ export class ClusterLink implements RedisLink {
       this.failure = error.message;
     });
     this.#heartbeat = setInterval(() => {
-      for (const redis of [...this.#nodes.values(), ...this.#publisher.nodes('master')]) {
+      const listening = [...this.#nodes.values()].map(({ redis }) => redis);
+      for (const redis of [...listening, ...this.#publisher.nodes('master')]) {
         if (redis.status === 'ready') redis.ping().catch(() => {});
       }
     }, limits.busTimeoutMs).unref();
@@ -65,61 +81,122 @@ export class ClusterLink implements RedisLink {
     return this.#publisher.spublish(channel, payload);
   }
 
-  async subscribe(channel: string): Promise<void> {
-    if (await this.#place(channel)) return;
-    this.#missed = true;
-    void this.#settle();
+  subscribe(channel: string): Promise<void> {
+    return this.#batches.enter(channel);
   }
 
   unsubscribe(channel: string): void {
-    const address = this.#places.get(channel);
-    if (address === undefined) return;
-    this.#places.delete(channel);
-    const node = this.#nodes.get(address);
-    if (node?.status === 'ready') node.sunsubscribe(channel).catch(() => {});
+    this.#batches.leave(channel);
   }
 
   close(): void {
     this.#closed = true;
     clearInterval(this.#heartbeat);
     this.#publisher.disconnect();
-    for (const node of this.#nodes.values()) node.disconnect();
+    for (const { redis } of this.#nodes.values()) redis.disconnect();
+  }
+
+  async #change(entered: string[], left: string[]): Promise<void> {
+    for (const [number, channels] of bySlot(left)) this.#leave(number, channels);
+    const placed = await Promise.all([...bySlot(entered)].map(([number, channels]) => this.#place(number, channels)));
+    if (!placed.includes(false)) return;
+    this.#missed = true;
+    void this.#settle();
+  }
+
+  #leave(number: number, channels: string[]): void {
+    const slot = this.#slots.get(number);
+    const left = channels.filter((channel) => slot?.channels.delete(channel));
+    if (slot === undefined || left.length === 0) return;
+    if (slot.channels.size === 0) this.#slots.delete(number);
+    const redis = this.#nodes.get(slot.address)?.redis;
+    if (redis?.status === 'ready') redis.sunsubscribe(...left).catch(() => {});
   }
 
   /** Waits until every channel has a node again, then reports that. */
   async #settle(): Promise<void> {
     if (this.#settling) return;
     this.#settling = true;
-    const missing = () => this.#owner.channels().filter((channel) => !this.#places.has(channel));
-    for (let channels = missing(); channels.length > 0 && !this.#closed; channels = missing()) {
-      const placed = await Promise.all(channels.map((channel) => this.#place(channel)));
+    let missing = this.#missing();
+    for (let n = 0; missing.size > 0 && !this.#closed; n += 1) {
+      // The slot map may name a dead node for a while, so every other attempt asks any node.
+      const placed = await Promise.all(
+        [...missing].map(([number, channels]) => this.#place(number, channels, n % 2 === 1)),
+      );
       if (placed.includes(false)) await new Promise((resolve) => setTimeout(resolve, retryMs));
+      missing = this.#missing();
     }
     this.#settling = false;
     if (this.#closed) return;
     this.#missed = false;
-    this.#owner.log.info('bus_connected', { channels: this.#places.size });
+    this.#owner.log.info('bus_connected', { channels: this.#owner.channels().length });
     this.#owner.onRestored();
   }
 
-  /** Subscribes to the channel on its node. Returns false when no node has taken the subscription. */
-  async #place(channel: string): Promise<boolean> {
-    if (this.#places.has(channel)) return true;
-    let address = this.#anyNode();
+  /** Returns the channels without a node. */
+  #missing(): Map<number, string[]> {
+    const slots = bySlot(this.#owner.channels());
+    for (const [number, channels] of slots) {
+      const missing = this.#missingOf(number, channels);
+      if (missing.length === 0) slots.delete(number);
+      else slots.set(number, missing);
+    }
+    return slots;
+  }
+
+  #missingOf(number: number, channels: string[]): string[] {
+    const subscribed = this.#slots.get(number)?.channels;
+    return subscribed ? channels.filter((channel) => !subscribed.has(channel)) : channels;
+  }
+
+  /** Subscribes to channels of one slot on its node. Returns false when no node has taken the subscriptions. */
+  async #place(number: number, channels: string[], asksAny = false): Promise<boolean> {
+    const missing = this.#missingOf(number, channels);
+    if (missing.length === 0) return true;
+    let address = (asksAny ? undefined : this.#nodeOf(number)) ?? this.#anyNode();
     for (let i = 0; i <= redirectsMax && !this.#closed; i += 1) {
       try {
-        const node = this.#nodes.get(address) ?? this.#listenTo(address);
-        await node.ssubscribe(channel);
-        this.#places.set(channel, address);
+        await this.#subscribeAt(address, missing);
+        this.#took(number, address, missing);
         return true;
       } catch (error) {
         const moved = /^MOVED \d+ (.*):(\d+)$/.exec((error as Error).message);
         if (!moved) return false;
+        if (this.#slots.get(number)?.address === address) this.#forget([number]);
         // An empty host means the node that answered.
         address = `${moved[1] || hostOf(address)}:${moved[2]}`;
       }
     }
     return false;
+  }
+
+  async #subscribeAt(address: string, channels: string[]): Promise<void> {
+    const node = this.#nodes.get(address) ?? this.#listenTo(address);
+    try {
+      for (let i = 0; i < channels.length; i += channelsPerCommand) {
+        await node.redis.ssubscribe(...channels.slice(i, i + channelsPerCommand));
+      }
+    } catch (error) {
+      // ioredis has reported this answer as a move, too.
+      if ((error as Error).message.startsWith('MOVED ')) node.moves -= 1;
+      throw error;
+    }
+  }
+
+  /** Called when the node has taken the subscriptions. Those of the slot at another node have ended. */
+  #took(number: number, address: string, channels: string[]): void {
+    const known = this.#slots.get(number);
+    if (known?.address === address) {
+      for (const channel of channels) known.channels.add(channel);
+      return;
+    }
+    this.#slots.set(number, { address, channels: new Set(channels) });
+    if (known) this.#recover();
+  }
+
+  /** The node of the slot, as this link or the slot map knows. */
+  #nodeOf(number: number): string | undefined {
+    return this.#slots.get(number)?.address ?? this.#publisher.slots[number]?.[0];
   }
 
   /** Returns a node to ask: another one at each call, because a node may be dead. */
@@ -131,10 +208,10 @@ export class ClusterLink implements RedisLink {
     return nodes[this.#turn % nodes.length]!;
   }
 
-  #listenTo(address: string): Redis {
+  #listenTo(address: string): ListeningNode {
     const { login } = this.#address;
     const port = Number(address.slice(address.lastIndexOf(':') + 1));
-    const node = new Redis({
+    const redis = new Redis({
       ...connectionOptions('subscribe'),
       ...login,
       host: hostOf(address),
@@ -142,41 +219,69 @@ export class ClusterLink implements RedisLink {
       // A broken connection ends, so that its channels are located again: the node may have been replaced.
       retryStrategy: () => null,
     });
+    const node: ListeningNode = { redis, moves: 0 };
     this.#nodes.set(address, node);
-    node.on('error', (error: Error) => {
+    redis.on('error', (error: Error) => {
       this.failure = `${address}: ${error.message}`;
     });
-    node.on('smessageBuffer', (channel: Buffer, payload: Buffer) => {
+    redis.on('smessageBuffer', (channel: Buffer, payload: Buffer) => {
       this.#owner.onMessage(channel.toString(), payload);
     });
-    node.on('moved', () => void this.#verify(address, node));
-    node.on('end', () => {
+    redis.on('moved', () => {
+      node.moves += 1;
+      // By then the answers to subscriptions of this link are no longer counted.
+      if (node.moves === 1) setImmediate(() => void this.#verify(address, node));
+    });
+    redis.on('end', () => {
       this.#nodes.delete(address);
-      this.#forget(this.#channelsOn(address));
+      this.#forget(this.#slotsOn(address));
     });
     return node;
   }
 
-  /** Called when a slot has left the node: finds out which of the channels the node still has. */
-  async #verify(address: string, node: Redis): Promise<void> {
-    const gone: string[] = [];
-    const ask = async (channel: string) => {
-      await node.ssubscribe(channel).catch(() => gone.push(channel));
+  /** Called when a slot may have left the node: finds out which slots the node still has. */
+  async #verify(address: string, node: ListeningNode): Promise<void> {
+    if (node.moves <= 0) return;
+    node.moves = 0;
+    const ask = async (number: number): Promise<number[]> => {
+      try {
+        await this.#subscribeAt(address, [...this.#slots.get(number)!.channels]);
+        return [];
+      } catch {
+        return [number];
+      }
     };
-    await Promise.all(this.#channelsOn(address).map(ask));
-    this.#forget(gone.filter((channel) => this.#places.get(channel) === address));
+    const gone = (await Promise.all(this.#slotsOn(address).map(ask))).flat();
+    this.#forget(gone.filter((number) => this.#slots.get(number)?.address === address));
   }
 
-  #channelsOn(address: string): string[] {
-    return [...this.#places].filter(([, place]) => place === address).map(([channel]) => channel);
+  #slotsOn(address: string): number[] {
+    return [...this.#slots].filter(([, slot]) => slot.address === address).map(([number]) => number);
   }
 
-  #forget(channels: string[]): void {
-    if (channels.length === 0 || this.#closed) return;
-    for (const channel of channels) this.#places.delete(channel);
+  #forget(numbers: number[]): void {
+    if (numbers.length === 0) return;
+    for (const number of numbers) this.#slots.delete(number);
+    this.#recover();
+  }
+
+  #recover(): void {
+    if (this.#closed) return;
     this.#missed = true;
     void this.#settle();
   }
+}
+
+/** Returns the channels by the numbers of their slots. */
+function bySlot(channels: string[]): Map<number, string[]> {
+  const slots = new Map<number, string[]>();
+  for (const channel of channels) {
+    const number = new Command('ssubscribe', [channel]).getSlot();
+    const known = slots.get(number);
+    if (known) known.push(channel);
+    else slots.set(number, [channel]);
+  }
+  return slots;
 }
 
 function hostOf(address: string): string {

@@ -6,9 +6,8 @@ import { Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
 import type { ServerAddress } from './redis-address.ts';
+import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
 
-/** Channels in one SUBSCRIBE when all are restored. */
-const channelsPerCommand = 1000;
 const reconnectMs = 50;
 
 export class SingleLink implements RedisLink {
@@ -16,6 +15,7 @@ export class SingleLink implements RedisLink {
   readonly #subscriber: Redis;
   readonly #owner: LinkOwner;
   readonly #heartbeat: NodeJS.Timeout;
+  readonly #batches = new SubscriptionBatches((entered, left) => this.#change(entered, left));
   #wasRestored = false;
   #closed = false;
   restored = false;
@@ -53,14 +53,16 @@ export class SingleLink implements RedisLink {
     return this.#publisher.publish(channel, payload);
   }
 
-  async subscribe(channel: string): Promise<void> {
-    // Repeated for a further listener: nothing changes at the server, and the answer proves that the subscription is
-    // active.
-    if (this.#subscriber.status === 'ready') await this.#subscriber.subscribe(channel).catch(() => {});
+  /**
+   * Repeated for a further listener: nothing changes at the server, and the answer proves that the subscription is
+   * active.
+   */
+  subscribe(channel: string): Promise<void> {
+    return this.#batches.enter(channel);
   }
 
   unsubscribe(channel: string): void {
-    if (this.#subscriber.status === 'ready') this.#subscriber.unsubscribe(channel).catch(() => {});
+    this.#batches.leave(channel);
   }
 
   close(): void {
@@ -79,6 +81,13 @@ export class SingleLink implements RedisLink {
     setTimeout(() => {
       if (!this.#closed) redis.connect().catch(() => {});
     }, reconnectMs).unref();
+  }
+
+  /** Does nothing without a connection: the next one restores all subscriptions. */
+  async #change(entered: string[], left: string[]): Promise<void> {
+    if (this.#subscriber.status !== 'ready') return;
+    if (left.length > 0) this.#subscriber.unsubscribe(...left).catch(() => {});
+    if (entered.length > 0) await this.#subscriber.subscribe(...entered).catch(() => {});
   }
 
   /** Subscribes to all channels after every connect. A subscription that is requested meanwhile is sent after these. */

@@ -54,6 +54,7 @@ export function channelNames(installation: string, protocol = busProtocol): Chan
 const gapCheckMs = 50;
 
 export class RedisBus implements Bus {
+  readonly hasManyChannels = true;
   readonly #link: RedisLink;
   readonly #subscriptions: ChannelSubscriptions;
   readonly #counters: BusCounters;
@@ -79,6 +80,10 @@ export class RedisBus implements Bus {
 
   get connected(): boolean {
     return this.#link.canPublish && this.#link.restored;
+  }
+
+  get inFlight(): number {
+    return this.#messagesInFlight;
   }
 
   get failure(): string | undefined {

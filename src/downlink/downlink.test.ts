@@ -1,5 +1,6 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { eventually } from '../../test/harness/api.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
@@ -8,6 +9,7 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
+import { openChannels } from './device-channels.ts';
 import { Downlink, type Listener } from './downlink.ts';
 import type { OfferOutcome } from './offer.ts';
 
@@ -22,7 +24,7 @@ async function open(): Promise<{ downlink: Downlink; bus: FragileBus }> {
   const [ours, theirs] = portPair();
   hub.attach(theirs);
   const bus = new FragileBus(new IpcBus(ours, busCounters(new Metrics())));
-  const downlink = new Downlink({ bus, shards: 64, log, metrics });
+  const downlink = new Downlink({ bus, channels: openChannels(bus), log, metrics });
   await downlink.start();
   opened.push(downlink);
   return { downlink, bus };
@@ -313,8 +315,7 @@ describe('onOpened', () => {
     await settled();
     expect(count).toBe(0);
     thereBus.restore();
-    await settled();
-    expect(count).toBe(1);
+    await eventually(() => count === 1);
   });
 });
 
@@ -346,6 +347,7 @@ it('asserts its state: one start, one stop, devices by their number, each listen
   expect(() => downlink.stop()).toThrow('BUG: the downlink stops once');
   expect(() => downlink.watch('rpc', () => {})).toThrow('BUG: a stopped downlink');
   const [bus] = portPair();
-  const early = new Downlink({ bus: new IpcBus(bus, busCounters(new Metrics())), shards: 64, log, metrics });
+  const deaf = new IpcBus(bus, busCounters(new Metrics()));
+  const early = new Downlink({ bus: deaf, channels: openChannels(deaf), log, metrics });
   await expect(early.offer(device, 'rpc', {})).rejects.toThrow('BUG: the downlink is used after its start');
 });

@@ -1,22 +1,22 @@
 /**
- * Delivers messages to the listeners of a device on any worker or host: long polls and MQTT sessions. Devices are
- * spread over a fixed number of shard channels. A worker subscribes to a shard while it has an interest in one of its
- * devices, so no registry is needed. Delivery is at most once: a caller that must not lose a message reads its store
+ * Delivers messages to the listeners of a device on any worker or host: long polls and MQTT sessions. A worker with a
+ * listener receives the messages to the device, and a worker that owns a command of the device those to the owners of
+ * its commands (device-channels.ts). Delivery is at most once: a caller that must not lose a message reads its store
  * again when `onOpened` calls. Payload values travel as JSON text (strings), so that no number loses a digit.
  */
 import { assert } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isName, isObject, isText, isWhole, readMessage, UnreadMessage } from '../bus/messages.ts';
+import { Announcements } from './announcements.ts';
 import { ByDevice } from './by-device.ts';
+import type { Channels, DeviceChannels } from './device-channels.ts';
 import type { OfferOutcome, Want } from './offer.ts';
 import { isOfferPacket, type OfferPacket } from './offer-packets.ts';
 import { Offers } from './offers.ts';
-import { Shards } from './shards.ts';
 
-/** `rpc-climb` carries messages to owners of commands, which call `watch` instead of `listen`. */
+/** `rpc-climb` carries messages to owners of commands, which call `onOpened` and `watch` instead of `listen`. */
 type Topic = 'attributes' | 'rpc' | 'rpc-climb';
 export type ListenerCloseReason = 'credentials_changed' | 'device_deleted';
 
@@ -55,8 +55,7 @@ type Watcher = (device: number, message: object) => void;
 
 interface DownlinkDeps {
   bus: Bus;
-  /** The same on every host. */
-  shards: number;
+  channels: Omit<Channels, 'sessions'>;
   log: Log;
   metrics: Metrics;
 }
@@ -64,24 +63,36 @@ interface DownlinkDeps {
 export class Downlink {
   readonly #bus: Bus;
   readonly #log: Log;
-  readonly #shards: Shards;
+  readonly #node: string;
+  readonly #toDevice: DeviceChannels;
+  readonly #toOwners: DeviceChannels;
   readonly #offers: Offers;
   readonly #listeners = new ByDevice<Topic, Listener>();
   readonly #openedCallbacks = new ByDevice<Topic, () => void>();
   readonly #watchers = new Map<Topic, Watcher[]>();
   readonly #outcomes: Record<OfferOutcome, Counter>;
   readonly #bugs: Counter;
-  /** Listeners that opened in this turn of the loop; one message announces all of them. */
-  readonly #opened: Opened[] = [];
+  readonly #announcements: Announcements<Opened>;
+  /** Callbacks that are called after a gap of the bus: each may read a store. */
+  readonly #recoveries: Announcements<() => void>;
   #leaveInbox: (() => void) | undefined;
   #state: 'new' | 'open' | 'stopped' = 'new';
 
-  constructor({ bus, shards, log, metrics }: DownlinkDeps) {
+  constructor({ bus, channels: { toDevice, toOwners }, log, metrics }: DownlinkDeps) {
     this.#bus = bus;
     this.#log = log;
-    this.#shards = new Shards(bus, shards, (payload) => this.#receive(payload));
+    this.#node = toDevice.node;
+    this.#toDevice = toDevice;
+    this.#toOwners = toOwners;
+    for (const kind of ['send', 'ask']) toDevice.onMessage(kind, (message) => this.#receive(message));
+    for (const kind of ['send', 'opened']) toOwners.onMessage(kind, (message) => this.#receive(message));
+    this.#announcements = new Announcements(bus, (opened) => this.#publishOpened(opened));
+    this.#recoveries = new Announcements(bus, (callbacks) => {
+      for (const callback of callbacks) callback();
+    });
     this.#offers = new Offers({
       bus,
+      node: this.#node,
       has: (device, topic) => this.#listeners.of(device, topic as Topic).length > 0,
       offerHere: (device, topic, message) => this.#offerHere(device, topic as Topic, message),
       answeredLate: (device, topic) => this.#notifyOpened(device, topic as Topic),
@@ -103,14 +114,17 @@ export class Downlink {
   async start(): Promise<void> {
     assert(this.#state === 'new', 'the downlink starts once');
     this.#state = 'open';
-    this.#leaveInbox = await this.#bus.subscribe(this.#offers.inbox, (payload) => this.#receive(payload));
+    this.#leaveInbox = await this.#bus.subscribe(this.#offers.inbox, (payload) =>
+      this.#receive(readMessage(payload, isPacket)),
+    );
   }
 
   stop(): void {
     assert(this.#state === 'open', 'the downlink stops once, after its start');
     this.#state = 'stopped';
     this.#leaveInbox?.();
-    this.#shards.leaveAll();
+    this.#announcements.stop();
+    this.#recoveries.stop();
     this.#offers.stop();
   }
 
@@ -118,17 +132,21 @@ export class Downlink {
   listen(device: number, topic: Topic, listener: Listener): () => void {
     this.#assertUse(device);
     this.#listeners.add(device, topic, listener);
-    this.#shards.enter(device);
+    this.#toDevice.enter(device);
     if (isAnnounced(topic)) void this.#announce(device, topic, listener);
     return () => {
-      if (this.#listeners.remove(device, topic, listener)) this.#shards.leave(device);
+      if (this.#listeners.remove(device, topic, listener)) this.#toDevice.leave(device);
     };
   }
 
-  /** Resolves when further messages to a device with a listener here will arrive: then the store can be read. */
-  inForce(device: number): Promise<void> {
+  /**
+   * Resolves when further messages about a device with a listener or a callback here will arrive: then the store can be
+   * read.
+   */
+  async inForce(device: number): Promise<void> {
     this.#assertUse(device);
-    return this.#shards.inForce(device);
+    await this.#toDevice.activation(device);
+    await this.#toOwners.activation(device);
   }
 
   /**
@@ -138,7 +156,9 @@ export class Downlink {
   send(device: number, topic: Topic, message: object): void {
     this.#assertUse(device);
     this.#deliver(device, topic, message);
-    this.#publish(device, { kind: 'send', from: this.#offers.node, device, topic, message });
+    const channels = topic === 'rpc-climb' ? this.#toOwners : this.#toDevice;
+    const packet: Packet = { kind: 'send', from: this.#node, device, topic, message };
+    channels.publish(channels.channelOf(device), packet);
   }
 
   /**
@@ -158,12 +178,16 @@ export class Downlink {
    */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
     this.#assertUse(device);
+    let isOver = false;
     // Each call registers a separate callback, even for the same function.
-    const own = () => callback();
+    const own = () => {
+      if (!isOver) callback();
+    };
     this.#openedCallbacks.add(device, topic, own);
-    this.#shards.enter(device);
+    this.#toOwners.enter(device);
     return () => {
-      if (this.#openedCallbacks.remove(device, topic, own)) this.#shards.leave(device);
+      isOver = true;
+      if (this.#openedCallbacks.remove(device, topic, own)) this.#toOwners.leave(device);
     };
   }
 
@@ -184,8 +208,8 @@ export class Downlink {
   }
 
   /**
-   * The number of a device chooses its shard: another value would be a shard to which no worker subscribes. Before the
-   * start no answer arrives. A call that began before the stop may end after it.
+   * The number of a device chooses its channel: to that of another value no worker subscribes. Before the start no
+   * answer arrives. A call that began before the stop may end after it.
    */
   #assertUse(device: number): void {
     assert(Number.isSafeInteger(device) && device >= 0, 'a device has a number');
@@ -193,27 +217,18 @@ export class Downlink {
   }
 
   async #announce(device: number, topic: Topic, listener: Listener): Promise<void> {
-    await this.#shards.inForce(device);
+    await this.#toDevice.activation(device);
     if (!this.#listeners.has(device, topic, listener)) return;
     this.#notifyOpened(device, topic);
-    // All listeners of this turn share a message, because a gateway's children open by the thousand.
-    if (this.#opened.push([device, topic]) === 1) setImmediate(() => this.#publishOpened(this.#opened.splice(0)));
+    this.#announcements.add([device, topic]);
   }
 
+  /** Announces the listeners that are still open. */
   #publishOpened(all: Opened[]): void {
-    const byChannel = new Map<string, Opened[]>();
-    for (const opened of all) {
-      const channel = this.#shards.channelOf(opened[0]);
-      const known = byChannel.get(channel);
-      if (known) known.push(opened);
-      else byChannel.set(channel, [opened]);
-    }
-    for (const [channel, opened] of byChannel) {
-      for (let i = 0; i < opened.length; i += limits.openedPerMessageMax) {
-        const part = opened.slice(i, i + limits.openedPerMessageMax);
-        const packet: Packet = { kind: 'opened', from: this.#offers.node, opened: part };
-        this.#bus.publish(channel, JSON.stringify(packet));
-      }
+    const open = all.filter(([device, topic]) => this.#listeners.of(device, topic).length > 0);
+    for (const [channel, opened] of this.#toOwners.byChannel(open, ([device]) => device)) {
+      const packet: Packet = { kind: 'opened', from: this.#node, opened };
+      this.#toOwners.publish(channel, packet);
     }
   }
 
@@ -223,9 +238,9 @@ export class Downlink {
       if (this.#offerHere(device, topic, message)) return 'taken';
     }
     // The subscription must be active before other workers are asked, or an opening in between would be missed.
-    await this.#shards.inForce(device);
+    await this.#toOwners.activation(device);
     if (!this.#bus.connected) return 'away';
-    return await this.#offers.offer({ channel: this.#shards.channelOf(device), device, topic, message, want });
+    return await this.#offers.offer({ channel: this.#toDevice.channelOf(device), device, topic, message, want });
   }
 
   #deliver(device: number, topic: Topic, message: object): void {
@@ -257,16 +272,12 @@ export class Downlink {
     for (const callback of this.#openedCallbacks.of(device, topic)) callback();
   }
 
-  #publish(device: number, packet: Packet): void {
-    this.#bus.publish(this.#shards.channelOf(device), JSON.stringify(packet));
-  }
-
-  #receive(payload: Buffer): void {
-    const packet = readMessage(payload, isPacket);
+  #receive(packet: unknown): void {
+    if (!isPacket(packet)) throw new UnreadMessage('another shape');
     if (packet.kind === 'send') {
-      if (packet.from !== this.#offers.node) this.#deliver(packet.device, packet.topic, packet.message);
+      if (packet.from !== this.#node) this.#deliver(packet.device, packet.topic, packet.message);
     } else if (packet.kind === 'opened') {
-      if (packet.from === this.#offers.node) return;
+      if (packet.from === this.#node) return;
       for (const [device, topic] of packet.opened) this.#notifyOpened(device, topic);
     } else {
       this.#offers.receive(packet);
@@ -278,9 +289,9 @@ export class Downlink {
     const opened = this.#listeners.devices().flatMap((device) => {
       return [...this.#listeners.topicsOf(device)].filter(isAnnounced).map((topic): Opened => [device, topic]);
     });
-    this.#publishOpened(opened);
+    this.#announcements.repeat(opened);
     // The messages of listeners that opened on other workers may be lost, too.
-    for (const callback of this.#openedCallbacks.all()) callback();
+    this.#recoveries.repeat(this.#openedCallbacks.all());
   }
 }
 

@@ -43,7 +43,7 @@ export interface OfferingWorker {
 
 export interface OfferedMessage {
   id: number;
-  /** The channel of the device's shard. */
+  /** The channel of messages to the device. */
   channel: string;
   device: number;
   topic: string;

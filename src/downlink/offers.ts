@@ -1,28 +1,26 @@
 /**
- * Delivers a message to exactly one listener on any worker. The sender asks the shard for a listener and grants the
- * message to the first worker that has one. That worker answers whether its listener took the message; if not, the next
- * worker is granted. A grant that arrives late is not taken, so after the wait of the sender no listener gets the
- * message. This file keeps the open offers of this worker and answers the offers of other workers; `offer.ts`
- * is one offer.
+ * Delivers a message to exactly one listener on any worker. The sender asks on the channel of the device for a listener
+ * and grants the message to the first worker that has one. That worker answers whether its listener took the message;
+ * if not, the next worker is granted. A grant that arrives late is not taken, so after the wait of the sender no
+ * listener gets the message. This file keeps the open offers of this worker and answers the offers of other workers;
+ * `offer.ts` is one offer.
  */
-import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
 import { Offer, type OfferedMessage, type OfferingWorker, type OfferOutcome } from './offer.ts';
 import { inboxOf, type OfferPacket } from './offer-packets.ts';
 
 export class Offers {
-  readonly node = randomUUID();
   readonly #worker: OfferingWorker;
   readonly #open = new Map<number, Offer>();
   readonly #byDevice = new Map<number, Set<Offer>>();
   #lastId = 0;
 
-  constructor(worker: Omit<OfferingWorker, 'node'>) {
-    this.#worker = { ...worker, node: this.node };
+  constructor(worker: OfferingWorker) {
+    this.#worker = worker;
   }
 
   get inbox(): string {
-    return inboxOf(this.node);
+    return inboxOf(this.#worker.node);
   }
 
   offer(message: Omit<OfferedMessage, 'id'>): Promise<OfferOutcome> {
@@ -65,8 +63,8 @@ export class Offers {
 
   #answerAsk({ from, id, device, topic }: OfferPacket & { kind: 'ask' }): void {
     // The asking worker has already offered the message to its own listeners.
-    if (from === this.node || !this.#worker.has(device, topic)) return;
-    this.#send(from, { kind: 'have', from: this.node, id, heardAt: performance.now(), device, topic });
+    if (from === this.#worker.node || !this.#worker.has(device, topic)) return;
+    this.#send(from, { kind: 'have', from: this.#worker.node, id, heardAt: performance.now(), device, topic });
   }
 
   /** A worker that was paused answers an offer that has ended: the next offer reaches its listener. */
@@ -79,7 +77,7 @@ export class Offers {
   #answerGrant({ from, id, heardAt, device, topic, message }: OfferPacket & { kind: 'grant' }): void {
     const isLate = performance.now() - heardAt > limits.offerWaitMs;
     const taken = !isLate && this.#worker.offerHere(device, topic, message);
-    this.#send(from, { kind: 'answer', from: this.node, id, taken });
+    this.#send(from, { kind: 'answer', from: this.#worker.node, id, taken });
   }
 
   #send(node: string, packet: OfferPacket): void {

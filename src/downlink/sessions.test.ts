@@ -1,5 +1,6 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { eventually } from '../../test/harness/api.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -9,6 +10,7 @@ import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
 import { LocalDevices } from '../device/local-devices.ts';
 import type { DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
+import { openChannels } from './device-channels.ts';
 import { type SessionEnd, Sessions } from './sessions.ts';
 
 const log = createLog('error', 'test');
@@ -43,6 +45,7 @@ async function open(nowMs = () => Date.now()) {
   const events: string[] = [];
   const sessions = new Sessions({
     bus,
+    channels: openChannels(bus).sessions,
     devices,
     lookUp: async (numbers) => {
       queries.push(numbers);
@@ -55,7 +58,6 @@ async function open(nowMs = () => Date.now()) {
     log,
     metrics: new Metrics(),
   });
-  await sessions.start();
   opened.push({ sessions, bus });
   return { sessions, bus, events, devices };
 }
@@ -149,6 +151,7 @@ describe('Sessions', () => {
     await settled();
     expect([old.ends, young.ends]).toEqual([[], []]);
     there.bus.restore();
+    await eventually(() => old.ends.length === 1);
     await settled();
     expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
   });

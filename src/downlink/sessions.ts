@@ -1,9 +1,16 @@
 /**
- * A device has at most one session, direct or through a gateway, over all workers and hosts: the newest one. Workers
- * announce their new sessions to each other, those of one turn of the loop in one message. Each session has a stamp,
- * which is higher than that of an earlier session of the device: no worker makes a stamp below one that it received. Of
- * two sessions the one with the lower stamp ends, and the other one is announced again, so exactly one stays. When a
- * device or its credentials change, the session of the device is compared with the store.
+ * A device has at most one session, direct or through a gateway, over all workers and hosts: the newest one. A worker
+ * announces a session on the channel of its device, to which it subscribes first. The bus gives all subscribers the
+ * announcements of a channel in one order, also to their senders:
+ *
+ *     a session whose own last announcement has not come back ignores those of others: theirs is followed by its own
+ *     a session whose own one has come back ends at the first announcement of another session: that one is newer
+ *     a repeated announcement, after a gap of the bus, has no place in the order: the session with the lower stamp
+ *     ends, the one with the higher stamp is announced again
+ *
+ * So the session whose announcement is the last one in the channel stays, and no other one, with any clocks. A worker
+ * makes no stamp below one that it received. When a device or its credentials change, the session of the device is
+ * compared with the store.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
@@ -13,12 +20,13 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
-import { JsonChannel } from '../bus/json-channel.ts';
-import { isCount, isListOf } from '../bus/messages.ts';
+import { isCount, isListOf, UnreadMessage } from '../bus/messages.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
 import type { CredentialChange } from '../device/sql/credential-log-store.ts';
 import { isAway } from '../postgres/client.ts';
+import { Announcements } from './announcements.ts';
+import type { DeviceChannels } from './device-channels.ts';
 
 export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted';
 
@@ -34,6 +42,7 @@ export interface SessionOwner {
 
 interface SessionsDeps {
   bus: Bus;
+  channels: DeviceChannels;
   devices: LocalDevices;
   /** Returns the devices that still exist. */
   lookUp: (numbers: number[]) => Promise<StoredDevice[]>;
@@ -46,17 +55,24 @@ interface SessionsDeps {
   metrics: Metrics;
 }
 
-interface OpenedSessions {
-  opened: [device: number, stamp: number][];
+/** `isFirst`: 1 in the first announcement of the session, 0 in a repeated one. */
+type Entry = [device: number, stamp: number, isFirst: number];
+
+interface SessionMessage {
+  kind: 'session';
+  from: string;
+  /** Counts the messages of a worker. */
+  number: number;
+  sessions: Entry[];
 }
 
-function isOpenedSessions(value: object): value is OpenedSessions {
-  return 'opened' in value && isListOf(value.opened, isOpened);
+function isSessionMessage(value: object): value is SessionMessage {
+  return 'number' in value && isCount(value.number) && 'sessions' in value && isListOf(value.sessions, isEntry);
 }
 
 /** A stamp above the cap would leave no room for later ones. */
-function isOpened(value: unknown): value is [number, number] {
-  return isListOf(value, isCount) && value.length === 2 && value[1]! <= limits.sessionStampMax;
+function isEntry(value: unknown): value is Entry {
+  return isListOf(value, isCount) && value.length === 3 && value[1]! <= limits.sessionStampMax;
 }
 
 /** Stamps of one millisecond. More sessions in a millisecond let the stamps run ahead of the clock. */
@@ -68,6 +84,10 @@ export class DeviceSession {
   /** Version of the credentials that opened the session; undefined for a session through a gateway. */
   readonly credentialsVersion: number | undefined;
   readonly owner: SessionOwner;
+  /** The number of the message that last announced the session; 0 before the first one. */
+  announcement = 0;
+  /** True when that message has come back. */
+  isAnnounced = false;
   readonly #sessions: Sessions;
   #ended = false;
 
@@ -105,7 +125,6 @@ export class DeviceSession {
 
 export class Sessions {
   readonly #deps: SessionsDeps;
-  readonly #channel: JsonChannel<OpenedSessions>;
   readonly #here = new Map<number, DeviceSession>();
   /** Device → monotonic time of its last change. A login that started earlier is checked again. */
   readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
@@ -118,38 +137,32 @@ export class Sessions {
     () => this.#checkBatch(),
   );
   #endPause = () => {};
-  #toAnnounce: DeviceSession[] = [];
+  readonly #announcements: Announcements<DeviceSession>;
+  /** Sessions whose last announcement has not come back, and the monotonic time of that announcement. */
+  readonly #awaited = new Map<DeviceSession, number>();
+  #echoCheck: NodeJS.Timeout | undefined;
+  #lastMessage = 0;
   #lastStamp = 0;
   #onChecked: (device: CachedDevice, owner: SessionOwner) => void = () => {};
   #stopped = false;
 
   constructor(deps: SessionsDeps) {
     this.#deps = deps;
-    this.#channel = new JsonChannel({
-      bus: deps.bus,
-      channel: 'sessions',
-      isContent: isOpenedSessions,
-      onMessage: ({ opened }, from) => this.#receive(opened, from),
-    });
+    this.#announcements = new Announcements(deps.bus, (sessions) => this.#publish(sessions));
+    deps.channels.onMessage('session', (message) => this.#receive(message));
     deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
-    deps.bus.onReconnect(() => {
-      // Announcements of other workers for the same devices may be lost.
-      for (const session of this.#here.values()) this.#announce(session);
-    });
+    // Announcements of other workers for the same devices may be lost.
+    deps.bus.onReconnect(() => this.#announcements.repeat([...this.#here.values()]));
   }
 
   get size(): number {
     return this.#here.size;
   }
 
-  /** Called before the first session. */
-  async start(): Promise<void> {
-    await this.#channel.start();
-  }
-
   async stop(): Promise<void> {
     this.#stopped = true;
-    this.#channel.stop();
+    this.#announcements.stop();
+    clearTimeout(this.#echoCheck);
     this.#endPause();
     await this.#checks.idle();
   }
@@ -169,15 +182,19 @@ export class Sessions {
 
   /** Ends the earlier session of the device on any worker. The caller ends the new session. */
   open(row: DeviceRow, owner: SessionOwner, credentialsVersion?: number): DeviceSession {
-    const { clock, devices, onConnected } = this.#deps;
+    const { clock, channels, devices, onConnected } = this.#deps;
     const device = devices.adopt(row);
     this.#lastStamp = Math.max(clock.now() * stampsPerMs, this.#lastStamp + 1);
     const session = new DeviceSession(this, owner, device, this.#lastStamp, credentialsVersion);
     const former = this.#here.get(row.number);
+    if (former) this.#remove(former);
     this.#here.set(row.number, session);
+    channels.enter(row.number);
     former?.notifyEnd('taken_over');
     onConnected(device);
-    this.#announce(session);
+    const activation = channels.activation(row.number);
+    if (activation) void activation.then(() => this.#announcements.add(session));
+    else this.#announcements.add(session);
     if (this.#changedLately(row.number)) this.#checkSoon(row.number);
     return session;
   }
@@ -206,43 +223,87 @@ export class Sessions {
   left(session: DeviceSession): void {
     const { device } = session;
     if (this.#here.get(device.number) === session) {
-      this.#here.delete(device.number);
+      this.#remove(session);
       this.#deps.onDisconnected(device);
     }
     this.#deps.devices.release(device);
   }
 
   #over(session: DeviceSession, reason: SessionEnd): void {
-    this.#here.delete(session.device.number);
+    this.#remove(session);
     if (reason !== 'taken_over') this.#deps.onDisconnected(session.device);
     session.notifyEnd(reason);
   }
 
-  #announce(session: DeviceSession): void {
-    if (this.#toAnnounce.push(session) === 1) setImmediate(() => this.#announceAll());
+  #remove(session: DeviceSession): void {
+    const { number } = session.device;
+    this.#here.delete(number);
+    this.#awaited.delete(session);
+    this.#deps.channels.leave(number);
   }
 
-  #announceAll(): void {
-    const sessions = this.#toAnnounce;
-    this.#toAnnounce = [];
-    for (let i = 0; i < sessions.length; i += limits.openedPerMessageMax) {
-      const opened = sessions
-        .slice(i, i + limits.openedPerMessageMax)
-        .filter((session) => this.#here.get(session.device.number) === session)
-        .map(({ device, stamp }): [number, number] => [device.number, stamp]);
-      if (opened.length > 0) this.#channel.publish({ opened });
+  #publish(sessions: DeviceSession[]): void {
+    const { channels, clock } = this.#deps;
+    const open = sessions.filter((session) => this.#here.get(session.device.number) === session);
+    for (const [channel, group] of channels.byChannel(open, ({ device }) => device.number)) {
+      this.#lastMessage += 1;
+      const message: SessionMessage = {
+        kind: 'session',
+        from: channels.node,
+        number: this.#lastMessage,
+        sessions: group.map(({ device, stamp, announcement }) => [device.number, stamp, announcement === 0 ? 1 : 0]),
+      };
+      for (const session of group) {
+        session.announcement = this.#lastMessage;
+        session.isAnnounced = false;
+        // Delete first: the oldest announcement is the first entry.
+        this.#awaited.delete(session);
+        this.#awaited.set(session, clock.monotonic());
+      }
+      channels.publish(channel, message);
+    }
+    this.#echoCheck ??= setTimeout(() => this.#announceLost(), limits.sessionEchoMs).unref();
+  }
+
+  /** Announces sessions again whose announcement has not come back: the bus had no room for it, or no connection. */
+  #announceLost(): void {
+    this.#echoCheck = undefined;
+    const { bus, clock } = this.#deps;
+    const before = clock.monotonic() - limits.sessionEchoMs;
+    // After a gap all sessions are announced again.
+    if (bus.connected) {
+      for (const [session, at] of this.#awaited) {
+        if (at > before) break;
+        this.#awaited.delete(session);
+        this.#announcements.add(session);
+      }
+    }
+    if (this.#awaited.size > 0) {
+      this.#echoCheck = setTimeout(() => this.#announceLost(), limits.sessionEchoMs).unref();
     }
   }
 
-  #receive(opened: OpenedSessions['opened'], from: string): void {
-    for (const [number, stamp] of opened) {
-      this.#lastStamp = Math.max(this.#lastStamp, stamp);
-      const session = this.#here.get(number);
+  #receive(message: object): void {
+    if (!isSessionMessage(message)) throw new UnreadMessage('another shape');
+    const { from, number, sessions } = message;
+    const isOwn = from === this.#deps.channels.node;
+    for (const entry of sessions) {
+      const session = this.#here.get(entry[0]);
+      if (!isOwn) this.#lastStamp = Math.max(this.#lastStamp, entry[1]);
       if (!session) continue;
-      const isNewer = stamp > session.stamp || (stamp === session.stamp && from > this.#channel.process);
-      if (isNewer) this.#over(session, 'taken_over');
-      else this.#announce(session);
+      if (!isOwn) this.#compareWith(session, entry, from);
+      else if (session.announcement === number) {
+        session.isAnnounced = true;
+        this.#awaited.delete(session);
+      }
     }
+  }
+
+  #compareWith(session: DeviceSession, [, stamp, isFirst]: Entry, from: string): void {
+    if (!session.isAnnounced) return;
+    const isHigher = stamp > session.stamp || (stamp === session.stamp && from > this.#deps.channels.node);
+    if (isFirst === 1 || isHigher) this.#over(session, 'taken_over');
+    else this.#announcements.add(session);
   }
 
   #changedLately(number: number): boolean {

@@ -8,6 +8,7 @@ import { systemClock as clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
+import { openChannels } from '../downlink/device-channels.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import { RpcNumbers } from './numbers.ts';
 import { PersistentRpcs } from './persistent.ts';
@@ -47,7 +48,7 @@ describe('stored commands without an owner', () => {
       },
       drop() {},
     } as unknown as Rpc;
-    const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+    const downlink = new Downlink({ bus: deafBus, channels: openChannels(deafBus), log, metrics: new Metrics() });
     await downlink.start();
     const numbers = new RpcNumbers(postgres);
     const keeping = { retriesMax: 5, keptDays: 0, expiryTime: async () => undefined };
@@ -86,7 +87,7 @@ it('a command whose device is deleted before the command is stored is refused', 
       return 1;
     },
   } as unknown as RpcNumbers;
-  const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+  const downlink = new Downlink({ bus: deafBus, channels: openChannels(deafBus), log, metrics: new Metrics() });
   const rpc = { refusal: () => undefined } as unknown as Rpc;
   const keeping = { retriesMax: 5, keptDays: 0, expiryTime: async () => undefined };
   const persistent = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, ...keeping });

@@ -12,6 +12,7 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
+import { openChannels } from '../downlink/device-channels.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import { RpcNumbers } from './numbers.ts';
@@ -83,7 +84,7 @@ async function open(): Promise<Worker> {
   hub.attach(theirs);
   const bus = new IpcBus(ours, busCounters(new Metrics()));
   const metrics = new Metrics();
-  const downlink = new Downlink({ bus, shards: 4, log, metrics });
+  const downlink = new Downlink({ bus, channels: openChannels(bus), log, metrics });
   await downlink.start();
   const numbers = new RpcNumbers(rows);
   const rpc = new Rpc({ postgres: rows, downlink, bus, numbers, clock, log, metrics });

@@ -23,7 +23,7 @@ import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openDeviceState(
   { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
-  { postgres, bus, clickhouse, downlink }: Stores,
+  { postgres, bus, channels, clickhouse, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
 ) {
@@ -53,6 +53,7 @@ export async function openDeviceState(
   // A device has one session, wherever it connects, for as long as its credentials are valid.
   const sessions = new Sessions({
     bus,
+    channels: channels.sessions,
     devices,
     lookUp: (numbers) => lookUpDevices(postgres, numbers),
     onConnected: (device) => activity.connected(device),
@@ -62,7 +63,6 @@ export async function openDeviceState(
     metrics,
   });
   changes.onChange((change) => sessions.changed(change));
-  await sessions.start();
   started.add('sessions', () => sessions.stop());
 
   // Devices with trouble, as the diagnostics of all workers show them.

@@ -1,6 +1,7 @@
 /** Opens the stores, the bus between workers, and the messages to devices. */
 import { systemClock as clock } from '../base/clock.ts';
 import { openBus } from '../bus/open.ts';
+import { openChannels } from '../downlink/device-channels.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import { SteadyClock } from '../erase/steady-clock.ts';
 import { openStores } from '../instance/stores/engines.ts';
@@ -19,11 +20,15 @@ export async function openStoresAndBus({ link, begin, config, log, metrics, star
   link.onState((state) => state.postgresReady && postgres.release());
   const bus = await openBus({ redis: config.redis, installation: begin.installation, log, metrics });
   started.add('bus', () => bus.close());
-  const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
+  const channels = openChannels(bus);
+  started.add('channels of devices', () => {
+    for (const each of [channels.toDevice, channels.toOwners, channels.sessions]) each.leaveAll();
+  });
+  const downlink = new Downlink({ bus, channels, log, metrics });
   await downlink.start();
   started.add('downlink', () => downlink.stop());
   const steadyClock = new SteadyClock({ postgres, clock, log });
-  return { clickhouse, postgres, bus, downlink, steadyClock, cluster: config.clickhouse.cluster };
+  return { clickhouse, postgres, bus, channels, downlink, steadyClock, cluster: config.clickhouse.cluster };
 }
 
 export type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;

@@ -25,7 +25,6 @@ beforeAll(async () => {
     workers: 2,
     env: {
       REDIS_URL: redis.url,
-      BUS_SHARDS: '1',
       RATE_LIMITS_DEVICE_MESSAGES: '100000:1',
       RATE_LIMITS_REST_TENANT: '100000:1',
       WRONG_CREDENTIALS_PER_MINUTE_MAX: '30',

@@ -35,6 +35,7 @@ import { FirstRecords } from '../../src/diagnostics/first-records.ts';
 import { OddTimesOfDevices } from '../../src/diagnostics/odd-times.ts';
 import { Strangers } from '../../src/diagnostics/strangers.ts';
 import { Troubles } from '../../src/diagnostics/troubles.ts';
+import { openChannels } from '../../src/downlink/device-channels.ts';
 import { Downlink } from '../../src/downlink/downlink.ts';
 import { RefusedPoints } from '../../src/ingest/refused-points.ts';
 import { Downloads } from '../../src/ota/downloads.ts';
@@ -129,7 +130,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
   const downloads = new Downloads({ postgres, clock, metrics: new Metrics() });
   const writer = new AttributeWriter({ postgres, clock, metrics: new Metrics(), onShared: () => {} });
   const attributes = new Attributes(postgres, writer);
-  const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+  const downlink = new Downlink({ bus: deafBus, channels: openChannels(deafBus), log, metrics: new Metrics() });
   await downlink.start();
   const numbers = new RpcNumbers(postgres);
   const rpc = new Rpc({ postgres, downlink, bus: deafBus, numbers, clock, log, metrics: new Metrics() });

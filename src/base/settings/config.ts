@@ -134,7 +134,6 @@ const schema = Type.Object({
       keptSeconds: Type.Integer({ minimum: 60, maximum: 31_536_000 }),
     }),
   }),
-  bus: Type.Object({ shards: Type.Integer({ minimum: 1, maximum: 16_384 }) }),
   admin: Type.Object({ email: emailAddress, systemEmail: emailAddress, password: Type.String() }),
   demoData: Type.Boolean(),
   auth: Type.Object({

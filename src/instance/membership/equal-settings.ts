@@ -8,10 +8,8 @@ import type { Config } from '../../base/settings/config.ts';
 export type EqualSettings = Record<string, string>;
 
 export function equalSettingsOf(config: Config): EqualSettings {
-  const { bus, redis, limits, gateway, clickhouse, values, telemetry, ingest, stream, rateLimits, activity } = config;
+  const { redis, limits, gateway, clickhouse, values, telemetry, ingest, stream, rateLimits, activity } = config;
   const settings: Record<string, string | number | boolean> = {
-    // Commands and sessions reach a device only on its channel.
-    BUS_SHARDS: bus.shards,
     // The URLs may differ by host; a host without one receives no message of another host.
     REDIS_URL: redis.url === '' ? 'empty' : 'set',
     // All hosts write to this database and read from it.
