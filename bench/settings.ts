@@ -102,6 +102,7 @@ export interface BenchSettings {
     settleSeconds: number;
     quietSeconds: number;
     targets: number;
+    overRedis: number;
   };
   fleet: {
     devices: number;

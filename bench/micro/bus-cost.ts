@@ -3,8 +3,9 @@
  * workers in one process, on a bus in memory that counts. Every device is connected and listens for commands and
  * attributes, as over MQTT.
  */
-import { setImmediate as turn } from 'node:timers/promises';
+import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { systemClock as clock } from '../../src/base/clock.ts';
+import { limits } from '../../src/base/limits.ts';
 import { createLog } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import type { Bus, Handler } from '../../src/bus/bus.ts';
@@ -81,16 +82,17 @@ export async function benchBusCost(workers: number, devices = 10_000): Promise<B
     connect(holder(device), device);
     if (device % 500 === 0) await settled();
   }
-  await settled();
+  await gathered();
   const channelsPerWorker = Math.round(bus.channels / workers);
 
   const deliveriesOf = async (event: (n: number) => Promise<unknown> | unknown): Promise<number> => {
-    await settled();
+    await gathered();
     const before = bus.delivered;
     for (let n = 1; n <= events; n += 1) {
       await event(n);
       await settled();
     }
+    await gathered();
     return Number(((bus.delivered - before) / events).toFixed(1));
   };
   const spread = (n: number) => 1 + ((n * 7919) % devices);
@@ -139,6 +141,11 @@ function connect({ sessions, downlink }: Worker, number: number): void {
       session.end();
     },
   });
+}
+
+/** Waits longer than announcements do. */
+async function gathered(): Promise<void> {
+  await sleep(10 * limits.busGatherMs);
 }
 
 async function settled(): Promise<void> {

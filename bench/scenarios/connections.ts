@@ -5,6 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
+import { RedisNodes } from '../../test/harness/redis-nodes.ts';
 import { cpuBetween, cpuByRole, residentBytesOf } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
@@ -27,8 +28,10 @@ const waited = 'timeout';
 export async function runConnections(settings: BenchSettings): Promise<boolean> {
   const { devices, stormDevices, workers, processes, stormRounds, othersConnections, othersRate } =
     settings.connections;
-  const { settleSeconds, quietSeconds, targets } = settings.connections;
-  const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
+  const { settleSeconds, quietSeconds, targets, overRedis } = settings.connections;
+  const redis = new RedisNodes();
+  const bus = overRedis === 1 ? { REDIS_URL: (await redis.one()).url } : {};
+  const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn', ...bus } });
   const fleets: Fleet[] = [];
   try {
     const tokens = await createDevices(engine.api, devices + othersConnections);
@@ -142,6 +145,7 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
   } finally {
     for (const fleet of fleets) fleet.close();
     await engine.destroy();
+    await redis.remove();
   }
 }
 

@@ -505,6 +505,8 @@ export const limits = {
   busBytesInFlightMax: 8 * 1024 * 1024,
   /** Time that a subscription waits for its confirmation. */
   busTimeoutMs: 1_000,
+  /** Shortest time between two batches of subscriptions, or of announcements: under load each then has more of them. */
+  busGatherMs: 5,
   /** Bytes of one message that a process reads: three for each character of `busBytesInFlightMax`. */
   busMessageBytesMax: 24 * 1024 * 1024,
   /** Characters of a name in a message, as of a process, a network or a tenant. */

@@ -16,6 +16,7 @@ export class SingleLink implements RedisLink {
   readonly #owner: LinkOwner;
   readonly #heartbeat: NodeJS.Timeout;
   readonly #batches = new SubscriptionBatches((entered, left) => this.#change(entered, left));
+  #isCorked = false;
   #wasRestored = false;
   #closed = false;
   restored = false;
@@ -50,6 +51,7 @@ export class SingleLink implements RedisLink {
   }
 
   publish(channel: string, payload: Buffer | string): Promise<unknown> {
+    if (!this.#isCorked) this.#cork();
     return this.#publisher.publish(channel, payload);
   }
 
@@ -72,6 +74,17 @@ export class SingleLink implements RedisLink {
     this.#subscriber.disconnect();
   }
 
+  /** Lets the messages that are published together leave in one write: ioredis writes each one. */
+  #cork(): void {
+    const { stream } = this.#publisher;
+    this.#isCorked = true;
+    stream.cork();
+    process.nextTick(() => {
+      this.#isCorked = false;
+      stream.uncork();
+    });
+  }
+
   /**
    * ioredis ends a connection for good when Sentinels report a new master at the moment at which ioredis asks them for
    * the master (failoverDetector).
@@ -86,8 +99,10 @@ export class SingleLink implements RedisLink {
   /** Does nothing without a connection: the next one restores all subscriptions. */
   async #change(entered: string[], left: string[]): Promise<void> {
     if (this.#subscriber.status !== 'ready') return;
-    if (left.length > 0) this.#subscriber.unsubscribe(...left).catch(() => {});
-    if (entered.length > 0) await this.#subscriber.subscribe(...entered).catch(() => {});
+    const answers: Promise<unknown>[] = [];
+    if (left.length > 0) answers.push(this.#subscriber.unsubscribe(...left));
+    if (entered.length > 0) answers.push(this.#subscriber.subscribe(...entered));
+    await Promise.allSettled(answers);
   }
 
   /** Subscribes to all channels after every connect. A subscription that is requested meanwhile is sent after these. */

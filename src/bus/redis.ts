@@ -119,11 +119,17 @@ export class RedisBus implements Bus {
   async subscribe(channel: string, handler: Handler): Promise<() => void> {
     // Each call adds a separate listener, even for the same function.
     const listener: Handler = (payload) => handler(payload, channel);
-    const names = this.#names.read.map((prefix) => prefix + channel);
-    for (const name of names) this.#subscriptions.add(name, listener);
-    await Promise.all(names.map((name) => this.#link.subscribe(name)));
+    const { read } = this.#names;
+    const active = read.map((prefix) => {
+      this.#subscriptions.add(prefix + channel, listener);
+      return this.#link.subscribe(prefix + channel);
+    });
+    await Promise.all(active);
     return () => {
-      for (const name of names) if (this.#subscriptions.remove(name, listener)) this.#link.unsubscribe(name);
+      for (const prefix of read) {
+        const name = prefix + channel;
+        if (this.#subscriptions.remove(name, listener)) this.#link.unsubscribe(name);
+      }
     };
   }
 

@@ -3,6 +3,8 @@
  * batch runs at a time, because Redis disconnects a subscriber for which too many replies wait.
  */
 
+import { limits } from '../base/limits.ts';
+
 /** Channels in one command. */
 export const channelsPerCommand = 1000;
 
@@ -17,6 +19,8 @@ export class SubscriptionBatches {
   readonly #run: (entered: string[], left: string[]) => Promise<void>;
   readonly #queue: Batch[] = [];
   #isRunning = false;
+  /** Monotonic time. */
+  #begunMs = Number.NEGATIVE_INFINITY;
 
   /** `run` never rejects. No channel is in both lists. */
   constructor(run: (entered: string[], left: string[]) => Promise<void>) {
@@ -53,12 +57,20 @@ export class SubscriptionBatches {
   async #runAll(): Promise<void> {
     if (this.#isRunning) return;
     this.#isRunning = true;
-    // The requests of this turn of the loop share a batch.
-    await new Promise((resolve) => setImmediate(resolve));
-    for (let batch = this.#queue.shift(); batch; batch = this.#queue.shift()) {
+    while (this.#queue.length > 0) {
+      await this.#gathered();
+      const batch = this.#queue.shift()!;
+      this.#begunMs = performance.now();
       await this.#run([...batch.entered], [...batch.left]);
       batch.resolve();
     }
     this.#isRunning = false;
+  }
+
+  /** Resolves after this turn of the loop, whose requests share a batch; later if a batch has just begun. */
+  #gathered(): Promise<unknown> {
+    const waitMs = this.#begunMs + limits.busGatherMs - performance.now();
+    const isFull = this.#queue.length > 1;
+    return new Promise((resolve) => (waitMs > 0 && !isFull ? setTimeout(resolve, waitMs) : setImmediate(resolve)));
   }
 }

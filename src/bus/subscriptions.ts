@@ -8,7 +8,8 @@ import type { BusCounters, Handler } from './bus.ts';
 import { UnreadMessage } from './messages.ts';
 
 export class ChannelSubscriptions {
-  readonly #handlers = new Map<string, Set<Handler>>();
+  /** Nearly every channel has one handler. */
+  readonly #handlers = new Map<string, Handler | Set<Handler>>();
   readonly #counters: BusCounters;
   /** Monotonic time of the last log line about a message that was not read. */
   #loggedAt = Number.NEGATIVE_INFINITY;
@@ -19,14 +20,16 @@ export class ChannelSubscriptions {
 
   add(channel: string, handler: Handler): void {
     const known = this.#handlers.get(channel);
-    if (known) known.add(handler);
-    else this.#handlers.set(channel, new Set([handler]));
+    if (known instanceof Set) known.add(handler);
+    else this.#handlers.set(channel, known ? new Set([known, handler]) : handler);
   }
 
   /** True when the channel has no listener any more. */
   remove(channel: string, handler: Handler): boolean {
     const known = this.#handlers.get(channel);
-    if (!known?.delete(handler) || known.size > 0) return false;
+    if (known instanceof Set) {
+      if (!known.delete(handler) || known.size > 0) return false;
+    } else if (known !== handler) return false;
     this.#handlers.delete(channel);
     return true;
   }
@@ -37,10 +40,10 @@ export class ChannelSubscriptions {
 
   /** Drops a message for a channel that was just left. */
   deliver(channel: string, payload: Buffer): void {
-    const handlers = this.#handlers.get(channel);
-    if (!handlers) return;
+    const known = this.#handlers.get(channel);
+    if (!known) return;
     this.#counters.delivered.add(1);
-    for (const handler of [...handlers]) {
+    for (const handler of known instanceof Set ? [...known] : [known]) {
       try {
         const handled = handler(payload, channel);
         if (handled instanceof Promise) {

@@ -1,7 +1,8 @@
 /**
- * Publishes announcements at a pace that the bus can carry. New ones leave at the end of the turn of the loop, as far
- * as the bus has room. Repeated ones, after a gap of the bus, leave at a bounded rate: every worker repeats all that it
- * has then, and Redis disconnects a subscriber that receives too much at once.
+ * Publishes announcements at a pace that the bus can carry. New ones leave at the end of the turn of the loop, or a few
+ * milliseconds after the last ones, as far as the bus has room. Repeated ones, after a gap of the bus, leave at a
+ * bounded rate: every worker repeats all that it has then, and Redis disconnects a subscriber that receives too much at
+ * once.
  */
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
@@ -11,6 +12,8 @@ export class Announcements<Item> {
   readonly #publish: (items: Item[]) => void;
   #items: Item[] = [];
   #isFlushing = false;
+  /** Monotonic time of the last flush. */
+  #flushedMs = Number.NEGATIVE_INFINITY;
   /** The next one is the last element. */
   #repeated: Item[] = [];
   #perTick = 0;
@@ -27,7 +30,9 @@ export class Announcements<Item> {
     this.#items.push(item);
     if (this.#isFlushing) return;
     this.#isFlushing = true;
-    setImmediate(() => this.#flush());
+    const waitMs = this.#flushedMs + limits.busGatherMs - performance.now();
+    if (waitMs > 0) setTimeout(() => this.#flush(), waitMs).unref();
+    else setImmediate(() => this.#flush());
   }
 
   /** Publishes the items, the last one first, after a random pause. Replaces those that still wait to be repeated. */
@@ -50,6 +55,7 @@ export class Announcements<Item> {
 
   #flush(): void {
     if (this.#isStopped) return;
+    this.#flushedMs = performance.now();
     if (this.#hasRoom) this.#publish(this.#items.splice(0, limits.announcedAtOnceMax));
     if (this.#items.length === 0) this.#isFlushing = false;
     else if (this.#hasRoom) setImmediate(() => this.#flush());

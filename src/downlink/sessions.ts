@@ -151,8 +151,7 @@ export class Sessions {
     this.#announcements = new Announcements(deps.bus, (sessions) => this.#publish(sessions));
     deps.channels.onMessage('session', (message) => this.#receive(message));
     deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
-    // Announcements of other workers for the same devices may be lost.
-    deps.bus.onReconnect(() => this.#announcements.repeat([...this.#here.values()]));
+    deps.bus.onReconnect(() => this.#restored());
   }
 
   get size(): number {
@@ -263,6 +262,13 @@ export class Sessions {
       channels.publish(channel, message);
     }
     this.#echoCheck ??= setTimeout(() => this.#announceLost(), limits.sessionEchoMs).unref();
+  }
+
+  /** Called after a reconnect. Announcements of other workers for the same devices may be lost. */
+  #restored(): void {
+    // Those of this worker that were lost are repeated with all others, at their pace.
+    this.#awaited.clear();
+    this.#announcements.repeat([...this.#here.values()]);
   }
 
   /** Announces sessions again whose announcement has not come back: the bus had no room for it, or no connection. */

@@ -1,6 +1,6 @@
 /**
  * Messages to the owner of a command, from the worker of a session, from the worker that got the reply, and from other
- * owners. They use the shard channel of the device, so every owner of a command of this device receives them.
+ * owners. They use the owners' channel of the device, so every owner of a command of this device receives them.
  */
 import { isObject, isText, UnreadMessage } from '../bus/messages.ts';
 import type { Downlink } from '../downlink/downlink.ts';

@@ -1,7 +1,7 @@
 /**
  * Sends commands to devices. The worker that a caller asked owns the command until its deadline: it offers the command
  * to sessions (`offering.ts`), the oldest of a device first (`oldest-first.ts`), and takes the reply from any session.
- * Replies come on the shard channel of the device, to which an owner subscribes while it has a command.
+ * Replies come on the owners' channel of the device, to which an owner subscribes while it has a command.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf, tooLarge, unavailable } from '../base/errors.ts';

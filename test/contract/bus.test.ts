@@ -259,6 +259,26 @@ describe.each([
     await bus.close();
   });
 
+  it('serves thousands of channels, and only those that are subscribed in the end', async () => {
+    const bus = await setup.local();
+    await until(() => bus.connected);
+    const received: string[] = [];
+    const channels = Array.from({ length: 3_000 }, (_, n) => `many${n}`);
+    const subscribe = (channel: string) => bus.subscribe(channel, (payload) => received.push(`${channel} ${payload}`));
+    const leave = await Promise.all(channels.map(subscribe));
+    for (const channel of channels) bus.publish(channel, 'first');
+    await until(() => received.length === channels.length);
+    expect(new Set(received)).toEqual(new Set(channels.map((channel) => `${channel} first`)));
+    received.length = 0;
+    // The first thousand is subscribed again in the same turn of the loop.
+    for (const end of leave.slice(0, 2_000)) end();
+    await Promise.all(channels.slice(0, 1_000).map(subscribe));
+    for (const channel of channels) bus.publish(channel, 'second');
+    await until(() => received.length === 2_000);
+    expect(received.filter((text) => /many1\d{3} /.test(text))).toEqual([]);
+    await bus.close();
+  });
+
   it('continues when a subscriber dies', async () => {
     const third = setup.member();
     await until(async () => (await third.tell('connected')) === true);
@@ -340,6 +360,38 @@ describe('a Redis Cluster', () => {
     await Promise.all([one.close(), two.close()]);
     await stop();
   }, 60_000);
+
+  it('may move a slot with many channels: all of them follow, and the others are asked for once', {
+    timeout: 60_000,
+  }, async () => {
+    const { nodes, local, stop } = await clusterSetup();
+    const bus = await local();
+    await until(() => bus.connected);
+    const received = new Set<string>();
+    // All of the first ones are in one slot.
+    const channels = Array.from({ length: 2_000 }, (_, n) => (n < 1_500 ? `{tag}${n}` : `other${n}`));
+    await Promise.all(channels.map((channel) => bus.subscribe(channel, () => received.add(channel))));
+    const tell = (node: RedisNode, ...words: string[]) => node.cli('cluster', ...words).trim();
+    const slot = tell(nodes[0]!, 'keyslot', 'tag');
+    const from = Math.floor(Number(slot) / 5462);
+    const [source, target] = [nodes[from]!, nodes[(from + 1) % 3]!];
+    tell(target, 'setslot', slot, 'importing', tell(source, 'myid'));
+    tell(source, 'setslot', slot, 'migrating', tell(target, 'myid'));
+    source.cli('config', 'resetstat');
+    for (const node of [target, source, nodes[(from + 2) % 3]!]) {
+      tell(node, 'setslot', slot, 'node', tell(target, 'myid'));
+    }
+    await until(() => {
+      for (const channel of channels) bus.publish(channel, 'x');
+      return received.size === channels.length;
+    });
+    await until(() => bus.connected);
+    // One question for each slot that the node had, and one or two for the slot that has moved.
+    const calls = Number(/cmdstat_ssubscribe:calls=(\d+)/.exec(source.cli('info', 'commandstats'))?.[1] ?? 0);
+    expect(calls).toBeLessThan(600);
+    await bus.close();
+    await stop();
+  });
 
   it('may move a slot while it is used', { timeout: 60_000 }, async () => {
     const { nodes, local, stop } = await clusterSetup();
@@ -484,6 +536,22 @@ describe('a Redis Cluster with replicas', () => {
 });
 
 describe('Redis', () => {
+  it('takes the subscriptions and the ends of one turn in few commands', async () => {
+    const { redis, local, stop } = await redisSetup();
+    const bus = await local();
+    await until(() => bus.connected);
+    const calls = (command: string) =>
+      Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(redis.cli('info', 'commandstats'))?.[1] ?? 0);
+    const before = calls('subscribe');
+    const leave = await Promise.all(Array.from({ length: 3_000 }, (_, n) => bus.subscribe(`c${n}`, () => {})));
+    expect(calls('subscribe') - before).toBeLessThanOrEqual(3);
+    for (const end of leave) end();
+    await until(() => redis.cli('pubsub', 'channels').trim() === '');
+    expect(calls('unsubscribe')).toBeLessThanOrEqual(3);
+    await bus.close();
+    await stop();
+  });
+
   it('may be killed and restarted: subscriptions are restored without a restart', async () => {
     const { redis, member, stop } = await redisSetup();
     const [one, two] = [member(), member()];

@@ -42,7 +42,7 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-/** An example of each message, by the channel without its prefix; `*` is the id of a worker. */
+/** An example of each message, by the channel without its prefix; `*` is the id of a worker, or a device's number. */
 const uuid = '6f0b3a52-7e0f-4b43-9d52-0d7f1a3a9c11';
 const from = uuid;
 const shapesOf = (device: number): Record<string, unknown[]> => {
@@ -87,9 +87,8 @@ const shapesOf = (device: number): Record<string, unknown[]> => {
   const point = { device, key: 'k', ts: 1, seq: 0 };
   const tally = (group: string, counts: number[]) => ({ from, taken: [[group, device, counts]] });
   return {
-    'down-0': down,
+    'd*': [...down, { kind: 'session', from, number: 1, sessions: [[device, 1, 0]] }],
     'worker-*': down,
-    sessions: [{ from, opened: [[device, 1]] }],
     credentials: [[{ id: 1, credentialsId: 't', deviceId: uuid, deviceNumber: device, deleted: false }]],
     'api-keys': ['a'.repeat(43)],
     'rate-limits': [tally('device', [1, 1, 1]), tally('tenant', [1, 1, 1])],
@@ -154,7 +153,7 @@ async function channels(): Promise<string[]> {
 
 function kindOf(channel: string): string {
   const name = channel.split(':').slice(3).join(':');
-  return name.replace(/-[0-9a-f]{8}-[0-9a-f-]{27}$/, '-*');
+  return name.replace(/-[0-9a-f]{8}-[0-9a-f-]{27}$/, '-*').replace(/^d\d+$/, 'd*');
 }
 
 /** A session that listens to commands and attributes: messages to it are not dropped before they are read. */

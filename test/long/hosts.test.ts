@@ -121,8 +121,8 @@ test.each([['rebalance', '0'], ['rebalance', '1.5'], ['rebalance', '1', '2'], ['
 );
 
 test('a host with another value of such a setting does not start: one line names it, both values and the host', async () => {
-  expect(await refusal(three, { BUS_SHARDS: '32' })).toContain(
-    `BUS_SHARDS is 32 here and 64 on the host one (127.0.0.1:${one.port}), which runs`,
+  expect(await refusal(three, { DEFAULT_INACTIVITY_TIMEOUT: '32' })).toContain(
+    `DEFAULT_INACTIVITY_TIMEOUT is 32 here and 600 on the host one (127.0.0.1:${one.port}), which runs`,
   );
   expect(await refusal(three, { RATE_LIMITS_TENANT_MESSAGES: '5:1' })).toContain(
     'RATE_LIMITS_TENANT_MESSAGES is 5:1 here and empty on the host one',
@@ -168,14 +168,14 @@ test('without PostgreSQL a host starts; with other settings it is not ready when
   }, 20_000);
   await two.stop();
   await stores.postgres.kill();
-  await two.start({ BUS_SHARDS: '32' }, false);
+  await two.start({ DEFAULT_INACTIVITY_TIMEOUT: '32' }, false);
   expect(await two.status()).toMatchObject({ code: 200, status: 'degraded' });
   expect(await post()).toBe(200);
   await stores.postgres.start();
   await eventually(async () => (await two.status()).status === 'mismatch', 60_000);
   const { code, reasons = [] } = await two.status();
   expect(code).toBe(503);
-  expect(reasons[0]).toContain('BUS_SHARDS is 32 here and 64 on the host one');
+  expect(reasons[0]).toContain('DEFAULT_INACTIVITY_TIMEOUT is 32 here and 600 on the host one');
   await eventually(async () => (await one.status()).status === 'ready', 20_000);
   // The host is ready only when no live host has other settings.
   await one.stop();

@@ -1,0 +1,82 @@
+import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { deafBus } from '../../test/harness/deaf-bus.ts';
+import { limits } from '../base/limits.ts';
+import { Announcements } from './announcements.ts';
+
+let inFlight: number;
+let published: number[][];
+let announcements: Announcements<number>;
+
+const numbers = (count: number) => Array.from({ length: count }, (_, n) => n);
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  inFlight = 0;
+  published = [];
+  const bus = {
+    ...deafBus,
+    get inFlight() {
+      return inFlight;
+    },
+  };
+  announcements = new Announcements<number>(bus, (items) => void published.push(items));
+});
+
+afterEach(() => {
+  announcements.stop();
+  vi.useRealTimers();
+});
+
+it('publishes those of one turn of the loop together, and no more than the cap in one turn', async () => {
+  for (const n of [1, 2, 3]) announcements.add(n);
+  expect(published).toEqual([]);
+  await vi.runAllTimersAsync();
+  expect(published).toEqual([[1, 2, 3]]);
+  for (const n of numbers(2 * limits.announcedAtOnceMax + 1)) announcements.add(n);
+  await vi.runAllTimersAsync();
+  expect(published.map(({ length }) => length)).toEqual([3, limits.announcedAtOnceMax, limits.announcedAtOnceMax, 1]);
+});
+
+it('waits while half of the room of the bus is taken, so that other messages are not dropped', async () => {
+  inFlight = limits.busMessagesInFlightMax / 2;
+  announcements.add(1);
+  announcements.repeat([2]);
+  await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 10_000);
+  expect(published).toEqual([]);
+  inFlight = 0;
+  await vi.advanceTimersByTimeAsync(limits.repeatTickMs);
+  expect(published.flat().toSorted()).toEqual([1, 2]);
+});
+
+it('repeats many at a share of them in a second, the last one first, and few at the least rate', async () => {
+  announcements.repeat(numbers(100_000));
+  await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 2_000);
+  const count = published.flat().length;
+  expect(count).toBeGreaterThanOrEqual(10_000);
+  expect(count).toBeLessThan(13_000);
+  expect(published.flat().slice(0, 3)).toEqual([99_999, 99_998, 99_997]);
+  await vi.advanceTimersByTimeAsync(19_000);
+  expect(new Set(published.flat()).size).toBe(100_000);
+
+  published = [];
+  announcements.repeat(numbers(200));
+  await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 1_000);
+  expect(published.flat()).toHaveLength(200);
+});
+
+it('begins again when the bus has another gap meanwhile', async () => {
+  announcements.repeat(numbers(1_000));
+  await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 500);
+  published = [];
+  announcements.repeat(numbers(1_000));
+  await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 5_000);
+  expect(published.flat()).toEqual(numbers(1_000).reverse());
+});
+
+it('publishes nothing after its stop', async () => {
+  announcements.add(1);
+  announcements.repeat([2]);
+  announcements.stop();
+  await vi.runAllTimersAsync();
+  expect(published).toEqual([]);
+});
