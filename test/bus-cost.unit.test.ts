@@ -17,4 +17,6 @@ test('a connect, a command and a change of an attribute cost at most six deliver
   }
   for (const cost of costs) expect(Math.max(...Object.values(cost))).toBeLessThanOrEqual(deliveriesMax);
   expect(costs).toEqual([costs[0], costs[0], costs[0]]);
+  // Asked, answered, granted, taken, replied.
+  expect(costs[0]!.command).toBe(5);
 });

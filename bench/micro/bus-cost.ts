@@ -105,6 +105,7 @@ export async function benchBusCost(workers: number, devices = 10_000): Promise<B
     // On a busy machine an answer may come too late, and the offer is repeated.
     while ((await caller.downlink.offer(device, 'rpc', { n })) !== 'taken') await settled();
     holder(device).downlink.send(device, 'rpc-climb', { n });
+    await settled();
     leave();
   });
   // A device that connects to the next worker: its session there ends.
