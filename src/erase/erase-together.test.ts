@@ -4,6 +4,58 @@ import { limits } from '../base/limits.ts';
 import { EraseTogether } from './erase-together.ts';
 import type { Erased } from './tombstone-store.ts';
 
+function deleteOf(device: number, key = 'k'): Erased {
+  return { device, keys: [key], aheadWriters: [], aheadOrders: [] } as unknown as Erased;
+}
+
+/** Batches that end when the test says so, and the devices that each of them has. */
+function heldBatches() {
+  const running: { devices: number[]; end: () => void }[] = [];
+  const together = new EraseTogether(clock, (batch) => {
+    return new Promise((end) => running.push({ devices: batch.map(({ device }) => device), end }));
+  });
+  const until = clock.monotonic() + 60_000;
+  return {
+    running,
+    add: (device: number, tenantId: string, key?: string) => together.add(deleteOf(device, key), tenantId, until),
+  };
+}
+
+test('the delete of a tenant waits for no batch of another tenant, and shares its own batch with none of its deletes', async () => {
+  const { running, add } = heldBatches();
+  const own = Array.from({ length: 2 * limits.eraseRangesMax }, (_, device) => add(device, 'a'));
+  const other = add(1_000, 'b');
+  expect(running.map(({ devices }) => devices)).toEqual([[0], [1_000]]);
+  running[1]!.end();
+  await other;
+  expect(running).toHaveLength(2);
+  const next = add(1_001, 'b');
+  expect(running[2]!.devices).toEqual([1_001]);
+  for (let n = 0; n < running.length; n += 1) {
+    running[n]!.end();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await Promise.all([...own, next]);
+  expect(running.map(({ devices }) => devices.length)).toEqual([
+    ...[1, 1, 1],
+    ...[limits.eraseRangesMax, limits.eraseRangesMax - 1],
+  ]);
+});
+
+test('deletes that do not fit into a batch are carried out by later batches of their tenant', async () => {
+  const { running, add } = heldBatches();
+  const long = 'k'.repeat(limits.eraseListBytesMax);
+  const own = [0, 1, 2, 3].map((device) => add(device, 'a', long));
+  const others = [10, 11, 12].map((device) => add(device, 'b', long));
+  for (let n = 0; n < running.length; n += 1) {
+    expect(running.length - n).toBeLessThanOrEqual(limits.seriesDeleteBatchesMax);
+    running[n]!.end();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await Promise.all([...own, ...others]);
+  expect(running.map(({ devices }) => devices)).toEqual([[0], [10], [1], [11], [2], [12], [3]]);
+});
+
 test('tenants take turns with their deletes, and a full queue makes room for the tenant that has none in it', async () => {
   const batches: number[][] = [];
   const together = new EraseTogether(
@@ -16,7 +68,7 @@ test('tenants take turns with their deletes, and a full queue makes room for the
   );
   const until = clock.monotonic() + 60_000;
   const add = (device: number, tenantId: string) =>
-    together.add({ device, keys: ['k'], aheadWriters: [], aheadOrders: [] } as unknown as Erased, tenantId, until).then(
+    together.add(deleteOf(device), tenantId, until).then(
       () => 'done',
       ({ message }: Error) => message,
     );

@@ -1,7 +1,8 @@
 /**
- * Deletes of series that callers wait for, one batch at a time in each worker: deletes that arrive while a batch runs
- * gather for the next batch. Many callers cost the store as much as a few do, and tenants take turns. Called by
- * `delete-series.ts`.
+ * Deletes of series that callers wait for, in batches: the deletes of a tenant that arrive while a batch of this tenant
+ * runs gather for a later batch. Many callers cost the store as much as a few do. Few batches run at once, tenants take
+ * turns in them, and a tenant is in one of them at a time. So the deletes of one tenant are never in all batches, and the
+ * delete of another tenant begins at once. Called by `delete-series.ts`.
  */
 import type { Clock } from '../base/clock.ts';
 import { FairQueue } from '../base/fair-queue.ts';
@@ -13,6 +14,7 @@ const timeIsOver = `the delete has not ended within ${limits.seriesDeleteMsMax /
 
 interface Waiting {
   erased: Erased;
+  tenantId: string;
   /** Monotonic time at which the caller stops waiting. */
   until: number;
   resolve: () => void;
@@ -23,9 +25,11 @@ export class EraseTogether {
   readonly #erase: (batch: Erased[], msLeft: () => number) => Promise<void>;
   readonly #clock: Clock;
   readonly #waiting: FairQueue<Waiting>;
-  /** A delete that was taken from the queue and did not fit into its batch. */
-  #kept: Waiting | undefined;
-  #isRunning = false;
+  /** Deletes that were taken from the queue and did not fit into their batch: at most one of each batch. */
+  readonly #kept: Waiting[] = [];
+  /** The tenants of the running batches. */
+  readonly #running = new Set<string>();
+  #batches = 0;
 
   constructor(
     clock: Clock,
@@ -45,6 +49,7 @@ export class EraseTogether {
       const timer = setTimeout(() => reject(new NotYet(timeIsOver)), until - this.#clock.monotonic());
       const waiting = {
         erased,
+        tenantId,
         until,
         resolve: () => {
           clearTimeout(timer);
@@ -56,49 +61,60 @@ export class EraseTogether {
         },
       };
       this.#waiting.push({ tenant: tenantId, caller: '' }, waiting)?.reject(new NotYet('many deletes wait'));
-      if (!this.#isRunning) void this.#run();
+      this.#startBatches();
     });
   }
 
-  async #run(): Promise<void> {
-    this.#isRunning = true;
-    while (this.#waiting.length > 0 || this.#kept) {
-      const began = this.#clock.monotonic();
-      const batch = this.#takeSome(began);
-      if (batch.length === 0) continue;
-      const msLeft = () => began + limits.seriesDeleteMsMax - this.#clock.monotonic();
-      try {
-        await this.#erase(
-          batch.map(({ erased }) => erased),
-          msLeft,
-        );
-        for (const { resolve } of batch) resolve();
-      } catch (error) {
-        for (const { reject } of batch) reject(error);
-      }
+  #startBatches(): void {
+    while (this.#batches < limits.seriesDeleteBatchesMax) {
+      const batch = this.#takeSome(this.#clock.monotonic());
+      if (batch.length === 0) return;
+      void this.#run(batch);
     }
-    this.#isRunning = false;
+  }
+
+  async #run(batch: Waiting[]): Promise<void> {
+    const tenants = new Set(batch.map(({ tenantId }) => tenantId));
+    const until = this.#clock.monotonic() + limits.seriesDeleteMsMax;
+    this.#batches += 1;
+    for (const tenant of tenants) this.#running.add(tenant);
+    try {
+      await this.#erase(
+        batch.map(({ erased }) => erased),
+        () => until - this.#clock.monotonic(),
+      );
+      for (const { resolve } of batch) resolve();
+    } catch (error) {
+      for (const { reject } of batch) reject(error);
+    }
+    this.#batches -= 1;
+    for (const tenant of tenants) this.#running.delete(tenant);
+    this.#startBatches();
   }
 
   /**
-   * Takes as many deletes as share statements. A caller that timed out has its answer: `erase.ts` carries that delete
-   * out.
+   * Takes as many deletes as share statements, of tenants without a running batch. A caller that timed out has its
+   * answer: `erase.ts` carries that delete out.
    */
   #takeSome(now: number): Waiting[] {
     const batch: Waiting[] = [];
     let bytes = 0;
     while (batch.length < limits.eraseRangesMax) {
-      const next = this.#kept ?? this.#waiting.shift();
-      this.#kept = undefined;
+      const next = this.#takeKept() ?? this.#waiting.shift(({ tenant }) => !this.#running.has(tenant));
       if (!next) break;
       if (next.until <= now) continue;
       bytes += listBytesOf(next.erased);
       if (batch.length > 0 && bytes > limits.eraseListBytesMax) {
-        this.#kept = next;
+        this.#kept.push(next);
         break;
       }
       batch.push(next);
     }
     return batch;
+  }
+
+  #takeKept(): Waiting | undefined {
+    const place = this.#kept.findIndex(({ tenantId }) => !this.#running.has(tenantId));
+    return place < 0 ? undefined : this.#kept.splice(place, 1)[0];
   }
 }
