@@ -826,7 +826,7 @@ export const limits = {
   seriesDeleteMsMax: 10_000,
   /** Deletes of series of one worker that wait to be carried out. */
   seriesDeletesWaitingMax: 1_000,
-  /** Batches of these deletes that one worker carries out at once; a tenant is in one of them at a time. */
+  /** Batches of deletes of series that one worker carries out at once; a tenant is in one batch at a time. */
   seriesDeleteBatchesMax: 2,
   /** Statements of PostgreSQL for deletes of series that run at once, in one worker. */
   seriesDeleteStatementsMax: 16,

@@ -1,7 +1,7 @@
 /**
  * Deletes of series that callers wait for, in batches: the deletes of a tenant that arrive while a batch of this tenant
  * runs gather for a later batch. Many callers cost the store as much as a few do. Few batches run at once, tenants take
- * turns in them, and a tenant is in one of them at a time. So the deletes of one tenant are never in all batches, and the
+ * turns in them, and a tenant is in one batch at a time. So the deletes of one tenant are never in all batches, and the
  * delete of another tenant begins at once. Called by `delete-series.ts`.
  */
 import type { Clock } from '../base/clock.ts';
