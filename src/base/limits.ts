@@ -828,8 +828,6 @@ export const limits = {
   seriesDeletesWaitingMax: 1_000,
   /** Batches of deletes of series that one worker carries out at once; a tenant is in one batch at a time. */
   seriesDeleteBatchesMax: 2,
-  /** Statements of PostgreSQL for deletes of series that run at once, in one worker. */
-  seriesDeleteStatementsMax: 16,
   /** Statements of PostgreSQL for deletes of series that wait for their turn. */
   seriesDeleteStatementsWaitingMax: 4_000,
 

@@ -25,6 +25,8 @@ interface SeriesDeleteDeps {
   cluster: string;
   /** As in `CarryOutDeps`. */
   latestAheadMsMax?: number;
+  /** Fewer than the connections to PostgreSQL: more would wait for a connection, where tenants take no turns. */
+  statementsAtOnceMax: number;
   clock: Clock;
   log: Log;
   /**
@@ -57,12 +59,12 @@ const lookMs = 20;
 const lookAtHostsMs = 200;
 
 export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
-  const { postgres, clickhouse, cluster, latestAheadMsMax = 0, clock, log } = deps;
+  const { postgres, clickhouse, cluster, latestAheadMsMax = 0, statementsAtOnceMax, clock, log } = deps;
   const stores = { clickhouse, cluster, latestAheadMsMax };
   const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ ...stores, msLeft }, batch));
   const journals = sharedJournals(deps);
   const statements = new Turns({
-    atOnceMax: limits.seriesDeleteStatementsMax,
+    atOnceMax: statementsAtOnceMax,
     waitingMax: limits.seriesDeleteStatementsWaitingMax,
     refusal: () => unavailable('rest_calls', 'Too many deletes of series at once; call again later.'),
   });

@@ -85,7 +85,7 @@ function host(writers: number[], clickhouse: ClickHouse = embedded.clickhouse) {
   const metrics = new Metrics();
   const eraserDeps = { ...parts, metrics, isLeader: () => true, journals, tombstonesKeptDays: 90 };
   let eraser = new Eraser(eraserDeps);
-  const remove: DeleteSeries = seriesDeleter({ ...parts, journals });
+  const remove: DeleteSeries = seriesDeleter({ ...parts, journals, statementsAtOnceMax: 4 });
   return {
     remove,
     deletesWaiting: () => metrics.snapshot().find(({ name }) => name === 'deletes_waiting')!.value,

@@ -46,7 +46,7 @@ export async function openUsers(
     refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
   };
   const calls = new Turns({ atOnceMax: limits.restCallsPerConnection * config.postgres.poolMax, ...waitingCalls });
-  const pageReads = new Turns({ atOnceMax: pagesAtOnce(config.postgres.poolMax), ...waitingCalls });
+  const pageReads = new Turns({ atOnceMax: halfOfPool(config.postgres.poolMax), ...waitingCalls });
   const telemetryReads = new Turns({ atOnceMax: readsAtOnce(config, begin.workers), ...waitingCalls });
   const lookUps = new Turns({
     atOnceMax: limits.signInReadsAtOnceMax,
@@ -67,8 +67,8 @@ export async function openUsers(
   return { auth, apiKeys };
 }
 
-/** Half of the connections serve other statements, however many pages are asked for. */
-function pagesAtOnce(poolMax: number): number {
+/** Returns how many statements of one purpose run at once: other statements find the other half of the connections. */
+export function halfOfPool(poolMax: number): number {
   return Math.max(2, Math.floor(poolMax / 2));
 }
 
