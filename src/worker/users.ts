@@ -46,7 +46,7 @@ export async function openUsers(
     refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
   };
   const calls = new Turns({ atOnceMax: limits.restCallsPerConnection * config.postgres.poolMax, ...waitingCalls });
-  const pageReads = new Turns({ atOnceMax: halfOfPool(config.postgres.poolMax), ...waitingCalls });
+  const pageReads = new Turns({ atOnceMax: pagesAtOnce(config.postgres.poolMax), ...waitingCalls });
   const telemetryReads = new Turns({ atOnceMax: readsAtOnce(config, begin.workers), ...waitingCalls });
   const lookUps = new Turns({
     atOnceMax: limits.signInReadsAtOnceMax,
@@ -65,6 +65,11 @@ export async function openUsers(
     lookUps,
   });
   return { auth, apiKeys };
+}
+
+/** A page runs two statements at once, so pages leave a quarter of the connections to other statements. */
+function pagesAtOnce(poolMax: number): number {
+  return Math.max(2, Math.floor((poolMax * 3) / 8));
 }
 
 /** Returns how many statements of one purpose run at once: other statements find the other half of the connections. */
