@@ -199,7 +199,7 @@ describe('latest', () => {
           FROM numbers(70000)`),
       ),
     );
-    // Rows before the last greatest ones of a ts must not win, and no row of another part takes part.
+    // A merge would remove replaced rows that the insert had left in its part.
     await embedded.clickhouse.exec('SYSTEM STOP MERGES latest');
     try {
       const before = await rows(`SELECT count() AS count FROM latest WHERE key = '${key}'`);
