@@ -55,11 +55,14 @@ export function openChannels(bus: Bus): Channels {
     return { toDevice, toOwners: new DeviceChannels({ ...each, name: 'o', lingerMs: 0 }), sessions: toDevice };
   }
   const few = { bus, node, shards: limits.busShards, lingerMs: limits.shardLingerMs };
+  // All sessions of a turn of the loop are one message.
+  const sessions = new DeviceChannels({ ...few, name: 's', shards: 1 });
+  // A worker without a session receives the stamps of others, too, so it makes no stamp below them.
+  sessions.enter(0);
   return {
     toDevice: new DeviceChannels({ ...few, name: 'd' }),
     toOwners: new DeviceChannels({ ...few, name: 'o' }),
-    // All sessions of a turn of the loop are one message.
-    sessions: new DeviceChannels({ ...few, name: 's', shards: 1 }),
+    sessions,
   };
 }
 

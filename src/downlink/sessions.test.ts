@@ -4,7 +4,7 @@ import { eventually } from '../../test/harness/api.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import { busCounters } from '../bus/bus.ts';
+import { busCounters, type Handler } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
@@ -36,10 +36,21 @@ let stored: Map<number, StoredDevice>;
 let queries: number[][];
 let isAway: boolean;
 
-async function open(nowMs = () => Date.now()) {
+/** `subscribed`: a channel for each device, as over Redis, whose subscription becomes active with the promise. */
+async function open(nowMs = () => Date.now(), subscribed?: Promise<void>) {
   const [ours, theirs] = portPair();
   hub.attach(theirs);
   const bus = new FragileBus(new IpcBus(ours, busCounters(new Metrics())));
+  if (subscribed) {
+    const subscribe = bus.subscribe.bind(bus);
+    Object.assign(bus, {
+      hasManyChannels: true,
+      subscribe: async (channel: string, handler: Handler) => {
+        await subscribed;
+        return await subscribe(channel, handler);
+      },
+    });
+  }
   const clock = { now: nowMs, monotonic: () => performance.now() };
   const devices = new LocalDevices();
   const events: string[] = [];
@@ -153,6 +164,30 @@ describe('Sessions', () => {
     there.bus.restore();
     await eventually(() => old.ends.length === 1);
     await settled();
+    expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
+  });
+
+  it.each([
+    ['equal clocks', 0],
+    ['a clock an hour ahead', 3_600_000],
+  ])('an older session that is announced late ends, and not the newer one: %s', async (_, aheadMs) => {
+    let activate = () => {};
+    const late = new Promise<void>((resolve) => {
+      activate = resolve;
+    });
+    const [here, there] = [
+      await open(() => Date.now(), late),
+      await open(() => Date.now() + aheadMs, Promise.resolve()),
+    ];
+    const [old, young] = [owner(), owner()];
+    here.sessions.open(row(1), old);
+    await sleep(5);
+    there.sessions.open(row(1), young);
+    await eventually(() => there.bus.published === 1);
+    await settled();
+    await sleep(5);
+    activate();
+    await eventually(() => old.ends.length === 1);
     expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
   });
 

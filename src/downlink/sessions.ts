@@ -4,13 +4,15 @@
  * announcements of a channel in one order, also to their senders:
  *
  *     a session whose own last announcement has not come back ignores those of others: theirs is followed by its own
- *     a session whose own one has come back ends at the first announcement of another session: that one is newer
- *     a repeated announcement, after a gap of the bus, has no place in the order: the session with the lower stamp
- *     ends, the one with the higher stamp is announced again
+ *     a session whose own one has come back ends at the first announcement of another session, which is newer, unless
+ *     that announcement has waited for longer than the session is open
+ *     a repeated announcement has no place in the order: the session with the lower stamp ends, the one with the higher
+ *     stamp is announced again
  *
- * So the session whose announcement is the last one in the channel stays, and no other one, with any clocks. A worker
- * makes no stamp below one that it received. When a device or its credentials change, the session of the device is
- * compared with the store.
+ * So exactly one session stays, with any clocks. It is the newest one, unless two were opened within the time of a
+ * message. Workers of one host receive all announcements, and their stamps are of one clock: there stamps decide. A
+ * worker makes no stamp below one that it received. When a device or its credentials change, the session of the device
+ * is compared with the store.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
@@ -55,8 +57,11 @@ interface SessionsDeps {
   metrics: Metrics;
 }
 
-/** `isFirst`: 1 in the first announcement of the session, 0 in a repeated one. */
-type Entry = [device: number, stamp: number, isFirst: number];
+/**
+ * `isFirst`: 1 in the first announcement of the session, 0 in a repeated one. `waitedMs`: how long the session was
+ * open before it was announced.
+ */
+type Entry = [device: number, stamp: number, isFirst: number, waitedMs: number];
 
 interface SessionMessage {
   kind: 'session';
@@ -72,7 +77,7 @@ function isSessionMessage(value: object): value is SessionMessage {
 
 /** A stamp above the cap would leave no room for later ones. */
 function isEntry(value: unknown): value is Entry {
-  return isListOf(value, isCount) && value.length === 3 && value[1]! <= limits.sessionStampMax;
+  return isListOf(value, isCount) && value.length === 4 && value[1]! <= limits.sessionStampMax;
 }
 
 /** Stamps of one millisecond. More sessions in a millisecond let the stamps run ahead of the clock. */
@@ -84,6 +89,8 @@ export class DeviceSession {
   /** Version of the credentials that opened the session; undefined for a session through a gateway. */
   readonly credentialsVersion: number | undefined;
   readonly owner: SessionOwner;
+  /** Monotonic time. */
+  readonly openedMs: number;
   /** The number of the message that last announced the session; 0 before the first one. */
   announcement = 0;
   /** True when that message has come back. */
@@ -96,12 +103,14 @@ export class DeviceSession {
     owner: SessionOwner,
     device: CachedDevice,
     stamp: number,
+    openedMs: number,
     credentialsVersion: number | undefined,
   ) {
     this.#sessions = sessions;
     this.owner = owner;
     this.device = device;
     this.stamp = stamp;
+    this.openedMs = openedMs;
     this.credentialsVersion = credentialsVersion;
   }
 
@@ -184,7 +193,8 @@ export class Sessions {
     const { clock, channels, devices, onConnected } = this.#deps;
     const device = devices.adopt(row);
     this.#lastStamp = Math.max(clock.now() * stampsPerMs, this.#lastStamp + 1);
-    const session = new DeviceSession(this, owner, device, this.#lastStamp, credentialsVersion);
+    const openedMs = clock.monotonic();
+    const session = new DeviceSession(this, owner, device, this.#lastStamp, openedMs, credentialsVersion);
     const former = this.#here.get(row.number);
     if (former) this.#remove(former);
     this.#here.set(row.number, session);
@@ -250,7 +260,9 @@ export class Sessions {
         kind: 'session',
         from: channels.node,
         number: this.#lastMessage,
-        sessions: group.map(({ device, stamp, announcement }) => [device.number, stamp, announcement === 0 ? 1 : 0]),
+        sessions: group.map(({ device, stamp, announcement, openedMs }) => {
+          return [device.number, stamp, announcement === 0 ? 1 : 0, Math.floor(clock.monotonic() - openedMs)];
+        }),
       };
       for (const session of group) {
         session.announcement = this.#lastMessage;
@@ -305,11 +317,16 @@ export class Sessions {
     }
   }
 
-  #compareWith(session: DeviceSession, [, stamp, isFirst]: Entry, from: string): void {
-    if (!session.isAnnounced) return;
-    const isHigher = stamp > session.stamp || (stamp === session.stamp && from > this.#deps.channels.node);
-    if (isFirst === 1 || isHigher) this.#over(session, 'taken_over');
-    else this.#announcements.add(session);
+  #compareWith(session: DeviceSession, entry: Entry, from: string): void {
+    const isComparable = session.isAnnounced || !this.#deps.bus.hasManyChannels;
+    if (isComparable && this.#isNewer(entry, from, session)) this.#over(session, 'taken_over');
+    else if (session.isAnnounced) this.#announcements.add(session);
+  }
+
+  #isNewer([, stamp, isFirst, waitedMs]: Entry, from: string, session: DeviceSession): boolean {
+    const { bus, channels, clock } = this.#deps;
+    if (bus.hasManyChannels && isFirst === 1) return clock.monotonic() - session.openedMs > waitedMs;
+    return stamp > session.stamp || (stamp === session.stamp && from > channels.node);
   }
 
   #changedLately(number: number): boolean {

@@ -87,7 +87,7 @@ const shapesOf = (device: number): Record<string, unknown[]> => {
   const point = { device, key: 'k', ts: 1, seq: 0 };
   const tally = (group: string, counts: number[]) => ({ from, taken: [[group, device, counts]] });
   return {
-    'd*': [...down, { kind: 'session', from, number: 1, sessions: [[device, 1, 0]] }],
+    'd*': [...down, { kind: 'session', from, number: 1, sessions: [[device, 1, 0, 0]] }],
     'worker-*': down,
     credentials: [[{ id: 1, credentialsId: 't', deviceId: uuid, deviceNumber: device, deleted: false }]],
     'api-keys': ['a'.repeat(43)],
