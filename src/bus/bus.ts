@@ -25,7 +25,10 @@ export interface Bus {
    */
   onReconnect(callback: () => void): void;
   readonly connected: boolean;
-  /** True when a channel for each of a million devices is cheap. Else few channels with larger messages are cheaper. */
+  /**
+   * True over Redis: a channel for each of a million devices is cheap. Else all members are processes of one host, and
+   * few channels with larger messages are cheaper.
+   */
   readonly hasManyChannels?: boolean | undefined;
   /** Published messages that the other side has not taken. Above `busMessagesInFlightMax` further ones are dropped. */
   readonly inFlight?: number | undefined;

@@ -132,7 +132,7 @@ function connect(server: ServerAddress, role: string): Redis {
     ...connectionOptions(role),
     ...server,
     enableOfflineQueue: false,
-    // A Sentinel that is silent is passed over.
+    // The next Sentinel is asked when one does not answer in time.
     sentinelCommandTimeout: limits.busTimeoutMs,
     retryStrategy: retry,
     sentinelRetryStrategy: retry,
