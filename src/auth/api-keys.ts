@@ -6,7 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
-import { GatheredReads } from '../base/gathered-reads.ts';
+import { GatheredStatements } from '../base/gathered-statements.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
@@ -40,14 +40,14 @@ interface Known {
 
 export class ApiKeys {
   readonly #deps: ApiKeysDeps;
-  readonly #owners: GatheredReads<Buffer, KeyOwner>;
+  readonly #owners: GatheredStatements<Buffer, KeyOwner>;
   readonly #known = new FifoMap<string, Known>(limits.apiKeyCacheMax);
   #leave: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(deps: ApiKeysDeps) {
     this.#deps = deps;
-    this.#owners = new GatheredReads((hashes) => findKeyOwners(deps.postgres, hashes));
+    this.#owners = new GatheredStatements((hashes) => findKeyOwners(deps.postgres, hashes));
   }
 
   async start(): Promise<void> {
@@ -70,7 +70,7 @@ export class ApiKeys {
     const now = this.#deps.clock.monotonic();
     const known = this.#known.get(name);
     if (known && now - known.askedAt < limits.apiKeyBelievedMs) return await known.owner;
-    const asked: Known = { askedAt: now, owner: this.#owners.find(name, hash, network) };
+    const asked: Known = { askedAt: now, owner: this.#owners.ask(name, hash, network) };
     this.#known.set(name, asked);
     try {
       return await asked.owner;

@@ -1,6 +1,6 @@
 /** SQL of the sessions of users and guests. A session has a row only when it was signed out or renewed. */
 
-import { byPlace } from '../base/gathered-reads.ts';
+import { byPlace } from '../base/gathered-statements.ts';
 import type { Queries } from '../postgres/client.ts';
 import { accountColumns } from './store.ts';
 import type { Account } from './user.ts';

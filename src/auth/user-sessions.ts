@@ -4,7 +4,7 @@
  * takes effect on all hosts at once.
  */
 import type { Clock } from '../base/clock.ts';
-import { GatheredReads } from '../base/gathered-reads.ts';
+import { GatheredStatements } from '../base/gathered-statements.ts';
 import { limits } from '../base/limits.ts';
 import { isUuid, nullUuid } from '../base/uuid.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -42,13 +42,13 @@ export interface UserSessionDeps {
 
 export class UserSessions {
   readonly #deps: UserSessionDeps;
-  readonly #sessions: GatheredReads<SessionKey, StoredSession>;
-  readonly #guests: GatheredReads<GuestKey, StoredGuest>;
+  readonly #sessions: GatheredStatements<SessionKey, StoredSession>;
+  readonly #guests: GatheredStatements<GuestKey, StoredGuest>;
 
   constructor(deps: UserSessionDeps) {
     this.#deps = deps;
-    this.#sessions = new GatheredReads((keys) => findSessions(deps.postgres, keys));
-    this.#guests = new GatheredReads((keys) => findGuests(deps.postgres, keys));
+    this.#sessions = new GatheredStatements((keys) => findSessions(deps.postgres, keys));
+    this.#guests = new GatheredStatements((keys) => findGuests(deps.postgres, keys));
   }
 
   /** Returns the account of a token; undefined when the account or the session has ended. */
@@ -56,7 +56,7 @@ export class UserSessions {
     const { subject, userId, sessionId, issuedSeconds, isPublic, epoch } = claims;
     if (isPublic) return isUuid(sessionId) ? await this.guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
-    const session = await this.#sessions.find(`${userId} ${sessionId}`, { userId, sessionId }, userId);
+    const session = await this.#sessions.ask(`${userId} ${sessionId}`, { userId, sessionId }, userId);
     if (!session?.enabled || session.sessionOutdated) return undefined;
     if (epoch !== undefined && epoch !== session.sessionEpoch) return undefined;
     // Checks tokens without an epoch, and sessions that a host of an earlier version ended.
@@ -70,7 +70,7 @@ export class UserSessions {
    */
   async guest(customerId: string, sessionId: string | null): Promise<Account | undefined> {
     if (!isUuid(customerId)) return undefined;
-    const guest = await this.#guests.find(`${customerId} ${sessionId}`, { customerId, sessionId }, customerId);
+    const guest = await this.#guests.ask(`${customerId} ${sessionId}`, { customerId, sessionId }, customerId);
     return guest && !guest.sessionOutdated ? guestAccount(customerId, guest) : undefined;
   }
 

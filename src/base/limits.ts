@@ -828,8 +828,8 @@ export const limits = {
   seriesDeletesWaitingMax: 1_000,
   /** Batches of deletes of series that one worker carries out at once; a tenant is in one batch at a time. */
   seriesDeleteBatchesMax: 2,
-  /** Statements of PostgreSQL for deletes of series that wait for their turn. */
-  seriesDeleteStatementsWaitingMax: 4_000,
+  /** Deletes of series that one statement of PostgreSQL records, or marks as carried out. */
+  seriesDeletesPerStatementMax: 100,
 
   /** Bytes of package files that one worker keeps. */
   otaPieceCacheBytesMax: 32 * 1024 * 1024,

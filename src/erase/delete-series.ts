@@ -5,11 +5,10 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
-import { messageOf, unavailable } from '../base/errors.ts';
-import { GatheredReads } from '../base/gathered-reads.ts';
+import { messageOf } from '../base/errors.ts';
+import { GatheredStatements } from '../base/gathered-statements.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { Turns } from '../base/turns.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { type JournalRow, readHighOrders, readJournals } from '../ingest/journal-store.ts';
@@ -17,7 +16,15 @@ import { orderUpTo } from '../ingest/order-number.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { eraseSeries } from './erase-in-clickhouse.ts';
 import { EraseTogether } from './erase-together.ts';
-import { handOver, insertTombstone, type LatestFate, markApplied, type Tombstone } from './tombstone-store.ts';
+import {
+  type CarriedOut,
+  type Erased,
+  handOver,
+  insertTombstones,
+  type LatestFate,
+  markApplied,
+  type Tombstone,
+} from './tombstone-store.ts';
 
 interface SeriesDeleteDeps {
   postgres: Queries;
@@ -25,8 +32,6 @@ interface SeriesDeleteDeps {
   cluster: string;
   /** As in `CarryOutDeps`. */
   latestAheadMsMax?: number;
-  /** Fewer than the connections to PostgreSQL: more would wait for a connection, where tenants take no turns. */
-  statementsAtOnceMax: number;
   clock: Clock;
   log: Log;
   /**
@@ -47,31 +52,30 @@ interface SeriesDelete {
 /** `tenantId`: the tenant of the caller, for its turn; undefined for calls of this installation itself. */
 export type DeleteSeries = (asked: SeriesDelete, tenantId?: string) => Promise<'done' | 'recorded'>;
 
-/** The journals of this host and of all hosts: deletes that wait at the same time share each question. */
-interface Journals {
-  ofHost(flush?: boolean): ReturnType<SeriesDeleteDeps['journals']>;
-  all(): Promise<JournalRow[]>;
+/** Deletes that run at the same time share each of these questions and statements. */
+interface Statements {
+  /** The journals of this host. */
+  journalsOfHost(flush?: boolean): ReturnType<SeriesDeleteDeps['journals']>;
+  journalsOfAll(): Promise<JournalRow[]>;
   /** Includes journals that are gone and that were ahead of the clock. */
   highOrders(): ReturnType<typeof readHighOrders>;
+  insert(erased: Erased, createdTime: number, tenantId: string): Promise<Tombstone>;
+  /** Returns false when the delete is not finished. */
+  mark(tombstone: Tombstone, seen: JournalRow[], tenantId: string): Promise<boolean>;
+  handOver(tombstone: Tombstone, tenantId: string): Promise<void>;
 }
 
 const lookMs = 20;
 const lookAtHostsMs = 200;
 
 export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
-  const { postgres, clickhouse, cluster, latestAheadMsMax = 0, statementsAtOnceMax, clock, log } = deps;
+  const { clickhouse, cluster, latestAheadMsMax = 0, clock, log } = deps;
   const stores = { clickhouse, cluster, latestAheadMsMax };
   const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ ...stores, msLeft }, batch));
-  const journals = sharedJournals(deps);
-  const statements = new Turns({
-    atOnceMax: statementsAtOnceMax,
-    waitingMax: limits.seriesDeleteStatementsWaitingMax,
-    refusal: () => unavailable('rest_calls', 'Too many deletes of series at once; call again later.'),
-  });
+  const statements = gatheredStatements(deps);
   return async (asked, tenantId = '') => {
-    const inTurn = <T>(statement: () => Promise<T>): Promise<T> => statements.run(tenantId, null, statement);
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
-    const [host, reported] = await Promise.all([journals.ofHost(), journals.highOrders()]);
+    const [host, reported] = await Promise.all([statements.journalsOfHost(), statements.highOrders()]);
     const now = clock.now();
     const order = orderUpTo(now);
     // An order clock never goes back: after a step of the clock a journal's orders are ahead by the size of the step.
@@ -82,34 +86,53 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
       aheadWriters: ahead.map(([writer]) => writer),
       aheadOrders: ahead.map(([, high]) => String(high)),
     };
-    const tombstone = await inTurn(() => insertTombstone(postgres, erased, now));
+    const tombstone = await statements.insert(erased, now, tenantId);
     let isDone = false;
     try {
-      const settled = host.isWhole ? await allSettled(clock, journals, tombstone, host.reports) : undefined;
+      const settled = host.isWhole ? await allSettled(clock, statements, tombstone, host.reports) : undefined;
       await together.add(tombstone, tenantId, until);
       // A journal that was opened meanwhile may have rows that the delete covers, so the delete is not finished.
-      if (settled) isDone = (await inTurn(() => markApplied(postgres, [tombstone], settled))) === 1;
+      if (settled) isDone = await statements.mark(tombstone, settled, tenantId);
     } catch (error) {
       log.warn('delete_later', { reason: messageOf(error) });
     }
-    if (!isDone) await inTurn(() => handOver(postgres, tombstone.id)).catch((error) => warnUnlessAway(log, error));
+    if (!isDone) await statements.handOver(tombstone, tenantId).catch((error) => warnUnlessAway(log, error));
     return isDone ? 'done' : 'recorded';
   };
 }
 
-function sharedJournals({ postgres, journals }: SeriesDeleteDeps): Journals {
-  const ofHost = new GatheredReads<boolean, Awaited<ReturnType<typeof journals>>>(async (flushes) => {
+function gatheredStatements({ postgres, journals }: SeriesDeleteDeps): Statements {
+  const ofHost = new GatheredStatements<boolean, Awaited<ReturnType<typeof journals>>>(async (flushes) => {
     const host = await journals(flushes.includes(true));
     return new Map(flushes.map((_, place) => [place, host]));
   });
-  const all = new GatheredReads<null, JournalRow[]>(async () => new Map([[0, await readJournals(postgres)]]));
-  const highOrders = new GatheredReads<null, Awaited<ReturnType<typeof readHighOrders>>>(async () => {
+  const ofAll = new GatheredStatements<null, JournalRow[]>(async () => new Map([[0, await readJournals(postgres)]]));
+  const highs = new GatheredStatements<null, Awaited<ReturnType<typeof readHighOrders>>>(async () => {
     return new Map([[0, await readHighOrders(postgres)]]);
   });
+  const atOnceMax = limits.seriesDeletesPerStatementMax;
+  const inserts = new GatheredStatements<Erased & { createdTime: number }, Tombstone>(async (deletes) => {
+    return new Map((await insertTombstones(postgres, deletes)).entries());
+  }, atOnceMax);
+  const marks = new GatheredStatements<CarriedOut, boolean>(async (done) => {
+    const marked = await markApplied(postgres, done);
+    return new Map(done.map(({ tombstones }, place) => [place, tombstones.every(({ id }) => marked.has(id))]));
+  }, atOnceMax);
+  const handOvers = new GatheredStatements<number, null>(async (ids) => {
+    await handOver(postgres, ids);
+    return new Map();
+  }, atOnceMax);
   return {
-    ofHost: async (flush = false) => (await ofHost.find(String(flush), flush))!,
-    all: async () => (await all.find('all', null))!,
-    highOrders: async () => (await highOrders.find('high', null))!,
+    journalsOfHost: async (flush = false) => (await ofHost.ask(String(flush), flush))!,
+    journalsOfAll: async () => (await ofAll.ask('all', null))!,
+    highOrders: async () => (await highs.ask('high', null))!,
+    insert: async (erased, createdTime, tenantId) =>
+      (await inserts.ask(undefined, { ...erased, createdTime }, tenantId))!,
+    mark: async (tombstone, seen, tenantId) =>
+      (await marks.ask(undefined, { tombstones: [tombstone], seen }, tenantId))!,
+    handOver: async ({ id }, tenantId) => {
+      await handOvers.ask(undefined, id, tenantId);
+    },
   };
 }
 
@@ -128,7 +151,7 @@ function highOrders(own: JournalReport[], reported: Awaited<ReturnType<typeof re
  */
 async function allSettled(
   clock: Clock,
-  journals: Journals,
+  statements: Statements,
   { id }: Tombstone,
   own: JournalReport[],
 ): Promise<JournalRow[] | undefined> {
@@ -144,12 +167,12 @@ async function allSettled(
   while (!host.isWhole || !host.reports.every(isShipped)) {
     if (clock.monotonic() >= deadline) return undefined;
     await sleep(lookMs);
-    host = await journals.ofHost(!isFlushed);
+    host = await statements.journalsOfHost(!isFlushed);
     isFlushed = true;
     if (host.reports.some(({ orderHeld }) => orderHeld !== null)) return undefined;
   }
   for (;;) {
-    const rows = await journals.all();
+    const rows = await statements.journalsOfAll();
     const others = rows.filter(({ writer, isLive }) => isLive && !target.has(writer));
     if (others.every(({ settled }) => settled >= id)) {
       const isSettled = (row: JournalRow) => target.has(row.writer) || row.settled >= id;

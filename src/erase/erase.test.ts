@@ -32,7 +32,14 @@ import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
 import { withoutErased } from './replay-filter.ts';
 import { SteadyClock } from './steady-clock.ts';
-import { erasesRow, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
+import {
+  countWaiting,
+  erasesRow,
+  expireTombstones,
+  insertTombstones,
+  reopenNewer,
+  reopenTombstones,
+} from './tombstone-store.ts';
 
 let stores: TestPostgres;
 let embedded: SharedClickHouse;
@@ -75,17 +82,17 @@ function recorded(refuse = (_sql: string, _parameters: unknown): boolean => fals
 }
 
 /** One host: its journals, its eraser, its deletes. `skip` passes over waits. */
-function host(writers: number[], clickhouse: ClickHouse = embedded.clickhouse) {
+function host(writers: number[], clickhouse: ClickHouse = embedded.clickhouse, queries: Postgres = postgres) {
   let skippedMs = 0;
   const clock: Clock = { now: () => Date.now(), monotonic: () => performance.now() + skippedMs };
   const reports = new Map(writers.map((writer) => [writer, idle(writer)]));
   const journals = async () => ({ reports: [...reports.values()], isWhole: true });
   const steadyClock = new SteadyClock({ postgres, clock, log });
-  const parts = { postgres, clickhouse, cluster: '', clock, steadyClock, log };
+  const parts = { postgres: queries, clickhouse, cluster: '', clock, steadyClock, log };
   const metrics = new Metrics();
   const eraserDeps = { ...parts, metrics, isLeader: () => true, journals, tombstonesKeptDays: 90 };
   let eraser = new Eraser(eraserDeps);
-  const remove: DeleteSeries = seriesDeleter({ ...parts, journals, statementsAtOnceMax: 4 });
+  const remove: DeleteSeries = seriesDeleter({ ...parts, journals });
   return {
     remove,
     deletesWaiting: () => metrics.snapshot().find(({ name }) => name === 'deletes_waiting')!.value,
@@ -226,6 +233,39 @@ test('what is marked is gone from the disk after a merge, and the same row again
   // A later write of the deleted moment is a new point.
   await ship(device, orderAt(Date.now() + 1000, 1), [ts]);
   expect((await readable(device))[0]).toEqual([ts, kept]);
+});
+
+test('deletes of one moment share their statements, and each deletes its own range and key', async () => {
+  const order = orderAt(Date.now() - 1000, 1);
+  const odd = `"k's", {\\}`;
+  const count = 40;
+  const numbers = Array.from({ length: count }, () => devices++);
+  for (const device of numbers) {
+    await ship(device, order, [someDay, someDay + 1000]);
+    await ship(device, order, [someDay], odd);
+  }
+  const statements: string[] = [];
+  const queries = {
+    query: (text: string, values: unknown[]) => {
+      statements.push(text);
+      return postgres.query(text, values);
+    },
+  } as unknown as Postgres;
+  const { remove } = host([1], embedded.clickhouse, queries);
+  const outcomes = await Promise.all(
+    numbers.map((device, n) => {
+      const last = { ...all, startTs: someDay + 1000 };
+      return remove({ device, ...(n % 2 === 0 ? last : { ...all, keys: [odd] }) }, `tenant ${n % 3}`);
+    }),
+  );
+  expect(new Set(outcomes)).toEqual(new Set(['done']));
+  for (const [n, device] of numbers.entries()) {
+    const points = n % 2 === 0 ? [someDay, someDay] : [someDay, someDay + 1000];
+    expect((await readable(device))[0]).toEqual(points);
+  }
+  // Questions for journals included: 40 deletes alone would take 160.
+  expect(statements.length).toBeLessThan(count);
+  expect(await countWaiting(postgres)).toEqual({ waiting: 0, oldestMs: 0, again: 0 });
 });
 
 test('rows whose order is ahead of the clock are deleted, and later ones stay', async () => {
@@ -422,7 +462,7 @@ describe('a delete that was answered before all rows were stored', () => {
     other.set(8, { orderHeld: held.toString(), orderHigh: held.toString(), orderShipped: held.toString() });
     await other.rounds();
     const order = { orderNumber: orderAt(Date.now(), 0).toString(), aheadWriters: [], aheadOrders: [] };
-    await insertTombstone(postgres, { device, ...all, ...order }, Date.now());
+    await insertTombstones(postgres, [{ device, ...all, ...order, createdTime: Date.now() }]);
     await postgres.query('update tombstones set handed_over = true');
     await takeLease(postgres, 'deletes', 'nobody', 60_000);
     await other.rounds();
@@ -532,7 +572,7 @@ describe('a delete that is reopened while another host carries it out', () => {
     const device = devices++;
     const order = orderAt(Date.now() - 1000, 8);
     const orders = { orderNumber: orderAt(Date.now(), 0).toString(), aheadWriters: [], aheadOrders: [] };
-    await insertTombstone(postgres, { device, ...all, ...orders }, Date.now());
+    await insertTombstones(postgres, [{ device, ...all, ...orders, createdTime: Date.now() }]);
     await postgres.query('update tombstones set handed_over = true');
     const clickhouse = interrupted(async () => {
       await ship(device, order, [someDay]);
@@ -755,7 +795,7 @@ test('many deletes of series share few statements, and each deletes only what it
       { ...all, keys: null },
       { ...all, startTs: someDay + 2, latest: 'rewrite' as const },
     ][n % 4]!;
-    await insertTombstone(postgres, { device, ...range, ...orders }, Date.now());
+    await insertTombstones(postgres, [{ device, ...range, ...orders, createdTime: Date.now() }]);
   }
   await postgres.query('update tombstones set handed_over = true');
   await here.rounds();

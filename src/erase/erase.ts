@@ -239,9 +239,9 @@ export class Eraser {
             batch.map(({ device }) => device),
           );
         }
-        const finished = await markApplied(postgres, batch, journals);
+        const finished = await markApplied(postgres, [{ tombstones: batch, seen: journals }]);
         for (const { id } of batch) this.#failed.delete(id);
-        this.#waiting = Math.max(0, this.#waiting - finished);
+        this.#waiting = Math.max(0, this.#waiting - finished.size);
         this.#devicesMax = Math.min(limits.eraseDevicesMax, this.#devicesMax * 2);
         this.#rangesMax = Math.min(limits.eraseRangesMax, this.#rangesMax * 2);
       } catch (error) {

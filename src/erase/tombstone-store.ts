@@ -51,20 +51,37 @@ const columns = `id, device, keys, start_ts as "startTs", end_ts as "endTs", ord
   ahead_writers as "aheadWriters", ahead_orders::text[] as "aheadOrders",
   coalesce(fence, case when order_number is not null then id end) as fence, xmin::text as "rowVersion"`;
 
-/** The request that inserts a tombstone carries it out; `erase.ts` ignores it until `handOver`, or for some seconds. */
-export async function insertTombstone(queries: Queries, erased: Erased, now: number): Promise<Tombstone> {
-  const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders, latest } = erased;
-  const [row] = await queries.query<{ id: number; rowVersion: string }>(
-    `insert into tombstones (device, keys, start_ts, end_ts, order_number, ahead_writers, ahead_orders, latest,
-                             created_time, handed_over)
-     values ($1, $2, $3, $4, $5::bigint, $6, $7::bigint[], $8, $9, false) returning id, xmin::text as "rowVersion"`,
-    [device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders, latest, now],
+/**
+ * Returns the tombstones in the order of `deletes`. The request that inserts a tombstone carries it out; `erase.ts`
+ * ignores it until `handOver`, or for some seconds.
+ */
+export async function insertTombstones(
+  queries: Queries,
+  deletes: readonly (Erased & { createdTime: number })[],
+): Promise<Tombstone[]> {
+  const rows = await queries.query<{ id: number; rowVersion: string }>(
+    `with given as materialized (
+       select nextval('tombstones_id_seq') as id, each.*
+         from json_to_recordset($1) as each (
+           place int, device bigint, keys text[], "startTs" bigint, "endTs" bigint, "orderNumber" bigint,
+           "aheadWriters" int[], "aheadOrders" bigint[], latest text, "createdTime" bigint)),
+     made as (
+       insert into tombstones (id, device, keys, start_ts, end_ts, order_number, ahead_writers, ahead_orders, latest,
+                               created_time, handed_over)
+       select id, device, keys, "startTs", "endTs", "orderNumber", "aheadWriters", "aheadOrders", latest,
+              "createdTime", false
+         from given returning id, xmin::text as "rowVersion")
+     select id, "rowVersion" from given join made using (id) order by place`,
+    [JSON.stringify(deletes.map((each, place) => ({ place, ...each })))],
   );
-  return { ...erased, ...row!, fence: row!.id };
+  return deletes.map(({ createdTime: _, ...erased }, place) => {
+    const { id, rowVersion } = rows[place]!;
+    return { ...erased, id, rowVersion, fence: id };
+  });
 }
 
-export async function handOver(queries: Queries, id: number): Promise<void> {
-  await queries.query('update tombstones set handed_over = true where id = $1', [id]);
+export async function handOver(queries: Queries, ids: readonly number[]): Promise<void> {
+  await queries.query('update tombstones set handed_over = true where id = any($1::bigint[])', [ids]);
 }
 
 /**
@@ -130,36 +147,43 @@ interface SeenJournal {
   orderHeld: string | null;
 }
 
+/** Deletes that were carried out, and the journals as they were before. */
+export interface CarriedOut {
+  tombstones: readonly Pick<Tombstone, 'id' | 'rowVersion'>[];
+  seen: readonly SeenJournal[];
+}
+
 /**
- * Marks deletes that were carried out when the journals were as `seen`. A tombstone stays unfinished for a journal that
- * had not settled it, was opened since, or has rows beside it. Returns the number of marked tombstones. A tombstone
- * that has changed since it was read is not marked: it was reopened, or a journal was opened.
+ * Marks deletes that were carried out. A tombstone stays unfinished for a journal that had not settled it, was opened
+ * since, or has rows beside it. Returns the ids of the marked tombstones. A tombstone that has changed since it was
+ * read is not marked: it was reopened, or a journal was opened.
  */
-export async function markApplied(
-  queries: Queries,
-  tombstones: Pick<Tombstone, 'id' | 'rowVersion'>[],
-  seen: SeenJournal[],
-): Promise<number> {
-  const rows = await queries.query(
+export async function markApplied(queries: Queries, done: readonly CarriedOut[]): Promise<Set<number>> {
+  const given = done.flatMap(({ tombstones }, list) => tombstones.map((tombstone) => ({ ...tombstone, list })));
+  const seen = done.flatMap(({ seen: journals }, list) => journals.map((journal) => ({ ...journal, list })));
+  const rows = await queries.query<{ id: number }>(
     `update tombstones t set applied_at = clock_timestamp(), missing = coalesce((
        select array_agg(j.writer) from journals j
-         left join unnest($3::int[], $4::text[], $5::bigint[], $6::bigint[]) as seen (writer, run, settled, held)
-           on seen.writer = j.writer and seen.run = j.run
+         left join unnest($4::int[], $5::int[], $6::text[], $7::bigint[], $8::bigint[])
+                as seen (list, writer, run, settled, held)
+           on seen.list = given.list and seen.writer = j.writer and seen.run = j.run
         where seen.writer is null or seen.settled < coalesce(t.fence, t.id)
            or least(j.held_order, seen.held) <= coalesce(t.order_number, ${orderMax})), '{}')
-       from unnest($1::bigint[], $2::text[]) as given (id, row_version)
+       from unnest($1::bigint[], $2::text[], $3::int[]) as given (id, row_version, list)
       where t.id = given.id and t.xmin::text = given.row_version
      returning t.id`,
     [
-      tombstones.map(({ id }) => id),
-      tombstones.map(({ rowVersion }) => rowVersion),
+      given.map(({ id }) => id),
+      given.map(({ rowVersion }) => rowVersion),
+      given.map(({ list }) => list),
+      seen.map(({ list }) => list),
       seen.map(({ writer }) => writer),
       seen.map(({ run }) => run),
       seen.map(({ settled }) => settled),
       seen.map(({ orderHeld }) => orderHeld),
     ],
   );
-  return rows.length;
+  return new Set(rows.map(({ id }) => id));
 }
 
 /**

@@ -39,7 +39,7 @@ import type { DeviceState } from './device-state.ts';
 import type { Identity } from './identity.ts';
 import type { Onboarding } from './onboarding.ts';
 import type { Stores } from './stores.ts';
-import { halfOfPool, openUsers } from './users.ts';
+import { openUsers } from './users.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
 export function openServers({ config, begin, log, metrics, started, proxies }: WorkerDeps): HttpServer[] {
@@ -81,7 +81,6 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     deleteSeries: seriesDeleter({
       ...{ postgres, clickhouse, cluster, clock, log, journals: engine.journals },
       latestAheadMsMax: config.telemetry.latestFutureSecondsMax * 1000,
-      statementsAtOnceMax: halfOfPool(config.postgres.poolMax),
     }),
     clickhouse,
     longAnswers: new LongAnswers(metrics),

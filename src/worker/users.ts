@@ -72,11 +72,6 @@ function pagesAtOnce(poolMax: number): number {
   return Math.max(2, Math.floor((poolMax * 3) / 8));
 }
 
-/** Returns how many statements of one purpose run at once: other statements find the other half of the connections. */
-export function halfOfPool(poolMax: number): number {
-  return Math.max(2, Math.floor(poolMax / 2));
-}
-
 /**
  * Returns this worker's part of the statements that the embedded ClickHouse runs at once beside inserts. The engine
  * shares the processors with this worker: more reads at once than processors make each read slower and none sooner.

@@ -63,7 +63,6 @@ const journals = async () => ({ reports: [], isWhole: true });
 
 test('one hour of one device is deleted from ten years', { timeout: 300_000 }, async () => {
   const remove = seriesDeleter({
-    statementsAtOnceMax: 4,
     postgres: stores.postgres,
     clickhouse: embedded.clickhouse,
     cluster: '',

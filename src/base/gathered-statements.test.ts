@@ -1,11 +1,11 @@
 /** The number of statements that identify many callers, and the guarantees for each caller. */
 import { expect, test } from 'vitest';
-import { byPlace, GatheredReads } from './gathered-reads.ts';
+import { byPlace, GatheredStatements } from './gathered-statements.ts';
 import { limits } from './limits.ts';
 
 function reads() {
   const statements: { keys: number[]; answer(rows: [number, string][]): void; fail(error: Error): void }[] = [];
-  const gathered = new GatheredReads<number, string>((keys) => {
+  const gathered = new GatheredStatements<number, string>((keys) => {
     return new Promise((resolve, reject) => {
       statements.push({ keys, answer: (rows) => resolve(new Map(rows)), fail: reject });
     });
@@ -14,7 +14,7 @@ function reads() {
     while (statements.length <= n) await new Promise((resolve) => setImmediate(resolve));
     return statements[n]!;
   };
-  return { statements, next, find: (key: number, asker?: string) => gathered.find(String(key), key, asker) };
+  return { statements, next, find: (key: number, asker?: string) => gathered.ask(String(key), key, asker) };
 }
 
 test('callers of one turn share a statement, and equal keys one row', async () => {
