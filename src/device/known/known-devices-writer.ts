@@ -47,16 +47,20 @@ interface KnownDevicesWriterDeps {
   growthBytes?: number;
 }
 
+/** Where in the log of changes a file is complete, and since when. */
+interface Place {
+  cursor: bigint;
+  at: number;
+}
+
 /** A file that is open for writing. */
-interface OpenFile {
+interface OpenFile extends Place {
   file: DiskFile;
   digester: Digester;
   source: Buffer;
   timeline: number;
   bytes: number;
   base: number;
-  cursor: bigint;
-  at: number;
 }
 
 const noId = '00000000-0000-0000-0000-000000000000';
@@ -138,30 +142,34 @@ export class KnownDevicesWriter {
     const ageMs = clock.now() - file.at;
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
     const now = clock.now();
-    await this.#append(
-      file,
-      [...(await this.#changes(file)), ...(await this.#changedProfiles())],
-      settled.transaction,
-      now,
-    );
+    let isChanged = false;
+    // The cursor moves with the last block: blocks lost in a crash are read from the log again.
+    for await (const records of this.#changes(file)) {
+      isChanged = true;
+      await this.#append(file, records, file);
+    }
+    const profiles = await this.#changedProfiles();
+    isChanged ||= profiles.length > 0;
+    // A block without records only keeps the cursor recent, and is written rarely.
+    if (!isChanged && now - file.at < limits.knownMarkMs) file.cursor = settled.transaction;
+    else await this.#append(file, profiles, { cursor: settled.transaction, at: now });
     return file.bytes < file.base * 2 + (this.#deps.growthBytes ?? limits.knownGrowthBytes);
   }
 
-  async #changes(file: OpenFile): Promise<Buffer[]> {
+  /** Gives the records of changes a page at a time: a million changes at once would be 200 MB. */
+  async *#changes(file: OpenFile): AsyncGenerator<Buffer[]> {
     const { postgres } = this.#deps;
-    const records: Buffer[] = [];
     for await (const rows of changesSince(postgres, file.cursor, limits.knownPageRows)) {
       const fresh = rows.filter((row) => this.#seen.get(row.id) !== row.deviceId);
-      if (fresh.length > 0) {
-        const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
-        const logins = await lookUpLogins(postgres, ids);
-        const found = new Set(logins.map(({ credentialsId }) => credentialsId));
-        for (const gone of ids) if (!found.has(gone)) records.push(encodeGone(file.digester.credentials(gone)));
-        for (const login of logins) records.push(encodeDevice(login, file.digester));
-      }
+      if (fresh.length === 0) continue;
+      const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
+      const logins = await lookUpLogins(postgres, ids);
+      const found = new Set(logins.map(({ credentialsId }) => credentialsId));
+      const gone = ids.filter((id) => !found.has(id)).map((id) => encodeGone(file.digester.credentials(id)));
+      yield [...gone, ...logins.map((login) => encodeDevice(login, file.digester))];
+      // Reached after the append has succeeded.
       for (const row of fresh) this.#seen.set(row.id, row.deviceId);
     }
-    return records;
   }
 
   /** Returns changed profiles. Profile changes are not in the log, and profiles are few. */
@@ -180,29 +188,20 @@ export class KnownDevicesWriter {
     return records;
   }
 
-  /** Appends a block. A block without records only keeps the cursor recent, and is written rarely. */
-  async #append(file: OpenFile, records: Buffer[], cursor: bigint, at: number): Promise<void> {
-    const isQuiet = records.length === 0 && at - file.at < limits.knownMarkMs;
-    if (isQuiet) {
-      file.cursor = cursor;
-      return;
-    }
+  /** Appends records, which are durable when this resolves. The blocks, and the file from then on, have this place. */
+  async #append(file: OpenFile, records: Buffer[], { cursor, at }: Place): Promise<void> {
     try {
-      const blocks = records.length === 0 ? [[]] : [...inBlocks(records)];
-      for (const [i, block] of blocks.entries()) {
-        // The cursor moves with the last block: blocks lost in a crash are read from the log again.
-        const place = i === blocks.length - 1 ? { cursor, at } : { cursor: file.cursor, at: file.at };
-        await this.#write(file, encodeBlock(block, { ...place, base: file.base }));
-      }
+      for (const block of inBlocks(records))
+        await this.#write(file, encodeBlock(block, { cursor, at, base: file.base }));
       this.#written.add(records.length);
-      file.cursor = cursor;
-      file.at = at;
     } catch (error) {
       this.#forgetSeen();
       if (!isNoSpace(error)) await this.#abandon(file);
       else await file.file.truncate(file.bytes).catch(() => {});
       throw error;
     }
+    file.cursor = cursor;
+    file.at = at;
   }
 
   /** Forgets the written changes: the log is read again from the cursor on, and profiles are compared again. */
@@ -322,7 +321,7 @@ export class KnownDevicesWriter {
 
   /** Writes scanned records; one sync at the end makes all of them durable. */
   async #writeScanned(next: OpenFile, records: Buffer[]): Promise<void> {
-    for (const part of records.length === 0 ? [[]] : inBlocks(records)) {
+    for (const part of inBlocks(records)) {
       const block = encodeBlock(part, next);
       await next.file.write([block], next.bytes);
       next.bytes += block.length;
@@ -337,6 +336,7 @@ export class KnownDevicesWriter {
   }
 }
 
+/** Gives one block at least, which may be empty. */
 function* inBlocks(records: Buffer[]): Generator<Buffer[]> {
   let part: Buffer[] = [];
   let bytes = 0;
@@ -348,7 +348,7 @@ function* inBlocks(records: Buffer[]): Generator<Buffer[]> {
     part.push(record);
     bytes += record.length;
   }
-  if (part.length > 0) yield part;
+  yield part;
 }
 
 async function readAt(file: DiskFile, offset: number, bytes: number): Promise<Buffer> {

@@ -40,8 +40,7 @@ export async function insertCredentialChanges(
 
 /**
  * The oldest transaction that has not ended, and the timeline of the server: all earlier transactions are settled. A
- * standby that takes over begins a new
- * timeline, and uses the numbers of lost transactions again.
+ * standby that takes over begins a new timeline, and uses the numbers of lost transactions again.
  */
 export const settledColumns = 'pg_snapshot_xmin(pg_current_snapshot())::text as settled, server_timeline() as timeline';
 
