@@ -50,6 +50,7 @@ import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts'
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import type { Postgres } from './postgres/client.ts';
 import { inMigrationLock, migratePostgres } from './postgres/migrate.ts';
+import { hostPaceMs } from './ship/host-pace.ts';
 import { tryStreams } from './stream/prepare-streams.ts';
 
 const stateIntervalMs = 500;
@@ -87,7 +88,7 @@ export async function runPrimary(): Promise<void> {
     const { secrets, fresh } = data.secrets();
     // Without any device known, an instance without PostgreSQL can serve no device.
     const knowsDevices = hasKnownDevices(data.path);
-    const engines = await startEngines({ config, data, secrets, log, mustStart: !knowsDevices });
+    const engines = await startEngines({ config, workers, data, secrets, log, mustStart: !knowsDevices });
     running.add('engines', () => engines.stop());
 
     let parts = (): InstanceState['parts'] => ({});
@@ -210,6 +211,7 @@ export async function runPrimary(): Promise<void> {
     metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
     metrics.observed('ready', '1 while /readyz has the status ready.', () => Number(pool.state.status === 'ready'));
     publishState = () => {
+      engines.setInsertPace(insertPaceOf(config, membership.fleetHosts));
       // Devices may be read only with this version's schema.
       if (!isPolling && isPostgresReady()) {
         isPolling = true;
@@ -284,6 +286,10 @@ export async function runPrimary(): Promise<void> {
     await running.stop(new StopSteps({ msMax: startStopMsMax, log }));
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
   }
+}
+
+function insertPaceOf({ ingest }: Config, hosts: number): number {
+  return hostPaceMs({ hosts, callersWait: ingest.ack === 'store', intervalMsMax: ingest.ship.intervalMsMax });
 }
 
 /** Logs what this machine allows; returns the warnings. Throws StartError when no store could start. */
@@ -489,7 +495,7 @@ class Ending {
    */
   async #endLeftovers(): Promise<void> {
     this.kill();
-    const left = ['postgres', 'clickhouse'].flatMap((role) => {
+    const left = ['postgres', 'clickhouse', 'inserts'].flatMap((role) => {
       const pid = liveProcess(this.#data.processFile(role));
       return pid === undefined ? [] : [{ role, pid }];
     });

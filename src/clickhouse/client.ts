@@ -8,8 +8,8 @@ import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError } from './clickhouse-error.ts';
-import { joinableComment } from './embedded/joined-inserts.ts';
 import { readOwner } from './embedded/read-owner.ts';
+import { joinableComment } from './inserts/joined-inserts.ts';
 import { ClickHouseReader, type Parameters } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
@@ -26,6 +26,8 @@ interface ClickHouseDeps {
   cluster?: string;
   /** Replicas that an insert into a cluster waits for, `auto` = a majority; undefined without a cluster. */
   insertQuorum?: string | undefined;
+  /** The relay of this host, which joins small inserts of its workers; undefined: none. */
+  relayUrl?: string | undefined;
   /** True while the primary of this process reaches the server, and so reports its outages. */
   isUp?: () => boolean;
 }
@@ -53,7 +55,7 @@ interface InsertOptions extends QueryOptions {
   parameters?: Parameters;
   /** Letters, digits and dashes that `endInserts` finds the insert by. */
   mark?: string;
-  /** True: the embedded engine may insert the rows together with rows of other requests. */
+  /** True: the rows may be inserted together with rows of other requests, by the embedded engine or the relay. */
   joinable?: boolean;
 }
 
@@ -86,12 +88,14 @@ export class ClickHouse {
   readonly #reader: ClickHouseReader;
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
+  readonly #relay: ClickHouseClient | undefined;
   readonly #log: Log;
   readonly #outage: StoreOutage;
   readonly #cluster: string;
   readonly #insertQuorum: string | undefined;
 
-  constructor({ url, user, password, database, log, cluster = '', insertQuorum, isUp = always }: ClickHouseDeps) {
+  constructor(deps: ClickHouseDeps) {
+    const { url, user, password, database, log, cluster = '', insertQuorum, relayUrl, isUp = always } = deps;
     this.database = database;
     this.#log = log;
     this.#outage = new StoreOutage({ store: 'clickhouse', log, isUp });
@@ -110,6 +114,7 @@ export class ClickHouse {
     this.#reader = new ClickHouseReader({ url, user, password, database, socketsMax, idleSocketMs });
     this.#client = createClient({ ...common, database });
     this.#clientWithoutDatabase = createClient(common);
+    if (relayUrl !== undefined) this.#relay = createClient({ ...common, url: atRelay(url, relayUrl), database });
   }
 
   /** Returns rows as objects. Whole numbers of 64 bits are strings, so that no digit is lost. */
@@ -174,9 +179,9 @@ export class ClickHouse {
   async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<{ repeated: boolean }> {
     const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {}, mark, joinable = false } = options;
     let tries = 0;
-    await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
+    const insert = async (client: ClickHouseClient, abortSignal: AbortSignal): Promise<void> => {
       tries += 1;
-      const { stream } = await this.#client.exec({
+      const { stream } = await client.exec({
         query: sql,
         // The client wraps a buffer into a stream of one chunk, without a copy; only its type requires a stream.
         values: body as never,
@@ -195,6 +200,17 @@ export class ClickHouse {
         abort_signal: abortSignal,
       });
       await readAnswer(stream, true);
+    };
+    await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
+      if (joinable && this.#relay && tries === 0) {
+        try {
+          return await insert(this.#relay, abortSignal);
+        } catch (error) {
+          // Without an answer of the server, the relay may be the cause.
+          if (abortSignal.aborted || toClickHouseError(error).code !== 0) throw error;
+        }
+      }
+      await insert(this.#client, abortSignal);
     });
     return { repeated: tries > 1 };
   }
@@ -227,7 +243,7 @@ export class ClickHouse {
 
   async close(): Promise<void> {
     this.#reader.close();
-    await Promise.all([this.#client.close(), this.#clientWithoutDatabase.close()]);
+    await Promise.all([this.#client.close(), this.#clientWithoutDatabase.close(), this.#relay?.close()]);
   }
 
   /**
@@ -276,6 +292,12 @@ export class ClickHouse {
       }
     }
   }
+}
+
+/** Returns the URL of the server with the address of the relay: the relay keeps the path, and the user of the URL. */
+function atRelay(url: string, relayUrl: string): string {
+  const { username, password, pathname, search } = new URL(url);
+  return Object.assign(new URL(relayUrl), { username, password, pathname, search }).href;
 }
 
 /** Reads an answer to its end, which frees the socket. Throws the error that the answer contains. */

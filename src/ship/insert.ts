@@ -41,8 +41,10 @@ export interface InserterDeps {
   latestAheadMsMax?: number;
   /** True: other inserts go first, because these rows are not of today. */
   patient: boolean;
-  /** True: senders wait for inserts, so the embedded engine may join these rows with those of other workers. */
+  /** True: senders wait for inserts, so these rows may be joined with those of other workers. */
   callersWait?: boolean;
+  /** As in `ShipperDeps`. */
+  isRelayed?: boolean;
   /** Marks of inserts: how the marks of this process begin, and marks of earlier processes that may still run. */
   notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
 }
@@ -258,13 +260,14 @@ export class Inserter {
     { attempt, cut }: { attempt: number; cut: boolean },
     orderMin: bigint | undefined,
   ): Promise<ClickHouseError | undefined> {
-    const { clickhouse, timeoutMs, patient, once, callersWait = false, latestAheadMsMax = 0 } = this.#deps;
+    const { clickhouse, timeoutMs, patient, once, callersWait = false, isRelayed = false } = this.#deps;
+    const { latestAheadMsMax = 0 } = this.#deps;
     const aheadMsMax = mayBeAhead(piece, orderMin, latestAheadMsMax) ? latestAheadMsMax : 0;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
     const settings = patient ? { priority: callersWait ? '2' : '1' } : {};
     // Rows that were refused before are sent alone, so that no refusal concerns rows of others.
-    const joinable = callersWait && !once && attempt === 0 && !cut;
+    const joinable = (callersWait || isRelayed) && !once && attempt === 0 && !cut;
     const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.#mark, joinable };
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;

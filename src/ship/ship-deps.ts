@@ -38,6 +38,8 @@ export interface ShipperDeps {
   callersWait?: boolean;
   /** True: the store joins small inserts of the workers of this host, as the embedded ClickHouse does. */
   joinsInserts?: boolean;
+  /** True: inserts go through the relay of this host, which joins them and keeps their pace. */
+  isRelayed?: boolean;
   /** `hostMonotonic()` − `clock.monotonic()`; absent: the lanes of other processes do not matter. */
   hostShiftMs?: number;
   /** Called after each confirmed unit, and when suspects are stored or in quarantine. */

@@ -103,12 +103,15 @@ export async function openChannel(
   const expiryTime = () => steadyClock.time();
   const expiring = { quarantineKeptDays, expiryTime };
   const shipping = { clickhouse, clock, log, metrics, ...expiring, latestAheadMsMax, ...config.ingest.ship };
+  const isRelayed = begin.engines.clickhouse.relayUrl !== undefined;
   const shipper: Shipper = new Shipper({
     ...shipping,
     journal: stream?.journal ?? journal,
-    fleetWorkers,
+    // The relay keeps the pace of the host, so each worker inserts as if it were alone.
+    ...(!isRelayed && { fleetWorkers }),
     callersWait: config.ingest.ack === 'store',
-    joinsInserts: config.clickhouse.url === '',
+    joinsInserts: config.clickhouse.url === '' || isRelayed,
+    isRelayed,
     hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
     onFramesStored: (lane, orders) => ingest.stored(lane, orders),

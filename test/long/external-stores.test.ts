@@ -66,7 +66,36 @@ async function storedOnce(key: string, count: number): Promise<void> {
 
 test('no embedded engine is started', () => {
   const roles = [...engine.pids().keys()].sort();
-  expect(roles).toEqual(['primary', 'worker-0', 'worker-1']);
+  expect(roles).toEqual(['inserts', 'primary', 'worker-0', 'worker-1']);
+});
+
+/** Blocks that inserts have written: each is a new part. */
+async function writtenParts(): Promise<number> {
+  const query = `SELECT toUInt32(value) FROM system.events WHERE event = 'MergeTreeDataWriterBlocks'`;
+  const rows = await queryClickhouse(stores.clickhouse.address(), query);
+  return Number(rows[0]![0]);
+}
+
+test('the workers of a host make two new parts a second in a table at most', async () => {
+  const seconds = 4;
+  const [before, start] = [await writtenParts(), performance.now()];
+  let count = 0;
+  while (performance.now() - start < seconds * 1000) {
+    await Promise.all(Array.from({ length: 8 }, (_, n) => postText(device.token, 'joined', count + n)));
+    count += 8;
+  }
+  await storedOnce('joined', count);
+  const elapsed = (performance.now() - start) / 1000;
+  // Two tables, and the insert that ran when the time began.
+  expect((await writtenParts()) - before).toBeLessThanOrEqual(2 * (2 * elapsed + 2));
+});
+
+test('without the relay telemetry is stored all the same, and the relay comes back', async () => {
+  const relay = engine.pids().get('inserts')!;
+  process.kill(relay, 'SIGKILL');
+  await accept('without_relay', 50);
+  await storedOnce('without_relay', 50);
+  await eventually(async () => (engine.pids().get('inserts') ?? relay) !== relay, 10_000, 50);
 });
 
 test('without ClickHouse telemetry is accepted, and stored once when it is back', async () => {

@@ -92,6 +92,7 @@ const schema = Type.Object({
     database: Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' }),
     cluster: Type.String({ pattern: '^[A-Za-z0-9_.-]*$' }),
     insertQuorum: Type.String({ pattern: '^(auto|[0-9]{1,4})$' }),
+    joinInserts: Type.Boolean(),
     embedded: Type.Object({
       port,
       memoryBytesMax: bytes,

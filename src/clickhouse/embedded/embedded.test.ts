@@ -20,8 +20,8 @@ import { ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clic
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { builtServer, startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { endProcess, startedTicksOf } from '../../base/process-file.ts';
+import { joinableComment } from '../inserts/joined-inserts.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
-import { joinableComment } from './joined-inserts.ts';
 import { mayRaiseThreads } from './priority.ts';
 import { readOwner } from './read-owner.ts';
 import { serverLimits } from './settings.ts';

@@ -2,14 +2,15 @@
  * Serves ClickHouse's HTTP interface in front of the engine: one request, one statement, one answer. Every refusal is a
  * ClickHouse exception with its code. When the client disconnects, its statement is killed.
  */
+import { readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
+import { JoinedInserts, readMark } from '../inserts/joined-inserts.ts';
 import { type BodyFile, type BodyFiles, readStatementBody } from './body.ts';
 import type { Engine, Result } from './engine.ts';
 import { Exception, httpStatusOf } from './exception.ts';
-import { JoinedInserts, readMark } from './joined-inserts.ts';
 import { niceOf, slotOf } from './priority.ts';
 import { ownerOfComment } from './read-owner.ts';
 import { type Asked, authenticate, readRequest } from './request.ts';
@@ -27,9 +28,12 @@ interface HttpDeps {
   writeCheck: WriteCheck;
 }
 
-type Parts = HttpDeps & { inserts: JoinedInserts };
+type Parts = HttpDeps & { inserts: JoinedInserts<BodyFile, Result> };
 
 const killAgainMs = 100;
+/** Milliseconds in which inserts join the first one: workers begin their inserts together while senders wait. */
+const joinMs = 5;
+const joinedBytesMax = 256 * 1024;
 
 interface Ready {
   statement: Statement;
@@ -44,7 +48,12 @@ interface Inserted {
 }
 
 export function createHttpServer(deps: HttpDeps): Server {
-  const parts = { ...deps, inserts: new JoinedInserts(deps.files) };
+  const inserts = new JoinedInserts<BodyFile, Result>({
+    bytesMax: joinedBytesMax,
+    windowMs: joinMs,
+    join: joinFiles(deps.files),
+  });
+  const parts = { ...deps, inserts };
   const server = createServer(
     { keepAliveTimeout: serverLimits.keepAliveMs, maxHeaderSize: serverLimits.urlBytesMax, noDelay: true },
     (request, response) => void answer(parts, request, response),
@@ -91,8 +100,9 @@ async function execute(
     if (inserted && isJoinable) {
       const { rows, sqlOf } = inserted;
       const same = JSON.stringify([sqlOf(''), asked.database, [...asked.settings], [...asked.parameters]]);
-      result = await parts.inserts.insert(same, { mark, file: rows, gone }, ({ path, ...joined }) =>
-        run(parts, asked, { verb, sql: sqlOf(path), isAwaited: true, ...joined }),
+      const kind = { same, pace: same };
+      result = await parts.inserts.insert(kind, { mark, rows, gone }, ({ rows: all, ...joined }) =>
+        run(parts, asked, { verb, sql: sqlOf(all.path), isAwaited: true, ...joined }),
       );
     } else {
       result = await run(parts, asked, { verb, sql, isAwaited: false, marks: [mark], anyGone: gone, gone });
@@ -101,6 +111,20 @@ async function execute(
   } finally {
     inserted?.rows.remove();
   }
+}
+
+function joinFiles(files: BodyFiles) {
+  return (all: readonly BodyFile[]) => {
+    const rows = files.create();
+    try {
+      for (const { path } of all) rows.append(readFileSync(path));
+    } catch (error) {
+      rows.remove();
+      throw error;
+    }
+    rows.end();
+    return { rows, remove: () => rows.remove() };
+  };
 }
 
 interface Runs {

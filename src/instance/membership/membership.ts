@@ -67,6 +67,11 @@ export class Membership {
     return others.reduce((sum, host) => sum + host.workers, workers);
   }
 
+  /** This host and the other live hosts. */
+  get fleetHosts(): number {
+    return 1 + this.#hosts.filter((host) => host.id !== this.#deps.host.id && isLive(host)).length;
+  }
+
   /** Called when PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
   async join(): Promise<void> {
     if (this.#epoch === undefined) await this.#join();

@@ -15,6 +15,7 @@ import type { Config } from '../../base/settings/config.ts';
 import { type ClickHouse, openClickHouse } from '../../clickhouse/client.ts';
 import { startEmbeddedClickHouse } from '../../clickhouse/embedded/embedded.ts';
 import { installedClickHouse } from '../../clickhouse/embedded/installed.ts';
+import { type InsertRelay, startInsertRelay } from '../../clickhouse/inserts/start-relay.ts';
 import { openPostgres, type Postgres } from '../../postgres/client.ts';
 import { installedPostgres } from '../../postgres/embedded/binaries.ts';
 import { embeddedPostgresUrl, startEmbeddedPostgres } from '../../postgres/embedded/embedded.ts';
@@ -25,7 +26,8 @@ import { Supervisor } from '../lifecycle/supervisor.ts';
 
 /** The addresses of the running engines. */
 export interface Engines {
-  clickhouse: { url: string; user: string; password: string };
+  /** `relayUrl`: the relay of this host for inserts (`clickhouse/inserts/relay.ts`); absent: none. */
+  clickhouse: { url: string; user: string; password: string; relayUrl?: string };
   postgresUrl: string;
 }
 
@@ -40,11 +42,14 @@ export interface RunningEngines {
   begun: Promise<void>;
   /** Returns the reason why an embedded engine does not run; undefined while it runs. */
   failure(store: 'clickhouse' | 'postgres'): string | undefined;
+  /** Sets the least milliseconds between two inserts of this host into a table, where inserts are joined. */
+  setInsertPace(everyMs: number): void;
   stop(): Promise<void>;
 }
 
 interface Deps {
   config: Config;
+  workers: number;
   data: DataDirectory;
   secrets: Secrets;
   log: Log;
@@ -62,26 +67,36 @@ interface Embedded {
  * installed, as in the image without engines: no later try would find it.
  */
 export async function startEngines(deps: Deps): Promise<RunningEngines> {
-  const { config, data, secrets, log } = deps;
+  const { config, workers, data, secrets, log } = deps;
   const { clickhouse, postgres } = config;
   if (clickhouse.url === '') installedClickHouse();
   if (postgres.url === '') installedPostgres();
-  const [clickhousePort, postgresPort] = await Promise.all([
+  const [clickhousePort, postgresPort, relayPort] = await Promise.all([
     clickhouse.embedded.port || freePort(),
     postgres.embedded.port || freePort(),
+    freePort(),
   ]);
   const ownClickHouse = clickhouse.url
     ? undefined
     : new KeptEngine('clickhouse', deps, clickHouseStarter(deps, clickhousePort));
   const ownPostgres = postgres.url ? undefined : new KeptEngine('postgres', deps, postgresStarter(deps, postgresPort));
+  const pace: InsertPace = { everyMs: 0, relay: undefined };
+  // A single worker has nothing to join.
+  const ownRelay =
+    clickhouse.url !== '' && clickhouse.joinInserts && workers > 1
+      ? new KeptEngine('inserts', { ...deps, mustStart: false }, relayStarter(deps, relayPort, pace))
+      : undefined;
   const engines: Engines = {
     clickhouse: ownClickHouse
       ? { url: `http://127.0.0.1:${clickhousePort}`, user: 'default', password: secrets.clickhousePassword }
-      : { url: clickhouse.url, user: clickhouse.user, password: clickhouse.password },
+      : {
+          ...{ url: clickhouse.url, user: clickhouse.user, password: clickhouse.password },
+          ...(ownRelay && { relayUrl: `http://127.0.0.1:${relayPort}` }),
+        },
     postgresUrl: ownPostgres ? embeddedPostgresUrl(secrets.postgresPassword, postgresPort) : postgres.url,
   };
   writeForOperators(data, engines, log);
-  const begun = Promise.all([ownClickHouse?.begin(), ownPostgres?.begin()]).then(() => {});
+  const begun = Promise.all([ownClickHouse?.begin(), ownPostgres?.begin(), ownRelay?.begin()]).then(() => {});
   // A caller that ends because of an earlier failure never waits for this promise.
   begun.catch(() => {});
   return {
@@ -89,8 +104,12 @@ export async function startEngines(deps: Deps): Promise<RunningEngines> {
     description: `ClickHouse ${ownClickHouse ? 'embedded' : 'external'}, PostgreSQL ${ownPostgres ? 'embedded' : 'external'}`,
     begun,
     failure: (store) => (store === 'clickhouse' ? ownClickHouse : ownPostgres)?.failure,
+    setInsertPace: (everyMs) => {
+      pace.everyMs = everyMs;
+      pace.relay?.setPace(everyMs);
+    },
     stop: async () => {
-      await Promise.all([ownClickHouse?.stop(), ownPostgres?.stop()]);
+      await Promise.all([ownClickHouse?.stop(), ownPostgres?.stop(), ownRelay?.stop()]);
     },
   };
 }
@@ -189,6 +208,21 @@ function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): 
     });
 }
 
+/** The pace of inserts, which a restarted relay gets again. */
+interface InsertPace {
+  everyMs: number;
+  relay: InsertRelay | undefined;
+}
+
+function relayStarter({ config, data }: Deps, port: number, pace: InsertPace): () => Promise<Embedded> {
+  return async () => {
+    const processFile = data.processFile('inserts');
+    pace.relay = await startInsertRelay({ url: config.clickhouse.url, port, processFile });
+    pace.relay.setPace(pace.everyMs);
+    return pace.relay;
+  };
+}
+
 function postgresStarter({ data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
   return () =>
     startEmbeddedPostgres({
@@ -201,8 +235,8 @@ function postgresStarter({ data, secrets, log }: Deps, port: number): () => Prom
 }
 
 /**
- * Keeps one embedded engine running: restarts the engine on the same port after each death. A store that cannot run
- * degrades the service and never ends it.
+ * Keeps one embedded engine, or the relay, running: restarts it on the same port after each death. A store that cannot
+ * run degrades the service and never ends it.
  */
 class KeptEngine {
   readonly #name: string;

@@ -1,0 +1,155 @@
+/**
+ * Relays inserts of the workers of one host to a ClickHouse server: small inserts of several workers become one, and
+ * the inserts of a statement start no more often than the pace. So parts do not grow with the number of workers. Takes
+ * inserts of ClickHouse's HTTP interface whose `log_comment` says that they may be joined, with the credentials of
+ * their senders, and gives every sender the answer of the server.
+ */
+import { once } from 'node:events';
+import {
+  Agent,
+  createServer,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+  request as requestHttp,
+  type Server,
+  type ServerResponse,
+} from 'node:http';
+import { request as requestHttps, Agent as SecureAgent } from 'node:https';
+import { messageOf } from '../../base/errors.ts';
+import { type Joined, JoinedInserts, readMark } from './joined-inserts.ts';
+
+interface RelayDeps {
+  /** The server behind. */
+  url: string;
+  /** The least milliseconds between two inserts of one statement. */
+  everyMs: () => number;
+}
+
+/** The body of one insert or of several, in the chunks in which it came. */
+interface Body {
+  chunks: readonly Buffer[];
+  bytes: number;
+}
+
+interface Answer {
+  status: number;
+  headers: OutgoingHttpHeaders;
+  body: Buffer;
+}
+
+/** A unit of a lane is smaller (`ship/lane.ts`). */
+const bodyBytesMax = 64 * 1024 * 1024;
+/** Rows of more bytes are worth a part of their own: about 200 000 numbers. */
+const joinedBytesMax = 8 * 1024 * 1024;
+const joinMs = 5;
+const answerBytesMax = 1024 * 1024;
+const urlBytesMax = 256 * 1024;
+/** Shorter than the keep-alive of every ClickHouse, as in `client.ts`. */
+const idleSocketMs = 2_500;
+/** Headers that belong to one connection, or to one body. */
+const ownHeaders = new Set(['connection', 'content-length', 'host', 'keep-alive', 'transfer-encoding', 'expect']);
+
+/** An answer that is no success: it is about the rows of all joined inserts, so each insert is repeated alone. */
+class Refused extends Error {
+  readonly answer: Answer;
+
+  constructor(answer: Answer) {
+    super(`status ${answer.status}`);
+    this.answer = answer;
+  }
+}
+
+export function createRelay({ url, everyMs }: RelayDeps): Server {
+  const server = new URL(url);
+  const isSecure = server.protocol === 'https:';
+  const agentOptions = { keepAlive: true, timeout: idleSocketMs };
+  const agent = isSecure ? new SecureAgent(agentOptions) : new Agent(agentOptions);
+  const inserts = new JoinedInserts<Body, Answer>({
+    ...{ bytesMax: joinedBytesMax, windowMs: joinMs, everyMs },
+    join: (all) => ({
+      rows: { chunks: all.flatMap(({ chunks }) => chunks), bytes: all.reduce((sum, { bytes }) => sum + bytes, 0) },
+    }),
+  });
+
+  const send = async (asked: URL, headers: IncomingHttpHeaders, joined: Joined<Body>): Promise<Answer> => {
+    const { rows, marks, anyGone, gone } = joined;
+    if (anyGone.aborted) throw new Error('the client has left');
+    const search = new URLSearchParams(asked.search);
+    search.set('log_comment', marks.join(' '));
+    const kept = Object.entries(headers).filter(([name]) => !ownHeaders.has(name));
+    const options = {
+      ...{ agent, method: 'POST', signal: gone },
+      headers: { ...Object.fromEntries(kept), 'content-length': rows.bytes },
+    };
+    const target = new URL(`?${search}`, server);
+    const sent = isSecure ? requestHttps(target, options) : requestHttp(target, options);
+    for (const chunk of rows.chunks) sent.write(chunk);
+    sent.end();
+    const [response] = (await once(sent, 'response')) as [IncomingMessage];
+    const body = await readBody(response, answerBytesMax);
+    const { statusCode: status = 502, headers: given } = response;
+    const answer = { status, headers: withoutOwn(given), body: Buffer.concat(body.chunks) };
+    // A successful insert has no answer: a body with status 200 is the exception of an insert that failed later.
+    if (status !== 200 || answer.body.length > 0) throw new Refused(answer);
+    return answer;
+  };
+
+  const relay = createServer(
+    { keepAliveTimeout: 2 * idleSocketMs, maxHeaderSize: urlBytesMax, noDelay: true },
+    (request, response) => void answer(request, response),
+  );
+  relay.on('close', () => agent.destroy());
+  return relay;
+
+  async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const gone = new AbortController();
+    response.on('close', () => gone.abort());
+    try {
+      const asked = new URL(request.url ?? '/', 'http://relay');
+      const { mark, isJoinable } = readMark(asked.searchParams.get('log_comment') ?? '');
+      if (request.method !== 'POST' || !isJoinable) return void response.writeHead(404).end();
+      const rows = await readBody(request, bodyBytesMax);
+      const insert = (joined: Joined<Body>) => send(asked, request.headers, joined);
+      const kind = { same: sameOf(asked, request.headers), pace: asked.searchParams.get('query') ?? '' };
+      const given = await inserts.insert(kind, { mark, rows, gone: gone.signal }, insert);
+      response.writeHead(given.status, given.headers).end(given.body);
+    } catch (error) {
+      if (response.destroyed) return;
+      if (error instanceof Refused) {
+        const { status, headers, body } = error.answer;
+        return void response.writeHead(status, headers).end(body);
+      }
+      // The client gets what it would get from the server: a broken connection, or none.
+      response.writeHead(502, { 'x-relay-failed': encodeURIComponent(messageOf(error)), connection: 'close' }).end();
+    }
+  }
+}
+
+/** Equal for inserts with the same statement, settings, parameters and sender. */
+function sameOf(asked: URL, { authorization, ...headers }: IncomingHttpHeaders): string {
+  const search = new URLSearchParams(asked.search);
+  for (const name of ['log_comment', 'query_id', 'session_id']) search.delete(name);
+  const sender = [
+    authorization,
+    headers['x-clickhouse-user'],
+    headers['x-clickhouse-key'],
+    headers['content-encoding'],
+  ];
+  return JSON.stringify([search.toString(), ...sender]);
+}
+
+function withoutOwn(headers: IncomingHttpHeaders): OutgoingHttpHeaders {
+  return Object.fromEntries(Object.entries(headers).filter(([name]) => !ownHeaders.has(name)));
+}
+
+async function readBody(message: IncomingMessage, bytesMax: number): Promise<Body> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of message) {
+    bytes += (chunk as Buffer).length;
+    if (bytes > bytesMax) throw new Error(`a body of more than ${bytesMax} bytes`);
+    chunks.push(chunk as Buffer);
+  }
+  return { chunks, bytes };
+}

@@ -1,0 +1,60 @@
+/**
+ * Starts the insert relay of this host (`relay.ts`) in a process of its own: bodies of inserts would delay the
+ * supervision by the primary. Workers that cannot reach the relay insert without it.
+ */
+import { fork } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { messageOf, StartError } from '../../base/errors.ts';
+import { removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
+import { type FromRelay, type RelaySettings, relaySettingsVariable, type ToRelay } from './relay-settings.ts';
+
+interface InsertRelayDeps extends RelaySettings {
+  processFile: string;
+  /** The built main module, which is beside this file unless the sources run unbuilt, as in tests. */
+  file?: string;
+}
+
+export interface InsertRelay {
+  /** Sets the least milliseconds between two inserts of one statement. */
+  setPace(everyMs: number): void;
+  stop(): Promise<void>;
+  onExit(callback: (reason: string) => void): void;
+}
+
+const startMsMax = 10_000;
+const stopMsMax = 8_000;
+
+export async function startInsertRelay({ processFile, file, ...settings }: InsertRelayDeps): Promise<InsertRelay> {
+  const { PATH, TZ } = process.env;
+  const child = fork(file ?? fileURLToPath(new URL('./relay-process.js', import.meta.url)), [], {
+    execArgv: [],
+    env: { ...(PATH && { PATH }), ...(TZ && { TZ }), [relaySettingsVariable]: JSON.stringify(settings) },
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  });
+  const exited = new Promise<string>((resolve) => {
+    child.once('error', (error) => resolve(messageOf(error)));
+    child.once('exit', (code, signal) => resolve(signal ? `signal ${signal}` : `exit code ${code}`));
+  });
+  if (child.pid !== undefined) writeProcessFile(processFile, child.pid);
+  const send = (message: ToRelay) => child.connected && child.send(message, () => {});
+  const listens = new Promise<undefined>((resolve) => child.once('message', (_: FromRelay) => resolve(undefined)));
+  const late = new Promise<string>((resolve) => setTimeout(resolve, startMsMax, 'it does not listen in time').unref());
+  const failure = await Promise.race([listens, exited, late]);
+  if (failure !== undefined) {
+    child.kill('SIGKILL');
+    removeProcessFile(processFile);
+    throw new StartError(`The insert relay cannot start on 127.0.0.1:${settings.port}: ${failure}.`);
+  }
+  return {
+    setPace: (everyMs) => void send({ everyMs }),
+    stop: async () => {
+      if (child.connected) send({ stop: true });
+      else child.kill('SIGTERM');
+      const timer = setTimeout(() => child.kill('SIGKILL'), stopMsMax);
+      await exited;
+      clearTimeout(timer);
+      removeProcessFile(processFile);
+    },
+    onExit: (callback) => void exited.then(callback),
+  };
+}
