@@ -120,6 +120,18 @@ test('an insert that its worker no longer waits for does not begin', async () =>
   expect(server.inserts.map(({ body }) => body)).toEqual([blocks[0], blocks[2]]);
 });
 
+test('late rows do not hold up live ones', async () => {
+  const server = await StandIn.start();
+  closing.push(() => server.stop());
+  const { relayUrl } = await relayTo(server.url, 3_600_000);
+  const worker = clientOf({ url: server.url, relayUrl });
+  const block = await blockOf(1, 1);
+  const late = { ...joined('late'), settings: { priority: '1' as const } };
+  await worker.insertBlocks(insertTelemetry, block, late);
+  await worker.insertBlocks(insertTelemetry, block, joined('live'));
+  expect(server.inserts.map(({ isPatient }) => isPatient)).toEqual([true, false]);
+});
+
 test('an insert that may not be joined, and anything else, is not for the relay', async () => {
   const { relayUrl } = await relayTo(real.server.url);
   expect((await fetch(`${relayUrl}/?query=SELECT+1`)).status).toBe(404);

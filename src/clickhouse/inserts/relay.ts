@@ -111,7 +111,7 @@ export function createRelay({ url, everyMs }: RelayDeps): Server {
       if (request.method !== 'POST' || !isJoinable) return void response.writeHead(404).end();
       const rows = await readBody(request, bodyBytesMax);
       const insert = (joined: Joined<Body>) => send(asked, request.headers, joined);
-      const kind = { same: sameOf(asked, request.headers), pace: asked.searchParams.get('query') ?? '' };
+      const kind = { same: sameOf(asked, request.headers), pace: paceOf(asked) };
       const given = await inserts.insert(kind, { mark, rows, gone: gone.signal }, insert);
       response.writeHead(given.status, given.headers).end(given.body);
     } catch (error) {
@@ -137,6 +137,11 @@ function sameOf(asked: URL, { authorization, ...headers }: IncomingHttpHeaders):
     headers['content-encoding'],
   ];
   return JSON.stringify([search.toString(), ...sender]);
+}
+
+/** Late rows, whose inserts have a priority, do not hold up live ones. */
+function paceOf({ searchParams }: URL): string {
+  return `${searchParams.get('priority') ?? ''} ${searchParams.get('query')}`;
 }
 
 function withoutOwn(headers: IncomingHttpHeaders): OutgoingHttpHeaders {
