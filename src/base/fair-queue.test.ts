@@ -66,3 +66,39 @@ test('turns are equal in what items cost: an expensive item uses up later turns 
   expect(order).toHaveLength(43);
   expect(order.filter((item) => item.startsWith('b'))).toEqual(Array.from({ length: 40 }, (_, n) => `b${n + 1}`));
 });
+
+test('a line of many items is taken in order, from both ends and from its middle', () => {
+  const queue = new FairQueue<string>(100);
+  const owner = { tenant: 'a', caller: 'x' };
+  pushAll(
+    queue,
+    Array.from({ length: 100 }, (_, n) => `a/x/${n}`),
+  );
+  for (let n = 0; n < 70; n += 1) expect(queue.shift()).toBe(`a/x/${n}`);
+  expect(queue.remove(owner, 'a/x/69')).toBe(false);
+  expect(queue.remove(owner, 'a/x/80')).toBe(true);
+  pushAll(
+    queue,
+    Array.from({ length: 71 }, (_, n) => `a/x/${n + 100}`),
+  );
+  expect(queue.length).toBe(100);
+  expect(pushAll(queue, ['b/z/1'])).toEqual(['a/x/170']);
+  const left = Array.from({ length: 100 }, (_, n) => n + 70).filter((n) => n !== 80);
+  expect(drain(queue).filter((item) => item !== 'b/z/1')).toEqual(left.map((n) => `a/x/${n}`));
+});
+
+test('an item of a long line costs as much as one of a short line', () => {
+  const msOf = (lines: number, items: number) => {
+    const started = performance.now();
+    for (let line = 0; line < lines; line += 1) {
+      const queue = new FairQueue<number>(items);
+      for (let n = 0; n < items; n += 1) queue.push({ tenant: 'a', caller: 'x' }, n);
+      for (let n = 0; n < items; n += 1) queue.shift();
+    }
+    return performance.now() - started;
+  };
+  msOf(100, 1_000);
+  const short = msOf(100, 1_000);
+  // An array that is shifted takes some hundred times as long.
+  expect(msOf(1, 100_000)).toBeLessThan(20 * short);
+});
