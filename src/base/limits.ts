@@ -768,6 +768,8 @@ export const limits = {
   journalLastReportMsMax: 1_000,
   /** Tombstones of one read. */
   eraseTombstonesMax: 2_000,
+  /** Bytes that the keys of the tombstones of one read take in PostgreSQL: fewer tombstones are read with many keys. */
+  eraseReadBytesMax: 256 * 1024,
   /** Devices of one statement. */
   eraseDevicesMax: 1_000,
   /** Ranges of series of one statement. */

@@ -36,7 +36,9 @@ import {
   countWaiting,
   erasesRow,
   expireTombstones,
+  handOver,
   insertTombstones,
+  readWaiting,
   reopenNewer,
   reopenTombstones,
 } from './tombstone-store.ts';
@@ -106,6 +108,8 @@ function host(writers: number[], clickhouse: ClickHouse = embedded.clickhouse, q
         await eraser.round();
       }
     },
+    start: () => eraser.start(),
+    stop: () => eraser.stopErasing(),
     restart: () => {
       eraser = new Eraser(eraserDeps);
     },
@@ -184,6 +188,56 @@ async function deleteDevices(numbers: number[]): Promise<void> {
   for (const number of numbers) await insertDeviceTombstone(postgres, number, Date.now());
   await forgetGrace();
 }
+
+test('a host reports its journals while it carries out deletes', async () => {
+  const device = devices++;
+  await ship(device, orderAt(Date.now() - 1000, 1), [someDay]);
+  let begin: () => void;
+  let end: () => void;
+  const begun = new Promise<void>((resolve) => (begin = resolve));
+  const ended = new Promise<void>((resolve) => (end = resolve));
+  const slow = interrupted(async () => {
+    begin();
+    await ended;
+  });
+  const only = host([1], slow);
+  await deleteDevices([device]);
+  only.start();
+  try {
+    await begun;
+    const [row] = await postgres.query<{ fence: number }>(`select nextval('tombstones_id_seq') as fence`, []);
+    const settled = async () => (await readJournals(postgres)).map((journal) => journal.settled);
+    await expect.poll(settled, { timeout: 10_000 }).toEqual([row!.fence]);
+  } finally {
+    end!();
+    await only.stop();
+    await only.end();
+  }
+  expect(await readable(device)).toEqual([[], []]);
+});
+
+test('a page of waiting deletes holds few long lists of keys', async () => {
+  const keys = Array.from({ length: 5000 }, (_, n) => `key ${n}`);
+  const erased = { device: devices++, startTs: 0, endTs: 1, latest: 'keep' as const, orderNumber: '1' };
+  const deletes = Array.from({ length: 40 }, () => {
+    return { ...erased, keys, aheadWriters: [], aheadOrders: [], createdTime: 1 };
+  });
+  const made = await insertTombstones(postgres, deletes);
+  await handOver(
+    postgres,
+    made.map(({ id }) => id),
+  );
+  const found: number[] = [];
+  for (;;) {
+    const page = await readWaiting(postgres, found.at(-1) ?? 0, 2000);
+    if (page.length === 0) break;
+    expect(page.length).toBeLessThan(30);
+    expect(page[0]).toMatchObject({ device: erased.device, keys, orderNumber: '1', fence: page[0]!.id });
+    expect(page[0]!.rowVersion).toMatch(/^\d+$/);
+    found.push(...page.map(({ id }) => id));
+  }
+  expect(found).toEqual(made.map(({ id }) => id));
+});
 
 test('a delete touches the parts of its days alone, and makes no mutation of telemetry', async () => {
   const [device, other] = [devices++, devices++];

@@ -65,7 +65,7 @@ export class Eraser {
   readonly #holder = randomUUID();
   readonly #settling = new Settling();
   /** Failed deletes by tombstone: not tried again before `at`. */
-  readonly #failed = new Map<number, { at: number; waitMs: number }>();
+  readonly #retries = new Map<number, { at: number; waitMs: number }>();
   #devicesMax: number = limits.eraseDevicesMax;
   #rangesMax: number = limits.eraseRangesMax;
   #reported: OwnJournal[] = [];
@@ -77,6 +77,8 @@ export class Eraser {
   #waiting = 0;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
+  /** The deletes that are being carried out. */
+  #erasing: Promise<void> | undefined;
   /** True after a stop began: no further delete is carried out, and reports continue until `end`. */
   #stopping = false;
   #stopped = false;
@@ -88,7 +90,7 @@ export class Eraser {
 
   start(): void {
     this.#timer = setTimeout(() => {
-      this.#running = this.round().finally(() => {
+      this.#running = this.#begin().finally(() => {
         if (!this.#stopped) this.start();
       });
     }, limits.erasePollMs);
@@ -99,6 +101,7 @@ export class Eraser {
   async stopErasing(): Promise<void> {
     this.#stopping = true;
     await this.#running;
+    await this.#erasing;
   }
 
   /**
@@ -129,8 +132,17 @@ export class Eraser {
     }
   }
 
-  /** Runs one round over both stores. `start` repeats the round; a test calls it. */
+  /** Runs one round over both stores, to its end. Called by tests. */
   async round(): Promise<void> {
+    await this.#begin();
+    await this.#erasing;
+  }
+
+  /**
+   * Reports, and begins to carry out deletes unless that goes on since an earlier round. Many deletes take minutes, and
+   * without a report the deletes of all hosts would soon continue as if the journals of this host were gone.
+   */
+  async #begin(): Promise<void> {
     if (!this.#deps.isLeader()) {
       this.#waiting = 0;
       return;
@@ -138,11 +150,20 @@ export class Eraser {
     try {
       const { fence, isWaiting } = await readFence(this.#deps.postgres);
       await this.#report(fence);
-      if (!this.#stopping) await this.#erase(isWaiting);
+      if (this.#stopping || this.#erasing) return;
+      this.#erasing = this.#erase(isWaiting)
+        .catch((error) => this.#failed(error))
+        .finally(() => {
+          this.#erasing = undefined;
+        });
     } catch (error) {
-      // Both stores may be unavailable; the tombstones stay.
-      if (!isAway(error) && !isUnanswered(error)) this.#deps.log.warn('erase_failed', { reason: messageOf(error) });
+      this.#failed(error);
     }
+  }
+
+  /** Both stores may be unavailable; the tombstones stay. */
+  #failed(error: unknown): void {
+    if (!isAway(error) && !isUnanswered(error)) this.#deps.log.warn('erase_failed', { reason: messageOf(error) });
   }
 
   /** Runs at most one statement: when a value that other hosts need has changed, or as a heartbeat. */
@@ -225,7 +246,7 @@ export class Eraser {
   async #carryOut(tombstones: Tombstone[], journals: JournalRow[], msMax = Number.POSITIVE_INFINITY): Promise<boolean> {
     const { postgres, clickhouse, cluster, latestAheadMsMax = 0, clock, log } = this.#deps;
     const now = clock.monotonic();
-    const ready = tombstones.filter(({ id }) => (this.#failed.get(id)?.at ?? 0) <= now);
+    const ready = tombstones.filter(({ id }) => (this.#retries.get(id)?.at ?? 0) <= now);
     for (const batch of this.#batches(ready)) {
       if (clock.monotonic() - now > msMax) return true;
       if (this.#stopping || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
@@ -240,7 +261,7 @@ export class Eraser {
           );
         }
         const finished = await markApplied(postgres, [{ tombstones: batch, seen: journals }]);
-        for (const { id } of batch) this.#failed.delete(id);
+        for (const { id } of batch) this.#retries.delete(id);
         this.#waiting = Math.max(0, this.#waiting - finished.size);
         this.#devicesMax = Math.min(limits.eraseDevicesMax, this.#devicesMax * 2);
         this.#rangesMax = Math.min(limits.eraseRangesMax, this.#rangesMax * 2);
@@ -283,8 +304,8 @@ export class Eraser {
 
   #fail(id: number): void {
     const { eraseRetryMsMin, eraseRetryMsMax } = limits;
-    const waitMs = Math.min(eraseRetryMsMax, (this.#failed.get(id)?.waitMs ?? eraseRetryMsMin / 2) * 2);
-    this.#failed.set(id, { at: this.#deps.clock.monotonic() + waitMs, waitMs });
+    const waitMs = Math.min(eraseRetryMsMax, (this.#retries.get(id)?.waitMs ?? eraseRetryMsMin / 2) * 2);
+    this.#retries.set(id, { at: this.#deps.clock.monotonic() + waitMs, waitMs });
   }
 
   async #expire(): Promise<void> {
@@ -295,7 +316,7 @@ export class Eraser {
       if (count > 0) log.info('tombstones_expired', { count });
     }
     this.#expiredAt = clock.monotonic();
-    for (const [id, { at }] of this.#failed)
-      if (at < clock.monotonic() - limits.eraseRetryMsMax) this.#failed.delete(id);
+    for (const [id, { at }] of this.#retries)
+      if (at < clock.monotonic() - limits.eraseRetryMsMax) this.#retries.delete(id);
   }
 }

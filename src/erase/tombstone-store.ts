@@ -101,14 +101,22 @@ export async function fenceDevices(queries: Queries): Promise<void> {
   );
 }
 
+/** Returns the query of the first tombstones of `page`: as many as `eraseReadBytesMax` allows, and at least one. */
+function shortPage(page: string): string {
+  return `with page as (${page}),
+    counted as (select *, sum(coalesce(pg_column_size(keys), 0)) over (order by id)
+                          - coalesce(pg_column_size(keys), 0) as "bytesBefore" from page)
+    select ${columns} from counted where "bytesBefore" < ${limits.eraseReadBytesMax} order by id`;
+}
+
 /** Reads tombstones after `afterId` that have not been carried out, oldest first. */
 export async function readWaiting(queries: Queries, afterId: number, count: number): Promise<Tombstone[]> {
   return await queries.query<Tombstone>(
-    `select ${columns} from tombstones
+    shortPage(`select *, xmin from tombstones
       where applied_at is null and id > $1 and (order_number is not null or fence is not null)
         and (handed_over or recorded_at not between clock_timestamp() - $2 * interval '1 millisecond'
                                                 and clock_timestamp() + $2 * interval '1 millisecond')
-      order by id limit $3`,
+      order by id limit $3`),
     [afterId, 2 * limits.seriesDeleteMsMax, count],
   );
 }
@@ -116,12 +124,12 @@ export async function readWaiting(queries: Queries, afterId: number, count: numb
 /** Returns finished tombstones for which one of these writers may have shipped covered rows later. */
 export async function readMissing(queries: Queries, writers: number[], count: number): Promise<Tombstone[]> {
   return await queries.query<Tombstone>(
-    `select ${columns} from tombstones t
+    shortPage(`select *, xmin from tombstones t
       where applied_at is not null and missing && $1::int[]
         and exists (select from journals j where j.writer = any(t.missing) and j.writer = any($1)
                        and j.settled >= coalesce(t.fence, t.id)
                        and (j.held_order is null or j.held_order > coalesce(t.order_number, ${orderMax})))
-      order by id limit $2`,
+      order by id limit $2`),
     [writers, count],
   );
 }
