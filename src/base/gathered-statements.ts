@@ -10,17 +10,27 @@ import { type Fault, unavailable } from './errors.ts';
 import { FairQueue } from './fair-queue.ts';
 import { limits } from './limits.ts';
 
+/** How much one statement takes. */
+interface StatementSize<Key> {
+  keysMax?: number;
+  /** A statement takes no further key once its keys have this size. A turn of an asker is a 256th of it. */
+  sizeMax?: number;
+  sizeOf?: (key: Key) => number;
+}
+
 class Asked<Key, Row> {
   /** Undefined: the key is of one caller. */
   readonly name: string | undefined;
   readonly key: Key;
+  readonly size: number;
   readonly answer: Promise<Row | undefined>;
   resolve!: (row: Row | undefined) => void;
   reject!: (error: unknown) => void;
 
-  constructor(name: string | undefined, key: Key) {
+  constructor(name: string | undefined, key: Key, size: number) {
     this.name = name;
     this.key = key;
+    this.size = size;
     this.answer = new Promise((resolve, reject) => {
       this.resolve = resolve;
       this.reject = reject;
@@ -30,19 +40,25 @@ class Asked<Key, Row> {
 
 export class GatheredStatements<Key, Row> {
   readonly #run: (keys: Key[]) => Promise<Map<number, Row>>;
-  readonly #batchMax: number;
+  readonly #keysMax: number;
+  readonly #sizeMax: number;
+  readonly #sizeOf: (key: Key) => number;
   /** The named keys of the next statements. */
   readonly #asked = new Map<string, Asked<Key, Row>>();
-  readonly #queue = new FairQueue<Asked<Key, Row>>(limits.callerReadsQueueMax);
+  readonly #queue: FairQueue<Asked<Key, Row>>;
   readonly #batches = new Batches(
     () => this.#queue.length > 0,
     () => this.#runBatch(),
   );
 
-  /** `run` runs one statement, for up to `batchMax` keys. Returns the existing rows by the place of their key. */
-  constructor(run: (keys: Key[]) => Promise<Map<number, Row>>, batchMax: number = limits.callerReadsBatchMax) {
+  /** `run` runs one statement, and returns the existing rows by the place of their key. */
+  constructor(run: (keys: Key[]) => Promise<Map<number, Row>>, size: StatementSize<Key> = {}) {
+    const { keysMax = limits.callerReadsBatchMax, sizeMax = keysMax, sizeOf = () => 1 } = size;
     this.#run = run;
-    this.#batchMax = batchMax;
+    this.#keysMax = keysMax;
+    this.#sizeMax = sizeMax;
+    this.#sizeOf = sizeOf;
+    this.#queue = new FairQueue(limits.callerReadsQueueMax, size.sizeMax === undefined ? 1 : sizeMax / 256);
   }
 
   /**
@@ -52,9 +68,9 @@ export class GatheredStatements<Key, Row> {
   async ask(name: string | undefined, key: Key, asker = ''): Promise<Row | undefined> {
     const known = name === undefined ? undefined : this.#asked.get(name);
     if (known) return await known.answer;
-    const asked = new Asked<Key, Row>(name, key);
+    const asked = new Asked<Key, Row>(name, key, this.#sizeOf(key));
     if (name !== undefined) this.#asked.set(name, asked);
-    const displaced = this.#queue.push({ tenant: asker, caller: '' }, asked);
+    const displaced = this.#queue.push({ tenant: asker, caller: '' }, asked, asked.size);
     if (displaced) {
       this.#forget(displaced);
       displaced.reject(tooManyAsked());
@@ -69,10 +85,11 @@ export class GatheredStatements<Key, Row> {
 
   async #runBatch(): Promise<void> {
     const batch: Asked<Key, Row>[] = [];
-    while (batch.length < this.#batchMax) {
+    for (let size = 0; batch.length < this.#keysMax && size < this.#sizeMax; ) {
       const asked = this.#queue.shift();
       if (!asked) break;
       this.#forget(asked);
+      size += asked.size;
       batch.push(asked);
     }
     try {

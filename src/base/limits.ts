@@ -826,12 +826,14 @@ export const limits = {
   seriesDeleteWaitMsMax: 3_000,
   /** Time of the delete of a series in all. */
   seriesDeleteMsMax: 10_000,
-  /** Deletes of series of one worker that wait to be carried out. */
+  /** Deletes of series of one worker whose callers wait until they are carried out. */
   seriesDeletesWaitingMax: 1_000,
   /** Batches of deletes of series that one worker carries out at once; a tenant is in one batch at a time. */
   seriesDeleteBatchesMax: 2,
   /** Deletes of series that one statement of PostgreSQL records, or marks as carried out. */
   seriesDeletesPerStatementMax: 100,
+  /** Bytes of the deletes of series that one statement records. */
+  seriesDeleteBytesPerStatementMax: 64 * 1024,
 
   /** Bytes of package files that one worker keeps. */
   otaPieceCacheBytesMax: 32 * 1024 * 1024,

@@ -4,22 +4,81 @@ import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import type { JournalReport } from '../ingest/journal-report.ts';
 import type { Queries } from '../postgres/client.ts';
 import { seriesDeleter } from './delete-series.ts';
 
-test('one statement records the deletes that wait for it, and tenants take turns in it', async () => {
-  const inserts: { devices: number[]; fail(error: Error): void }[] = [];
+/** A PostgreSQL that answers inserts of tombstones when the test says so. */
+function recorder() {
+  const inserts: { devices: number[]; keys: number; answer(): void; fail(error: Error): void }[] = [];
+  const handedOver: number[] = [];
   const postgres = {
     query: (text: string, values: unknown[]) => {
+      if (text.includes('handed_over = true')) handedOver.push(...(values[0] as number[]));
       if (!text.includes('insert into tombstones')) return Promise.resolve([]);
-      const devices = (JSON.parse(values[0] as string) as { device: number }[]).map(({ device }) => device);
-      return new Promise((_, reject) => inserts.push({ devices, fail: reject }));
+      const deletes = JSON.parse(values[0] as string) as { device: number; keys: string[] }[];
+      const devices = deletes.map(({ device }) => device);
+      return new Promise((resolve, reject) => {
+        const answer = () => resolve(devices.map((id) => ({ id, rowVersion: '1' })));
+        inserts.push({ devices, keys: deletes.flatMap(({ keys }) => keys).length, answer, fail: reject });
+      });
     },
   } as unknown as Queries;
+  const log = { warn: () => {} } as unknown as Log;
+  // A journal that ships nothing: callers wait for it.
+  const report = { ...{ writer: 1, run: '1', orderHigh: '5', orderShipped: '0', orderDone: '0' }, orderHeld: null };
   const remove = seriesDeleter({
-    ...{ postgres, clickhouse: {} as ClickHouse, cluster: '', clock, log: {} as Log },
-    journals: () => Promise.resolve({ reports: [], isWhole: true }),
+    ...{ postgres, clickhouse: {} as ClickHouse, cluster: '', clock, log },
+    journals: () => Promise.resolve({ reports: [report as unknown as JournalReport], isWhole: true }),
   });
+  return { inserts, handedOver, remove };
+}
+
+test('a tenant whose callers wait for many deletes leaves room, and its further deletes are answered at once', async () => {
+  const { inserts, handedOver, remove } = recorder();
+  const range = { keys: ['k'], startTs: 0, endTs: 1, latest: 'keep' as const };
+  const outcomes: string[] = [];
+  const many = Array.from({ length: limits.seriesDeletesWaitingMax }, (_, device) =>
+    remove({ device, ...range }, 'a').then((outcome) => outcomes.push(outcome)),
+  );
+  const answered = async (deletes: number) => {
+    for (let sum = 0, n = 0; sum < deletes; n += 1) {
+      await expect.poll(() => inserts.length).toBeGreaterThan(n);
+      inserts[n]!.answer();
+      sum += inserts[n]!.devices.length;
+    }
+  };
+  await answered(many.length);
+  const further = many.length / 10;
+  await expect.poll(() => outcomes.length, { timeout: 1000 }).toBe(further);
+  expect(outcomes).toEqual(Array.from({ length: further }, () => 'recorded'));
+  expect(handedOver).toHaveLength(further);
+  const other = remove({ device: -1, ...range }, 'b').then((outcome) => outcomes.push(outcome));
+  await expect.poll(() => inserts.at(-1)!.devices).toEqual([-1]);
+  inserts.at(-1)!.answer();
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  expect(outcomes).toHaveLength(further);
+  await Promise.allSettled([...many, other]);
+});
+
+test('deletes with long lists of keys are recorded by several statements, in which tenants take turns', async () => {
+  const { inserts, remove } = recorder();
+  const keys = Array.from({ length: 4000 }, (_, n) => `${1000 + n}`);
+  const start = (device: number, tenantId: string, list: string[]) =>
+    void remove({ device, keys: list, startTs: 0, endTs: 1, latest: 'keep' }, tenantId).catch(() => {});
+  start(0, 'a', ['k']);
+  await expect.poll(() => inserts.length).toBe(1);
+  for (let device = 1; device <= 50; device += 1) start(device, 'a', keys);
+  start(-1, 'b', ['k']);
+  await new Promise((resolve) => setImmediate(resolve));
+  inserts[0]!.fail(new Error('lost'));
+  await expect.poll(() => inserts.length).toBe(2);
+  expect(inserts[1]!.keys).toBeLessThan(25_000);
+  expect(inserts[1]!.devices).toContain(-1);
+});
+
+test('one statement records the deletes that wait for it, and tenants take turns in it', async () => {
+  const { inserts, remove } = recorder();
   const order = (device: number) => ({ device, keys: ['k'], startTs: 0, endTs: 1, latest: 'keep' as const });
   const refusals: unknown[] = [];
   const start = (device: number, tenant: string) =>
@@ -38,4 +97,41 @@ test('one statement records the deletes that wait for it, and tenants take turns
   expect(refusals).toHaveLength(1);
   expect(inserts[1]!.devices).toHaveLength(limits.seriesDeletesPerStatementMax);
   expect(inserts[1]!.devices.slice(0, 3)).toContain(-1);
+});
+
+test('the statement that marks many deletes names the journals of many hosts once', async () => {
+  const journals = Array.from({ length: 300 }, (_, n) => {
+    return { writer: n + 1, run: '1', orderHigh: '5', settled: 1_000_000, orderHeld: null, isLive: true };
+  });
+  const marks: { tombstones: number; journals: number }[] = [];
+  let ids = 0;
+  const answerTo = (text: string, values: unknown[]): unknown[] => {
+    if (text.includes('insert into tombstones')) {
+      return (JSON.parse(values[0] as string) as object[]).map(() => ({ id: (ids += 1), rowVersion: '1' }));
+    }
+    if (text.includes('set applied_at')) {
+      const given = values[0] as number[];
+      marks.push({ tombstones: given.length, journals: (values[5] as number[]).length });
+      return given.map((id) => ({ id }));
+    }
+    // Each read makes objects of its own, as the driver does.
+    return text.includes('from journals order by') ? structuredClone(journals) : [];
+  };
+  const postgres = {
+    query: (text: string, values: unknown[]) => Promise.resolve(answerTo(text, values)),
+  } as unknown as Queries;
+  const clickhouse = { rows: () => Promise.resolve([]), exec: () => Promise.resolve() } as unknown as ClickHouse;
+  const report = { ...{ writer: 1, run: '1', orderHigh: '5', orderShipped: '5', orderDone: '5' }, orderHeld: null };
+  const remove = seriesDeleter({
+    ...{ postgres, clickhouse, cluster: '', clock, log: { warn: () => {} } as unknown as Log },
+    journals: () => Promise.resolve({ reports: [report as unknown as JournalReport], isWhole: true }),
+  });
+  const outcomes = await Promise.all(
+    Array.from({ length: 200 }, (_, device) =>
+      remove({ device, keys: ['k'], startTs: 0, endTs: 1, latest: 'keep' }, `tenant ${device}`),
+    ),
+  );
+  expect(new Set(outcomes)).toEqual(new Set(['done']));
+  expect(marks.some(({ tombstones }) => tombstones > 20)).toBe(true);
+  expect(new Set(marks.map((mark) => mark.journals))).toEqual(new Set([journals.length]));
 });

@@ -9,12 +9,13 @@ import { messageOf } from '../base/errors.ts';
 import { GatheredStatements } from '../base/gathered-statements.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { Places, placeOwners } from '../base/places.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { type JournalRow, readHighOrders, readJournals } from '../ingest/journal-store.ts';
 import { orderUpTo } from '../ingest/order-number.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
-import { eraseSeries } from './erase-in-clickhouse.ts';
+import { eraseSeries, NotYet } from './erase-in-clickhouse.ts';
 import { EraseTogether } from './erase-together.ts';
 import {
   type CarriedOut,
@@ -22,6 +23,7 @@ import {
   handOver,
   insertTombstones,
   type LatestFate,
+  listBytesOf,
   markApplied,
   type Tombstone,
 } from './tombstone-store.ts';
@@ -52,6 +54,9 @@ interface SeriesDelete {
 /** `tenantId`: the tenant of the caller, for its turn; undefined for calls of this installation itself. */
 export type DeleteSeries = (asked: SeriesDelete, tenantId?: string) => Promise<'done' | 'recorded'>;
 
+/** The journals once each has shipped the rows that it had at a delete. */
+type Settled = Pick<CarriedOut, 'seen' | 'settledBy'>;
+
 /** Deletes that run at the same time share each of these questions and statements. */
 interface Statements {
   /** The journals of this host. */
@@ -61,9 +66,12 @@ interface Statements {
   highOrders(): ReturnType<typeof readHighOrders>;
   insert(erased: Erased, createdTime: number, tenantId: string): Promise<Tombstone>;
   /** Returns false when the delete is not finished. */
-  mark(tombstone: Tombstone, seen: JournalRow[], tenantId: string): Promise<boolean>;
+  mark(tombstone: Tombstone, settled: Settled, tenantId: string): Promise<boolean>;
   handOver(tombstone: Tombstone, tenantId: string): Promise<void>;
 }
+
+/** Bytes of a delete without its lists. */
+const recordBytes = 256;
 
 const lookMs = 20;
 const lookAtHostsMs = 200;
@@ -73,6 +81,7 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
   const stores = { clickhouse, cluster, latestAheadMsMax };
   const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ ...stores, msLeft }, batch));
   const statements = gatheredStatements(deps);
+  const places = new Places(limits.seriesDeletesWaitingMax);
   return async (asked, tenantId = '') => {
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
     const [host, reported] = await Promise.all([statements.journalsOfHost(), statements.highOrders()]);
@@ -88,13 +97,18 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     };
     const tombstone = await statements.insert(erased, now, tenantId);
     let isDone = false;
+    const owners = placeOwners(tenantId, null);
+    const isAwaited = places.take(owners) === 'taken';
     try {
+      if (!isAwaited) throw new NotYet('many deletes wait');
       const settled = host.isWhole ? await allSettled(clock, statements, tombstone, host.reports) : undefined;
       await together.add(tombstone, tenantId, until);
       // A journal that was opened meanwhile may have rows that the delete covers, so the delete is not finished.
       if (settled) isDone = await statements.mark(tombstone, settled, tenantId);
     } catch (error) {
       log.warn('delete_later', { reason: messageOf(error) });
+    } finally {
+      if (isAwaited) places.release(owners);
     }
     if (!isDone) await statements.handOver(tombstone, tenantId).catch((error) => warnUnlessAway(log, error));
     return isDone ? 'done' : 'recorded';
@@ -106,30 +120,45 @@ function gatheredStatements({ postgres, journals }: SeriesDeleteDeps): Statement
     const host = await journals(flushes.includes(true));
     return new Map(flushes.map((_, place) => [place, host]));
   });
-  const ofAll = new GatheredStatements<null, JournalRow[]>(async () => new Map([[0, await readJournals(postgres)]]));
+  let last: { rows: JournalRow[]; text: string } = { rows: [], text: '' };
+  const ofAll = new GatheredStatements<null, JournalRow[]>(async () => {
+    const rows = await readJournals(postgres);
+    const text = JSON.stringify(rows);
+    // Deletes that have read the same journals share the list of them in `markApplied`.
+    if (text !== last.text) last = { rows, text };
+    return new Map([[0, last.rows]]);
+  });
   const highs = new GatheredStatements<null, Awaited<ReturnType<typeof readHighOrders>>>(async () => {
     return new Map([[0, await readHighOrders(postgres)]]);
   });
-  const atOnceMax = limits.seriesDeletesPerStatementMax;
-  const inserts = new GatheredStatements<Erased & { createdTime: number }, Tombstone>(async (deletes) => {
-    return new Map((await insertTombstones(postgres, deletes)).entries());
-  }, atOnceMax);
-  const marks = new GatheredStatements<CarriedOut, boolean>(async (done) => {
-    const marked = await markApplied(postgres, done);
-    return new Map(done.map(({ tombstones }, place) => [place, tombstones.every(({ id }) => marked.has(id))]));
-  }, atOnceMax);
-  const handOvers = new GatheredStatements<number, null>(async (ids) => {
-    await handOver(postgres, ids);
-    return new Map();
-  }, atOnceMax);
+  const { seriesDeletesPerStatementMax: keysMax, seriesDeleteBytesPerStatementMax: sizeMax } = limits;
+  const sizeOf = (erased: Erased) => recordBytes + listBytesOf(erased);
+  const inserts = new GatheredStatements<Erased & { createdTime: number }, Tombstone>(
+    async (deletes) => new Map((await insertTombstones(postgres, deletes)).entries()),
+    { keysMax, sizeMax, sizeOf },
+  );
+  const marks = new GatheredStatements<CarriedOut, boolean>(
+    async (done) => {
+      const marked = await markApplied(postgres, done);
+      return new Map(done.map(({ tombstones }, place) => [place, tombstones.every(({ id }) => marked.has(id))]));
+    },
+    { keysMax },
+  );
+  const handOvers = new GatheredStatements<number, null>(
+    async (ids) => {
+      await handOver(postgres, ids);
+      return new Map();
+    },
+    { keysMax },
+  );
   return {
     journalsOfHost: async (flush = false) => (await ofHost.ask(String(flush), flush))!,
     journalsOfAll: async () => (await ofAll.ask('all', null))!,
     highOrders: async () => (await highs.ask('high', null))!,
     insert: async (erased, createdTime, tenantId) =>
       (await inserts.ask(undefined, { ...erased, createdTime }, tenantId))!,
-    mark: async (tombstone, seen, tenantId) =>
-      (await marks.ask(undefined, { tombstones: [tombstone], seen }, tenantId))!,
+    mark: async (tombstone, settled, tenantId) =>
+      (await marks.ask(undefined, { tombstones: [tombstone], ...settled }, tenantId))!,
     handOver: async ({ id }, tenantId) => {
       await handOvers.ask(undefined, id, tenantId);
     },
@@ -146,15 +175,13 @@ function highOrders(own: JournalReport[], reported: Awaited<ReturnType<typeof re
   return [...high];
 }
 
-/**
- * Returns the journals once each has shipped the rows that it had at the delete; undefined when that takes too long.
- */
+/** Returns undefined when that takes too long. */
 async function allSettled(
   clock: Clock,
   statements: Statements,
   { id }: Tombstone,
   own: JournalReport[],
-): Promise<JournalRow[] | undefined> {
+): Promise<Settled | undefined> {
   const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
   const target = new Map(own.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
   let host = { reports: own, isWhole: true };
@@ -175,8 +202,7 @@ async function allSettled(
     const rows = await statements.journalsOfAll();
     const others = rows.filter(({ writer, isLive }) => isLive && !target.has(writer));
     if (others.every(({ settled }) => settled >= id)) {
-      const isSettled = (row: JournalRow) => target.has(row.writer) || row.settled >= id;
-      return rows.map((row) => (isSettled(row) ? { ...row, settled: Math.max(row.settled, id) } : row));
+      return { seen: rows, settledBy: [...target.keys()] };
     }
     if (clock.monotonic() >= deadline) return undefined;
     await sleep(lookAtHostsMs);

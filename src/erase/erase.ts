@@ -260,7 +260,7 @@ export class Eraser {
             batch.map(({ device }) => device),
           );
         }
-        const finished = await markApplied(postgres, [{ tombstones: batch, seen: journals }]);
+        const finished = await markApplied(postgres, [{ tombstones: batch, seen: journals, settledBy: [] }]);
         for (const { id } of batch) this.#retries.delete(id);
         this.#waiting = Math.max(0, this.#waiting - finished.size);
         this.#devicesMax = Math.min(limits.eraseDevicesMax, this.#devicesMax * 2);

@@ -158,7 +158,10 @@ interface SeenJournal {
 /** Deletes that were carried out, and the journals as they were before. */
 export interface CarriedOut {
   tombstones: readonly Pick<Tombstone, 'id' | 'rowVersion'>[];
+  /** Many deletes of one statement have the same list, which is sent once: an installation may have many journals. */
   seen: readonly SeenJournal[];
+  /** Writers whose journals are known to have settled these deletes, whatever `seen` says. */
+  settledBy: readonly number[];
 }
 
 /**
@@ -167,23 +170,28 @@ export interface CarriedOut {
  * read is not marked: it was reopened, or a journal was opened.
  */
 export async function markApplied(queries: Queries, done: readonly CarriedOut[]): Promise<Set<number>> {
-  const given = done.flatMap(({ tombstones }, list) => tombstones.map((tombstone) => ({ ...tombstone, list })));
-  const seen = done.flatMap(({ seen: journals }, list) => journals.map((journal) => ({ ...journal, list })));
+  const lists = [...new Set(done.map(({ seen }) => seen))];
+  const given = done.flatMap(({ tombstones, seen, settledBy }) =>
+    tombstones.map((tombstone) => ({ ...tombstone, list: lists.indexOf(seen), settledBy: `{${settledBy.join(',')}}` })),
+  );
+  const seen = lists.flatMap((journals, list) => journals.map((journal) => ({ ...journal, list })));
   const rows = await queries.query<{ id: number }>(
     `update tombstones t set applied_at = clock_timestamp(), missing = coalesce((
        select array_agg(j.writer) from journals j
-         left join unnest($4::int[], $5::int[], $6::text[], $7::bigint[], $8::bigint[])
+         left join unnest($5::int[], $6::int[], $7::text[], $8::bigint[], $9::bigint[])
                 as seen (list, writer, run, settled, held)
            on seen.list = given.list and seen.writer = j.writer and seen.run = j.run
-        where seen.writer is null or seen.settled < coalesce(t.fence, t.id)
+        where seen.writer is null
+           or (seen.settled < coalesce(t.fence, t.id) and j.writer <> all(given.settled_by::int[]))
            or least(j.held_order, seen.held) <= coalesce(t.order_number, ${orderMax})), '{}')
-       from unnest($1::bigint[], $2::text[], $3::int[]) as given (id, row_version, list)
+       from unnest($1::bigint[], $2::text[], $3::int[], $4::text[]) as given (id, row_version, list, settled_by)
       where t.id = given.id and t.xmin::text = given.row_version
      returning t.id`,
     [
       given.map(({ id }) => id),
       given.map(({ rowVersion }) => rowVersion),
       given.map(({ list }) => list),
+      given.map(({ settledBy }) => settledBy),
       seen.map(({ list }) => list),
       seen.map(({ writer }) => writer),
       seen.map(({ run }) => run),
