@@ -4,6 +4,7 @@
  * and keys.
  */
 import type { RateLimits } from '../auth/rate-limits.ts';
+import { Fault } from '../base/errors.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { DeviceKeys } from '../telemetry/device-keys.ts';
 import type { Rows } from '../telemetry/rows.ts';
@@ -49,6 +50,18 @@ export class Admission {
   admit(device: CachedDevice): void {
     this.usage.admit(device.tenantId);
     this.rateLimits.admit(device);
+  }
+
+  /** Returns the fault that `admit` would throw now. */
+  refusal(device: CachedDevice): Fault | undefined {
+    if (!this.isLimiting) return undefined;
+    try {
+      this.admit(device);
+      return undefined;
+    } catch (error) {
+      if (error instanceof Fault) return error;
+      throw error;
+    }
   }
 
   /** Counts the points of a post of attributes that was read. Throws 429. */

@@ -98,7 +98,7 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
     bytesMin: limits.decodeInLoopBytesMax,
     refusal: (token: string, exchange: Exchange) => {
       const device = deviceAuth.known(token, exchange);
-      return device && thread.refusal(device);
+      return device && (admission.refusal(device) ?? ingest.journalRefusal() ?? thread.refusal(device));
     },
   };
   server.rawPost('/api/v1/:token/telemetry', { admit: deviceAuth.admitBody, large, onRefused }, receive);

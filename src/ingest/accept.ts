@@ -160,6 +160,11 @@ export class Ingest {
     return this.#storeAcks?.refusal();
   }
 
+  /** As `refusal`, without reasons that pass within milliseconds: a body that is still arriving may find room. */
+  journalRefusal(): Fault | undefined {
+    return this.#health.refusal;
+  }
+
   /**
    * Accepts one message and returns its data points; `waiter` gets the outcome later. Throws the decoder's Fault, the
    * refusal, or the fault of `charge`; then `waiter` is not called. A message that the server itself writes has no

@@ -7,6 +7,7 @@ import { type BudgetOwner, ByteBudget, Held } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
+import type { HeldRefusals } from './held-refusals.ts';
 
 /** Names the sender of a request, as `device 7` or `user …`; throws the fault for an unknown sender. */
 export type Admit<Subject> = (subject: Subject, exchange: Exchange) => string | Promise<string>;
@@ -68,6 +69,7 @@ export interface LargeBodies<Subject> {
 export interface BodyRules<Subject> {
   readonly bytesMax: number;
   readonly room: BodyRoom;
+  readonly refusals: HeldRefusals;
   /** Undefined: every sender is unknown. */
   readonly admit: Admit<Subject> | undefined;
   readonly large?: LargeBodies<Subject> | undefined;
@@ -113,33 +115,16 @@ function refusedAsLarge<Subject>(
   exchange: Exchange,
   bytes: number,
   subject: Subject,
-  { large, onRefused }: BodyRules<Subject>,
+  { large, onRefused, refusals }: BodyRules<Subject>,
 ): boolean {
   if (large === undefined || bytes <= large.bytesMin) return false;
   const fault = large.refusal(subject, exchange);
   if (fault === undefined) return false;
-  afterRetryTime(exchange, fault, () => {
+  refusals.hold(exchange, fault, () => {
     onRefused?.(fault, subject, exchange);
     skipBody(exchange, fault);
   });
   return true;
-}
-
-/**
- * Calls `answer` after the time for which the fault asks its sender to wait. Meanwhile the rest of the body stays in
- * the kernel: a sender that tries again at once would fill the event loop with bytes of no use.
- */
-function afterRetryTime(exchange: Exchange, { retryAfterSeconds }: Fault, answer: () => void): void {
-  if (retryAfterSeconds === 0) {
-    answer();
-    return;
-  }
-  exchange.pause();
-  setTimeout(() => {
-    if (exchange.done) return;
-    exchange.resume();
-    answer();
-  }, retryAfterSeconds * 1000);
 }
 
 /**
@@ -289,7 +274,7 @@ class GatheredBody<Subject> {
   #refuse(fault: Fault): void {
     const { exchange, subject, rules } = this.#deps;
     this.#drop();
-    if (!exchange.done) afterRetryTime(exchange, fault, () => refuse(exchange, fault, subject, rules));
+    if (!exchange.done) rules.refusals.hold(exchange, fault, () => refuse(exchange, fault, subject, rules));
   }
 
   #drop(): void {

@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { afterEach, expect, test, vi } from 'vitest';
+import { unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type HttpRequest, HttpServer } from './server.ts';
@@ -182,4 +183,34 @@ test('a body without room is refused when its sender may try again', async () =>
   first.write('x'.repeat(40_000));
   expect(await answerOf(first)).toMatch(/^HTTP\/1.1 200 /);
   expect(heldBytes()).toBe(0);
+});
+
+test('a refusal that is held back leaves when the server begins to stop', async () => {
+  const server = open(200_000);
+  const isLarge = (name: string) => (name === 'full' ? unavailable('decode_queue_full', 'Wait.', 600) : undefined);
+  const bodies = { admit: (name: string) => `device ${name}`, large: { bytesMin: 10_000, refusal: isLarge } };
+  server.rawPost('/raw/:name', { ...bodies, bytesMax: 100_000 }, (exchange) => exchange.acknowledge());
+  server.seal();
+  const port = await server.listen('127.0.0.1', 0);
+  const begin = async (name: string, head: string) => {
+    const socket = connect(port, '127.0.0.1');
+    sockets.push(socket);
+    socket.write(`POST /raw/${name} HTTP/1.1\r\nHost: a\r\n${head}\r\n\r\n`);
+    await once(socket, 'connect');
+    return { socket, answer: once(socket, 'data').then(([bytes]) => String(bytes)) };
+  };
+  const first = await begin('a', 'Content-Length: 100000');
+  first.socket.write('x'.repeat(60_000));
+  // The address may hold one body of the largest size.
+  await vi.waitFor(() => expect(heldBytes()).toBe(100_000));
+  const waiting = [await begin('full', 'Content-Length: 50000'), await begin('b', 'Content-Length: 100000')];
+  waiting[1]!.socket.write('x'.repeat(60_000));
+  const isAnswered = Promise.race(waiting.map(({ answer }) => answer));
+  expect(await Promise.race([isAnswered, new Promise((resolve) => setTimeout(resolve, 300, 'none'))])).toBe('none');
+  const started = performance.now();
+  server.drain();
+  for (const { answer } of waiting) expect(await answer).toMatch(/^HTTP\/1.1 503 /);
+  expect(performance.now() - started).toBeLessThan(500);
+  first.socket.write('x'.repeat(40_000));
+  expect(await first.answer).toMatch(/^HTTP\/1.1 200 /);
 });

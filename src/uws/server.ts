@@ -38,6 +38,7 @@ import {
 import { hasProxyHeader, peerOf } from './client-address.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type RequestHead, readHead } from './head.ts';
+import { HeldRefusals } from './held-refusals.ts';
 import { uws } from './load.ts';
 import { takePacked } from './packed-body.ts';
 import { groupOfRoute } from './route-group.ts';
@@ -111,6 +112,7 @@ export class HttpServer {
   readonly #deps: HttpServerDeps;
   readonly #headers: ServerHeaders;
   readonly #room: BodyRoom;
+  readonly #refusals = new HeldRefusals();
   readonly #allowed = new Map<string, Set<string>>();
   readonly #listening: us_listen_socket[] = [];
   readonly #ambiguous: Counter;
@@ -223,7 +225,7 @@ export class HttpServer {
     ...rules
   }: Partial<BodyRules<Subject>> & Pick<BodyRules<Subject>, 'admit'>): BodyRules<Subject> {
     this.#room.mayHold(bytesMax);
-    return { ...rules, bytesMax, room: this.#room };
+    return { ...rules, bytesMax, room: this.#room, refusals: this.#refusals };
   }
 
   /** Adds a GET with one path parameter whose answer may take long; it has no HEAD. */
@@ -372,9 +374,10 @@ export class HttpServer {
     });
   }
 
-  /** Refuses new connections; an answer on an open one closes it. */
+  /** Refuses new connections; an answer on an open one closes it. A refusal that is held back leaves now. */
   drain(): void {
     this.#draining = true;
+    this.#refusals.end();
     for (const socket of this.#listening.splice(0)) uws.us_listen_socket_close(socket);
   }
 

@@ -50,3 +50,40 @@ test('a large body without a place in the queue is refused before it arrives, an
     await engine.destroy();
   }
 });
+
+test('a large body beyond the rate limit of its device is refused before it arrives, also while the engine stops', async () => {
+  const engine = await startEngine({ workers: 1, env: { RATE_LIMITS_DEVICE_TELEMETRY_MESSAGES: '1:3600' } });
+  const open: RawConnection[] = [];
+  try {
+    const { token } = await engine.api.newDevice();
+    const path = `/api/v1/${token}/telemetry`;
+    expect(await engine.api.postTelemetry(token, '{"a":1}')).toBe(200);
+    const body = '{"a":1}'.padEnd(300_000);
+    const announce = async (headers: Record<string, string>, sent = '') => {
+      const connection = await RawConnection.open(engine.port);
+      open.push(connection);
+      await connection.send(requestBytes({ path, headers }));
+      await connection.send(sent);
+      return connection;
+    };
+    const whole = { 'Content-Length': String(body.length) };
+    const announced = await announce(whole);
+    expectError(await announced.response(), 429);
+    await announced.send(body);
+    expect((await announced.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    // A body in pieces says its length only as it arrives.
+    const piece = body.padEnd(2_000_000);
+    const inPieces = await announce({ 'Transfer-Encoding': 'chunked' }, `1e8480\r\n${piece}\r\n`);
+    expectError(await inPieces.response(), 429);
+
+    const last = await announce(whole);
+    // The answer to a later request shows that the head has arrived.
+    expect((await announced.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    const stopped = engine.stop();
+    expectError(await last.response(), 429);
+    await stopped;
+  } finally {
+    for (const connection of open) connection.close();
+    await engine.destroy();
+  }
+});
