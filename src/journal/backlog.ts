@@ -3,6 +3,7 @@
  * the open units. Frames are not indexed in memory: a unit is read back from the file (usually from the page cache), so
  * a backlog of hours costs a few hundred objects.
  */
+import { BufferPool } from '../base/buffer-pool.ts';
 import { assert } from '../base/errors.ts';
 import type { Disk, DiskFile } from './disk.ts';
 import type { LaneCursor } from './position.ts';
@@ -16,6 +17,7 @@ import {
   type Lane,
   type LaneShare,
   lanes,
+  late,
   packedPrefixBytes,
   segmentHeaderBytes,
 } from './segment.ts';
@@ -122,6 +124,8 @@ interface OpenUnit extends ShipUnit {
   writtenMsMin: number;
   writtenMsMax: number;
   takes: Take[];
+  /** The memory of the payloads, of a unit of the live lane. */
+  chunks: Buffer[];
 }
 
 interface LaneState {
@@ -150,6 +154,8 @@ export class Backlog {
   readonly #disk: Disk;
   readonly #onGap: (segment: Segment, gap: Gap) => Promise<void>;
   readonly #lanes: [LaneState, LaneState] = [newLane(), newLane()];
+  /** Memory of the payloads of units that are confirmed. */
+  readonly #chunks = new BufferPool({ countMax: 2, bytesMax: readBytesMax });
   #segments: Segment[] = [];
   #tail: LaneCursor = { epoch: 0, seq: 0, offset: 0 };
 
@@ -257,11 +263,12 @@ export class Backlog {
   }
 
   /**
-   * Called when the unit is stored: this process does not take its frames again. The lane moves past the unit when all
-   * earlier units are confirmed.
+   * Called when the unit is stored: this process does not take its frames again, and their payloads must not be used
+   * any more. The lane moves past the unit when all earlier units are confirmed.
    */
   confirm(unit: ShipUnit): void {
     const { lane } = unit;
+    for (const chunk of (unit as OpenUnit).chunks.splice(0)) this.#chunks.give(chunk);
     const state = this.#lanes[lane];
     const { taken } = state;
     const at = taken.findIndex((other) => other.unit === unit);
@@ -384,6 +391,7 @@ export class Backlog {
       writtenMsMin: 0,
       writtenMsMax: 0,
       takes: [],
+      chunks: [],
     };
     const last = state.taken.at(-1)?.takes.at(-1);
     const first = last?.segment ?? state.segment!;
@@ -416,7 +424,7 @@ export class Backlog {
         : bytesToRead(share, limits.rowsMax - unit.rows, limits.bytesMax - unit.bytes);
       const { seed } = segment;
       const range = { seed, from, end: packedBytes ?? end, chunkBytes, reuseChunk: sparse, lane: unit.lane, packed };
-      const reader = new FrameReader(file, range);
+      const reader = new FrameReader(file, { ...range, takeChunk: (bytes) => this.#takeChunk(unit, bytes) });
       while (take.frames < share.frames) {
         const step = await reader.next();
         if (!step) {
@@ -458,6 +466,14 @@ export class Backlog {
     if (whole) ({ frames: take.frames, rows: take.rows, bytes: take.bytes } = share);
     unit.takes.push(take);
     return whole;
+  }
+
+  /** A unit of the late lane may be open for long without its payloads: it keeps no memory of its own. */
+  #takeChunk(unit: OpenUnit, bytes: number): Buffer {
+    if (unit.lane === late) return Buffer.allocUnsafeSlow(bytes);
+    const chunk = this.#chunks.take(bytes);
+    unit.chunks.push(chunk);
+    return chunk;
   }
 }
 

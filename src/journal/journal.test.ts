@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { realDisk } from './disk.ts';
 import { readWriterId, storeWriterId } from './identity.ts';
-import type { Journal, Lane } from './journal.ts';
+import type { Journal, Lane, ShipUnit } from './journal.ts';
 import { type OpenJournalDeps, openJournal } from './open-journal.ts';
 import { positionFile } from './position.ts';
 
@@ -106,6 +106,26 @@ test('units of a lane may be open together; the lane moves over a unit when thos
   expect(await orders(again, 0)).toEqual([8]);
   expect(again.empty).toBe(true);
   await again.close();
+});
+
+test('the memory of a unit is used again when the unit is confirmed, not earlier', async () => {
+  const journal = await open();
+  const memoryOf = (unit: ShipUnit | undefined) => unit!.payloads[0]!.buffer;
+  await journal.append([frame(1), frame(2)]);
+  const first = (await journal.next(0, { rowsMax: 1, bytesMax: 1e9 }))!;
+  const second = (await journal.next(0, all))!;
+  expect(memoryOf(second)).not.toBe(memoryOf(first));
+  expect([first, second].map(({ payloads }) => payloads[0]!.toString('latin1', 0, 2))).toEqual(['1;', '2;']);
+  await journal.confirm(second);
+  await journal.append([frame(3), frame(4, 1, 1), frame(5, 1, 1)]);
+  const third = (await journal.next(0, all))!;
+  expect([memoryOf(third), third.orders]).toEqual([memoryOf(second), [3n]]);
+  expect(first.payloads[0]!.toString('latin1', 0, 2)).toBe('1;');
+  // Rows of many days are stored for long beside their lane.
+  const late = (await journal.next(1, { rowsMax: 1, bytesMax: 1e9 }))!;
+  for (const unit of [first, third, late]) await journal.confirm(unit);
+  expect(memoryOf(await journal.next(1, all))).not.toBe(memoryOf(late));
+  await journal.close();
 });
 
 test('two appends at once, or order numbers that fall, are bugs', async () => {

@@ -39,6 +39,8 @@ export interface ReadRange {
   chunkBytes: number;
   /** True: one chunk serves all reads, and a payload is valid until the next call. False: payloads stay valid. */
   reuseChunk: boolean;
+  /** Returns the memory of a chunk; absent: chunks are allocated. */
+  takeChunk?: (bytes: number) => Buffer;
   /** Returns payloads of this lane only; of the other lane only the heads are read. */
   lane?: Lane;
   /** The file is packed: `from` is an offset of the original segment; `end` and gaps are offsets in the file. */
@@ -130,10 +132,10 @@ export class FrameReader {
   async #ensure(offset: number, bytes: number): Promise<number> {
     const at = offset - this.#chunkFrom;
     if (at >= 0 && at + bytes <= this.#chunk.length) return at;
-    const { end, chunkBytes, reuseChunk } = this.#range;
+    const { end, chunkBytes, reuseChunk, takeChunk = Buffer.allocUnsafeSlow } = this.#range;
     const wanted = Math.max(bytes, Math.min(chunkBytes, end - offset));
     const room = this.#chunk.buffer.byteLength >= wanted && reuseChunk && this.#chunk !== empty;
-    const chunk: Buffer = room ? Buffer.from(this.#chunk.buffer, 0, wanted) : Buffer.allocUnsafeSlow(wanted);
+    const chunk: Buffer = room ? Buffer.from(this.#chunk.buffer, 0, wanted) : takeChunk(wanted);
     let done: number;
     try {
       done = await this.#file.read(chunk, offset);

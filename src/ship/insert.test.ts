@@ -32,6 +32,33 @@ test('rows that the client sent twice count as stored when the first try has end
   expect(asked).toHaveLength(2);
 });
 
+test('the memory of a body is used again after an insert without a failure, and only then', async () => {
+  const memories: ArrayBufferLike[] = [];
+  const bodies: string[] = [];
+  const failures = [0, 0, 1, 0, 0];
+  const clickhouse = {
+    insertBlocks: async (_: string, body: Buffer) => {
+      memories.push(body.buffer);
+      bodies.push(body.toString('latin1'));
+      if (failures.shift()) throw new ClickHouseError(0, 'transient', 'socket hang up', { connectionLost: true });
+      return { repeated: false };
+    },
+    endInserts: async () => true,
+    ping: async () => true,
+  };
+  const control = { forget() {}, accepted: async () => true };
+  const parts = { clickhouse, control, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
+  const given = { ...parts, signal: new AbortController().signal, once: false, parallelMax: 1, patient: false };
+  const inserter = new Inserter(given as unknown as InserterDeps);
+  for (const text of ['one', 'three', 'two', 'four']) {
+    expect(await inserter.insert([Buffer.from(text), Buffer.from('!')])).toMatchObject({ complete: true });
+  }
+  // Two statements for each body; of the second body one was repeated.
+  expect(bodies.map((text) => text.slice(0, -1))).toEqual('one one three three three two two four four'.split(' '));
+  const [one, , three, , , two, , four] = memories;
+  expect([three === one, two === three, four === two]).toEqual([true, false, true]);
+});
+
 test('of two rows of one point in one frame the later one counts, also when the frame is cut between them', async () => {
   const today = Math.floor(clock.now() / 86_400_000) * 86_400_000;
   const rows = new Rows();

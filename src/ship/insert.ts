@@ -5,6 +5,7 @@
  * repeated in halves.
  */
 import { randomUUID } from 'node:crypto';
+import { BufferPool } from '../base/buffer-pool.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -88,6 +89,8 @@ const refusedMsMin = 5_000;
 const leftInsertsMs = 250;
 /** Bytes of the bodies that are inserted at once. */
 const parallelBytesMax = 32 * 1024 * 1024;
+/** Bytes of a body whose memory is used again. */
+const keptBodyBytesMax = 16 * 1024 * 1024;
 
 type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
 
@@ -101,6 +104,7 @@ export class Inserter {
   /** True when an insert may still run in the store because its answer was not received. */
   #mayRunOn = false;
   #deadlineFactor = 1;
+  readonly #bodies = new BufferPool({ countMax: 1, bytesMax: keptBodyBytesMax });
   /** The fraction of a unit's size that is used after recent failures; 1 = the whole size. */
   #share = 1;
   /** The latest refusal since the last insert or control row that was accepted, and the time of the first one. */
@@ -212,11 +216,15 @@ export class Inserter {
   ): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
     const { signal, control, once } = this.#deps;
     const whole = isIndivisible(piece);
-    const body = Buffer.concat(piece.payloads);
+    const body = this.#bodyOf(piece);
     for (let attempt = 0; ; attempt += 1) {
       if (signal.aborted) return { verdict: 'given up' };
       const error = await this.#send(piece, body, { attempt, cut }, orderMin);
-      if (!error) return { verdict: 'stored' };
+      if (!error) {
+        // After a failure a socket may still have the bytes.
+        if (attempt === 0 && !this.#mayRunOn) this.#bodies.give(body);
+        return { verdict: 'stored' };
+      }
       control.forget();
       const suspicion = this.#count(piece, error, cut);
       const slow = suspicion === 'size';
@@ -235,6 +243,16 @@ export class Inserter {
       // A store that crashes on these rows answers `/ping` as soon as it is up: that must not shorten the wait.
       await this.#backoff.wait(isNoAnswer(error) && piece.crashes < 2);
     }
+  }
+
+  #bodyOf({ payloads }: Piece): Buffer {
+    const body = this.#bodies.take(payloads.reduce((sum, { length }) => sum + length, 0));
+    let at = 0;
+    for (const payload of payloads) {
+      body.set(payload, at);
+      at += payload.length;
+    }
+    return body;
   }
 
   /** Counts a failure. Returns the suspicion against the rows of the piece; undefined when there is none yet. */
