@@ -95,7 +95,7 @@ export class Activity {
   }
 
   /** Notes an activity. On the hot path: finds one block and assigns one time. `now` saves a reading of the clock. */
-  readonly touch = (device: CachedDevice, now: number = this.#deps.clock.now()): void => {
+  readonly touch = (device: Pick<CachedDevice, 'number'>, now: number = this.#deps.clock.now()): void => {
     this.#seen.note(device.number, now);
   };
 

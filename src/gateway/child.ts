@@ -8,7 +8,7 @@ import type { AttributeUpdates, Follower, Following } from '../attributes/follow
 import type { Update } from '../attributes/update.ts';
 import { assert, type Fault, type Subject } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { CachedDevice, DeviceRow } from '../device/model/cached-device.ts';
+import { type CachedDevice, type DeviceRow, renames } from '../device/model/cached-device.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/sessions.ts';
@@ -40,21 +40,21 @@ interface SentUpdate {
 }
 
 export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
-  readonly gateway: ParentGateway;
+  // The members that each message uses come first: they share a line of the processor's cache.
+  /** The number of the device. */
+  readonly number: number;
+  /** The number of renames at which the name was last compared with that of the device; -1 = never. */
+  #comparedAt = -1;
+  seen = 0;
+  next: NamedChild | undefined = undefined;
+  place = 0;
   device: CachedDevice;
   /** The name that the gateway uses; the name of the device itself changes when a user renames it. */
   name: string;
+  readonly gateway: ParentGateway;
   /** False when the gateway has dropped the child. */
   isHere = true;
   session: DeviceSession | undefined = undefined;
-
-  /**
-   * Owned by `telemetry.ts`: the name as last spelled in a message, the next child in that message, and marks of
-   * messages.
-   */
-  bytes: Buffer;
-  next: NamedChild | undefined = undefined;
-  seen = 0;
   charged = 0;
   refusal: Fault | undefined = undefined;
 
@@ -66,11 +66,11 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   #noticedMs = Number.NEGATIVE_INFINITY;
 
   /** `device` undefined = `open` sets the device. */
-  constructor(gateway: ParentGateway, name: string, device: CachedDevice | undefined) {
-    this.gateway = gateway;
+  constructor(gateway: ParentGateway, name: string, number: number, device: CachedDevice | undefined) {
+    this.number = number;
     this.device = device as CachedDevice;
     this.name = name;
-    this.bytes = nameBytes(name);
+    this.gateway = gateway;
   }
 
   open(sessions: Sessions, row: DeviceRow): void {
@@ -85,7 +85,16 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
 
   /** False after a rename or a drop. */
   get isCurrent(): boolean {
-    return this.isHere && this.device.name === this.name;
+    if (!this.isHere) return false;
+    if (this.#comparedAt === renames.count) return true;
+    if (this.device.name !== this.name) return false;
+    this.#comparedAt = renames.count;
+    return true;
+  }
+
+  rename(name: string): void {
+    this.name = name;
+    this.#comparedAt = -1;
   }
 
   follow(updates: AttributeUpdates): void {
@@ -165,9 +174,4 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   #assertRouted(): void {
     assert(this.isHere, 'a child that is not routed does nothing', this.gateway);
   }
-}
-
-/** Returns the name as a message spells it between quotes, without unnecessary escapes. */
-export function nameBytes(name: string): Buffer {
-  return Buffer.from(JSON.stringify(name).slice(1, -1));
 }

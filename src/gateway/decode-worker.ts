@@ -11,6 +11,7 @@ import type { Key } from '../telemetry/keys.ts';
 import { type PlainDecodeFault, plainFault } from '../telemetry/plain-fault.ts';
 import { Rows } from '../telemetry/rows.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
+import { SpelledNames } from './spelled-names.ts';
 import { GatewayDecoder, GatewayTelemetry } from './telemetry.ts';
 
 export interface GatewayDecodeRequest {
@@ -39,7 +40,7 @@ export type GatewayDecodeReply = DecodedByName | { fault: PlainDecodeFault };
 /** Every name of the message is a child, except the names that are left out. */
 class NamesOfMessage implements NamedChildren {
   readonly device = deviceOf(-1);
-  first: NamedChild | undefined = undefined;
+  readonly spelled = new SpelledNames<NamedChild>();
   readonly #byName = new Map<string, NamedChild>();
   readonly #without: ReadonlyMap<string, Fault>;
 
@@ -56,11 +57,13 @@ class NamesOfMessage implements NamedChildren {
   child(name: string): NamedChild | undefined {
     const known = this.#byName.get(name);
     if (known !== undefined || this.#without.has(name)) return known;
+    const device = deviceOf(this.#byName.size);
     const child: NamedChild = {
-      device: deviceOf(this.#byName.size),
+      number: device.number,
+      device,
       name,
       isCurrent: true,
-      bytes: Buffer.from(JSON.stringify(name).slice(1, -1)),
+      place: 0,
       next: undefined,
       seen: 0,
       charged: 0,

@@ -13,11 +13,12 @@ import { actsFor, type CustomerScope } from '../device/model/gateway-scope.ts';
 import type { Place, Troubles } from '../diagnostics/troubles.ts';
 import type { SessionEnd, Sessions } from '../downlink/sessions.ts';
 import type { RpcSessions } from '../rpc/sessions.ts';
-import { Child, nameBytes, type ParentGateway } from './child.ts';
+import { Child, type ParentGateway } from './child.ts';
 import { ChildUpdates } from './child-updates.ts';
 import type { GatewayLink } from './link.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
 import type { ChildNames, FoundChildren, WantedChild } from './names.ts';
+import { SpelledNames } from './spelled-names.ts';
 
 export interface GatewayDeps {
   sessions: Sessions;
@@ -40,8 +41,7 @@ export class Gateway implements ParentGateway, NamedChildren {
   readonly device: CachedDevice;
   readonly link: GatewayLink;
   readonly updates: ChildUpdates;
-  /** Owned by `telemetry.ts`: the child named first in the last message. */
-  first: NamedChild | undefined = undefined;
+  readonly spelled = new SpelledNames<NamedChild>();
   readonly #deps: GatewayDeps;
   readonly #children = new Map<string, Child>();
   readonly #byNumber = new Map<number, Child>();
@@ -91,7 +91,7 @@ export class Gateway implements ParentGateway, NamedChildren {
     const child = this.#children.get(name);
     if (child === undefined) return undefined;
     assert(child.isHere, 'a child that is found by its name is routed', this);
-    if (child.device.name === name) return child;
+    if (child.isCurrent) return child;
     this.#rename(child);
     return this.#children.get(name);
   }
@@ -309,7 +309,7 @@ export class Gateway implements ParentGateway, NamedChildren {
     }
     // A gateway that names itself gets no second session.
     const isItself = row.number === this.device.number;
-    const child = new Child(this, name, isItself ? this.device : undefined);
+    const child = new Child(this, name, row.number, isItself ? this.device : undefined);
     this.#children.set(name, child);
     this.#byNumber.set(row.number, child);
     if (isItself) return;
@@ -324,8 +324,8 @@ export class Gateway implements ParentGateway, NamedChildren {
 
   /** Sets the name by which messages find the child. */
   #name(child: Child, name: string): void {
-    child.name = name;
-    child.bytes = nameBytes(name);
+    child.rename(name);
+    this.spelled.delete(child);
     this.#children.set(name, child);
   }
 
@@ -340,7 +340,8 @@ export class Gateway implements ParentGateway, NamedChildren {
   #drop(child: Child): void {
     if (!child.isHere) return;
     if (this.#children.get(child.name) === child) this.#children.delete(child.name);
-    this.#byNumber.delete(child.device.number);
+    this.#byNumber.delete(child.number);
+    this.spelled.delete(child);
     this.updates.forget(child);
     this.#release(child);
   }
@@ -357,6 +358,7 @@ export class Gateway implements ParentGateway, NamedChildren {
     for (const child of this.#children.values()) this.#release(child);
     this.#children.clear();
     this.#byNumber.clear();
+    this.spelled.clear();
   }
 
   /** Called when the gateway has ended and no operation waits any more. */

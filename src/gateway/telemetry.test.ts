@@ -124,6 +124,19 @@ describe('a message of a gateway', () => {
     );
   });
 
+  it('finds a renamed child by its new name only, however often it was found by the former one', async () => {
+    const gateway = await gatewayWith(['A', 'B']);
+    const rowsOf = (name: string) => decode(gateway, `{"B":[{"b":1}],${name}:[{"a":1}]}`).rows[1];
+    expect([rowsOf('"A"'), rowsOf('"A"'), rowsOf('"\\u0041"'), rowsOf('"A"')]).toEqual(
+      Array.from({ length: 4 }, () => '1 a@now long 1'),
+    );
+    gateway.child('A')!.device.refresh({ ...rowOf(1, 'Z'), version: 2 });
+    for (const name of ['"A"', '"\\u0041"']) expect(rowsOf(name)).toBeUndefined();
+    expect([rowsOf('"Z"'), rowsOf('"Z"')]).toEqual(['1 a@now long 1', '1 a@now long 1']);
+    gateway.disconnect('Z');
+    expect(rowsOf('"Z"')).toBeUndefined();
+  });
+
   it('mixes both forms, and may name many children', () => {
     both('{"A":[{"ts":1,"values":{"a":1}}],"B":[{"b":2}, {"ts":5,"values":{"b":3}}]}', [
       '1 a@1 long 1',

@@ -1,6 +1,7 @@
 /**
  * Decodes a gateway's telemetry into rows of a frame, in one pass: `{"name":[{"ts":…,"values":{…}},…],…}`. The next
- * name is usually the one that followed last time, so a known child costs one comparison of bytes. An unusual message
+ * name is usually the one that followed last time, so a known child costs one comparison of bytes; any other known
+ * child is found by the bytes of its name. An unusual message
  * (a repeated name, a bad record, malformed JSON) is read again as a whole by the exact reader. The exact reader
  * refuses each child separately: the rows of a refused child are rolled back, other rows stay. Both readers stop at a
  * child that is not connected: the caller connects it and decodes again.
@@ -8,11 +9,11 @@
 import { isUtf8 } from 'node:buffer';
 import type { Admission } from '../activity/admission.ts';
 import { badRequest, Fault, notFound, tooLarge } from '../base/errors.ts';
-import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Waiter } from '../ingest/accept.ts';
 import type { DecodeOptions } from '../telemetry/decode-options.ts';
+import { hashFactor, hashStart } from '../telemetry/keys.ts';
 import { MessageReader, skipBlank } from '../telemetry/message-reader.ts';
-import { addRecord } from '../telemetry/record.ts';
+import { addRecord, type TelemetrySource } from '../telemetry/record.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';
 import { readByName } from '../value/by-name.ts';
 import { type Json, JsonReader } from '../value/json.ts';
@@ -69,14 +70,14 @@ export class GatewayTelemetry implements Waiter {
 
 interface GatewayDecoderDeps {
   options: DecodeOptions;
-  touch: (device: CachedDevice, now: number) => void;
+  touch: (device: TelemetrySource, now: number) => void;
   /** Absent in a thread, which counts nothing. */
   admission: Pick<Admission, 'isLimiting' | 'chargeChild'> | undefined;
 }
 
 export class GatewayDecoder {
   readonly #options: DecodeOptions;
-  readonly #touch: (device: CachedDevice, now: number) => void;
+  readonly #touch: GatewayDecoderDeps['touch'];
   readonly #admission: GatewayDecoderDeps['admission'];
 
   constructor({ options, touch, admission }: GatewayDecoderDeps) {
@@ -135,17 +136,15 @@ export class GatewayDecoder {
     for (;;) {
       if (body[at] !== 0x22) return false;
       at += 1;
-      let child = previous === undefined ? gateway.first : previous.next;
-      if (child?.isCurrent && isName(child.bytes, body, at, last)) {
-        at += child.bytes.length + 1;
-      } else {
-        const end = endOfName(body, at, last);
+      let child = previous?.next;
+      let end = child?.isCurrent ? gateway.spelled.endOf(child, body, at, last) : -1;
+      if (child === undefined || end < 0) {
+        end = endOfName(body, at, last);
         child = end < 0 ? undefined : childNamed(gateway, body, at, end);
         if (child === undefined) return false;
-        if (previous === undefined) gateway.first = child;
-        else previous.next = child;
-        at = end + 1;
+        if (previous !== undefined) previous.next = child;
       }
+      at = end + 1;
       // The last entry of a repeated name counts.
       if (child.seen === lastPass) return false;
       child.seen = lastPass;
@@ -197,8 +196,7 @@ export class GatewayDecoder {
 
   /** Counts the points and keys of a child. Above a limit the rows of the child are rolled back. */
   #accepted(child: NamedChild, message: GatewayTelemetry, now: number, rows: Rows): void {
-    const { device } = child;
-    this.#touch(device, now);
+    this.#touch(child, now);
     const admission = this.#admission;
     if (admission === undefined || !admission.isLimiting) return;
     // A message may be decoded twice but is counted once.
@@ -206,7 +204,7 @@ export class GatewayDecoder {
       child.charged = message.id;
       child.refusal = undefined;
       try {
-        admission.chargeChild(message.gateway.device, device, rows, childMark.count);
+        admission.chargeChild(message.gateway.device, child.device, rows, childMark.count);
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
         child.refusal = error;
@@ -239,24 +237,39 @@ function refuse(message: GatewayTelemetry, name: string, fault: Fault): void {
 /** Returns the offset after the records, or -1 when the exact reader must decide, also for a Fault. */
 function readRecords(at: number, child: NamedChild): number {
   try {
-    return records.records(at, child.device);
+    return records.records(at, child);
   } catch (error) {
     if (error instanceof Fault) return -1;
     throw error;
   }
 }
 
-/** Returns the offset of the closing quote, or -1. */
+/** Returns the offset of the closing quote, or -1; leaves the hash of the name in `hashOfName`. */
 function endOfName(body: Uint8Array, at: number, last: number): number {
+  let hash = hashStart;
   for (let byte = body[at]!; byte !== 0x22; byte = body[++at]!) {
     if (byte < 0x20 || at >= last) return -1;
-    if (byte === 0x5c) at += 1;
+    hash = Math.imul(hash ^ byte, hashFactor);
+    if (byte === 0x5c) hash = Math.imul(hash ^ body[++at]!, hashFactor);
   }
+  hashOfName = hash;
   return at;
 }
 
-/** Returns undefined when the bytes are not the name of a connected child. */
+/**
+ * Returns the child whose name `endOfName` has read; undefined when the bytes are not the name of a connected child.
+ */
 function childNamed(gateway: NamedChildren, body: Uint8Array, start: number, end: number): NamedChild | undefined {
+  const child = gateway.spelled.find(body, start, end, hashOfName);
+  return child?.isCurrent ? child : childOfOtherSpelling(gateway, body, start, end);
+}
+
+function childOfOtherSpelling(
+  gateway: NamedChildren,
+  body: Uint8Array,
+  start: number,
+  end: number,
+): NamedChild | undefined {
   const bytes = Buffer.from(body.buffer, body.byteOffset + start, end - start);
   let name: string;
   if (bytes.includes(0x5c)) {
@@ -273,15 +286,8 @@ function childNamed(gateway: NamedChildren, body: Uint8Array, start: number, end
   records.noteUnchecked();
   const child = gateway.child(name);
   // Keeps the spelling of this client, because some clients use unnecessary escapes.
-  if (child && !child.bytes.equals(bytes) && isUtf8(bytes)) child.bytes = Buffer.from(bytes);
+  if (child && isUtf8(bytes)) gateway.spelled.set(child, bytes);
   return child;
-}
-
-function isName(name: Uint8Array, body: Uint8Array, at: number, last: number): boolean {
-  const { length } = name;
-  if (at + length > last || body[at + length] !== 0x22) return false;
-  for (let i = 0; i < length; i += 1) if (name[i] !== body[at + i]) return false;
-  return true;
 }
 
 const noArray = badRequest('wrong_shape', 'The value must be an array of records.');
@@ -289,5 +295,6 @@ const noneRefused: ReadonlyMap<string, Fault> = new Map();
 const records = new MessageReader('gateway');
 const messageMark = newMark();
 const childMark = newMark();
+let hashOfName = 0;
 let lastMessage = 0;
 let lastPass = 0;

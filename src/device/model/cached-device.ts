@@ -27,6 +27,9 @@ export interface StoredDevice extends DeviceRow {
   credentialsVersion: number;
 }
 
+/** Counts the renames that this process has seen: a name that was valid at this count is still valid. */
+export const renames = { count: 0 };
+
 export class CachedDevice {
   readonly number: number;
   readonly id: string;
@@ -60,7 +63,10 @@ export class CachedDevice {
     if (row.version < this.version) return;
     this.customerId = row.customerId;
     this.profileId = row.profileId;
-    this.name = row.name;
+    if (row.name !== this.name) {
+      this.name = row.name;
+      renames.count += 1;
+    }
     this.version = row.version;
     if (row.isGateway !== undefined) this.isGateway = row.isGateway;
     if (row.isConfined !== undefined) this.isConfined = row.isConfined;
