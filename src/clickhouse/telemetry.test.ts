@@ -55,11 +55,13 @@ const pointBlock = (points: Point[]) => {
 async function insert(...bodies: Buffer[]): Promise<void> {
   const body = Buffer.concat(bodies);
   await embedded.clickhouse.insertBlocks(insertTelemetry, body);
+  await insertOnlyLatest(body, false);
+}
+
+async function insertOnlyLatest(body: Buffer, areSingle: boolean): Promise<void> {
   const serverTimes = body.includes('\x03seq\x06UInt32');
-  await embedded.clickhouse.insertBlocks(
-    insertLatestOf({ serverTimes, expires: false, ranged: false, aheadMsMax: 0 }),
-    body,
-  );
+  const sql = insertLatestOf({ serverTimes, expires: false, ranged: false, aheadMsMax: 0, areSingle });
+  await embedded.clickhouse.insertBlocks(sql, body);
 }
 
 test.each([
@@ -215,6 +217,30 @@ describe('latest', () => {
     } finally {
       await embedded.clickhouse.exec('SYSTEM START MERGES latest');
     }
+  });
+
+  test('rows that were taken for the only ones of their series, and are not, count as others do', async () => {
+    const key = 'single';
+    const frames = await Promise.all(
+      [2, 1].map((frame) =>
+        block(`
+          SELECT (number % 500)::UInt64 + 7000 AS device, '${key}'::LowCardinality(String) AS key,
+            (1790000000000 + intDiv(number, 1000))::Int64 AS ts, 3::UInt8 AS kind, (${frame} * 1e6 + number)::Float64 AS num,
+            toUInt64(${frame}) AS version
+          FROM numbers(2000)`),
+      ),
+    );
+    const wrong = `SELECT count() AS series, countIf(num != 2e6 + 1500 + device - 7000) AS wrong FROM latest FINAL WHERE key = '${key}'`;
+    await embedded.clickhouse.exec('SYSTEM STOP MERGES latest');
+    try {
+      await insertOnlyLatest(Buffer.concat(frames), true);
+      expect(await rows(`SELECT count() AS count FROM latest WHERE key = '${key}'`)).toEqual([{ count: '4000' }]);
+      expect(await rows(wrong)).toEqual([{ series: '500', wrong: '0' }]);
+    } finally {
+      await embedded.clickhouse.exec('SYSTEM START MERGES latest');
+    }
+    await embedded.clickhouse.exec('OPTIMIZE TABLE latest FINAL');
+    expect(await rows(wrong.replace('FINAL ', ''))).toEqual([{ series: '500', wrong: '0' }]);
   });
 
   test('orders negative, tiny and far ts', async () => {

@@ -349,9 +349,9 @@ export class Inserter {
 
 function statementOf(table: 'telemetry' | 'latest', piece: Piece, aheadMsMax: number): string {
   const ranged = isRanged(piece);
-  const { serverTimes, expires } = piece;
+  const { serverTimes, expires, areSingle } = piece;
   if (table === 'telemetry') return insertTelemetryOf({ serverTimes, ranged, expires });
-  return insertLatestOf({ serverTimes, expires, ranged, aheadMsMax });
+  return insertLatestOf({ serverTimes, expires, ranged, aheadMsMax, areSingle });
 }
 
 /**

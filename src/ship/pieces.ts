@@ -4,7 +4,7 @@
  */
 import type { ShipUnit } from '../journal/journal.ts';
 import type { Notes, TimeRange } from '../journal/ship-notes.ts';
-import { addDays } from '../telemetry/block-days.ts';
+import { addDays, SampledRecords } from '../telemetry/block-days.ts';
 import { rowsOfBlock, splitBlock, withoutReplaced } from '../telemetry/read-block.ts';
 
 export interface Piece {
@@ -21,6 +21,8 @@ export interface Piece {
   readonly serverTimes: boolean;
   /** False only when no row is known to have a time to live. */
   readonly expires: boolean;
+  /** True when most rows are the only ones of their series, by a sample. */
+  readonly areSingle: boolean;
   /** The greatest `ts` of a row; infinite when the times are unknown. */
   readonly newest: number;
   /** The finished inserts. */
@@ -194,9 +196,11 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
   let serverTimes = false;
   let expires = false;
   let newest = Number.NEGATIVE_INFINITY;
+  const sampled = new SampledRecords();
   const kept = payloads.filter((payload) => {
     const times = addDays(payload, days, from, to);
     if (times && ranged && (times.newest < from || times.oldest >= to)) return false;
+    sampled.add(payload);
     rows += times?.rows ?? 1;
     if (times?.hasSeq !== false) serverTimes = true;
     if (times?.hasExpires !== false) expires = true;
@@ -214,6 +218,7 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
     span,
     serverTimes,
     expires,
+    areSingle: sampled.areSingle,
     newest,
     ...counts,
   };

@@ -1,6 +1,6 @@
 /**
  * Reads the days of blocks from their `ts` columns: a day is a partition of the series table, and partitions are the
- * main cost of an insert. Used for shipping. No row costs an allocation.
+ * main cost of an insert. Also samples which devices sent. Used for shipping. No row costs an allocation.
  */
 const dayMs = 86_400_000;
 /** Days outside these years share one partition. */
@@ -45,23 +45,62 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
   return { rows, hasSeq, hasExpires, oldest, newest };
 }
 
+/** One of so many devices is sampled. A prime number, because a worker may serve every second or tenth device. */
+const sampledOf = 61;
+const sampledRecordsMin = 20;
+const singleShare = 0.8;
+
+/** Counts the records of a sample of devices, over some blocks. */
+export class SampledRecords {
+  readonly #devices = new Set<number>();
+  #records = 0;
+
+  /** Adds the records of a block; bytes that are not a block are ignored. */
+  add(block: Uint8Array): void {
+    const place = placeOfTs(block);
+    if (!place) return;
+    const { at, deviceAt, rows } = place;
+    const devices = new DataView(block.buffer, block.byteOffset + deviceAt, 8 * rows);
+    const times = new DataView(block.buffer, block.byteOffset + at, 8 * rows);
+    let [lastDevice, lastTs] = [-1, -1];
+    for (let row = 0; row < rows; row += 1) {
+      const device = devices.getUint32(8 * row, true);
+      if (device % sampledOf !== 0) continue;
+      const ts = times.getUint32(8 * row, true);
+      if (device === lastDevice && ts === lastTs) continue;
+      [lastDevice, lastTs] = [device, ts];
+      this.#records += 1;
+      this.#devices.add(device);
+    }
+  }
+
+  /** True when most devices sent one record: then most rows are the only ones of their series. */
+  get areSingle(): boolean {
+    return this.#records >= sampledRecordsMin && this.#devices.size >= this.#records * singleShare;
+  }
+}
+
 /**
- * Finds the start of the `ts` column of one block, whether `seq` follows and whether `expires` comes before; undefined
- * when the bytes are not such a block.
+ * Finds the start of the columns `device` and `ts` of one block, whether `seq` follows and whether `expires` comes
+ * before; undefined when the bytes are not such a block.
  */
-function placeOfTs(block: Uint8Array): (Omit<BlockTimes, 'oldest' | 'newest'> & { at: number }) | undefined {
+function placeOfTs(
+  block: Uint8Array,
+): (Omit<BlockTimes, 'oldest' | 'newest'> & { at: number; deviceAt: number }) | undefined {
   const source = new Skipper(block);
   const columns = source.varint();
   const rows = source.varint();
   let hasExpires = false;
+  let deviceAt = 0;
   for (let i = 0; i < columns && source.at < block.length; i += 1) {
     const column = `${source.text()} ${source.text()}`;
     if (column === 'ts Int64') {
       const { at } = source;
       source.at += 8 * rows;
       if (source.at > block.length) return undefined;
-      return { at, rows, hasSeq: source.text() === 'seq', hasExpires };
+      return { at, deviceAt, rows, hasSeq: source.text() === 'seq', hasExpires };
     }
+    if (column === 'device UInt64') deviceAt = source.at;
     if (column === 'expires UInt32') {
       hasExpires = true;
       source.at += 4 * rows;

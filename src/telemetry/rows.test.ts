@@ -7,7 +7,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { tsDistanceMsMax } from './block.ts';
-import { addDays } from './block-days.ts';
+import { addDays, SampledRecords } from './block-days.ts';
 import { Chunk, chunksOf } from './decoded-chunk.ts';
 import { keyOf } from './keys.ts';
 import { type BlockRow, readBlock, rowsOfBlock, splitBlock } from './read-block.ts';
@@ -307,4 +307,26 @@ it('a block of points with a time to live says when they expire, also in parts',
   const times = (bytes: Buffer) => addDays(bytes, new Set(), 0, Number.MAX_SAFE_INTEGER);
   expect(times(block)).toEqual({ rows: 2, hasSeq: true, hasExpires: true, oldest: now, newest: now });
   expect(times(without)).toMatchObject({ hasSeq: true, hasExpires: false });
+});
+
+test('a sample tells whether most devices of some blocks sent one record', () => {
+  const areSingle = (devices: (n: number) => number, messages = 20_000) => {
+    const sampled = new SampledRecords();
+    const rows = new Rows();
+    for (let n = 0; n < messages; n += 1) {
+      for (const key of ['a', 'b', 'c']) rows.addLong(keyOf(key)!, n);
+      rows.endRecord(devices(n), now + n);
+      if (n % 1_000 !== 999) continue;
+      sampled.add(Buffer.concat(rows.encode({ order, micros: now * 1000, firstPlace: 0 })));
+      rows.reset();
+    }
+    sampled.add(Buffer.from('not a block'));
+    return sampled.areSingle;
+  };
+  expect(areSingle((n) => n)).toBe(true);
+  expect(areSingle((n) => 10 * n + 2 ** 40)).toBe(true);
+  expect(areSingle((n) => n >> 1)).toBe(false);
+  expect(areSingle((n) => n % 5_000)).toBe(false);
+  // Too few to tell.
+  expect(areSingle((n) => n, 1_000)).toBe(false);
 });
