@@ -199,12 +199,20 @@ async function countEach(queries: Queries, { where, values }: Conditions): Promi
   return row!;
 }
 
-/** Reads all devices of the list to count them by group, and then reads the devices of the page. */
+/**
+ * Reads all devices of the list, which has more than `sortedMax`, to count them by group, and the devices of the page:
+ * at the same time when the page does not depend on the counts.
+ */
 async function listCounted(queries: Queries, reading: Reading): Promise<Page<Listed>> {
-  const { resolved, sort, link } = reading;
+  const { resolved, sort, link, sortedMax } = reading;
   if (sort.groups === 'activity') return await listByActivity(queries, reading);
   const { where, values } = conditionsOf(resolved);
-  const groups = await queries.query<Group>(countedGroups(sort, where), values);
+  const counting = queries.query<Group>(countedGroups(sort, where), values);
+  if (!sort.groups && (link.page + 1) * link.pageSize * 2 <= sortedMax) {
+    const [[counted], data] = await Promise.all([counting, readOrdered(queries, reading, sortedMax + 1)]);
+    return pageOf(data, counted!.count, link);
+  }
+  const groups = await counting;
   const total = groups.reduce((sum, { count }) => sum + count, 0);
   if (!sort.groups) return pageOf(await readOrdered(queries, reading, total), total, link);
   const keys = walked(sort, where, givenGroups(sort, groups, values), link, false);
@@ -212,8 +220,8 @@ async function listCounted(queries: Queries, reading: Reading): Promise<Page<Lis
 }
 
 /**
- * Reads the page of a list of `total` devices in the order of an index when its devices are near one end of the index;
- * else all devices of the list are sorted.
+ * Reads the page of a list of `total` devices in the order of an index when its devices are near one end of the index:
+ * a row that an index leads to costs ten times a row of a sort. Else all devices of the list are sorted.
  */
 async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<Listed[]> {
   const { resolved, sort, link, sortedMax } = reading;
@@ -223,7 +231,9 @@ async function readOrdered(queries: Queries, reading: Reading, total: number): P
   // The index in the order of ids has all columns of the conditions; the others lead to a row of the table per device.
   if (sort === byId) return await readRows(queries, ordered(sort, where, slice), values, reading);
   if (slice.skip <= sortedMax) {
-    const near = await readRows(queries, orderedAmongFirst(sort, where, slice, 3 * sortedMax), values, reading);
+    const firstMax = Math.min(3 * sortedMax, Math.max(sortedMax / 5, 8 * (slice.skip + slice.take)));
+    const first = orderedAmongFirst(sort, where, slice, Math.ceil(firstMax));
+    const near = await readRows(queries, first, values, reading);
     if (near.length === slice.take) return near;
   }
   return await readRows(queries, orderedBySorting(sort, where, slice), values, reading);
