@@ -309,7 +309,7 @@ it('a block of points with a time to live says when they expire, also in parts',
   expect(times(without)).toMatchObject({ hasSeq: true, hasExpires: false });
 });
 
-test('a sample tells whether most devices of some blocks sent one record', () => {
+it('a sample tells whether most devices of some blocks sent one record', () => {
   const areSingle = (devices: (n: number) => number, messages = 20_000) => {
     const sampled = new SampledRecords();
     const rows = new Rows();
