@@ -44,7 +44,7 @@ class CountingBus {
   member(): Bus {
     return {
       connected: true,
-      hasManyChannels: true,
+      spansHosts: true,
       publish: (channel, payload) => setImmediate(() => this.#deliver(channel, Buffer.from(payload))),
       subscribe: async (channel, handler) => {
         const own: Handler = (payload, name) => handler(payload, name);

@@ -6,7 +6,7 @@ import { ChannelSubscriptions } from './subscriptions.ts';
 
 export class IpcBus implements Bus {
   /** Each message and each subscription passes the primary. */
-  readonly hasManyChannels = false;
+  readonly spansHosts = false;
   readonly #sender: PortSender;
   readonly #counters: BusCounters;
   readonly #subscriptions: ChannelSubscriptions;

@@ -54,7 +54,7 @@ export function channelNames(installation: string, protocol = busProtocol): Chan
 const gapCheckMs = 50;
 
 export class RedisBus implements Bus {
-  readonly hasManyChannels = true;
+  readonly spansHosts = true;
   readonly #link: RedisLink;
   readonly #subscriptions: ChannelSubscriptions;
   readonly #counters: BusCounters;

@@ -49,7 +49,7 @@ export interface Channels {
 
 export function openChannels(bus: Bus): Channels {
   const node = randomUUID();
-  if (bus.hasManyChannels) {
+  if (bus.spansHosts) {
     const each = { bus, node, shards: Number.MAX_SAFE_INTEGER };
     const toDevice = new DeviceChannels({ ...each, name: 'd', lingerMs: limits.deviceLingerMs });
     return { toDevice, toOwners: new DeviceChannels({ ...each, name: 'o', lingerMs: 0 }), sessions: toDevice };

@@ -44,7 +44,7 @@ async function open(nowMs = () => Date.now(), subscribed?: Promise<void>) {
   if (subscribed) {
     const subscribe = bus.subscribe.bind(bus);
     Object.assign(bus, {
-      hasManyChannels: true,
+      spansHosts: true,
       subscribe: async (channel: string, handler: Handler) => {
         await subscribed;
         return await subscribe(channel, handler);

@@ -318,14 +318,14 @@ export class Sessions {
   }
 
   #compareWith(session: DeviceSession, entry: Entry, from: string): void {
-    const isComparable = session.isAnnounced || !this.#deps.bus.hasManyChannels;
+    const isComparable = session.isAnnounced || !this.#deps.bus.spansHosts;
     if (isComparable && this.#isNewer(entry, from, session)) this.#over(session, 'taken_over');
     else if (session.isAnnounced) this.#announcements.add(session);
   }
 
   #isNewer([, stamp, isFirst, waitedMs]: Entry, from: string, session: DeviceSession): boolean {
     const { bus, channels, clock } = this.#deps;
-    if (bus.hasManyChannels && isFirst === 1) return clock.monotonic() - session.openedMs > waitedMs;
+    if (bus.spansHosts && isFirst === 1) return clock.monotonic() - session.openedMs > waitedMs;
     return stamp > session.stamp || (stamp === session.stamp && from > channels.node);
   }
 

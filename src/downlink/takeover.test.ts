@@ -66,7 +66,7 @@ class Member {
   get bus(): Bus {
     const member = this;
     return {
-      hasManyChannels: true,
+      spansHosts: true,
       get connected() {
         return member.connected;
       },
