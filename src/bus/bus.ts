@@ -26,8 +26,8 @@ export interface Bus {
   onReconnect(callback: () => void): void;
   readonly connected: boolean;
   /**
-   * True over Redis: members are workers of several hosts, with clocks of their own, and a channel for each of a million
-   * devices is cheap. Else all members are processes of one host, and few channels with larger messages are cheaper.
+   * True over Redis: members are workers of several hosts, with clocks of their own, and a channel for each of a
+   * million devices is cheap. Else all are processes of one host, and few channels with larger messages are cheaper.
    */
   readonly spansHosts?: boolean | undefined;
   /** Published messages that the other side has not taken. Above `busMessagesInFlightMax` further ones are dropped. */
