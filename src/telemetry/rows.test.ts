@@ -310,12 +310,12 @@ it('a block of points with a time to live says when they expire, also in parts',
 });
 
 it('a sample tells whether most devices of some blocks sent one record', () => {
-  const areSingle = (devices: (n: number) => number, messages = 20_000) => {
+  const areSingle = (deviceOf: (n: number) => number, messages = 20_000) => {
     const sampled = new SampledRecords();
     const rows = new Rows();
     for (let n = 0; n < messages; n += 1) {
       for (const key of ['a', 'b', 'c']) rows.addLong(keyOf(key)!, n);
-      rows.endRecord(devices(n), now + n);
+      rows.endRecord(deviceOf(n), now + n);
       if (n % 1_000 !== 999) continue;
       sampled.add(Buffer.concat(rows.encode({ order, micros: now * 1000, firstPlace: 0 })));
       rows.reset();
