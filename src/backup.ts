@@ -233,8 +233,6 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     }, stopMsMax).unref();
   });
 }
-// A closed pipe of the output does not end the backup.
-process.stdout.on('error', () => {});
 
 run(process.argv.slice(2)).catch((error: unknown) => {
   printFailure(error);

@@ -3,6 +3,9 @@ import cluster from 'node:cluster';
 import { StartError } from './base/errors.ts';
 import { checkFileLimit, checkPlatform } from './instance/host/platform.ts';
 
+// The reader of stderr may leave, and its disk may be full: the service goes on.
+process.stderr.on('error', () => {});
+
 async function main(): Promise<void> {
   if (cluster.isPrimary) {
     checkPlatform();

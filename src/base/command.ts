@@ -1,6 +1,9 @@
 /** Prints what the commands of an operator print: lines on stdout, and the line of a command that failed. */
 import { StartError } from './errors.ts';
 
+// A reader that leaves, as `head` does, does not end a command that changes something: its further lines are dropped.
+process.stdout.on('error', () => {});
+
 export function printLine(line: string): void {
   process.stdout.write(`${line}\n`);
 }

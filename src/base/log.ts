@@ -5,6 +5,7 @@
  * for each message, and no token or secret is ever a field.
  */
 import { type Level, type Logger as Pino, pino } from 'pino';
+import { openOutput } from './line-output.ts';
 
 export interface Log {
   debug(event: string, fields?: object): void;
@@ -57,7 +58,7 @@ const subjectFields = new Map([
 export function createLog(level: Level, process_: string): Log {
   const target = process.stderr.isTTY
     ? { write: (line: string) => process.stderr.write(terminalLine(line)) }
-    : pino.destination({ dest: 2, sync: true });
+    : openOutput(2);
   const base = { process: process_, pid: process.pid };
   const serializers = { error: pino.stdSerializers.err };
   const formatters = { level: (label: string) => ({ level: label }) };

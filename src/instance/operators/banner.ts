@@ -1,4 +1,6 @@
 /** Writes the message that an operator reads at the start: addresses, credentials, and commands that can be pasted. */
+import { openOutput } from '../../base/line-output.ts';
+
 export interface Banner {
   version: string;
   seconds: number;
@@ -31,8 +33,10 @@ export interface Banner {
   refusal: string | undefined;
 }
 
+const stdout = openOutput(1);
+
 export function printProgress(line: string): void {
-  process.stdout.write(`millrace: ${line}\n`);
+  stdout.write(`millrace: ${line}\n`);
 }
 
 export function printBanner(banner: Banner): void {
@@ -72,7 +76,7 @@ export function printBanner(banner: Banner): void {
     );
   }
   lines.push('', 'Stop with Ctrl-C.', '');
-  process.stdout.write(`${lines.join('\n')}\n`);
+  stdout.write(`${lines.join('\n')}\n`);
 }
 
 function stateLines({ version, seconds, workers: count, refusal, missing }: Banner): string[] {
