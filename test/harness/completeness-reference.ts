@@ -32,6 +32,48 @@ export function referenceSeries(points: RefPoint[], range: RefRange): Map<number
   return found;
 }
 
+export interface RefGap {
+  startTs: number;
+  endTs: number;
+  points: number;
+}
+
+interface RefGaps {
+  interval: number | undefined;
+  present: number;
+  gaps: RefGap[];
+  late: (RefGap & { arrivedTs: number })[];
+}
+
+/** Of one series, as docs/rest.md#completeness words it; undefined = no point is near. `late`: arrival − ts. */
+export function referenceGaps(
+  points: { ts: number; late: number }[],
+  range: RefRange,
+  lateMs?: number,
+): RefGaps | undefined {
+  const times = points.map(({ ts }) => ts);
+  const expected = expectedOf(times, range);
+  if (expected === undefined) return undefined;
+  const { interval, present, missing } = expected;
+  const gaps: RefGap[] = [];
+  for (const due of missing) {
+    const last = gaps.at(-1);
+    if (last && due === last.endTs + interval!) Object.assign(last, { endTs: due, points: last.points + 1 });
+    else gaps.push({ startTs: due, endTs: due, points: 1 });
+  }
+  const limit = lateMs ?? (interval === undefined ? Number.POSITIVE_INFINITY : 2 * interval);
+  const late: RefGaps['late'] = [];
+  let isRun = false;
+  for (const { ts, late: ms } of points.filter((point) => present.includes(point.ts)).sort((a, b) => a.ts - b.ts)) {
+    if (ms > limit) {
+      const run = isRun ? late.pop()! : { startTs: ts, endTs: ts, points: 0, arrivedTs: 0 };
+      late.push({ ...run, endTs: ts, points: run.points + 1, arrivedTs: Math.max(run.arrivedTs, ts + ms) });
+    }
+    isRun = ms > limit;
+  }
+  return { interval, present: present.length, gaps, late };
+}
+
 function expectedOf(all: number[], { startTs, endTs, now }: RefRange): Expected | undefined {
   const windowMs = Math.min(dayMs, Math.max(hourMs, endTs - startTs));
   const horizon = Math.min(now, endTs + windowMs);
