@@ -184,7 +184,13 @@ export class Postgres implements Queries {
 
   /** Throws the 503 when the server does not answer; a connection may have to be made before `timeoutMs` begins. */
   async ping(timeoutMs = 2_000): Promise<void> {
-    await this.query('select 1', [], { timeoutMs });
+    try {
+      await this.query('select 1', [], { timeoutMs });
+    } catch (error) {
+      const cause = error instanceof Error ? error.cause : undefined;
+      if (error instanceof Fault && isSilent(cause)) error.cause = new Error(`no answer within ${timeoutMs / 1000} s`);
+      throw error;
+    }
   }
 
   /** Waits for running statements; they have deadlines. */

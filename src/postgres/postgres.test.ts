@@ -47,6 +47,11 @@ class Door {
     this.#port = (server.address() as { port: number }).port;
   }
 
+  /** Forwards nothing more; connections stay. */
+  hold(): void {
+    for (const socket of this.#sockets) socket.unpipe();
+  }
+
   cut(): void {
     for (const socket of this.#sockets) socket.destroy();
     this.#sockets.clear();
@@ -228,6 +233,19 @@ describe('several servers', () => {
     await client.close();
     await Promise.all(doors.map((each) => each.close()));
   }, 30_000);
+});
+
+it('a server that is silent: a ping says for how long it waited', async () => {
+  const { hostname, port, username, password, pathname } = new URL(server.url);
+  const door = new Door(Number(port), hostname);
+  await door.open();
+  const url = `postgresql://${username}:${password}@${door.address}${pathname}`;
+  const client = openPostgres({ url, poolMax: 1, log: silent });
+  await client.ping();
+  door.hold();
+  await expect(client.ping(300)).rejects.toMatchObject({ status: 503, cause: { message: 'no answer within 0.3 s' } });
+  await door.close();
+  await client.close();
 });
 
 describe('two transactions in each other’s way', () => {
