@@ -137,7 +137,8 @@ export class Ingest {
     const { journal, backlogBytesMax, freeDiskBytesMin } = deps;
     const backlog = () => journal.backlogDiskBytes;
     metrics.observed('journal_backlog_bytes', 'Bytes of segments that hold what waits for ClickHouse.', backlog);
-    const capHelp = 'Limit of the waiting bytes of a worker, at which telemetry is refused.';
+    const capHelp =
+      'Limit of these bytes, of all journals. Each worker refuses telemetry when its own journal is full.';
     metrics.observed('journal_backlog_bytes_max', capHelp, () => backlogBytesMax);
     const freeHelp = 'Telemetry is refused while the disk of the journal has less free bytes.';
     metrics.observed('journal_disk_free_bytes_min', freeHelp, () => freeDiskBytesMin, 'max');

@@ -26,8 +26,14 @@ export class BacklogShares {
     customer: new Map(),
     tenant: new Map(),
   };
+  readonly #onRefused: (kind: Kind, id: string) => void;
   #sum = 0;
   #freeBytes = 0;
+
+  /** `onRefused`: called for each refused message, with whose share is used up. */
+  constructor(onRefused: (kind: Kind, id: string) => void) {
+    this.#onRefused = onRefused;
+  }
 
   /**
    * `waitingBytes` is what waits beyond the half: more than that was not added. The journal is emptied from its oldest
@@ -48,10 +54,10 @@ export class BacklogShares {
   }
 
   /** Throws 429 when the sender, its customer or its tenant has its share. */
-  admit({ number, customerId, tenantId }: Sender): void {
-    this.#admit('device', number);
-    if (customerId !== null) this.#admit('customer', customerId);
-    this.#admit('tenant', tenantId);
+  admit({ id, number, customerId, tenantId }: Sender): void {
+    if (this.#hasShare('device', number)) this.#refuse('device', id);
+    if (customerId !== null && this.#hasShare('customer', customerId)) this.#refuse('customer', customerId);
+    if (this.#hasShare('tenant', tenantId)) this.#refuse('tenant', tenantId);
   }
 
   add({ number, customerId, tenantId }: Sender, bytes: number): void {
@@ -62,9 +68,13 @@ export class BacklogShares {
     this.#add('tenant', tenantId, bytes);
   }
 
-  #admit(kind: Kind, owner: number | string): void {
+  #hasShare(kind: Kind, owner: number | string): boolean {
     const added = this.#added[kind].get(owner) ?? 0;
-    if (added === 0 || added <= timesFree[kind] * this.#freeBytes) return;
+    return added > 0 && added > timesFree[kind] * this.#freeBytes;
+  }
+
+  #refuse(kind: Kind, id: string): never {
+    this.#onRefused(kind, id);
     const message =
       `ClickHouse takes less than comes in, and this ${kind} has its share of the journal: send less, or send again ` +
       'later.';

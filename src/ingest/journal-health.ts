@@ -4,13 +4,16 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
 import { sizeText } from '../base/size-text.ts';
 import type { TakesFrames } from '../journal/seam.ts';
 import { BacklogShares } from './backlog-shares.ts';
+import { ShareRefusals } from './share-refusals.ts';
 
 interface JournalHealthDeps {
   journal: TakesFrames;
   clock: Clock;
+  log: Log;
   backlogBytesMax: number;
   freeDiskBytesMin: number;
   unsyncedMsMax: number;
@@ -30,6 +33,7 @@ export class JournalHealth {
   refusal: Fault | undefined;
   /** Undefined while less than half of the journal waits for ClickHouse. */
   shares: BacklogShares | undefined;
+  readonly #shareRefusals: ShareRefusals;
   /** Monotonic time at which the running write began; 0 = none runs. */
   #writingSince = 0;
   #failed: { fault: Fault; until: number } | undefined;
@@ -42,6 +46,7 @@ export class JournalHealth {
   constructor(deps: JournalHealthDeps) {
     this.#deps = deps;
     this.#lastCheck = deps.clock.monotonic();
+    this.#shareRefusals = new ShareRefusals(deps.log);
   }
 
   writeBegan(at: number): void {
@@ -77,6 +82,7 @@ export class JournalHealth {
     else this.refusal = undefined;
     if (this.refusal?.reason !== 'loop_lag') this.#laggingSince = 0;
     this.#shareBacklog();
+    this.#shareRefusals.check(now, this.shares !== undefined);
   }
 
   /**
@@ -108,7 +114,7 @@ export class JournalHealth {
       this.shares = undefined;
       return;
     }
-    this.shares ??= new BacklogShares();
+    this.shares ??= new BacklogShares((kind, id) => this.#shareRefusals.add(kind, id, this.#deps.clock.monotonic()));
     this.shares.update(2 * half - waiting, waiting - half);
   }
 }
