@@ -50,7 +50,7 @@ function parsed(args: string[]) {
   });
   const others = args.flatMap((arg) => /^--([a-zA-Z0-9-]+)/.exec(arg)?.[1] ?? []);
   const spelled = others.filter((flag) => !(flag in targetFlags)).map((flag) => [flag, { type: 'string' }] as const);
-  const options = { ...Object.fromEntries([...known, ...spelled]), help: { type: 'boolean' } } as const;
+  const options = { ...Object.fromEntries([...known, ...spelled]), help: { type: 'boolean', short: 'h' } } as const;
   try {
     return parseArgs({ args, options, allowPositionals: true }) as {
       values: Record<string, string | boolean>;

@@ -103,7 +103,9 @@ export async function targetContender(name: string, flags: FlagValues): Promise<
       const { isWhole: verified } = await run.verify();
       return { messagesPerSecond: load.requestsPerSecond, cpuMicroseconds: undefined, load, verified };
     },
-    close: () => run.close(),
+    close: async () => {
+      await run.close();
+    },
   };
 }
 

@@ -5,7 +5,9 @@
  * started.
  */
 import { destroyEngines } from '../test/harness/engine.ts';
+import { stopStores } from '../test/harness/stores.ts';
 import { type CommandLine, helpOf, parseCommandLine } from './command-line.ts';
+import { sentenceOf } from './error-sentence.ts';
 import { endGenerators } from './load/processes.ts';
 import { say } from './report.ts';
 import { compareResults } from './result/compare.ts';
@@ -41,6 +43,8 @@ import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
 import { runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
+/** SIGHUP: the terminal was closed. */
+const endSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 /**
  * `quick` repeats parts of other scenarios; `versions` needs another checkout; `micro` and `world` measure nothing that
  * is promised; `levels` needs the servers that the tests install.
@@ -183,26 +187,50 @@ async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promis
   return good ? 0 : Number(process.exitCode ?? 1);
 }
 
-/** Engines have process groups of their own, so that Ctrl-C in a terminal does not reach them. */
+/**
+ * Returns false also after an error: of several scenarios the others are still measured. Engines have process groups of
+ * their own, so that Ctrl-C in a terminal does not reach them. A rejection that nothing awaits would end this process
+ * without them.
+ */
 async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: CommandLine): Promise<boolean> {
   let ending: Promise<void> | undefined;
-  const interrupted = () => {
+  const end = (exitCode: number) => {
     endGenerators();
-    ending ??= destroyEngines().finally(() => process.exit(exitInterrupted));
+    ending ??= endServers().finally(() => process.exit(exitCode));
   };
-  const signals = scenario.endsInOrder ? [] : (['SIGINT', 'SIGTERM'] as const);
-  for (const signal of signals) process.once(signal, interrupted);
+  const interrupted = () => end(exitInterrupted);
+  // A failure that the end of the engine has caused is not reported.
+  const tell = (error: unknown) => {
+    if (!ending) say(`\nended with an error: ${sentenceOf(error)}`);
+  };
+  const failed = (error: unknown) => {
+    tell(error);
+    end(1);
+  };
+  const signals = scenario.endsInOrder ? [] : endSignals;
+  for (const signal of signals) process.on(signal, interrupted);
+  process.on('uncaughtException', failed);
   try {
     return await scenario.run(settings, line);
+  } catch (error) {
+    if (error instanceof UsageError) throw error;
+    tell(error);
+    return false;
   } finally {
-    // A failure that the end of the engine has caused is not reported.
-    await (ending ?? destroyEngines());
+    endGenerators();
+    await (ending ?? endServers());
     for (const signal of signals) process.off(signal, interrupted);
+    process.off('uncaughtException', failed);
   }
 }
 
+/** Engines end before their stores. */
+async function endServers(): Promise<void> {
+  await destroyEngines();
+  await stopStores();
+}
+
 process.exitCode = await main().catch((error: unknown) => {
-  if (!(error instanceof UsageError)) throw error;
-  say(error.message);
-  return 2;
+  say(sentenceOf(error));
+  return error instanceof UsageError ? 2 : 1;
 });

@@ -69,6 +69,7 @@ test.each([
   [['--token', 'a', '--duration', 'long'], '--duration must be a time such as 30s'],
   [['--token', 'a', '--window', '4'], '--window is a flag of mqtt and gateway, not of http.'],
   [['--token', 'a', '--payload', '3'], '--payload must be a whole number from 4 to 10'],
+  [['--token', 'a', '--target', 'mqtt://host'], '--target of http must be an address such as http://localhost:8080.'],
 ])('%j is answered with what to write', (args, message) => {
   expect(() => httpOrder(...args)).toThrow(message);
 });

@@ -7,6 +7,10 @@ import { expect, test } from 'vitest';
 
 const { scripts } = JSON.parse(readFileSync('package.json', 'utf8')) as { scripts: Record<string, string> };
 
+test('a benchmark gets the signals of npm, and not only the shell that has built it', () => {
+  expect(scripts['bench']).toMatch(/ && exec node [\w./-]+$/);
+});
+
 test('each command of an operator builds what is missing', () => {
   const commands = Object.entries(scripts).filter(([, script]) => script.startsWith('node dist/'));
   expect(commands.length).toBeGreaterThan(5);

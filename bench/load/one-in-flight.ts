@@ -68,6 +68,7 @@ export class Loop {
   readonly #idle: Slot[] = [];
   readonly #due = new DueTimes();
   readonly #counting = new Counting(() => this.#due.length);
+  #hasBegun = false;
   #stopping = false;
   #open = 0;
   #drained: () => void = () => {};
@@ -82,6 +83,7 @@ export class Loop {
     const slots = this.#slots;
     await Promise.all(slots.map((slot) => this.#connect(slot)));
     await connected();
+    this.#hasBegun = true;
     const startedAt = this.#counting.begin();
     const pace = new Pace({ rate, rampMs });
     const ready = slots.filter(({ isConnected }) => isConnected);
@@ -100,9 +102,12 @@ export class Loop {
     return this.#counting.end();
   }
 
-  /** A refused attempt is counted and repeated. A socket that is refused each time sends nothing. */
+  /**
+   * A refused attempt is counted and repeated. A socket that is refused each time before the run sends nothing; in the
+   * run the attempts go on to its end.
+   */
   async #connect(slot: Slot): Promise<void> {
-    for (let tries = 0; tries < connectTriesMax && !this.#stopping; tries += 1) {
+    for (let tries = 0; (tries < connectTriesMax || this.#hasBegun) && !this.#stopping; tries += 1) {
       const fault = await this.#attempt(slot);
       if (fault === '') return;
       this.#counting.refuse(fault);

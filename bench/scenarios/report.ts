@@ -95,13 +95,11 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
       `10 reports of up to 100 000 rows (${figure(bytes / 1e6)} MB): loop delay p99 ${figure(lagMs)} ms (target ${lagMsMax})`,
     );
 
-    const ingest = await besideIngest(
-      engine,
-      tokens,
-      settings,
-      () => asker.crowd(views[1]!, clients, 2 * seconds),
-      ackRate,
-    );
+    const crowds = [crowd];
+    const crowdBeside = async () => {
+      crowds.push(await asker.crowd(views[1]!, clients, 2 * seconds));
+    };
+    const ingest = await besideIngest(engine, tokens, settings, crowdBeside, ackRate);
     table(
       ['ingest', 'requests/s', 'p50 ms', 'p99 ms'],
       Object.entries(ingest).map(([name, { requestsPerSecond, latency }]) => [
@@ -111,10 +109,13 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
         latency.p99Ms,
       ]),
     );
+    const failures = crowds.flatMap(({ failed }) => Object.entries(failed));
+    for (const [why, count] of failures) say(`reports of the clients that failed with ${why}: ${figure(count)}`);
     say(`target: ack p99 ${ackP99MsMax} ms at ${ackRate} requests/s beside ${clients} report clients`);
-    writeResult('report', settings, { single, completeness: beside, crowd, lagMs, beside: ingest });
+    writeResult('report', settings, { single, completeness: beside, crowds, lagMs, beside: ingest });
     asker.close();
     return (
+      failures.length === 0 &&
       single.every(({ p50Ms, msMax }) => p50Ms <= msMax) &&
       lagMs <= lagMsMax &&
       ingest['fixed, reports']!.latency.p99Ms <= ackP99MsMax
@@ -170,7 +171,7 @@ function verifyCompleteness(text: string, name: string, steps: number, devices: 
       ? shares.length === devices &&
         lacking.length === Math.ceil(devices / gap.everyDevice) &&
         lacking.every((share) => share === ofDevice)
-      : shares.length > 0 && lacking.length > 0 && lacking.every((share) => share > 0.5 && share < 1);
+      : shares.length > 0 && lacking.length > 0 && lacking.every((share) => share >= 0 && share < 1);
   if (!isRight) throw new Error(`COMPLETENESS ${name} is wrong: ${lacking.length} of ${shares.length} lack points`);
 }
 

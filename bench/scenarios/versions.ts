@@ -13,7 +13,7 @@ import {
   type MeasuredLoad,
 } from '../engine-under-load.ts';
 import { median, say, table, writeResult } from '../report.ts';
-import type { BenchSettings } from '../settings.ts';
+import { type BenchSettings, UsageError } from '../settings.ts';
 import { offer } from './gateway.ts';
 import { generatorOf } from './mqtt.ts';
 
@@ -44,11 +44,10 @@ interface Compared {
 }
 
 export async function runVersions(settings: BenchSettings, against: string): Promise<boolean> {
+  if (against === '')
+    throw new UsageError('Give --against DIR: another checkout, after `npm ci && npm run build` in it.');
   const main = join(resolve(against), 'dist', 'main.js');
-  if (against === '' || !existsSync(main)) {
-    say(`There is no ${main}: \`--against DIR\` names another checkout, after \`npm ci && npm run build\` in it.`);
-    return false;
-  }
+  if (!existsSync(main)) throw new UsageError(`There is no ${main}: run \`npm ci && npm run build\` in ${against}.`);
   const { workers } = settings.versions;
   const compared: Compared[] = [];
   for (const kind of kindsOf(settings, workers).filter(({ name }) => settings.versions[name] !== 0)) {

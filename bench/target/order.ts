@@ -23,7 +23,7 @@ const mqttKinds = ['mqtt', 'gateway'] as const;
 
 export const targetFlags = {
   target: { value: 'URL', about: 'the server: http://host:8080, for MQTT mqtt://host:1883' },
-  rest: { value: 'URL', about: 'its REST interface; --target unless that is an MQTT address' },
+  rest: { value: 'URL', about: 'its REST interface; over MQTT --user needs it, over HTTP it is --target' },
   user: { value: 'EMAIL', about: 'an administrator of a tenant: creates the devices, reads back, removes' },
   password: { value: 'TEXT', about: 'of --user; without it, the variable BENCH_PASSWORD' },
   token: { value: 'TEXT', about: 'access tokens of devices that exist, with commas; instead of --user' },
@@ -86,6 +86,7 @@ export interface TargetOrder {
 }
 
 const ports: Record<string, number> = { 'http:': 80, 'mqtt:': 1883 };
+const examplePorts = { 'http:': 8080, 'mqtt:': 1883 } as const;
 const defaultRate = 1_000;
 
 export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
@@ -94,7 +95,7 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
     if (!kinds.includes(kind)) throw new UsageError(`--${name} is a flag of ${kinds.join(' and ')}, not of ${kind}.`);
   }
   const text = (name: TargetFlag, otherwise = '') => String(flags[name] ?? otherwise);
-  const url = urlOf('target', text('target'));
+  const url = urlOf('target', text('target'), kind);
   const tokens = tokensOf(text('token'), text('tokens'));
   const user = text('user');
   if (tokens.length > 0 && user !== '') throw new UsageError('Give --user to create devices, or tokens, not both.');
@@ -178,12 +179,15 @@ export function planOf(order: TargetOrder): [string, string][] {
   ];
 }
 
-function urlOf(flag: string, text: string): URL {
+function urlOf(flag: string, text: string, kind: TargetKind): URL {
   const url = URL.parse(text);
-  if (url && url.protocol in ports) return url;
+  const protocol = kind === 'http' ? 'http:' : 'mqtt:';
+  if (url?.protocol === protocol) return url;
   if (url && (url.protocol === 'https:' || url.protocol === 'mqtts:'))
     throw new UsageError(`--${flag}: the generators speak no TLS. Give the plain port, or one behind a TLS proxy.`);
-  throw new UsageError(`--${flag} must be an address such as http://localhost:8080 or mqtt://localhost:1883.`);
+  throw new UsageError(
+    `--${flag} of ${kind} must be an address such as ${protocol}//localhost:${examplePorts[protocol]}.`,
+  );
 }
 
 function restOf(target: URL, rest: string): string {

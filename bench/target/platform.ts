@@ -34,15 +34,16 @@ export class Platform {
     return platform;
   }
 
-  async create(devices: NewDevice[]): Promise<Device[]> {
+  async create(devices: NewDevice[], interrupted: AbortSignal): Promise<Device[]> {
     const first = devices.slice(0, bulkSize);
     const answer = await this.#send('POST', '/api/devices/bulk', bulkBody(first));
     if (answer.status !== 200) {
       await answer.arrayBuffer();
-      return await inTurns(devices, (device) => this.#createOne(device));
+      return await inTurns(devices, (device) => this.#createOne(device), interrupted);
     }
     const made = await devicesMade(answer);
     for (let from = bulkSize; from < devices.length; from += bulkSize) {
+      interrupted.throwIfAborted();
       made.push(
         ...(await devicesMade(
           await this.#send('POST', '/api/devices/bulk', bulkBody(devices.slice(from, from + bulkSize))),
@@ -74,14 +75,21 @@ export class Platform {
   }
 
   /** Counts the points of a key that the devices have in a range, both ends included. */
-  async countPoints(ids: string[], key: string, fromTs: number, untilTs: number): Promise<number> {
+  async countPoints(
+    ids: string[],
+    key: string,
+    fromTs: number,
+    untilTs: number,
+    interrupted: AbortSignal,
+  ): Promise<number> {
     const interval = untilTs + 1 - fromTs;
     const query = `keys=${key}&startTs=${fromTs}&endTs=${untilTs + 1}&interval=${interval}&agg=COUNT&limit=1`;
-    const counts = await inTurns(ids, async (id) => {
+    const countOf = async (id: string) => {
       const path = `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?${query}`;
       const series = (await this.#json('GET', path)) as Record<string, { value: string }[]>;
       return Number(series[key]?.[0]?.value ?? 0);
-    });
+    };
+    const counts = await inTurns(ids, countOf, interrupted);
     return counts.reduce((sum, count) => sum + count, 0);
   }
 
@@ -140,12 +148,17 @@ function bulkBody(devices: NewDevice[]): object {
   return { devices: rows };
 }
 
-/** Calls for all items, a few at once; results in the order of the items. */
-async function inTurns<Item, Result>(items: Item[], call: (item: Item) => Promise<Result>): Promise<Result[]> {
+/** Calls for all items, a few at once, until it is interrupted; results in the order of the items. */
+async function inTurns<Item, Result>(
+  items: Item[],
+  call: (item: Item) => Promise<Result>,
+  interrupted?: AbortSignal,
+): Promise<Result[]> {
   const results = new Array<Result>(items.length);
   let next = 0;
   const goOn = async (): Promise<void> => {
     while (next < items.length) {
+      interrupted?.throwIfAborted();
       const n = next++;
       results[n] = await call(items[n]!);
     }

@@ -4,6 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { sentenceOf } from '../error-sentence.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { endGenerators, type LoadResult } from '../load/processes.ts';
@@ -18,38 +19,49 @@ const countedKey = 'temperature';
 const tokenDigits = 8;
 const hourMs = 3_600_000;
 const exitInterrupted = 130;
+const removeTriesMax = 3;
+const removeRetryMs = 1_000;
 
-/** Returns false when a bound was missed, a message refused, or an acknowledged record not found. */
+/**
+ * Returns false when a bound was missed, a message refused, an acknowledged record not found, or a device not removed.
+ * The first Ctrl-C removes the devices; the second one ends the command at once.
+ */
 export async function runTarget(order: TargetOrder): Promise<boolean> {
   for (const [name, text] of planOf(order)) say(`${name.padEnd(10)}${text}`);
   if (order.isDryRun) return true;
-  let isInterrupted = false;
+  const interrupted = new AbortController();
+  const run = new TargetRun(order, interrupted.signal);
   const interrupt = () => {
-    isInterrupted = true;
+    if (interrupted.signal.aborted) {
+      say(`The devices whose names begin with ${run.prefix} may be left.`);
+      process.exit(exitInterrupted);
+    }
+    interrupted.abort();
     endGenerators();
   };
-  const signals = ['SIGINT', 'SIGTERM'] as const;
-  for (const signal of signals) process.once(signal, interrupt);
-  const run = new TargetRun(order);
+  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+  for (const signal of signals) process.on(signal, interrupt);
+  let good = false;
   try {
     await run.prepare();
-    return await run.measure();
+    good = await run.measure();
   } catch (error) {
-    if (!isInterrupted) throw error;
+    if (!interrupted.signal.aborted) throw error;
     say('\ninterrupted');
     process.exitCode = exitInterrupted;
-    return false;
   } finally {
-    await run.close();
+    // After an error the error counts.
+    good = (await run.close()) && good;
     for (const signal of signals) process.off(signal, interrupt);
   }
+  return good;
 }
 
 /** The devices of a run at a target, and the loads that it offers. */
 export class TargetRun {
   readonly #order: TargetOrder;
-  /** The beginning of all names that this run creates. */
-  readonly #prefix = `bench-${randomBytes(3).toString('hex')}`;
+  readonly #interrupted: AbortSignal;
+  readonly #run = `bench-${randomBytes(3).toString('hex')}`;
   #platform: Platform | undefined;
   #tokens: string[];
   #hasCreated = false;
@@ -59,23 +71,30 @@ export class TargetRun {
   readonly #firstTs = Date.now() - 6 * hourMs;
   #nextTs = this.#firstTs;
 
-  constructor(order: TargetOrder) {
+  constructor(order: TargetOrder, interrupted = new AbortController().signal) {
     this.#order = order;
+    this.#interrupted = interrupted;
     this.#tokens = order.tokens;
+  }
+
+  /** The beginning of all names that this run creates. */
+  get prefix(): string {
+    return `${this.#run}-`;
   }
 
   async prepare(): Promise<void> {
     const { rest, user, password, devices, kind } = this.#order;
     if (rest === '') return;
     this.#platform = await Platform.signIn(rest, user, password);
+    this.#interrupted.throwIfAborted();
     this.#hasCreated = true;
     const rows = Array.from({ length: devices }, (_, n): NewDevice => {
       const number = String(n).padStart(tokenDigits, '0');
-      const name = `${this.#prefix}-${number}`;
+      const name = `${this.prefix}${number}`;
       return { name, accessToken: name.replaceAll('-', ''), isGateway: kind === 'gateway' };
     });
     const startedAt = performance.now();
-    this.#tokens = (await this.#platform.create(rows)).map(({ token }) => token);
+    this.#tokens = (await this.#platform.create(rows, this.#interrupted)).map(({ token }) => token);
     say(`${'created'.padEnd(10)}${figure(devices)} in ${figure((performance.now() - startedAt) / 1000)} s\n`);
     // The first messages of a gateway create its devices.
     if (kind === 'gateway') await this.offer({ rate: devices, warmupSeconds: 0, rampSeconds: 0, seconds: 2 });
@@ -94,12 +113,24 @@ export class TargetRun {
     return good && verified.isWhole !== false;
   }
 
-  /** Removes the devices that this run has created. */
-  async close(): Promise<void> {
-    if (!this.#hasCreated || this.#platform === undefined || this.#order.keep) return;
-    const ids = await this.#platform.idsOf(`${this.#prefix}-`);
-    await this.#platform.remove(ids);
-    say(`removed ${figure(ids.length)} devices`);
+  /** Removes the devices that this run has created. Returns false when the server does not let it. */
+  async close(): Promise<boolean> {
+    if (!this.#hasCreated || this.#platform === undefined || this.#order.keep) return true;
+    for (let tries = 1; ; tries += 1) {
+      try {
+        const ids = await this.#platform.idsOf(this.prefix);
+        await this.#platform.remove(ids);
+        say(`removed ${figure(ids.length)} devices`);
+        return true;
+      } catch (error) {
+        if (tries < removeTriesMax) {
+          await sleep(removeRetryMs);
+          continue;
+        }
+        say(`NOT removed: the devices whose names begin with ${this.prefix} (${sentenceOf(error)})`);
+        return false;
+      }
+    }
   }
 
   async #measureAt(rate: number): Promise<Measurement> {
@@ -116,12 +147,13 @@ export class TargetRun {
     warmupSeconds: number;
     seconds: number;
   }): Promise<LoadResult> {
+    this.#interrupted.throwIfAborted();
     const { kind, server, connections, children, processes, points, window, level, qos } = this.#order;
     const common = { ...server, processes, points, firstTs: this.#nextTs, stepMs: 1, ...times };
     const load =
       kind === 'http'
         ? await runHttpLoad({ ...common, tokens: this.#tokens, sockets: connections })
-        : await runMqttLoad({ ...common, clients: this.#clients(children), window, level, qos });
+        : await runMqttLoad({ ...common, clients: this.#clients(children), window, level, qos, reconnects: true });
     this.#accepted += load.accepted;
     this.#unsure += load.unsure;
     // Times of the next load begin after all times of this one, because no device sends more messages than all devices
@@ -132,7 +164,7 @@ export class TargetRun {
 
   #clients(children: number) {
     return this.#tokens.map((token, n) => {
-      const names = Array.from({ length: children }, (_, child) => `${this.#prefix}-${n}-${child}`);
+      const names = Array.from({ length: children }, (_, child) => `${this.prefix}${n}-${child}`);
       return { token, children: names };
     });
   }
@@ -142,22 +174,30 @@ export class TargetRun {
    * there too.
    */
   async verify(): Promise<Verified> {
-    if (this.#platform === undefined) return { isWhole: undefined, expected: this.#accepted, found: 0 };
-    const ids = await this.#platform.idsOf(`${this.#prefix}-`);
+    const unknown = { isWhole: undefined, expected: this.#accepted, found: 0, failure: '' };
+    if (this.#platform === undefined) return unknown;
     const records = Math.max(1, this.#order.children);
     const [expected, most] = [this.#accepted * records, (this.#accepted + this.#unsure) * records];
     const deadline = performance.now() + storedMsMax;
     const platform = this.#platform;
-    const count = () => platform.countPoints(ids, countedKey, this.#firstTs - hourMs, this.#nextTs + hourMs);
-    for (;;) {
+    const count = async () => {
+      const ids = await platform.idsOf(this.prefix);
+      const [fromTs, untilTs] = [this.#firstTs - hourMs, this.#nextTs + hourMs];
+      return await platform.countPoints(ids, countedKey, fromTs, untilTs, this.#interrupted);
+    };
+    for (let hasTold = false; ; ) {
       // A server under load may refuse reads for a while.
-      const found = await count().catch((error: Error) => error);
+      const found = await count().catch((error: unknown) => sentenceOf(error));
+      this.#interrupted.throwIfAborted();
       const isLate = performance.now() > deadline;
-      if (found instanceof Error) {
-        if (isLate) throw found;
+      const failure = typeof found === 'string' ? found : '';
+      if (typeof found === 'string') {
+        if (isLate) return { isWhole: false, expected, found: 0, failure };
       } else if (found >= expected || isLate) {
-        return { isWhole: found >= expected && found <= most, expected, found };
+        return { isWhole: found >= expected && found <= most, expected, found, failure };
       }
+      if (!hasTold) say(`reading back, for ${storedMsMax / 1000} s at most`);
+      hasTold = true;
       await sleep(500);
     }
   }
@@ -201,9 +241,12 @@ interface Verified {
   isWhole: boolean | undefined;
   expected: number;
   found: number;
+  /** Why reading back failed; '' = it did not. */
+  failure: string;
 }
 
-function verifiedText({ isWhole, expected, found }: Verified): string {
+function verifiedText({ isWhole, expected, found, failure }: Verified): string {
+  if (failure !== '') return `NOT verified: the ${figure(expected)} acknowledged records cannot be read (${failure})`;
   if (isWhole === undefined) return 'not verified: reading back needs --user';
   if (isWhole) return `verified: the server shows all ${figure(expected)} acknowledged records`;
   return `NOT verified: the server shows ${figure(found)} of ${figure(expected)} acknowledged records`;

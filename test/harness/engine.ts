@@ -98,6 +98,11 @@ export async function destroyEngines(): Promise<void> {
   await Promise.all([...engines].map((engine) => engine.destroyAtOnce()));
 }
 
+/** Returns the engines of this process that were started and run no more, although nobody has destroyed them. */
+export function endedEngines(): Engine[] {
+  return [...engines].filter((engine) => engine.pid !== undefined && !engine.running);
+}
+
 /** An engine with its ports and directory, not started. */
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
   const free = await Promise.all([freePort(), freePort(), freePort(), freePort()]);

@@ -75,6 +75,17 @@ export class RedisNodes {
   readonly #nodes: RedisNode[] = [];
   #certificates: CertificateMaker | undefined;
 
+  /** A process that was interrupted leaves no server behind. */
+  readonly #onExit = (): void => {
+    for (const node of this.#nodes) node.process?.kill('SIGKILL');
+    this.#certificates?.remove();
+    rmSync(this.dir, { recursive: true, force: true });
+  };
+
+  constructor() {
+    process.once('exit', this.#onExit);
+  }
+
   async one(options: NodeOptions = {}): Promise<RedisNode> {
     const node = new RedisNode(this.dir, await freePort(), options);
     this.#nodes.push(node);
@@ -83,6 +94,7 @@ export class RedisNodes {
   }
 
   async remove(): Promise<void> {
+    process.off('exit', this.#onExit);
     await Promise.all(this.#nodes.map((node) => node.stop()));
     this.#certificates?.remove();
     rmSync(this.dir, { recursive: true, force: true });

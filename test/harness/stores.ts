@@ -44,6 +44,14 @@ export interface Stores {
   stopAll(): Promise<void>;
 }
 
+/** Stops the stores of one `startStores` of this process. */
+const stops = new Set<() => Promise<void>>();
+
+/** Stops all stores of this process, in any state: when a run is interrupted. */
+export async function stopStores(): Promise<void> {
+  await Promise.all([...stops].map((stop) => stop()));
+}
+
 /** Starts stores with the schema and the first users, copied from `prepareData`; `empty`: without both. */
 export async function startStores({ empty = false } = {}): Promise<Stores> {
   const directory = mkdtempSync(join(tmpdir(), 'millrace-stores-'));
@@ -63,7 +71,9 @@ export async function startStores({ empty = false } = {}): Promise<Stores> {
   const stopAll = async (): Promise<void> => {
     await Promise.all(all.map((store) => store.stop()));
     rmSync(directory, { recursive: true, force: true });
+    stops.delete(stopAll);
   };
+  stops.add(stopAll);
   const starts = await Promise.allSettled(all.map((store) => store.start()));
   const failed = starts.find((start) => start.status === 'rejected');
   if (failed) {

@@ -76,6 +76,7 @@ class Generator {
   readonly #connections: Connection[];
   /** Open loop: connections with a free slot, once for each, in the order in which they came free. */
   readonly #idle: Ring<Connection>;
+  #hasBegun = false;
   #stopping = false;
   #inFlight = 0;
   #drained: () => void = () => {};
@@ -96,6 +97,7 @@ class Generator {
     const { rate, rampMs, turns, warmupMs, durationMs } = this.#order;
     await this.#connectAll();
     await connected();
+    this.#hasBegun = true;
     const startedAt = this.#counting.begin();
     const pace = new Pace({ rate, rampMs });
     if (rate > 0) this.#paceFrom(startedAt, pace);
@@ -124,9 +126,12 @@ class Generator {
     if (this.#order.drawn) await Promise.all(this.#connections.map((connection) => connection.join()));
   }
 
-  /** A refused attempt is counted and repeated. A connection that is refused each time sends nothing. */
+  /**
+   * A refused attempt is counted and repeated. A connection that is refused each time before the run sends nothing; in
+   * the run the attempts go on to its end.
+   */
   async #connect(connection: Connection): Promise<void> {
-    for (let tries = 0; tries < connectTriesMax && !this.#stopping; tries += 1) {
+    for (let tries = 0; (tries < connectTriesMax || this.#hasBegun) && !this.#stopping; tries += 1) {
       const fault = await this.#attempt(connection);
       if (fault === '') return;
       this.#counting.refuse(fault);

@@ -82,6 +82,8 @@ class Callers {
   #inFlight = 0;
   #unanswered = 0;
   readonly #refused: Record<string, number> = {};
+  /** Callers whose attempts to connect were all refused. */
+  #lost = 0;
   /** No more calls become due. */
   #ending = false;
   #closed = false;
@@ -138,7 +140,10 @@ class Callers {
     while (!this.#ending && performance.now() < until) await sleep(10);
   }
 
-  /** Counts a refused attempt and repeats it. A caller whose attempts are all refused makes no call. */
+  /**
+   * Counts a refused attempt and repeats it. A caller whose attempts are all refused makes no more calls, and the run
+   * ends when that is so for each.
+   */
   async #connect(caller: Caller): Promise<void> {
     for (let tries = 0; tries < connectTriesMax && !this.#closed; tries += 1) {
       const fault = await this.#attempt(caller);
@@ -146,6 +151,10 @@ class Callers {
       this.#refused[fault] = (this.#refused[fault] ?? 0) + 1;
       await sleep(retryMs * (0.5 + Math.random()));
     }
+    this.#lost += 1;
+    if (this.#lost < this.#callers.length) return;
+    this.#ending = true;
+    this.#unanswered += this.#due.splice(0).length;
   }
 
   /** Resolves with '' when connected, else with the reason. */
@@ -166,7 +175,7 @@ class Callers {
       socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.once('connect', () => {
         caller.socket = socket;
-        socket.once('close', () => this.#lost(caller));
+        socket.once('close', () => this.#broke(caller));
         resolve('');
       });
     });
@@ -200,7 +209,7 @@ class Callers {
     this.#next(caller);
   }
 
-  #lost(caller: Caller): void {
+  #broke(caller: Caller): void {
     if (this.#closed) return;
     if (caller.call) {
       caller.call = undefined;

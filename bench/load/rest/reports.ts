@@ -1,9 +1,12 @@
-/** A user of the analytics component: saves views and requests reports, over HTTP with kept connections. */
+/**
+ * A user of the analytics component: saves views and requests reports, over HTTP with kept connections. A client of the
+ * crowd counts a connection that is refused or breaks, and asks again.
+ */
 import { once } from 'node:events';
 import { Agent, type IncomingMessage, request } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Engine } from '../../../test/harness/engine.ts';
-import { Histogram, summaryOf } from '../histogram.ts';
+import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
 
 /** The range of a view. */
 interface ReportRange {
@@ -12,11 +15,22 @@ interface ReportRange {
   timeZone: string;
 }
 
+interface Crowd extends LatencySummary {
+  perSecond: number;
+  /** Share of the answers that were 429. */
+  refusedShare: number;
+  /** Connections that were refused or broke, and other answers, by their reason. */
+  failed: Record<string, number>;
+}
+
+const refusedMs = 200;
+const answerMsMax = 120_000;
+
 export class ReportClient {
-  readonly #engine: Engine;
+  readonly #engine: Pick<Engine, 'analyticsPort' | 'api'>;
   readonly #agent = new Agent({ keepAlive: true });
 
-  constructor(engine: Engine) {
+  constructor(engine: Pick<Engine, 'analyticsPort' | 'api'>) {
     this.#engine = engine;
   }
 
@@ -34,26 +48,32 @@ export class ReportClient {
   }
 
   /** Runs clients that each send the next request after an answer; after a refusal a client first waits a little. */
-  async crowd(viewConfigId: string, clients: number, seconds: number) {
+  async crowd(viewConfigId: string, clients: number, seconds: number): Promise<Crowd> {
     const histogram = new Histogram();
+    const failed: Record<string, number> = {};
     let [made, refused] = [0, 0];
     const startedAt = performance.now();
     const client = async (): Promise<void> => {
       while (performance.now() - startedAt < seconds * 1000) {
         const askedAt = performance.now();
-        const { status } = await this.report(viewConfigId);
-        if (status === 200) {
+        const outcome = await this.report(viewConfigId).then(
+          ({ status }) => (status === 200 || status === 429 ? status : `status ${status}`),
+          ({ code, message }: NodeJS.ErrnoException) => code ?? message,
+        );
+        if (outcome === 200) {
           made += 1;
           histogram.record((performance.now() - askedAt) * 1000);
-        } else if (status === 429) {
-          refused += 1;
-          await sleep(200);
-        } else throw new Error(`a report was answered ${status}`);
+          continue;
+        }
+        if (outcome === 429) refused += 1;
+        else failed[outcome] = (failed[outcome] ?? 0) + 1;
+        await sleep(refusedMs);
       }
     };
     await Promise.all(Array.from({ length: clients }, client));
     const elapsed = (performance.now() - startedAt) / 1000;
-    return { perSecond: made / elapsed, refusedShare: refused / (made + refused), ...summaryOf(histogram) };
+    const refusedShare = refused / Math.max(1, made + refused);
+    return { perSecond: made / elapsed, refusedShare, failed, ...summaryOf(histogram) };
   }
 
   /** Returns the p99 of the event loop lag of the analytics process since the last call. */
@@ -75,7 +95,10 @@ export class ReportClient {
       path,
       method: 'POST',
       headers: { jwt: await this.#engine.api.adminToken(), 'content-type': 'application/json' },
+      signal: AbortSignal.timeout(answerMsMax),
     });
+    // A connection that breaks after the head of the answer also fails the read of its body.
+    asked.on('error', () => {});
     asked.end(JSON.stringify(body));
     const [response] = (await once(asked, 'response')) as [IncomingMessage];
     response.setEncoding('latin1');

@@ -1,0 +1,27 @@
+/**
+ * What a benchmark says of an error that ended it: one sentence, and which engine had ended before. An error in the
+ * code of the benchmark itself has its stack.
+ */
+import { endedEngines } from '../test/harness/engine.ts';
+
+const codeErrors = [TypeError, ReferenceError, RangeError, SyntaxError];
+const linesMax = 5;
+
+export function sentenceOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const { cause } = error;
+  const isOwn = cause === undefined && codeErrors.some((kind) => error instanceof kind);
+  const text = isOwn ? (error.stack ?? error.message) : error.message;
+  const because = cause instanceof Error ? `: ${causeOf(cause)}` : '';
+  const ended = endedEngines().map((engine) => {
+    return `\nAn engine had ended before. Its last lines:\n${engine.tail(linesMax).trim()}`;
+  });
+  return `${text}${because}${ended.join('')}`;
+}
+
+/** The error of a connect to several addresses has no message. */
+function causeOf(cause: Error): string {
+  if (cause instanceof AggregateError && cause.message === '')
+    return cause.errors.map((each: Error) => each.message).join(', ');
+  return cause.message;
+}
