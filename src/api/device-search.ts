@@ -1,11 +1,12 @@
 /** Finds devices by relations, lists the types in use, and shows how a device connects (docs/rest.md#devices). */
-
+import { readFile } from 'node:fs/promises';
 import { visibleCredentials } from '../admin/credentials.ts';
 import { mayRead, usableEntity } from '../admin/entities.ts';
 import { commonGroup } from '../admin/relation-store.ts';
 import { relationGroups, searchRelations } from '../admin/relations.ts';
 import type { Auth } from '../auth/auth.ts';
 import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
+import { notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { Config } from '../base/settings/config.ts';
@@ -15,8 +16,9 @@ import { findDevices, listDeviceTypes } from '../device/sql/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { flag, optional, text } from '../rest/body.ts';
 import { oneOf, uuid } from '../rest/parameters.ts';
-import { json, type Route, route } from '../rest/route.ts';
+import { json, publicRoute, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
+import { attachmentHeaders } from '../uws/attachment.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
 
@@ -44,13 +46,20 @@ const typeShape = closed(
   'EntitySubtype',
 );
 const commandShape = Type.Optional(Type.String({ description: 'A line for a shell' }));
+const commandsShape = Type.Optional(
+  Type.Array(Type.String(), { description: 'Lines for a shell: the first one fetches the certificates of the server' }),
+);
 const connectivityShape = closed(
   {
     http: Type.Optional(closed({ http: commandShape, https: commandShape })),
-    mqtt: Type.Optional(closed({ mqtt: commandShape, mqtts: commandShape })),
+    mqtt: Type.Optional(closed({ mqtt: commandShape, mqtts: commandsShape })),
   },
   'DeviceConnectivity',
 );
+
+/** ThingsBoard's path and file name, which its guides print. */
+const certificatePath = '/api/device-connectivity/mqtts/certificate/download';
+const certificateFile = 'tb-server-chain.pem';
 
 export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps): Route[] {
   return [
@@ -110,7 +119,26 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
         return json(connectivity(config, request, auth.callers.isSecure(request), credentials));
       },
     }),
+    publicRoute({
+      method: 'GET',
+      pattern: certificatePath,
+      summary: 'The certificates of MQTT over TLS, as PEM',
+      answer: { contentType: 'application/octet-stream', schema: Type.String({ format: 'binary' }) },
+      async handle() {
+        const { enabled, ssl } = config.mqtt;
+        if (!enabled || !ssl.enabled) throw notFound('MQTT over TLS is off here; MQTT_SSL_ENABLED turns it on.');
+        const body = certificatesIn(await readFile(ssl.cert, 'latin1'));
+        const headers = attachmentHeaders(certificateFile);
+        return { status: 200, contentType: 'application/octet-stream', headers, body };
+      },
+    }),
   ];
+}
+
+/** Leaves everything else out: the file may hold the private key, too. */
+function certificatesIn(pem: string): string {
+  const certificates = pem.match(/-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----/gs) ?? [];
+  return certificates.map((certificate) => `${certificate}\n`).join('');
 }
 
 /** Uses the address at which the caller reached this server, and the ports of this server. */
@@ -118,11 +146,11 @@ function connectivity(config: Config, request: HttpRequest, isSecure: boolean, c
   const given = request.header('host');
   const address = /^[A-Za-z0-9.-]+(:\d+)?$|^\[[0-9A-Fa-f:.]+\](:\d+)?$/.test(given) ? given : 'localhost';
   const host = address.replace(/:\d+$/, '').replace(/^\[|\]$/g, '');
-  const commands: { http?: Record<string, string>; mqtt?: Record<string, string> } = {};
+  const scheme = isSecure ? 'https' : 'http';
+  const commands: { http?: Record<string, string>; mqtt?: Record<string, string | string[]> } = {};
   const { type, credentialsId, value } = credentials;
   const body = quoted(config.values.lenientJson ? '{temperature:25}' : '{"temperature":25}');
   if (type === 'ACCESS_TOKEN') {
-    const scheme = isSecure ? 'https' : 'http';
     const url = quoted(`${scheme}://${address}/api/v1/${encodeURIComponent(credentialsId)}/telemetry`);
     commands.http = {
       [scheme]: `curl -v -X POST ${url} --header Content-Type:application/json --data ${body}`,
@@ -133,7 +161,12 @@ function connectivity(config: Config, request: HttpRequest, isSecure: boolean, c
     const publish = (port: number, more: string) =>
       `mosquitto_pub -d -q 1 -h ${host} -p ${port} ${more}-t v1/devices/me/telemetry ${login} -m ${body}`;
     commands.mqtt = { mqtt: publish(config.mqtt.port, '') };
-    if (config.mqtt.ssl.enabled) commands.mqtt['mqtts'] = publish(config.mqtt.ssl.port, '--cafile ca.pem ');
+    if (config.mqtt.ssl.enabled) {
+      commands.mqtt['mqtts'] = [
+        `curl -f -S -o ${certificateFile} ${quoted(`${scheme}://${address}${certificatePath}`)}`,
+        publish(config.mqtt.ssl.port, `--cafile ${certificateFile} `),
+      ];
+    }
   }
   return commands;
 }

@@ -1,5 +1,5 @@
 /** Starts one engine for every test that does not harm it; tests get its address through `inject`. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
@@ -24,6 +24,9 @@ export default async function setup(project: TestProject): Promise<() => Promise
   build();
   const directory = mkdtempSync(join(tmpdir(), 'millrace-certificate-'));
   const certificate = createCertificate(directory, 'server');
+  // This file also holds the private key, as in some installations. No answer may contain the private key.
+  const certificateAndKey = join(directory, 'server.pem');
+  writeFileSync(certificateAndKey, readFileSync(certificate.key, 'utf8') + certificate.pem, { mode: 0o600 });
   const [httpsPort, mqttsPort] = [await freePort(), await freePort()];
   const secure = {
     SSL_ENABLED: 'true',
@@ -33,7 +36,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
     MQTT_SSL_ENABLED: 'true',
     MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
     MQTT_SSL_BIND_PORT: String(mqttsPort),
-    MQTT_SSL_PEM_CERT: certificate.cert,
+    MQTT_SSL_PEM_CERT: certificateAndKey,
     MQTT_SSL_PEM_KEY: certificate.key,
   };
   const engine = await startEngine({ workers: 2, reports: true, env: { ...sharedSettings, ...secure } });

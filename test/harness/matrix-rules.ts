@@ -99,6 +99,7 @@ const rules = `
   GET    /api/refusals                                -          yes        -          -
   GET    /api/refusals/addresses                      yes        -          -          -
   GET    /api/device-connectivity/{deviceId}          -          tenant     own        -
+  GET    /api/device-connectivity/mqtts/**            public
   POST   /api/device id                               -          tenant     own        -
   POST   /api/device                                  -          yes        -          -
   POST   /api/device/bulk_import                      -          yes        -          -

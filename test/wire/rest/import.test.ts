@@ -2,11 +2,14 @@
 
 import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { newCustomer, newCustomerUser, newTenant, ok, systemAdminToken } from '../../harness/people.ts';
 import { fault } from '../../harness/rest.ts';
-import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
+import { mqttsEngine, newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
 const columns = [
   { type: 'NAME' },
@@ -127,4 +130,17 @@ test('the line for a shell sends telemetry as it is', async () => {
   const { http: none, mqtt } = await ok('GET', `/api/device-connectivity/${basic.id.id}`);
   expect(none).toBeUndefined();
   expect(mqtt.mqtt).toMatch(/^mosquitto_pub .* -i 'it'\\''s' -u u -m /);
+});
+
+test('the lines for TLS fetch the certificates of the server, and send telemetry as they are', async () => {
+  const { id } = await newDevice();
+  const { mqtt } = await ok('GET', `/api/device-connectivity/${id}`);
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-connectivity-'));
+  try {
+    for (const line of mqtt.mqtts) execFileSync('sh', ['-c', line], { cwd: directory, stdio: 'pipe' });
+    expect(readFileSync(join(directory, 'tb-server-chain.pem'), 'utf8')).toBe(mqttsEngine().ca);
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+  expect(await eventually(async () => (await sharedEngine().readLatest(id))['temperature'])).toBeDefined();
 });

@@ -342,9 +342,11 @@ describe('the document', () => {
   });
 
   test('names every operation once, and its allowed callers', () => {
+    const openPaths =
+      /^\/api\/(noauth|v1|auth\/(login|token)|device-connectivity\/mqtts)|^\/v3\/|\/publicApi\/auth\/login$/;
     expect(new Set(operations.map(({ operationId }) => operationId)).size).toBe(operations.length);
     for (const { path, security, operationId } of operations) {
-      const isOpen = /^\/api\/(noauth|v1|auth\/(login|token))|^\/v3\/|\/publicApi\/auth\/login$/.test(path);
+      const isOpen = openPaths.test(path);
       const isReport = path.endsWith('/buildReport');
       const schemes = isReport ? [{ HttpLoginForm: [] }] : [{ ApiKeyForm: [] }, { HttpLoginForm: [] }];
       expect(security, operationId).toEqual(isOpen ? [] : schemes);
