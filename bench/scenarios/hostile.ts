@@ -249,8 +249,9 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
     JSON.stringify(Object.fromEntries(Array.from({ length: count }, (_, n) => [`${prefix}${n}`, n])));
   const series = (id: string, count: number) =>
     `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?keys=flow&startTs=0&endTs=${monday + dayMs}&limit=${count}`;
-  const deletePath = (id: string, n: number) =>
-    `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=gone${n}&startTs=0&endTs=${monday}&deleteLatest=false`;
+  const deletePath = (id: string, keys: string) =>
+    `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=${keys}&startTs=0&endTs=${monday}&deleteLatest=false`;
+  const manyKeys = Array.from({ length: 3_000 }, (_, n) => n.toString(36)).join(',');
   const command = JSON.stringify({ method: 'open', params: {}, timeout: 5_000, persistent: false });
   const short = JSON.stringify({ method: 'open', params: {}, timeout: 50, persistent: false });
   const plain = {
@@ -396,12 +397,16 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
         connections: 4,
         expected: 200,
         request: (n) =>
-          requestBytes({ method: 'DELETE', path: deletePath(ofVictim(n).id, n), headers: bearer(victim.token) }),
+          requestBytes({
+            method: 'DELETE',
+            path: deletePath(ofVictim(n).id, `gone${n}`),
+            headers: bearer(victim.token),
+          }),
       },
       attack: {
         ...rest,
         requests: ofEach(({ id }, n) =>
-          requestBytes({ method: 'DELETE', path: deletePath(id, n), headers: bearer(attacker.token) }),
+          requestBytes({ method: 'DELETE', path: deletePath(id, `gone${n}`), headers: bearer(attacker.token) }),
         ),
       },
     },
@@ -439,6 +444,17 @@ async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, poin
         ...rest,
         requests: Array.from({ length: 10_000 }, () =>
           post(device(randomBytes(10).toString('hex'), 'telemetry'), '{"a":1}'),
+        ),
+      },
+    },
+    {
+      resource: 'deletes of many series at once',
+      victim: plain,
+      attack: {
+        ...rest,
+        connections: 500,
+        requests: ofEach(({ id }) =>
+          requestBytes({ method: 'DELETE', path: deletePath(id, manyKeys), headers: bearer(attacker.token) }),
         ),
       },
     },
