@@ -226,8 +226,9 @@ test('a start on a full disk says that it refuses, why and what to do, and never
   expect(await engine.status()).toMatchObject({ code: 503, status: 'refusing' });
   expect(await engine.api.postTelemetry(device.token, '{"full":1}')).toBe(503);
   await eventually(() => engine.events('ingest_refusing').length > 0);
-  expect(engine.events('ingest_refusing')).toMatchObject([{ level: 'warn', reason: 'disk_full', workers: 2 }]);
-  expect(await engine.metric('refusing')).toBe(2);
+  expect(engine.events('ingest_refusing')).toMatchObject([{ level: 'warn', reason: 'disk_full' }]);
+  // On a busy machine one worker serves, and refuses, before the other one.
+  await eventually(async () => (await engine.metric('refusing')) === 2);
   const alerts = ['MillraceRefusing', 'MillraceJournalDiskLow'];
   expect(firing(await engine.api.metricsPage())).toEqual(expect.arrayContaining(alerts));
 });
