@@ -48,6 +48,19 @@ if (zstdDecompressSync && createZstdDecompress) {
 /** The encodings of this server, for `Accept-Encoding` of a refusal. */
 export const encodings = [...codecs.keys()].join(', ');
 
+/** The media types of packed bytes (RFC 6713, RFC 8878); br has none. */
+const encodingsByType = new Map([
+  ['application/gzip', 'gzip'],
+  ['application/x-gzip', 'gzip'],
+  ['application/zlib', 'deflate'],
+  ['application/zstd', 'zstd'],
+]);
+
+/** Returns the encoding that a media type names; '' for every other type. */
+export function encodingOfType(mediaType: string): string {
+  return encodingsByType.get(mediaType.trim().toLowerCase()) ?? '';
+}
+
 /** Bodies that are unpacked at once beside the loop. */
 const turns = new Turns({
   atOnceMax: limits.unpackedAtOnceMax,

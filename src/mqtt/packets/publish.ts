@@ -3,8 +3,9 @@
  * in a reused object and makes no string. A caller that needs the topic as a string checks its UTF-8 then.
  */
 
+import { encodingOfType } from '../../base/content-encoding.ts';
 import { FieldReader } from '../wire/field-reader.ts';
-import { allowed, contentEncoding, readProperties, receipt } from '../wire/properties.ts';
+import { allowed, contentEncoding, property, readProperties, receipt } from '../wire/properties.ts';
 import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
 
@@ -16,7 +17,7 @@ export class PublishFields {
   /** 0 for QoS 0. */
   packetId = 0;
   payloadStart = 0;
-  /** The user property `content-encoding`; '' without one. */
+  /** The user property `content-encoding`, or what the Content Type names; '' without both. */
   encoding = '';
   /** True when the user property `x-millrace-receipt` is `true`. */
   wantsReceipt = false;
@@ -55,7 +56,8 @@ export function readPublish(
     else {
       const fields = new FieldReader(bytes, at, end);
       const properties = readProperties(fields, allowed.publish);
-      into.encoding = (properties.get(contentEncoding) as string | undefined) ?? '';
+      const type = properties.get(property.contentType) as string | undefined;
+      into.encoding = (properties.get(contentEncoding) as string | undefined) ?? encodingOfType(type ?? '');
       into.wantsReceipt = properties.get(receipt) === 'true';
       at = fields.at;
     }

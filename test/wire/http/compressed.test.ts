@@ -32,6 +32,23 @@ test('telemetry and attributes are stored, also a body for the decoding thread',
   expect(await storedValues(device, 'large')).toEqual(['2']);
 });
 
+test('over MQTT 5 the user property or the content type names the encoding', async () => {
+  const device = await newDevice();
+  const client = await connectMqtt({ port: mqttPort(), token: device.token });
+  const publish = (payload: Buffer, properties: object) =>
+    client.publish('v1/devices/me/telemetry', payload, { properties });
+  const sent = [
+    await publish(gzipSync('{"property":1}'), { userProperties: { 'content-encoding': 'gzip' } }),
+    await publish(gzipSync('{"gzip":1}'), { contentType: 'application/gzip' }),
+    await publish(zlib.deflateSync('{"zlib":1}'), { contentType: 'Application/Zlib' }),
+    await publish(Buffer.from('{"plain":1}'), { contentType: 'application/json' }),
+    await publish(Buffer.from('{"damaged":1}'), { contentType: 'application/gzip' }),
+  ];
+  client.cut();
+  expect(sent.map(({ reasonCode }) => reasonCode)).toEqual([0, 0, 0, 0, 0x99]);
+  for (const key of ['property', 'gzip', 'zlib', 'plain']) expect(await storedValues(device, key)).toEqual(['1']);
+});
+
 test('refusals: bytes that are not packed, an unknown encoding, an unknown device', async () => {
   const device = await newDevice();
   expect(await post(`${device.token}/telemetry`, 'gzip', Buffer.from('{"a":1}'))).toBe(400);
