@@ -92,8 +92,10 @@ export function helpOf(scenario: string, about: string): string[] {
   const group = groupOf(scenario);
   const document = parseDocument(readFileSync(join(root, 'config', 'bench.yaml'), 'utf8'));
   const map = document.get(group.name);
-  const lines = [`\n${scenario}: ${about}`, `\nSettings, changed as ${group.name}.NAME=NUMBER or --NAME NUMBER:\n`];
-  if (isMap(map)) {
+  const lines = [`\n${scenario}: ${about}`];
+  if (!isMap(map)) lines.push('\nIt has no settings.');
+  else {
+    lines.push(`\nSettings, changed as ${group.name}.NAME=NUMBER or --NAME NUMBER:\n`);
     for (const [n, { key, value }] of map.items.entries()) {
       // The parser takes the comment of the first setting for one of the whole map.
       const before = (isScalar(key) ? key.commentBefore : undefined) ?? (n === 0 ? map.commentBefore : undefined);

@@ -2,7 +2,7 @@
  * What a benchmark says of an error that ended it: one sentence, and which engine had ended before. An error in the
  * code of the benchmark itself has its stack.
  */
-import { endedEngines } from '../test/harness/engine.ts';
+import { takeEndedEngines } from '../test/harness/engine.ts';
 
 const codeErrors = [TypeError, ReferenceError, RangeError, SyntaxError];
 const linesMax = 5;
@@ -13,8 +13,9 @@ export function sentenceOf(error: unknown): string {
   const isOwn = cause === undefined && codeErrors.some((kind) => error instanceof kind);
   const text = isOwn ? (error.stack ?? error.message) : error.message;
   const because = cause instanceof Error ? `: ${causeOf(cause)}` : '';
-  const ended = endedEngines().map((engine) => {
-    return `\nAn engine had ended before. Its last lines:\n${engine.tail(linesMax).trim()}`;
+  const ended = takeEndedEngines().map((engine) => {
+    const lines = engine.tail(linesMax).trim();
+    return `\nAn engine had ended before.${lines === '' ? '' : ` Its last lines:\n${lines}`}`;
   });
   return `${text}${because}${ended.join('')}`;
 }

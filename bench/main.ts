@@ -8,7 +8,7 @@ import { destroyEngines } from '../test/harness/engine.ts';
 import { stopStores } from '../test/harness/stores.ts';
 import { type CommandLine, helpOf, parseCommandLine } from './command-line.ts';
 import { sentenceOf } from './error-sentence.ts';
-import { endGenerators } from './load/processes.ts';
+import { endGenerators, GeneratorEnded } from './load/processes.ts';
 import { say } from './report.ts';
 import { compareResults } from './result/compare.ts';
 import { runApi } from './scenarios/api.ts';
@@ -144,6 +144,9 @@ const scenarios: Record<string, Scenario> = {
   },
 };
 
+/** Called for an error that nothing awaits. */
+let onFault: (error: unknown) => void = endWithFault;
+
 async function main(): Promise<number> {
   const line = parseCommandLine(process.argv.slice(2));
   const { name } = line;
@@ -176,7 +179,7 @@ async function main(): Promise<number> {
     const good = await runToTheEnd(scenario, settings, line);
     if (!good) failed += 1;
   }
-  return failed === 0 ? 0 : 1;
+  return failed === 0 ? 0 : Number(process.exitCode ?? 1);
 }
 
 async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promise<number> {
@@ -209,7 +212,7 @@ async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: Co
   };
   const signals = scenario.endsInOrder ? [] : endSignals;
   for (const signal of signals) process.on(signal, interrupted);
-  process.on('uncaughtException', failed);
+  onFault = failed;
   try {
     return await scenario.run(settings, line);
   } catch (error) {
@@ -220,9 +223,19 @@ async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: Co
     endGenerators();
     await (ending ?? endServers());
     for (const signal of signals) process.off(signal, interrupted);
-    process.off('uncaughtException', failed);
+    onFault = endWithFault;
   }
 }
+
+function endWithFault(error: unknown): void {
+  say(sentenceOf(error));
+  process.exit(1);
+}
+
+/** A load that went on beside a scenario that failed is ended with it, and nothing awaits that load any more. */
+process.on('uncaughtException', (error) => {
+  if (!(error instanceof GeneratorEnded)) onFault(error);
+});
 
 /** Engines end before their stores. */
 async function endServers(): Promise<void> {

@@ -196,7 +196,8 @@ export function loadBenchSettings(overrides: string[], scenario: string): BenchS
     const value = Number(text);
     if (settings[group]?.[name] === undefined)
       throw new UsageError(`config/bench.yaml has no ${path}.${hint(settings, override, scenario)}`);
-    if (text === '' || !Number.isFinite(value)) throw new UsageError(`${path} must be a number, as in ${path}=3.`);
+    if (text === '' || !(value >= 0 && value < Number.POSITIVE_INFINITY))
+      throw new UsageError(`${path} must be a number from 0 on, as in ${path}=3.`);
     settings[group][name] = value;
   }
   return settings as unknown as BenchSettings;

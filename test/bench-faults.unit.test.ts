@@ -21,7 +21,7 @@ async function answering(statuses: number[]): Promise<{ server: Server; port: nu
     const status = statuses[n++];
     if (status) response.writeHead(status).end('{}');
     else request.socket.destroy();
-    // Nobody listens for the requests after the last one.
+    // The requests after the last one are refused.
     if (n === statuses.length) server.close();
   });
   server.listen(0, '127.0.0.1');

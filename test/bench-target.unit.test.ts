@@ -8,6 +8,7 @@ import { LinesRequest } from '../bench/load/http/lines.ts';
 import type { LoadResult } from '../bench/load/processes.ts';
 import type { Second } from '../bench/load/timeline.ts';
 import { verdictOf } from '../bench/result/compare.ts';
+import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
 import { planOf, targetOrder } from '../bench/target/order.ts';
@@ -105,6 +106,28 @@ test('a difference within the noise of either result is no difference', () => {
   expect(verdictOf(rate(1000, 10), rate(900, 10))).toBe('worse');
   expect(verdictOf(rate(1000, 0), rate(1015, 0))).toBe('same');
   expect(verdictOf(p99(20, 1), p99(10, 1))).toBe('better');
+});
+
+test('a load is named after its server and round, whatever else was measured', () => {
+  const rounds = [{ load: loadOf({}) }, { load: loadOf({}) }];
+  const row = (name: string) => ({ name, window: 16, rounds });
+  const kinds = [
+    { name: 'http', millrace: { name: 'Millrace', turns: rounds }, peers: [{ name: 'Aedes', turns: rounds }] },
+  ];
+  const pathsOf = (result: object) => loadsOf(result).map(({ path }) => path);
+  const both = pathsOf({ rows: [row('Mosquitto'), row('Millrace')], ratio: 2 });
+  expect(both).toContain('Mosquitto, window 16, round 2');
+  expect(pathsOf({ rows: [row('Millrace')] })).toEqual(both.slice(2));
+  expect(pathsOf({ kinds })).toEqual([
+    'http, millrace, turn 1',
+    'http, millrace, turn 2',
+    'http, Aedes, turn 1',
+    'http, Aedes, turn 2',
+  ]);
+  expect(pathsOf({ many: { peak: loadOf({}) }, measurements: [{ rate: 5, load: loadOf({}) }] })).toEqual([
+    'many, peak',
+    'measurement 1',
+  ]);
 });
 
 test('the page of a result has its charts in one file, without scripts and with nothing unescaped', () => {

@@ -75,6 +75,9 @@ interface RunOptions {
 
 const running = new Set<Child>();
 
+/** This process itself has ended a generator process, with the scenario that it belongs to. */
+export class GeneratorEnded extends Error {}
+
 /** Ends all generator processes; the runs that use them fail. */
 export function endGenerators(): void {
   for (const child of running) child.end();
@@ -159,6 +162,7 @@ function loadOf(
 class Child {
   onSecond: (second: ProcessSecond) => void = () => {};
   readonly #process: ChildProcess;
+  #isEnded = false;
   #answered: (answer: unknown) => void = () => {};
 
   constructor(child: ChildProcess) {
@@ -172,7 +176,8 @@ class Child {
   /** Sends a message and returns the answer: a note, or the result. */
   async ask(message: object | string): Promise<unknown> {
     const ended = once(this.#process, 'exit').then(([code]) => {
-      throw new Error(`a generator process ended with ${code} before its result`);
+      const message = `a generator process ended with ${code} before its result`;
+      throw this.#isEnded ? new GeneratorEnded(message) : new Error(message);
     });
     const answer = new Promise<unknown>((resolve) => {
       this.#answered = resolve;
@@ -186,6 +191,7 @@ class Child {
   }
 
   end(): void {
+    this.#isEnded = true;
     if (this.#process.connected) this.#process.kill('SIGKILL');
   }
 }

@@ -17,12 +17,13 @@ const deletesMin = 1;
 /** 0: a fault follows the one before even when the service has not recovered. */
 const progressMin = 0;
 const missingLinesMax = 40;
+const exitInterrupted = 130;
+const endSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
 export async function runCrash(settings: BenchSettings): Promise<boolean> {
   const interrupt = new AbortController();
   const onSignal = () => interrupt.abort(new Error('interrupted'));
-  process.once('SIGINT', onSignal);
-  process.once('SIGTERM', onSignal);
+  for (const signal of endSignals) process.on(signal, onSignal);
   try {
     const { minutes, ...crash } = settings.crash;
     const { signal } = interrupt;
@@ -33,9 +34,13 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
     tell(outcome);
     writeResult('crash', settings, outcome);
     return outcome.good;
+  } catch (error) {
+    if (!interrupt.signal.aborted) throw error;
+    say('\ninterrupted');
+    process.exitCode = exitInterrupted;
+    return false;
   } finally {
-    process.off('SIGINT', onSignal);
-    process.off('SIGTERM', onSignal);
+    for (const signal of endSignals) process.off(signal, onSignal);
   }
 }
 

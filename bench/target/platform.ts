@@ -9,6 +9,8 @@ const bulkSize = 1_000;
 const callsAtOnce = 16;
 const pageSize = 100;
 const timeoutMs = 30_000;
+/** Of an answer in a message: a balancer may answer with a page. */
+const textCharsMax = 200;
 
 export interface NewDevice {
   name: string;
@@ -102,7 +104,7 @@ export class Platform {
   async #json(method: string, path: string, body?: object): Promise<unknown> {
     const answer = await this.#send(method, path, body);
     if (answer.status === 200) return await answer.json();
-    throw new Error(`${method} ${path} was answered ${answer.status}: ${(await answer.text()).slice(0, 200)}`);
+    throw new Error(`${method} ${path} was answered ${await beginOf(answer)}`);
   }
 
   /** Renews a session that has ended, once for each call. */
@@ -134,11 +136,14 @@ export class Platform {
       );
     });
     if (answer.status !== 200)
-      throw new UsageError(
-        `${this.#base} answered the sign-in of ${this.#user} with ${answer.status}: ${await answer.text()}`,
-      );
+      throw new UsageError(`${this.#base} answered the sign-in of ${this.#user} with ${await beginOf(answer)}`);
     this.#token = ((await answer.json()) as { token: string }).token;
   }
+}
+
+/** Returns the status and the first characters of an answer, on one line. */
+async function beginOf(answer: Response): Promise<string> {
+  return `${answer.status} ${(await answer.text()).replaceAll(/\s+/g, ' ').trim().slice(0, textCharsMax)}`;
 }
 
 function bulkBody(devices: NewDevice[]): object {

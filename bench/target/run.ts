@@ -107,7 +107,8 @@ export class TargetRun {
     const verified = await this.verify();
     const good = this.#tell(measurements);
     say(verifiedText(verified));
-    for (const { load } of measurements) if (load.invalid !== '') say(`INVALID: ${load.invalid}`);
+    // A search also tries rates that the server cannot answer.
+    if (!isSearch) for (const { load } of measurements) if (load.invalid !== '') say(`INVALID: ${load.invalid}`);
     const { password: _, tokens: __, ...order } = this.#order;
     writeResult(`${order.kind}-target`, order, { measurements, verified });
     return good && verified.isWhole !== false;
@@ -232,8 +233,15 @@ export class TargetRun {
     if (repeat > 1) for (const line of spreadOf(measurements)) say(line);
     const refused = [...new Set(measurements.flatMap(({ load }) => Object.keys(load.refused)))];
     if (refused.length > 0) say(`refused with ${refused.join(', ')}`);
+    const [broken, unsure] = [sumOf(measurements, 'broken'), sumOf(measurements, 'unsure')];
+    if (broken > 0)
+      say(`connections that broke: ${figure(broken)}, with ${figure(unsure)} messages that may be stored`);
     return measurements.every((each) => holds(each, p99MsMax));
   }
+}
+
+function sumOf(measurements: Measurement[], count: 'broken' | 'unsure'): number {
+  return measurements.reduce((sum, { load }) => sum + load[count], 0);
 }
 
 interface Verified {

@@ -98,9 +98,14 @@ export async function destroyEngines(): Promise<void> {
   await Promise.all([...engines].map((engine) => engine.destroyAtOnce()));
 }
 
-/** Returns the engines of this process that were started and run no more, although nobody has destroyed them. */
-export function endedEngines(): Engine[] {
-  return [...engines].filter((engine) => engine.pid !== undefined && !engine.running);
+/** Engines that had ended by themselves when they were destroyed. */
+let endedEngines: Engine[] = [];
+
+/** Returns the engines that have ended by themselves since the last call. */
+export function takeEndedEngines(): Engine[] {
+  const taken = [...endedEngines, ...[...engines].filter((engine) => engine.hasEndedByItself)];
+  endedEngines = [];
+  return taken;
 }
 
 /** An engine with its ports and directory, not started. */
@@ -167,6 +172,8 @@ export class Engine {
   readonly #logFile: string | undefined;
   #child: ChildProcess | undefined;
   #exit: Promise<Exit> | undefined;
+  /** This process has ended the engine. */
+  #isEnded = false;
 
   constructor(
     { http: port, mqtt: mqttPort, analytics: analyticsPort, monitor: monitorPort }: Ports,
@@ -228,6 +235,10 @@ export class Engine {
     return this.#child !== undefined && this.#child.exitCode === null && this.#child.signalCode === null;
   }
 
+  get hasEndedByItself(): boolean {
+    return this.#child !== undefined && !this.running && !this.#isEnded;
+  }
+
   /** Spawns the engine, with `extra` settings this time, and waits until it says that it is ready. */
   async start(extra: Record<string, string> = {}, withStores = true): Promise<void> {
     this.spawn(extra);
@@ -247,6 +258,7 @@ export class Engine {
       detached: true,
     });
     this.#child = child;
+    this.#isEnded = false;
     const keep = (chunk: Buffer) => {
       this.output = (this.output + chunk.toString('utf8')).slice(-outputCharsMax);
       if (this.#logFile !== undefined) appendFileSync(this.#logFile, chunk);
@@ -322,6 +334,7 @@ export class Engine {
   /** SIGKILL for all of it, as a machine that loses power would. */
   async killAll(): Promise<void> {
     const pids = [...this.pids().values()];
+    if (this.running) this.#isEnded = true;
     if (this.#child?.pid !== undefined && this.running) pids.push(this.#child.pid);
     for (const pid of pids) signalQuietly(pid, 'SIGKILL');
     await Promise.all(pids.map((pid) => endProcess(pid, 'SIGKILL', 5_000)));
@@ -338,6 +351,7 @@ export class Engine {
   /** SIGTERM; anything but a clean exit is an error. */
   async stop(): Promise<void> {
     if (!this.running) return;
+    this.#isEnded = true;
     this.#child!.kill('SIGTERM');
     const { code, signal } = await this.exit();
     if (code !== 0) throw new Error(`SIGTERM: exit code ${code}, signal ${signal}:\n${this.tail()}`);
@@ -359,6 +373,7 @@ export class Engine {
 
   /** As `destroy`, without a clean stop. */
   async destroyAtOnce(): Promise<void> {
+    if (engines.has(this) && this.hasEndedByItself) endedEngines.push(this);
     await this.killAll();
     if (this.#ownsDirectory) rmSync(this.dataDir, { recursive: true, force: true });
     engines.delete(this);

@@ -4,7 +4,7 @@
  */
 import { execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -124,6 +124,83 @@ test('any server of the same protocol is measured, and what is refused is a resu
   }
 });
 
+test('an interrupt while devices are created removes those that exist', async () => {
+  const { port, api } = await runningEngine();
+  const { adminEmail, adminPassword } = api.address;
+  const names = async () => {
+    const answer = await api.send('GET', '/api/tenant/devices?pageSize=1&page=0&textSearch=bench-');
+    return ((await answer.json()) as { totalElements: number }).totalElements;
+  };
+  const words = ['http', '--target', `http://localhost:${port}`, '--user', adminEmail, '--devices', '20000'];
+  const child = spawn(process.execPath, ['dist-bench/bench/main.js', ...words], {
+    env: { ...process.env, BENCH_PASSWORD: adminPassword },
+    stdio: 'ignore',
+  });
+  try {
+    await eventually(async () => (await names()) > 0, 60_000, 20);
+    child.kill('SIGINT');
+    const [code] = (await once(child, 'exit')) as [number];
+    expect(code).toBe(130);
+    expect(await names()).toBe(0);
+  } finally {
+    child.kill('SIGKILL');
+  }
+});
+
+test('a server that ends while it is measured is a result: what broke, and what can no longer be proved', async () => {
+  const server = await startEngine({ workers: 1 });
+  const { port, mqttPort, api } = server;
+  const { adminEmail, adminPassword } = api.address;
+  const user = ['--user', adminEmail, '--password', adminPassword, '--devices', '4'];
+  const lasting = ['--rate', '50', '--warmup', '0', '--duration', '8s'];
+  const http = run('http', '--target', `http://localhost:${port}`, ...user, ...lasting);
+  const broker = ['--target', `mqtt://localhost:${mqttPort}`, '--rest', `http://localhost:${port}`];
+  const mqtt = run('mqtt', ...broker, ...user, ...lasting);
+  try {
+    const senders = async () => Number((await server.clickhouse('SELECT uniq(device) FROM telemetry'))[0]![0]);
+    await eventually(async () => (await senders()) === 8, 60_000, 50);
+    await server.killAll();
+    for (const output of [await http, await mqtt]) {
+      expect(output).toMatch(/^refused with .*ECONNREFUSED at the connect/m);
+      expect(output).toMatch(/^NOT verified: the \d+ acknowledged records cannot be read \(.*ECONNREFUSED/m);
+      expect(output).toMatch(/^NOT removed: the devices whose names begin with bench-[0-9a-f]{6}- /m);
+      expect(output).not.toContain('    at ');
+    }
+  } finally {
+    await server.destroyAtOnce();
+  }
+});
+
+test('an engine that ends under a benchmark ends it with a sentence, and a load that went on beside it', async () => {
+  const mark = mkdtempSync(join(tmpdir(), 'millrace-bench-'));
+  const words = ['http.devices=8', 'http.sockets=8', 'http.seconds=1', 'http.warmupSeconds=0', 'visibility.samples=20'];
+  const child = spawn(process.execPath, ['dist-bench/bench/main.js', 'visibility', ...words], {
+    env: { ...process.env, TMPDIR: mark },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  let printed = '';
+  child.stdout.on('data', (bytes: Buffer) => {
+    printed += bytes.toString();
+  });
+  try {
+    // The second load of the scenario goes on beside the reads.
+    const loads = () => marked(mark).filter((command) => command.includes('http-process.js')).length;
+    await eventually(async () => loads() === 1, 120_000, 20);
+    await eventually(async () => loads() === 0, 60_000, 20);
+    await eventually(async () => loads() === 1, 60_000, 20);
+    for (const pid of pidsOf(mark, 'dist/main.js')) process.kill(pid, 'SIGKILL');
+    const [code] = (await once(child, 'close')) as [number];
+    expect(code).toBe(1);
+    expect(printed).toMatch(/^ended with an error: fetch failed: .*ECONNREFUSED/m);
+    expect(printed).toContain('An engine had ended before.');
+    expect(printed).not.toContain('    at ');
+    expect(marked(mark)).toEqual([]);
+  } finally {
+    child.kill('SIGKILL');
+    rmSync(mark, { recursive: true, force: true });
+  }
+});
+
 const brief = ['--seconds', '1', '--warmup', '0', '--latencySeconds', '1', '--rate', '50', '--settleSeconds', '0'];
 
 test('databases and a platform that runs already take the same records; each store has all of them', async () => {
@@ -147,15 +224,20 @@ test('databases and a platform that runs already take the same records; each sto
     expect(output).toMatch(new RegExp(`^${name}(, | is not installed and left out: apt-get install ${install}$)`, 'm'));
 });
 
-test('Ctrl-C ends every server and generator that a comparison has started', async () => {
+test.each([
+  ['peers', brief, 'mosquitto', 'SIGINT'],
+  ['hosts', [], 'redis-server', 'SIGTERM'],
+  // The terminal was closed.
+  ['rpc', [], 'dist/main.js', 'SIGHUP'],
+] as const)('%s: an end by a signal ends every server and generator', async (scenario, flags, started, signal) => {
   const mark = mkdtempSync(join(tmpdir(), 'millrace-bench-'));
-  const child = spawn(process.execPath, ['dist-bench/bench/main.js', 'peers', ...brief], {
+  const child = spawn(process.execPath, ['dist-bench/bench/main.js', scenario, ...flags], {
     env: { ...process.env, TMPDIR: mark },
     stdio: 'ignore',
   });
   try {
-    await eventually(async () => marked(mark).some((command) => command.includes('mosquitto')), 60_000, 20);
-    child.kill('SIGINT');
+    await eventually(async () => marked(mark).some((command) => command.includes(started)), 60_000, 20);
+    child.kill(signal);
     const [code] = (await once(child, 'exit')) as [number];
     expect(code).toBe(130);
     await eventually(async () => marked(mark).length === 0, 10_000);
@@ -166,18 +248,29 @@ test('Ctrl-C ends every server and generator that a comparison has started', asy
   }
 });
 
-/** Returns the commands of all processes that have this word in their command or environment. */
+/** Returns the commands of all processes that have this word in their command, environment or directory. */
 function marked(word: string): string[] {
-  return readdirSync('/proc').flatMap((pid) => {
+  return [...processesOf(word).values()];
+}
+
+function pidsOf(word: string, command: string): number[] {
+  return [...processesOf(word)].flatMap(([pid, each]) => (each.includes(command) ? [pid] : []));
+}
+
+function processesOf(word: string): Map<number, string> {
+  const found = readdirSync('/proc').flatMap((pid): [number, string][] => {
     if (!/^\d+$/.test(pid)) return [];
     try {
       const [command, environment] = ['cmdline', 'environ'].map((file) => readFileSync(`/proc/${pid}/${file}`, 'utf8'));
-      return command!.includes(word) || environment!.includes(word) ? [command!.replaceAll('\0', ' ')] : [];
+      // Redis writes its title over its environment.
+      const places = [command!, environment!, readlinkSync(`/proc/${pid}/cwd`)];
+      return places.some((place) => place.includes(word)) ? [[Number(pid), command!.replaceAll('\0', ' ')]] : [];
     } catch {
       // The process has ended.
       return [];
     }
   });
+  return new Map(found);
 }
 
 /** The device protocol over HTTP in its simplest form: known tokens get 200. */
