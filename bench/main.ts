@@ -35,6 +35,7 @@ import { runReport } from './scenarios/report.ts';
 import { runRpc } from './scenarios/rpc.ts';
 import { runSoak } from './scenarios/soak.ts';
 import { runStoreAcks } from './scenarios/store-acks.ts';
+import { runTails } from './scenarios/tails.ts';
 import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
 import { runWorlds } from './scenarios/world.ts';
@@ -67,6 +68,10 @@ const scenarios: Record<string, Scenario> = {
   http: { about: 'telemetry over HTTP beside a bare uWebSockets.js server: rate, latency, CPU, disk', run: runHttp },
   visibility: { about: 'time from acknowledgement to readable, idle and at half of peak', run: runVisibility },
   latest: { about: 'latest values of one device among a million series', run: runLatest },
+  tails: {
+    about: 'p99 of acknowledgements: low rate, parts of peak, with ClickHouse stopped, beside reports and reads',
+    run: runTails,
+  },
   attributes: {
     about: 'attribute posts over HTTP, acknowledged after the commit: rate, latency, CPU',
     run: runAttributes,

@@ -137,6 +137,17 @@ export interface BenchSettings {
     settleSeconds: number;
     targets: number;
   };
+  tails: {
+    rounds: number;
+    warmupSeconds: number;
+    seconds: number;
+    rate: number;
+    points: number;
+    reportClients: number;
+    readConnections: number;
+    readRate: number;
+    targets: number;
+  };
   report: { devices: number; points: number; samples: number; clients: number; seconds: number; ackRate: number };
   versions: {
     http: number;

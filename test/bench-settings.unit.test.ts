@@ -17,8 +17,8 @@ test('a setting of a benchmark is named with its group', () => {
 });
 
 test('the help of a benchmark has each setting with what it means, or says that there is none', () => {
-  const help = helpOf('levels', 'p99').join('\n');
+  const help = helpOf('tails', 'p99').join('\n');
   expect(help).toContain('--NAME NUMBER');
-  expect(help).toMatch(/^ {2}rounds=\d+ +Each level is measured this often/m);
+  expect(help).toMatch(/^ {2}rounds=\d+ +Each load is measured this often/m);
   expect(helpOf('micro', 'parts')).toEqual(['\nmicro: parts', '\nIt has no settings.']);
 });

@@ -56,8 +56,7 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
   const { devices, points, samples, clients, seconds, ackRate } = settings.report;
   const engine = await startEngine({ workers: availableParallelism(), reports: true, env: { LOG_LEVEL: 'warn' } });
   try {
-    const tokens = await createDevices(engine, devices);
-    await fill(engine, devices, points);
+    const tokens = await fleetWithHistory(engine, devices, points);
     await sleep(settleMs);
     const asker = new ReportClient(engine);
     const views = await Promise.all(measured.map(({ fields }) => asker.saveView(fields, range)));
@@ -80,7 +79,8 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
 
     const beside = await completenessBesideAvg(asker, settings);
 
-    const crowd = await asker.crowd(views[1]!, clients, seconds);
+    const hourly = await saveHourlyView(asker);
+    const crowd = await asker.crowd(hourly, clients, seconds);
     say(
       `\n${clients} clients by profile and hour: ${figure(crowd.perSecond)} reports/s, p99 ${figure(crowd.p99Ms)} ms, ` +
         `${figure(100 * crowd.refusedShare)} % refused`,
@@ -97,7 +97,7 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
 
     const crowds = [crowd];
     const crowdBeside = async () => {
-      crowds.push(await asker.crowd(views[1]!, clients, 2 * seconds));
+      crowds.push(await asker.crowd(hourly, clients, 2 * seconds));
     };
     const ingest = await besideIngest(engine, tokens, settings, crowdBeside, ackRate);
     table(
@@ -202,6 +202,18 @@ async function besideIngest(
     'fixed, alone': await alone(ackRate),
     'fixed, reports': await both(ackRate),
   } as Record<string, Awaited<ReturnType<EngineUnderLoad['offer']>>>;
+}
+
+/** Makes devices of ten profiles with points of ten days, and returns their tokens. */
+export async function fleetWithHistory(engine: Engine, devices: number, points: number): Promise<string[]> {
+  const tokens = await createDevices(engine, devices);
+  await fill(engine, devices, points);
+  return tokens;
+}
+
+/** Returns the id of a view of all these points, by profile and hour. */
+export function saveHourlyView(asker: ReportClient): Promise<string> {
+  return asker.saveView(measured[1]!.fields, range);
 }
 
 /** Creates devices of ten profiles. */

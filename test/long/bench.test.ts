@@ -76,6 +76,19 @@ test('two hosts are measured beside one, and the deliveries of many simulated wo
   expect(output).toContain('DATABASE_BEHIND_POOLER=true');
 });
 
+test('the tails of acknowledgements are measured with ClickHouse, without it, and beside reads', async () => {
+  const times = { rounds: 1, warmupSeconds: 0, seconds: 1 };
+  const size = { rate: 50, points: 20_000, reportClients: 2, readConnections: 2, readRate: 5 };
+  const output = await bench('tails', { ...times, ...size, targets: 0 });
+  expect(output).toContain('stored and verified in ClickHouse: every acknowledged record, once');
+  // With ClickHouse and without: p99, the only round, p99, ratio.
+  for (const name of ['low rate', 'a quarter of peak', 'half of peak'])
+    expect(output).toMatch(
+      new RegExp(`^${name} +[\\d ]+ [\\d.]+ +[\\d.]+ +[\\d.]+ to [\\d.]+ +[\\d.]+ +[\\d.]+ +-$`, 'm'),
+    );
+  expect(output).toMatch(/^half of peak, 5 reads\/s .+ - +- +[\d.]+$/m);
+});
+
 const times = ['--rate', '50', '--warmup', '500ms', '--duration', '2s'];
 
 let engine: Engine | undefined;
