@@ -312,6 +312,7 @@ export class Gateway implements ParentGateway, NamedChildren {
     const child = new Child(this, name, row.number, isItself ? this.device : undefined);
     this.#children.set(name, child);
     this.#byNumber.set(row.number, child);
+    this.spelled.set(child, usualSpelling(name));
     if (isItself) return;
     if (this.#ended) {
       child.device = this.#deps.devices.adopt(row);
@@ -325,7 +326,7 @@ export class Gateway implements ParentGateway, NamedChildren {
   /** Sets the name by which messages find the child. */
   #name(child: Child, name: string): void {
     child.rename(name);
-    this.spelled.delete(child);
+    this.spelled.set(child, usualSpelling(name));
     this.#children.set(name, child);
   }
 
@@ -392,6 +393,11 @@ const lostSentences: Record<SessionEnd | 'out_of_scope', string> = {
   device_deleted: 'The device was deleted.',
   out_of_scope: 'The gateway does not act for the device any more.',
 };
+
+/** Returns the name as a message spells it between quotes, without unnecessary escapes. */
+function usualSpelling(name: string): Buffer {
+  return Buffer.from(JSON.stringify(name).slice(1, -1));
+}
 
 /** Children that one turn of the event loop handles. */
 const childrenAtOnce = 500;

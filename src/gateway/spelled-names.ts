@@ -148,8 +148,12 @@ export class SpelledNames<Child extends Spelled> {
   #makeRoom(words: number): void {
     const former = this.#words;
     const used = this.#end - this.#unused + words;
-    this.#words = new Int32Array(Math.max(wordsMin, Math.ceil(used * 1.5)));
+    this.#words = new Int32Array(Math.max(wordsMin, used * 2));
     this.#bytes = new Uint8Array(this.#words.buffer);
+    if (this.#unused === 0) {
+      this.#words.set(former);
+      return;
+    }
     this.#unused = 0;
     this.#end = 1;
     for (const child of this.#children) {
