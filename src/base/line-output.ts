@@ -1,7 +1,7 @@
 /**
- * Writes lines to stdout or stderr, and never ends or stops the process for them. While the descriptor
- * takes nothing (a full disk, a reader that pauses), lines wait in memory up to a cap, later ones are lost, and a line
- * with the event `log_lines_lost` says how many. After the reader of a pipe has left, lines are dropped.
+ * Writes lines to stdout or stderr, and never ends or stops the process for them. While the descriptor takes nothing (a
+ * full disk, a reader that pauses), lines wait in memory up to a cap, later ones are lost, and a line with the event
+ * `log_lines_lost` says how many. After the reader of a pipe has left, lines are dropped.
  */
 import { constants, fstatSync, openSync, writeSync } from 'node:fs';
 

@@ -1,10 +1,10 @@
 /**
  * Decodes a gateway's telemetry into rows of a frame, in one pass: `{"name":[{"ts":…,"values":{…}},…],…}`. The next
  * name is usually the one that followed last time, so a known child costs one comparison of bytes; any other known
- * child is found by the bytes of its name. An unusual message
- * (a repeated name, a bad record, malformed JSON) is read again as a whole by the exact reader. The exact reader
- * refuses each child separately: the rows of a refused child are rolled back, other rows stay. Both readers stop at a
- * child that is not connected: the caller connects it and decodes again.
+ * child is found by the bytes of its name. An unusual message (a repeated name, a bad record, malformed JSON) is read
+ * again as a whole by the exact reader. The exact reader refuses each child separately: the rows of a refused child are
+ * rolled back, other rows stay. Both readers stop at a child that is not connected: the caller connects it and decodes
+ * again.
  */
 import { isUtf8 } from 'node:buffer';
 import type { Admission } from '../activity/admission.ts';

@@ -1,9 +1,8 @@
 /**
- * Main module of the process of the insert relay (`relay.ts`). The process sends its parent the port when it listens,
+ * Main module of the process of the insert relay (`relay.ts`). The process tells its parent when it listens,
  * takes the pace from its parent, and ends when the parent requests it or has ended.
  */
 import { once } from 'node:events';
-import type { AddressInfo } from 'node:net';
 import { createRelay } from './relay.ts';
 import { type FromRelay, type RelaySettings, relaySettingsVariable, type ToRelay } from './relay-settings.ts';
 
@@ -32,7 +31,7 @@ async function main(): Promise<void> {
   process.on('disconnect', stop);
   relay.listen(settings.port, '127.0.0.1');
   await once(relay, 'listening');
-  process.send?.({ port: (relay.address() as AddressInfo).port } satisfies FromRelay);
+  process.send?.({ listens: true } satisfies FromRelay);
 }
 
 await main();

@@ -11,4 +11,5 @@ export interface RelaySettings {
 
 /** `everyMs`: the least milliseconds between two inserts of one statement. */
 export type ToRelay = { everyMs: number } | { stop: true };
-export type FromRelay = { port: number };
+/** Sent once, when the relay listens. */
+export type FromRelay = { listens: true };

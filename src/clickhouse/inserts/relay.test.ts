@@ -21,8 +21,11 @@ afterAll(async () => {
   await real.stop();
 });
 
-async function relayTo(url: string, everyMs = 0): Promise<{ relay: Server; relayUrl: string }> {
-  const relay = createRelay({ url, everyMs: () => everyMs }).listen(0, '127.0.0.1');
+async function relayTo(url: string, everyMs = 0, heldBytesMax?: number): Promise<{ relay: Server; relayUrl: string }> {
+  const relay = createRelay({ url, everyMs: () => everyMs, ...(heldBytesMax && { heldBytesMax }) }).listen(
+    0,
+    '127.0.0.1',
+  );
   await once(relay, 'listening');
   closing.push(() => {
     relay.closeAllConnections();
@@ -101,6 +104,16 @@ test('a worker that cannot reach the relay inserts without it', async () => {
   const worker = clientOf({ ...ofReal(), relayUrl });
   expect(await worker.insertBlocks(insertTelemetry, await blockOf(91, 1), joined('m'))).toEqual({ repeated: true });
   expect(await real.clickhouse.rows('SELECT num FROM telemetry WHERE device = 91')).toEqual([{ num: 1 }]);
+});
+
+test('an insert for which the relay has no room is made without it, and leaves no trace there', async () => {
+  const block = await blockOf(95, 1);
+  const { relayUrl } = await relayTo(real.server.url, 0, block.length);
+  const worker = clientOf({ ...ofReal(), relayUrl });
+  const twice = Buffer.concat([block, block]);
+  expect(await worker.insertBlocks(insertTelemetry, twice, joined('m'))).toEqual({ repeated: true });
+  expect(await worker.insertBlocks(insertTelemetry, block, joined('m'))).toEqual({ repeated: false });
+  expect(await real.clickhouse.rows('SELECT num FROM telemetry FINAL WHERE device = 95')).toEqual([{ num: 1 }]);
 });
 
 test('a server that is unavailable is unavailable through the relay too', async () => {

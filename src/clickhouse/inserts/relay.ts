@@ -24,6 +24,8 @@ interface RelayDeps {
   url: string;
   /** The least milliseconds between two inserts of one statement. */
   everyMs: () => number;
+  /** Bytes of all inserts that are held at once; what finds no room is inserted without the relay. */
+  heldBytesMax?: number;
 }
 
 /** The body of one insert or of several, in the chunks in which it came. */
@@ -43,6 +45,8 @@ const bodyBytesMax = 64 * 1024 * 1024;
 /** Rows of more bytes are worth a part of their own: about 200 000 numbers. */
 const joinedBytesMax = 8 * 1024 * 1024;
 const joinMs = 5;
+const heldBytesMaxDefault = 512 * 1024 * 1024;
+const connectionsMax = 1_024;
 const answerBytesMax = 1024 * 1024;
 const urlBytesMax = 256 * 1024;
 /** Shorter than the keep-alive of every ClickHouse, as in `client.ts`. */
@@ -60,7 +64,7 @@ class Refused extends Error {
   }
 }
 
-export function createRelay({ url, everyMs }: RelayDeps): Server {
+export function createRelay({ url, everyMs, heldBytesMax = heldBytesMaxDefault }: RelayDeps): Server {
   const server = new URL(url);
   const isSecure = server.protocol === 'https:';
   const agentOptions = { keepAlive: true, timeout: idleSocketMs };
@@ -84,6 +88,8 @@ export function createRelay({ url, everyMs }: RelayDeps): Server {
     };
     const target = new URL(`?${search}`, server);
     const sent = isSecure ? requestHttps(target, options) : requestHttp(target, options);
+    // The wait for the answer reports a failure; one that follows the answer has no other listener.
+    sent.on('error', () => {});
     for (const chunk of rows.chunks) sent.write(chunk);
     sent.end();
     const [response] = (await once(sent, 'response')) as [IncomingMessage];
@@ -99,17 +105,26 @@ export function createRelay({ url, everyMs }: RelayDeps): Server {
     { keepAliveTimeout: 2 * idleSocketMs, maxHeaderSize: urlBytesMax, noDelay: true },
     (request, response) => void answer(request, response),
   );
+  relay.maxConnections = connectionsMax;
   relay.on('close', () => agent.destroy());
+  let heldBytes = 0;
   return relay;
 
   async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const gone = new AbortController();
     response.on('close', () => gone.abort());
+    response.on('error', () => gone.abort());
+    let ownBytes = 0;
+    const hold = (bytes: number): void => {
+      if (heldBytes + bytes > heldBytesMax) throw new Error('the relay holds too many bytes');
+      heldBytes += bytes;
+      ownBytes += bytes;
+    };
     try {
       const asked = new URL(request.url ?? '/', 'http://relay');
       const { mark, isJoinable } = readMark(asked.searchParams.get('log_comment') ?? '');
       if (request.method !== 'POST' || !isJoinable) return void response.writeHead(404).end();
-      const rows = await readBody(request, bodyBytesMax);
+      const rows = await readBody(request, bodyBytesMax, hold);
       const insert = (joined: Joined<Body>) => send(asked, request.headers, joined);
       const kind = { same: sameOf(asked, request.headers), pace: paceOf(asked) };
       const given = await inserts.insert(kind, { mark, rows, gone: gone.signal }, insert);
@@ -120,8 +135,12 @@ export function createRelay({ url, everyMs }: RelayDeps): Server {
         const { status, headers, body } = error.answer;
         return void response.writeHead(status, headers).end(body);
       }
-      // The client gets what it would get from the server: a broken connection, or none.
-      response.writeHead(502, { 'x-relay-failed': encodeURIComponent(messageOf(error)), connection: 'close' }).end();
+      // An answer without a code of ClickHouse: the worker inserts without the relay then (`client.ts`).
+      response
+        .writeHead(502, { connection: 'close' })
+        .end(`The relay has no answer of the server: ${messageOf(error)}\n`);
+    } finally {
+      heldBytes -= ownBytes;
     }
   }
 }
@@ -148,12 +167,13 @@ function withoutOwn(headers: IncomingHttpHeaders): OutgoingHttpHeaders {
   return Object.fromEntries(Object.entries(headers).filter(([name]) => !ownHeaders.has(name)));
 }
 
-async function readBody(message: IncomingMessage, bytesMax: number): Promise<Body> {
+async function readBody(message: IncomingMessage, bytesMax: number, hold?: (bytes: number) => void): Promise<Body> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of message) {
     bytes += (chunk as Buffer).length;
     if (bytes > bytesMax) throw new Error(`a body of more than ${bytesMax} bytes`);
+    hold?.((chunk as Buffer).length);
     chunks.push(chunk as Buffer);
   }
   return { chunks, bytes };

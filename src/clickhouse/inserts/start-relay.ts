@@ -10,8 +10,6 @@ import { type FromRelay, type RelaySettings, relaySettingsVariable, type ToRelay
 
 interface InsertRelayDeps extends RelaySettings {
   processFile: string;
-  /** The built main module, which is beside this file unless the sources run unbuilt, as in tests. */
-  file?: string;
 }
 
 export interface InsertRelay {
@@ -24,9 +22,9 @@ export interface InsertRelay {
 const startMsMax = 10_000;
 const stopMsMax = 8_000;
 
-export async function startInsertRelay({ processFile, file, ...settings }: InsertRelayDeps): Promise<InsertRelay> {
+export async function startInsertRelay({ processFile, ...settings }: InsertRelayDeps): Promise<InsertRelay> {
   const { PATH, TZ } = process.env;
-  const child = fork(file ?? fileURLToPath(new URL('./relay-process.js', import.meta.url)), [], {
+  const child = fork(fileURLToPath(new URL('./relay-process.js', import.meta.url)), [], {
     execArgv: [],
     env: { ...(PATH && { PATH }), ...(TZ && { TZ }), [relaySettingsVariable]: JSON.stringify(settings) },
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
