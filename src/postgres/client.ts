@@ -277,19 +277,11 @@ const awayReason = 'postgres_away';
  * cancelled by a timeout, 58 an error of its system, such as a library that cannot be loaded for lack of memory.
  */
 const awayClasses = new Set(['08', '53', '57', '58']);
-const awayCodes = new Set([
-  'ECONNREFUSED',
-  'ECONNRESET',
-  'ECONNABORTED',
-  'EPIPE',
-  'ETIMEDOUT',
-  'EHOSTUNREACH',
-  'EHOSTDOWN',
-  'ENETUNREACH',
-  'ENETDOWN',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-]);
+/**
+ * Codes of Node itself, which stand for a wrong call: a bug of ours. Other codes that are no SQLSTATE come from sockets,
+ * the name service and TLS.
+ */
+const bugCode = /^ERR_(?!TLS_|SSL_|SOCKET_|STREAM_)/;
 /** Messages of `pg` and `pg-pool` errors without a code. */
 const awayMessage =
   /^(Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error)/;
@@ -301,7 +293,7 @@ export function isAway(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const code = codeOf(error);
   if (code === undefined) return awayMessage.test(error.message);
-  return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) || isReadOnly(error) : awayCodes.has(code);
+  return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) || isReadOnly(error) : !bugCode.test(code);
 }
 
 /** True when the server accepts no writes: after a switchover another one does. */
@@ -362,8 +354,9 @@ function codeOf(error: unknown): string | undefined {
   return typeof code === 'string' ? code : undefined;
 }
 
+/** No class of PostgreSQL begins with E, as the codes of the operating system do. */
 function isSqlState(code: string): boolean {
-  return /^[0-9A-Z]{5}$/.test(code) && !awayCodes.has(code);
+  return /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(code);
 }
 
 /** True for a refusal by a healthy server, after which the connection can be used again. */

@@ -189,6 +189,22 @@ describe('an unavailable server', () => {
   }, 10_000);
 });
 
+/** Errors of the network that no server caused: a route without a way, a firewall, a certificate, no files left. */
+it.each([
+  ['EINVAL', true],
+  ['EACCES', true],
+  ['EPERM', true],
+  ['EADDRNOTAVAIL', true],
+  ['EMFILE', true],
+  ['CERT_HAS_EXPIRED', true],
+  ['ERR_TLS_CERT_ALTNAME_INVALID', true],
+  ['ERR_INVALID_ARG_TYPE', false],
+  ['ERR_ASSERTION', false],
+  ['42601', false],
+])('an error with the code %s means that the server is away: %s', (code, away) => {
+  expect(isAway(Object.assign(new Error('no'), { code }))).toBe(away);
+});
+
 describe('several servers', () => {
   /** A server that silently accepts connections. */
   const holeServer = async () => {
