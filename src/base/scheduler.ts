@@ -9,8 +9,8 @@ export type Sleep = (ms: number, signal?: AbortSignal) => Promise<void>;
 
 export interface Scheduler {
   readonly sleep: Sleep;
-  /** Calls `run` once after the time. */
-  after(ms: number, run: () => void): void;
+  /** Calls `run` once after the time, unless the returned function is called before. */
+  after(ms: number, run: () => void): () => void;
   /** Calls `run` at this interval until the returned function is called. The interval keeps no process running. */
   every(ms: number, run: () => void): () => void;
   /** Calls `run` at the end of this turn of the event loop. */
@@ -23,11 +23,14 @@ export const systemScheduler: Scheduler = {
       if (signal?.aborted !== true) throw error;
     }),
   after(ms, run) {
-    setTimeout(run, ms);
+    const timeout = setTimeout(run, ms);
+    return () => clearTimeout(timeout);
   },
   every(ms, run) {
     const interval = setInterval(run, ms).unref();
     return () => clearInterval(interval);
   },
-  soon: setImmediate,
+  soon(run) {
+    setImmediate(run);
+  },
 };

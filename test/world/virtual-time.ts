@@ -18,7 +18,7 @@ export const beginsAt = Date.UTC(2026, 0, 15, 12);
 
 export class VirtualTime {
   readonly #random: Random;
-  #timers: Timer[] = [];
+  readonly #timers = new TimerHeap();
   /** Milliseconds since the run began, with fractions. */
   #passed = 0;
 
@@ -32,7 +32,7 @@ export class VirtualTime {
 
   at(ms: number, run: () => void): Timer {
     const timer = { at: Math.max(ms, this.#passed), draw: this.#random.next(), run };
-    this.#timers.push(timer);
+    this.#timers.add(timer);
     return timer;
   }
 
@@ -56,14 +56,50 @@ export class VirtualTime {
   }
 
   #take(): Timer | undefined {
-    let least: Timer | undefined;
-    this.#timers = this.#timers.filter(({ run }) => run !== undefined);
-    for (const timer of this.#timers) {
-      if (!least || timer.at < least.at || (timer.at === least.at && timer.draw < least.draw)) least = timer;
+    for (;;) {
+      const timer = this.#timers.take();
+      if (timer === undefined || timer.run !== undefined) return timer;
     }
-    if (least) this.#timers.splice(this.#timers.indexOf(least), 1);
-    return least;
   }
+}
+
+/** A binary heap of timers, the next one first. */
+class TimerHeap {
+  readonly #timers: Timer[] = [];
+
+  add(timer: Timer): void {
+    const timers = this.#timers;
+    let at = timers.length;
+    while (at > 0) {
+      const parent = (at - 1) >> 1;
+      if (isBefore(timers[parent]!, timer)) break;
+      timers[at] = timers[parent]!;
+      at = parent;
+    }
+    timers[at] = timer;
+  }
+
+  take(): Timer | undefined {
+    const timers = this.#timers;
+    const first = timers[0];
+    const last = timers.pop();
+    if (last === undefined || last === first) return last;
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= timers.length) break;
+      if (child + 1 < timers.length && isBefore(timers[child + 1]!, timers[child]!)) child += 1;
+      if (isBefore(last, timers[child]!)) break;
+      timers[at] = timers[child]!;
+      at = child;
+    }
+    timers[at] = last;
+    return first;
+  }
+}
+
+function isBefore(a: Timer, b: Timer): boolean {
+  return a.at < b.at || (a.at === b.at && a.draw < b.draw);
 }
 
 /** The clock and the timers of one process. `skewMs`: the error of its clock. */
@@ -71,6 +107,8 @@ export class ProcessTime implements FineClock, Scheduler {
   readonly #time: VirtualTime;
   readonly #skewMs: number;
   #isOver = false;
+  /** Events of a process that is stalled, in their order; undefined while the process runs. */
+  #held: (() => void)[] | undefined;
 
   constructor(time: VirtualTime, skewMs: number) {
     this.#time = time;
@@ -82,8 +120,11 @@ export class ProcessTime implements FineClock, Scheduler {
   readonly monotonic = (): number => this.#time.passed;
   readonly sleep: Sleep = (ms, signal) => sleepWith((run) => this.#after(ms, run), signal);
 
-  after(ms: number, run: () => void): void {
-    this.#after(ms, run);
+  after(ms: number, run: () => void): () => void {
+    const timer = this.#after(ms, run);
+    return () => {
+      timer.run = undefined;
+    };
   }
 
   every(ms: number, run: () => void): () => void {
@@ -105,6 +146,30 @@ export class ProcessTime implements FineClock, Scheduler {
     this.#after(0, run);
   };
 
+  /** Calls `run` now; after the stall when the process is stalled, and never when the process has ended. */
+  event(run: () => void): void {
+    if (this.#held) this.#held.push(run);
+    else if (!this.#isOver) run();
+  }
+
+  /** Stops the process for a time: nothing runs, and what arrives waits. */
+  stall(ms: number): void {
+    if (this.#held) return;
+    this.#held = [];
+    this.#time.after(ms, () => this.#goOn());
+  }
+
+  #goOn(): void {
+    const next = this.#held?.shift();
+    if (next === undefined) {
+      this.#held = undefined;
+      return;
+    }
+    if (!this.#isOver) next();
+    // What the event has caused runs before the next event.
+    this.#time.after(0, () => this.#goOn());
+  }
+
   /** Ends the process as `kill -9` does: none of its timers is called any more. */
   end(): void {
     this.#isOver = true;
@@ -119,9 +184,11 @@ export class ProcessTime implements FineClock, Scheduler {
   }
 
   #after(ms: number, run: () => void): Timer {
-    return this.#time.after(ms, () => {
-      if (!this.#isOver) run();
+    const timer = this.#time.after(ms, () => {
+      // A timer that was stopped during a stall is not called after the stall.
+      this.event(() => timer.run && run());
     });
+    return timer;
   }
 }
 
