@@ -9,6 +9,7 @@ import { messageOf } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
@@ -44,6 +45,7 @@ interface CredentialChangesDeps {
   onAnswered?: () => CredentialChange[] | 'all';
   bus: Bus;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
   onPoll?: OnPoll;
 }
@@ -70,6 +72,7 @@ export class CredentialChanges {
       {
         kind: 'credentials',
         clock: deps.clock,
+        scheduler: deps.scheduler,
         read: () => this.#readNew(),
         onNothing: (at) => this.#current(at),
       },

@@ -6,6 +6,7 @@
  */
 import { type Clock, hostMonotonic } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 
 /** `rpcs` and `rollout`: rows that wait for any worker; the others: rows that no earlier poll has found. */
 export const polledKinds = ['credentials', 'heads', 'ended', 'tenantLimits', 'rpcs', 'rollout'] as const;
@@ -26,6 +27,7 @@ export type OnPoll = (handler: (result: PollResult) => void) => void;
 interface SharedPollDeps {
   kind: Polled;
   clock: Clock;
+  scheduler?: Scheduler | undefined;
   /** Reads what is new. Returns false when the store did not answer: the next result is read again. */
   read: () => Promise<boolean>;
   /** Called when there was nothing new at this time of the monotonic clock. */
@@ -43,7 +45,8 @@ export class SharedPoll {
   #isMissing = true;
   #isDue = false;
   #reading: Promise<void> | undefined;
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next read. */
+  #stopTimer = () => {};
   /** True from `start` to `stop`. */
   #isRunning = false;
 
@@ -61,7 +64,7 @@ export class SharedPoll {
 
   async stop(): Promise<void> {
     this.#isRunning = false;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     await this.#reading;
   }
 
@@ -97,11 +100,12 @@ export class SharedPoll {
   }
 
   #schedule(waitMs: number): void {
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     if (!this.#isRunning) return;
-    this.#timer = setTimeout(() => {
+    const { scheduler = systemScheduler } = this.#deps;
+    this.#stopTimer = scheduler.after(waitMs, () => {
       this.#isMissing = true;
       void this.#read();
-    }, waitMs);
+    });
   }
 }
