@@ -4,6 +4,7 @@
  */
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { type Entry, isBusMessage, type Port, PortSender } from './port.ts';
 
 interface Member {
@@ -15,8 +16,10 @@ export class BusHub {
   readonly #members = new Set<Member>();
   readonly #byChannel = new Map<string, Set<Member>>();
   readonly #dropped: Counter;
+  readonly #scheduler: Scheduler;
 
-  constructor(metrics: Metrics) {
+  constructor(metrics: Metrics, scheduler = systemScheduler) {
+    this.#scheduler = scheduler;
     this.#dropped = metrics.counter('bus_hub_dropped_total', 'Messages for a worker that did not keep up.');
     metrics.observed(
       'bus_hub_channels',
@@ -30,7 +33,13 @@ export class BusHub {
   }
 
   attach(port: Port): void {
-    const sender = new PortSender(port, this.#dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
+    const { busMessagesInFlightMax: messagesMax, busBytesInFlightMax: bytesMax } = limits;
+    const sender = new PortSender(port, {
+      dropped: this.#dropped,
+      messagesMax,
+      bytesMax,
+      scheduler: this.#scheduler,
+    });
     const member: Member = { sender, channels: new Set() };
     this.#members.add(member);
     port.onMessage((message) => {

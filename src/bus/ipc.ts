@@ -1,5 +1,6 @@
 /** The bus of one host, as a worker sees it: everything goes through the hub in the primary (ipc-primary.ts). */
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus, BusCounters, Handler } from './bus.ts';
 import { decodePayload, encodeEntry, isBusMessage, type Port, PortSender } from './port.ts';
 import { ChannelSubscriptions } from './subscriptions.ts';
@@ -8,16 +9,19 @@ export class IpcBus implements Bus {
   /** Each message and each subscription passes the primary. */
   readonly spansHosts = false;
   readonly #sender: PortSender;
+  readonly #scheduler: Scheduler;
   readonly #counters: BusCounters;
   readonly #subscriptions: ChannelSubscriptions;
   readonly #waiting = new Map<number, () => void>();
   #nextId = 1;
   #closed = false;
 
-  constructor(port: Port, counters: BusCounters) {
+  constructor(port: Port, counters: BusCounters, scheduler = systemScheduler) {
+    this.#scheduler = scheduler;
     this.#counters = counters;
     this.#subscriptions = new ChannelSubscriptions(counters);
-    this.#sender = new PortSender(port, counters.dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
+    const { busMessagesInFlightMax: messagesMax, busBytesInFlightMax: bytesMax } = limits;
+    this.#sender = new PortSender(port, { dropped: counters.dropped, messagesMax, bytesMax, scheduler });
     port.onMessage((message) => this.#receive(message));
     port.onClose(() => {
       this.#closed = true;
@@ -64,11 +68,11 @@ export class IpcBus implements Bus {
     const id = this.#nextId++;
     return new Promise((resolve) => {
       const done = () => {
-        clearTimeout(timer);
+        stopTimer();
         this.#waiting.delete(id);
         resolve();
       };
-      const timer = setTimeout(done, limits.busTimeoutMs);
+      const stopTimer = this.#scheduler.after(limits.busTimeoutMs, done);
       this.#waiting.set(id, done);
       this.#sender.send({ millrace: 'bus', verb: 'subscribe', channel, id });
     });

@@ -5,6 +5,7 @@
 import type { ChildProcess } from 'node:child_process';
 import type { Worker } from 'node:cluster';
 import type { Counter } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 
 /** `sent` is called when the system took the message, or never will. */
 export interface Port {
@@ -34,22 +35,25 @@ export function decodePayload([, payload, bytes]: Entry): Buffer {
   return Buffer.from(payload, bytes === 1 ? 'base64' : 'utf8');
 }
 
+interface PortSenderDeps {
+  dropped: Counter;
+  messagesMax: number;
+  bytesMax: number;
+  scheduler: Scheduler;
+}
+
 /** Sends through a port. Entries and other messages leave in the order in which they came. */
 export class PortSender {
   readonly #port: Port;
-  readonly #dropped: Counter;
-  readonly #messagesMax: number;
-  readonly #bytesMax: number;
+  readonly #deps: PortSenderDeps;
   #entries: Entry[] = [];
   #bytes = 0;
   #messages = 0;
-  #scheduled: NodeJS.Immediate | undefined;
+  #isScheduled = false;
 
-  constructor(port: Port, dropped: Counter, messagesMax: number, bytesMax: number) {
+  constructor(port: Port, deps: PortSenderDeps) {
     this.#port = port;
-    this.#dropped = dropped;
-    this.#messagesMax = messagesMax;
-    this.#bytesMax = bytesMax;
+    this.#deps = deps;
   }
 
   /** Entries that the other side has not taken. */
@@ -59,15 +63,19 @@ export class PortSender {
 
   /** Returns false when the other side takes too little: the message was dropped and counted. */
   carry(entry: Entry): boolean {
+    const { dropped, messagesMax, bytesMax, scheduler } = this.#deps;
     const bytes = bytesOf(entry);
-    if (this.#messages >= this.#messagesMax || this.#bytes + bytes > this.#bytesMax) {
-      this.#dropped.add(1);
+    if (this.#messages >= messagesMax || this.#bytes + bytes > bytesMax) {
+      dropped.add(1);
       return false;
     }
     this.#messages += 1;
     this.#bytes += bytes;
     this.#entries.push(entry);
-    this.#scheduled ??= setImmediate(() => this.#flush());
+    if (!this.#isScheduled) {
+      this.#isScheduled = true;
+      scheduler.soon(this.#flushScheduled);
+    }
     return true;
   }
 
@@ -76,9 +84,12 @@ export class PortSender {
     this.#port.send(message, () => {});
   }
 
+  readonly #flushScheduled = (): void => {
+    this.#isScheduled = false;
+    this.#flush();
+  };
+
   #flush(): void {
-    clearImmediate(this.#scheduled);
-    this.#scheduled = undefined;
     if (this.#entries.length === 0) return;
     const entries = this.#entries;
     this.#entries = [];
@@ -128,7 +139,7 @@ export function portPair(): [Port, Port] {
   const receivers: [(message: unknown) => void, (message: unknown) => void] = [() => {}, () => {}];
   const end = (own: 0 | 1): Port => ({
     send(message, sent) {
-      setImmediate(() => {
+      systemScheduler.soon(() => {
         receivers[own === 0 ? 1 : 0](message);
         sent();
       });

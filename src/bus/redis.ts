@@ -6,6 +6,7 @@
 import type { RedisOptions } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus, BusCounters, Handler } from './bus.ts';
 import { ChannelSubscriptions } from './subscriptions.ts';
 
@@ -63,11 +64,19 @@ export class RedisBus implements Bus {
   #messagesInFlight = 0;
   #bytesInFlight = 0;
   #closed = false;
-  /** Runs from a gap until the callbacks have run. */
-  #gapTimer: NodeJS.Timeout | undefined;
+  readonly #scheduler: Scheduler;
+  /** Ends the checks that run from a gap until the callbacks have run. */
+  #endGapChecks: (() => void) | undefined;
 
-  constructor(openLink: (owner: LinkOwner) => RedisLink, counters: BusCounters, log: Log, names: ChannelNames) {
+  constructor(
+    openLink: (owner: LinkOwner) => RedisLink,
+    counters: BusCounters,
+    log: Log,
+    names: ChannelNames,
+    scheduler = systemScheduler,
+  ) {
     this.#names = names;
+    this.#scheduler = scheduler;
     this.#counters = counters;
     this.#subscriptions = new ChannelSubscriptions(counters);
     this.#link = openLink({
@@ -142,19 +151,19 @@ export class RedisBus implements Bus {
    * work: the subscriber may be back before the publisher.
    */
   #missed(): void {
-    if (this.#gapTimer !== undefined || this.#closed) return;
+    if (this.#endGapChecks !== undefined || this.#closed) return;
     const tell = () => {
-      if (!this.connected || this.#gapTimer === undefined) return;
-      clearInterval(this.#gapTimer);
-      this.#gapTimer = undefined;
+      if (!this.connected || this.#endGapChecks === undefined) return;
+      this.#endGapChecks();
+      this.#endGapChecks = undefined;
       for (const callback of this.#callbacks) callback();
     };
-    this.#gapTimer = setInterval(tell, gapCheckMs).unref();
-    setImmediate(tell);
+    this.#endGapChecks = this.#scheduler.every(gapCheckMs, tell);
+    this.#scheduler.soon(tell);
   }
 
   async close(): Promise<void> {
-    clearInterval(this.#gapTimer);
+    this.#endGapChecks?.();
     this.#closed = true;
     this.#link.close();
   }
