@@ -19,7 +19,7 @@ beforeEach(() => {
       return inFlight;
     },
   };
-  announcements = new Announcements<number>(bus, (items) => void published.push(items));
+  announcements = new Announcements<number>({ bus, publish: (items) => void published.push(items) });
 });
 
 afterEach(() => {

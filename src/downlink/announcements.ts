@@ -4,12 +4,24 @@
  * bounded rate: every worker repeats all that it has then, and Redis disconnects a subscriber that receives too much at
  * once.
  */
+import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
+
+interface AnnouncementsDeps<Item> {
+  bus: Bus;
+  /** Leaves out the items that are no longer true. */
+  publish: (items: Item[]) => void;
+  clock?: Clock | undefined;
+  scheduler?: Scheduler | undefined;
+}
 
 export class Announcements<Item> {
   readonly #bus: Bus;
   readonly #publish: (items: Item[]) => void;
+  readonly #clock: Clock;
+  readonly #scheduler: Scheduler;
   #items: Item[] = [];
   #isFlushing = false;
   /** Monotonic time of the last flush. */
@@ -17,22 +29,24 @@ export class Announcements<Item> {
   /** The next one is the last element. */
   #repeated: Item[] = [];
   #perTick = 0;
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next repeated items. */
+  #stopRepeating = () => {};
   #isStopped = false;
 
-  /** `publish` leaves out the items that are no longer true. */
-  constructor(bus: Bus, publish: (items: Item[]) => void) {
+  constructor({ bus, publish, clock = systemClock, scheduler = systemScheduler }: AnnouncementsDeps<Item>) {
     this.#bus = bus;
     this.#publish = publish;
+    this.#clock = clock;
+    this.#scheduler = scheduler;
   }
 
   add(item: Item): void {
     this.#items.push(item);
     if (this.#isFlushing) return;
     this.#isFlushing = true;
-    const waitMs = this.#flushedMs + limits.busGatherMs - performance.now();
-    if (waitMs > 0) setTimeout(() => this.#flush(), waitMs).unref();
-    else setImmediate(() => this.#flush());
+    const waitMs = this.#flushedMs + limits.busGatherMs - this.#clock.monotonic();
+    if (waitMs > 0) this.#scheduler.after(waitMs, () => this.#flush());
+    else this.#scheduler.soon(() => this.#flush());
   }
 
   /** Publishes the items, the last one first, after a random pause. Replaces those that still wait to be repeated. */
@@ -40,13 +54,13 @@ export class Announcements<Item> {
     this.#repeated = items;
     const perSecond = Math.max(items.length * limits.repeatedPerSecondShare, limits.repeatedPerSecondMin);
     this.#perTick = Math.ceil((perSecond * limits.repeatTickMs) / 1000);
-    clearTimeout(this.#timer);
+    this.#stopRepeating();
     if (items.length > 0) this.#repeatIn(Math.random() * limits.repeatStartMsMax);
   }
 
   stop(): void {
     this.#isStopped = true;
-    clearTimeout(this.#timer);
+    this.#stopRepeating();
   }
 
   get #hasRoom(): boolean {
@@ -55,17 +69,17 @@ export class Announcements<Item> {
 
   #flush(): void {
     if (this.#isStopped) return;
-    this.#flushedMs = performance.now();
+    this.#flushedMs = this.#clock.monotonic();
     if (this.#hasRoom) this.#publish(this.#items.splice(0, limits.announcedAtOnceMax));
     if (this.#items.length === 0) this.#isFlushing = false;
-    else if (this.#hasRoom) setImmediate(() => this.#flush());
-    else setTimeout(() => this.#flush(), limits.announceRetryMs).unref();
+    else if (this.#hasRoom) this.#scheduler.soon(() => this.#flush());
+    else this.#scheduler.after(limits.announceRetryMs, () => this.#flush());
   }
 
   #repeatIn(ms: number): void {
-    this.#timer = setTimeout(() => {
+    this.#stopRepeating = this.#scheduler.after(ms, () => {
       if (this.#hasRoom) this.#publish(this.#repeated.splice(-this.#perTick).reverse());
       if (this.#repeated.length > 0) this.#repeatIn(limits.repeatTickMs);
-    }, ms).unref();
+    });
   }
 }

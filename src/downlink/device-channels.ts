@@ -5,8 +5,10 @@
  * because there a further message costs more than a further receiver.
  */
 import { randomUUID } from 'node:crypto';
+import { type Clock, systemClock } from '../base/clock.ts';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isName, isObject, isText, readMessage, UnreadMessage } from '../bus/messages.ts';
 
@@ -36,6 +38,8 @@ interface DeviceChannelsDeps {
   shards: number;
   /** How long a subscription outlives the last interest, because polls come and go. */
   lingerMs: number;
+  clock: Clock;
+  scheduler: Scheduler;
 }
 
 export interface Channels {
@@ -47,14 +51,21 @@ export interface Channels {
   sessions: DeviceChannels;
 }
 
-export function openChannels(bus: Bus): Channels {
-  const node = randomUUID();
+interface Time {
+  clock: Clock;
+  scheduler: Scheduler;
+}
+
+const systemTime: Time = { clock: systemClock, scheduler: systemScheduler };
+
+export function openChannels(bus: Bus, { clock, scheduler } = systemTime, node: string = randomUUID()): Channels {
+  const shared = { bus, node, clock, scheduler };
   if (bus.spansHosts) {
-    const each = { bus, node, shards: Number.MAX_SAFE_INTEGER };
+    const each = { ...shared, shards: Number.MAX_SAFE_INTEGER };
     const toDevice = new DeviceChannels({ ...each, name: 'd', lingerMs: limits.deviceLingerMs });
     return { toDevice, toOwners: new DeviceChannels({ ...each, name: 'o', lingerMs: 0 }), sessions: toDevice };
   }
-  const few = { bus, node, shards: limits.busShards, lingerMs: limits.shardLingerMs };
+  const few = { ...shared, shards: limits.busShards, lingerMs: limits.shardLingerMs };
   // All sessions of a turn of the loop are one message.
   const sessions = new DeviceChannels({ ...few, name: 's', shards: 1 });
   // A worker without a session receives the stamps of others, too, so it makes no stamp below them.
@@ -73,7 +84,8 @@ export class DeviceChannels {
   /** Channels without an interest, and the monotonic time at which the last one ended. */
   readonly #idle = new Map<number, number>();
   readonly #handlers = new Map<string, EnvelopeHandler>();
-  #sweep: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next idle channel. */
+  #stopSweep: (() => void) | undefined;
   #hasLeft = false;
 
   constructor(deps: DeviceChannelsDeps) {
@@ -133,7 +145,7 @@ export class DeviceChannels {
 
   leaveAll(): void {
     this.#hasLeft = true;
-    clearTimeout(this.#sweep);
+    this.#stopSweep?.();
     for (const number of [...this.#interests.keys()]) this.#unsubscribe(number);
   }
 
@@ -160,17 +172,19 @@ export class DeviceChannels {
   }
 
   #linger(number: number): void {
-    this.#idle.set(number, performance.now());
-    this.#sweep ??= setTimeout(() => this.#endIdle(), this.#deps.lingerMs).unref();
+    const { clock, scheduler, lingerMs } = this.#deps;
+    this.#idle.set(number, clock.monotonic());
+    this.#stopSweep ??= scheduler.after(lingerMs, () => this.#endIdle());
   }
 
   #endIdle(): void {
-    this.#sweep = undefined;
-    const now = performance.now();
+    const { clock, scheduler, lingerMs } = this.#deps;
+    this.#stopSweep = undefined;
+    const now = clock.monotonic();
     for (const [number, since] of this.#idle) {
-      const leftMs = since + this.#deps.lingerMs - now;
+      const leftMs = since + lingerMs - now;
       if (leftMs > 0) {
-        this.#sweep = setTimeout(() => this.#endIdle(), leftMs).unref();
+        this.#stopSweep = scheduler.after(leftMs, () => this.#endIdle());
         return;
       }
       this.#idle.delete(number);

@@ -4,9 +4,11 @@
  * its commands (device-channels.ts). Delivery is at most once: a caller that must not lose a message reads its store
  * again when `onOpened` calls. Payload values travel as JSON text (strings), so that no number loses a digit.
  */
+import { type Clock, systemClock } from '../base/clock.ts';
 import { assert } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isName, isObject, isText, isWhole, readMessage, UnreadMessage } from '../bus/messages.ts';
 import { Announcements } from './announcements.ts';
@@ -56,6 +58,8 @@ type Watcher = (device: number, message: object) => void;
 interface DownlinkDeps {
   bus: Bus;
   channels: Omit<Channels, 'sessions'>;
+  clock?: Clock;
+  scheduler?: Scheduler;
   log: Log;
   metrics: Metrics;
 }
@@ -78,7 +82,14 @@ export class Downlink {
   #leaveInbox: (() => void) | undefined;
   #state: 'new' | 'open' | 'stopped' = 'new';
 
-  constructor({ bus, channels: { toDevice, toOwners }, log, metrics }: DownlinkDeps) {
+  constructor({
+    bus,
+    channels: { toDevice, toOwners },
+    clock = systemClock,
+    scheduler = systemScheduler,
+    log,
+    metrics,
+  }: DownlinkDeps) {
     this.#bus = bus;
     this.#log = log;
     this.#node = toDevice.node;
@@ -86,11 +97,14 @@ export class Downlink {
     this.#toOwners = toOwners;
     for (const kind of ['send', 'ask']) toDevice.onMessage(kind, (message) => this.#receive(message));
     for (const kind of ['send', 'opened']) toOwners.onMessage(kind, (message) => this.#receive(message));
-    this.#announcements = new Announcements(bus, (opened) => this.#publishOpened(opened));
-    this.#recoveries = new Announcements(bus, (callbacks) => {
+    const time = { clock, scheduler };
+    this.#announcements = new Announcements({ bus, publish: (opened) => this.#publishOpened(opened), ...time });
+    const publish = (callbacks: (() => void)[]) => {
       for (const callback of callbacks) callback();
-    });
+    };
+    this.#recoveries = new Announcements({ bus, publish, ...time });
     this.#offers = new Offers({
+      ...time,
       bus,
       node: this.#node,
       has: (device, topic) => this.#listeners.of(device, topic as Topic).length > 0,

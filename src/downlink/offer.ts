@@ -10,7 +10,9 @@
  * A worker that has a listener is granted the message, after a check where the sender has a store. When its listener
  * does not take the message, the offer is asking again, and the next worker is granted.
  */
+import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { inboxOf, type OfferPacket } from './offer-packets.ts';
 
@@ -39,6 +41,8 @@ export interface OfferingWorker {
   offerHere(device: number, topic: string, message: object): boolean;
   /** Called when another worker that has a listener answers an offer after its end. */
   answeredLate(device: number, topic: string): void;
+  clock: Clock;
+  scheduler: Scheduler;
 }
 
 export interface OfferedMessage {
@@ -62,7 +66,7 @@ export class Offer {
   #grantedTo = '';
   /** True when the workers were asked again after a slow check: the next grant needs no further check. */
   #isChecked = false;
-  #deadline: NodeJS.Timeout | undefined;
+  #stopDeadline = () => {};
 
   constructor(worker: OfferingWorker, offered: OfferedMessage, onSettled: (outcome: OfferOutcome) => void) {
     this.#worker = worker;
@@ -104,7 +108,7 @@ export class Offer {
 
   settle(outcome: OfferOutcome): void {
     this.#state = 'settled';
-    clearTimeout(this.#deadline);
+    this.#stopDeadline();
     this.#onSettled(outcome);
   }
 
@@ -119,8 +123,8 @@ export class Offer {
   }
 
   #settleAfter(ms: number, outcome: OfferOutcome): void {
-    clearTimeout(this.#deadline);
-    this.#deadline = setTimeout(() => this.settle(outcome), ms);
+    this.#stopDeadline();
+    this.#stopDeadline = this.#worker.scheduler.after(ms, () => this.settle(outcome));
   }
 
   #ask(): void {
@@ -167,9 +171,10 @@ export class Offer {
 
   /** Reads the store. After a slow read all workers are asked again, because a worker takes no late grant. */
   async #check(stored: () => Promise<boolean>, proceed: () => void): Promise<void> {
+    const { clock } = this.#worker;
     this.#state = 'checking';
-    clearTimeout(this.#deadline);
-    const begin = performance.now();
+    this.#stopDeadline();
+    const begin = clock.monotonic();
     const isWanted = await stored();
     if (this.#state !== 'checking') return;
     if (!isWanted || !this.#offered.want.now()) {
@@ -177,7 +182,7 @@ export class Offer {
       return;
     }
     this.#waitForHolder();
-    if (performance.now() - begin < limits.offerWaitMs / 2) {
+    if (clock.monotonic() - begin < limits.offerWaitMs / 2) {
       proceed();
       return;
     }

@@ -64,7 +64,14 @@ export class Offers {
   #answerAsk({ from, id, device, topic }: OfferPacket & { kind: 'ask' }): void {
     // The asking worker has already offered the message to its own listeners.
     if (from === this.#worker.node || !this.#worker.has(device, topic)) return;
-    this.#send(from, { kind: 'have', from: this.#worker.node, id, heardAt: performance.now(), device, topic });
+    this.#send(from, {
+      kind: 'have',
+      from: this.#worker.node,
+      id,
+      heardAt: this.#worker.clock.monotonic(),
+      device,
+      topic,
+    });
   }
 
   /** A worker that was paused answers an offer that has ended: the next offer reaches its listener. */
@@ -75,7 +82,7 @@ export class Offers {
   }
 
   #answerGrant({ from, id, heardAt, device, topic, message }: OfferPacket & { kind: 'grant' }): void {
-    const isLate = performance.now() - heardAt > limits.offerWaitMs;
+    const isLate = this.#worker.clock.monotonic() - heardAt > limits.offerWaitMs;
     const taken = !isLate && this.#worker.offerHere(device, topic, message);
     this.#send(from, { kind: 'answer', from: this.#worker.node, id, taken });
   }

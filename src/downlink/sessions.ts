@@ -21,6 +21,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isCount, isListOf, UnreadMessage } from '../bus/messages.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
@@ -53,6 +54,7 @@ interface SessionsDeps {
   /** Called when the session of a device ended and no other session took over. */
   onDisconnected: (device: CachedDevice) => void;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
   metrics: Metrics;
 }
@@ -134,6 +136,7 @@ export class DeviceSession {
 
 export class Sessions {
   readonly #deps: SessionsDeps;
+  readonly #scheduler: Scheduler;
   readonly #here = new Map<number, DeviceSession>();
   /** Device → monotonic time of its last change. A login that started earlier is checked again. */
   readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
@@ -149,7 +152,8 @@ export class Sessions {
   readonly #announcements: Announcements<DeviceSession>;
   /** Sessions whose last announcement has not come back, and the monotonic time of that announcement. */
   readonly #awaited = new Map<DeviceSession, number>();
-  #echoCheck: NodeJS.Timeout | undefined;
+  /** Stops the next check for announcements that have not come back. */
+  #stopEchoCheck: (() => void) | undefined;
   #lastMessage = 0;
   #lastStamp = 0;
   #onChecked: (device: CachedDevice, owner: SessionOwner) => void = () => {};
@@ -157,7 +161,10 @@ export class Sessions {
 
   constructor(deps: SessionsDeps) {
     this.#deps = deps;
-    this.#announcements = new Announcements(deps.bus, (sessions) => this.#publish(sessions));
+    const { bus, clock, scheduler = systemScheduler } = deps;
+    this.#scheduler = scheduler;
+    const publish = (sessions: DeviceSession[]) => this.#publish(sessions);
+    this.#announcements = new Announcements({ bus, publish, clock, scheduler });
     deps.channels.onMessage('session', (message) => this.#receive(message));
     deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
     deps.bus.onReconnect(() => this.#restored());
@@ -170,7 +177,7 @@ export class Sessions {
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#announcements.stop();
-    clearTimeout(this.#echoCheck);
+    this.#stopEchoCheck?.();
     this.#endPause();
     await this.#checks.idle();
   }
@@ -273,7 +280,7 @@ export class Sessions {
       }
       channels.publish(channel, message);
     }
-    this.#echoCheck ??= setTimeout(() => this.#announceLost(), limits.sessionEchoMs).unref();
+    this.#stopEchoCheck ??= this.#scheduler.after(limits.sessionEchoMs, () => this.#announceLost());
   }
 
   /** Called after a reconnect. Announcements of other workers for the same devices may be lost. */
@@ -285,7 +292,7 @@ export class Sessions {
 
   /** Announces sessions again whose announcement has not come back: the bus had no room for it, or no connection. */
   #announceLost(): void {
-    this.#echoCheck = undefined;
+    this.#stopEchoCheck = undefined;
     const { bus, clock } = this.#deps;
     const before = clock.monotonic() - limits.sessionEchoMs;
     // After a gap all sessions are announced again.
@@ -297,7 +304,7 @@ export class Sessions {
       }
     }
     if (this.#awaited.size > 0) {
-      this.#echoCheck = setTimeout(() => this.#announceLost(), limits.sessionEchoMs).unref();
+      this.#stopEchoCheck = this.#scheduler.after(limits.sessionEchoMs, () => this.#announceLost());
     }
   }
 
@@ -356,13 +363,9 @@ export class Sessions {
   }
 
   #pause(): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(resolve, limits.credentialPollMs);
-      this.#endPause = () => {
-        clearTimeout(timer);
-        resolve();
-      };
-    });
+    const ending = new AbortController();
+    this.#endPause = () => ending.abort();
+    return this.#scheduler.sleep(limits.credentialPollMs, ending.signal);
   }
 
   #compare(numbers: number[], rows: StoredDevice[]): void {
