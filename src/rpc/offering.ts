@@ -6,6 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import type { OldestFirst } from './oldest-first.ts';
 import type { RpcRequest } from './rpc.ts';
@@ -14,6 +15,7 @@ import type { Command, Waiters } from './waiters.ts';
 interface OfferingDeps {
   downlink: Downlink;
   clock: Clock;
+  scheduler: Scheduler;
   waiters: Waiters;
   order: OldestFirst;
 }
@@ -29,8 +31,8 @@ interface Delivery {
   isRunning: boolean;
   /** True when the oldest command must be offered after the offer that runs. */
   offersAgain: boolean;
-  /** Timer of the next offer of a command that no listener took, and the pause before that offer. */
-  repeatTimer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next offer of a command that no listener took; `repeatMs` is the pause before that offer. */
+  stopRepeat: (() => void) | undefined;
   repeatMs: number;
   /** Ends the notices of sessions that open. */
   leave(): void;
@@ -57,7 +59,7 @@ export class Offering {
         earlyConfirm: undefined,
         isRunning: false,
         offersAgain: false,
-        repeatTimer: undefined,
+        stopRepeat: undefined,
         repeatMs: limits.rpcRepeatMsMin,
         leave,
       });
@@ -70,7 +72,7 @@ export class Offering {
     const delivery = this.#deliveries.get(device);
     if (delivery === undefined) return;
     this.#deliveries.delete(device);
-    clearTimeout(delivery.repeatTimer);
+    delivery.stopRepeat?.();
     this.#deps.order.end(device);
     delivery.leave();
   }
@@ -159,14 +161,12 @@ export class Offering {
    */
   #repeatLater(device: number, delivery: Delivery): void {
     if (delivery.repeatMs > limits.rpcRepeatMsMax) return;
-    delivery.repeatTimer ??= setTimeout(
-      () => {
-        delivery.repeatTimer = undefined;
-        delivery.repeatMs *= 2;
-        this.offer(device);
-      },
-      delivery.repeatMs * (0.75 + Math.random() / 2),
-    );
+    const waitMs = delivery.repeatMs * (0.75 + Math.random() / 2);
+    delivery.stopRepeat ??= this.#deps.scheduler.after(waitMs, () => {
+      delivery.stopRepeat = undefined;
+      delivery.repeatMs *= 2;
+      this.offer(device);
+    });
   }
 }
 

@@ -5,10 +5,12 @@
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import type { OwnerMessage } from './owner-messages.ts';
 import { type Command, isOlder } from './waiters.ts';
 
 interface OldestFirstDeps {
+  scheduler: Scheduler;
   /** The commands of this worker that wait for a session of the device, the oldest first. */
   queued: (device: number) => readonly Command[];
   send: (device: number, message: OwnerMessage) => void;
@@ -19,8 +21,10 @@ interface OldestFirstDeps {
 interface DeviceOrder {
   /** Commands that wait at other owners, as these owners announced. */
   readonly elsewhere: Set<number>;
-  waitTimer: NodeJS.Timeout | undefined;
-  announceTimer: NodeJS.Timeout | undefined;
+  /** Ends the wait for an older command; undefined while no command waits for another. */
+  stopWait: (() => void) | undefined;
+  /** Stops the announcement that is due. */
+  stopAnnouncement: (() => void) | undefined;
 }
 
 export class OldestFirst {
@@ -36,7 +40,7 @@ export class OldestFirst {
   /** Called when this worker owns a first command of the device. */
   begin(device: number): void {
     assert(!this.#devices.has(device), 'the order of the commands of a device begins once');
-    this.#devices.set(device, { elsewhere: new Set(), waitTimer: undefined, announceTimer: undefined });
+    this.#devices.set(device, { elsewhere: new Set(), stopWait: undefined, stopAnnouncement: undefined });
   }
 
   /** Called when this worker owns no command of the device any more. */
@@ -44,8 +48,8 @@ export class OldestFirst {
     const order = this.#devices.get(device);
     assert(order !== undefined, 'the order of the commands of a device ends once');
     this.#devices.delete(device);
-    clearTimeout(order.waitTimer);
-    clearTimeout(order.announceTimer);
+    order.stopWait?.();
+    order.stopAnnouncement?.();
   }
 
   /**
@@ -54,10 +58,10 @@ export class OldestFirst {
   announceSoon(device: number): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
-    order.announceTimer ??= setTimeout(() => {
-      order.announceTimer = undefined;
+    order.stopAnnouncement ??= this.#deps.scheduler.after(limits.rpcAnnounceMs, () => {
+      order.stopAnnouncement = undefined;
       this.#announce(device);
-    }, limits.rpcAnnounceMs);
+    });
   }
 
   /** True when another owner has an older command of the same device. */
@@ -71,11 +75,11 @@ export class OldestFirst {
     const { device } = command;
     const order = this.#devices.get(device);
     if (order === undefined || !this.isHeldUp(command)) return false;
-    order.waitTimer ??= setTimeout(() => {
-      order.waitTimer = undefined;
+    order.stopWait ??= this.#deps.scheduler.after(limits.rpcElderWaitMs, () => {
+      order.stopWait = undefined;
       order.elsewhere.clear();
       this.#deps.onFree(device);
-    }, limits.rpcElderWaitMs);
+    });
     return true;
   }
 

@@ -9,6 +9,7 @@ import { dayMs } from '../base/durations.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import { isAway, isForeignKeyViolation, type Queries } from '../postgres/client.ts';
@@ -39,6 +40,7 @@ interface PersistentRpcsDeps {
   numbers: RpcNumbers;
   downlink: Downlink;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
   retriesMax: number;
   /** Days for which a closed command can be read; 0 = without limit. */
@@ -72,9 +74,11 @@ interface Held {
 
 export class PersistentRpcs {
   readonly #deps: PersistentRpcsDeps;
+  readonly #scheduler: Scheduler;
   readonly #owner = randomUUID();
   readonly #held = new Map<string, Held>();
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next sweep. */
+  #stopSweeps = () => {};
   #sweeping: Promise<void> = Promise.resolve();
   #renewedAt = 0;
   #prunedAt = Number.NEGATIVE_INFINITY;
@@ -87,9 +91,11 @@ export class PersistentRpcs {
 
   constructor(deps: PersistentRpcsDeps) {
     this.#deps = deps;
-    this.#fullOwners = new FullOwners(deps.clock);
+    const { clock, scheduler = systemScheduler, onPoll } = deps;
+    this.#scheduler = scheduler;
+    this.#fullOwners = new FullOwners(clock);
     const read = () => this.#attempt(() => this.#claim());
-    this.#claims = new SharedPoll({ kind: 'rpcs', clock: deps.clock, read }, deps.onPoll);
+    this.#claims = new SharedPoll({ kind: 'rpcs', clock, scheduler, read }, onPoll);
   }
 
   start(): void {
@@ -99,14 +105,15 @@ export class PersistentRpcs {
 
   #sweepRegularly(): void {
     this.#sweeping = this.#sweep().finally(() => {
-      if (!this.#stopped) this.#timer = setTimeout(() => this.#sweepRegularly(), limits.rpcSweepMs);
+      if (this.#stopped) return;
+      this.#stopSweeps = this.#scheduler.after(limits.rpcSweepMs, () => this.#sweepRegularly());
     });
   }
 
   /** Releases the rows, so that other workers can claim them at once. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#timer);
+    this.#stopSweeps();
     await Promise.all([this.#sweeping, this.#claims.stop()]);
     const held = [...this.#held.values()];
     for (const each of held) this.#forget(each);

@@ -8,6 +8,7 @@ import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { Turns } from '../base/turns.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { Downlink } from '../downlink/downlink.ts';
@@ -26,6 +27,7 @@ interface RpcDeps {
   bus: Bus;
   numbers: RpcNumbers;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
   metrics: Metrics;
 }
@@ -52,9 +54,10 @@ export class Rpc {
 
   constructor(deps: RpcDeps) {
     this.#deps = deps;
-    const { clock, downlink } = deps;
+    const { clock, scheduler = systemScheduler, downlink } = deps;
     this.#waiters = new Waiters({
       clock,
+      scheduler,
       perDeviceMax: limits.rpcWaitingPerDeviceMax,
       commandsMax: limits.rpcWaitingMax,
       bytesMax: limits.rpcWaitingBytesMax,
@@ -64,11 +67,12 @@ export class Rpc {
       onEmpty: (device) => this.#offering.end(device),
     });
     this.#order = new OldestFirst({
+      scheduler,
       queued: (device) => this.#waiters.line(device)?.queued ?? [],
       send: (device, message) => sendToOwners(downlink, device, message),
       onFree: (device) => this.#offering.offer(device),
     });
-    this.#offering = new Offering({ downlink, clock, waiters: this.#waiters, order: this.#order });
+    this.#offering = new Offering({ downlink, clock, scheduler, waiters: this.#waiters, order: this.#order });
     watchOwnerMessages(downlink, (device, message) => this.#received(device, message));
     deps.metrics.observed('rpc_waiting', 'Commands that wait for a session or a reply.', () => this.#waiters.size);
     deps.metrics.observed(

@@ -3,6 +3,7 @@
  * child) listens and gets each command by at most one call of `deliver`, with a callback that confirms the delivery.
  */
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { UnreadMessage } from '../bus/messages.ts';
 import type { Downlink, ListenerCloseReason } from '../downlink/downlink.ts';
 import { type OwnerMessage, sendToOwners } from './owner-messages.ts';
@@ -24,9 +25,11 @@ export interface RpcSession {
 
 export class RpcSessions {
   readonly #downlink: Downlink;
+  readonly #scheduler: Scheduler;
 
-  constructor(downlink: Downlink) {
+  constructor(downlink: Downlink, scheduler = systemScheduler) {
     this.#downlink = downlink;
+    this.#scheduler = scheduler;
   }
 
   /** Offers waiting commands at once, the oldest first. The returned function ends the listening. */
@@ -36,15 +39,15 @@ export class RpcSessions {
         if (!isRpcRequest(message)) throw new UnreadMessage('another shape');
         const request: RpcRequest = message;
         let isConfirmed = false;
-        let timer: NodeJS.Timeout | undefined;
+        let stopWait = () => {};
         const confirm: ConfirmRpc = (delivered, error) => {
           if (isConfirmed) return;
           isConfirmed = true;
-          clearTimeout(timer);
+          stopWait();
           this.#confirm(device, request, delivered, error);
         };
         const isTaken = session.deliver(request, confirm);
-        if (isTaken && !isConfirmed) timer = setTimeout(confirm, limits.rpcConfirmMs, false).unref();
+        if (isTaken && !isConfirmed) stopWait = this.#scheduler.after(limits.rpcConfirmMs, () => confirm(false));
         return isTaken;
       },
       close: (reason) => session.close(reason),

@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { type Command, isOlder, Waiters } from './waiters.ts';
 
 const clock = { now: () => Date.now(), monotonic: () => performance.now() };
@@ -42,7 +43,7 @@ function command(id: number, afterMs: number, events: string[] = [], device = 1,
 function waiters(options: Partial<ConstructorParameters<typeof Waiters>[0]> = {}): Waiters {
   const shares = { deviceBytesMax: 1e6, customerBytesMax: 1e6, tenantBytesMax: 1e6 };
   const caps = { perDeviceMax: 100, commandsMax: 1000, bytesMax: 1e6, ...shares };
-  return new Waiters({ clock, ...caps, onEmpty: () => {}, ...options });
+  return new Waiters({ clock, scheduler: systemScheduler, ...caps, onEmpty: () => {}, ...options });
 }
 
 test('commands of a device are in the order of their ids, in any order of arrival', () => {

@@ -9,6 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import { DeadlineHeap, type HeapItem } from './deadline-heap.ts';
 import { type CommandOwners, ownersOf, type ShareLimits, shareFull } from './shares.ts';
 
@@ -50,6 +51,7 @@ type WantedCommand = CommandOwners & Pick<Command, 'method' | 'params'>;
 
 interface WaitersDeps extends ShareLimits {
   clock: Clock;
+  scheduler: Scheduler;
   perDeviceMax: number;
   commandsMax: number;
   bytesMax: number;
@@ -66,10 +68,11 @@ export class Waiters {
   readonly #lines = new Map<number, Line>();
   readonly #heap = new DeadlineHeap<Command>();
   readonly #budget: ByteBudget;
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next deadline. */
+  #stopDeadline = () => {};
   /** Commands that left at their deadline and whose callbacks have not been called yet. */
   readonly #ended = new FairQueue<Command>(Number.POSITIVE_INFINITY);
-  #ending: NodeJS.Timeout | undefined;
+  #stopEnding: (() => void) | undefined;
 
   constructor(deps: WaitersDeps) {
     this.#deps = deps;
@@ -158,8 +161,8 @@ export class Waiters {
   }
 
   close(): void {
-    clearTimeout(this.#timer);
-    clearTimeout(this.#ending);
+    this.#stopDeadline();
+    this.#stopEnding?.();
   }
 
   #restage(command: Command, stage: Command['stage']): void {
@@ -187,11 +190,12 @@ export class Waiters {
 
   /** Sets the timer to the next deadline. */
   #arm(): void {
-    clearTimeout(this.#timer);
+    this.#stopDeadline();
     const next = this.#heap.first;
     if (!next) return;
-    const waitMs = Math.ceil(next.deadline - this.#deps.clock.monotonic());
-    this.#timer = setTimeout(() => this.#expire(), Math.max(0, Math.min(waitMs, timerMsMax)));
+    const { clock, scheduler } = this.#deps;
+    const waitMs = Math.ceil(next.deadline - clock.monotonic());
+    this.#stopDeadline = scheduler.after(Math.max(0, Math.min(waitMs, timerMsMax)), () => this.#expire());
   }
 
   #expire(): void {
@@ -201,14 +205,15 @@ export class Waiters {
       this.#ended.push({ tenant: next.tenantId, caller: next.customerId ?? '' }, next);
     }
     this.#arm();
-    if (!this.#ending) this.#end();
+    if (!this.#stopEnding) this.#end();
   }
 
   /** Ends some of the commands, and the others after a pause. */
   #end(): void {
     const count = Math.max(limits.rpcEndsAtOnce, Math.ceil(this.#ended.length / limits.rpcEndsRounds));
     for (let n = 0; n < count; n += 1) this.#ended.shift()?.expired();
-    this.#ending = this.#ended.length > 0 ? setTimeout(() => this.#end(), limits.rpcEndsMs) : undefined;
+    this.#stopEnding =
+      this.#ended.length > 0 ? this.#deps.scheduler.after(limits.rpcEndsMs, () => this.#end()) : undefined;
   }
 }
 
