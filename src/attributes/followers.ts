@@ -4,12 +4,12 @@
  * read. Once a second the store is also asked for new versions (version-poll.ts), because the bus may lose a message. A
  * device that knows every change is remembered as settled: its next poll reads nothing from the store.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Downlink, Listener, ListenerCloseReason } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { OnPoll } from '../postgres/shared-poll.ts';
@@ -31,6 +31,7 @@ interface AttributeUpdatesDeps {
   postgres: Queries;
   downlink: Downlink;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
   metrics: Metrics;
   /** False: a device receives only changes made while it listens. */
@@ -41,6 +42,7 @@ interface AttributeUpdatesDeps {
 export class AttributeUpdates {
   readonly #downlink: Downlink;
   readonly #clock: Clock;
+  readonly scheduler: Scheduler;
   readonly #lossFree: boolean;
   readonly #reads: UpdateReads;
   readonly #versionPoll: VersionPoll;
@@ -49,17 +51,28 @@ export class AttributeUpdates {
   readonly #settled = new FifoMap<number, number>(limits.settledDevicesMax);
   /** Devices for which a read of the store is running, and the highest version that this worker received meanwhile. */
   readonly #asked = new Map<number, { asks: number; version: number }>();
-  /** Versions of the store that the bus may still deliver; at most `updateHeadsRowsMax` a poll. */
-  readonly #late = new Set<NodeJS.Timeout>();
+  /** Stop the timers of versions of the store that the bus may still deliver; at most `updateHeadsRowsMax` a poll. */
+  readonly #late = new Set<() => void>();
 
-  constructor({ postgres, downlink, clock, log, metrics, lossFree, onPoll }: AttributeUpdatesDeps) {
+  constructor({
+    postgres,
+    downlink,
+    clock,
+    scheduler = systemScheduler,
+    log,
+    metrics,
+    lossFree,
+    onPoll,
+  }: AttributeUpdatesDeps) {
     this.#downlink = downlink;
     this.#clock = clock;
+    this.scheduler = scheduler;
     this.#lossFree = lossFree;
     this.#reads = new UpdateReads(postgres, log);
     this.#versionPoll = new VersionPoll({
       postgres,
       clock,
+      scheduler,
       log,
       onVersion: (device, version) => this.#notifyVersion(device, version),
       onPoll,
@@ -78,7 +91,7 @@ export class AttributeUpdates {
 
   async stop(): Promise<void> {
     await this.#versionPoll.stop();
-    for (const timer of this.#late) clearTimeout(timer);
+    for (const stopTimer of this.#late) stopTimer();
     await this.#reads.idle();
   }
 
@@ -150,11 +163,11 @@ export class AttributeUpdates {
   #notifyVersion(device: number, version: number): void {
     this.#unsettle(device, version);
     if (!this.#followings.has(device)) return;
-    const timer = setTimeout(() => {
-      this.#late.delete(timer);
+    const stopTimer = this.scheduler.after(limits.updateBusMs, () => {
+      this.#late.delete(stopTimer);
       for (const following of [...(this.#followings.get(device) ?? [])]) following.receiveVersion(version);
-    }, limits.updateBusMs);
-    this.#late.add(timer);
+    });
+    this.#late.add(stopTimer);
   }
 
   /** Called when too many versions changed to notify each device separately. */
@@ -248,7 +261,7 @@ export class Following implements Listener {
           // The confirmation of the last answer may still be in transit from another worker. A second read after a wait
           // then finds nothing.
           this.#hasWaited = true;
-          await sleep(limits.updateSettleMs);
+          await this.#owner.scheduler.sleep(limits.updateSettleMs);
           continue;
         }
         if (update) {

@@ -7,6 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 import { isOtherHistory, readSettled, type Settled } from '../device/sql/credential-log-store.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
@@ -15,6 +16,7 @@ import { readChangedHeads } from './update-store.ts';
 interface VersionPollDeps {
   postgres: Queries;
   clock: Clock;
+  scheduler: Scheduler;
   log: Log;
   onVersion: (device: number, version: number) => void;
   onPoll?: OnPoll | undefined;
@@ -34,6 +36,7 @@ export class VersionPoll {
       {
         kind: 'heads',
         clock: deps.clock,
+        scheduler: deps.scheduler,
         read: () => this.#read(),
         onNothing: (at) => {
           this.#polledMs = Math.max(this.#polledMs, at);

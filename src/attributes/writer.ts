@@ -6,7 +6,6 @@
  * content the database refuses is isolated and fails alone.
  */
 import { randomUUID } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { Batches } from '../base/batches.ts';
 import { type BudgetOwner, ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
@@ -14,6 +13,7 @@ import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
+import { type Sleep, systemScheduler } from '../base/scheduler.ts';
 import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { type AttributeWrite, sharedScope } from './attribute-row.ts';
@@ -39,6 +39,7 @@ export interface SharedChange {
 interface AttributeWriterDeps {
   postgres: Queries;
   clock: Clock;
+  sleep?: Sleep;
   metrics: Metrics;
   /** Bytes of one scope of a device; the default is the cap in `limits`. */
   storedBytesMax?: number;
@@ -310,7 +311,7 @@ export class AttributeWriter {
    * race.
    */
   async #run<Result>(queue: WriteQueue, statement: (turn: Turn) => Promise<Result>): Promise<Result> {
-    const { clock } = this.#deps;
+    const { clock, sleep = systemScheduler.sleep } = this.#deps;
     const turn = queue.nextTurn();
     const deadline = clock.monotonic() + limits.attributeRetryMsMax;
     for (let attempt = 1; ; attempt += 1) {
