@@ -11,6 +11,7 @@ import type { AttributeUpdates, Follower, Following } from '../../attributes/fol
 import type { Update } from '../../attributes/update.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import { readJson, writeJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../session/operation.ts';
@@ -50,6 +51,7 @@ export function saveAttributes({
 export interface AttributeStreamDeps {
   updates: AttributeUpdates;
   log: Log;
+  scheduler?: Scheduler;
 }
 
 export class AttributeStream implements Stream {
@@ -85,16 +87,19 @@ class UpdatePusher implements Follower {
   /** A linked list by `next`: removing the first of tens of thousands of entries is cheap. */
   #oldest: Sent | undefined;
   #newest: Sent | undefined;
-  #retry: NodeJS.Timeout | undefined;
+  readonly #scheduler: Scheduler;
+  /** Stops the timer of the next read. */
+  #stopRetry = () => {};
 
-  constructor(session: Session, { updates, log }: AttributeStreamDeps) {
+  constructor(session: Session, { updates, log, scheduler = systemScheduler }: AttributeStreamDeps) {
     this.#session = session;
+    this.#scheduler = scheduler;
     this.#log = log;
     this.#following = updates.follow(session.device, this);
   }
 
   stop(): void {
-    clearTimeout(this.#retry);
+    this.#stopRetry();
     this.#following.leave();
   }
 
@@ -119,8 +124,8 @@ class UpdatePusher implements Follower {
 
   /** Reads the store again later, because the client would otherwise get no further updates. */
   failed(): void {
-    clearTimeout(this.#retry);
-    this.#retry = setTimeout(() => this.#following.ask(), limits.updateRetryMs);
+    this.#stopRetry();
+    this.#stopRetry = this.#scheduler.after(limits.updateRetryMs, () => this.#following.ask());
   }
 
   /** `Sessions` ends the session itself. */
