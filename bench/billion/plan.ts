@@ -10,6 +10,12 @@ import type { BenchSettings } from '../settings.ts';
 const dayMs = 86_400_000;
 export const gatewayPrefix = 'billiongateway';
 
+/** The records of a device from one number to before another one. */
+export interface Turns {
+  from: number;
+  to: number;
+}
+
 export class DayPlan {
   readonly gateways: number;
   readonly turns: number;
@@ -42,7 +48,12 @@ export class DayPlan {
   }
 
   get points(): number {
-    return this.devices * this.devicePoints;
+    return this.pointsUntil(this.turns);
+  }
+
+  /** Returns the points of all devices before this turn. */
+  pointsUntil(turn: number): number {
+    return this.devices * turn * this.keys.length;
   }
 
   get devicePoints(): number {
@@ -65,8 +76,8 @@ export class DayPlan {
     });
   }
 
-  /** Returns the load of gateways, with the tokens of `createFleet`. */
-  loadOf(port: number, { window, processes }: BenchSettings['billion']): MqttLoad {
+  /** Returns the load of gateways for some turns of each device, with the tokens of `createFleet`. */
+  loadOf(port: number, { window, processes }: BenchSettings['billion'], { from, to }: Turns): MqttLoad {
     const clients = Array.from({ length: this.gateways }, (_, gateway) => ({
       token: `${gatewayPrefix}${String(gateway).padStart(15, '0')}`,
       children: Array.from({ length: this.#childrenOfOne }, (__, n) => this.nameOf(gateway * this.#childrenOfOne + n)),
@@ -74,7 +85,7 @@ export class DayPlan {
     return {
       ...{ host: '127.0.0.1', port, clients, processes, level: 5, rate: 0, warmupSeconds: 0, seconds: 0 },
       ...{ window: Math.min(window, this.#blocks), messageDevices: this.messageDevices, points: this.keys.length },
-      ...{ turns: this.turns, firstTs: this.firstTs, stepMs: this.#stepMs },
+      ...{ turns: to - from, firstTs: this.firstTs + from * this.#turnMs, stepMs: this.#stepMs },
     };
   }
 

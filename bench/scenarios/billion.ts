@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { type DeleteResult, measureDeletes } from '../billion/deletes.ts';
-import { DayPlan, gatewayPrefix } from '../billion/plan.ts';
+import { DayPlan, gatewayPrefix, type Turns } from '../billion/plan.ts';
 import {
   type KnownDevice,
   measureReads,
@@ -30,7 +30,7 @@ const lastTenthRatioMin = 0.95;
 const dayP99MsMax = 30;
 const latestP99MsMax = 10;
 const restartSecondsMax = 5;
-const parts = 10;
+const partsMax = 10;
 const watchMs = 100;
 const drainMsMax = 600_000;
 /** Devices that are counted in one query. */
@@ -62,13 +62,13 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       `${figure(plan.points)} points: ${figure(plan.devices)} devices of ${plan.gateways} gateways, ` +
         `${plan.keys.length} keys each, ${plan.turns} records each, over one day`,
     );
-    const { made, tenths, load } = await store(engine, plan, billion);
+    const { made, tenths, loads } = await store(engine, plan, billion);
     await machineSettled(billion.settleSeconds * 1000);
     const sizes = await sizesOf(engine);
     const resident = residentOf(engine);
     const stored = await countAll(engine, plan);
     const isStored = stored.points === plan.points && stored.wholeDevices === plan.devices;
-    tellStored(plan, made, tenths, load, isStored);
+    tellStored(plan, made, tenths, loads, isStored);
 
     const apiKey = await engine.api.createKey();
     const known = await knownDevices(engine, plan, billion);
@@ -109,12 +109,12 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       `targets: ${bytesPerPointMax} bytes per point, ${lastTenthRatioMin} of the first tenth, a day p99 ${dayP99MsMax} ms, ` +
         `latest p99 ${latestP99MsMax} ms, restart ${restartSecondsMax} s`,
     );
-    if (load.invalid) say(`INVALID: ${load.invalid}`);
+    for (const reason of new Set(loads.map(({ invalid }) => invalid))) if (reason) say(`INVALID: ${reason}`);
     const all = {
       points: plan.points,
       made,
       tenths,
-      load,
+      loads,
       sizes,
       resident,
       isStored,
@@ -129,7 +129,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
     const isRight =
       isStored &&
       isLeft &&
-      isClean(load) &&
+      loads.every(isClean) &&
       [...reads, ...readsAfter].every(({ failed }) => failed === 0) &&
       [...reports, ...deletes.results].every((one) => one.isRight);
     const bytesPerPoint =
@@ -151,36 +151,43 @@ function isClean({ refused, broken }: LoadResult): boolean {
   return broken === 0 && Object.keys(refused).length === 0;
 }
 
-/** Resolves when ClickHouse has as many rows as there are points. `made`: the first turn, which makes the devices. */
+/**
+ * Sends the points in parts, each when ClickHouse has all of the one before: it takes points more slowly than gateways
+ * get acknowledgements, and a fleet that sends without a pause for minutes is refused when the journal has no room left
+ * for its tenant. `made`: the first turn, which makes the devices.
+ */
 async function store(engine: Engine, plan: DayPlan, settings: BillionSettings) {
   const pids = engine.pids();
   const rows = () => count(engine, 'SELECT count() FROM telemetry');
-  let deadline = Number.POSITIVE_INFINITY;
-  let failure: unknown;
-  const sending = runMqttLoad(plan.loadOf(engine.mqttPort, settings)).finally(() => {
-    deadline = performance.now() + drainMsMax;
-  });
-  sending.catch((error: unknown) => {
-    failure = error;
-  });
-  const firstTurn = plan.points / plan.turns;
-  const bounds = [0, firstTurn];
-  for (let part = 1; part <= parts; part += 1) bounds.push(firstTurn + ((plan.points - firstTurn) * part) / parts);
-  const marks: Mark[] = [];
-  for (const bound of bounds) {
-    let points = 0;
-    while ((points = await rows()) < bound) {
-      if (failure !== undefined) throw failure;
-      if (performance.now() > deadline) throw new Error(`ClickHouse holds ${points} of ${plan.points} points`);
+  const mark = async (): Promise<Mark> => ({ points: await rows(), atMs: performance.now(), cpu: cpuByRole(pids) });
+  const loads: LoadResult[] = [];
+  const send = async (turns: Turns): Promise<Part> => {
+    const from = await mark();
+    loads.push(await runMqttLoad(plan.loadOf(engine.mqttPort, settings, turns)));
+    const wanted = plan.pointsUntil(turns.to);
+    const deadline = performance.now() + drainMsMax;
+    let stored = 0;
+    while ((stored = await rows()) < wanted) {
+      if (performance.now() > deadline) throw new Error(notStored(stored, wanted, loads.at(-1)!));
       await sleep(watchMs);
     }
-    marks.push({ points, atMs: performance.now(), cpu: cpuByRole(pids) });
-    const last = marks.slice(-2);
-    if (last.length === 2)
-      say(`${figure(points)} points stored, ${figure(partOf(last[0]!, last[1]!).pointsPerSecond)}/s`);
+    const part = partOf(from, await mark());
+    say(`${figure(wanted)} points stored, ${figure(part.pointsPerSecond)}/s`);
+    return part;
+  };
+  const made = await send({ from: 0, to: 1 });
+  const tenths: Part[] = [];
+  const turns = plan.turns - 1;
+  const parts = Math.min(partsMax, turns);
+  for (let part = 0; part < parts; part += 1) {
+    const turnOf = (n: number) => 1 + Math.round((turns * n) / parts);
+    tenths.push(await send({ from: turnOf(part), to: turnOf(part + 1) }));
   }
-  const [made, ...tenths] = marks.slice(1).map((mark, n) => partOf(marks[n]!, mark));
-  return { made: made!, tenths, load: await sending };
+  return { made, tenths, loads };
+}
+
+function notStored(stored: number, wanted: number, { refused }: LoadResult): string {
+  return `ClickHouse holds ${figure(stored)} of ${figure(wanted)} points. Refused messages: ${JSON.stringify(refused)}`;
 }
 
 function partOf(from: Mark, to: Mark): Part {
@@ -243,7 +250,7 @@ async function count(engine: Engine, sql: string): Promise<number> {
   return Number((await engine.clickhouse(sql))[0]![0]);
 }
 
-function tellStored(plan: DayPlan, made: Part, tenths: Part[], load: LoadResult, isStored: boolean): void {
+function tellStored(plan: DayPlan, made: Part, tenths: Part[], loads: LoadResult[], isStored: boolean): void {
   const roles = ['workers', 'primary', 'clickhouse', 'postgres'];
   const line = (name: string, { pointsPerSecond, nanoseconds }: Part): Cell[] => {
     return [name, pointsPerSecond, ...roles.map((role) => nanoseconds[role] ?? 0)];
@@ -256,8 +263,10 @@ function tellStored(plan: DayPlan, made: Part, tenths: Part[], load: LoadResult,
       ...tenths.map((part, n) => line(`tenth ${n + 1} of the rest`, part)),
     ],
   );
+  const [first, last] = [loads[1] ?? loads[0]!, loads.at(-1)!].map(({ latency }) => latency);
   say(
-    `\nack p50 ${figure(load.latency.p50Ms)} ms, p99 ${figure(load.latency.p99Ms)} ms; refused ${JSON.stringify(load.refused)}`,
+    `\nack p50 ${figure(first!.p50Ms)} ms, p99 ${figure(first!.p99Ms)} ms in the first tenth, ` +
+      `${figure(last!.p50Ms)} and ${figure(last!.p99Ms)} in the last; refused ${JSON.stringify(loads.map(({ refused }) => refused))}`,
   );
   say(`stored and verified in ClickHouse: ${isStored ? 'every point of every device, once' : 'NO'}\n`);
 }
