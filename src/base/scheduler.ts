@@ -2,8 +2,6 @@
  * Passes timers as a parameter beside the clock, so that a simulation can pass time and choose the order of events
  * (`test/world/`).
  */
-import { setTimeout as timer } from 'node:timers/promises';
-
 /** Resolves after the time, or earlier when the signal is aborted. */
 export type Sleep = (ms: number, signal?: AbortSignal) => Promise<void>;
 
@@ -19,8 +17,15 @@ export interface Scheduler {
 
 export const systemScheduler: Scheduler = {
   sleep: (ms, signal) =>
-    timer(ms, undefined, { signal }).catch((error: unknown) => {
-      if (signal?.aborted !== true) throw error;
+    new Promise((resolve) => {
+      const end = (): void => {
+        clearTimeout(timeout);
+        signal?.removeEventListener('abort', end);
+        resolve();
+      };
+      const timeout = setTimeout(end, ms);
+      if (signal?.aborted) end();
+      else signal?.addEventListener('abort', end);
     }),
   after(ms, run) {
     const timeout = setTimeout(run, ms);
