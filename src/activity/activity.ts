@@ -10,6 +10,7 @@ import { type Clock, clockStepMs } from '../base/clock.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { isAway, isLostRace, type Postgres } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
@@ -30,6 +31,7 @@ import { lastDevice, readActiveNumbers } from './silence-store.ts';
 interface ActivityDeps {
   postgres: Postgres;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
   /** Silence after which a device without a server attribute `inactivityTimeout` is inactive. */
   inactivityMs: number;
@@ -51,7 +53,8 @@ export class Activity {
   #sessions = new Map<number, SessionTimes>();
   /** Blocks that could not be written in their turn. */
   readonly #overdue = new Set<SeenBlock>();
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next round. */
+  #stopTimer = () => {};
   #running: Promise<void> = Promise.resolve();
   #checking: Promise<void> | undefined;
   #stopped = false;
@@ -119,7 +122,7 @@ export class Activity {
   /** Writes all that is noted, in one attempt. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     this.#silence?.stop();
     await this.#endedPoll?.stop();
     await this.#running;
@@ -172,9 +175,10 @@ export class Activity {
   /** Schedules the next round at the end of this one: a slow database makes rounds longer, not more. */
   #schedule(): void {
     if (this.#stopped) return;
-    this.#timer = setTimeout(() => {
+    const { scheduler = systemScheduler } = this.#deps;
+    this.#stopTimer = scheduler.after(limits.activityWriteMs, () => {
       this.#running = this.round().finally(() => this.#schedule());
-    }, limits.activityWriteMs);
+    });
   }
 
   /** Runs before a report. After a jump of the clock, times that were noted earlier prove no silence. */

@@ -11,12 +11,14 @@ import type { Clock } from '../base/clock.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { addUsage, type UsageOfTenant } from './tenant-usage-store.ts';
 
 interface TenantUsageDeps {
   postgres: Queries;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
 }
 
@@ -52,7 +54,9 @@ export class TenantUsage {
   #last = new Use();
   /** The month of the sums. */
   #month: Month;
-  #timer: NodeJS.Timeout | undefined;
+  readonly #scheduler: Scheduler;
+  /** Stops the timer of the next write; undefined while none is due. */
+  #stopTimer: (() => void) | undefined;
   /** True when the timer runs for `tenantUsageSoonMs`. */
   #isSoon = false;
   /** True when the last write failed. */
@@ -62,6 +66,7 @@ export class TenantUsage {
 
   constructor(deps: TenantUsageDeps) {
     this.#deps = deps;
+    this.#scheduler = deps.scheduler ?? systemScheduler;
     this.#month = monthOf(deps.clock.now());
   }
 
@@ -89,7 +94,7 @@ export class TenantUsage {
     use.points += points;
     // A tenant with a quota whose sums are unknown has them soon.
     const isSoon = !use.isCurrent && use.quota !== noQuota && !this.#hasFailed;
-    if (this.#timer === undefined || (isSoon && !this.#isSoon)) this.#schedule(isSoon);
+    if (this.#stopTimer === undefined || (isSoon && !this.#isSoon)) this.#schedule(isSoon);
   }
 
   /** Throws 429 when a quota of the tenant is used up. */
@@ -117,15 +122,15 @@ export class TenantUsage {
 
   #schedule(isSoon: boolean): void {
     if (this.#stopped) return;
-    clearTimeout(this.#timer);
+    this.#stopTimer?.();
     this.#isSoon = isSoon;
-    this.#timer = setTimeout(() => void this.#write(), isSoon ? limits.tenantUsageSoonMs : limits.tenantUsageMs);
-    this.#timer.unref();
+    const waitMs = isSoon ? limits.tenantUsageSoonMs : limits.tenantUsageMs;
+    this.#stopTimer = this.#scheduler.after(waitMs, () => void this.#write());
   }
 
   #write(): Promise<void> {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
+    this.#stopTimer?.();
+    this.#stopTimer = undefined;
     this.#isSoon = false;
     this.#writing = this.#writing.then(() => this.#writeCounts());
     return this.#writing;
@@ -161,7 +166,7 @@ export class TenantUsage {
       if (!isAway(error)) log.warn('tenant_usage_unwritten', { reason: messageOf(error) });
     }
     // Also for tenants that sent nothing since: the next write forgets them.
-    if (this.#timer === undefined) this.#schedule(false);
+    if (this.#stopTimer === undefined) this.#schedule(false);
   }
 
   #forget(tenantId: string): void {
