@@ -7,6 +7,7 @@ import type { AttributeUpdates } from '../attributes/followers.ts';
 import type { Update } from '../attributes/update.ts';
 import { assert, type Subject } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Child } from './child.ts';
 import type { GatewayLink } from './link.ts';
 
@@ -17,13 +18,16 @@ export class ChildUpdates {
   #unconfirmed = 0;
   /** Children whose updates must be read from the store. Until then later updates of such a child are not sent. */
   readonly #toAsk = new Set<Child>();
-  #retryTimer: NodeJS.Timeout | undefined = undefined;
+  readonly #scheduler: Scheduler;
+  /** Stops the timer of the next read; undefined while no read is due. */
+  #stopRetry: (() => void) | undefined = undefined;
   #hasEnded = false;
 
-  constructor(gateway: Subject, link: GatewayLink, followers: AttributeUpdates) {
+  constructor(gateway: Subject, link: GatewayLink, followers: AttributeUpdates, scheduler = systemScheduler) {
     this.#gateway = gateway;
     this.#link = link;
     this.#followers = followers;
+    this.#scheduler = scheduler;
   }
 
   send(child: Child, update: Update): void {
@@ -51,10 +55,10 @@ export class ChildUpdates {
   askLater(child: Child): void {
     this.#assertRouted(child);
     this.#toAsk.add(child);
-    this.#retryTimer ??= setTimeout(() => {
-      this.#retryTimer = undefined;
+    this.#stopRetry ??= this.#scheduler.after(limits.gatewayRetryMs, () => {
+      this.#stopRetry = undefined;
       this.#ask();
-    }, limits.gatewayRetryMs);
+    });
   }
 
   /** Called when the child is no longer routed. */
@@ -65,7 +69,7 @@ export class ChildUpdates {
   /** Called when the connection of the gateway has ended. */
   end(): void {
     this.#hasEnded = true;
-    clearTimeout(this.#retryTimer);
+    this.#stopRetry?.();
     this.#toAsk.clear();
   }
 

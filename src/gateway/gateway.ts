@@ -7,6 +7,7 @@
 import type { AttributeUpdates } from '../attributes/followers.ts';
 import { assert, Fault, notFound, unavailable } from '../base/errors.ts';
 import type { Work } from '../base/running-work.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow } from '../device/model/cached-device.ts';
 import { actsFor, type CustomerScope } from '../device/model/gateway-scope.ts';
@@ -30,6 +31,7 @@ export interface GatewayDeps {
   troubles: Troubles;
   /** Returns monotonic milliseconds. */
   monotonic: () => number;
+  scheduler?: Scheduler;
   /** 0 = unlimited. */
   childrenMax: number;
   customerScope: CustomerScope;
@@ -66,7 +68,7 @@ export class Gateway implements ParentGateway, NamedChildren {
     this.#deps = deps;
     this.device = device;
     this.link = link;
-    this.updates = new ChildUpdates(this, link, deps.updates);
+    this.updates = new ChildUpdates(this, link, deps.updates, deps.scheduler);
   }
 
   /** The work that a failed assertion names. */
@@ -373,6 +375,7 @@ export class Gateway implements ParentGateway, NamedChildren {
    * block the event loop.
    */
   #eachChild(action: (child: Child) => void, isWanted: () => boolean): void {
+    const { scheduler = systemScheduler } = this.#deps;
     const children = this.#children.values();
     const next = (): void => {
       if (!isWanted() || this.#ended) return;
@@ -381,7 +384,7 @@ export class Gateway implements ParentGateway, NamedChildren {
         if (done) return;
         if (child.device !== this.device) action(child);
       }
-      setImmediate(next);
+      scheduler.soon(next);
     };
     next();
   }
