@@ -9,6 +9,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { GatheredStatements } from '../base/gathered-statements.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { UnreadMessage } from '../bus/messages.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
@@ -23,6 +24,7 @@ interface ApiKeysDeps {
   postgres: Queries;
   bus: Bus;
   clock: Clock;
+  scheduler?: Scheduler;
   log: Log;
   /**
    * Returns the time by which expired keys are deleted; undefined while no key may be deleted. One worker has this
@@ -43,7 +45,7 @@ export class ApiKeys {
   readonly #owners: GatheredStatements<Buffer, KeyOwner>;
   readonly #known = new FifoMap<string, Known>(limits.apiKeyCacheMax);
   #leave: (() => void) | undefined;
-  #timer: NodeJS.Timeout | undefined;
+  #endPurges = () => {};
 
   constructor(deps: ApiKeysDeps) {
     this.#deps = deps;
@@ -52,14 +54,15 @@ export class ApiKeys {
 
   async start(): Promise<void> {
     this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
-    if (!this.#deps.purgeTime) return;
+    const { purgeTime, scheduler = systemScheduler } = this.#deps;
+    if (!purgeTime) return;
     await this.#purge();
-    this.#timer = setInterval(() => void this.#purge(), limits.apiKeyPurgeMs).unref();
+    this.#endPurges = scheduler.every(limits.apiKeyPurgeMs, () => void this.#purge());
   }
 
   stop(): void {
     this.#leave?.();
-    clearInterval(this.#timer);
+    this.#endPurges();
   }
 
   /** Returns undefined when the key does not exist. `network`: of the address of the caller, whose turn it uses. */

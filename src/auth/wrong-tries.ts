@@ -14,6 +14,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Tallies, type Tally } from '../bus/tallies.ts';
 
@@ -36,6 +37,7 @@ interface WrongTriesDeps {
   message: string;
   isTrustedProxy: (address: string) => boolean;
   clock: Clock;
+  scheduler?: Scheduler;
   /** Called once for each refusal of a network. */
   onRefused?: (network: string) => void;
 }
@@ -47,8 +49,8 @@ export class WrongTries {
   readonly #tallies: Tallies<'network'>;
   readonly #tally: Tally;
   readonly #windows = new FifoMap<string, Window>(limits.wrongTriesNetworksMax);
-  /** Runs while there are windows. */
-  #sweepTimer: NodeJS.Timeout | undefined;
+  /** Ends the sweeps, which run while there are windows. */
+  #endSweeps: (() => void) | undefined;
 
   constructor(deps: WrongTriesDeps) {
     this.#deps = deps;
@@ -70,7 +72,7 @@ export class WrongTries {
 
   stop(): void {
     this.#tallies.stop();
-    clearInterval(this.#sweepTimer);
+    this.#endSweeps?.();
   }
 
   /** Networks that tried wrong secrets within the last window or are refused. */
@@ -113,12 +115,12 @@ export class WrongTries {
   }
 
   #count(network: string, tries: number): void {
-    const { clock, wrongMax, onRefused } = this.#deps;
+    const { clock, scheduler = systemScheduler, wrongMax, onRefused } = this.#deps;
     let window = this.#window(network);
     if (window === undefined) {
       window = { network, tries: 0, endsMs: clock.monotonic() + limits.wrongTriesWindowMs, isRefused: false };
       this.#windows.set(network, window);
-      this.#sweepTimer ??= setInterval(() => this.#sweep(), limits.wrongTriesSweepMs).unref();
+      this.#endSweeps ??= scheduler.every(limits.wrongTriesSweepMs, () => this.#sweep());
     }
     window.tries += tries;
     if (window.isRefused || window.tries < wrongMax) return;
@@ -138,7 +140,7 @@ export class WrongTries {
   #sweep(): void {
     for (const { network } of this.#windows.values()) this.#window(network);
     if (this.#windows.size > 0) return;
-    clearInterval(this.#sweepTimer);
-    this.#sweepTimer = undefined;
+    this.#endSweeps?.();
+    this.#endSweeps = undefined;
   }
 }
