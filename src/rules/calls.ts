@@ -8,6 +8,7 @@ import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { Places, placeOwners } from '../base/places.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { readLatest } from '../telemetry/latest.ts';
 import { type Json, readJson } from '../value/json.ts';
@@ -20,6 +21,7 @@ export interface CallsDeps {
   attributes: Attributes;
   clickhouse: ClickHouse;
   clock: Clock;
+  scheduler?: Scheduler;
   metrics: Metrics;
   timeoutMs: number;
   /** Open calls of this worker; the default is the cap in `limits`. */
@@ -184,14 +186,15 @@ export class Calls {
 
   /** Waits until the timeout, the end of the connection, or the stop of the server. */
   #wait(gone: AbortSignal): Promise<void> {
+    const { scheduler = systemScheduler, timeoutMs } = this.#deps;
     return new Promise((resolve) => {
       const end = () => {
-        clearTimeout(timer);
+        stopTimer();
         gone.removeEventListener('abort', end);
         this.#waits.delete(end);
         resolve();
       };
-      const timer = setTimeout(end, this.#deps.timeoutMs);
+      const stopTimer = scheduler.after(timeoutMs, end);
       this.#waits.add(end);
       gone.addEventListener('abort', end);
       if (gone.aborted || this.#closed) end();
