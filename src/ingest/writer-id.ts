@@ -3,9 +3,9 @@
  * crash between its assignment and its storing wastes an id, and never gives it to two journals.
  */
 import { hostname } from 'node:os';
-import { setTimeout as timer } from 'node:timers/promises';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { type Disk, errorCode, realDisk } from '../journal/disk.ts';
 import { readWriterId, storeWriterId, writerIdMax } from '../journal/identity.ts';
 import type { Journal } from '../journal/journal.ts';
@@ -29,7 +29,7 @@ export async function writerIdOf({
   postgres,
   onWaiting,
   disk = realDisk,
-  sleep = timer,
+  sleep = systemScheduler.sleep,
 }: WriterIdDeps): Promise<number> {
   const known = await readWriterId(dir, disk);
   if (known !== undefined) return known;

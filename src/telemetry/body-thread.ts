@@ -9,6 +9,7 @@ import { Worker } from 'node:worker_threads';
 import { type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { FairQueue, type ItemOwner } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { TelemetrySource } from './record.ts';
 
 /** Bytes of one turn of a tenant or device: a large body uses several turns. */
@@ -56,7 +57,7 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   readonly #queue: FairQueue<Task<Request, Reply>>;
   #worker: Worker | undefined;
   #current: Task<Request, Reply> | undefined;
-  #deadline: NodeJS.Timeout | undefined;
+  #stopDeadline = () => {};
   /** The tenants that wait for room, or had to wait and have room now. */
   readonly #rooms = new Map<string, 'waiting' | 'ready'>();
   #closed = false;
@@ -116,7 +117,7 @@ export class BodyThread<Request extends BodyRequest, Reply> {
     const whole = body.byteLength === body.buffer.byteLength && body.buffer instanceof ArrayBuffer;
     const own = whole && !this.#options.keepsBody ? body : new Uint8Array(body);
     this.#worker.postMessage({ ...task.request, body: own } satisfies Request, [own.buffer as ArrayBuffer]);
-    this.#deadline = setTimeout(() => this.#late(), limits.decodeTimeoutMs);
+    this.#stopDeadline = systemScheduler.after(limits.decodeTimeoutMs, () => this.#late());
   }
 
   #hasRoom(tenant: string, room: RoomAhead): boolean {
@@ -171,7 +172,7 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   }
 
   #finish(): Task<Request, Reply> | undefined {
-    clearTimeout(this.#deadline);
+    this.#stopDeadline();
     const task = this.#current;
     this.#current = undefined;
     return task;
