@@ -3,13 +3,13 @@
  * rows accepted earlier are in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now
  * on. `recorded`: some deleted points may be readable until `erase.ts` of one of the hosts has carried the delete out.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { GatheredStatements } from '../base/gathered-statements.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Places, placeOwners } from '../base/places.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { type JournalRow, readHighOrders, readJournals } from '../ingest/journal-store.ts';
@@ -27,6 +27,8 @@ import {
   markApplied,
   type Tombstone,
 } from './tombstone-store.ts';
+
+const { sleep } = systemScheduler;
 
 interface SeriesDeleteDeps {
   postgres: Queries;

@@ -7,6 +7,7 @@
 import type { Clock } from '../base/clock.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { NotYet } from './erase-in-clickhouse.ts';
 import { type Erased, listBytesOf } from './tombstone-store.ts';
 
@@ -24,6 +25,7 @@ interface Waiting {
 export class EraseTogether {
   readonly #erase: (batch: Erased[], msLeft: () => number) => Promise<void>;
   readonly #clock: Clock;
+  readonly #scheduler = systemScheduler;
   readonly #waiting: FairQueue<Waiting>;
   /** Deletes that were taken from the queue and did not fit into their batch: at most one of each batch. */
   readonly #kept: Waiting[] = [];
@@ -46,17 +48,18 @@ export class EraseTogether {
    */
   add(erased: Erased, tenantId: string, until: number): Promise<void> {
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => reject(new NotYet(timeIsOver)), until - this.#clock.monotonic());
+      const waitMs = until - this.#clock.monotonic();
+      const stopTimer = this.#scheduler.after(waitMs, () => reject(new NotYet(timeIsOver)));
       const waiting = {
         erased,
         tenantId,
         until,
         resolve: () => {
-          clearTimeout(timer);
+          stopTimer();
           resolve();
         },
         reject: (error: unknown) => {
-          clearTimeout(timer);
+          stopTimer();
           reject(error);
         },
       };

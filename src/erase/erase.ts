@@ -10,6 +10,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import {
@@ -48,6 +49,7 @@ interface EraserDeps {
   /** As in `CarryOutDeps`. */
   latestAheadMsMax?: number;
   clock: Clock;
+  scheduler?: Scheduler;
   steadyClock: SteadyClock;
   log: Log;
   metrics: Metrics;
@@ -75,7 +77,9 @@ export class Eraser {
   #lookedAt = Number.NEGATIVE_INFINITY;
   #expiredAt = Number.NEGATIVE_INFINITY;
   #waiting = 0;
-  #timer: NodeJS.Timeout | undefined;
+  readonly #scheduler: Scheduler;
+  /** Stops the timer of the next round. */
+  #stopTimer = () => {};
   #running: Promise<void> = Promise.resolve();
   /** The deletes that are being carried out. */
   #erasing: Promise<void> | undefined;
@@ -85,16 +89,16 @@ export class Eraser {
 
   constructor(deps: EraserDeps) {
     this.#deps = deps;
+    this.#scheduler = deps.scheduler ?? systemScheduler;
     deps.metrics.observed('deletes_waiting', 'Deletes of telemetry that are not carried out.', () => this.#waiting);
   }
 
   start(): void {
-    this.#timer = setTimeout(() => {
+    this.#stopTimer = this.#scheduler.after(limits.erasePollMs, () => {
       this.#running = this.#begin().finally(() => {
         if (!this.#stopped) this.start();
       });
-    }, limits.erasePollMs);
-    this.#timer.unref();
+    });
   }
 
   /** Starts no further delete, and resolves when none runs. Reports continue, because rows are still shipped. */
@@ -111,13 +115,11 @@ export class Eraser {
   async end(reports: () => JournalReport[]): Promise<void> {
     this.#stopping = true;
     this.#stopped = true;
-    clearTimeout(this.#timer);
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, limits.journalLastReportMsMax);
-    });
+    this.#stopTimer();
+    const reported = new AbortController();
+    const late = this.#scheduler.sleep(limits.journalLastReportMsMax, reported.signal);
     await Promise.race([this.#running.then(() => this.#reportLast(reports)), late]);
-    clearTimeout(timer);
+    reported.abort();
   }
 
   async #reportLast(reports: () => JournalReport[]): Promise<void> {

@@ -10,6 +10,7 @@ import { dayMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
 import type { Parameters } from '../clickhouse/read.ts';
 import {
@@ -33,6 +34,7 @@ export interface RetentionDeps {
   /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
   clock: Clock;
+  scheduler?: Scheduler;
   steadyClock: SteadyClock;
   log: Log;
   isLeader: () => boolean;
@@ -49,7 +51,8 @@ const partitionTooLarge = 359;
 export class Retention {
   readonly #deps: RetentionDeps;
   readonly #holder = randomUUID();
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next round. */
+  #stopTimer = () => {};
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
   /** The time by which the round deletes. */
@@ -65,17 +68,17 @@ export class Retention {
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     await this.#running;
   }
 
   #schedule(waitMs: number): void {
-    this.#timer = setTimeout(() => {
+    const { scheduler = systemScheduler } = this.#deps;
+    this.#stopTimer = scheduler.after(waitMs, () => {
       this.#running = this.round().finally(() => {
         if (!this.#stopped) this.#schedule(limits.retentionMs);
       });
-    }, waitMs);
-    this.#timer.unref();
+    });
   }
 
   /** Runs one round. `start` repeats the round; a test calls it. */
