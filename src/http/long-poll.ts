@@ -3,10 +3,12 @@
  * deadlines are kept in slots of `pollTickMs`, so that a poll needs no timer of its own. A client that disconnects
  * frees its place at once.
  */
+import { type Clock, systemClock } from '../base/clock.ts';
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { devicePlaceOwners, type PlaceOwner, Places } from '../base/places.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import type { ListenerCloseReason } from '../downlink/downlink.ts';
@@ -15,6 +17,8 @@ import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';
 interface LongPollsDeps {
   tokens: TokenCache;
   metrics: Metrics;
+  clock?: Clock;
+  scheduler?: Scheduler;
   heldMax: number;
   /** The default wait of a request without `timeout`, and the longest wait. */
   waitMsDefault: number;
@@ -38,12 +42,15 @@ export class LongPolls {
   readonly #slots = new Map<number, Set<Poll>>();
   readonly #outcomes: { answered: Counter; expired: Counter; refused: Counter; gone: Counter };
   readonly #places: Places;
-  #timer: NodeJS.Timeout | undefined;
+  readonly #clock: Clock;
+  /** Ends the ticks, which run while polls are held. */
+  #endTicks: (() => void) | undefined;
   #lastSlot = 0;
   #closed = false;
 
   constructor(deps: LongPollsDeps) {
     this.#deps = deps;
+    this.#clock = deps.clock ?? systemClock;
     this.#places = new Places(deps.heldMax);
     const { metrics } = deps;
     const outcome = (name: string) => metrics.counter('http_polls_total', 'Long polls by outcome.', { outcome: name });
@@ -92,7 +99,7 @@ export class LongPolls {
     }
     this.#start();
     // The timer would never visit a slot that has passed already.
-    const slot = Math.max(Math.ceil((performance.now() + waitMs) / limits.pollTickMs), this.#lastSlot + 1);
+    const slot = Math.max(Math.ceil((this.#clock.monotonic() + waitMs) / limits.pollTickMs), this.#lastSlot + 1);
     const poll = new Poll(this, exchange, token, device, owners, slot, atDeadline);
     const polls = this.#slots.get(slot);
     if (polls) polls.add(poll);
@@ -130,19 +137,20 @@ export class LongPolls {
   }
 
   #start(): void {
-    if (this.#timer) return;
-    this.#lastSlot = Math.floor(performance.now() / limits.pollTickMs);
-    this.#timer = setInterval(() => this.#tick(), limits.pollTickMs).unref();
+    if (this.#endTicks) return;
+    this.#lastSlot = Math.floor(this.#clock.monotonic() / limits.pollTickMs);
+    const { scheduler = systemScheduler } = this.#deps;
+    this.#endTicks = scheduler.every(limits.pollTickMs, () => this.#tick());
   }
 
   #tick(): void {
-    const now = Math.floor(performance.now() / limits.pollTickMs);
+    const now = Math.floor(this.#clock.monotonic() / limits.pollTickMs);
     for (; this.#lastSlot < now; this.#lastSlot += 1) {
       for (const poll of [...(this.#slots.get(this.#lastSlot + 1) ?? [])]) poll.expire(false);
     }
     if (this.#places.held > 0) return;
-    clearInterval(this.#timer);
-    this.#timer = undefined;
+    this.#endTicks?.();
+    this.#endTicks = undefined;
   }
 }
 
