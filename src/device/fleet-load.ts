@@ -10,6 +10,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { type Disk, type DiskFile, realDisk } from '../journal/disk.ts';
 import type { Queries } from '../postgres/client.ts';
 import {
@@ -259,13 +260,9 @@ export class FleetLoad {
 
   #pause(ms: number): Promise<void> {
     if (this.#stopped) return Promise.resolve();
-    return new Promise((resolve) => {
-      const timer = setTimeout(resolve, ms);
-      this.#endPause = () => {
-        clearTimeout(timer);
-        resolve();
-      };
-    });
+    const ending = new AbortController();
+    this.#endPause = () => ending.abort();
+    return systemScheduler.sleep(ms, ending.signal);
   }
 }
 

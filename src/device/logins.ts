@@ -11,6 +11,7 @@ import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { isAway } from '../postgres/client.ts';
 import type { FoundLogin } from './known/known-devices.ts';
 import type { DeviceRow } from './model/cached-device.ts';
@@ -290,9 +291,7 @@ function refused(refusal: LoginRefusal): Login {
 function inTime<Result>(timeoutMs: number, work: () => Promise<Result>): Promise<Result> {
   return new Promise((resolve, reject) => {
     const expire = () => reject(unavailable('login_lookup_timeout', 'The lookup of devices took too long.'));
-    const timer = setTimeout(expire, timeoutMs);
-    work()
-      .then(resolve, reject)
-      .finally(() => clearTimeout(timer));
+    const stopTimer = systemScheduler.after(timeoutMs, expire);
+    work().then(resolve, reject).finally(stopTimer);
   });
 }

@@ -10,6 +10,7 @@ import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { LocalDevices } from './local-devices.ts';
 import { CachedDevice, type DeviceRow } from './model/cached-device.ts';
 import { DeviceTable, type Digest, type EncodedDevice } from './table/device-table.ts';
@@ -283,10 +284,8 @@ export class TokenCache {
     const { tokenLookupTimeoutMs } = this.#limits;
     return new Promise((resolve, reject) => {
       const expire = () => reject(unavailable('token_lookup_timeout', 'The lookup of the device took too long.'));
-      const timer = setTimeout(expire, tokenLookupTimeoutMs);
-      this.#lookUp(tokens)
-        .then(resolve, reject)
-        .finally(() => clearTimeout(timer));
+      const stopTimer = systemScheduler.after(tokenLookupTimeoutMs, expire);
+      this.#lookUp(tokens).then(resolve, reject).finally(stopTimer);
     });
   }
 
@@ -295,7 +294,7 @@ export class TokenCache {
     const device = row ? this.#here.adopt(row) : null;
     if (pending.changed) {
       // The waiters adopt the device first, in microtasks of this turn.
-      if (device) setImmediate(() => this.#here.release(device));
+      if (device) systemScheduler.soon(() => this.#here.release(device));
     } else if (row && device) {
       if (this.#digest.of(pending.token)) this.#table.set(this.#digest, row);
       this.#keep(pending.token, device);

@@ -13,6 +13,7 @@ import { FifoMap } from '../../base/fifo-map.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
 import { changesSince, readSettled } from '../sql/credential-log-store.ts';
@@ -78,7 +79,8 @@ export class KnownDevicesWriter {
   #file: OpenFile | undefined;
   /** Monotonic time at which the file was known to be complete. */
   #currentMs: number | undefined;
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next round. */
+  #stopTimer = () => {};
   #running: Promise<void> | undefined;
   /** The database that answered last; read again after each failure, because another database may answer then. */
   #source: Buffer | undefined;
@@ -101,13 +103,13 @@ export class KnownDevicesWriter {
   /** Returns at once; PostgreSQL may be unavailable. */
   start(): void {
     this.#running = this.#round().finally(() => {
-      if (!this.#stopped) this.#timer = setTimeout(() => this.start(), limits.credentialPollMs);
+      if (!this.#stopped) this.#stopTimer = systemScheduler.after(limits.credentialPollMs, () => this.start());
     });
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     await this.#running;
     await this.#file?.file.close();
     this.#file = undefined;
