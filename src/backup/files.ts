@@ -6,8 +6,8 @@ import { createHash, type Hash } from 'node:crypto';
 import type { Dirent } from 'node:fs';
 import { copyFile, type FileHandle, mkdir, open, readdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { StartError } from '../base/errors.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { BackupFile } from './manifest.ts';
 
 const chunkBytes = 1024 * 1024;
@@ -161,7 +161,9 @@ class Pace {
     const startMs = Math.max(now, this.#freeAtMs);
     this.#freeAtMs = startMs + bytes / this.#bytesPerMs;
     this.#signal.throwIfAborted();
-    if (startMs > now + 1) await sleep(startMs - now, undefined, { signal: this.#signal });
+    if (startMs <= now + 1) return;
+    await systemScheduler.sleep(startMs - now, this.#signal);
+    this.#signal.throwIfAborted();
   }
 }
 

@@ -9,6 +9,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { type ClickHouse, isUnanswered, isWithoutTables } from '../clickhouse/client.ts';
 import { anyDevice, insertRows, markAttributesDeleted, tenantsOfDevices } from '../clickhouse/metadata-statements.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
@@ -32,7 +33,8 @@ const nullUuid = '00000000-0000-0000-0000-000000000000';
 export class MetadataCopier {
   readonly #deps: MetadataCopierDeps;
   readonly #rows: { add(n: number): void };
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next round. */
+  #stopTimer = () => {};
   /** Monotonic milliseconds of the next check that ClickHouse still has the copy. */
   #nextCheckMs = 0;
   /** Monotonic milliseconds of the next copy of `lastActivityTime`. */
@@ -57,19 +59,19 @@ export class MetadataCopier {
       this.#again = true;
       return;
     }
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     this.#again = false;
     this.#round = this.#run().finally(() => {
       this.#round = undefined;
       if (this.#stopped) return;
       if (this.#again) this.wake();
-      else this.#timer = setTimeout(() => this.wake(), limits.outboxPollMs);
+      else this.#stopTimer = systemScheduler.after(limits.outboxPollMs, () => this.wake());
     });
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     await this.#round;
   }
 

@@ -6,6 +6,7 @@ import type { Clock } from '../base/clock.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import { Places } from '../base/places.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 
 export class PacedRefusals {
   readonly #clock: Clock;
@@ -24,21 +25,7 @@ export class PacedRefusals {
     this.#nextAt.set(caller, Math.min(dueAt + limits.reportRefusalMs, now + limits.reportRefusalHeldMsMax));
     const owners = [{ name: caller, timesFree: 1 }];
     if (dueAt === now || this.#held.take(owners) !== 'taken') return;
-    await untilGone(dueAt - now, gone);
+    await systemScheduler.sleep(dueAt - now, gone);
     this.#held.release(owners);
   }
-}
-
-/** Resolves after `ms`, or when `gone` is aborted. */
-function untilGone(ms: number, gone: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      gone.removeEventListener('abort', end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    if (gone.aborted) end();
-    else gone.addEventListener('abort', end);
-  });
 }

@@ -5,7 +5,6 @@
  * disconnects, or that times out, loses its thread at once. A thread that dies fails only its own report.
  */
 import { randomUUID } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { MessageChannel } from 'node:worker_threads';
 import { Piscina } from 'piscina';
 import { systemClock } from '../base/clock.ts';
@@ -15,6 +14,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import { statusOf } from '../base/reasons.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { EncodedReport } from './encode.ts';
 import { PacedRefusals } from './paced-refusals.ts';
 import { TenantTurns } from './tenant-turns.ts';
@@ -126,9 +126,8 @@ export class ReportPool {
         if (order) this.#seconds.observe((performance.now() - begunAt) / 1000);
         this.#threads.release(owner);
       }
-      await sleep(limits.reportPreparedAgainMs, undefined, { signal: gone }).catch(() => {
-        throw abandoned();
-      });
+      await systemScheduler.sleep(limits.reportPreparedAgainMs, gone);
+      if (gone.aborted) throw abandoned();
     }
   }
 

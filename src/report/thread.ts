@@ -3,11 +3,11 @@
  * answer, moved and not copied, or a fault as data. A thread may be ended at any moment.
  */
 import { setPriority } from 'node:os';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { type MessagePort, workerData } from 'node:worker_threads';
 import { badRequest, Fault, type PlainFault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
 import type { Expired } from './expired-store.ts';
@@ -102,7 +102,7 @@ async function rowsOf(
     } catch (error) {
       if (!(error instanceof ClickHouseError)) throw error;
       if (performance.now() >= deadline || timeCodes.has(error.code)) throw tooLong();
-      if (error.code === tooManyQueries) await sleep(retryMs);
+      if (error.code === tooManyQueries) await systemScheduler.sleep(retryMs);
       else throw asFault(error);
     }
   }

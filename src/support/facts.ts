@@ -4,8 +4,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { arch, availableParallelism, cpus, freemem, loadavg, release, totalmem, uptime } from 'node:os';
 import { join, resolve } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { liveProcess } from '../base/process-file.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { Config } from '../base/settings/config.ts';
 import { runDirectory } from '../instance/host/data-files.ts';
 
@@ -77,7 +77,7 @@ export async function processFacts(config: Config): Promise<ProcessFacts[]> {
   const pids = pidsOf(dir);
   const before = pids.map(({ pid }) => cpuSecondsOf(pid));
   const began = performance.now();
-  if (pids.length > 0) await sleep(sampleMs);
+  if (pids.length > 0) await systemScheduler.sleep(sampleMs);
   const seconds = (performance.now() - began) / 1000;
   return pids.map(({ role, pid }, n) => {
     const status = read(`/proc/${pid}/status`);

@@ -2,8 +2,8 @@
  * Sends one data point as a device does, over HTTP, and waits until the point can be read from ClickHouse. Used by
  * `npm run doctor`. The point has the key `millraceDoctor`, which nothing else uses.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../base/errors.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { lookUpTokens } from '../device/sql/look-up-store.ts';
 import type { Finding } from '../instance/host/machine.ts';
@@ -41,7 +41,7 @@ export async function roundTrip({ url, token, clickhouse, postgres }: RoundTripD
       if (point !== undefined && point.ts >= ts) {
         return { subject, level: 'ok', says: `${acknowledged} and could be read after ${milliseconds(began)}.` };
       }
-      await sleep(readEveryMs);
+      await systemScheduler.sleep(readEveryMs);
     }
     const seconds = readableMsMax / 1000;
     const says = `${acknowledged}, and ClickHouse does not have it after ${seconds} s: see \`npm run journal -- list\`.`;
