@@ -31,8 +31,9 @@ interface Delivery {
   isRunning: boolean;
   /** True when the oldest command must be offered after the offer that runs. */
   offersAgain: boolean;
-  /** Stops the timer of the next offer of a command that no listener took; `repeatMs` is the pause before that offer. */
+  /** Stops the timer of the next offer of a command that no listener took. */
   stopRepeat: (() => void) | undefined;
+  /** The pause before that offer. */
   repeatMs: number;
   /** Ends the notices of sessions that open. */
   leave(): void;
