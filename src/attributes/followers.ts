@@ -170,7 +170,7 @@ export class AttributeUpdates {
     this.#late.add(stopTimer);
   }
 
-  /** Called when too many versions changed to notify each device separately. */
+  /** Called when versions may have changed that cannot be passed on separately. */
   #askForAll(): void {
     this.#settled.clear();
     for (const asked of this.#asked.values()) asked.version = Number.POSITIVE_INFINITY;

@@ -51,7 +51,7 @@ export class VersionPoll {
     return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#polledMs < 3 * limits.hostPollMs;
   }
 
-  /** `onOverflow` is called when more versions are new than can be passed on separately. */
+  /** `onOverflow` is called when more versions may be new than can be passed on separately. */
   start(onOverflow: () => void): void {
     this.#onOverflow = onOverflow;
     void this.#poll.start();
@@ -68,9 +68,11 @@ export class VersionPoll {
     try {
       const settled = await readSettled(postgres);
       const last = this.#settled;
-      if (last !== undefined) {
+      // A follower may have read the store before the first answer, and the bus may have lost a later version.
+      if (last === undefined || isOtherHistory(settled, last)) this.#onOverflow();
+      else {
         const heads = await readChangedHeads(postgres, last.transaction, limits.updateHeadsRowsMax);
-        if (heads.length === limits.updateHeadsRowsMax || isOtherHistory(settled, last)) this.#onOverflow();
+        if (heads.length === limits.updateHeadsRowsMax) this.#onOverflow();
         else for (const { device, version } of heads) onVersion(device, version);
       }
       this.#settled = settled;
