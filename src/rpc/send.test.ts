@@ -179,6 +179,15 @@ test.each([
   await here.persistent.stop();
 });
 
+test('a command that a session took and did not confirm is not unreachable: the device may have executed it', async () => {
+  const session = listen(there);
+  const calling = call(here, 'a', false, 600);
+  await takes(session, 1);
+  session.leave();
+  session.taken[0]!.confirm(false);
+  expect(await calling).toEqual({ kind: 'unanswered' });
+});
+
 test('no session takes it: unreachable at its time; taken and silent: unanswered; one-way: delivered', async () => {
   const begin = performance.now();
   expect(await call(here, 'a', false, 300)).toEqual({ kind: 'unreachable' });

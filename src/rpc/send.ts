@@ -110,6 +110,8 @@ export class Rpc {
     const id = await numbers.next(call);
     if (callerGone?.aborted) return { kind: 'unreachable' };
     const { device, tenantId, customerId, method, params, oneway } = call;
+    // True when a session took the command: the device may have executed it, also when no confirmation came.
+    let mayRun = false;
     return await new Promise((resolve, reject) => {
       const end = (outcome: RpcOutcome) => {
         this.drop(command);
@@ -123,15 +125,17 @@ export class Rpc {
         ...{ device, tenantId, customerId, id, method, params, oneway, deadline },
         ...{ persistent: false, stage: 'queued', heapAt: -1 },
         isWanted: () => Promise.resolve(true),
-        taken: () => {},
+        taken: () => {
+          mayRun = true;
+        },
         confirmed: (delivered, error) => {
           if (error !== undefined) fail(tooLarge('rpc_undeliverable', error));
           else if (!delivered) this.retry(command);
           else if (oneway) end({ kind: 'delivered' });
         },
         replied: (text) => end(oneway ? { kind: 'delivered' } : { kind: 'replied', text }),
-        expired: () => end({ kind: command.stage === 'taken' ? 'unanswered' : 'unreachable' }),
-        away: () => fail(busAway()),
+        expired: () => end({ kind: mayRun ? 'unanswered' : 'unreachable' }),
+        away: () => fail(mayRun ? mayHaveRun() : busAway()),
         doubtful: () => fail(mayHaveRun()),
         withdrawn: () => {},
       };
