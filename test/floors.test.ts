@@ -84,6 +84,37 @@ const sqlFiles = [
   'backup/clickhouse.ts',
 ];
 
+/**
+ * Rooms, and folders of a room with floors, whose files still call Node's timers. All others take a `Scheduler`
+ * (`base/scheduler.ts`), so that a simulation can pass their time. The list only becomes shorter.
+ */
+const roomsWithTimers = [
+  'analytics.ts',
+  'backup.ts',
+  'journal.ts',
+  'primary.ts',
+  'bus',
+  'clickhouse',
+  'clickhouse/embedded',
+  'clickhouse/inserts',
+  'instance/host',
+  'instance/journals',
+  'instance/lifecycle',
+  'instance/membership',
+  'instance/processes',
+  'instance/stores',
+  'mqtt',
+  'mqtt/flow',
+  'mqtt/outgoing',
+  'mqtt/topics',
+  'mqtt/transport',
+  'postgres',
+  'postgres/embedded',
+  'stream',
+  'uws',
+  'worker',
+];
+
 /** Words that no text and no name may contain, and the words to use instead. */
 const retiredWords: [word: RegExp, instead: string][] = [
   [/\btold\b/i, 'notified, asked, named'],
@@ -302,6 +333,23 @@ test('a thread or process entry that is named exists', () => {
     entries.filter((entry) => !files.has(entry)).map((entry) => `${path} starts ${entry}`),
   );
   expectNone(faults);
+});
+
+test('timers come from a scheduler, except in rooms that are listed', () => {
+  const timer = /(?<![.\w])set(Timeout|Interval|Immediate)\b|['"](node:)?timers(\/promises)?['"]/;
+  const placeOf = (path: string): string => (dirname(path) === '.' ? path : dirname(path));
+  const withTimers = [...files.keys()].filter((path) => {
+    return roomOf(path) !== 'base' && timer.test(withoutComments(readFileSync(join(source, path), 'utf8')));
+  });
+  const places = new Set(withTimers.map(placeOf));
+  expectNone([
+    ...withTimers
+      .filter((path) => !roomsWithTimers.includes(placeOf(path)))
+      .map((path) => `${path} calls a timer of Node: take a Scheduler (base/scheduler.ts)`),
+    ...roomsWithTimers
+      .filter((place) => !places.has(place))
+      .map((place) => `${place} has no timers: take it off the list`),
+  ]);
 });
 
 test('no folder is named for having no subject, and no barrel hides direction', () => {
