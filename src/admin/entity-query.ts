@@ -11,7 +11,7 @@ import { limits } from '../base/limits.ts';
 import { inTurns, nextTurn } from '../base/loop-turns.ts';
 import type { Reads } from '../clickhouse/client.ts';
 import { listDeviceIds } from '../device/list/list-store.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Queries, SnapshotQueries } from '../postgres/client.ts';
 import type { Page } from '../postgres/page.ts';
 import { readLatestOf } from '../telemetry/latest.ts';
 import type { TypedValue } from '../value/typed.ts';
@@ -71,7 +71,7 @@ export interface FoundEntity {
 }
 
 interface Stores {
-  postgres: Queries;
+  postgres: SnapshotQueries;
   clickhouse: Reads;
 }
 
@@ -104,7 +104,7 @@ export async function findQueried(
 
 /** Returns the page of a list that `device/list/` reads; undefined for a query that it cannot answer. */
 async function listedDevices(
-  queries: Queries,
+  postgres: SnapshotQueries,
   principal: TenantPrincipal,
   { entities, condition, textSearch, page, pageSize, sort }: EntityPageQuery,
 ): Promise<Page<QueriedEntity> | undefined> {
@@ -116,9 +116,9 @@ async function listedDevices(
   if (customerId === null) return undefined;
   const filter = { tenantId: principal.tenantId, customerId, type: entities.types[0] };
   const link = { pageSize, page, textSearch, sortProperty, sortOrder: sort?.direction ?? 'ASC' };
-  const { data, ...totals } = await listDeviceIds(queries, filter, link);
+  const { data, ...totals } = await listDeviceIds(postgres, filter, link);
   const ids = data.map(({ id }) => id);
-  const read = await readEntityFields(queries, principal, 'DEVICE', ids);
+  const read = await readEntityFields(postgres, principal, 'DEVICE', ids);
   const byId = new Map(read.map((entity) => [entity.id, entity]));
   return { ...totals, data: ids.flatMap((id) => byId.get(id) ?? []) };
 }

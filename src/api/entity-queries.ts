@@ -4,7 +4,7 @@ import { answeredValue, keyName, type ValueKey } from '../admin/key-filter.ts';
 import { requireTenant, type TenantPrincipal, tenantReaders } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { SnapshotQueries } from '../postgres/client.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed, milliseconds, pageShape } from '../rest/shapes.ts';
 import { decodeEntityQuery, decodePageQuery, entityCountQuery, entityPageQuery } from './decode-entity-query.ts';
@@ -12,7 +12,7 @@ import type { LongAnswers } from './long-answer.ts';
 import { entityId, idJson } from './shapes.ts';
 
 interface EntityQueryDeps {
-  postgres: Queries;
+  postgres: SnapshotQueries;
   clickhouse: ClickHouse;
   longAnswers: LongAnswers;
 }

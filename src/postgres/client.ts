@@ -43,11 +43,17 @@ export interface Queries {
   query<Row>(text: string, values?: unknown[], options?: QueryOptions): Promise<Row[]>;
 }
 
+/** The methods of the pool for readers that need several statements for one answer. */
+export interface SnapshotQueries extends Queries {
+  /** All statements of `work` read the data of one moment. */
+  snapshot<Result>(work: (queries: Queries) => Promise<Result>): Promise<Result>;
+}
+
 export function openPostgres(deps: PostgresDeps): Postgres {
   return new Postgres(deps);
 }
 
-export class Postgres implements Queries {
+export class Postgres implements SnapshotQueries {
   /** Host and port, for messages; no user, no password. */
   readonly address: string;
   readonly #servers: Servers;
@@ -160,12 +166,22 @@ export class Postgres implements Queries {
     }
   }
 
-  async #transactOnce<Result>(work: (queries: Queries) => Promise<Result>, options: QueryOptions): Promise<Result> {
+  async snapshot<Result>(work: (queries: Queries) => Promise<Result>): Promise<Result> {
+    return await this.#transactOnce(work, {}, 'begin isolation level repeatable read read only');
+  }
+
+  async #transactOnce<Result>(
+    work: (queries: Queries) => Promise<Result>,
+    options: QueryOptions,
+    begin = 'begin',
+  ): Promise<Result> {
     const timeoutMs: number = options.timeoutMs ?? limits.postgresStatementMsMax;
     const client = await this.#connect();
     let broken = true;
     try {
-      await this.#run(client, `begin; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, { timeoutMs });
+      await this.#run(client, `${begin}; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, {
+        timeoutMs,
+      });
       const result = await work({
         query: (text, values, each = {}) => this.#run(client, text, values, { timeoutMs, ...each }),
       });

@@ -5,7 +5,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../../test/harness/postgres-server.ts';
 import { createUuid } from '../../base/uuid.ts';
-import type { Queries } from '../../postgres/client.ts';
+import type { Queries, SnapshotQueries } from '../../postgres/client.ts';
 import { contains, containsPattern, type PageLink, readPage } from '../../postgres/page.ts';
 import { hasSearchIndex } from '../../postgres/server-facts.ts';
 import type { DeviceInfo } from '../model/device.ts';
@@ -245,7 +245,7 @@ test('a search by the index of three letters finds what a search without it find
         random(150),
       ]);
       if (text[0] && random(4) > 0) link.textSearch = text[0].name.slice(random(3)).toUpperCase();
-      const answer = await listDevices(queries, filter, link);
+      const answer = await listDevices({ ...queries, snapshot: (work) => work(queries) }, filter, link);
       const plain = await plainly(filter, link, queries);
       expect({ link, answer }).toEqual({ link, answer: plain });
       found += plain.totalElements;
@@ -357,6 +357,61 @@ test('statements that both insert and update active devices do not wait for each
   };
   await Promise.all([loop(0), loop(1)]);
   await postgres.query('delete from device_activity where device >= $1', [last!.device]);
+});
+
+test('a page in the second half of a list stays the same while devices are created at its end', async () => {
+  const { postgres } = server;
+  const tenantId = createUuid(3);
+  const [profileId, customerId] = [createUuid(30), createUuid(31)];
+  await postgres.query(`insert into tenant (id, created_time, title) values ($1, 0, 'T')`, [tenantId]);
+  await postgres.query(
+    `insert into device_profile (id, created_time, tenant_id, name, profile_data) values ($1, 0, $2, 'p', '{}')`,
+    [profileId, tenantId],
+  );
+  await postgres.query(`insert into customer (id, created_time, tenant_id, title) values ($1, 0, $2, 'c')`, [
+    customerId,
+    tenantId,
+  ]);
+  // The last devices of every order.
+  const append = (first: number, last: number) =>
+    postgres.query(
+      `with made as (
+         insert into device (id, created_time, tenant_id, customer_id, device_profile_id, name, label, device_data)
+         select ('ffffffff-0000-1000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1000 + n, $1, $2, $3,
+                'device ' || 100000 + n, 'label ' || 100000 + n, '{}'
+           from generate_series($4::int, $5::int) as n returning number)
+       insert into device_activity (device, active, woke_time) select number, true, 1 from made`,
+      [tenantId, customerId, profileId, first, last],
+    );
+  await append(1, 100);
+  let made = 100;
+  // A device is created after each statement of a list.
+  const creating = (queries: Queries): Queries => ({
+    async query<Row>(text: string, values?: unknown[]): Promise<Row[]> {
+      const rows = await queries.query<Row>(text, values);
+      await append((made += 1), made);
+      return rows;
+    },
+  });
+  const busy: SnapshotQueries = {
+    ...creating(postgres),
+    snapshot: (work) => postgres.snapshot((queries) => work(creating(queries))),
+  };
+  const filters = [{}, { customerId }, { profileId }, { customerId, profileId }];
+  for (const filter of [...filters, ...filters.map((each) => ({ ...each, active: true }))]) {
+    for (const [n, sortProperty] of sortProperties.entries()) {
+      for (const textSearch of ['', 'DEVICE']) {
+        const page = Math.ceil(made / 10) - 2;
+        const link = { pageSize: 10, page, textSearch, sortProperty, sortOrder: 'ASC' as const };
+        const sortedMax = n % 2 === 0 ? 5 : 10 * made;
+        const { data, totalElements } = await listDevices(busy, { tenantId, ...filter }, link, sortedMax);
+        const names = Array.from({ length: 10 }, (_, at) => `device ${100_001 + page * 10 + at}`);
+        const answer = { filter, link, names: data.map(({ name }) => name) };
+        expect(answer).toEqual({ filter, link, names });
+        expect(totalElements).toBeGreaterThanOrEqual(10 * (page + 1));
+      }
+    }
+  }
 });
 
 test('a tenant that is deleted leaves no count', async () => {

@@ -2,10 +2,12 @@
  * Lists of devices. A list without a search and without `active` has its total from counts that triggers keep, and is
  * read from the nearer end of an index. For any other list a few devices are read first. When the list has no more
  * devices, these are sorted; else the devices are counted, and the page is read in its order (docs/rest.md#lists).
+ * A page that depends on a count is of the same moment as the count: devices that are created or deleted meanwhile
+ * would shift a page that is read from the far end.
  */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import type { Queries } from '../../postgres/client.ts';
+import type { Queries, SnapshotQueries } from '../../postgres/client.ts';
 import { checkBytes, type Page, type PageLink } from '../../postgres/page.ts';
 import type { DeviceInfo } from '../model/device.ts';
 import { documents, infoColumns, infoJoins } from '../sql/store.ts';
@@ -58,21 +60,25 @@ type Listed = Pick<DeviceInfo, 'id'>;
 
 /** Tests have a smaller `sortedMax`. Throws 400 for a page whose documents together are too long. */
 export async function listDevices(
-  queries: Queries,
+  postgres: SnapshotQueries,
   filter: DeviceFilter,
   link: PageLink,
   sortedMax = usualSortedMax,
 ): Promise<Page<DeviceInfo>> {
-  return (await list(queries, filter, link, { columns: infoColumns, documents }, sortedMax)) as Page<DeviceInfo>;
+  return (await list(postgres, filter, link, { columns: infoColumns, documents }, sortedMax)) as Page<DeviceInfo>;
 }
 
 /** Lists as `listDevices` does, without the documents of the devices. */
-export async function listDeviceIds(queries: Queries, filter: DeviceFilter, link: PageLink): Promise<Page<Listed>> {
-  return await list(queries, filter, link, { columns: 'd.id' }, usualSortedMax);
+export async function listDeviceIds(
+  postgres: SnapshotQueries,
+  filter: DeviceFilter,
+  link: PageLink,
+): Promise<Page<Listed>> {
+  return await list(postgres, filter, link, { columns: 'd.id' }, usualSortedMax);
 }
 
 async function list(
-  queries: Queries,
+  postgres: SnapshotQueries,
   filter: DeviceFilter,
   link: PageLink,
   reads: Reading['reads'],
@@ -80,12 +86,23 @@ async function list(
 ): Promise<Page<Listed>> {
   const sort = sorts.get(link.sortProperty);
   if (!sort) throw badRequest('sort_property', 'Invalid sort property');
-  const resolved = await resolveFilter(queries, filter, link.textSearch);
+  const resolved = await resolveFilter(postgres, filter, link.textSearch);
   if (!resolved) return pageOf([], 0, link);
   const reading = { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, reads, sortedMax };
-  if (resolved.text === '' && resolved.active === undefined) return await listKept(queries, reading);
-  if (resolved.text === '' && isWholeTenant(resolved)) return await listActive(queries, reading);
-  return (await readFew(queries, reading)) ?? (await listCounted(queries, reading));
+  if (resolved.text === '' && resolved.active === undefined) {
+    if (isWalk(reading)) return await listWalked(postgres, reading);
+    return await postgres.snapshot((queries) => listKept(queries, reading));
+  }
+  if (resolved.text === '' && isWholeTenant(resolved)) {
+    return await postgres.snapshot((queries) => listActive(queries, reading));
+  }
+  if (isNearStart(reading)) {
+    const few = await postgres.snapshot((queries) => readFew(queries, reading));
+    return few ?? (await listNearStart(postgres, reading));
+  }
+  return await postgres.snapshot(
+    async (queries) => (await readFew(queries, reading)) ?? (await listCounted(queries, reading)),
+  );
 }
 
 /** True when all devices of the list are equal in the sort column: their ids decide. */
@@ -114,21 +131,34 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
   return row!.count;
 }
 
+/**
+ * True for an order of an index that has the devices of the list: of the tenant in any order, and of a customer or a
+ * profile in the order of ids.
+ */
+function isWalk({ resolved, sort }: Reading): boolean {
+  const owners = ownerConditions(resolved).where.length;
+  return owners === 1 ? sort.groups !== 'activity' : sort === byId && owners === 2;
+}
+
+/** Reads the total and the page at the same time: the statement of the page has a count of its own. */
+async function listWalked(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+  const { resolved, sort, link } = reading;
+  const { where: owners, values } = ownerConditions(resolved);
+  const { where } = conditionsOf(resolved);
+  const total = totalOf(owners);
+  const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
+  const [counted, data] = await Promise.all([
+    queries.query<{ count: number }>(total, values),
+    readRows(queries, keys, values, reading),
+  ]);
+  return pageOf(data, counted[0]!.count, link);
+}
+
 async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link, sortedMax } = reading;
   const { where: owners, values } = ownerConditions(resolved);
   const { where } = conditionsOf(resolved);
   const total = totalOf(owners);
-  // An index holds the devices of the tenant in any order, and those of a customer or a profile in the order of ids.
-  const isWalk = owners.length === 1 ? sort.groups !== 'activity' : sort === byId && owners.length === 2;
-  if (isWalk) {
-    const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
-    const [counted, data] = await Promise.all([
-      queries.query<{ count: number }>(total, values),
-      readRows(queries, keys, values, reading),
-    ]);
-    return pageOf(data, counted[0]!.count, link);
-  }
   const [counted] = await queries.query<{ count: number }>(total, values);
   const { count } = counted!;
   if (count <= sortedMax) {
@@ -199,20 +229,28 @@ async function countEach(queries: Queries, { where, values }: Conditions): Promi
   return row!;
 }
 
-/**
- * Reads all devices of the list, which has more than `sortedMax`, to count them by group, and the devices of the page:
- * at the same time when the page does not depend on the counts.
- */
-async function listCounted(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+/** True for a page that is read from the start of a list of more than `sortedMax` devices, whatever their number. */
+function isNearStart({ sort, link, sortedMax }: Reading): boolean {
+  return !sort.groups && (link.page + 1) * link.pageSize * 2 <= sortedMax;
+}
+
+/** Reads a page near the start of a list of more than `sortedMax` devices, and counts the devices at the same time. */
+async function listNearStart(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link, sortedMax } = reading;
+  const { where, values } = conditionsOf(resolved);
+  const [[counted], data] = await Promise.all([
+    queries.query<Group>(countedGroups(sort, where), values),
+    readOrdered(queries, reading, sortedMax + 1),
+  ]);
+  return pageOf(data, counted!.count, link);
+}
+
+/** Reads all devices of the list, which has more than `sortedMax`, to count them by group; then reads the page. */
+async function listCounted(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+  const { resolved, sort, link } = reading;
   if (sort.groups === 'activity') return await listByActivity(queries, reading);
   const { where, values } = conditionsOf(resolved);
-  const counting = queries.query<Group>(countedGroups(sort, where), values);
-  if (!sort.groups && (link.page + 1) * link.pageSize * 2 <= sortedMax) {
-    const [[counted], data] = await Promise.all([counting, readOrdered(queries, reading, sortedMax + 1)]);
-    return pageOf(data, counted!.count, link);
-  }
-  const groups = await counting;
+  const groups = await queries.query<Group>(countedGroups(sort, where), values);
   const total = groups.reduce((sum, { count }) => sum + count, 0);
   if (!sort.groups) return pageOf(await readOrdered(queries, reading, total), total, link);
   const keys = walked(sort, where, givenGroups(sort, groups, values), link, false);
