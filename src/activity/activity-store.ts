@@ -2,6 +2,7 @@
  * SQL of `device_activity`: whether a device is active, since when, and the times of its sessions. Steady activity is
  * in the blocks (`block-store.ts`). Readers see both as attributes, through the view `activity_attribute`.
  */
+import { clockStepMs } from '../base/clock.ts';
 import type { Queries } from '../postgres/client.ts';
 
 /** Events of a device, in epoch milliseconds; 0 = no such event. */
@@ -13,10 +14,11 @@ export interface ActivityMark {
 }
 
 /**
- * Writes the marks of devices that still exist; stored times never decrease. An active device whose sessions did not
- * change is not written: a worker that has just started marks each device once. `marks` names each device once.
+ * Writes the marks of devices that still exist; stored times never decrease, except those that lie after `now` because
+ * the clock was set back. An active device whose sessions did not change is not written: a worker that has just started
+ * marks each device once. `marks` names each device once.
  */
-export async function recordMarks(queries: Queries, marks: ActivityMark[]): Promise<void> {
+export async function recordMarks(queries: Queries, marks: ActivityMark[], now: number): Promise<void> {
   const stored = await queries.query<{ device: number; active: boolean }>(
     'select device, active from device_activity where device = any($1)',
     [marks.map(({ device }) => device)],
@@ -28,8 +30,8 @@ export async function recordMarks(queries: Queries, marks: ActivityMark[]): Prom
   const changed = marks.filter((mark) => rows.has(mark.device) && isChange(mark));
   // Two transactions: a transaction that holds rows while it waits for the lock of a device could deadlock with a
   // delete.
-  if (changed.length > 0) await updateRows(queries, changed);
-  if (added.length > 0) await queries.query(insertRows, valuesOf(added));
+  if (changed.length > 0) await updateRows(queries, changed, now);
+  if (added.length > 0) await queries.query(insertRows, valuesOf(added, now));
 }
 
 /**
@@ -40,12 +42,16 @@ const write = `
   insert into device_activity as a (device, active, woke_time, last_connect_time, last_disconnect_time)
   select g.device, g.active_ts > 0, g.active_ts, nullif(g.connect_ts, 0), nullif(g.disconnect_ts, 0)
     from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) as g (device, active_ts, connect_ts, disconnect_ts)`;
+/** A stored time in the future is replaced by one before the written event of a session, which came later. */
+const past = (column: string) => `case when a.${column} > $5::bigint
+            then coalesce(greatest(excluded.last_connect_time, excluded.last_disconnect_time) - 1, a.${column})
+            else a.${column} end`;
 const merge = `
    order by g.device
   on conflict (device) do update set active = a.active or excluded.active,
          woke_time = case when a.active then a.woke_time else greatest(a.woke_time, excluded.woke_time) end,
-         last_connect_time = greatest(a.last_connect_time, excluded.last_connect_time),
-         last_disconnect_time = greatest(a.last_disconnect_time, excluded.last_disconnect_time)`;
+         last_connect_time = greatest(${past('last_connect_time')}, excluded.last_connect_time),
+         last_disconnect_time = greatest(${past('last_disconnect_time')}, excluded.last_disconnect_time)`;
 
 /** A delete of a device waits for its new row, and then removes it. */
 const insertRows = `
@@ -53,10 +59,10 @@ const insertRows = `
   ${write} join known on known.number = g.device ${merge}`;
 
 /** An upsert that waits for the delete of a row inserts the row again, after the device is deleted. */
-async function updateRows(queries: Queries, marks: ActivityMark[]): Promise<void> {
+async function updateRows(queries: Queries, marks: ActivityMark[], now: number): Promise<void> {
   const added = await queries.query<{ device: number }>(
     `with written as (${write} ${merge} returning device, xmax = 0 as added) select device from written where added`,
-    valuesOf(marks),
+    valuesOf(marks, now),
   );
   if (added.length === 0) return;
   await queries.query(
@@ -65,12 +71,13 @@ async function updateRows(queries: Queries, marks: ActivityMark[]): Promise<void
   );
 }
 
-function valuesOf(marks: ActivityMark[]): number[][] {
+function valuesOf(marks: ActivityMark[], now: number): (number | number[])[] {
   return [
     marks.map(({ device }) => device),
     marks.map(({ activeTs }) => activeTs),
     marks.map(({ connectTs }) => connectTs),
     marks.map(({ disconnectTs }) => disconnectTs),
+    now + clockStepMs,
   ];
 }
 

@@ -384,6 +384,58 @@ test.each([
   await worker.activity.stop();
 });
 
+test('after the clock was set back, times of sessions are those of later sessions, and none lies in the future', async () => {
+  const [again, ended, open, silent] = devices as [CachedDevice, CachedDevice, CachedDevice, CachedDevice];
+  const worker = new Worker(200 * minute);
+  for (const device of devices) worker.activity.connected(device);
+  worker.pass(1_000);
+  worker.activity.disconnected(again);
+  worker.activity.disconnected(silent);
+  await worker.rounds(1_000, 2);
+  await checkedBefore(worker.time - lateMs);
+  worker.time -= 60 * minute;
+  const sinceBack = worker.time;
+  worker.activity.disconnected(ended);
+  worker.pass(500);
+  worker.activity.connected(again);
+  await worker.rounds(1_000, 2);
+  await check(worker.time - lateMs, { checkMs: 5_000 });
+  const times = async (device: CachedDevice) => {
+    const { lastConnectTime, lastDisconnectTime } = await attributes(device);
+    return [Number(lastConnectTime ?? 0), Number(lastDisconnectTime ?? 0)] as const;
+  };
+  for (const device of devices) {
+    for (const time of await times(device)) expect(time).toBeLessThanOrEqual(worker.time);
+  }
+  expect((await times(again))[0]).toBeGreaterThan((await times(again))[1]);
+  expect(await times(ended)).toEqual([sinceBack - 1, sinceBack]);
+  expect((await times(open))[0]).toBeGreaterThan((await times(open))[1]);
+  expect((await times(silent))[0]).toBeLessThanOrEqual((await times(silent))[1]);
+  await worker.rounds(1_000, 2);
+  worker.activity.disconnected(again);
+  await worker.rounds(1_000, 2);
+  expect((await times(again))[0]).toBeLessThan((await times(again))[1]);
+  await worker.activity.stop();
+});
+
+test('after the clock was set back, a device that was inactive before becomes active and inactive again', async () => {
+  const [device] = devices as [CachedDevice];
+  const start = 300 * minute;
+  await sent(start, device);
+  await checkedBefore(start + 2 * minute);
+  expect(await check(start + 2 * minute)).toBe(1);
+  const worker = new Worker(start - 60 * minute);
+  expect(await check(worker.time - lateMs)).toBe(0);
+  expect(Number((await attributes(device))['lastActivityTime'])).toBeLessThanOrEqual(worker.time);
+  expect(Number((await attributes(device))['inactivityAlarmTime'])).toBeLessThanOrEqual(worker.time);
+  worker.pass(1_000);
+  worker.activity.touch(device);
+  await worker.activity.stop();
+  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(worker.time) });
+  await checkedBefore(worker.time + minute + lateMs);
+  expect(await check(worker.time + minute + lateMs)).toBe(1);
+});
+
 test('a session tells when it began and ended; its end is no sign of life', async () => {
   const device = devices[3]!;
   const { activity } = new Worker(1_000);
@@ -398,6 +450,16 @@ test('a session tells when it began and ended; its end is no sign of life', asyn
   await again.stop();
   expect(await attributes(device)).toMatchObject({ active: '1', lastDisconnectTime: before['lastDisconnectTime'] });
   expect(Number((await attributes(device))['lastConnectTime'])).toBeGreaterThan(0);
+});
+
+test('the first session of an active device has no end before its end', async () => {
+  const device = devices[3]!;
+  await sent(1_000, device);
+  const { activity } = new Worker(2_000);
+  activity.connected(device);
+  await activity.stop();
+  expect(await attributes(device)).toMatchObject({ lastConnectTime: '2000' });
+  expect(await attributes(device)).not.toHaveProperty('lastDisconnectTime');
 });
 
 test('what cannot be written waits, and all of it is written when the database is back', async () => {
@@ -432,7 +494,7 @@ test('what cannot be written waits, and all of it is written when the database i
 });
 
 test('a device that is gone is left out', async () => {
-  await recordMarks(postgres, [{ device: 999_999_999, activeTs: 1, connectTs: 0, disconnectTs: 0 }]);
+  await recordMarks(postgres, [{ device: 999_999_999, activeTs: 1, connectTs: 0, disconnectTs: 0 }], 10_000);
   expect(await postgres.query('select 1 from device_activity where device = 999999999')).toEqual([]);
 });
 
@@ -443,12 +505,15 @@ test('a deleted device leaves no activity, also when its first message is writte
     postgres.query<{ device: number }>('select device from device_activity where device = any($1) order by 1', [
       numbers,
     ]);
-  await recordMarks(postgres, marks.slice(0, 2));
+  await recordMarks(postgres, marks.slice(0, 2), 10_000);
   expect(await rows()).toEqual(numbers.slice(0, 2).map((device) => ({ device })));
   let written: Promise<unknown> | undefined;
   await postgres.transaction(async (queries) => {
     await queries.query('delete from device where number = any($1)', [numbers.slice(1)]);
-    written = Promise.all([recordMarks(postgres, marks.slice(0, 2)), recordMarks(postgres, marks.slice(2))]);
+    written = Promise.all([
+      recordMarks(postgres, marks.slice(0, 2), 10_000),
+      recordMarks(postgres, marks.slice(2), 10_000),
+    ]);
     // The stored row of one device is locked, and the row that is new needs the lock of its device.
     const waiting = `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
     while ((await postgres.query(waiting)).length < 2);
@@ -462,9 +527,9 @@ test('a deleted device leaves no activity, also when its first message is writte
 test('a session of a known device changes its row and no other field', async () => {
   const [device] = devices as [CachedDevice];
   const mark = { device: device.number, activeTs: 0, connectTs: 0, disconnectTs: 0 };
-  await recordMarks(postgres, [{ ...mark, activeTs: 5_000 }]);
-  await recordMarks(postgres, [{ ...mark, connectTs: 6_000 }]);
-  await recordMarks(postgres, [{ ...mark, connectTs: 5_500, disconnectTs: 7_000 }]);
+  await recordMarks(postgres, [{ ...mark, activeTs: 5_000 }], 10_000);
+  await recordMarks(postgres, [{ ...mark, connectTs: 6_000 }], 10_000);
+  await recordMarks(postgres, [{ ...mark, connectTs: 5_500, disconnectTs: 7_000 }], 10_000);
   expect(await attributes(device)).toMatchObject({
     active: '1',
     lastActivityTime: '5000',

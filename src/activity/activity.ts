@@ -192,6 +192,10 @@ export class Activity {
     }
     await raiseFloor(postgres, clock.now());
     this.#seen.clamp(clock.now());
+    for (const session of this.#sessions.values()) {
+      if (session.connectTs > clock.now()) session.connectTs += stepMs;
+      if (session.disconnectTs > clock.now()) session.disconnectTs += stepMs;
+    }
     this.#shift = shift;
     log.warn('activity_held', { reason: 'The clock jumped: silence counts from now on.', stepMs });
   }
@@ -249,10 +253,11 @@ export class Activity {
   }
 
   async #writeMarks(): Promise<void> {
+    const { postgres, clock } = this.#deps;
     const marks = this.#takeMarks();
     for (let i = 0; i < marks.length; i += limits.activityRowsMax) {
       try {
-        await recordMarks(this.#deps.postgres, marks.slice(i, i + limits.activityRowsMax));
+        await recordMarks(postgres, marks.slice(i, i + limits.activityRowsMax), clock.now());
       } catch (error) {
         this.#keepMarks(marks.slice(i));
         throw error;

@@ -171,10 +171,20 @@ export async function endActivity(
   });
 }
 
-/** Limits stored times to `now`, after the clock was set back: a time in the future would keep its device active. */
-export async function clampWoken(queries: Queries, now: number, toleranceMs: number): Promise<void> {
+/**
+ * Limits stored times to `now`, after the clock was set back: a time in the future would keep its device active, or
+ * hide its later sessions. Of two times of sessions in the future the later one stays the later one.
+ */
+export async function clampTimes(queries: Queries, now: number, toleranceMs: number): Promise<void> {
+  const clamped = (column: string, limit = '$1::bigint') =>
+    `${column} = case when ${column} > $2::bigint then ${limit} else ${column} end`;
+  const before = (other: string, column: string) => `$1::bigint - coalesce(${column} < ${other}, false)::int`;
   await queries.query(
-    'update device_activity set woke_time = $1 where active and woke_time > $1::bigint + $2::bigint',
-    [now, toleranceMs],
+    `update device_activity
+        set ${clamped('woke_time')}, ${clamped('inactivity_alarm_time')},
+            ${clamped('last_connect_time', before('last_disconnect_time', 'last_connect_time'))},
+            ${clamped('last_disconnect_time', before('last_connect_time', 'last_disconnect_time'))}
+      where greatest(woke_time, inactivity_alarm_time, last_connect_time, last_disconnect_time) > $2::bigint`,
+    [now, now + toleranceMs],
   );
 }

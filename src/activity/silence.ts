@@ -13,7 +13,7 @@ import { blockDevices, blockOf, mergeTimes, placeOf, timeAt } from './blocks.ts'
 import {
   type ActiveDevice,
   type CheckTurn,
-  clampWoken,
+  clampTimes,
   endActivity,
   lastDevice,
   readTimeouts,
@@ -77,7 +77,7 @@ export class Silence {
     // A start counts as a gap.
     if (turn.held !== undefined)
       log[turn.held === 'gap' ? 'info' : 'warn']('activity_held', { reason: reasons[turn.held] });
-    if (turn.held === 'back') await clampWoken(postgres, now, clockStepMs);
+    if (turn.held === 'back') await clampTimes(postgres, now, clockStepMs);
     if (turn.held !== undefined || clock.monotonic() - this.#readAllMs > limits.activityReadAllMs) {
       this.#inactive.clear();
       this.#readAllMs = clock.monotonic();
