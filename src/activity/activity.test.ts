@@ -17,7 +17,7 @@ import { CachedDevice } from '../device/model/cached-device.ts';
 import { lookUpTokens } from '../device/sql/look-up-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { Activity } from './activity.ts';
-import { recordMarks } from './activity-store.ts';
+import { recordMarks, reportSettled } from './activity-store.ts';
 import { Silence } from './silence.ts';
 import { endActivity } from './silence-store.ts';
 
@@ -334,6 +334,30 @@ test('a worker that died takes nothing along that ends the activity of a device'
   expect(await ended()).toBe(true);
   expect(Number((await attributes(device))['inactivityAlarmTime'])).toBeGreaterThanOrEqual(diedAt + minute);
   await alive.activity.stop();
+});
+
+test('a device whose worker died with its activity becomes inactive, whichever host noticed the death', async () => {
+  const [device] = devices as [CachedDevice];
+  let time = 1_000_000;
+  const at: Clock = { now: () => time, monotonic: () => time };
+  const silenceOfHost = () => new Silence({ postgres, clock: at, log, inactivityMs: minute, checkMs: 1_000 });
+  const [here, there] = [silenceOfHost(), silenceOfHost()];
+  await sent(time, device);
+  time += minute + 2 * lateMs;
+  await checkedBefore(time - lateMs);
+  expect(await here.check()).toBe(1);
+  time += 1_000;
+  expect(await there.check()).toBe(0);
+  // A worker writes that the device woke up, and ends before the turn of its block.
+  await recordMarks(postgres, [{ device: device.number, activeTs: time, connectTs: 0, disconnectTs: 0 }], time);
+  await reportSettled(postgres, '00000000-0000-4000-8000-000000000000', time, time);
+  time += minute + 1_000;
+  await checkedBefore(time - lateMs);
+  expect(await here.check()).toBe(0);
+  time += minute + 2 * lateMs;
+  await postgres.query('update activity_check set checked_time = $1', [time - 1_000]);
+  expect(await there.check()).toBe(1);
+  expect(await attributes(device)).toMatchObject({ active: '0' });
 });
 
 test('after an hour in which nothing was checked silence counts from now on', async () => {

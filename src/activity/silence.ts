@@ -44,6 +44,8 @@ export class Silence {
    */
   readonly #inactive = new Map<number, Uint8Array>();
   #readAllMs: number;
+  /** The floor of the last check: a move shows what any host noticed, such as a death. */
+  #floorTime: number | undefined;
   #stopped = false;
 
   constructor(deps: SilenceDeps) {
@@ -78,7 +80,8 @@ export class Silence {
     if (turn.held !== undefined)
       log[turn.held === 'gap' ? 'info' : 'warn']('activity_held', { reason: reasons[turn.held] });
     if (turn.held === 'back') await clampTimes(postgres, now, clockStepMs);
-    if (turn.held !== undefined || clock.monotonic() - this.#readAllMs > limits.activityReadAllMs) {
+    if (turn.floorTime !== this.#floorTime || clock.monotonic() - this.#readAllMs > limits.activityReadAllMs) {
+      this.#floorTime = turn.floorTime;
       this.#inactive.clear();
       this.#readAllMs = clock.monotonic();
     }
