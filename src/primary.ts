@@ -173,6 +173,7 @@ export async function runPrimary(): Promise<void> {
       clock: () => clock.state,
       mismatch: () => membership.mismatch,
       fleetWorkers: () => membership.fleetWorkers,
+      isHomeHost: () => membership.isHomeHost,
       isPostgresReady,
       onCrashLoop: (reason) => ending.crashLoop(reason),
     });

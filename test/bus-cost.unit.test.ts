@@ -1,9 +1,9 @@
 /**
- * Several hosts over Redis: what an event of a device costs the bus does not depend on the number of workers. The
- * sessions and the downlink of simulated workers are the real classes.
+ * Several hosts over Redis: what an event of a device, and the rate limits, cost the bus does not depend on the number
+ * of workers. The sessions, the downlink and the rate limits of simulated workers are the real classes.
  */
 import { expect, test } from 'vitest';
-import { benchBusCost } from '../bench/micro/bus-cost.ts';
+import { benchBusCost, benchLimitsCost } from '../bench/micro/bus-cost.ts';
 
 const deliveriesMax = 6;
 
@@ -19,4 +19,17 @@ test('a connect, a command and a change of an attribute cost at most six deliver
   expect(costs).toEqual([costs[0], costs[0], costs[0]]);
   // Asked, answered, granted, taken, replied.
   expect(costs[0]!.command).toBe(5);
+});
+
+const limitDeliveriesMax = 10;
+
+test('rate limits cost a worker at most ten deliveries a second with 8, 16 and 64 workers, and none while it is idle', {
+  timeout: 120_000,
+}, async () => {
+  for (const workers of [8, 16, 64]) {
+    const { idle, busy } = await benchLimitsCost(workers);
+    expect(idle).toBe(0);
+    expect(busy, `${workers} workers`).toBeLessThanOrEqual(limitDeliveriesMax);
+    expect(busy, `${workers} workers`).toBeGreaterThan(1);
+  }
 });

@@ -1,14 +1,16 @@
 /**
- * What an event of a device costs the bus, as the number of workers grows: the sessions and the downlink of many
- * workers in one process, on a bus in memory that counts. Every device is connected and listens for commands and
- * attributes, as over MQTT.
+ * What an event of a device, and the rate limits, cost the bus as the number of workers grows: the sessions, the
+ * downlink and the rate limits of many workers in one process, on a bus in memory that counts. Every device is
+ * connected and listens for commands and attributes, as over MQTT.
  */
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { RateLimits } from '../../src/auth/rate-limits.ts';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { limits } from '../../src/base/limits.ts';
 import { createLog } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import type { Bus, Handler } from '../../src/bus/bus.ts';
+import { HomeExchange } from '../../src/bus/home-exchange.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
 import { openChannels } from '../../src/downlink/device-channels.ts';
 import { Downlink } from '../../src/downlink/downlink.ts';
@@ -32,7 +34,9 @@ const events = 200;
 /** Hands each message to all subscribers of its channel, in the order in which messages were published. */
 class CountingBus {
   delivered = 0;
-  readonly #handlers = new Map<string, Set<Handler>>();
+  /** Deliveries to each member. */
+  readonly deliveredTo = new Map<Bus, number>();
+  readonly #handlers = new Map<string, Map<Handler, Bus>>();
 
   get channels(): number {
     let sum = 0;
@@ -42,24 +46,26 @@ class CountingBus {
 
   /** The bus of one worker. */
   member(): Bus {
-    return {
+    const member: Bus = {
       connected: true,
       spansHosts: true,
       publish: (channel, payload) => setImmediate(() => this.#deliver(channel, Buffer.from(payload))),
       subscribe: async (channel, handler) => {
         const own: Handler = (payload, name) => handler(payload, name);
-        const handlers = this.#handlers.get(channel) ?? new Set();
-        this.#handlers.set(channel, handlers.add(own));
+        const handlers = this.#handlers.get(channel) ?? new Map<Handler, Bus>();
+        this.#handlers.set(channel, handlers.set(own, member));
         return () => void handlers.delete(own);
       },
       onReconnect() {},
       close: async () => {},
     };
+    return member;
   }
 
   #deliver(channel: string, payload: Buffer): void {
-    for (const handler of this.#handlers.get(channel) ?? []) {
+    for (const [handler, member] of this.#handlers.get(channel) ?? []) {
       this.delivered += 1;
+      this.deliveredTo.set(member, (this.deliveredTo.get(member) ?? 0) + 1);
       handler(payload, channel);
     }
   }
@@ -151,4 +157,70 @@ async function gathered(): Promise<void> {
 
 async function settled(): Promise<void> {
   for (let n = 0; n < 12; n += 1) await turn();
+}
+
+export interface LimitsCost {
+  workers: number;
+  /** Messages that the bus hands to a worker in a second, on average. */
+  idle: number;
+  busy: number;
+  /** The busiest worker: the home. */
+  busyMax: number;
+}
+
+const perWorker = { devices: 50, sharedDevices: 5 };
+
+/**
+ * Every message of every worker counts in a rate limit of its tenant and of its device. Most devices send to one
+ * worker, some to all workers, and two tenants exceed their limits.
+ */
+export async function benchLimitsCost(workers: number, seconds = 4): Promise<LimitsCost> {
+  const bus = new CountingBus();
+  const exchanges: HomeExchange[] = [];
+  const all: RateLimits[] = [];
+  const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
+  const ofDevice = { ...none, messages: '20:1' };
+  const settings = { device: ofDevice, gatewayDevice: none, gateway: none, tenant: { ...none, messages: '2000:1' } };
+  for (let n = 0; n < workers; n += 1) {
+    const fleet = { workers: () => workers, isHome: () => n === 0 };
+    const exchange = new HomeExchange({ bus: bus.member(), fleet });
+    await exchange.start();
+    exchanges.push(exchange);
+    all.push(new RateLimits({ settings, exchange, clock }));
+  }
+  const deliveriesPerSecond = async (work: () => void): Promise<{ mean: number; most: number }> => {
+    const before = new Map(bus.deliveredTo);
+    const startedAt = performance.now();
+    while (performance.now() - startedAt < seconds * 1000) {
+      work();
+      await sleep(20);
+    }
+    const elapsed = (performance.now() - startedAt) / 1000;
+    const rates = [...bus.deliveredTo].map(([member, count]) => (count - (before.get(member) ?? 0)) / elapsed);
+    const sum = rates.reduce((total, rate) => total + rate, 0);
+    return { mean: Number((sum / workers).toFixed(1)), most: Number(Math.max(...rates, 0).toFixed(1)) };
+  };
+  const idle = await deliveriesPerSecond(() => {});
+  let turns = 0;
+  const work = () => {
+    turns += 1;
+    all.forEach((limits, n) => {
+      for (let i = 0; i < perWorker.devices; i += 1) {
+        if ((i + turns) % 10 === 0) send(limits, { number: 1 + n * 1000 + i, tenantId: `t${i % 20}` });
+      }
+      for (let i = 0; i < perWorker.sharedDevices; i += 1) send(limits, { number: 900_000 + i, tenantId: `t${i}` });
+    });
+  };
+  await deliveriesPerSecond(work);
+  const busy = await deliveriesPerSecond(work);
+  for (const exchange of exchanges) exchange.stop();
+  return { workers, idle: idle.mean, busy: busy.mean, busyMax: busy.most };
+}
+
+function send(limits: RateLimits, device: { number: number; tenantId: string }): void {
+  try {
+    limits.message(device);
+  } catch {
+    // Above its limit.
+  }
 }

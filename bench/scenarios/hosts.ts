@@ -15,7 +15,7 @@ import { cpuBetween, cpuByRole } from '../cpu.ts';
 import { createFleet } from '../engine-under-load.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { runHttpLoad } from '../load/http/http.ts';
-import { type BusCost, benchBusCost } from '../micro/bus-cost.ts';
+import { type BusCost, benchBusCost, benchLimitsCost, type LimitsCost } from '../micro/bus-cost.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -56,11 +56,20 @@ export async function runHosts(settings: BenchSettings): Promise<boolean> {
   }
   printHosts(figures);
   const simulated: BusCost[] = [];
-  for (const workers of simulatedWorkers) simulated.push(await benchBusCost(workers));
+  const limited: LimitsCost[] = [];
+  for (const workers of simulatedWorkers) {
+    simulated.push(await benchBusCost(workers));
+    limited.push(await benchLimitsCost(workers));
+  }
   say('');
   table(
     ['simulated workers', 'deliveries per connect', 'command', 'attribute change', 'channels of a worker'],
     simulated.map((each) => [each.workers, each.connect, each.command, each.attribute, each.channelsPerWorker]),
+  );
+  say('');
+  table(
+    ['simulated workers', 'deliveries per second and worker for rate limits: idle', 'busy', 'busy, at the home'],
+    limited.map(({ workers, idle, busy, busyMax }) => [workers, idle, busy, busyMax]),
   );
   say('');
   table(
@@ -70,7 +79,7 @@ export async function runHosts(settings: BenchSettings): Promise<boolean> {
       ['DATABASE_BEHIND_POOLER=true', names.unnamedMicros, names.unnamedMicros / names.namedMicros],
     ],
   );
-  writeResult('hosts', settings.hosts, { figures, simulated, names });
+  writeResult('hosts', settings.hosts, { figures, simulated, limited, names });
   return figures.every(({ refused, failed }) => Object.keys({ ...refused, ...failed }).length === 0);
 }
 

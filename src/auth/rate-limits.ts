@@ -1,20 +1,19 @@
 /**
  * Limits the messages of a device, of a gateway itself, of all devices of a gateway, and of all devices of a tenant. A
  * post with data points counts as one telemetry message and its points, every other message as one message. A limit is
- * that of the tenant's profile, or that of the settings where the profile has none. Each worker keeps the token buckets
- * of the devices that sent to it, and publishes at once the tokens that it took, so all workers and hosts share one
- * bucket. Messages that several workers take before the counts arrive (3 ms for each worker of all hosts) may overdraw
- * a bucket; later messages pay the debt. Without the bus each worker counts separately.
+ * that of the tenant's profile, or that of the settings where the profile has none. All workers and hosts share one
+ * bucket, within the bounds of `shared-buckets.ts`. Without the bus each worker counts separately.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Bus } from '../bus/bus.ts';
-import { Tallies, type Tally, type TallyOwner } from '../bus/tallies.ts';
+import type { HomeExchange } from '../bus/home-exchange.ts';
+import type { BucketOwner } from './bucket-reports.ts';
 import { type ProfileLimits, rateMember } from './profile-limits.ts';
 import { type Counted, countedNouns, kinds, type RateLimitSettings, type ScopeName, scopeNames } from './rate-kinds.ts';
 import { RulesOfTenants } from './rules-of-tenants.ts';
-import { type Bucket, parseBuckets, type Shortage, TokenBuckets } from './token-buckets.ts';
+import { type SharedGroup, SharedLimits } from './shared-limits.ts';
+import { type Bucket, parseBuckets, type Shortage } from './token-buckets.ts';
 
 /** Indexes in `Taken`. */
 const messagesKind = 0;
@@ -52,9 +51,8 @@ export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, 
 
 interface RateLimitDeps {
   settings: RateLimitSettings;
-  bus: Bus;
-  /** The workers of all hosts; absent: one. */
-  fleetWorkers?: () => number;
+  /** Shares the buckets with all workers. */
+  exchange: HomeExchange;
   clock: Clock;
 }
 
@@ -76,51 +74,34 @@ interface Level {
   left: number;
 }
 
-interface Scope {
-  buckets: TokenBuckets;
-  tally: Tally;
-}
-
 /** The limits of the tenants of one profile, or of all tenants whose profile sets none. */
 interface Rules {
   /** Equal for rules with the same limits and the same names of limits. */
   key: string;
   settings: RateLimitSettings;
-  scopes: Record<ScopeName, Scope>;
+  scopes: Record<ScopeName, SharedGroup>;
   nameOf: (scope: ScopeName, kind: Counted) => string;
 }
 
 export class RateLimits {
   /** False while no tenant has a limit: a message then costs this one comparison. */
   isActive = false;
-  readonly #clock: Clock;
   readonly #rules: RulesOfTenants<Rules>;
-  readonly #tallies: Tallies<ScopeName>;
+  readonly #shared: SharedLimits<ScopeName>;
 
-  constructor({ settings, bus, fleetWorkers, clock }: RateLimitDeps) {
-    this.#clock = clock;
-    this.#tallies = new Tallies<ScopeName>({
-      bus,
-      channel: 'rate-limits',
+  constructor({ settings, exchange, clock }: RateLimitDeps) {
+    this.#shared = new SharedLimits<ScopeName>({
+      exchange,
+      topic: 'rate-limits',
       groups: scopeNames,
-      countsOfOwner: kinds.length,
-      fleetWorkers,
-      ownersPerMessage: limits.rateLimitOwnersPerMessage,
-      onCounts: (scope, owner, counts, profileId) => {
-        this.#rules.ofProfile(profileId)?.scopes[scope].buckets.take(owner, counts);
-      },
+      kinds: kinds.length,
+      find: (scope, profileId) => this.#rules.ofProfile(profileId)?.scopes[scope],
+      all: () => this.#rules.all().flatMap(({ scopes }) => scopeNames.map((name) => scopes[name])),
+      clock,
     });
     const nameOf = (scope: ScopeName, kind: Counted) => `rateLimits.${scope}.${kind}`;
     this.#rules = new RulesOfTenants(this.#makeRules('', '', settings, nameOf));
     this.#setActive();
-  }
-
-  async start(): Promise<void> {
-    await this.#tallies.start();
-  }
-
-  stop(): void {
-    this.#tallies.stop();
   }
 
   /** Limits the tenants of these profiles, and no others, by their profiles. Unchanged limits keep their tokens. */
@@ -183,7 +164,7 @@ export class RateLimits {
     const { scopes, nameOf } = this.#rules.of(device.tenantId);
     const ofDevice: ScopeName[] = device.isGateway === true ? ['gatewayDevice', 'gateway'] : ['device'];
     const owners = [
-      ...ofDevice.map((scope) => ({ scope, owner: device.number as TallyOwner })),
+      ...ofDevice.map((scope) => ({ scope, owner: device.number as BucketOwner })),
       { scope: 'tenant' as const, owner: device.tenantId },
     ];
     return owners.flatMap(({ scope, owner }) =>
@@ -223,24 +204,15 @@ export class RateLimits {
 
   #take(scope: ScopeName, sender: LimitedDevice, taken: Taken): void {
     const { scopes } = this.#rules.of(sender.tenantId);
-    this.#takeOf(scopes.tenant, sender.tenantId, taken);
-    this.#takeOf(scopes[scope], sender.number, taken);
-    this.#tallies.publish();
-  }
-
-  #takeOf({ buckets, tally }: Scope, owner: TallyOwner, taken: Taken): void {
-    if (!buckets.limited) return;
-    buckets.take(owner, taken);
-    tally.add(owner, taken);
+    scopes.tenant.buckets.take(sender.tenantId, taken);
+    scopes[scope].buckets.take(sender.number, taken);
   }
 
   #makeRules(profileId: string, key: string, settings: RateLimitSettings, nameOf: Rules['nameOf']): Rules {
     const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
     const buckets = parseRateLimits(settings);
-    const scope = (name: ScopeName, ownersMax: number): Scope => {
-      const tally = this.#tallies.tally(name, profileId);
-      return { buckets: new TokenBuckets(buckets[name], ownersMax, this.#clock), tally };
-    };
+    const scope = (name: ScopeName, ownersMax: number): SharedGroup =>
+      this.#shared.makeGroup(name, profileId, buckets[name], ownersMax);
     const scopes = {
       device: scope('device', devicesMax),
       gatewayDevice: scope('gatewayDevice', devicesMax),

@@ -1,7 +1,9 @@
 import { afterEach, expect, test } from 'vitest';
+import { exchangeOf } from '../../test/harness/exchange.ts';
 import { Fault } from '../base/errors.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters } from '../bus/bus.ts';
+import type { HomeExchange } from '../bus/home-exchange.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
@@ -10,15 +12,17 @@ import { RequestLimits } from './request-limits.ts';
 
 let nowMs = 0;
 const clock = { now: () => nowMs, monotonic: () => nowMs };
-const opened: RequestLimits[] = [];
+const opened: HomeExchange[] = [];
 
+/** Opens one of two workers: the first one is the home. */
 async function open(hub: BusHub, tenant: string, customer = '', commands = ''): Promise<RequestLimits> {
   const [ours, theirs] = portPair();
   hub.attach(theirs);
   const bus = new IpcBus(ours, busCounters(new Metrics()));
-  const requestLimits = new RequestLimits({ settings: { tenant, customer, commands }, bus, clock });
-  await requestLimits.start();
-  opened.push(requestLimits);
+  const exchange = exchangeOf(bus, 2, opened.length === 0);
+  const requestLimits = new RequestLimits({ settings: { tenant, customer, commands }, exchange, clock });
+  await exchange.start();
+  opened.push(exchange);
   return requestLimits;
 }
 
@@ -33,7 +37,7 @@ function refusal(act: () => void): Fault | undefined {
 }
 
 afterEach(() => {
-  for (const requestLimits of opened.splice(0)) requestLimits.stop();
+  for (const exchange of opened.splice(0)) exchange.stop();
 });
 
 test('without a limit every request is served', async () => {

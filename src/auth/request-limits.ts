@@ -1,17 +1,17 @@
 /**
  * Limits the REST calls of a tenant and of each of its customers, and the commands to the tenant's devices. A limit is
  * that of the tenant's profile, or that of the settings where the profile has none. All workers and hosts share the
- * token buckets.
+ * token buckets (`shared-buckets.ts`).
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Bus } from '../bus/bus.ts';
-import { Tallies, type Tally } from '../bus/tallies.ts';
+import type { HomeExchange } from '../bus/home-exchange.ts';
 import { type RequestKind, type RequestRates, requestKinds } from './rate-kinds.ts';
 import type { LimitedProfile } from './rate-limits.ts';
 import { RulesOfTenants } from './rules-of-tenants.ts';
-import { type Bucket, parseBuckets, TokenBuckets } from './token-buckets.ts';
+import { type SharedGroup, SharedLimits } from './shared-limits.ts';
+import { type Bucket, parseBuckets } from './token-buckets.ts';
 
 const sentences: Record<RequestKind, string> = {
   tenant: 'Too many requests for current tenant!',
@@ -21,9 +21,8 @@ const sentences: Record<RequestKind, string> = {
 
 interface RequestLimitDeps {
   settings: RequestRates;
-  bus: Bus;
-  /** The workers of all hosts; absent: one. */
-  fleetWorkers?: () => number;
+  /** Shares the buckets with all workers. */
+  exchange: HomeExchange;
   clock: Clock;
 }
 
@@ -31,8 +30,7 @@ interface RequestLimitDeps {
 interface Rules {
   /** Equal for rules with the same limits. */
   key: string;
-  buckets: Record<RequestKind, TokenBuckets>;
-  tallies: Record<RequestKind, Tally>;
+  groups: Record<RequestKind, SharedGroup>;
 }
 
 const oneRequest = [1];
@@ -45,34 +43,22 @@ export function parseRequestRates(rates: RequestRates): Record<RequestKind, Buck
 
 export class RequestLimits {
   readonly #settings: RequestRates;
-  readonly #clock: Clock;
   readonly #rules: RulesOfTenants<Rules>;
-  readonly #tallies: Tallies<RequestKind>;
+  readonly #shared: SharedLimits<RequestKind>;
 
   /** Throws one line that names a malformed setting. */
-  constructor({ settings, bus, fleetWorkers, clock }: RequestLimitDeps) {
+  constructor({ settings, exchange, clock }: RequestLimitDeps) {
     this.#settings = settings;
-    this.#clock = clock;
-    this.#tallies = new Tallies<RequestKind>({
-      bus,
-      channel: 'rest-limits',
+    this.#shared = new SharedLimits<RequestKind>({
+      exchange,
+      topic: 'rest-limits',
       groups: requestKinds,
-      countsOfOwner: oneRequest.length,
-      fleetWorkers,
-      ownersPerMessage: limits.rateLimitOwnersPerMessage,
-      onCounts: (kind, id, counts, profileId) => {
-        this.#rules.ofProfile(profileId)?.buckets[kind].take(id, counts);
-      },
+      kinds: oneRequest.length,
+      find: (kind, profileId) => this.#rules.ofProfile(profileId)?.groups[kind],
+      all: () => this.#rules.all().flatMap(({ groups }) => requestKinds.map((kind) => groups[kind])),
+      clock,
     });
     this.#rules = new RulesOfTenants(this.#makeRules('', '', settings));
-  }
-
-  async start(): Promise<void> {
-    await this.#tallies.start();
-  }
-
-  stop(): void {
-    this.#tallies.stop();
   }
 
   /** Limits the tenants of these profiles, and no others, by their profiles. Unchanged limits keep their tokens. */
@@ -87,41 +73,32 @@ export class RequestLimits {
 
   /** Takes one request. Throws 429, and then takes nothing. */
   take(tenantId: string, customerId: string | null): void {
-    const rules = this.#rules.of(tenantId);
-    check(rules, 'tenant', tenantId);
-    if (customerId !== null) check(rules, 'customer', customerId);
-    this.#takeOne(rules, 'tenant', tenantId);
-    if (customerId !== null) this.#takeOne(rules, 'customer', customerId);
-    this.#tallies.publish();
+    const { groups } = this.#rules.of(tenantId);
+    check(groups, 'tenant', tenantId);
+    if (customerId !== null) check(groups, 'customer', customerId);
+    groups.tenant.buckets.take(tenantId, oneRequest);
+    if (customerId !== null) groups.customer.buckets.take(customerId, oneRequest);
   }
 
   /** Takes one command to a device of the tenant. Throws 429, and then takes nothing. */
   takeCommand(tenantId: string): void {
-    const rules = this.#rules.of(tenantId);
-    check(rules, 'commands', tenantId);
-    this.#takeOne(rules, 'commands', tenantId);
-    this.#tallies.publish();
-  }
-
-  #takeOne({ buckets, tallies }: Rules, kind: RequestKind, id: string): void {
-    if (!buckets[kind].limited) return;
-    buckets[kind].take(id, oneRequest);
-    tallies[kind].add(id, oneRequest);
+    const { groups } = this.#rules.of(tenantId);
+    check(groups, 'commands', tenantId);
+    groups.commands.buckets.take(tenantId, oneRequest);
   }
 
   #makeRules(profileId: string, key: string, rates: RequestRates): Rules {
     const parsed = parseRequestRates(rates);
-    const bucketsOf = (kind: RequestKind) => new TokenBuckets(parsed[kind], limits.rateLimitTenantsMax, this.#clock);
-    const tallyOf = (kind: RequestKind) => this.#tallies.tally(kind, profileId);
+    const groupOf = (kind: RequestKind) =>
+      this.#shared.makeGroup(kind, profileId, parsed[kind], limits.rateLimitTenantsMax);
     return {
       key,
-      buckets: { tenant: bucketsOf('tenant'), customer: bucketsOf('customer'), commands: bucketsOf('commands') },
-      tallies: { tenant: tallyOf('tenant'), customer: tallyOf('customer'), commands: tallyOf('commands') },
+      groups: { tenant: groupOf('tenant'), customer: groupOf('customer'), commands: groupOf('commands') },
     };
   }
 }
 
-function check({ buckets }: Rules, kind: RequestKind, id: string): void {
-  const shortage = buckets[kind].shortage(id, 0, 1);
+function check(groups: Rules['groups'], kind: RequestKind, id: string): void {
+  const shortage = groups[kind].buckets.shortage(id, 0, 1);
   if (shortage) throw new Fault(`request_limit_${kind}`, sentences[kind], shortage.retrySeconds);
 }

@@ -1,12 +1,9 @@
 /**
- * Token buckets, written in settings as `capacity:seconds,capacity:seconds`, and the tokens that each owner has left.
- * All buckets must pass. An owner that the cap evicted begins with full buckets. One process owns the tokens;
- * `bus/tallies.ts` delivers what other processes took.
+ * Token buckets, written in settings as `capacity:seconds,capacity:seconds`, and what they hold for one owner. All
+ * buckets must pass. `shared-buckets.ts` keeps the accounts of owners.
  */
 import type { Clock } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';
-import { FifoMap } from '../base/fifo-map.ts';
-import type { TallyOwner } from '../bus/tallies.ts';
 
 export interface Bucket {
   /** The index of the count, among those given to `take`, that this bucket limits. */
@@ -22,7 +19,8 @@ export interface Shortage {
   retrySeconds: number;
 }
 
-interface Account {
+/** The tokens of one owner. */
+export interface TokenAccount {
   /** Tokens in the order of the buckets; a negative number is a debt. */
   tokens: Float64Array;
   /** Monotonic milliseconds of the last refill. */
@@ -57,12 +55,10 @@ export function readBuckets(kind: number, text: string): Bucket[] | undefined {
 
 export class TokenBuckets {
   readonly #buckets: readonly Bucket[];
-  readonly #accounts: FifoMap<TallyOwner, Account>;
   readonly #clock: Clock;
 
-  constructor(buckets: readonly Bucket[], ownersMax: number, clock: Clock) {
+  constructor(buckets: readonly Bucket[], clock: Clock) {
     this.#buckets = buckets;
-    this.#accounts = new FifoMap(ownersMax);
     this.#clock = clock;
   }
 
@@ -70,10 +66,46 @@ export class TokenBuckets {
     return this.#buckets.length > 0;
   }
 
+  get count(): number {
+    return this.#buckets.length;
+  }
+
+  full(): TokenAccount {
+    const tokens = Float64Array.from(this.#buckets, ({ capacity }) => capacity);
+    return { tokens, refilledAt: this.#clock.monotonic() };
+  }
+
+  /** Adds the tokens of the time since the last refill. An owner of a share of the buckets gets that share. */
+  refill(account: TokenAccount, share = 1): void {
+    const now = this.#clock.monotonic();
+    const seconds = (now - account.refilledAt) / 1000;
+    account.refilledAt = now;
+    const { tokens } = account;
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      const bucket = this.#buckets[i]!;
+      const most = capacityOf(bucket, share);
+      if (tokens[i]! >= most) continue;
+      tokens[i] = Math.min(most, tokens[i]! + (seconds * bucket.capacity * share) / bucket.seconds);
+    }
+  }
+
+  /** Takes away the tokens that a share of the buckets cannot hold. */
+  shrink({ tokens }: TokenAccount, share: number): void {
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      tokens[i] = Math.min(tokens[i]!, capacityOf(this.#buckets[i]!, share));
+    }
+  }
+
+  /** Sets the tokens that another worker or host reported. */
+  set(account: TokenAccount, levels: readonly number[]): void {
+    account.refilledAt = this.#clock.monotonic();
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      account.tokens[i] = Math.min(this.#buckets[i]!.capacity, levels[i]!);
+    }
+  }
+
   /** Returns the first bucket of this kind with fewer tokens than `count`. */
-  shortage(owner: TallyOwner, kind: number, count: number): Shortage | undefined {
-    if (!this.limited) return undefined;
-    const { tokens } = this.#account(owner);
+  shortage({ tokens }: TokenAccount, kind: number, count: number): Shortage | undefined {
     for (let i = 0; i < this.#buckets.length; i += 1) {
       const bucket = this.#buckets[i]!;
       if (bucket.kind !== kind || tokens[i]! >= count - rounding) continue;
@@ -84,9 +116,21 @@ export class TokenBuckets {
     return undefined;
   }
 
-  /** Returns the tokens that the owner has left in each bucket; a negative number is a debt. Changes nothing. */
-  levels(owner: TallyOwner): { bucket: Bucket; left: number }[] {
-    const known = this.#accounts.get(owner);
+  /** True when a bucket holds no more than this part of its capacity. */
+  isBelow({ tokens }: TokenAccount, part: number): boolean {
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      if (tokens[i]! <= part * this.#buckets[i]!.capacity + rounding) return true;
+    }
+    return false;
+  }
+
+  /** Returns the smallest part of a bucket that is left. */
+  partLeft({ tokens }: TokenAccount): number {
+    return this.#buckets.reduce((least, { capacity }, i) => Math.min(least, tokens[i]! / capacity), 1);
+  }
+
+  /** Returns the tokens in each bucket; a negative number is a debt. `known` is undefined for full buckets. */
+  levels(known: TokenAccount | undefined): { bucket: Bucket; left: number }[] {
     const seconds = known === undefined ? 0 : (this.#clock.monotonic() - known.refilledAt) / 1000;
     return this.#buckets.map((bucket, i) => {
       const { capacity } = bucket;
@@ -96,27 +140,17 @@ export class TokenBuckets {
   }
 
   /** Takes `counts`, one number for each kind, even beyond the tokens that are left. */
-  take(owner: TallyOwner, counts: readonly number[]): void {
-    if (!this.limited) return;
-    const { tokens } = this.#account(owner);
+  take({ tokens }: TokenAccount, counts: readonly number[]): void {
     for (let i = 0; i < this.#buckets.length; i += 1) tokens[i]! -= counts[this.#buckets[i]!.kind]!;
   }
 
-  /** Returns the account, refilled up to now. */
-  #account(owner: TallyOwner): Account {
-    const now = this.#clock.monotonic();
-    const known = this.#accounts.get(owner);
-    if (!known) {
-      const account = { tokens: Float64Array.from(this.#buckets, ({ capacity }) => capacity), refilledAt: now };
-      this.#accounts.set(owner, account);
-      return account;
-    }
-    const seconds = (now - known.refilledAt) / 1000;
-    known.refilledAt = now;
-    for (let i = 0; i < this.#buckets.length; i += 1) {
-      const bucket = this.#buckets[i]!;
-      known.tokens[i] = Math.min(bucket.capacity, known.tokens[i]! + (seconds * bucket.capacity) / bucket.seconds);
-    }
-    return known;
+  /** The kind that the bucket of this index limits. */
+  kindOf(i: number): number {
+    return this.#buckets[i]!.kind;
   }
+}
+
+/** A share of a bucket holds at least one token. */
+function capacityOf({ capacity }: Bucket, share: number): number {
+  return share === 1 ? capacity : Math.max(1, capacity * share);
 }

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { exchangeOf } from '../../test/harness/exchange.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -11,20 +12,25 @@ import { credentialsName, WrongCredentials } from './wrong-credentials.ts';
 
 let nowMs = 0;
 let hub: BusHub;
-const opened: WrongCredentials[] = [];
+const opened: { stop(): void }[] = [];
 
 async function open(): Promise<WrongCredentials> {
   const [ours, theirs] = portPair();
   hub.attach(theirs);
+  const bus = new IpcBus(ours, busCounters(new Metrics()));
+  // The first of two workers is the home.
+  const exchange = exchangeOf(bus, 2, opened.length === 0);
   const wrong = new WrongCredentials({
-    bus: new IpcBus(ours, busCounters(new Metrics())),
+    bus,
+    exchange,
     wrongMax: 3,
     isTrustedProxy: (address) => address === '10.0.0.7',
     clock: { now: () => nowMs, monotonic: () => nowMs },
     metrics: new Metrics(),
   });
   await wrong.start();
-  opened.push(wrong);
+  await exchange.start();
+  opened.push(wrong, exchange);
   return wrong;
 }
 

@@ -13,6 +13,7 @@ import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { networkOf } from '../base/network.ts';
 import type { Bus } from '../bus/bus.ts';
+import type { HomeExchange } from '../bus/home-exchange.ts';
 import { JsonChannel } from '../bus/json-channel.ts';
 import { isListOf, isText } from '../bus/messages.ts';
 import { RightCredentials } from './right-credentials.ts';
@@ -30,8 +31,8 @@ function isRightDigests(value: object): value is RightDigests {
 
 interface WrongCredentialsDeps {
   bus: Bus;
-  /** The workers of all hosts; absent: one. */
-  fleetWorkers?: () => number;
+  /** Counts with all workers. */
+  exchange: HomeExchange;
   /** Within a minute. */
   wrongMax: number;
   isTrustedProxy: (address: string) => boolean;
@@ -45,7 +46,7 @@ export class WrongCredentials {
   readonly #right = new RightCredentials();
   readonly #refused: Counter;
 
-  constructor({ bus, fleetWorkers, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
+  constructor({ bus, exchange, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
     this.#channel = new JsonChannel({
       bus,
       channel: 'right-credentials',
@@ -53,9 +54,8 @@ export class WrongCredentials {
       onMessage: ({ network, digests }) => this.#right.learn(network, digests),
     });
     this.#tries = new WrongTries({
-      bus,
-      fleetWorkers,
-      channel: 'wrong-device-credentials',
+      exchange,
+      topic: 'wrong-device-credentials',
       wrongMax,
       reason: 'wrong_credentials',
       message:
@@ -78,7 +78,6 @@ export class WrongCredentials {
 
   async start(): Promise<void> {
     await this.#channel.start();
-    await this.#tries.start();
   }
 
   stop(): void {

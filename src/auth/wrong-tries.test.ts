@@ -1,5 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { exchangeOf } from '../../test/harness/exchange.ts';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters } from '../bus/bus.ts';
@@ -10,22 +11,24 @@ import { WrongTries } from './wrong-tries.ts';
 
 let nowMs = 0;
 let hub: BusHub;
-const opened: WrongTries[] = [];
+const opened: { stop(): void }[] = [];
 
 async function open(): Promise<WrongTries> {
   const [ours, theirs] = portPair();
   hub.attach(theirs);
+  // The first of two workers is the home.
+  const exchange = exchangeOf(new IpcBus(ours, busCounters(new Metrics())), 2, opened.length === 0);
   const tries = new WrongTries({
-    bus: new IpcBus(ours, busCounters(new Metrics())),
-    channel: 'test',
+    exchange,
+    topic: 'test',
     wrongMax: 2,
     reason: 'guesses',
     message: 'Too many.',
     isTrustedProxy: (address) => address === '10.0.0.7',
     clock: { now: () => nowMs, monotonic: () => nowMs },
   });
-  await tries.start();
-  opened.push(tries);
+  await exchange.start();
+  opened.push(tries, exchange);
   return tries;
 }
 

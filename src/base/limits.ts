@@ -63,7 +63,7 @@ export const limits = {
   wrongTriesNetworksMax: 10_000,
   /** Time within which wrong tries are counted together, and for which a network is refused. */
   wrongTriesWindowMs: 60_000,
-  /** Networks in one message about wrong tries, and credentials in one message about right ones. */
+  /** Networks in one report of wrong tries, and credentials in one message about right ones. */
   wrongTriesPerMessage: 1_000,
   /** Interval at which ended windows of wrong tries are removed. */
   wrongTriesSweepMs: 1_000,
@@ -145,10 +145,16 @@ export const limits = {
   rateLimitDevicesMax: 200_000,
   /** Tenants, and customers, whose rate-limit buckets a worker remembers. */
   rateLimitTenantsMax: 10_000,
-  /** Time between two messages of a worker with its counts, for each worker of all hosts: 333 a second reach it. */
-  tallyMsPerWorker: 3,
-  /** Devices and tenants in one message about what was taken from buckets. */
+  /** Owners of rate limits that the home remembers in each kind: a new one evicts the oldest. */
+  homeOwnersMax: 500_000,
+  /** Devices and tenants in one report of what was taken from buckets. */
   rateLimitOwnersPerMessage: 2_000,
+  /** Time after which the only user of a bucket reports that it still is. */
+  bucketAloneMs: 60_000,
+  /** Time after which the only user of a bucket reports again while half of the bucket or less is left. */
+  bucketLowMs: 1_000,
+  /** Time for which a worker that shares a bucket counts as one of its users after a report. */
+  bucketSharedMs: 3_000,
   /** Characters of one rate limit of a tenant profile. */
   rateLimitCharsMax: 1_000,
 
@@ -513,6 +519,20 @@ export const limits = {
   busNameCharsMax: 100,
   /** Interval at which a process logs that it dropped an unreadable message. */
   busUnreadLogMs: 1_000,
+  /** Mean time between two reports of a worker to the home, and between two announcements of the home. */
+  homeMs: 250,
+  /** Least mean time of reports for each worker of all hosts: at most 250 reports a second reach the home. */
+  homeMsPerWorker: 4,
+  /** Mean time between two reports of one of few workers, which is multiplied by the square of their number. */
+  homeMsPerSquaredWorker: 4,
+  /** Reports, or announcements of the home, that go at once after a quiet time. */
+  homeMessagesAtOnce: 5,
+  /** Time after which a report that is not confirmed counts as lost, and the home as silent. */
+  homeSilentMs: 1_500,
+  /** Interval at which a worker checks whether it is the home. */
+  homeCheckMs: 250,
+  /** Sums of one topic in one announcement. */
+  homeSumsMax: 500,
   /** Time that a question to all workers waits for their answers. */
   gatherMsMax: 1_000,
   /** Other workers that a worker asks. */

@@ -22,8 +22,8 @@ import type { Stores } from './stores.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openDeviceState(
-  { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
-  { postgres, bus, channels, clickhouse, downlink }: Stores,
+  { link, begin, config, log, metrics, started }: WorkerDeps,
+  { postgres, bus, exchange, channels, clickhouse, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
 ) {
@@ -32,9 +32,7 @@ export async function openDeviceState(
   const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, keysPerDeviceMax, onPoll });
   await tenantLimits.start();
   started.add('limits of tenants', () => tenantLimits.stop());
-  const rateLimits = new RateLimits({ settings: config.rateLimits, bus, fleetWorkers, clock });
-  await rateLimits.start();
-  started.add('rate limits', () => rateLimits.stop());
+  const rateLimits = new RateLimits({ settings: config.rateLimits, exchange, clock });
   tenantLimits.onProfiles((profiles) => rateLimits.useProfiles(profiles));
   const { inactivitySeconds, checkSeconds } = config.activity;
   // One worker of an instance checks for silent devices.

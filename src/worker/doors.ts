@@ -60,8 +60,9 @@ export function openServers({ config, begin, log, metrics, started, proxies }: W
 type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
-  const { config, begin, link, log, metrics, started, fleetWorkers } = deps;
-  const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
+  const { config, begin, link, log, metrics, started } = deps;
+  const { postgres, bus, exchange, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } =
+    engine;
   const { troubles, strangers, diagnostics } = engine;
   const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
     engine;
@@ -102,7 +103,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
   const isTrustedProxy = (address: string) => deps.proxies.isTrusted(address);
   const { perMinuteMax: wrongMax } = config.wrongCredentials;
   const wrongCredentials =
-    wrongMax === 0 ? undefined : new WrongCredentials({ bus, fleetWorkers, wrongMax, isTrustedProxy, clock, metrics });
+    wrongMax === 0 ? undefined : new WrongCredentials({ bus, exchange, wrongMax, isTrustedProxy, clock, metrics });
   await wrongCredentials?.start();
   started.add('wrong credentials', () => wrongCredentials?.stop());
   const deviceAuth = new DeviceAuth({ tokens, wrong: wrongCredentials, admission, troubles, strangers, log });

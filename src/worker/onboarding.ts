@@ -19,8 +19,8 @@ import type { Stores } from './stores.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openOnboarding(
-  { config, log, metrics, started, proxies, fleetWorkers }: WorkerDeps,
-  { postgres, bus }: Stores,
+  { config, log, metrics, started, proxies }: WorkerDeps,
+  { postgres, exchange }: Stores,
   { devices, known, changes, troubles }: Identity,
   { sessions, attributes, updates, rollout, tenantLimits }: DeviceState,
   { rpcSessions, persistentRpcs }: Commands,
@@ -40,16 +40,14 @@ export async function openOnboarding(
   const claims: ClaimDeps = { ...admin, attributes, log, claiming: config.claiming, turns };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const wrongKeys = new WrongTries({
-    bus,
-    fleetWorkers,
-    channel: 'wrong-provisioning-keys',
+    exchange,
+    topic: 'wrong-provisioning-keys',
     wrongMax,
     reason: 'guesses',
     message: 'Too many wrong keys from this address; try again later.',
     isTrustedProxy: (address) => proxies.isTrusted(address),
     clock,
   });
-  await wrongKeys.start();
   started.add('wrong provisioning keys', () => wrongKeys.stop());
   const provisioning: ProvisionDeps = { ...admin, wrongKeys, log, turns };
   const certificates = new CertificateProvisioner(provisioning);

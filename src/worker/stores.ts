@@ -1,5 +1,6 @@
 /** Opens the stores, the bus between workers, and the messages to devices. */
 import { systemClock as clock } from '../base/clock.ts';
+import { HomeExchange } from '../bus/home-exchange.ts';
 import { openBus } from '../bus/open.ts';
 import { openChannels } from '../downlink/device-channels.ts';
 import { Downlink } from '../downlink/downlink.ts';
@@ -7,7 +8,8 @@ import { SteadyClock } from '../erase/steady-clock.ts';
 import { openStores } from '../instance/stores/engines.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
-export async function openStoresAndBus({ link, begin, config, log, metrics, started }: WorkerDeps) {
+export async function openStoresAndBus(deps: WorkerDeps) {
+  const { link, begin, config, log, metrics, started, fleetWorkers: workers } = deps;
   const { clickhouse, postgres } = openStores({
     engines: begin.engines,
     config,
@@ -20,6 +22,10 @@ export async function openStoresAndBus({ link, begin, config, log, metrics, star
   link.onState((state) => state.postgresReady && postgres.release());
   const bus = await openBus({ redis: config.redis, installation: begin.installation, log, metrics });
   started.add('bus', () => bus.close());
+  const isHome = () => link.state.isHomeHost && link.state.leader === begin.slot;
+  const exchange = new HomeExchange({ bus, fleet: { workers, isHome } });
+  await exchange.start();
+  started.add('shared counts', () => exchange.stop());
   const channels = openChannels(bus);
   started.add('channels of devices', () => {
     for (const each of [channels.toDevice, channels.toOwners, channels.sessions]) each.leaveAll();
@@ -28,7 +34,7 @@ export async function openStoresAndBus({ link, begin, config, log, metrics, star
   await downlink.start();
   started.add('downlink', () => downlink.stop());
   const steadyClock = new SteadyClock({ postgres, clock, log });
-  return { clickhouse, postgres, bus, channels, downlink, steadyClock, cluster: config.clickhouse.cluster };
+  return { clickhouse, postgres, bus, exchange, channels, downlink, steadyClock, cluster: config.clickhouse.cluster };
 }
 
 export type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;

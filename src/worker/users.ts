@@ -17,8 +17,8 @@ import type { Stores } from './stores.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openUsers(
-  { config, begin, log, started, proxies, fleetWorkers }: WorkerDeps,
-  { postgres, bus, steadyClock }: Stores,
+  { config, begin, log, started, proxies }: WorkerDeps,
+  { postgres, bus, exchange, steadyClock }: Stores,
   { tenantLimits }: DeviceState,
 ) {
   const { signInQueueMax, passwordCost, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
@@ -35,9 +35,7 @@ export async function openUsers(
         'API keys are accepted over plain HTTP, where they can be read on their way: serve HTTPS (SSL_ENABLED, or a proxy) and set SECURITY_REQUIRE_HTTPS_FOR_API_KEYS.',
     });
   }
-  const requestLimits = new RequestLimits({ settings: config.rateLimits.rest, bus, fleetWorkers, clock });
-  await requestLimits.start();
-  started.add('limits of requests', () => requestLimits.stop());
+  const requestLimits = new RequestLimits({ settings: config.rateLimits.rest, exchange, clock });
   tenantLimits.onProfiles((profiles) => requestLimits.useProfiles(profiles));
   const failedSignIns = new FailedSignIns(clock);
   const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };

@@ -85,18 +85,21 @@ const shapesOf = (device: number): Record<string, unknown[]> => {
     session: { connectedAt: 1, address: 'a', gateway: null },
   };
   const point = { device, key: 'k', ts: 1, seq: 0 };
-  const tally = (group: string, counts: number[]) => ({ from, taken: [[group, device, counts]] });
+  const topics = (bucket: unknown[], network: unknown[]) => ({
+    'rate-limits': [['device', '', device, ...bucket]],
+    'rest-limits': [['tenant', '', uuid, ...bucket]],
+    'wrong-device-credentials': [['192.0.2.1', ...network]],
+    'wrong-provisioning-keys': [['192.0.2.1', ...network]],
+  });
   return {
     'd*': [...down, { kind: 'session', from, number: 1, sessions: [[device, 1, 0, 0]] }],
     'worker-*': down,
     credentials: [[{ id: 1, credentialsId: 't', deviceId: uuid, deviceNumber: device, deleted: false }]],
     'api-keys': ['a'.repeat(43)],
-    'rate-limits': [tally('device', [1, 1, 1]), tally('tenant', [1, 1, 1])],
-    'rest-limits': [tally('tenant', [1])],
+    'home-reports': [{ from, number: 1, topics: topics(['taken', [1]], [1]) }],
+    'home-sums': [{ from, confirmed: [[uuid, 1]], topics: topics([[1.5], 2, '', 0.5], [1, 1000, 0]) }],
     'tenant-limits': [{ from, version: 1 }],
     'right-credentials': [{ from, network: '192.0.2.1', digests: ['d'] }],
-    'wrong-device-credentials': [{ from, taken: [['network', '192.0.2.1', [1]]] }],
-    'wrong-provisioning-keys': [{ from, taken: [['network', '192.0.2.1', [1]]] }],
     diagnostics: gathering({ device }, { device: diagnosis }),
     'diagnostics-*': gathering({ tenant: uuid, order: 'newest' }, { strangers: [] }),
     'refused-points': gathering({ order: '1', points: [point] }, { isOwner: true, found: [] }),

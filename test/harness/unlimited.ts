@@ -5,7 +5,7 @@ import type { RateLimitSettings } from '../../src/auth/rate-kinds.ts';
 import { RateLimits } from '../../src/auth/rate-limits.ts';
 import { DeviceKeys } from '../../src/telemetry/device-keys.ts';
 import { silentLog as log } from './clickhouse-server.ts';
-import { deafBus } from './deaf-bus.ts';
+import { aloneExchange } from './exchange.ts';
 
 const noRates = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
 const unlimited: RateLimitSettings = {
@@ -18,7 +18,7 @@ const unlimited: RateLimitSettings = {
 const clock = { now: () => 0, monotonic: () => 0 };
 
 export function unlimitedRates(): RateLimits {
-  return new RateLimits({ settings: unlimited, bus: deafBus, clock });
+  return new RateLimits({ settings: unlimited, exchange: aloneExchange(), clock });
 }
 
 /** Counts in memory only. */

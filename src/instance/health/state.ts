@@ -16,6 +16,8 @@ export interface InstanceState {
   leader: number | undefined;
   /** The workers of all live hosts of the installation. */
   fleetWorkers: number;
+  /** True while the leading worker of this host is the home of shared counts (`bus/home-exchange.ts`). */
+  isHomeHost: boolean;
   /** Work that ended two workers: `workKey` of each, refused for now. */
   blocked: string[];
   /** The time of the instance, and the distance of this host's clock from that time. */

@@ -72,6 +72,16 @@ export class Membership {
     return 1 + this.#hosts.filter((host) => host.id !== this.#deps.host.id && isLive(host)).length;
   }
 
+  /**
+   * True on the live host that started first: the home moves only when its host has left. Hosts that do not know each
+   * other yet are all homes, which does no harm.
+   */
+  get isHomeHost(): boolean {
+    const { id } = this.#deps.host;
+    const epoch = this.#epoch ?? Number.NEGATIVE_INFINITY;
+    return this.#hosts.every((host) => host.id === id || !isLive(host) || host.epoch > epoch);
+  }
+
   /** Called when PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
   async join(): Promise<void> {
     if (this.#epoch === undefined) await this.#join();

@@ -11,6 +11,7 @@ const state: InstanceState = {
   postgresReady: true,
   leader: 0,
   fleetWorkers: 2,
+  isHomeHost: true,
   blocked: [],
   clock: unmeasuredClock,
 };

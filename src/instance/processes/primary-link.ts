@@ -22,6 +22,7 @@ export class PrimaryLink {
     postgresReady: false,
     leader: undefined,
     fleetWorkers: 1,
+    isHomeHost: false,
     blocked: [],
     clock: unmeasuredClock,
   };

@@ -57,6 +57,7 @@ interface WorkerPoolDeps {
   mismatch: () => string | undefined;
   /** The workers of all live hosts. */
   fleetWorkers: () => number;
+  isHomeHost: () => boolean;
   /** True when PostgreSQL has the tables of this version. */
   isPostgresReady: () => boolean;
   /** Called when every worker dies in a loop, so that no traffic can be taken. */
@@ -146,6 +147,7 @@ export class WorkerPool {
       postgresReady: this.#deps.isPostgresReady(),
       leader: this.#slots.find(({ worker }) => worker.isReady)?.number,
       fleetWorkers: this.#deps.fleetWorkers(),
+      isHomeHost: this.#deps.isHomeHost(),
       blocked: this.#crashing.blocked,
       clock,
     };
