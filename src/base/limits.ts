@@ -126,6 +126,8 @@ export const limits = {
   loginQueueMax: 20_000,
   /** MQTT logins of one lookup in SQL. */
   loginBatchMax: 1_000,
+  /** Shortest time from the begin of a lookup for several logins to the next one: under load each then has more logins. */
+  loginGatherMs: 20,
   /** Time that a login waits for its lookup. */
   loginLookupTimeoutMs: 5_000,
   /** Logins that a worker remembers for the time when PostgreSQL is unavailable. */

@@ -102,6 +102,29 @@ describe('Logins', () => {
     expect(outcomeOf(await names(''))).toBe('not_authorized');
   });
 
+  it('gathers logins after a query for several, and makes a single login wait for nothing', async () => {
+    const { names, batches } = setUp([]);
+    await names('', 'alone');
+    const turns = (count: number): Promise<void> =>
+      count === 0 ? Promise.resolve() : new Promise((resolve) => setImmediate(() => resolve(turns(count - 1))));
+    const single = names('', 'next');
+    await turns(2);
+    expect(batches).toEqual([['alone'], ['next']]);
+    await single;
+
+    await Promise.all([names('', 'a'), names('', 'b')]);
+    const begun = performance.now();
+    const third = names('', 'c');
+    await turns(3);
+    const fourth = names('', 'd');
+    await Promise.all([third, fourth]);
+    expect(batches.slice(2)).toEqual([
+      ['a', 'b'],
+      ['c', 'd'],
+    ]);
+    expect(performance.now() - begun).toBeGreaterThan(limits.loginGatherMs / 2);
+  });
+
   it('never takes a digest for a name', async () => {
     const certificate = { type: 'X509_CERTIFICATE' as const, credentialsId: 'digest', value: 'pem' };
     const both = basic('c', 'u', 'p');

@@ -1,7 +1,7 @@
 /**
  * Finds the device of an MQTT client (docs/mqtt.md#connect): by user name, password and client id, or by a certificate.
- * Waiting CONNECTs share one SQL query, and those that arrive while it runs share the next, so a reconnect storm makes
- * few, large queries. While PostgreSQL is unavailable, a capped cache of earlier logins and the file of known devices
+ * Waiting CONNECTs share one SQL query, and those that arrive while it runs share the next. After a query for several, the
+ * next one waits a few milliseconds for more, so a reconnect storm makes few, large queries. While PostgreSQL is unavailable, a capped cache of earlier logins and the file of known devices
  * answer. Both keep only keyed digests of passwords.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
@@ -91,6 +91,8 @@ export class Logins {
   );
   /** Credentials that changed while a query ran: the query may have read their old state. */
   #changed = new Set<string | 'all'>();
+  /** Monotonic time before which no batch begins. */
+  #gatherUntilMs = Number.NEGATIVE_INFINITY;
 
   constructor(deps: LoginsDeps) {
     this.#deps = deps;
@@ -119,7 +121,12 @@ export class Logins {
   }
 
   async #runBatch(): Promise<void> {
+    const { clock } = this.#deps;
+    const gatherMs = this.#gatherUntilMs - clock.monotonic();
+    if (gatherMs > 0) await new Promise((resolve) => setTimeout(resolve, gatherMs));
     const batch = this.#queue.splice(0, limits.loginBatchMax);
+    // A single login is followed by no pause: clients that sign in one after the other wait for nothing.
+    if (batch.length > 1) this.#gatherUntilMs = clock.monotonic() + limits.loginGatherMs;
     const untilMs = batch[0]!.untilMs;
     this.#changed.clear();
     if (this.#deps.withoutStore?.isStoreUnavailable) return await this.#settleWithoutStore(batch);
