@@ -29,6 +29,8 @@ export interface Want {
   now(): boolean;
   /** Reads the decision from a store, and never rejects. Called each time before a listener gets the message. */
   stored?: (() => Promise<boolean>) | undefined;
+  /** Called with true when a worker is granted the message, and with false when its listener did not take it. */
+  granted?: ((isGranted: boolean) => void) | undefined;
 }
 
 /** The worker of the sender, and its listeners. */
@@ -102,6 +104,7 @@ export class Offer {
       this.settle('taken');
       return;
     }
+    this.#offered.want.granted?.(false);
     this.#waitForHolder();
     this.#grantNext();
   }
@@ -151,11 +154,12 @@ export class Offer {
   }
 
   #grant(): void {
-    const { id, device, topic, message } = this.#offered;
+    const { id, device, topic, message, want } = this.#offered;
     const { node, heardAt } = this.#holders.shift()!;
     this.#state = 'granted';
     this.#grantedTo = node;
     this.#isChecked = false;
+    want.granted?.(true);
     // The worker takes the grant within `offerWaitMs` or not at all; the answer may take as long again.
     this.#settleAfter(2 * limits.offerWaitMs, 'doubtful');
     const packet: OfferPacket = { kind: 'grant', from: this.#worker.node, id, heardAt, device, topic, message };

@@ -125,6 +125,7 @@ export class Offering {
         isHeldUp = order.isHeldUp(command);
         return !isHeldUp && waiters.has(command);
       },
+      granted: (isGranted) => command.granted(isGranted),
       stored: persistent ? () => isStillStored(command) : undefined,
     });
     const { earlyConfirm } = delivery;

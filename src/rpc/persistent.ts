@@ -162,6 +162,7 @@ export class PersistentRpcs {
       ...{ device, tenantId, customerId, id: number, method, params, oneway, deadline },
       ...{ persistent: true, stage, heapAt: -1 },
       isWanted: () => this.#isWanted(held),
+      granted: () => {},
       taken: () => {
         held.takenAt = clock.monotonic();
         this.#write(held, 'SENT', ['QUEUED', 'TIMEOUT'], { isFinal: false });

@@ -255,7 +255,10 @@ test('without the bus a command is refused with its name, and so is a reply that
   await expect(here.rpc.reply(replying, 5, '1')).rejects.toMatchObject({ status: 503, reason: 'bus_away' });
 });
 
-test('a command that a session took without saying so ends as doubtful: the caller must not repeat it blindly', async () => {
+test.each([
+  ['its deadline is far', 3_000],
+  ['its deadline is before the wait for the answer ends', 250],
+])('a command that a session took without saying so ends as doubtful when %s', async (_, waitMs) => {
   let publish: { mockRestore(): void } | undefined;
   const given: number[] = [];
   there.sessions.listen(device, {
@@ -268,7 +271,7 @@ test('a command that a session took without saying so ends as doubtful: the call
     close() {},
   });
   await sleep(200);
-  await expect(call(here, 'open valve')).rejects.toMatchObject({
+  await expect(call(here, 'open valve', false, waitMs)).rejects.toMatchObject({
     status: 504,
     reason: 'rpc_doubtful',
     retryAfterSeconds: 0,

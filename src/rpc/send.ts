@@ -112,6 +112,8 @@ export class Rpc {
     const { device, tenantId, customerId, method, params, oneway } = call;
     // True when a session took the command: the device may have executed it, also when no confirmation came.
     let mayRun = false;
+    // True while a worker may give the command to its session.
+    let isGranted = false;
     return await new Promise((resolve, reject) => {
       const end = (outcome: RpcOutcome) => {
         this.drop(command);
@@ -125,6 +127,9 @@ export class Rpc {
         ...{ device, tenantId, customerId, id, method, params, oneway, deadline },
         ...{ persistent: false, stage: 'queued', heapAt: -1 },
         isWanted: () => Promise.resolve(true),
+        granted: (isNow) => {
+          isGranted = isNow;
+        },
         taken: () => {
           mayRun = true;
         },
@@ -134,7 +139,11 @@ export class Rpc {
           else if (oneway) end({ kind: 'delivered' });
         },
         replied: (text) => end(oneway ? { kind: 'delivered' } : { kind: 'replied', text }),
-        expired: () => end({ kind: mayRun ? 'unanswered' : 'unreachable' }),
+        expired: () => {
+          if (mayRun) end({ kind: 'unanswered' });
+          else if (isGranted) fail(mayHaveRun());
+          else end({ kind: 'unreachable' });
+        },
         away: () => fail(mayRun ? mayHaveRun() : busAway()),
         doubtful: () => fail(mayHaveRun()),
         withdrawn: () => {},

@@ -36,6 +36,7 @@ function command(id: number, afterMs: number, events: string[] = [], device = 1,
     deadline: clock.monotonic() + afterMs,
     isWanted: () => Promise.resolve(true),
     ...{ taken: tell('taken'), confirmed: tell('confirmed'), replied: tell('replied') },
+    granted: () => {},
     ...{ expired: tell('expired'), away: tell('away'), doubtful: tell('doubtful'), withdrawn: tell('withdrawn') },
   };
 }

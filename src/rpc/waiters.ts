@@ -24,6 +24,8 @@ export interface Command extends CommandOwners, HeapItem {
   stage: 'queued' | 'taken';
   /** Called each time before a session gets a persistent command, which any worker may have deleted. */
   isWanted(): Promise<boolean>;
+  /** Called with true when a worker may give the command to its session, with false when no session took it there. */
+  granted(isGranted: boolean): void;
   /** Called when exactly one session took the command. */
   taken(): void;
   /** Called with the outcome of a delivery; with an `error` when no session can ever deliver the command. */
