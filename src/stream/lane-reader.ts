@@ -192,12 +192,14 @@ export class LaneReader {
         if (client.link) {
           consumer ??= await client.link.consumer(streamName(settings, this.#lane));
           await this.#fetch(consumer);
+          client.link.answered();
           if (failure !== '') log.info('stream_read_again', { lane: laneNames[this.#lane] });
           failure = '';
         }
       } catch (error) {
         // `stream-watch.ts` makes a missing stream again.
         consumer = undefined;
+        client.link?.failed(error);
         if (messageOf(error) !== failure && !signal.aborted) {
           failure = messageOf(error);
           log.warn('stream_not_read', { lane: laneNames[this.#lane], reason: failure });

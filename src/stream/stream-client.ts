@@ -7,6 +7,7 @@
 import { readFileSync } from 'node:fs';
 import {
   type Consumer,
+  JetStreamApiError,
   type JetStreamClient,
   type JetStreamManager,
   jetstreamManager,
@@ -31,6 +32,10 @@ const connectMsMax = 2_000;
 const reconnectMs = 250;
 /** The limit of one call of the management. */
 const callMsMax = 3_000;
+/** A server without an answer for so long is left for another one: the others may have a majority without it. */
+const unansweredMsMax = 4_000;
+/** The servers' code for a server that knows no leader of the servers. */
+const leaderlessCode = 10_008;
 
 /** The state of one lane's stream, as its servers report it. */
 export interface LaneState {
@@ -112,6 +117,8 @@ export class StreamLink {
    * False while the connection is lost. Nothing may be sent then: the client would keep it in memory, without a limit.
    */
   isConnected = true;
+  /** Since when calls that need a majority have failed; undefined after an answer. */
+  #unansweredSince: number | undefined;
 
   private constructor(connection: NatsConnection, manager: JetStreamManager) {
     this.connection = connection;
@@ -140,7 +147,36 @@ export class StreamLink {
   /** Resolves with the number of the message when a majority has synced it. */
   async publish(subject: string, bytes: Uint8Array, msMax: number): Promise<number> {
     if (!this.isConnected) throw new Error('not connected to any server');
-    return (await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 })).seq;
+    try {
+      const { seq } = await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 });
+      this.answered();
+      return seq;
+    } catch (error) {
+      this.failed(error);
+      throw error;
+    }
+  }
+
+  /** Called when a majority has answered a call. */
+  answered(): void {
+    this.#unansweredSince = undefined;
+  }
+
+  /**
+   * Called with the error of a call that needs a majority. A server that reaches no other one answers the pings of its
+   * clients all the same, so the connection would stay there.
+   */
+  failed(error: unknown): void {
+    const isAnswer = error instanceof JetStreamApiError && error.code !== leaderlessCode;
+    if (isAnswer || error instanceof StartError) {
+      this.answered();
+      return;
+    }
+    const now = performance.now();
+    this.#unansweredSince ??= now;
+    if (!this.isConnected || now - this.#unansweredSince < unansweredMsMax) return;
+    this.answered();
+    void this.connection.reconnect();
   }
 
   consumer(stream: string, name = consumerName): Promise<Consumer> {
@@ -260,6 +296,7 @@ export class StreamClient {
         onTried();
         return;
       } catch (error) {
+        opened?.failed(error);
         const failure = messageOf(error);
         if (failure !== this.#failure) this.#log.warn('stream_not_ready', { reason: failure });
         this.#failure = failure;

@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -12,6 +12,7 @@ import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import { connect as connectNats, type NatsConnection } from '@nats-io/transport-node';
 import { eventually } from './api.ts';
 import { freePort, inherited } from './engine.ts';
+import { Link } from './link.ts';
 
 const nodeCount = 3;
 const readyMsMax = 30_000;
@@ -35,12 +36,16 @@ interface NatsOptions {
   /** Lines of the block `jetstream`; absent: the sync of each message. */
   jetstream?: string;
   nodes?: number;
+  /** Nodes reach each other through links that `cut` cuts. */
+  linked?: boolean;
 }
 
 export class NatsCluster {
   readonly #directory = mkdtempSync(join(tmpdir(), 'millrace-nats-nodes-'));
   readonly #options: NatsOptions;
   readonly #processes: (ChildProcess | undefined)[] = [];
+  /** By the node that opens a link and the node that it leads to. */
+  #links: (Link | undefined)[][] = [];
   #ports: { client: number; cluster: number; monitor: number }[] = [];
 
   private constructor(options: NatsOptions) {
@@ -63,6 +68,7 @@ export class NatsCluster {
       cluster: ports[3 * i + 1]!,
       monitor: ports[3 * i + 2]!,
     }));
+    if (options.linked === true) await self.#link();
     try {
       for (let node = 0; node < nodes; node += 1) self.#spawn(node);
       await self.ready();
@@ -84,6 +90,11 @@ export class NatsCluster {
   /** The process ids of the nodes that run. */
   get pids(): number[] {
     return this.#processes.flatMap((child) => child?.pid ?? []);
+  }
+
+  /** Returns the number of the node with this address of clients. */
+  nodeAt(server: string): number {
+    return this.#ports.findIndex(({ client }) => server.endsWith(`:${client}`));
   }
 
   /** Returns the number of the node that leads a stream; the nodes are named `n0`, `n1` and `n2`. */
@@ -120,8 +131,49 @@ export class NatsCluster {
     this.#processes[node]?.kill(signal);
   }
 
+  /** Nothing passes between this node and the others any more; clients reach all of them. */
+  cut(node: number): void {
+    for (const link of this.#linksOf(node)) link.cut();
+  }
+
+  join(node: number): void {
+    for (const link of this.#linksOf(node)) link.join();
+  }
+
+  #linksOf(node: number): Link[] {
+    return [...this.#links[node]!, ...this.#links.map((links) => links[node])].filter((link) => link !== undefined);
+  }
+
+  async #link(): Promise<void> {
+    const linksOf = (from: number) =>
+      Promise.all(this.#ports.map(({ cluster }, to) => (from === to ? undefined : Link.to(cluster))));
+    this.#links = await Promise.all(this.#ports.map((_, from) => linksOf(from)));
+  }
+
   startAgain(node: number): void {
     this.#spawn(node);
+  }
+
+  /**
+   * Keeps what the nodes have on their disks now. The function that it returns gives that back to all of them, as when
+   * all machines stop at one moment and their disks had promised more than they kept.
+   */
+  async keepData(): Promise<() => Promise<void>> {
+    const kept = join(this.#directory, 'kept');
+    await this.#withoutNodes(() => cpSync(this.#data, kept, { recursive: true }));
+    return () =>
+      this.#withoutNodes(() => {
+        rmSync(this.#data, { recursive: true, force: true });
+        cpSync(kept, this.#data, { recursive: true });
+      });
+  }
+
+  async #withoutNodes(change: () => void): Promise<void> {
+    const numbers = this.#ports.map((_, node) => node);
+    await Promise.all(numbers.map((node) => this.kill(node)));
+    change();
+    for (const node of numbers) this.startAgain(node);
+    await this.ready();
   }
 
   get #data(): string {
@@ -160,13 +212,17 @@ export class NatsCluster {
   async stop(): Promise<void> {
     process.off('exit', this.#onExit);
     await Promise.all(this.#processes.map((_, node) => this.kill(node)));
+    for (const link of this.#links.flat()) link?.close();
     rmSync(this.#directory, { recursive: true, force: true });
   }
 
   #spawn(node: number): void {
     const { program = natsServer(), settings = '', jetstream = 'sync_interval: always' } = this.#options;
     const { client, cluster, monitor } = this.#ports[node]!;
-    const routes = this.#ports.map((each) => `nats://127.0.0.1:${each.cluster}`).join(', ');
+    const ports = this.#ports.map((each, to) => (this.#links.length > 0 ? this.#links[node]![to]?.port : each.cluster));
+    const routes = ports.filter((port) => port !== undefined).map((port) => `nats://127.0.0.1:${port}`);
+    // Nodes tell each other where they are: nothing listens there, so that no route goes around the links.
+    const advertise = this.#links.length > 0 ? 'advertise: "127.0.0.1:1",' : '';
     const file = join(this.#directory, `n${node}.conf`);
     const isCluster = this.#ports.length > 1;
     writeFileSync(
@@ -177,7 +233,7 @@ port: ${client}
 http: "127.0.0.1:${monitor}"
 jetstream { store_dir: "${join(this.#data, `n${node}`)}", max_file_store: 20GB
 ${jetstream} }
-${isCluster ? `cluster { name: test, host: 127.0.0.1, port: ${cluster}, routes: [${routes}] }` : ''}
+${isCluster ? `cluster { name: test, host: 127.0.0.1, port: ${cluster}, ${advertise} routes: [${routes.join(', ')}] }` : ''}
 ${settings}
 `,
     );

@@ -1,0 +1,67 @@
+/**
+ * A node that reaches no other one while its clients still reach it: they leave it for a node of the majority, to
+ * publish and to read.
+ */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { systemClock } from '../../src/base/clock.ts';
+import { createLog } from '../../src/base/log.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { loadConfig } from '../../src/base/settings/config.ts';
+import { live } from '../../src/journal/journal.ts';
+import { LaneReader } from '../../src/stream/lane-reader.ts';
+import { prepareStreams } from '../../src/stream/prepare-streams.ts';
+import { StreamClient } from '../../src/stream/stream-client.ts';
+import { StreamWriter } from '../../src/stream/stream-writer.ts';
+import { eventually } from '../harness/api.ts';
+import { NatsCluster } from '../harness/nats-cluster.ts';
+
+const log = createLog('error', 'test');
+let nodes: NatsCluster;
+
+beforeAll(async () => {
+  nodes = await NatsCluster.start({ linked: true });
+});
+
+afterAll(() => nodes?.stop());
+
+test('frames are acknowledged and given while the node of this process is cut off from the others', async () => {
+  const settings = { ...loadConfig({}).stream, url: nodes.url, name: 'cut', bytesMax: 64 * 1024 ** 2 };
+  const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'cut'));
+  const metrics = new Metrics();
+  const local = { append: () => Promise.reject(new Error('not used')) };
+  const writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics, local });
+  const quarantine = { addGap: () => Promise.reject(new Error('not used')) };
+  const reader = new LaneReader(live, { client, settings, log, metrics, quarantine, onFrame: () => {} });
+  let order = 0n;
+  const append = (text: string) => {
+    order += 1n;
+    return writer.append([{ lane: live, order, rows: 1, parts: [Buffer.from(text)], device: 1 }]);
+  };
+  const given = () => reader.next(1, 1_000)?.payloads.map(String).join();
+  await client.start();
+  try {
+    reader.start();
+    await append('before');
+    expect(await eventually(given, 20_000)).toBe('before');
+    const cutOff = nodes.nodeAt(client.link!.connection.getServer());
+    nodes.cut(cutOff);
+    const accepted = async () => {
+      try {
+        await append('while cut off');
+        return true;
+      } catch {
+        return false;
+      }
+    };
+    await eventually(accepted, 40_000);
+    expect(await eventually(given, 20_000)).toBe('while cut off');
+    expect(nodes.nodeAt(client.link!.connection.getServer())).not.toBe(cutOff);
+    nodes.join(cutOff);
+    await append('joined');
+    expect(await eventually(given, 20_000)).toBe('joined');
+  } finally {
+    writer.close();
+    await reader.close();
+    await client.close();
+  }
+});
