@@ -110,10 +110,10 @@ export class LaneReader {
     let rows = 0;
     let bytes = 0;
     let count = 0;
-    for (const { head } of this.#untaken) {
-      if (count > 0 && (rows + head.rows > rowsMax || bytes + head.length > bytesMax)) break;
+    for (const { head, payload } of this.#untaken) {
+      if (count > 0 && (rows + head.rows > rowsMax || bytes + payload.length > bytesMax)) break;
       rows += head.rows;
-      bytes += head.length;
+      bytes += payload.length;
       count += 1;
     }
     const taken = this.#untaken.splice(0, count);
@@ -146,10 +146,10 @@ export class LaneReader {
     const held = this.#open.get(unit);
     assert(held, 'a unit of this stream is confirmed once');
     this.#open.delete(unit);
-    for (const { message, head } of held) {
+    for (const { message, head, payload } of held) {
       message.ack();
       this.rowsOpen -= head.rows;
-      this.#bytes -= head.length;
+      this.#bytes -= payload.length;
     }
     this.#onRoom?.();
   }
@@ -214,33 +214,44 @@ export class LaneReader {
     return this.#bytes >= heldBytesMax || frames >= heldFramesMax;
   }
 
-  async #fetch(consumer: Consumer): Promise<void> {
+  /** Returns the number of messages. */
+  async #fetch(consumer: Consumer): Promise<number> {
     const max_messages = this.#fetchSize.frames;
     this.#fetching = await consumer.fetch({ max_messages, expires: fetchMsMax, bind: true });
     let largest = 0;
+    let count = 0;
     try {
       for await (const message of this.#fetching) {
-        largest = Math.max(largest, message.data.length);
-        await this.#receive(message);
+        largest = Math.max(largest, await this.#receive(message));
+        count += 1;
       }
+      return count;
     } finally {
       this.#fetching = undefined;
       this.#fetchSize.fit(largest);
     }
   }
 
-  async #receive(message: JsMsg): Promise<void> {
+  /** Returns the bytes of the frame. */
+  async #receive(message: JsMsg): Promise<number> {
     if (message.redelivered) this.#redelivered.add(1);
     const bytes = Buffer.from(message.data.buffer, message.data.byteOffset, message.data.length);
     const frame = decodeStreamFrame(bytes);
-    if (!frame) return await this.#setAside(message, bytes);
+    if (!frame) {
+      await this.#setAside(message, bytes);
+      return bytes.length;
+    }
     const { head, payload } = frame;
-    if (head.rows === 0) return message.ack();
+    if (head.rows === 0) {
+      message.ack();
+      return bytes.length;
+    }
     this.#untaken.push({ message, head, payload });
     this.rowsUntaken += head.rows;
-    this.#bytes += head.length;
+    this.#bytes += payload.length;
     if (head.order > this.orderMax) this.orderMax = head.order;
     this.#deps.onFrame();
+    return payload.length;
   }
 
   async #setAside(message: JsMsg, bytes: Buffer): Promise<void> {

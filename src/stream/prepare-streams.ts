@@ -36,6 +36,8 @@ const nanosPerSecond = 1_000_000_000;
 /** Frames that all processes together may be giving as JSON, and the time after which such a frame is given again. */
 const jsonUnconfirmedMax = 1_000;
 const jsonSecondsMax = 30;
+/** The form of the JSON. */
+const jsonFormat = 1;
 const monitorMsMax = 2_000;
 const versionMin = [2, 10] as const;
 
@@ -49,8 +51,10 @@ export async function prepareStreams(link: StreamLink, settings: StreamSettings,
     const name = streamName(settings, lane);
     const subjects = [subjectOf(settings, lane, '*')];
     const info =
-      (await found(link.manager.streams.info(name), codes.streamNotFound)) ?? (await makeLane(name, subjects));
+      (await found(link.manager.streams.info(name), codes.streamNotFound)) ??
+      (await makeLane(name, subjects, link.formats[lane]));
     checkStream(info, subjects, settings, installation);
+    link.formats[lane] = formatOf(info);
     const ack_wait = settings.redeliverSeconds * nanosPerSecond;
     const consumer =
       (await found(link.manager.consumers.info(name, consumerName), codes.consumerNotFound)) ??
@@ -68,9 +72,10 @@ export async function prepareStreams(link: StreamLink, settings: StreamSettings,
   }
   if (settings.json.enabled) await prepareJsonStream(link, settings, installation);
 
-  function makeLane(name: string, subjects: string[]): Promise<StreamInfo> {
+  // A stream that is made again while this process runs keeps its form: processes of an older version may read it.
+  function makeLane(name: string, subjects: string[], format: number): Promise<StreamInfo> {
     const limits = { discard: DiscardPolicy.New, max_bytes: settings.bytesMax };
-    return make(link, settings, installation, { name, subjects, ...limits }, 'STREAM_BYTES_MAX');
+    return make(link, settings, installation, { name, subjects, ...limits }, format, 'STREAM_BYTES_MAX');
   }
 }
 
@@ -81,6 +86,7 @@ async function make(
   { replicas }: StreamSettings,
   installation: string,
   config: Made,
+  format: number,
   setting: string,
 ): Promise<StreamInfo> {
   try {
@@ -90,7 +96,7 @@ async function make(
       retention: RetentionPolicy.Limits,
       num_replicas: replicas,
       duplicate_window: nanosPerSecond,
-      metadata: { millrace_format: String(streamFormat), millrace_installation: installation },
+      metadata: { millrace_format: String(format), millrace_installation: installation },
     });
   } catch (error) {
     if (!(error instanceof JetStreamApiError)) throw error;
@@ -123,7 +129,7 @@ async function prepareJsonStream(link: StreamLink, settings: StreamSettings, ins
   const config = { name, subjects: [`${settings.name}.json.>`], ...limits };
   const info = await found(link.manager.streams.info(name), codes.streamNotFound);
   if (!info) {
-    await make(link, settings, installation, config, 'STREAM_JSON_BYTES_MAX');
+    await make(link, settings, installation, config, jsonFormat, 'STREAM_JSON_BYTES_MAX');
     return;
   }
   checkOwner(info, installation);
@@ -220,9 +226,13 @@ function refuse({ config, created }: StreamInfo, what: string, remedy: string): 
   throw new StartError(`The stream ${config.name} (made ${String(created)}) ${what}: ${remedy}.`);
 }
 
+function formatOf({ config }: StreamInfo): number {
+  return Number(config.metadata?.['millrace_format']);
+}
+
 function checkOwner(info: StreamInfo, installation: string): void {
   const { metadata } = info.config;
-  const format = Number(metadata?.['millrace_format']);
+  const format = formatOf(info);
   const owner = metadata?.['millrace_installation'] ?? '';
   if (!Number.isInteger(format)) refuse(info, 'was not made by Millrace', 'choose another STREAM_NAME');
   if (format > streamFormat) refuse(info, 'was made by a later version', 'start that version');

@@ -18,6 +18,7 @@ import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Config } from '../base/settings/config.ts';
 import { type Lane, laneNames } from '../journal/journal.ts';
+import { streamFormat } from './stream-frame.ts';
 
 export type StreamSettings = Config['stream'];
 
@@ -117,6 +118,8 @@ export class StreamLink {
    * False while the connection is lost. Nothing may be sent then: the client would keep it in memory, without a limit.
    */
   isConnected = true;
+  /** The forms of the streams of both lanes: how their frames are written (`stream-frame.ts`). */
+  readonly formats: [number, number] = [streamFormat, streamFormat];
   /** Since when calls that need a majority have failed; undefined after an answer. */
   #unansweredSince: number | undefined;
 

@@ -1,22 +1,27 @@
 /** What other programs read from frames, and from files of frames. */
+import { randomBytes } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { loadConfig } from '../base/settings/config.ts';
-import { live } from '../journal/journal.ts';
+import { type JournalFrame, live } from '../journal/journal.ts';
 import { decodeTelemetry } from '../telemetry/decode.ts';
 import { decodeOptions } from '../telemetry/decode-options.ts';
 import { Rows } from '../telemetry/rows.ts';
-import { encodeStreamFrame } from './stream-frame.ts';
+import { encodeStreamFrame, plainStreamFrame, streamFormat } from './stream-frame.ts';
 import { framesIn, pointsOf } from './stream-points.ts';
 
 const now = 1_790_000_000_000;
 const order = BigInt(now) << 20n;
 const options = decodeOptions(loadConfig({}));
 
-function frameOf(body: string, device = 7): Buffer {
+function journalFrameOf(body: string, device = 7): JournalFrame {
   const rows = new Rows();
   decodeTelemetry(Buffer.from(body), { number: device }, now, rows, options);
   const parts = rows.encode({ order, micros: now * 1000, firstPlace: 0 });
-  return encodeStreamFrame({ lane: live, order, rows: rows.count, parts }, now + 5);
+  return { lane: live, order, rows: rows.count, parts };
+}
+
+function frameOf(body: string): Buffer {
+  return plainStreamFrame(journalFrameOf(body), now + 5);
 }
 
 async function read(...chunks: Buffer[]): Promise<(string | object)[]> {
@@ -101,4 +106,34 @@ test('a frame that an earlier version wrote is read', () => {
     { device: 7, key: 'state', ts: 1_790_000_000_000, json: '"open"' },
   ]);
   expect(points[0]).toMatchObject({ order, seq: 0, arrivedMs: now + 5 });
+});
+
+test('into a stream of an earlier version a frame is written byte for byte as that version did, however large', async () => {
+  const body = `{"ts":${now},"values":{"temperature":21.5,"count":-3,"state":"open"}}`;
+  const frame = await encodeStreamFrame(journalFrameOf(body), now + 5, 1);
+  expect(frame.toString('base64')).toBe(recorded);
+  const large = journalFrameOf(largeBody);
+  expect(await encodeStreamFrame(large, now, 1)).toEqual(plainStreamFrame(large, now));
+});
+
+const largeBody = JSON.stringify(
+  Array.from({ length: 500 }, (_, n) => ({ ts: now + n, values: { temperature: n / 8, state: `open ${n}` } })),
+);
+
+test('a large frame is deflated, its points are the same, and damage to it is noticed', async () => {
+  const plain = frameOf(largeBody);
+  const frame = await encodeStreamFrame(journalFrameOf(largeBody), now + 5, streamFormat);
+  expect(frame.length).toBeLessThan(plain.length / 4);
+  expect(pointsOf(frame)).toEqual(pointsOf(plain));
+  for (const at of [40, frame.length - 1]) {
+    const damaged = Buffer.from(frame);
+    damaged[at]! ^= 1;
+    expect(pointsOf(damaged)).toBeUndefined();
+  }
+  expect(await read(frame, frame)).toHaveLength(2);
+});
+
+test('a payload that deflating makes no smaller stays as it is', async () => {
+  const frame = { lane: live, order, rows: 1, parts: [randomBytes(5_000)] };
+  expect(await encodeStreamFrame(frame, now, streamFormat)).toEqual(plainStreamFrame(frame, now));
 });

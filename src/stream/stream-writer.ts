@@ -14,7 +14,7 @@ import { type Journal, type JournalFrame, lanes, live } from '../journal/journal
 import { OwnFrames } from './own-frames.ts';
 import { type StreamClient, type StreamSettings, subjectOf } from './stream-client.ts';
 import { frameTooLarge, streamAway, streamFull, streamSlow } from './stream-faults.ts';
-import { encodeStreamFrame } from './stream-frame.ts';
+import { encodeStreamFrame, payloadBytesOf, plainStreamFrame } from './stream-frame.ts';
 import { bucketOf } from './stream-frames.ts';
 
 interface WriterDeps {
@@ -159,7 +159,9 @@ export class StreamWriter {
   /** Returns the number of the message. */
   async #publish(frame: JournalFrame, deadline: number): Promise<number> {
     const { client, settings, clock } = this.#deps;
-    const bytes = encodeStreamFrame(frame, clock.now());
+    const payloadBytes = payloadBytesOf(frame);
+    const writtenMs = clock.now();
+    let message: { format: number; bytes: Buffer } | undefined;
     const subject = subjectOf(settings, frame.lane, bucketOf(frame.device ?? 0, settings.subjects));
     for (;;) {
       let why = client.failure ?? 'not connected';
@@ -167,10 +169,14 @@ export class StreamWriter {
       try {
         const { link } = client;
         if (link) {
-          if (link.payloadBytesMax > 0 && bytes.length + messageHeadBytes > link.payloadBytesMax) {
-            throw frameTooLarge(bytes.length, link.payloadBytesMax);
+          if (link.payloadBytesMax > 0 && payloadBytes + messageHeadBytes > link.payloadBytesMax) {
+            throw frameTooLarge(payloadBytes, link.payloadBytesMax);
           }
-          return await link.publish(subject, bytes, Math.max(1, Math.min(attemptMsMax, left)));
+          const format = link.formats[frame.lane];
+          if (message?.format !== format) {
+            message = { format, bytes: await encodeStreamFrame(frame, writtenMs, format) };
+          }
+          return await link.publish(subject, message.bytes, Math.max(1, Math.min(attemptMsMax, left)));
         }
       } catch (error) {
         if (error instanceof Fault) throw error;
@@ -207,7 +213,7 @@ export class StreamWriter {
   async #probe(): Promise<void> {
     const { client, settings, clock, log } = this.#deps;
     if (!client.link || this.#away === undefined) return;
-    const bytes = encodeStreamFrame({ lane: live, order: 0n, rows: 0, parts: [] }, clock.now());
+    const bytes = plainStreamFrame({ lane: live, order: 0n, rows: 0, parts: [] }, clock.now());
     // A bucket that no device has.
     const subject = subjectOf(settings, live, 'probe');
     try {

@@ -200,6 +200,21 @@ test('a stream of another installation, and one that is not of Millrace, are ref
   expect(await refusal(settingsOf({ name: 'foreign' }))).toMatch(/was not made by Millrace/);
 });
 
+test('a stream of the earlier form is accepted, one of a later version is refused', async () => {
+  const settings = settingsOf({ name: 'format' });
+  expect(await refusal(settings)).toBe('accepted: undefined');
+  const { metadata } = (await nodes.manage((manager) => manager.streams.info('format-live'))).config;
+  expect(metadata).toMatchObject({ millrace_format: '2' });
+  const setFormat = (format: string) =>
+    nodes.manage((manager) =>
+      manager.streams.update('format-live', { metadata: { ...metadata, millrace_format: format } }),
+    );
+  await setFormat('1');
+  expect(await refusal(settings)).toBe('accepted: undefined');
+  await setFormat('3');
+  expect(await refusal(settings)).toMatch(/format-live .* was made by a later version: start that version/);
+});
+
 const changes: [string, Partial<StreamConfig>, RegExp][] = [
   ['with fewer replicas', { num_replicas: 1 }, /has 1 replicas and STREAM_REPLICAS is 3: run "nats stream edit/],
   ['that discards its oldest frames', { discard: DiscardPolicy.Old }, /discards its oldest frames.*--discard new/],

@@ -2,6 +2,7 @@
  * The watch of the streams on three real nodes: what its reports promise to deletes, and what is no loss after
  * PostgreSQL was unavailable.
  */
+import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { systemClock } from '../../src/base/clock.ts';
@@ -91,7 +92,7 @@ afterEach(async () => {
 
 async function append(bytes = 10): Promise<void> {
   lastOrder += 1n;
-  await writer.append([{ lane: live, order: lastOrder, rows: 1, parts: [Buffer.alloc(bytes)], device: 1 }]);
+  await writer.append([{ lane: live, order: lastOrder, rows: 1, parts: [randomBytes(bytes)], device: 1 }]);
 }
 
 /** Confirms every frame of the live stream, as shipping does. */
@@ -176,6 +177,25 @@ test('what was removed while PostgreSQL did not answer is no gap for the next pr
   expect(events.filter(({ event }) => event === 'stream_lost')).toMatchObject([
     { kind: 'gap', from: last + 1, to: last + 1 },
   ]);
+});
+
+test('a stream that an earlier version made gets frames as that version reads them, a new one gets deflated ones', async () => {
+  const name = `${settings.name}-live`;
+  const appended = async (): Promise<number> => {
+    lastOrder += 1n;
+    await writer.append([{ lane: live, order: lastOrder, rows: 1, parts: [Buffer.alloc(5_000)], device: 1 }]);
+    const { last } = await client.link!.laneState(name);
+    return (await client.link!.manager.streams.getMessage(name, { seq: last }))!.data.length;
+  };
+  expect(await appended()).toBeLessThan(200);
+  const { metadata } = (await nodes.manage((manager) => manager.streams.info(name))).config;
+  await nodes.manage((manager) => manager.streams.update(name, { metadata: { ...metadata, millrace_format: '1' } }));
+  await client.prepareAgain();
+  expect(await appended()).toBe(5_040);
+  // One that is made again keeps its form: a host of the earlier version may still run.
+  await nodes.manage((manager) => manager.streams.delete(name));
+  await client.prepareAgain();
+  expect(await appended()).toBe(5_040);
 });
 
 test('the room of the stream shrinks by what any process appends, and is not known without an answer', async () => {

@@ -3,7 +3,7 @@
  * servers; `npm run stream`; the library. Whatever a reader does, telemetry is accepted and stored.
  */
 import { spawn } from 'node:child_process';
-import { randomUUID } from 'node:crypto';
+import { randomBytes, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -146,9 +146,10 @@ test('a reader that takes nothing loses the oldest messages, and nothing else wa
 test('frames that cannot be given as JSON leave the stream when it is half full, and are counted', async () => {
   const until = new Date(Date.now() + 600_000);
   await nodes.manage((manager) => manager.consumers.pause(liveStream, jsonConsumer, until));
-  const filler = 'x'.repeat(200_000);
-  // Twice the half of 64 MiB: without a removal, the stream would be full.
-  for (let n = 0; n < 340; n += 1) await post(pump, { filler });
+  // Servers get deflated frames, so the text is random. Twice the half of 64 MiB: without a removal, the stream would
+  // be full.
+  const filler = randomBytes(150_000).toString('base64');
+  for (let n = 0; n < 470; n += 1) await post(pump, { filler });
   expect(await engine.metric('stream_json_missed_total')).toBeGreaterThan(0);
   await nodes.manage((manager) => manager.consumers.resume(liveStream, jsonConsumer));
   await eventually(async () => (await waitingFrames(liveStream, jsonConsumer)) === 0, 60_000);
