@@ -191,10 +191,11 @@ export class LaneReader {
       try {
         if (client.link) {
           consumer ??= await client.link.consumer(streamName(settings, this.#lane));
-          await this.#fetch(consumer);
+          const count = await this.#fetch(consumer);
           client.link.answered();
           if (failure !== '') log.info('stream_read_again', { lane: laneNames[this.#lane] });
           failure = '';
+          if (count > 0) continue;
         }
       } catch (error) {
         // `stream-watch.ts` makes a missing stream again.
