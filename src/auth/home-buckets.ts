@@ -62,7 +62,7 @@ export class HomeBuckets {
     const usersBefore = usersOf(owned);
     this.#noteUser(owned, worker, now);
     owned.reportedAt = now;
-    if (form === 'left') this.#setLeft(owned, worker, numbers);
+    if (form === 'left') this.#setLeft(owned, worker, numbers, now);
     else this.#take(owned, worker, numbers, now);
     const { rules } = this.#deps;
     const isLow = owned.account !== undefined && rules.isBelow(owned.account, lowPart);
@@ -130,7 +130,7 @@ export class HomeBuckets {
   }
 
   /** The only user knows what is left. */
-  #setLeft(owned: Owned, worker: string, left: number[]): void {
+  #setLeft(owned: Owned, worker: string, left: number[], now: number): void {
     const { rules } = this.#deps;
     const { users, user, taken } = owned;
     const account = (owned.account ??= rules.full());
@@ -141,7 +141,7 @@ export class HomeBuckets {
       if (taken.length > 0) rules.take(account, taken);
       owned.taken = undefined;
     } else {
-      rules.refill(account);
+      rules.refill(account, now);
       rules.set(
         account,
         left.map((tokens, i) => Math.min(tokens, account.tokens[i]!)),
@@ -152,7 +152,7 @@ export class HomeBuckets {
   #take(owned: Owned, worker: string, counts: number[], now: number): void {
     const { rules } = this.#deps;
     const account = (owned.account ??= rules.full());
-    rules.refill(account);
+    rules.refill(account, now);
     rules.take(account, counts);
     if (owned.taken && worker !== owned.user) {
       owned.taken = counts.map((count, i) => count + (owned.taken![i] ?? 0));
@@ -165,7 +165,7 @@ export class HomeBuckets {
   #sumOf(owned: Owned, now: number): BucketSum {
     const { rules } = this.#deps;
     const account = owned.account ?? rules.full();
-    rules.refill(account);
+    rules.refill(account, now);
     owned.announcedAt = now;
     owned.wasLow = rules.isBelow(account, lowPart);
     const { owner, users, user } = owned;

@@ -12,6 +12,7 @@ import type { BucketOwner } from './bucket-reports.ts';
 import { type ProfileLimits, rateMember } from './profile-limits.ts';
 import { type Counted, countedNouns, kinds, type RateLimitSettings, type ScopeName, scopeNames } from './rate-kinds.ts';
 import { RulesOfTenants } from './rules-of-tenants.ts';
+import type { BucketUse } from './shared-buckets.ts';
 import { type SharedGroup, SharedLimits } from './shared-limits.ts';
 import { type Bucket, parseBuckets, type Shortage } from './token-buckets.ts';
 
@@ -83,13 +84,25 @@ interface Rules {
   nameOf: (scope: ScopeName, kind: Counted) => string;
 }
 
+/** What this worker keeps of the tenant and of the owner of a message. */
+interface Uses {
+  rules: Rules;
+  scope: ScopeName;
+  tenant: BucketUse | undefined;
+  own: BucketUse | undefined;
+}
+
+const oneMessage: Taken = [1, 0, 0];
+
 export class RateLimits {
   /** False while no tenant has a limit: a message then costs this one comparison. */
   isActive = false;
+  readonly #clock: Clock;
   readonly #rules: RulesOfTenants<Rules>;
   readonly #shared: SharedLimits<ScopeName>;
 
   constructor({ settings, exchange, clock }: RateLimitDeps) {
+    this.#clock = clock;
     this.#shared = new SharedLimits<ScopeName>({
       exchange,
       topic: 'rate-limits',
@@ -126,7 +139,7 @@ export class RateLimits {
 
   /** Takes a message without data points. Throws 429, and then takes nothing. */
   message(device: LimitedDevice): void {
-    if (this.isActive) this.#takeMessage(this.#own(device), device);
+    if (this.isActive) takeMessage(this.#uses(ownScope(device), device));
   }
 
   /**
@@ -134,9 +147,9 @@ export class RateLimits {
    */
   admit(device: LimitedDevice): void {
     if (!this.isActive) return;
-    const scope = this.#own(device);
-    this.#check(scope, device, telemetryMessagesKind, 1);
-    this.#check(scope, device, telemetryDataPointsKind, 1);
+    const uses = this.#uses(ownScope(device), device);
+    check(uses, telemetryMessagesKind, 1);
+    check(uses, telemetryDataPointsKind, 1);
   }
 
   /**
@@ -144,17 +157,17 @@ export class RateLimits {
    * message. Throws 429.
    */
   points(device: LimitedDevice, points: number): void {
-    if (this.isActive) this.#takePoints(this.#own(device), device, points);
+    if (this.isActive) takePoints(this.#uses(ownScope(device), device), points);
   }
 
   /** Like `message`, for a child: the children of a gateway share its limits. */
   childMessage(gateway: LimitedDevice): void {
-    if (this.isActive) this.#takeMessage('gateway', gateway);
+    if (this.isActive) takeMessage(this.#uses('gateway', gateway));
   }
 
   /** Like `points`, for a child. */
   childPoints(gateway: LimitedDevice, points: number): void {
-    if (this.isActive) this.#takePoints('gateway', gateway, points);
+    if (this.isActive) takePoints(this.#uses('gateway', gateway), points);
   }
 
   /**
@@ -174,38 +187,16 @@ export class RateLimits {
     );
   }
 
-  /** Returns the scope of the limits on messages of the device itself. */
-  #own(device: LimitedDevice): ScopeName {
-    return device.isGateway === true ? 'gatewayDevice' : 'device';
-  }
-
-  #takeMessage(scope: ScopeName, sender: LimitedDevice): void {
-    this.#check(scope, sender, messagesKind, 1);
-    this.#take(scope, sender, [1, 0, 0]);
-  }
-
-  #takePoints(scope: ScopeName, sender: LimitedDevice, points: number): void {
-    if (points === 0) {
-      this.#takeMessage(scope, sender);
-      return;
-    }
-    this.#check(scope, sender, telemetryMessagesKind, 1);
-    this.#check(scope, sender, telemetryDataPointsKind, points);
-    this.#take(scope, sender, [0, 1, points]);
-  }
-
-  #check(scope: ScopeName, sender: LimitedDevice, kind: number, count: number): void {
+  #uses(scope: ScopeName, sender: LimitedDevice): Uses {
     const rules = this.#rules.of(sender.tenantId);
-    const ofTenant = rules.scopes.tenant.buckets.shortage(sender.tenantId, kind, count);
-    if (ofTenant) throw tooMany('tenant', ofTenant, count, rules);
-    const own = rules.scopes[scope].buckets.shortage(sender.number, kind, count);
-    if (own) throw tooMany(scope, own, count, rules);
-  }
-
-  #take(scope: ScopeName, sender: LimitedDevice, taken: Taken): void {
-    const { scopes } = this.#rules.of(sender.tenantId);
-    scopes.tenant.buckets.take(sender.tenantId, taken);
-    scopes[scope].buckets.take(sender.number, taken);
+    const { scopes } = rules;
+    const now = this.#clock.monotonic();
+    return {
+      rules,
+      scope,
+      tenant: scopes.tenant.buckets.use(sender.tenantId, now),
+      own: scopes[scope].buckets.use(sender.number, now),
+    };
   }
 
   #makeRules(profileId: string, key: string, settings: RateLimitSettings, nameOf: Rules['nameOf']): Rules {
@@ -225,6 +216,38 @@ export class RateLimits {
   #setActive(): void {
     this.isActive = this.#rules.all().some(({ scopes }) => scopeNames.some((name) => scopes[name].buckets.limited));
   }
+}
+
+/** Returns the scope of the limits on messages of the device itself. */
+function ownScope(device: LimitedDevice): ScopeName {
+  return device.isGateway === true ? 'gatewayDevice' : 'device';
+}
+
+function takeMessage(uses: Uses): void {
+  check(uses, messagesKind, 1);
+  take(uses, oneMessage);
+}
+
+function takePoints(uses: Uses, points: number): void {
+  if (points === 0) {
+    takeMessage(uses);
+    return;
+  }
+  check(uses, telemetryMessagesKind, 1);
+  check(uses, telemetryDataPointsKind, points);
+  take(uses, [0, 1, points]);
+}
+
+function check({ rules, scope, tenant, own }: Uses, kind: number, count: number): void {
+  const ofTenant = rules.scopes.tenant.buckets.shortage(tenant, kind, count);
+  if (ofTenant) throw tooMany('tenant', ofTenant, count, rules);
+  const ofOwn = rules.scopes[scope].buckets.shortage(own, kind, count);
+  if (ofOwn) throw tooMany(scope, ofOwn, count, rules);
+}
+
+function take({ rules, scope, tenant, own }: Uses, taken: Taken): void {
+  rules.scopes.tenant.buckets.take(tenant, taken);
+  rules.scopes[scope].buckets.take(own, taken);
 }
 
 /** Takes each limit of a profile, and the setting where the profile has none. */

@@ -10,6 +10,7 @@ import type { HomeExchange } from '../bus/home-exchange.ts';
 import { type RequestKind, type RequestRates, requestKinds } from './rate-kinds.ts';
 import type { LimitedProfile } from './rate-limits.ts';
 import { RulesOfTenants } from './rules-of-tenants.ts';
+import type { BucketUse } from './shared-buckets.ts';
 import { type SharedGroup, SharedLimits } from './shared-limits.ts';
 import { type Bucket, parseBuckets } from './token-buckets.ts';
 
@@ -43,12 +44,14 @@ export function parseRequestRates(rates: RequestRates): Record<RequestKind, Buck
 
 export class RequestLimits {
   readonly #settings: RequestRates;
+  readonly #clock: Clock;
   readonly #rules: RulesOfTenants<Rules>;
   readonly #shared: SharedLimits<RequestKind>;
 
   /** Throws one line that names a malformed setting. */
   constructor({ settings, exchange, clock }: RequestLimitDeps) {
     this.#settings = settings;
+    this.#clock = clock;
     this.#shared = new SharedLimits<RequestKind>({
       exchange,
       topic: 'rest-limits',
@@ -74,17 +77,25 @@ export class RequestLimits {
   /** Takes one request. Throws 429, and then takes nothing. */
   take(tenantId: string, customerId: string | null): void {
     const { groups } = this.#rules.of(tenantId);
-    check(groups, 'tenant', tenantId);
-    if (customerId !== null) check(groups, 'customer', customerId);
-    groups.tenant.buckets.take(tenantId, oneRequest);
-    if (customerId !== null) groups.customer.buckets.take(customerId, oneRequest);
+    const tenant = this.#check(groups, 'tenant', tenantId);
+    const customer = customerId === null ? undefined : this.#check(groups, 'customer', customerId);
+    groups.tenant.buckets.take(tenant, oneRequest);
+    groups.customer.buckets.take(customer, oneRequest);
   }
 
   /** Takes one command to a device of the tenant. Throws 429, and then takes nothing. */
   takeCommand(tenantId: string): void {
     const { groups } = this.#rules.of(tenantId);
-    check(groups, 'commands', tenantId);
-    groups.commands.buckets.take(tenantId, oneRequest);
+    groups.commands.buckets.take(this.#check(groups, 'commands', tenantId), oneRequest);
+  }
+
+  /** Throws 429 when the owner has no request left. */
+  #check(groups: Rules['groups'], kind: RequestKind, id: string): BucketUse | undefined {
+    const { buckets } = groups[kind];
+    const use = buckets.use(id, this.#clock.monotonic());
+    const shortage = buckets.shortage(use, 0, 1);
+    if (shortage) throw new Fault(`request_limit_${kind}`, sentences[kind], shortage.retrySeconds);
+    return use;
   }
 
   #makeRules(profileId: string, key: string, rates: RequestRates): Rules {
@@ -96,9 +107,4 @@ export class RequestLimits {
       groups: { tenant: groupOf('tenant'), customer: groupOf('customer'), commands: groupOf('commands') },
     };
   }
-}
-
-function check(groups: Rules['groups'], kind: RequestKind, id: string): void {
-  const shortage = groups[kind].buckets.shortage(id, 0, 1);
-  if (shortage) throw new Fault(`request_limit_${kind}`, sentences[kind], shortage.retrySeconds);
 }

@@ -49,7 +49,8 @@ interface Part {
   reportedAt: number;
 }
 
-interface Use extends TokenAccount {
+/** What this worker keeps of an owner. */
+export interface BucketUse extends TokenAccount {
   readonly owner: BucketOwner;
   /** Undefined while this worker is the only user. */
   part: Part | undefined;
@@ -78,9 +79,9 @@ interface SharedBucketsDeps {
 export class SharedBuckets {
   readonly rules: TokenBuckets;
   readonly #deps: SharedBucketsDeps;
-  readonly #uses: FifoMap<BucketOwner, Use>;
-  readonly #due = new Set<Use>();
-  readonly #sent: Use[] = [];
+  readonly #uses: FifoMap<BucketOwner, BucketUse>;
+  readonly #due = new Set<BucketUse>();
+  readonly #sent: BucketUse[] = [];
 
   constructor(deps: SharedBucketsDeps) {
     this.#deps = deps;
@@ -92,10 +93,22 @@ export class SharedBuckets {
     return this.rules.limited;
   }
 
-  /** Returns the first bucket of this kind with fewer tokens than `count`. */
-  shortage(owner: BucketOwner, kind: number, count: number): Shortage | undefined {
+  /**
+   * Returns what this worker keeps of the owner, refilled up to now (monotonic milliseconds). It is valid in this turn
+   * of the loop. Undefined: there is no limit.
+   */
+  use(owner: BucketOwner, now: number): BucketUse | undefined {
     if (!this.limited) return undefined;
-    const use = this.#use(owner);
+    const use = this.#uses.get(owner) ?? this.#begin(owner);
+    const { exchange } = this.#deps;
+    if (use.part || exchange.isSilent) this.#refillPart(use, now);
+    else this.rules.refill(use, now);
+    return use;
+  }
+
+  /** Returns the first bucket of this kind with fewer tokens than `count`. */
+  shortage(use: BucketUse | undefined, kind: number, count: number): Shortage | undefined {
+    if (!use) return undefined;
     const shortage = this.rules.shortage(use, kind, count);
     const { part } = use;
     if (part?.isShared) {
@@ -107,9 +120,8 @@ export class SharedBuckets {
   }
 
   /** Takes `counts`, one number for each kind, even beyond the tokens that are left. */
-  take(owner: BucketOwner, counts: readonly number[]): void {
-    if (!this.limited) return;
-    const use = this.#use(owner);
+  take(use: BucketUse | undefined, counts: readonly number[]): void {
+    if (!use) return;
     this.rules.take(use, counts);
     const { part } = use;
     if (part) add(part.taken, counts);
@@ -193,26 +205,27 @@ export class SharedBuckets {
     return sharedMs(this.#deps.exchange);
   }
 
-  /** Returns what this worker keeps of the owner, refilled up to now. */
-  #use(owner: BucketOwner): Use {
-    const known = this.#uses.get(owner);
-    const use = known ?? this.#makeUse(owner);
-    if (!known) this.#uses.set(owner, use);
-    const { exchange, clock } = this.#deps;
-    if (use.part) {
-      if (exchange.isAlone) this.#useAlone(use, 0);
-      else this.#endIdleShare(use, use.part, clock.monotonic());
-    }
-    let share = use.part?.share ?? 1;
-    if (exchange.isSilent && clock.monotonic() >= use.leasedUntil && !exchange.isAlone) {
-      share = Math.min(share, 1 / exchange.workers);
-      this.rules.shrink(use, share);
-    }
-    this.rules.refill(use, share);
+  #begin(owner: BucketOwner): BucketUse {
+    const use = this.#makeUse(owner);
+    this.#uses.set(owner, use);
     return use;
   }
 
-  #makeUse(owner: BucketOwner): Use {
+  #refillPart(use: BucketUse, now: number): void {
+    const { exchange } = this.#deps;
+    if (use.part) {
+      if (exchange.isAlone) this.#useAlone(use, 0);
+      else this.#endIdleShare(use, use.part, now);
+    }
+    let share = use.part?.share ?? 1;
+    if (exchange.isSilent && now >= use.leasedUntil && !exchange.isAlone) {
+      share = Math.min(share, 1 / exchange.workers);
+      this.rules.shrink(use, share);
+    }
+    this.rules.refill(use, now, share);
+  }
+
+  #makeUse(owner: BucketOwner): BucketUse {
     const { exchange } = this.#deps;
     const account = this.rules.full();
     const part = exchange.isAlone ? undefined : this.#makePart(account.refilledAt);
@@ -236,18 +249,18 @@ export class SharedBuckets {
     };
   }
 
-  #report(use: Use): void {
+  #report(use: BucketUse): void {
     if (use.isDue || this.#deps.exchange.isAlone) return;
     use.isDue = true;
     this.#due.add(use);
     this.#deps.exchange.wake();
   }
 
-  #reportOf(use: Use): BucketReport {
+  #reportOf(use: BucketUse): BucketReport {
     const now = this.#deps.clock.monotonic();
     const { owner, part } = use;
     if (!part) {
-      this.rules.refill(use);
+      this.rules.refill(use, now);
       const left = this.rules.partLeft(use);
       const isLow = left <= lowPart;
       use.nextAt = now + (isLow ? limits.bucketLowMs : limits.bucketAloneMs);
@@ -268,7 +281,7 @@ export class SharedBuckets {
   }
 
   /** The worker has the whole buckets; it reports at this time. */
-  #useAlone(use: Use, nextAt: number): void {
+  #useAlone(use: BucketUse, nextAt: number): void {
     this.#addRest(use);
     use.part = undefined;
     use.nextAt = nextAt;
@@ -276,29 +289,29 @@ export class SharedBuckets {
   }
 
   /** The home does not count a worker as a user that has not reported for a while. */
-  #endIdleShare(use: Use, part: Part, now: number): void {
+  #endIdleShare(use: BucketUse, part: Part, now: number): void {
     if (!part.isShared || now - part.reportedAt < this.#sharedMs) return;
     this.#addRest(use);
     part.isShared = false;
     part.share = 1;
   }
 
-  #addRest(use: Use): void {
+  #addRest(use: BucketUse): void {
     const rest = use.part?.rest;
     if (!rest) return;
     for (let i = 0; i < rest.length; i += 1) use.tokens[i]! += rest[i]!;
     use.part!.rest = undefined;
   }
 
-  #beginSharing(use: Use, users: number, now: number): void {
-    this.rules.refill(use);
+  #beginSharing(use: BucketUse, users: number, now: number): void {
+    this.rules.refill(use, now);
     use.part = { ...this.#makePart(now), reportsLeft: true };
     this.#share(use, use.part, 1 / users);
     this.#report(use);
   }
 
   /** Divides the tokens of the use into those that this worker may take and the rest. */
-  #share(use: Use, part: Part, share: number): void {
+  #share(use: BucketUse, part: Part, share: number): void {
     const { tokens } = use;
     part.isShared = true;
     part.share = this.rules.isBelow(use, lowPart) ? share : Math.min(1, calmShares * share);

@@ -75,9 +75,11 @@ export class TokenBuckets {
     return { tokens, refilledAt: this.#clock.monotonic() };
   }
 
-  /** Adds the tokens of the time since the last refill. An owner of a share of the buckets gets that share. */
-  refill(account: TokenAccount, share = 1): void {
-    const now = this.#clock.monotonic();
+  /**
+   * Adds the tokens of the time from the last refill up to now (monotonic milliseconds). An owner of a share of the
+   * buckets gets that share.
+   */
+  refill(account: TokenAccount, now: number, share = 1): void {
     const seconds = (now - account.refilledAt) / 1000;
     account.refilledAt = now;
     const { tokens } = account;
