@@ -1,6 +1,6 @@
 /**
  * Worlds of the tests (`test/world/`) for as many seeds as there is time for: hosts and workers of the real classes in
- * virtual time. A seed that breaks a promise is shrunk, and its last events are printed.
+ * virtual time, with devices and users. A seed that breaks a promise is shrunk, and its last events are printed.
  */
 import { planOf, runWorld, shrink } from '../../test/world/world.ts';
 import { figure, say, table, writeResult } from '../report.ts';

@@ -49,7 +49,11 @@ export class VirtualTime {
       await new Promise((resolve) => setImmediate(resolve));
       if (isOver()) return true;
       const next = this.#take();
-      if (!next || next.at > msMax) return false;
+      if (!next || next.at > msMax) {
+        if (next) this.#timers.add(next);
+        this.#passed = Math.max(this.#passed, msMax);
+        return false;
+      }
       this.#passed = next.at;
       next.run?.();
     }

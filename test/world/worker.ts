@@ -1,4 +1,7 @@
-/** A worker of a world: the real journal, ingest and shipping, over a simulated disk, store and time. */
+/**
+ * A worker of a world: the real journal, ingest and shipping, over a simulated disk, store and time, and the rooms that
+ * meet over the bus (`rooms.ts`).
+ */
 import { Fault } from '../../src/base/errors.ts';
 import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
@@ -11,6 +14,8 @@ import { decodeTelemetry } from '../../src/telemetry/decode.ts';
 import type { Rows } from '../../src/telemetry/rows.ts';
 import { SimDisk } from '../crash/sim-disk.ts';
 import type { Random } from '../harness/random.ts';
+import type { Database } from './database.ts';
+import { Rooms, type Wire } from './rooms.ts';
 import type { Store } from './store.ts';
 import { ProcessTime, type VirtualTime } from './virtual-time.ts';
 
@@ -27,6 +32,8 @@ interface WorkerDeps {
   time: VirtualTime;
   random: Random;
   store: Store;
+  database: Database;
+  wire: Wire;
   writer: number;
   skewMs: number;
   ack: AckLevel;
@@ -55,6 +62,10 @@ export class Worker {
   #journal: Journal | undefined;
   #ingest: Ingest | undefined;
   #isStarting = false;
+  /** The rooms of the process that runs. */
+  #rooms: Rooms | undefined;
+  #areRoomsOpen = false;
+  #starts = 0;
   /** Senders without an answer. They get no answer when the process ends. */
   readonly #unanswered = new Set<(outcome: Outcome) => void>();
 
@@ -77,6 +88,24 @@ export class Worker {
 
   get quarantined(): number {
     return this.#journal?.quarantine.entries ?? 0;
+  }
+
+  /** The rooms that meet over the bus, when they serve. */
+  get rooms(): Rooms | undefined {
+    return this.#areRoomsOpen ? this.#rooms : undefined;
+  }
+
+  /** Ends the rooms that meet over the bus; the process goes on. */
+  endRooms(): void {
+    this.#areRoomsOpen = false;
+    this.#rooms?.process.end();
+    this.#rooms = undefined;
+  }
+
+  /** Stops the process for a time: nothing of it runs, and what arrives waits. */
+  stall(ms: number): void {
+    this.#process?.stall(ms);
+    this.#rooms?.process.stall(ms);
   }
 
   start(): void {
@@ -145,6 +174,18 @@ export class Worker {
     this.#ingest = ingest;
     this.#isStarting = false;
     shipper.start();
+    await this.#openRooms(process);
+  }
+
+  async #openRooms(process: ProcessTime): Promise<void> {
+    const { time, database, wire, skewMs, log } = this.#deps;
+    this.#starts += 1;
+    const own = new ProcessTime(time, skewMs);
+    const node = `${this.#deps.writer}-${this.#starts}`;
+    const rooms = new Rooms({ node, process: own, database, wire, log: logTo(log, this.name) });
+    this.#rooms = rooms;
+    await rooms.start();
+    if (!process.isOver && this.#rooms === rooms) this.#areRoomsOpen = true;
   }
 
   /** Sends one message and resolves with its answer, or with `no answer` when the process ends first. */
@@ -179,6 +220,9 @@ export class Worker {
 
   #end(random: Random | undefined): void {
     this.#process?.end();
+    const rooms = this.#rooms;
+    this.endRooms();
+    rooms?.lost();
     const before = this.disk;
     this.disk = before.crash(random);
     // No operation of the ended process ends.

@@ -1,7 +1,15 @@
 /**
- * Three hundred worlds: hosts and workers of the real journal, ingest and shipping in virtual time, under faults that a
- * seed chooses. What was acknowledged is stored once, in order, with the right latest value, and no good row is in
- * quarantine. `npm run bench -- world` runs more seeds.
+ * Three hundred worlds: hosts and workers of the real classes in virtual time, under faults that a seed chooses:
+ *
+ *     telemetry     what was acknowledged is stored once, in order, with the right latest value; no good row is in
+ *                   quarantine
+ *     sessions      a device has one session and valid credentials, 5 s after the last fault
+ *     commands      one without persistence is executed once at most, with QoS 0; no caller is answered that a command
+ *                   did not reach its device, when it did; a persistent one is executed
+ *     attributes    a device has the shared attributes that are stored, 5 s after the last fault
+ *     bus           nothing is sent when nothing happens, and no worker keeps a channel or a command that has ended
+ *
+ * `npm run bench -- world` runs more seeds.
  */
 import { expect, test } from 'vitest';
 import { type Plan, planOf, runWorld, shrink } from './world.ts';
@@ -32,12 +40,22 @@ test('a store that forgets rows is noticed, and the faults that do not matter ar
     hosts: 1,
     workers: 2,
     ack: 'journal',
+    hasRedis: false,
+    busMsMax: 1,
     skewMsMax: 0,
     sendMs: 2_000,
     faults: [...others, lie],
   };
   expect((await runWorld(plan)).faults.join('\n')).toMatch(/was acknowledged and is lost/);
   expect((await shrink(plan)).faults).toEqual([lie]);
+});
+
+test('a bus that loses messages without a gap is noticed', async () => {
+  const lie = { at: 60, kind: 'lying bus', seed: 1 } as const;
+  const size = { seed: 5, hosts: 2, workers: 2, hasRedis: true, busMsMax: 1 };
+  const plan: Plan = { ...size, ack: 'journal', skewMsMax: 0, sendMs: 2_000, faults: [lie] };
+  expect((await runWorld(plan)).faults.join('\n')).toMatch(/command \d+ of device \d+ after all faults: unreachable/);
+  expect((await runWorld({ ...plan, faults: [] })).faults).toEqual([]);
 });
 
 async function reportOf(plan: Plan): Promise<string> {

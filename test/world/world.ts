@@ -1,14 +1,30 @@
 /**
- * Runs hosts and workers of the real classes in virtual time, under faults that a seed chooses, and returns the
- * promises that were broken. The same plan gives the same run.
+ * Runs hosts and workers of the real classes in virtual time, with devices that connect and users that send commands,
+ * under faults that a seed chooses, and returns the promises that were broken. The same plan gives the same run.
  */
 import { Random } from '../harness/random.ts';
+import { Client, clientHabits } from './clients.ts';
+import { Database } from './database.ts';
+import type { Rooms, Wire } from './rooms.ts';
 import { habits, Sender } from './senders.ts';
 import { isLater, type Mood, Store } from './store.ts';
+import { Users } from './users.ts';
 import { VirtualTime } from './virtual-time.ts';
+import { Host, type Link, Redis } from './wires.ts';
 import { Worker } from './worker.ts';
 
-type FaultKind = 'kill' | 'power' | 'store' | 'lying store' | 'disk error' | 'disk full' | 'slow disk';
+type FaultKind =
+  | 'kill'
+  | 'power'
+  | 'stall'
+  | 'store'
+  | 'lying store'
+  | 'disk error'
+  | 'disk full'
+  | 'slow disk'
+  | 'database'
+  | 'bus'
+  | 'lying bus';
 
 /** A fault of a plan. Each has a seed of its own, so that a fault stays the same when others are left out. */
 interface PlannedFault {
@@ -22,6 +38,10 @@ export interface Plan {
   hosts: number;
   workers: number;
   ack: 'journal' | 'store';
+  /** True: all workers meet over a Redis; false: the workers of the only host meet over process channels. */
+  hasRedis: boolean;
+  /** The longest time of a message to or from the Redis. */
+  busMsMax: number;
   /** The largest error of a host's clock. */
   skewMsMax: number;
   sendMs: number;
@@ -35,12 +55,25 @@ interface WorldResult {
 }
 
 const healMsMax = 4 * 3_600_000;
-const eventsMax = 60;
+/** After this time without a fault, each device has one session and its attributes. */
+const settledMs = 5_000;
+/**
+ * After a further time, each persistent command was executed. A worker that dies with an unconfirmed command costs
+ * `rpcConfirmMs` and a lease.
+ */
+const executedMs = 22_000;
+/** The time after that, in which nothing happens. */
+const quietMs = 3_000;
+/** Messages of the bus that workers may exchange in the quiet time. */
+const quietMessagesMax = 10;
+/** The longest fault of the bus, of the database and of a process. */
+const cutMsMax = 2_000;
+const eventsMax = 200;
 const codes = [241, 252, 1000, 1001, 225, 243, 202, 159, 999, 60, 733, 48];
 
 export function planOf(seed: number): Plan {
   const random = new Random(seed);
-  const sendMs = 1_000 + random.below(3_500);
+  const sendMs = 800 + random.below(1_700);
   const kinds: FaultKind[] = [
     'kill',
     'kill',
@@ -51,15 +84,25 @@ export function planOf(seed: number): Plan {
     'disk error',
     'disk full',
     'slow disk',
+    'database',
+    'database',
+    'bus',
+    'bus',
+    'bus',
+    'stall',
   ];
-  const faults = Array.from({ length: random.below(14) }, () => ({
+  const faults = Array.from({ length: random.below(16) }, () => ({
     at: random.below(sendMs),
     kind: random.pick(kinds),
     seed: random.below(2 ** 31),
   }));
   const ack = random.next() < 0.25 ? 'store' : 'journal';
   const skewMsMax = random.next() < 0.5 ? 0 : 400;
-  return { seed, hosts: 1 + random.below(3), workers: 1 + random.below(3), ack, skewMsMax, sendMs, faults };
+  const hosts = 1 + random.below(3);
+  const workers = 1 + random.below(3);
+  const hasRedis = hosts > 1 || random.next() < 0.3;
+  const busMsMax = random.pick([0.5, 2, 20]);
+  return { seed, hosts, workers, ack, hasRedis, busMsMax, skewMsMax, sendMs, faults };
 }
 
 export async function runWorld(plan: Plan): Promise<WorldResult> {
@@ -92,6 +135,10 @@ class World {
   /** Workers by host. */
   readonly #hosts: Worker[][];
   readonly #senders: Sender[];
+  readonly #database: Database;
+  readonly #redis: Redis | undefined;
+  readonly #clients: Client[];
+  readonly #users: Users;
   readonly #events: string[] = [];
 
   constructor(plan: Plan, random: Random) {
@@ -99,17 +146,30 @@ class World {
     this.#random = random;
     this.#time = new VirtualTime(new Random(plan.seed ^ 0x71e));
     this.#store = new Store(this.#time, random);
+    this.#database = new Database(this.#time, random);
+    this.#redis = plan.hasRedis ? new Redis(this.#time, random, plan.busMsMax) : undefined;
     let writer = 0;
     this.#hosts = Array.from({ length: plan.hosts }, () => {
       const { ack, workers, skewMsMax } = plan;
       const skewMs = random.between(-skewMsMax, skewMsMax);
+      const wire: Wire = this.#redis ? { redis: this.#redis } : { host: new Host(this.#time, random, skewMs) };
       return Array.from({ length: workers }, () => {
         writer += 1;
         const log = (line: string) => this.#note(line);
-        return new Worker({ time: this.#time, random, store: this.#store, writer, skewMs, ack, log });
+        const stores = { store: this.#store, database: this.#database };
+        return new Worker({ time: this.#time, random, ...stores, wire, writer, skewMs, ack, log });
       });
     });
     this.#senders = habits.map((habit, n) => new Sender(n + 1, habit));
+    this.#clients = clientHabits.map((habit, n) => this.#newClient(101 + n, habit));
+    this.#users = new Users({
+      time: this.#time,
+      random,
+      database: this.#database,
+      clients: this.#clients,
+      serving: () => this.#serving(),
+      note: (line) => this.#note(line),
+    });
   }
 
   async run(): Promise<WorldResult> {
@@ -117,6 +177,7 @@ class World {
     const workers = this.#hosts.flat();
     for (const worker of workers) worker.start();
     for (const fault of faults) this.#time.at(fault.at, () => this.#strike(fault));
+    this.#time.at(50, () => this.#connectClients(sendMs));
     let sending = this.#senders.length;
     for (const sender of this.#senders) {
       // Hosts promise the order of writes as far as their clocks agree.
@@ -126,13 +187,15 @@ class World {
         sending -= 1;
       });
     }
-    await this.#time.run(() => sending === 0, sendMs + 60_000);
+    await this.#time.run(() => false, sendMs);
     this.#heal(workers);
+    const roomFaults = await this.#checkRooms(workers);
+    await this.#time.run(() => sending === 0, sendMs + 60_000);
     const isStored = () => workers.every(({ isEmpty }) => isEmpty);
     const isDone = sending === 0 && (await this.#time.run(isStored, this.#time.passed + healMsMax));
-    const found = isDone ? this.#check(workers) : [`senders without an answer: ${sending}; ${this.#stuck(workers)}`];
+    const stored = isDone ? this.#check(workers) : [`senders without an answer: ${sending}; ${this.#stuck(workers)}`];
     const acknowledged = this.#senders.reduce((sum, sender) => sum + sender.acknowledged, 0);
-    return { faults: found, acknowledged, events: this.#events.slice(-eventsMax) };
+    return { faults: [...roomFaults, ...stored], acknowledged, events: this.#events.slice(-eventsMax) };
   }
 
   #stuck(workers: readonly Worker[]): string {
@@ -149,6 +212,10 @@ class World {
     else if (kind === 'power') for (const each of host) each.cutPower();
     else if (kind === 'store') this.#setMood(moodOf(random), random.between(50, 30_000));
     else if (kind === 'lying store') this.#setMood({ kind: 'lies' }, 1_000);
+    else if (kind === 'stall') this.#stall(random.next() < 0.3 ? host : [worker], random.between(50, cutMsMax));
+    else if (kind === 'database') this.#spoilDatabase(random);
+    else if (kind === 'bus') this.#cutBus(host, worker, random);
+    else if (kind === 'lying bus' && this.#redis) this.#redis.lies = true;
     else if (kind === 'disk full') this.#fillDisk(worker, random.between(100, 5_000));
     else this.#spoilDisk(worker, kind === 'slow disk', random);
   }
@@ -159,6 +226,52 @@ class World {
     this.#time.after(ms, () => {
       if (this.#store.mood === mood) this.#store.mood = { kind: 'well' };
     });
+  }
+
+  #newClient(number: number, habit: Client['habit']): Client {
+    const { tables } = this.#database;
+    const [id, name] = [`device-${number}`, `login-${number}`];
+    const owners = { tenantId: 'mill', customerId: null, profileId: 'p' };
+    tables.devices.set(number, { number, id, name, ...owners, version: 1, credentialsVersion: 1 });
+    const note = (line: string) => this.#note(line);
+    const world = { time: this.#time, random: this.#random, tables, serving: () => this.#serving(), note };
+    return new Client(number, habit, number % 2 === 0 ? 1 : 0, world);
+  }
+
+  #serving(): Rooms[] {
+    return this.#hosts.flat().flatMap(({ rooms }) => rooms ?? []);
+  }
+
+  #connectClients(until: number): void {
+    for (const client of this.#clients) {
+      void client.live(until, false);
+      if (client.habit === 'twin') void client.twin().live(until, true);
+    }
+    void this.#users.act(until);
+  }
+
+  #stall(workers: readonly Worker[], ms: number): void {
+    for (const worker of workers) worker.stall(ms);
+  }
+
+  #spoilDatabase(random: Random): void {
+    const ms = random.between(50, cutMsMax);
+    const draw = random.below(3);
+    if (draw === 0) this.#database.goDown(ms);
+    else this.#database.turn(draw === 1 ? { kind: 'deaf' } : { kind: 'slow', ms: random.between(100, 1_500) }, ms);
+    this.#note(`the database ${JSON.stringify(this.#database.mood)} for ${Math.round(ms)} ms`);
+  }
+
+  /** Cuts the connections of a worker, of a host or of all workers. */
+  #cutBus(host: readonly Worker[], worker: Worker, random: Random): void {
+    const cut = random.pick([[worker], host, this.#hosts.flat()]);
+    const which = random.pick(['publisher', 'subscriber', 'both'] as const);
+    const links = cut.flatMap(({ rooms }): Link[] => (rooms?.link ? [rooms.link] : []));
+    const [unnoticedMs, ms] = [random.between(0, 1_000), random.between(5, cutMsMax)];
+    for (const link of links) link.cut(which, unnoticedMs, ms);
+    this.#note(
+      `the bus (${which}) of ${cut.map(({ name }) => name).join(', ')} for ${Math.round(unnoticedMs + ms)} ms`,
+    );
   }
 
   #fillDisk(worker: Worker, ms: number): void {
@@ -181,10 +294,68 @@ class World {
   #heal(workers: readonly Worker[]): void {
     this.#note('all faults end');
     this.#store.mood = { kind: 'well' };
+    this.#database.turn({ kind: 'well' }, 0);
     for (const { disk } of workers) {
       disk.fault = () => undefined;
       disk.capacityBytes = Number.MAX_SAFE_INTEGER;
     }
+  }
+
+  /** Lets the rooms come to rest, asks each worker for a command, and returns the promises that were broken. */
+  async #checkRooms(workers: readonly Worker[]): Promise<string[]> {
+    // Cuts that are not noticed yet, and processes that are stalled or start again, end within this time.
+    const settled = this.#time.passed + cutMsMax + 1_000 + settledMs;
+    await this.#time.run(() => false, settled);
+    const faults = this.#clients.flatMap((client) => this.#faultsOfClient(client));
+    const present = this.#clients.filter(({ number }) => this.#database.tables.devices.has(number));
+    const probes = this.#serving().map((rooms) => this.#users.call(rooms, this.#random.pick(present), settledMs));
+    await this.#time.run(() => false, settled + settledMs);
+    await this.#time.run(() => this.#users.faults().length === 0, settled + executedMs);
+    const published = this.#redis?.published ?? 0;
+    await this.#time.run(() => false, this.#time.passed + quietMs);
+    const quiet = (this.#redis?.published ?? 0) - published;
+    if (quiet > quietMessagesMax) faults.push(`${quiet} messages of the bus in ${quietMs} quiet ms`);
+    for (const { n, client, outcome } of probes) {
+      const isDone = outcome === 'replied' || outcome === 'delivered';
+      if (!isDone) faults.push(`command ${n} of device ${client.number} after all faults: ${outcome}`);
+    }
+    faults.push(...this.#users.faults(), ...this.#serving().flatMap((rooms) => this.#faultsOfRooms(rooms)));
+    for (const worker of workers) worker.endRooms();
+    return faults;
+  }
+
+  #faultsOfClient(client: Client): string[] {
+    const { tables } = this.#database;
+    const { number, habit, connection } = client;
+    const device = tables.devices.get(number);
+    const say = (text: string) => `device ${number} (${habit}): ${text}`;
+    const sessions = this.#serving().flatMap((rooms) => rooms.sessions.get(number) ?? []);
+    if (!device) return sessions.length > 0 ? [say('is deleted and has a session')] : [];
+    const faults: string[] = [];
+    if (sessions.length > 1) faults.push(say(`has ${sessions.length} sessions`));
+    if (!connection?.isServing) faults.push(say('is not connected'));
+    if (sessions.some(({ credentialsVersion }) => credentialsVersion !== device.credentialsVersion)) {
+      faults.push(say('has a session with old credentials'));
+    }
+    // A message with QoS 0 may be lost with its connection.
+    if (client.qos === 1 && habit !== 'twin') faults.push(...client.faultsOfAttributes(tables));
+    return faults;
+  }
+
+  /** Checks that a worker keeps nothing that it no longer needs. */
+  #faultsOfRooms(rooms: Rooms): string[] {
+    const faults: string[] = [];
+    const say = (text: string) => faults.push(`${rooms.node}: ${text}`);
+    if (rooms.bugs + rooms.unread > 0) say(`${rooms.bugs} bugs, ${rooms.unread} unread messages`);
+    const open = [...this.#database.tables.rpcs.values()].filter((rpc) => rpc.open);
+    if (rooms.rpc.waiting > open.length) say(`owns ${rooms.rpc.waiting} commands, and ${open.length} are open`);
+    if ((rooms.bus.inFlight ?? 0) > 0) say(`${rooms.bus.inFlight} messages of the bus have no answer`);
+    const here = new Set([...rooms.connections].map(({ client }) => `d${client.number}`));
+    for (const { device } of open) here.add(`o${device}`);
+    for (const channel of rooms.link?.channels ?? []) {
+      if (/^[do]\d/.test(channel) && !here.has(channel)) say(`is subscribed to ${channel} without an interest`);
+    }
+    return faults;
   }
 
   #check(workers: readonly Worker[]): string[] {
