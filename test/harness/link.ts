@@ -1,4 +1,4 @@
-/** A TCP link between two programs that can be cut: nothing passes then, and neither program is told. */
+/** A TCP link between two programs that can be cut: nothing passes then, and neither program is notified. */
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 
