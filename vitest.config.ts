@@ -1,8 +1,9 @@
 /**
  * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
  * for the whole run, `own-engine` starts, kills and restarts engines of its own. `npm run test:long` runs what takes
- * minutes, in one test or because a file starts many processes (`long`), and calls of the API with every invalid input
- * (`long-engine`); 15 minutes are its budget on a quiet machine.
+ * minutes, in one test or because a file starts many processes (`long`), fifty lost hosts for each level of
+ * acknowledgement (`long-hosts`), and calls of the API with every invalid input (`long-engine`); 15 minutes are its
+ * budget on a quiet machine.
  */
 import { defineConfig } from 'vitest/config';
 
@@ -71,6 +72,18 @@ export default defineConfig({
           // As above, but never the crash run: another seed would hide what was lost.
           retry: 2,
           testTimeout: 180_000,
+          hookTimeout: 120_000,
+        },
+      },
+      {
+        extends: true,
+        test: {
+          name: 'long-hosts',
+          include: ['test/flow/lost-hosts.test.ts'],
+          globalSetup: ['test/harness/own-engine-setup.ts'],
+          env: { HOST_LOSSES: '50' },
+          maxWorkers: 2,
+          sequence: { groupOrder: 3 },
           hookTimeout: 120_000,
         },
       },

@@ -1,19 +1,21 @@
 /**
- * `INGEST_ACK=stream` over the wire, with two hosts, stores of their own and three real nodes of NATS: every
- * acknowledged message is stored once, even when a host loses all of its data or one node is lost, and without a
- * majority of nodes nothing is acknowledged.
+ * `INGEST_ACK=stream` over the wire, with two hosts, stores of their own and three real nodes of NATS: faults of the
+ * nodes, of the streams and of frames, deletes, and a change of the level. `test/flow/lost-hosts.test.ts` loses hosts.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { rmSync } from 'node:fs';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { jetstream } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { openPostgres } from '../../src/postgres/client.ts';
+import { readStreamPosition } from '../../src/stream/position-store.ts';
+import { expectStoredOnce, postValues } from '../harness/acknowledged.ts';
 import { type Device, eventually } from '../harness/api.ts';
+import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
-import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
-const losses = Number(process.env['STREAM_LOSSES'] ?? 3);
 const redeliverSeconds = 4;
 /** This host runs during all tests; the other host is the one that is lost. */
 let stays: Engine;
@@ -44,116 +46,6 @@ afterAll(async () => {
   await Promise.all([stays?.destroyAtOnce(), lost?.destroyAtOnce()]);
   await Promise.all([nodes?.stop(), stores?.stopAll()]);
 });
-
-interface Ledger {
-  key: string;
-  /** Values whose message was acknowledged. */
-  values: number[];
-}
-
-/** Posts values until `stop` is called; remembers those that got 200. Half of them are of last week. */
-function post(engine: Engine, key: string): { ledger: Ledger; stop(): Promise<void> } {
-  const ledger: Ledger = { key, values: [] };
-  let going = true;
-  let value = 0;
-  const one = async (): Promise<void> => {
-    while (going) {
-      const mine = (value += 1);
-      const ts = (mine % 2 === 0 ? Date.now() : Date.now() - 7 * 86_400_000) - (mine % 1000);
-      const body = JSON.stringify({
-        ts: Math.floor(ts / 100_000) * 100_000 + (mine % 100_000),
-        values: { [key]: mine },
-      });
-      const status = await engine.api.postTelemetry(device.token, body).catch(() => 0);
-      if (status === 200) ledger.values.push(mine);
-      else await sleep(5);
-    }
-  };
-  const all = Promise.all(Array.from({ length: 4 }, one));
-  return {
-    ledger,
-    stop: async () => {
-      going = false;
-      await all;
-    },
-  };
-}
-
-/** The same over MQTT with QoS 1. */
-function publish(client: MqttClient, key: string): { ledger: Ledger; stop(): Promise<void> } {
-  const ledger: Ledger = { key, values: [] };
-  let going = true;
-  const run = async (): Promise<void> => {
-    for (let value = 1; going; value += 1) {
-      try {
-        const ack = await client.publish('v1/devices/me/telemetry', JSON.stringify({ [key]: value }));
-        if (ack.reasonCode === 0) ledger.values.push(value);
-      } catch {
-        return;
-      }
-    }
-  };
-  const all = run();
-  return {
-    ledger,
-    stop: async () => {
-      going = false;
-      await all;
-    },
-  };
-}
-
-/** Checks that every value of the ledger is stored, and none twice. */
-async function expectStoredOnce({ key, values }: Ledger): Promise<void> {
-  const rows = () =>
-    queryClickhouse(
-      stores.clickhouse.address(),
-      `select int from telemetry final where key = '${key}' and kind != 0 order by int settings do_not_merge_across_partitions_select_final = 1`,
-    );
-  expect(values.length).toBeGreaterThan(0);
-  await eventually(async () => {
-    const stored = new Set((await rows()).map(([value]) => Number(value)));
-    return values.every((value) => stored.has(value));
-  }, 60_000);
-  const stored = (await rows()).map(([value]) => Number(value));
-  expect(stored.length).toBe(new Set(stored).size);
-}
-
-/** Resolves when the nodes have delivered every frame and every frame was confirmed. */
-async function streamsAreEmpty(): Promise<void> {
-  await eventually(
-    () =>
-      nodes.manage(async (manager) => {
-        const infos = await Promise.all(
-          ['live', 'late'].map((lane) => manager.consumers.info(`millrace-${lane}`, 'millrace')),
-        );
-        return infos.every(({ num_pending, num_ack_pending }) => num_pending + num_ack_pending === 0);
-      }),
-    60_000,
-  );
-}
-
-test(`a host that is lost with its disk ${losses} times loses nothing that was acknowledged`, async () => {
-  for (let round = 1; round <= losses; round += 1) {
-    const isAway = round % 2 === 0;
-    if (isAway) await stores.clickhouse.kill();
-    const client = await connectMqtt({ port: lost.mqttPort, token: device.token });
-    const http = post(lost, `http${round}`);
-    const mqtt = publish(client, `mqtt${round}`);
-    await eventually(() => http.ledger.values.length > 100 && mqtt.ledger.values.length > 20, 30_000);
-    await lost.killAll();
-    client.cut();
-    await Promise.all([http.stop(), mqtt.stop()]);
-    rmSync(lost.dataDir, { recursive: true, force: true });
-    if (isAway) await stores.clickhouse.start();
-    await expectStoredOnce(http.ledger);
-    await expectStoredOnce(mqtt.ledger);
-    await streamsAreEmpty();
-    // Starts a new machine in place of the old one.
-    lost = await startEngine({ workers: 1, env });
-  }
-  expect(stays.events('stream_lost')).toEqual([]);
-}, 600_000);
 
 const live = 'millrace-live';
 
@@ -188,25 +80,25 @@ async function accepted(engine: Engine, body: object, msMax = 40_000): Promise<v
 
 test('a node that is killed, and one that is frozen, end nothing', async () => {
   const key = 'nodes';
-  const running = post(stays, key);
-  await eventually(() => running.ledger.values.length > 20);
+  const running = postValues(stays.api, device.token, key);
+  await eventually(() => running.values.length > 20);
   const killed = await nodes.leaderOf(live);
   await nodes.kill(killed);
-  const beforeKill = running.ledger.values.length;
-  await eventually(() => running.ledger.values.length > beforeKill + 50, 30_000);
+  const beforeKill = running.values.length;
+  await eventually(() => running.values.length > beforeKill + 50, 30_000);
   nodes.startAgain(killed);
   await nodes.ready();
   await eventually(async () => (await nodes.leaderOf(live)) >= 0, 30_000);
   const frozen = await nodes.leaderOf(live);
   nodes.signal(frozen, 'SIGSTOP');
   try {
-    const beforeFreeze = running.ledger.values.length;
-    await eventually(() => running.ledger.values.length > beforeFreeze + 50, 40_000);
+    const beforeFreeze = running.values.length;
+    await eventually(() => running.values.length > beforeFreeze + 50, 40_000);
   } finally {
     nodes.signal(frozen, 'SIGCONT');
   }
   await running.stop();
-  await expectStoredOnce(running.ledger);
+  await expectStoredOnce(stores.clickhouse.address(), running);
   expect(stays.events('stream_lost')).toEqual([]);
 }, 180_000);
 
@@ -237,6 +129,24 @@ test('without a majority nothing is acknowledged, with the reason, and it ends b
   expect(stays.events('stream_back').at(-1)).toMatchObject({ level: 'info', awayMs: expect.any(Number) });
 }, 180_000);
 
+test('nodes that are all killed at one moment lose no frame that was acknowledged', async () => {
+  await withoutClickHouse(async () => {
+    for (let value = 1; value <= 20; value += 1) await accepted(stays, { killed: value });
+    // No host holds the frames while the nodes are unavailable.
+    await Promise.all([stays.killAll(), lost.killAll()]);
+    await Promise.all([0, 1, 2].map((node) => nodes.kill(node)));
+    for (const node of [0, 1, 2]) nodes.startAgain(node);
+    await nodes.ready();
+    await Promise.all([stays.start({}, false), lost.start({}, false)]);
+  });
+  await expectStored(
+    'killed',
+    Array.from({ length: 20 }, (_, i) => i + 1),
+    90_000,
+  );
+  expect(stays.events('stream_lost')).toEqual([]);
+}, 240_000);
+
 test('a damaged message of the stream goes to quarantine, and what comes after it is stored', async () => {
   const connection = await nodes.connect();
   connection.publish('millrace.live.0', Buffer.from('no frame at all'));
@@ -251,6 +161,56 @@ test('a damaged message of the stream goes to quarantine, and what comes after i
     return states.some(({ reasons }) => reasons?.join().includes('rows in quarantine: 1 entry of worker-'));
   });
 }, 90_000);
+
+/** The bytes of all messages that the live stream holds, in its order. */
+async function liveMessages(): Promise<Buffer[]> {
+  const connection = await nodes.connect();
+  try {
+    const { state } = await nodes.manage((manager) => manager.streams.info(live));
+    const found: Buffer[] = [];
+    const consumer = await jetstream(connection).consumers.get(live);
+    while (found.length < state.messages) {
+      const wanted = { max_messages: state.messages - found.length, expires: 1_000 };
+      for await (const { data } of await consumer.fetch(wanted)) found.push(Buffer.from(data));
+    }
+    return found;
+  } finally {
+    await connection.close();
+  }
+}
+
+async function publishTwice(messages: readonly Buffer[]): Promise<void> {
+  const connection = await nodes.connect();
+  try {
+    const client = jetstream(connection);
+    for (const message of [...messages, ...messages]) await client.publish('millrace.live.0', message);
+  } finally {
+    await connection.close();
+  }
+}
+
+test('frames that come again, and in another order, change nothing', async () => {
+  const ts = Date.now();
+  let frames: Buffer[] = [];
+  await withoutClickHouse(async () => {
+    for (let value = 1; value <= 3; value += 1) await accepted(stays, { ts, values: { replaced: value } });
+    for (let value = 1; value <= 3; value += 1) await accepted(stays, { repeated: value });
+    frames = await liveMessages();
+    expect(frames.length).toBeGreaterThanOrEqual(6);
+    await publishTwice(frames.toReversed());
+  });
+  const expectOnce = async () => {
+    await expectStored('replaced', [3]);
+    await expectStored('repeated', [1, 2, 3]);
+  };
+  await expectOnce();
+  await publishTwice(frames.toReversed());
+  await accepted(stays, { repetition: 1 });
+  await expectStored('repetition', [1]);
+  await eventually(async () => (await stays.metric('stream_frames{lane="live"}')) === 0, 30_000);
+  await expectOnce();
+  expect(await stays.api.readLatest(device.id, ['replaced'])).toMatchObject({ replaced: [{ ts, value: 3 }] });
+}, 120_000);
 
 test('deletes wait for older frames in the stream, also for those of a host that is gone', async () => {
   await withoutClickHouse(async () => {
@@ -281,6 +241,55 @@ test('a stream that was removed is reported as a loss, made again, and accepts f
   expect(loss).toMatchObject({ stream: live, kind: 'removed' });
   await eventually(async () => (await storedValues('removed')).includes(2), 30_000);
 }, 120_000);
+
+test('a stream that somebody removed and made again is reported as a loss, and accepts frames', async () => {
+  const losses = () => [...stays.events('stream_lost'), ...lost.events('stream_lost')];
+  const before = losses().length;
+  await withoutClickHouse(async () => {
+    await accepted(stays, { remade: 1 });
+    await nodes.manage(async (manager) => {
+      const { config } = await manager.streams.info(live);
+      await manager.streams.delete(live);
+      await manager.streams.add(config);
+    });
+  });
+  await accepted(stays, { remade: 2 });
+  await eventually(() => losses().length > before, 30_000);
+  expect(losses().at(-1)).toMatchObject({ stream: live, kind: 'removed' });
+  await eventually(async () => (await storedValues('remade')).includes(2), 30_000);
+}, 120_000);
+
+/** The newest message of the live stream that the hosts have noted in PostgreSQL. */
+async function lastSeen(): Promise<number | undefined> {
+  const postgres = openPostgres({ url: stores.postgres.url, poolMax: 1, log: silentLog });
+  try {
+    return (await readStreamPosition(postgres, live))?.last;
+  } finally {
+    await postgres.close();
+  }
+}
+
+test('what all nodes lose because they had not synced it is reported as cut, and later frames are stored', async () => {
+  const cuts = () =>
+    [...stays.events('stream_lost'), ...lost.events('stream_lost')].filter(({ kind }) => kind === 'cut');
+  expect(cuts()).toEqual([]);
+  await accepted(stays, { cut: 1 });
+  await expectStored('cut', [1]);
+  await withoutClickHouse(async () => {
+    const giveBack = await nodes.keepData();
+    for (let value = 2; value <= 4; value += 1) await accepted(stays, { cut: value });
+    const { state } = await nodes.manage((manager) => manager.streams.info(live));
+    await eventually(async () => (await lastSeen()) === state.last_seq, 30_000);
+    // No host holds the frames, whose only place is the stream now, and none publishes until the loss is noticed.
+    await Promise.all([stays.stop(), lost.stop()]);
+    await giveBack();
+    await Promise.all([stays.start({}, false), lost.start({}, false)]);
+    await eventually(() => cuts().length > 0, 60_000);
+    expect(cuts()).toMatchObject([{ stream: live, kind: 'cut', to: state.last_seq }]);
+  });
+  await accepted(stays, { cut: 5 });
+  await expectStored('cut', [1, 5]);
+}, 240_000);
 
 test('a delete does not wait for frames that went with a removed stream, also when no other frame comes', async () => {
   await withoutClickHouse(async () => {
