@@ -1,5 +1,6 @@
 /**
- * How many frames one request asks for, so that they take about `fetchBytes` of memory: servers send all of them at once.
+ * How many frames one request asks for, so that they take about `fetchBytes` of memory: servers send all of them at
+ * once.
  */
 const fetchBytes = 4 * 1024 * 1024;
 const framesMax = 250;
