@@ -65,7 +65,7 @@ export async function openUsers(
   return { auth, apiKeys };
 }
 
-/** A page runs two statements at once, so pages leave a quarter of the connections to other statements. */
+/** A page runs up to two statements at once, so pages leave a quarter of the connections to other statements. */
 function pagesAtOnce(poolMax: number): number {
   return Math.max(2, Math.floor((poolMax * 3) / 8));
 }

@@ -2,8 +2,8 @@
  * Lists of devices. A list without a search and without `active` has its total from counts that triggers keep, and is
  * read from the nearer end of an index. For any other list a few devices are read first. When the list has no more
  * devices, these are sorted; else the devices are counted, and the page is read in its order (docs/rest.md#lists).
- * A page that depends on a count is of the same moment as the count: devices that are created or deleted meanwhile
- * would shift a page that is read from the far end.
+ * The page and the total are of one moment: devices that are created or deleted meanwhile would shift a page that is
+ * read from the far end. Only a page near the start of a long list of matches is read beside its count.
  */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -90,7 +90,6 @@ async function list(
   if (!resolved) return pageOf([], 0, link);
   const reading = { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, reads, sortedMax };
   if (resolved.text === '' && resolved.active === undefined) {
-    if (isWalk(reading)) return await listWalked(postgres, reading);
     return await postgres.snapshot((queries) => listKept(queries, reading));
   }
   if (resolved.text === '' && isWholeTenant(resolved)) {
@@ -131,29 +130,6 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
   return row!.count;
 }
 
-/**
- * True for an order of an index that has the devices of the list: of the tenant in any order, and of a customer or a
- * profile in the order of ids.
- */
-function isWalk({ resolved, sort }: Reading): boolean {
-  const owners = ownerConditions(resolved).where.length;
-  return owners === 1 ? sort.groups !== 'activity' : sort === byId && owners === 2;
-}
-
-/** Reads the total and the page at the same time: the statement of the page has a count of its own. */
-async function listWalked(queries: Queries, reading: Reading): Promise<Page<Listed>> {
-  const { resolved, sort, link } = reading;
-  const { where: owners, values } = ownerConditions(resolved);
-  const { where } = conditionsOf(resolved);
-  const total = totalOf(owners);
-  const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
-  const [counted, data] = await Promise.all([
-    queries.query<{ count: number }>(total, values),
-    readRows(queries, keys, values, reading),
-  ]);
-  return pageOf(data, counted[0]!.count, link);
-}
-
 async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link, sortedMax } = reading;
   const { where: owners, values } = ownerConditions(resolved);
@@ -161,12 +137,14 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed
   const total = totalOf(owners);
   const [counted] = await queries.query<{ count: number }>(total, values);
   const { count } = counted!;
-  if (count <= sortedMax) {
-    const few = await readFew(queries, reading);
+  // An index holds the devices of the tenant in any order, and those of a customer or a profile in the order of ids.
+  const isWalk = owners.length === 1 ? sort.groups !== 'activity' : sort === byId && owners.length === 2;
+  if (!isWalk) {
+    const few = count <= sortedMax ? await readFew(queries, reading) : undefined;
     if (few) return few;
+    if (!sort.groups) return pageOf(await readOrdered(queries, reading, count), count, link);
+    if (sort.groups === 'activity') return await listByActivity(queries, reading);
   }
-  if (!sort.groups) return pageOf(await readOrdered(queries, reading, count), count, link);
-  if (sort.groups === 'activity') return await listByActivity(queries, reading);
   const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
   return pageOf(await readRows(queries, keys, values, reading), count, link);
 }
