@@ -1,7 +1,7 @@
 /** SQL of entity queries: the entities that a filter selects, with the fields that entities of their kind have. */
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { limits } from '../base/limits.ts';
-import { hasLetters } from '../device/list/list-filter-store.ts';
+import { hasLetters, searched } from '../device/list/list-filter-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { checkBytes, contains, containsPattern } from '../postgres/page.ts';
 import type { EntityKind, EntityRef } from './entity-store.ts';
@@ -100,9 +100,11 @@ export async function selectEntities(
   if (types.length > 0) where.push(`${fields['type']} = any(${parameter(types)}::text[])`);
   if (namePrefix !== '') where.push(startsWith(kind, namePrefix, parameter));
   if (textSearch !== '') {
-    const pattern = parameter(containsPattern(textSearch));
-    const columns = kind === 'DEVICE' ? ['e.name', 'e.label'] : [fields['name']!];
-    where.push(`(${columns.map((column) => contains(column, pattern)).join(' or ')})`);
+    where.push(
+      kind === 'DEVICE'
+        ? searched('e', textSearch, 'letters', parameter)
+        : contains(fields['name']!, parameter(containsPattern(textSearch))),
+    );
   }
   const columns = Object.entries(fields).map(([name, sql]) => `${sql} as "${name}"`);
   const rows = await queries.query<Record<string, string | number | null>>(

@@ -52,7 +52,7 @@ export function conditionsOf(resolved: ResolvedFilter, access: Access = 'each'):
   const { where: owners, values } = ownerConditions(resolved);
   const where = owners.map((condition) => `d.${condition}`);
   if (resolved.active !== undefined) where.push(isActive(resolved.active));
-  if (resolved.text !== '') where.push(searched(resolved.text, access, (value) => `$${values.push(value)}`));
+  if (resolved.text !== '') where.push(searched('d', resolved.text, access, (value) => `$${values.push(value)}`));
   return { where, values };
 }
 
@@ -88,13 +88,14 @@ export function hasLetters(text: string): boolean {
   return /[a-z0-9]{3}/i.test(text);
 }
 
-function searched(text: string, access: Access, parameter: (value: unknown) => string): string {
+/** Returns the condition that `text` is a part of the name or the label of the device in `table`. */
+export function searched(table: string, text: string, access: Access, parameter: (value: unknown) => string): string {
   const pattern = `(lower(${parameter(containsPattern(text))}::text collate any_letter_case) collate "C")`;
   // `textlike` hides the operator from the planner, which reads the whole index for a pattern without three letters.
   const isIndexed = access === 'letters' && hasLetters(text);
-  const found = isIndexed ? `d.search_text like ${pattern}` : `textlike(d.search_text, ${pattern})`;
+  const found = isIndexed ? `${table}.search_text like ${pattern}` : `textlike(${table}.search_text, ${pattern})`;
   if (!text.includes('\n')) return found;
   // A line end divides the name from the label.
   const whole = parameter(containsPattern(text));
-  return `${found} and (${contains('d.name', whole)} or ${contains('d.label', whole)})`;
+  return `${found} and (${contains(`${table}.name`, whole)} or ${contains(`${table}.label`, whole)})`;
 }
