@@ -130,9 +130,25 @@ async function kindsOf(postgres: Postgres, devices: number): Promise<Kind[]> {
       });
     }
   }
-  for (const textSearch of ['berlin', 'a', 'ze', 'o-']) {
-    kinds.push({ name: `"${textSearch}" by id`, msMax: farMsMax, link: { textSearch } });
-    kinds.push({ name: `"${textSearch}" by name`, msMax: farMsMax, link: { textSearch, sortProperty: 'name' } });
+  // The last two are far from the beginning of an order: devices with "-09" are the newest, and those with "om" have a
+  // label.
+  for (const textSearch of ['berlin', 'a', 'ze', 'o-', '-09', 'om']) {
+    for (const sortProperty of ['id', 'createdTime', 'name', 'label', 'type', 'customerTitle']) {
+      const sortOrder = sortProperty === 'label' ? ('DESC' as const) : ('ASC' as const);
+      const name = `"${textSearch}" by ${sortProperty}${sortOrder === 'DESC' ? ' DESC' : ''}`;
+      kinds.push({ name, msMax: farMsMax, link: { textSearch, sortProperty, sortOrder } });
+    }
+  }
+  kinds.push({
+    name: '"a" by name, page 20000',
+    msMax: farMsMax,
+    link: { textSearch: 'a', sortProperty: 'name', page: 20_000 },
+  });
+  for (const sortProperty of ['id', 'name']) {
+    const link = { textSearch: 'a', sortProperty };
+    kinds.push({ name: `"a" of a customer by ${sortProperty}`, msMax: nearMsMax, filter: { customerId }, link });
+    kinds.push({ name: `"a" of a profile by ${sortProperty}`, msMax: farMsMax, filter: { profileId }, link });
+    kinds.push({ name: `"a", active by ${sortProperty}`, msMax: farMsMax, filter: { active: true }, link });
   }
   for (const sortProperty of ['', 'name', 'customerTitle']) {
     const by = `by ${sortProperty || 'id'}`;
@@ -144,7 +160,7 @@ async function kindsOf(postgres: Postgres, devices: number): Promise<Kind[]> {
     const name = active ? 'active' : 'inactive';
     kinds.push({ name, msMax: nearMsMax, filter: { active }, link: {} });
     kinds.push({ name: `${name}, page ${last / 2}`, msMax: farMsMax, filter: { active }, link: { page: last / 2 } });
-    for (const sortProperty of ['name', 'type']) {
+    for (const sortProperty of ['name', 'type', 'customerTitle']) {
       kinds.push({ name: `${name} by ${sortProperty}`, msMax: farMsMax, filter: { active }, link: { sortProperty } });
     }
     kinds.push({ name: `${name}, a profile`, msMax: farMsMax, filter: { active, profileId }, link: {} });

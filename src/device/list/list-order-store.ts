@@ -3,7 +3,8 @@
  * group by group when several devices share a value of the order. `list-store.ts` uses it.
  */
 import type { PageLink } from '../../postgres/page.ts';
-import { activeBit, isActive, withBits } from './list-filter-store.ts';
+import type { DeviceInfo } from '../model/device.ts';
+import { activeBit, isActive, type ResolvedFilter, withBits } from './list-filter-store.ts';
 
 export interface Sort {
   /** SQL, over `device d` and `infoJoins`. */
@@ -52,8 +53,17 @@ export function sorted(source: string, { column, groups }: Sort, link: PageLink,
 
 /** Reads a part of a list in the order of an index. */
 export function ordered(sort: Sort, where: string[], slice: Slice): Keys {
-  const select = sliceOf('device d', sort, where, slice);
-  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
+  const select = sliceOf('device d', sort, where, slice, keyOf(sort));
+  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: joinOf(sort) };
+}
+
+/** The index in the order of names has no ids. */
+function keyOf({ walk }: Sort): string {
+  return walk[0] === 'd.name' ? 'd.name' : 'd.id';
+}
+
+function joinOf(sort: Sort): string {
+  return keyOf(sort) === 'd.name' ? 'd.tenant_id = $1 and d.name = page.key' : 'd.id = page.key';
 }
 
 /** Reads a list in the order of `active`, of which `active` devices are active and `inactive` ones are not. */
@@ -96,8 +106,8 @@ export function sliceAt(link: PageLink, count: number, before = 0): Slice {
   return { skip: isBack ? Math.max(0, count - skip - take) : skip, take, direction };
 }
 
-function sliceOf(from: string, sort: Sort, where: string[], slice: Slice): string {
-  return `select d.id as key from ${from} where ${where.join(' and ')}
+function sliceOf(from: string, sort: Sort, where: string[], slice: Slice, key = 'd.id'): string {
+  return `select ${key} as key from ${from} where ${where.join(' and ')}
     ${orderBy(sort, slice)} limit ${slice.take} offset ${slice.skip}`;
 }
 
@@ -116,13 +126,12 @@ export function walked(sort: Sort, where: string[], groups: string, link: PageLi
   const offset = link.page * link.pageSize;
   const end = offset + link.pageSize;
   const columns = sort.walk;
-  const byName = columns[0] === 'd.name';
   const arm = (condition: string, when: string, isBack: boolean) => {
     const direction = isDown === isBack ? 'asc' : 'desc';
     const order = columns.map((column) => `${column} ${direction}`).join(', ');
     const isNearer = isBack ? 's.skip * 2 > s.count' : 's.skip * 2 <= s.count';
     const skip = isBack ? 's.count - s.skip - s.take' : 's.skip';
-    return `(select ${byName ? 'd.name' : 'd.id'} as key from device d where ${condition} order by ${order}
+    return `(select ${keyOf(sort)} as key from device d where ${condition} order by ${order}
       limit case when ${isNearer} ${when} then s.take else 0 end offset ${skip})`;
   };
   const both = (conditions: string[], when = '') => {
@@ -147,16 +156,21 @@ export function walked(sort: Sort, where: string[], groups: string, link: PageLi
              (least(count, ${end} - before) - greatest(${offset} - before, 0))::bigint as take
         from placed where before < ${end} and before + count > ${offset})
     select k.key from slice s cross join lateral (${arms.join(' union all ')}) as k limit ${link.pageSize}`;
-  return { select, on: byName ? 'd.tenant_id = $1 and d.name = page.key' : 'd.id = page.key' };
+  return { select, on: joinOf(sort) };
 }
 
 /** Returns a select of the groups of an order from the counts that triggers keep; `total` selects the whole count. */
 export function keptGroups(sort: Sort, owners: string[], total: string): string {
   if (!sort.groups) return `select null::uuid as id, null::text as title, count from (${total}) as t`;
   const column = groupColumn(sort);
+  const part = (table: string, count: string) =>
+    `select nullif(${column}, '00000000-0000-0000-0000-000000000000') as id, ${count} as count
+       from ${table} where ${owners.join(' and ')}`;
+  // The view `device_group` would add up profile and customer first.
+  const parts = `${part('device_group_count', 'count')} union all ${part('device_count_change', 'change')}`;
   return `select g.id, ${titleOf(sort)} as title, g.count
-    from (select ${column} as id, sum(count)::bigint as count from device_group where ${owners.join(' and ')}
-           group by ${column} having sum(count) > 0) as g ${titleJoin(sort)}`;
+    from (select id, sum(count)::bigint as count from (${parts}) as part group by id having sum(count) > 0) as g
+         ${titleJoin(sort)}`;
 }
 
 /** A group of an order by profile or customer, counted; of another order, the whole list. */
@@ -165,11 +179,71 @@ export interface Group {
   count: number;
 }
 
-/** Returns a select of the groups of an order among the devices that have the conditions. */
-export function countedGroups(sort: Sort, where: string[]): string {
+/**
+ * Returns a select of the groups of an order among the devices that have the conditions. Those of an order by profile,
+ * without a search, are counted in the index of profiles.
+ */
+export function countedGroups({ text, customerId }: ResolvedFilter, sort: Sort, where: string[]): string {
   const bits = usesBits(where) ? withBits : '';
-  const [id, by] = sort.groups ? [`d.${groupColumn(sort)}`, 'group by 1'] : ['null', ''];
-  return `${bits} select ${id} as id, count(*) as count from ${inIdOrder(where)} ${by}`;
+  if (sort.groups === 'profile' && text === '' && customerId === undefined) {
+    return `${bits} select p.id, g.count
+      from device_profile p cross join lateral (
+        select count(*) as count from ${inIdOrder([...where, 'd.device_profile_id = p.id'])}) as g
+     where p.tenant_id = $1 and g.count > 0`;
+  }
+  if (sort.groups) {
+    return `${bits} select d.${groupColumn(sort)} as id, count(*) as count from ${inIdOrder(where)} group by 1`;
+  }
+  return `${bits} select null as id, count(*) as count from ${inIdOrder(where)}`;
+}
+
+/** The members of a device by which a list is walked. */
+export type Walked = Pick<DeviceInfo, 'id' | 'createdTime' | 'name' | 'label'>;
+
+/** The columns of a `Walked`. */
+export const walkedColumns = 'd.id, d.created_time as "createdTime", d.name, d.label';
+
+/**
+ * Returns a select of the number of devices that have the conditions and come after `last`; undefined = of all. The
+ * select reads the index of the order. Adds the members of `last` to the parameters.
+ */
+export function countedAfter(
+  { walk }: Sort,
+  where: string[],
+  values: unknown[],
+  link: PageLink,
+  last: Walked | undefined,
+): string {
+  const columns = walk.join(', ');
+  const counted = (condition: string) => `(select count(*) from (
+    select ${columns} from device d where ${where.join(' and ')} and ${condition} order by ${columns} offset 0) as d)`;
+  const parts = last ? restOf(walk, link, last, (value, type) => `$${values.push(value)}::${type}`) : ['true'];
+  return `${usesBits(where) ? withBits : ''} select ${parts.map(counted).join(' + ')} as count`;
+}
+
+/** Returns conditions of which each device after `last` has exactly one. No label comes after every label. */
+function restOf(
+  walk: string[],
+  { sortOrder }: PageLink,
+  { id, createdTime, name, label }: Walked,
+  parameter: (value: unknown, type: string) => string,
+): string[] {
+  const isDown = sortOrder === 'DESC';
+  const after = isDown ? '<' : '>';
+  const none = 'd.label is null';
+  if (walk[0] === 'd.label' && label === null) {
+    const rest = `${none} and d.id ${after} ${parameter(id, 'uuid')}`;
+    return isDown ? [rest, 'd.label is not null'] : [rest];
+  }
+  const members: Record<string, [value: unknown, type: string]> = {
+    'd.id': [id, 'uuid'],
+    'd.created_time': [createdTime, 'bigint'],
+    'd.name': [name, 'text'],
+    'd.label': [label, 'text'],
+  };
+  const lasts = walk.map((column) => parameter(...members[column]!));
+  const rest = `(${walk.join(', ')}) ${after} (${lasts.join(', ')})`;
+  return walk[0] === 'd.label' && !isDown ? [rest, none] : [rest];
 }
 
 /**
@@ -189,7 +263,9 @@ export function givenGroups(sort: Sort, groups: Group[], values: unknown[]): str
     from unnest(${ids}, ${counts}) as g (id, count) ${titleJoin(sort)}`;
 }
 
-function groupColumn({ groups }: Sort): string {
+/** The column of a device that decides its group. */
+export function groupColumn({ groups }: Sort): string {
+  if (groups === 'activity') return 'number';
   return groups === 'profile' ? 'device_profile_id' : 'customer_id';
 }
 

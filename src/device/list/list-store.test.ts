@@ -258,6 +258,65 @@ test('a search by the index of three letters finds what a search without it find
   await expect(forced).rejects.toThrow('undone');
 }, 60_000);
 
+test('each page of a search of a tenant has the true total, in each order', async () => {
+  const filter = { tenantId: tenants[0]! };
+  for (const sortProperty of ['id', 'createdTime', 'name', 'label']) {
+    for (const sortOrder of ['ASC', 'DESC'] as const) {
+      for (let page = 0; page < 12; page += 1) {
+        const link = { pageSize: 9, page, textSearch: '1', sortProperty, sortOrder };
+        const answer = await listDevices(server.postgres, filter, link);
+        expect({ link, answer }).toEqual({ link, answer: await plainly(filter, link) });
+      }
+    }
+  }
+});
+
+test('a search of a tenant in an order, and the active devices of a profile or customer, read no row of a skipped device', async () => {
+  const { postgres } = server;
+  const tenantId = tenants[0]!;
+  const profileId = profiles[0]!.id;
+  const customerId = customers[0]!.id;
+  const lists: [filter: Omit<DeviceFilter, 'tenantId'>, sortProperty: string, textSearch: string, index: string][] = [
+    [{}, 'name', '1', 'device_name_unique'],
+    [{}, 'label', '1', 'device_by_label'],
+    [{}, 'createdTime', '1', 'device_by_created'],
+    [{}, 'id', '1', 'device_by_tenant'],
+    [{ active: true, profileId }, 'id', '', 'device_by_profile'],
+    [{ active: true, customerId }, 'id', '', 'device_by_customer'],
+    [{ active: true }, 'type', '', 'device_by_profile'],
+  ];
+  const explained = postgres.transaction(async (queries) => {
+    await queries.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
+    for (const [filter, sortProperty, textSearch, index] of lists) {
+      const plans: string[] = [];
+      const explaining: Queries = {
+        query: async (text, values) => {
+          const plan = await queries.query<{ 'QUERY PLAN': string }>(`explain ${text}`, values);
+          plans.push(plan.map((line) => line['QUERY PLAN']).join('\n'));
+          return await queries.query(text, values);
+        },
+      };
+      const link = { pageSize: 3, page: 1, textSearch, sortProperty, sortOrder: 'DESC' } as const;
+      const snapshot: SnapshotQueries['snapshot'] = (work) => work(explaining);
+      await listDevices({ ...explaining, snapshot }, { tenantId, ...filter }, link, 5);
+      expect(plans.join('\n')).toMatch(new RegExp(`Index Only Scan (Backward )?using ${index} `));
+    }
+    throw new Error('undone');
+  });
+  await expect(explained).rejects.toThrow('undone');
+});
+
+test('a name and a label of any length that is accepted fit into the indexes', async () => {
+  const { postgres } = server;
+  // Letters of three bytes that no index can compress.
+  const letters = () => Array.from({ length: 255 }, () => String.fromCharCode(0x4e00 + random(20_000))).join('');
+  await postgres.query(
+    `insert into device (id, created_time, tenant_id, device_profile_id, name, label, device_data)
+     values ($1, 0, $2, $3, $4, $5, '{}')`,
+    [createUuid(3), tenants[0], profiles[0]!.id, letters(), letters()],
+  );
+});
+
 test('totals are exact after changes at once, and changes are added up', async () => {
   const { postgres } = server;
   const loop = (statement: string) => postgres.query(`do $$ begin for n in 1..150 loop ${statement}; end loop; end $$`);

@@ -1,9 +1,11 @@
 /**
  * Lists of devices. A list without a search and without `active` has its total from counts that triggers keep, and is
- * read from the nearer end of an index. For any other list a few devices are read first. When the list has no more
- * devices, these are sorted; else the devices are counted, and the page is read in its order (docs/rest.md#lists).
- * The page and the total are of one moment: devices that are created or deleted meanwhile would shift a page that is
- * read from the far end. Only a page near the start of a long list of matches is read beside its count.
+ * read from the nearer end of an index. A search of a whole tenant that the index of letters does not help is read in
+ * its order up to the end of the page, and the rest is counted. For any other list a few devices are read first. When
+ * the list has no more devices, these are sorted; else the devices are counted, and the page is read in its order
+ * (docs/rest.md#lists). The page and the total are of one moment: devices that are created or deleted meanwhile would
+ * shift a page that is read from the far end. Only a page near the start of a long list of matches is read beside its
+ * count.
  */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -24,9 +26,11 @@ import {
 } from './list-filter-store.ts';
 import {
   byId,
+  countedAfter,
   countedGroups,
   type Group,
   givenGroups,
+  groupColumn,
   inIdOrder,
   type Keys,
   keptGroups,
@@ -40,7 +44,9 @@ import {
   sorted,
   sorts,
   usesBits,
+  type Walked,
   walked,
+  walkedColumns,
 } from './list-order-store.ts';
 
 /** A list of so many devices is sorted as a whole, whatever the order. */
@@ -56,7 +62,7 @@ interface Reading {
   sortedMax: number;
 }
 
-type Listed = Pick<DeviceInfo, 'id'>;
+type Listed = Walked;
 
 /** Tests have a smaller `sortedMax`. Throws 400 for a page whose documents together are too long. */
 export async function listDevices(
@@ -73,8 +79,8 @@ export async function listDeviceIds(
   postgres: SnapshotQueries,
   filter: DeviceFilter,
   link: PageLink,
-): Promise<Page<Listed>> {
-  return await list(postgres, filter, link, { columns: 'd.id' }, usualSortedMax);
+): Promise<Page<Pick<DeviceInfo, 'id'>>> {
+  return await list(postgres, filter, link, { columns: walkedColumns }, usualSortedMax);
 }
 
 async function list(
@@ -89,19 +95,52 @@ async function list(
   const resolved = await resolveFilter(postgres, filter, link.textSearch);
   if (!resolved) return pageOf([], 0, link);
   const reading = { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, reads, sortedMax };
-  if (resolved.text === '' && resolved.active === undefined) {
-    return await postgres.snapshot((queries) => listKept(queries, reading));
-  }
-  if (resolved.text === '' && isWholeTenant(resolved)) {
-    return await postgres.snapshot((queries) => listActive(queries, reading));
-  }
   if (isNearStart(reading)) {
     const few = await postgres.snapshot((queries) => readFew(queries, reading));
     return few ?? (await listNearStart(postgres, reading));
   }
-  return await postgres.snapshot(
-    async (queries) => (await readFew(queries, reading)) ?? (await listCounted(queries, reading)),
-  );
+  return await postgres.snapshot((queries) => listAtOnce(queries, reading));
+}
+
+/** Lists by statements that follow each other. */
+async function listAtOnce(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+  const { resolved } = reading;
+  if (hasKeptTotal(resolved)) {
+    return resolved.active === undefined ? await listKept(queries, reading) : await listActive(queries, reading);
+  }
+  if (isWide(resolved) && isWalk(reading)) return await listWalked(queries, reading);
+  return (await readFew(queries, reading)) ?? (await listCounted(queries, reading));
+}
+
+/** True when the total is known without a look at the devices. */
+function hasKeptTotal(resolved: ResolvedFilter): boolean {
+  return resolved.text === '' && (resolved.active === undefined || isWholeTenant(resolved));
+}
+
+/** True for a page at the start of a list that is sorted or counted, whatever the number of its devices. */
+function isNearStart(reading: Reading): boolean {
+  const { resolved, sort, link, sortedMax } = reading;
+  const isCounted = !hasKeptTotal(resolved) && !isWalk(reading) && !sort.groups;
+  return isCounted && (link.page + 1) * link.pageSize * 2 <= sortedMax;
+}
+
+/** Reads a page near the start of a list of more than `sortedMax` devices, and counts the devices at the same time. */
+async function listNearStart(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+  const [groups, data] = await Promise.all([readGroups(queries, reading), readOrdered(queries, reading, notCounted)]);
+  return pageOf(data, sumOf(groups), reading.link);
+}
+
+/** True when no index narrows the devices that are looked at. */
+function isWide(resolved: ResolvedFilter): boolean {
+  return isWholeTenant(resolved) && !hasLetters(resolved.text);
+}
+
+/**
+ * True when the index of the order has all columns of the conditions (migrations 0052 and 0072): the rows of the table
+ * are not read.
+ */
+function isWalk({ sort, resolved }: Reading): boolean {
+  return sort === byId || (!sort.groups && isWholeTenant(resolved));
 }
 
 /** True when all devices of the list are equal in the sort column: their ids decide. */
@@ -135,15 +174,19 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed
   const { where: owners, values } = ownerConditions(resolved);
   const { where } = conditionsOf(resolved);
   const total = totalOf(owners);
+  // An index holds the devices of the tenant in any order, and those of a customer or a profile in the order of ids.
+  const isIndexed = owners.length === 1 ? sort.groups !== 'activity' : sort === byId && owners.length === 2;
   const [counted] = await queries.query<{ count: number }>(total, values);
   const { count } = counted!;
-  // An index holds the devices of the tenant in any order, and those of a customer or a profile in the order of ids.
-  const isWalk = owners.length === 1 ? sort.groups !== 'activity' : sort === byId && owners.length === 2;
-  if (!isWalk) {
+  if (!isIndexed) {
     const few = count <= sortedMax ? await readFew(queries, reading) : undefined;
     if (few) return few;
     if (!sort.groups) return pageOf(await readOrdered(queries, reading, count), count, link);
-    if (sort.groups === 'activity') return await listByActivity(queries, reading);
+    if (sort.groups === 'activity') {
+      const isWhole = isWholeTenant(resolved);
+      const counts = isWhole ? countByActivity(queries, resolved.tenantId) : countEach(queries, resolved);
+      return await listByActivity(queries, reading, await counts);
+    }
   }
   const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
   return pageOf(await readRows(queries, keys, values, reading), count, link);
@@ -161,12 +204,10 @@ async function listActive(queries: Queries, reading: Reading): Promise<Page<List
 }
 
 /** Lists devices in the order of `active`. */
-async function listByActivity(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+async function listByActivity(queries: Queries, reading: Reading, counts: ActivityCounts): Promise<Page<Listed>> {
   const { resolved, link } = reading;
   const { where, values } = conditionsOf(resolved);
-  const isWhole = resolved.text === '' && isWholeTenant(resolved);
-  const counts = isWhole ? countByActivity(queries, resolved.tenantId) : countEach(queries, { where, values });
-  const { active, inactive } = await counts;
+  const { active, inactive } = counts;
   const keys = orderedByActivity(where, active, inactive, link);
   return pageOf(await readRows(queries, keys, values, reading), active + inactive, link);
 }
@@ -198,7 +239,8 @@ async function countByActivity(queries: Queries, tenantId: string): Promise<Acti
   return { active, inactive: total - active };
 }
 
-async function countEach(queries: Queries, { where, values }: Conditions): Promise<ActivityCounts> {
+async function countEach(queries: Queries, resolved: ResolvedFilter): Promise<ActivityCounts> {
+  const { where, values } = conditionsOf(resolved);
   const [row] = await queries.query<ActivityCounts>(
     `${withBits} select count(*) filter (where ${isActive(true)}) as active,
        count(*) filter (where ${isActive(false)}) as inactive from ${inIdOrder(where)}`,
@@ -207,32 +249,50 @@ async function countEach(queries: Queries, { where, values }: Conditions): Promi
   return row!;
 }
 
-/** True for a page that is read from the start of a list of more than `sortedMax` devices, whatever their number. */
-function isNearStart({ sort, link, sortedMax }: Reading): boolean {
-  return !sort.groups && (link.page + 1) * link.pageSize * 2 <= sortedMax;
-}
+/** The total of a list that is read from its beginning. */
+const notCounted = Number.MAX_SAFE_INTEGER;
 
-/** Reads a page near the start of a list of more than `sortedMax` devices, and counts the devices at the same time. */
-async function listNearStart(queries: Queries, reading: Reading): Promise<Page<Listed>> {
-  const { resolved, sort, link, sortedMax } = reading;
-  const { where, values } = conditionsOf(resolved);
-  const [[counted], data] = await Promise.all([
-    queries.query<Group>(countedGroups(sort, where), values),
-    readOrdered(queries, reading, sortedMax + 1),
-  ]);
-  return pageOf(data, counted!.count, link);
-}
-
-/** Reads all devices of the list, which has more than `sortedMax`, to count them by group; then reads the page. */
+/** Reads all devices of a list that has more than `sortedMax` of them, to count them by group; then reads the page. */
 async function listCounted(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link } = reading;
-  if (sort.groups === 'activity') return await listByActivity(queries, reading);
+  if (isWalk(reading)) return await listWalked(queries, reading);
+  if (sort.groups === 'activity') {
+    return await listByActivity(queries, reading, await countEach(queries, resolved));
+  }
+  const groups = await readGroups(queries, reading);
+  if (sort.groups) return await listGroups(queries, reading, groups);
+  const total = sumOf(groups);
+  return pageOf(await readOrdered(queries, reading, total), total, link);
+}
+
+/** Reads the index of the order once: up to the end of the page, and then the rest of it, to count. */
+async function listWalked(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+  const { resolved, sort, link } = reading;
+  const data = await readOrdered(queries, reading, notCounted);
+  const before = link.page * link.pageSize;
+  const last = data.at(-1);
+  if (last && data.length < link.pageSize) return pageOf(data, before + data.length, link);
+  if (!last && before === 0) return pageOf([], 0, link);
   const { where, values } = conditionsOf(resolved);
-  const groups = await queries.query<Group>(countedGroups(sort, where), values);
-  const total = groups.reduce((sum, { count }) => sum + count, 0);
-  if (!sort.groups) return pageOf(await readOrdered(queries, reading, total), total, link);
+  const [row] = await queries.query<{ count: number }>(countedAfter(sort, where, values, link, last), values);
+  return pageOf(data, (last ? before + data.length : 0) + row!.count, link);
+}
+
+async function readGroups(queries: Queries, { resolved, sort }: Reading): Promise<Group[]> {
+  const { where, values } = conditionsOf(resolved);
+  return await queries.query<Group>(countedGroups(resolved, sort, where), values);
+}
+
+/** Reads a page of a list in an order by `groups`. */
+async function listGroups(queries: Queries, reading: Reading, groups: Group[]): Promise<Page<Listed>> {
+  const { resolved, sort, link } = reading;
+  const { where, values } = conditionsOf(resolved);
   const keys = walked(sort, where, givenGroups(sort, groups, values), link, false);
-  return pageOf(await readRows(queries, keys, values, reading), total, link);
+  return pageOf(await readRows(queries, keys, values, reading), sumOf(groups), link);
+}
+
+function sumOf(groups: Group[]): number {
+  return groups.reduce((sum, { count }) => sum + count, 0);
 }
 
 /**
@@ -244,8 +304,7 @@ async function readOrdered(queries: Queries, reading: Reading, total: number): P
   const { where, values } = conditionsOf(resolved);
   const slice = sliceAt(link, total);
   if (slice.take === 0) return [];
-  // The index in the order of ids has all columns of the conditions; the others lead to a row of the table per device.
-  if (sort === byId) return await readRows(queries, ordered(sort, where, slice), values, reading);
+  if (isWalk(reading)) return await readRows(queries, ordered(sort, where, slice), values, reading);
   if (slice.skip <= sortedMax) {
     const firstMax = Math.min(3 * sortedMax, Math.max(sortedMax / 5, 8 * (slice.skip + slice.take)));
     const first = orderedAmongFirst(sort, where, slice, Math.ceil(firstMax));
@@ -255,6 +314,9 @@ async function readOrdered(queries: Queries, reading: Reading, total: number): P
   return await readRows(queries, orderedBySorting(sort, where, slice), values, reading);
 }
 
+/** The part of all devices from which it is guessed how many have a text. */
+const sampledPercent = 0.2;
+
 /** Returns undefined when the list has more than `sortedMax` devices. */
 async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed> | undefined> {
   const { resolved, sort, link, sortedMax } = reading;
@@ -262,18 +324,26 @@ async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed>
   const own = ['d.name', 'd.label', 'd.created_time'].filter((column) => column === sort.column);
   // These columns are not in the index that holds all others: a list that may read all devices reads these columns
   // later.
-  const isWide = resolved.customerId === undefined && resolved.profileId === undefined && !hasLetters(resolved.text);
-  const columns = ['d.id', 'd.number', 'd.customer_id', 'd.device_profile_id', ...(isWide ? [] : own)];
-  const order = isWide ? 'order by d.id' : '';
-  const source = isWide && own.length > 0 ? 'found join device d on d.id = found.id' : 'found d';
+  const isAll = isWide(resolved);
+  const columns = ['d.id', ...(sort.groups ? [`d.${groupColumn(sort)}`] : []), ...(isAll ? [] : own)];
+  const order = isAll ? 'order by d.id' : '';
+  const source = isAll && own.length > 0 ? 'found join device d on d.id = found.id' : 'found d';
+  // The index of letters finds all devices of a text that very many have, before the first of them is read.
+  const isSampled = isWholeTenant(resolved) && !isAll;
+  const sampled = `from device d tablesample system (${sampledPercent}) where ${where.join(' and ')}`;
+  const isMany = isSampled ? `(select count(*) * ${100 / sampledPercent} > ${2 * sortedMax} ${sampled})` : 'false';
   const few = `${sort.groups === 'activity' || usesBits(where) ? `${withBits},` : 'with'}
+    guess as materialized (select ${isMany} as "isMany"),
     found as materialized (
-      select ${columns.join(', ')} from device d where ${where.join(' and ')} ${order} limit ${sortedMax + 1}),
+      select ${columns.join(', ')} from device d where ${where.join(' and ')} and not (select "isMany" from guess)
+       ${order} limit ${sortedMax + 1}),
     total as (select count(*) as count from found)
-    select count, array(${sorted(source, sort, link, `(select count from total) <= ${sortedMax}`)}) as ids from total`;
-  const [row] = await queries.query<{ count: number; ids: string[] }>(few, values);
-  if (row!.count > sortedMax) return undefined;
-  return pageOf(await readIds(queries, row!.ids, reading), row!.count, link);
+    select "isMany", count, array(${sorted(source, sort, link, `(select count from total) <= ${sortedMax}`)}) as ids
+      from total, guess`;
+  const [row] = await queries.query<{ isMany: boolean; count: number; ids: string[] }>(few, values);
+  const { isMany: isGuessed, count, ids } = row!;
+  if (isGuessed || count > sortedMax) return undefined;
+  return pageOf(await readIds(queries, ids, reading), count, link);
 }
 
 function pageOf(data: Listed[], totalElements: number, link: PageLink): Page<Listed> {
