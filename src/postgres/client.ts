@@ -294,8 +294,8 @@ const awayReason = 'postgres_away';
  */
 const awayClasses = new Set(['08', '53', '57', '58']);
 /**
- * Codes of Node itself, which stand for a wrong call: a bug of ours. Other codes that are no SQLSTATE come from sockets,
- * the name service and TLS.
+ * Codes of Node itself, which stand for a wrong call: a bug of ours. Other codes that are no SQLSTATE come from
+ * sockets, the name service and TLS.
  */
 const bugCode = /^ERR_(?!TLS_|SSL_|SOCKET_|STREAM_)/;
 /** Messages of `pg` and `pg-pool` errors without a code. */

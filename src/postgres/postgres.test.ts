@@ -201,7 +201,7 @@ it.each([
   ['ERR_INVALID_ARG_TYPE', false],
   ['ERR_ASSERTION', false],
   ['42601', false],
-])('an error with the code %s means that the server is away: %s', (code, away) => {
+])('an error with the code %s means that the server is unavailable: %s', (code, away) => {
   expect(isAway(Object.assign(new Error('no'), { code }))).toBe(away);
 });
 

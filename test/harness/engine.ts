@@ -21,6 +21,7 @@ import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { endProcess, liveProcess, startedTicksOf, writeProcessFile } from '../../src/base/process-file.ts';
 import { Api } from './api.ts';
+import type { Place } from './host-network.ts';
 
 /** Kept short, so that a failing test shows the end of the story. */
 const outputCharsMax = 200_000;
@@ -54,6 +55,8 @@ export interface EngineOptions {
   main?: string;
   /** Files that each process may have open, by `ulimit`. */
   filesMax?: number;
+  /** A network namespace, and an address of it. */
+  place?: Place;
 }
 
 /** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
@@ -168,6 +171,7 @@ export class Engine {
   readonly #stopMsMax: number;
   readonly #main: string;
   readonly #filesMax: number | undefined;
+  readonly #place: Place | undefined;
   readonly #ownsDirectory: boolean;
   readonly #logFile: string | undefined;
   #child: ChildProcess | undefined;
@@ -191,8 +195,10 @@ export class Engine {
     this.#stopMsMax = options.stopMsMax ?? stopMsMaxDefault;
     this.#main = options.main ?? engineMain;
     this.#filesMax = options.filesMax;
+    this.#place = options.place;
+    const address = options.place?.address ?? '127.0.0.1';
     this.api = new Api({
-      host: '127.0.0.1',
+      host: address,
       port,
       monitorPort,
       adminEmail: options.env?.['ADMIN_EMAIL'] ?? 'admin@millrace.local',
@@ -202,13 +208,14 @@ export class Engine {
       ...inherited(),
       ...testSettings,
       DATA_DIR: dataDir,
-      HTTP_BIND_ADDRESS: '127.0.0.1',
+      HTTP_BIND_ADDRESS: address,
       HTTP_BIND_PORT: String(port),
-      MQTT_BIND_ADDRESS: '127.0.0.1',
+      MQTT_BIND_ADDRESS: address,
       MQTT_BIND_PORT: String(mqttPort),
       ANALYTICS_ENABLED: String(options.reports ?? false),
-      ANALYTICS_BIND_ADDRESS: '127.0.0.1',
+      ANALYTICS_BIND_ADDRESS: address,
       ANALYTICS_BIND_PORT: String(analyticsPort),
+      MONITOR_BIND_ADDRESS: address,
       MONITOR_BIND_PORT: String(monitorPort),
       // Tests ask for old points soon after they were sent.
       SHIP_LATE_SECONDS_MAX: '1',
@@ -248,7 +255,8 @@ export class Engine {
   /** Spawns without waiting: for starts that must fail, or be killed half way. */
   spawn(extra: Record<string, string> = {}): void {
     this.output = '';
-    const node = [process.execPath, this.#main];
+    const inside = this.#place === undefined ? [] : ['ip', 'netns', 'exec', this.#place.namespace];
+    const node = [...inside, process.execPath, this.#main];
     const limited = ['sh', '-c', `ulimit -n ${this.#filesMax} && exec "$0" "$@"`, ...node];
     const [command, ...words] = this.#filesMax === undefined ? node : limited;
     const child = spawn(command!, words, {
