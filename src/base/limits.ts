@@ -126,7 +126,7 @@ export const limits = {
   loginQueueMax: 20_000,
   /** MQTT logins of one lookup in SQL. All their sessions begin in one turn of the loop: about 20 ms. */
   loginBatchMax: 200,
-  /** Shortest time from the begin of a lookup for several logins to the next one: under load each then has more logins. */
+  /** Shortest time between the begins of two lookups, the first one for several logins: each then has more of them. */
   loginGatherMs: 20,
   /** Time that a login waits for its lookup. */
   loginLookupTimeoutMs: 5_000,

@@ -1,8 +1,9 @@
 /**
  * Finds the device of an MQTT client (docs/mqtt.md#connect): by user name, password and client id, or by a certificate.
- * Waiting CONNECTs share one SQL query, and those that arrive while it runs share the next. After a query for several, the
- * next one waits a few milliseconds for more, so a reconnect storm makes few, large queries. While PostgreSQL is unavailable, a capped cache of earlier logins and the file of known devices
- * answer. Both keep only keyed digests of passwords.
+ * Waiting CONNECTs share one SQL query, and those that arrive while it runs share the next. After a query for several,
+ * the next one waits a few milliseconds for more: a reconnect storm makes few, large queries. While PostgreSQL is
+ * unavailable, a capped cache of earlier logins and the file of known devices answer. Both keep only keyed digests of
+ * passwords.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Batches } from '../base/batches.ts';
