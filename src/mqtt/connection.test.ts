@@ -888,7 +888,7 @@ describe('senders whose packets crashed two processes', () => {
       rateLimits: unlimitedRates(),
     } as unknown as Parameters<typeof createSignIn>[0]);
     const request = { clientId: '', username: 'token', password: undefined, certificate: undefined };
-    const ask = () => signIn({ ...request, remoteAddress: '192.0.2.3' }, { sessionEnded() {} });
+    const ask = () => signIn({ ...request, remoteAddress: '192.0.2.3' }, { isReset: false, sessionEnded() {} });
     block(['MQTT packets of device a device']);
     expect(await ask()).toMatchObject({ refused: 'unavailable', text: expect.stringContaining('ten minutes') });
     block([]);

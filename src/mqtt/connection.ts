@@ -90,6 +90,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     return this.#isGone || this.#state === 'closed';
   }
 
+  get isReset(): boolean {
+    return this.#transport.isReset === true;
+  }
+
   get reach(): 'open' | 'gone' | 'closed' {
     return this.#state === 'closed' ? 'closed' : this.#isGone ? 'gone' : 'open';
   }
@@ -194,7 +198,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   #signInAnswered(connect: Connect, answer: SignedIn | SignInRefused): void {
     assert(this.#state === 'signing_in' || this.#state === 'closed', 'a sign-in is answered once', this);
     if ('refused' in answer) {
-      if (this.#state !== 'closed') this.#refuse(answer.refused, answer.text);
+      if (this.isReset) this.close('connection_lost');
+      else if (this.#state !== 'closed') this.#refuse(answer.refused, answer.text);
     } else if (this.#state === 'closed') {
       answer.end();
     } else {

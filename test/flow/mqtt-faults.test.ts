@@ -3,11 +3,14 @@
  * message is stored. The client can send the others again, because it gets a reason or its connection ends.
  */
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { createConnection } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { fallen, firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, type LogLine, startEngine } from '../harness/engine.ts';
+import { connectBytes } from '../harness/mqtt-bytes.ts';
 import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
 import { call, makeTenant } from '../harness/tenants.ts';
@@ -114,6 +117,34 @@ describe('workers that stop for seconds', () => {
     expect(await discarded()).toEqual(before);
   });
 });
+
+test('a CONNECT whose client has given up does not end the newer connection of the device', async () => {
+  const device = await newDevice();
+  const live = await connect(device, 5);
+  const lost = () => counted('mqtt_disconnects_total{reason="connection_lost"}');
+  const before = await lost();
+  const pids = engine.workers();
+  for (const pid of pids) process.kill(pid, 'SIGSTOP');
+  try {
+    // The kernel accepts for the workers, and keeps what the client has sent.
+    const socket = createConnection(engine.mqttPort, '127.0.0.1');
+    await once(socket, 'connect');
+    const login = { clientId: 'gave up', username: device.token };
+    await new Promise((resolve) => socket.write(connectBytes(login), resolve));
+    socket.resetAndDestroy();
+  } finally {
+    for (const pid of pids) process.kill(pid, 'SIGCONT');
+  }
+  await eventually(async () => (await lost()) > before);
+  await live.write({ cmd: 'pingreq' });
+  await live.pick('pingresp');
+  live.cut();
+});
+
+async function counted(name: string): Promise<number> {
+  const line = (await engine.api.metrics()).split('\n').find((text) => text.startsWith(`${name} `));
+  return Number(line?.split(' ')[1] ?? 0);
+}
 
 describe('a journal that refuses because ClickHouse is stopped', () => {
   /** Each is the token of a device of another tenant. */

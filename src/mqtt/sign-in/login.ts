@@ -35,11 +35,15 @@ interface LoginDeps {
   clock: Clock;
 }
 
+/** The answer to a client that has reset its connection, which does not get it. */
+const ofNobody: SignInRefused = { refused: 'unavailable' };
+
 export function createSignIn(deps: LoginDeps): SignIn {
   return (request, owner) => signIn(deps, request, owner);
 }
 
 async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwner): Promise<SignedIn | SignInRefused> {
+  if (owner.isReset) return ofNobody;
   const { clientId, username, password, certificate, remoteAddress } = request;
   const { wrongCredentials, strangers } = deps;
   const credentials = wrongCredentials === undefined ? '' : nameOf(request);
@@ -58,6 +62,8 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
       return { refused: answer.refusal };
     }
     wrongCredentials?.right(remoteAddress, credentials);
+    // In a storm a CONNECT waits for seconds: a session of a client that gave up would end the one of its next attempt.
+    if (owner.isReset) return ofNobody;
     const { device: row, isGateway, topics, credentialsVersion } = answer.login;
     if (isSenderBlocked(row.id, remoteAddress)) return { refused: 'unavailable', text: closings.blocked.sentence };
     countConnect(deps, row, remoteAddress);

@@ -27,6 +27,8 @@ export interface SignedIn {
 
 /** The connection that signs in. */
 export interface SignInOwner {
+  /** True when the client has reset the connection: it gets no session, and no answer. */
+  readonly isReset: boolean;
   /** Called when another session or a change of the device ended this session. Never called inside `SignIn`. */
   sessionEnded(reason: CloseReason): void;
 }

@@ -182,8 +182,11 @@ function accept(
 /** A socket with a reference to its transport, so that all sockets share their handlers. */
 interface OwnedSocket extends Socket {
   transport: SocketTransport;
-  /** Node uses this field to decide whether a socket is idle; only this field shows a partial write. */
-  _handle: { writeQueueSize?: number } | null;
+  /**
+   * Node uses this field to decide whether a socket is idle; only this field shows a partial write. `getpeername`
+   * returns 0 or an error of the system; the functions of a socket return what they read first.
+   */
+  _handle: { writeQueueSize?: number; getpeername(out: object): number } | null;
 }
 
 class SocketTransport implements Transport {
@@ -216,6 +219,11 @@ class SocketTransport implements Transport {
 
   get sendingBytes(): number {
     return this.#socket._handle?.writeQueueSize ?? 0;
+  }
+
+  get isReset(): boolean {
+    const handle = this.#socket._handle;
+    return handle === null || handle.getpeername({}) !== 0;
   }
 
   /** Copies the bytes, because unsent bytes would be kept as a view. */

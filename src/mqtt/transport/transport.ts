@@ -9,6 +9,8 @@ export interface Transport {
   readonly bufferedBytes: number;
   /** Unsent bytes of the current write, if known: the number decreases while a large write is sent. */
   readonly sendingBytes?: number;
+  /** True when the client has reset the connection, which a transport that is not read learns only here. */
+  readonly isReset?: boolean;
   /** Sends all bytes, in order; a slow reader is visible in `bufferedBytes`. The caller may reuse the buffer. */
   write(bytes: Buffer): void;
   /** Pauses and resumes reading. A transport that cannot pause keeps a bounded number of bytes, then ends. */
