@@ -125,7 +125,7 @@ export class Logins {
     const { clock } = this.#deps;
     const gatherMs = this.#gatherUntilMs - clock.monotonic();
     if (gatherMs > 0 && this.#queue.length < limits.loginBatchMax)
-      await new Promise((resolve) => setTimeout(resolve, gatherMs));
+      await systemScheduler.sleep(gatherMs);
     const batch = this.#queue.splice(0, limits.loginBatchMax);
     // A single login is followed by no pause: clients that sign in one after the other wait for nothing.
     if (batch.length > 1) this.#gatherUntilMs = clock.monotonic() + limits.loginGatherMs;

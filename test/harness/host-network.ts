@@ -1,7 +1,7 @@
 /**
  * Hosts in network namespaces, each with an address and a cable of its own, on one bridge. The stores of `startStores`
  * listen on loopback: a relay in this process gives each of them an address on the bridge, so that a host can lose the
- * way to one store. A packet that has no way vanishes, as behind a pulled cable or a firewall: nobody is told. Needs
+ * way to one store. A packet that has no way vanishes, as behind a pulled cable or a firewall, without an error. Needs
  * root and `ip` of iproute2.
  */
 import { execFile, execFileSync } from 'node:child_process';

@@ -1,6 +1,6 @@
 /**
- * Three hosts in network namespaces over real stores: a host loses its cable, or its way to one store, and nobody is
- * told, because packets vanish instead of being refused. What was acknowledged is stored once, the other hosts do not
+ * Three hosts in network namespaces over real stores: a host loses its cable, or its way to one store. Packets vanish
+ * instead of being refused, so no process gets an error. What was acknowledged is stored once, the other hosts do not
  * notice, and everything crosses again by itself when the network is back. Only root may make namespaces.
  */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
@@ -117,7 +117,7 @@ describe.skipIf(!mayMakeNetworks)('hosts with a network each', () => {
   });
 });
 
-/** A device over MQTT that answers each command with its params, and keeps what it was told. */
+/** A device over MQTT that answers each command with its params, and keeps the changes that arrive. */
 class Connected {
   readonly device: Device;
   readonly client: MqttClient;
