@@ -49,13 +49,13 @@ async function runAnalytics(): Promise<void> {
   started.add('sockets', () => server.close());
 
   // The stores, and the copy of device data in ClickHouse.
-  const { clickhouse, postgres } = openStores({ engines, config, log, metrics, parts: () => link.state.parts });
+  const { shards, postgres } = openStores({ engines, config, log, metrics, parts: () => link.state.parts });
   if (!postgresReady) postgres.hold();
-  started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
+  started.add('connections to the stores', () => Promise.all([shards.close(), postgres.close()]));
   link.onState((state) => state.postgresReady && postgres.release());
   const bus = await openBus({ redis: config.redis, installation, log, metrics });
   started.add('bus', () => bus.close());
-  const copier = new MetadataCopier({ postgres, clickhouse, clock, log, metrics });
+  const copier = new MetadataCopier({ postgres, clickhouse: shards.first, clock, log, metrics });
   copier.start();
   started.add('copy of device data', () => copier.stop());
 
@@ -89,7 +89,7 @@ async function runAnalytics(): Promise<void> {
     thread: { clickhouse: { ...engines.clickhouse, database }, logLevel: config.log.level, ...budget },
     onAbandoned: (queryId) => {
       // An embedded engine notices the disconnect itself and no longer knows the id.
-      clickhouse
+      shards.first
         .exec(stopQueries, { id: queryId })
         .catch((error) => log.debug('report_kill', { reason: messageOf(error) }));
     },

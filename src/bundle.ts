@@ -4,6 +4,7 @@
  * password, a token or an e-mail address. Works with and without a running instance; `contents.txt` names what is
  * missing.
  */
+
 import { closeSync, fstatSync, openSync, readFileSync, readSync, writeFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -16,9 +17,10 @@ import { type Config, type ConfigReading, checkedConfig, readConfig } from './ba
 import { describeUnknown } from './base/settings/setting-names.ts';
 import { shownValue } from './base/settings/settings.ts';
 import { ownVersion } from './base/version.ts';
+import type { ClickHouse } from './clickhouse/client.ts';
 import { clickHouseFacts, clickHouseSchema, clickHouseTables } from './clickhouse/server-facts.ts';
 import { judgeMachine, readMachine } from './instance/host/machine.ts';
-import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
+import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { postgresFacts, postgresSchema, postgresTables } from './postgres/server-facts.ts';
 import { machineFacts, processFacts } from './support/facts.ts';
 import { journalTable } from './support/journal-table.ts';
@@ -138,17 +140,21 @@ async function fetched(running: RunningInstance | undefined, path: string): Prom
 
 async function clickHouseState(config: Config): Promise<object> {
   const { database } = config.clickhouse;
-  const clickhouse = openClickHouseOf(withSystemDatabase(config), log);
+  const shards = openShardsOf(withSystemDatabase(config), log);
   try {
-    const { version } = await clickHouseFacts(clickhouse);
-    const [schema, tables] = await Promise.all([
-      clickHouseSchema(clickhouse, database),
-      clickHouseTables(clickhouse, database),
-    ]);
-    return { version, schema, tables };
+    return await Promise.all(shards.all.map((clickhouse) => serverState(clickhouse, database)));
   } finally {
-    await clickhouse.close();
+    await shards.close();
   }
+}
+
+async function serverState(clickhouse: ClickHouse, database: string): Promise<object> {
+  const { version } = await clickHouseFacts(clickhouse);
+  const [schema, tables] = await Promise.all([
+    clickHouseSchema(clickhouse, database),
+    clickHouseTables(clickhouse, database),
+  ]);
+  return { version, schema, tables };
 }
 
 async function postgresState(config: Config): Promise<object> {

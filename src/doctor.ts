@@ -19,7 +19,8 @@ import { checkConfig } from './instance/host/config-check.ts';
 import { type Finding, judgeMachine, readMachine } from './instance/host/machine.ts';
 import { checkPlatform } from './instance/host/platform.ts';
 import { portsOf, probePort } from './instance/host/ports.ts';
-import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
+import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
+import { readShardMap } from './instance/stores/shard-map-store.ts';
 import { judgeDiskTest, testDisk } from './support/disk-test.ts';
 import { roundTrip } from './support/round-trip.ts';
 import { findInstance, otherSettings, primaryLives, type RunningInstance } from './support/running-instance.ts';
@@ -62,7 +63,7 @@ async function checkRest(config: Config, reading: ConfigReading, options: Option
   }
   // The embedded stores of an instance that starts just now may answer or not.
   const isRunning = running !== undefined;
-  report(await checkClickHouse(config, isRunning, log));
+  for (const finding of await checkClickHouse(config, isRunning, log)) report(finding);
   report(await checkPostgres(config, workers, isRunning, log));
   for (const finding of await checkRedis(config)) report(finding);
   if (isRunning) await checkService(config, running, options);
@@ -189,10 +190,11 @@ interface Readiness {
 
 async function checkRoundTrip(config: Config, url: string, given: string | undefined): Promise<void> {
   const postgres = openPostgresOf(config, log);
-  const clickhouse = openClickHouseOf(config, log);
+  const shards = openShardsOf(config, log);
   try {
     let token = given;
     try {
+      if (shards.isDivided) shards.map = await readShardMap(postgres);
       token ??= (await findFirstDevice(postgres))?.token;
     } catch {
       const says =
@@ -205,9 +207,9 @@ async function checkRoundTrip(config: Config, url: string, given: string | undef
       report({ subject: 'round trip', level: 'warning', says });
       return;
     }
-    report(await roundTrip({ url, token, clickhouse, postgres }));
+    report(await roundTrip({ url, token, shards, postgres }));
   } finally {
-    await Promise.all([postgres.close(), clickhouse.close()]);
+    await Promise.all([postgres.close(), shards.close()]);
   }
 }
 

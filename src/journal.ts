@@ -20,8 +20,9 @@ import { reopenTombstones } from './erase/tombstone-store.ts';
 import { orderMs } from './ingest/order-number.ts';
 import { DataDirectory } from './instance/host/data-directory.ts';
 import { OrphanJournals } from './instance/journals/orphan-journals.ts';
-import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
+import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { findInstallation } from './instance/stores/installation.ts';
+import { ShardMapFollower } from './instance/stores/shard-map-follower.ts';
 import { readInstallation } from './journal/identity.ts';
 import { inspectJournal, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
@@ -34,7 +35,7 @@ const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGME
 const framesShownMax = 1000;
 const progressMs = 5_000;
 /** Names of which every journal has at least one, beside its segments. */
-const journalNames = new Set(['epoch', 'position', 'writer', 'installation', 'suspects', 'quarantine']);
+const journalNames = new Set(['epoch', 'position', 'writer', 'installation', 'suspects', 'shards', 'quarantine']);
 
 /** Words after each verb. One more is refused: `ship worker-*` would ship the first journal and report success. */
 const wordsMax: Record<string, number> = { list: 0, verify: 1, show: 2, ship: 1, drain: 0 };
@@ -211,14 +212,16 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
     await postgres.close();
     throw error;
   });
-  const clickhouse = openClickHouseOf(config, log);
+  const shards = openShardsOf(config, log);
+  const follower = shards.isDivided ? new ShardMapFollower({ postgres, shards, clock, log }) : undefined;
+  await follower?.start();
   // Some rows may have been deleted after they were accepted: a running instance carries these deletes out again.
   const onStored = () => reopenTombstones(postgres);
   const options = {
     dirs,
     segmentBytes,
     installation,
-    clickhouse,
+    shards,
     clock,
     log,
     metrics,
@@ -238,7 +241,8 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
     printLine(`${counted(journals.count, 'journal')} with ${sizeText(journals.bytes)} to ship`);
   }
   await journals.drain(0);
-  await Promise.all([clickhouse.close(), repeatDeletes(postgres).finally(() => postgres.close())]);
+  await follower?.stop();
+  await Promise.all([shards.close(), repeatDeletes(postgres).finally(() => postgres.close())]);
   const left = (await Promise.all(dirs.map((dir) => listQuarantine(dir)))).flat().length;
   if (journals.count === 0) printLine(`everything is stored and the journals are removed`);
   else printLine(`stopped; ${counted(journals.count, 'journal')} still to ship`);

@@ -5,9 +5,9 @@
 import { printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
-import { type Config, loadConfig } from './base/settings/config.ts';
+import { loadConfig, shardUrlsOf } from './base/settings/config.ts';
 import { migrateClickHouse } from './clickhouse/migrate.ts';
-import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
+import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import { inMigrationLock, migratePostgres } from './postgres/migrate.ts';
 
@@ -19,7 +19,7 @@ async function run(words: string[]): Promise<void> {
   const log = createLog('warn', 'migrate');
   const postgres = openPostgresOf(config, log);
   try {
-    const clickhouse = openClickHouseOf(config, log);
+    const shards = openShardsOf(config, log);
     try {
       const postgresTitle = config.postgres.url ? `PostgreSQL at ${postgres.address}` : 'The embedded PostgreSQL';
       await reported(
@@ -27,23 +27,25 @@ async function run(words: string[]): Promise<void> {
         (onApplied) => migratePostgres(postgres, { log, onApplied }),
         (error) => postgresRefusal(error, postgresTitle),
       );
-      const clickhouseTitle = clickHouseTitle(config);
       const { database, cluster, user } = config.clickhouse;
       const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
-      await reported(
-        clickhouseTitle,
-        (onApplied) => migrateClickHouse(clickhouse, { database, cluster, lock, log, onApplied }),
-        (error) => clickHouseRefusal(error, clickhouseTitle, user),
-      );
+      for (const [shard, url] of shardUrlsOf(config.clickhouse).entries()) {
+        const title = clickHouseTitle(url, cluster);
+        await reported(
+          title,
+          (onApplied) => migrateClickHouse(shards.all[shard]!, { database, cluster, lock, log, onApplied }),
+          (error) => clickHouseRefusal(error, title, user),
+        );
+      }
     } finally {
-      await clickhouse.close();
+      await shards.close();
     }
   } finally {
     await postgres.close();
   }
 }
 
-function clickHouseTitle({ clickhouse: { url, cluster } }: Config): string {
+function clickHouseTitle(url: string, cluster: string): string {
   if (url === '') return 'The embedded ClickHouse';
   return `ClickHouse at ${hostOf(url)}${cluster === '' ? '' : `, cluster ${cluster}`}`;
 }

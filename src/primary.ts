@@ -15,10 +15,10 @@ import { Metrics } from './base/metrics/metrics.ts';
 import { metricsPage } from './base/metrics/metrics-page.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
 import { endProcess, liveProcess } from './base/process-file.ts';
-import { type Config, checkedConfig, readConfig } from './base/settings/config.ts';
+import { type Config, checkedConfig, readConfig, shardUrlsOf } from './base/settings/config.ts';
 import { ownVersion } from './base/version.ts';
-import type { ClickHouse } from './clickhouse/client.ts';
 import { migrateClickHouse } from './clickhouse/migrate.ts';
+import type { Shards } from './clickhouse/shards.ts';
 import { hasKnownDevices, knownFile } from './device/known/known-devices-file.ts';
 import { KnownDevicesWriter } from './device/known/known-devices-writer.ts';
 import { ClockWatch } from './instance/clock/clock-watch.ts';
@@ -42,10 +42,11 @@ import { HostMetrics } from './instance/operators/host-metrics.ts';
 import { openMonitor } from './instance/operators/monitor.ts';
 import { AnalyticsProcess } from './instance/processes/analytics-process.ts';
 import { WorkerPool } from './instance/processes/worker-pool.ts';
-import { openStores, type RunningEngines, startEngines } from './instance/stores/engines.ts';
+import { openStores, type RunningEngines, shardName, startEngines } from './instance/stores/engines.ts';
 import { HostPoll } from './instance/stores/host-poll.ts';
 import { Installation } from './instance/stores/installation.ts';
 import { RestoredStores } from './instance/stores/restored-stores.ts';
+import { checkShardMap, makeShardMap } from './instance/stores/shard-map-store.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import type { Postgres } from './postgres/client.ts';
@@ -106,7 +107,7 @@ export async function runPrimary(): Promise<void> {
       metrics,
     });
     running.add('membership', () => membership.stop());
-    const restored = new RestoredStores({ ...stores, data, log });
+    const restored = new RestoredStores({ postgres: stores.postgres, data, log });
     running.add('restored stores', () => restored.stop());
     const clock = new ClockWatch({
       postgres: stores.postgres,
@@ -234,7 +235,7 @@ export async function runPrimary(): Promise<void> {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
     const isClickHouseUp = () => watch.up('clickhouse') === 1;
-    const hostMetrics = new HostMetrics({ config, data, clickhouse: stores.clickhouse, isClickHouseUp, metrics });
+    const hostMetrics = new HostMetrics({ config, data, clickhouse: stores.shards.first, isClickHouseUp, metrics });
     const { address, port } = config.monitor;
     const monitor = await openMonitor({
       address,
@@ -306,7 +307,7 @@ function checkMachine(config: Config, dataDir: string, workers: number, log: Log
 
 interface WatchedDeps {
   config: Config;
-  clickhouse: ClickHouse;
+  shards: Shards;
   postgres: Postgres;
   engines: RunningEngines;
   clock: ClockWatch;
@@ -324,7 +325,7 @@ interface WatchedDeps {
 
 function watchedStores({
   config,
-  clickhouse,
+  shards,
   postgres,
   engines,
   clock,
@@ -337,30 +338,36 @@ function watchedStores({
   safety,
   onSeeded,
 }: WatchedDeps): WatchedStore[] {
-  const { database, cluster, url, user } = config.clickhouse;
+  const { database, cluster, user } = config.clickhouse;
   const { migrate: apply } = config.stores;
-  const clickhouseTitle = url ? `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)` : 'The embedded ClickHouse';
-  const postgresTitle = config.postgres.url
-    ? `PostgreSQL at ${postgres.address} (DATABASE_URL)`
-    : 'The embedded PostgreSQL';
-  return [
-    {
-      name: 'clickhouse',
-      title: clickhouseTitle,
+  const urls = shardUrlsOf(config.clickhouse);
+  const ofShards = shards.all.map((clickhouse, shard): WatchedStore => {
+    const title = clickHouseTitle(urls[shard]!, shard);
+    return {
+      name: shardName(shard),
+      title,
       ping: async () => {
         const reason = await clickhouse.unavailability();
         if (reason === undefined) return;
+        if (shard > 0) throw new Error(reason);
         restored.clickhouseUnavailable();
         throw new Error(engines.failure('clickhouse') ?? reason);
       },
       prepare: async () => {
         const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
         await migrateClickHouse(clickhouse, { database, cluster, apply, lock, log });
-        await restored.clickhousePrepared();
+        await restored.clickhousePrepared(clickhouse);
+        if (shard === 0 && shards.isDivided) await makeShardMap(postgres, clickhouse, urls.length);
       },
-      configurationError: (error) => clickHouseRefusal(error, clickhouseTitle, user),
-      note: safety,
-    },
+      configurationError: (error) => clickHouseRefusal(error, title, user),
+      ...(shard === 0 && { note: safety }),
+    };
+  });
+  const postgresTitle = config.postgres.url
+    ? `PostgreSQL at ${postgres.address} (DATABASE_URL)`
+    : 'The embedded PostgreSQL';
+  return [
+    ...ofShards,
     {
       name: 'postgres',
       title: postgresTitle,
@@ -371,6 +378,7 @@ function watchedStores({
       },
       prepare: async () => {
         await migratePostgres(postgres, { log, apply });
+        await checkShardMap(postgres, urls.length);
         await membership.join();
         await installation.read();
         // Runs before this start creates its first device.
@@ -381,6 +389,11 @@ function watchedStores({
     },
     ...(config.redis.url === '' ? [] : [redisStore(busFailure)]),
   ];
+}
+
+function clickHouseTitle(url: string, shard: number): string {
+  if (shard > 0) return `ClickHouse shard ${shard} at ${hostOf(url)} (CLICKHOUSE_SHARDS)`;
+  return url ? `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)` : 'The embedded ClickHouse';
 }
 
 /** The workers have the connections to Redis; the primary has none. */
@@ -533,10 +546,10 @@ async function inTime(begun: Promise<void>, msMax: number): Promise<void> {
   clearTimeout(timer);
 }
 
-async function closeStores({ clickhouse, postgres }: { clickhouse: ClickHouse; postgres: Postgres }): Promise<void> {
+async function closeStores({ shards, postgres }: { shards: Shards; postgres: Postgres }): Promise<void> {
   // A running statement, for example a migration, must not delay the end.
   await inTime(
-    Promise.all([clickhouse.close(), postgres.close()]).then(() => {}),
+    Promise.all([shards.close(), postgres.close()]).then(() => {}),
     closeMsMax,
   );
 }

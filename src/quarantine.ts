@@ -9,13 +9,16 @@ import { printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
+import type { Shards } from './clickhouse/shards.ts';
 import { insertLatestOf, insertTelemetryOf } from './clickhouse/statements.ts';
 import { withoutErased } from './erase/replay-filter.ts';
 import { reopenNewer } from './erase/tombstone-store.ts';
-import { openClickHouseOf, openPostgresOf } from './instance/stores/engines.ts';
+import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
+import { readShardMap } from './instance/stores/shard-map-store.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import { counted, requireJournals } from './support/journal-table.ts';
-import { readBlock } from './telemetry/read-block.ts';
+import { blocksOf, readBlock } from './telemetry/read-block.ts';
+import { blocksByShard } from './telemetry/shard-blocks.ts';
 
 const usage = 'usage: npm run quarantine -- list | show NAME | replay [NAME] | remove NAME';
 
@@ -82,11 +85,20 @@ async function shown(entry: QuarantineEntry): Promise<string[]> {
 /** Entries that are sent together; when the store refuses them, each is sent alone. */
 const replayedTogether = 500;
 
+/** Divides concatenated blocks. */
+function bodiesByShard(body: Buffer, { all, isDivided, map }: Shards): Buffer[] {
+  if (!isDivided) return [body];
+  if (map === undefined) throw new StartError('The map of shards is not made yet: start Millrace first.');
+  const divided = blocksOf(body).map((block) => blocksByShard(block, all.length, map));
+  return all.map((_, shard) => Buffer.concat(divided.flatMap((blocks) => blocks[shard] ?? [])));
+}
+
 /** A damaged stretch (`gap`) has no rows to send: it stays for an operator. */
 async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
   const log = createLog('warn', 'quarantine');
-  const clickhouse = openClickHouseOf(config, log);
+  const shards = openShardsOf(config, log);
   const postgres = openPostgresOf(config, log);
+  if (shards.isDivided) shards.map = await readShardMap(postgres);
   const aheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
   const insertLatest = insertLatestOf({ serverTimes: true, expires: true, ranged: false, aheadMsMax });
   const insertTelemetry = insertTelemetryOf({ serverTimes: true, expires: true, ranged: false });
@@ -94,8 +106,11 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
     const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
     const replayed = await withoutErased(postgres, Buffer.concat(blocks));
     if (replayed.body.length > 0) {
-      await clickhouse.insertBlocks(insertTelemetry, replayed.body);
-      await clickhouse.insertBlocks(insertLatest, replayed.body);
+      for (const [shard, body] of bodiesByShard(replayed.body, shards).entries()) {
+        if (body.length === 0) continue;
+        await shards.all[shard]!.insertBlocks(insertTelemetry, body);
+        await shards.all[shard]!.insertBlocks(insertLatest, body);
+      }
       await reopenNewer(postgres, replayed);
     }
     await removeQuarantined(sent);
@@ -127,7 +142,7 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
       });
     }
   }
-  await Promise.all([clickhouse.close(), postgres.close()]);
+  await Promise.all([shards.close(), postgres.close()]);
   if (deleted > 0) printLine(`${deleted} rows had been deleted meanwhile and were dropped`);
   printLine(`${counted(stored, 'row')} stored, ${counted(refused, 'entry', 'entries')} refused again`);
   if (refused > 0) process.exitCode = 1;

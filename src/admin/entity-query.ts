@@ -9,7 +9,7 @@ import type { TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { inTurns, nextTurn } from '../base/loop-turns.ts';
-import type { Reads } from '../clickhouse/client.ts';
+import type { ShardReads } from '../clickhouse/shards.ts';
 import { listDeviceIds } from '../device/list/list-store.ts';
 import type { Queries, SnapshotQueries } from '../postgres/client.ts';
 import type { Page } from '../postgres/page.ts';
@@ -72,7 +72,7 @@ export interface FoundEntity {
 
 interface Stores {
   postgres: SnapshotQueries;
-  clickhouse: Reads;
+  shards: ShardReads;
 }
 
 export async function countEntities(stores: Stores, principal: TenantPrincipal, query: EntityQuery): Promise<number> {
@@ -260,7 +260,7 @@ async function readValues(stores: Stores, entities: QueriedEntity[], keys: Value
   const devices = numbersOf(entities.filter(({ kind }) => kind === 'DEVICE'));
   const others = numbersOf(entities.filter(({ kind }) => kind !== 'DEVICE'));
   const [points, ...rows] = await Promise.all([
-    readLatestOf(stores.clickhouse, [...devices, ...others], series),
+    readLatestOf(stores.shards, [...devices, ...others], series),
     readAttributesOf(stores.postgres, devices, unique(attributes), deviceRows),
     readAttributesOf(stores.postgres, others, unique(attributes), entityRows),
   ]);

@@ -4,7 +4,7 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import { findDeviceRow } from '../device/sql/store.ts';
 import type { Diagnostics } from '../diagnostics/diagnostics.ts';
 import { causeOf, type Evidence, gapCauses } from '../diagnostics/gap-cause.ts';
@@ -19,7 +19,7 @@ import { entityId, idJson } from './shapes.ts';
 
 interface CompletenessDeps {
   postgres: Postgres;
-  clickhouse: ClickHouse;
+  shards: Shards;
   clock: Clock;
   diagnostics: Diagnostics;
 }
@@ -71,7 +71,7 @@ const completenessShape = closed(
   'Completeness',
 );
 
-export function completenessRoutes({ postgres, clickhouse, clock, diagnostics }: CompletenessDeps): Route[] {
+export function completenessRoutes({ postgres, shards, clock, diagnostics }: CompletenessDeps): Route[] {
   return [
     route({
       method: 'GET',
@@ -91,7 +91,7 @@ export function completenessRoutes({ postgres, clickhouse, clock, diagnostics }:
         if (startTs >= endTs) throw badRequest('range', 'The range must begin before it ends: startTs < endTs.');
         const { number } = device;
         const [read, found, state] = await Promise.all([
-          readGaps(clickhouse.readsOf(tenantId), number, { keys, startTs, endTs, now: clock.now(), lateMs }),
+          readGaps(shards.readsOf(tenantId).of(number), number, { keys, startTs, endTs, now: clock.now(), lateMs }),
           diagnostics.ofDevice(number),
           readDeviceState(postgres, number),
         ]);

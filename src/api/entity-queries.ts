@@ -3,7 +3,7 @@ import { countEntities, type FoundEntity, findQueried } from '../admin/entity-qu
 import { answeredValue, keyName, type ValueKey } from '../admin/key-filter.ts';
 import { requireTenant, type TenantPrincipal, tenantReaders } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import type { SnapshotQueries } from '../postgres/client.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed, milliseconds, pageShape } from '../rest/shapes.ts';
@@ -13,7 +13,7 @@ import { entityId, idJson } from './shapes.ts';
 
 interface EntityQueryDeps {
   postgres: SnapshotQueries;
-  clickhouse: ClickHouse;
+  shards: Shards;
   longAnswers: LongAnswers;
 }
 
@@ -23,8 +23,8 @@ const entityDataShape = closed(
   'EntityData',
 );
 
-export function entityQueryRoutes({ postgres, clickhouse, longAnswers }: EntityQueryDeps): Route[] {
-  const storesOf = ({ tenantId }: TenantPrincipal) => ({ postgres, clickhouse: clickhouse.readsOf(tenantId) });
+export function entityQueryRoutes({ postgres, shards, longAnswers }: EntityQueryDeps): Route[] {
+  const storesOf = ({ tenantId }: TenantPrincipal) => ({ postgres, shards: shards.readsOf(tenantId) });
   return [
     route({
       method: 'POST',

@@ -14,7 +14,7 @@ import {
 } from '../auth/roles.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import { type FullProfile, provisionTypes, transportTypes } from '../device/model/device.ts';
 import { issuerStates } from '../device/sql/issuer-store.ts';
 import {
@@ -34,7 +34,7 @@ import { readLatestKeysOf } from '../telemetry/latest.ts';
 import { entityId, idJson } from './shapes.ts';
 
 export interface ProfileRoutesDeps extends ProfileDeps {
-  clickhouse: ClickHouse;
+  shards: Shards;
 }
 
 const profileBody = Type.Object({
@@ -134,7 +134,7 @@ const idsQuery = Type.Object({ deviceProfileIds: commaList(Type.String({ format:
 const keysQuery = Type.Object({ deviceProfileId: Type.Optional(Type.String({ format: 'uuid' })) });
 
 export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
-  const { postgres, clickhouse } = deps;
+  const { postgres, shards } = deps;
 
   async function profileOf(caller: TenantPrincipal, id: string): Promise<FullProfile> {
     const profile = await findFullProfile(postgres, caller.tenantId, id);
@@ -320,10 +320,7 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
       answer: Type.Array(Type.String()),
       handle: async ({ principal, query }) =>
         json(
-          await readLatestKeysOf(
-            clickhouse.readsOf(principal.tenantId),
-            await devicesOf(principal, query.deviceProfileId),
-          ),
+          await readLatestKeysOf(shards.readsOf(principal.tenantId), await devicesOf(principal, query.deviceProfileId)),
         ),
     }),
     route({

@@ -4,7 +4,7 @@ import type { SigningKey } from '../auth/signing-key.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import { findNamed, type NamedDevice } from '../diagnostics/state-store.ts';
 import { writerOf } from '../ingest/order-number.ts';
 import { ackLevels, BadReceipt, type Receipt, readReceipt, receiptKeyOf } from '../ingest/receipt.ts';
@@ -17,7 +17,7 @@ import { entityId, idJson } from './shapes.ts';
 
 export interface ReceiptRoutesDeps {
   postgres: Postgres;
-  clickhouse: ClickHouse;
+  shards: Shards;
   refusedPoints: RefusedPoints;
   clock: Clock;
   signingKey: SigningKey;
@@ -62,7 +62,7 @@ const receiptShape = closed(
 export function receiptRoutes(deps: ReceiptRoutesDeps): Route[] {
   const { postgres, signingKey, config } = deps;
   const statesOf = (tenantId: string) => {
-    return { ...deps, clickhouse: deps.clickhouse.readsOf(tenantId), ttlDays: config.telemetry.ttlDays };
+    return { ...deps, shards: deps.shards.readsOf(tenantId), ttlDays: config.telemetry.ttlDays };
   };
   return [
     route({

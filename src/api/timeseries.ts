@@ -5,7 +5,7 @@ import { badRequest, Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { expiredBefore, findTelemetryDays } from '../device/sql/telemetry-days-store.ts';
 import type { DeleteSeries } from '../erase/delete-series.ts';
@@ -25,7 +25,7 @@ import { keyList, keysQuery } from './queries.ts';
 
 export interface TimeseriesDeps {
   postgres: Postgres;
-  clickhouse: ClickHouse;
+  shards: Shards;
   clock: Clock;
   longAnswers: LongAnswers;
   config: { http: { apiBodyBytesMax: number }; telemetry: { ttlDays: number } };
@@ -72,7 +72,7 @@ const seriesBody = {
 type HistoryQuery = Type.Static<typeof rangeQuery>;
 
 export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
-  const { postgres, clickhouse, clock, longAnswers, saveSeries, deleteSeries } = deps;
+  const { postgres, shards, clock, longAnswers, saveSeries, deleteSeries } = deps;
   /** Requested device → its number in ClickHouse, which never changes. */
   const numbers = new FifoMap<string, number>(limits.askedDevicesMax);
 
@@ -80,7 +80,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     return await plainText(async () => {
       // Reads both stores at once, where possible; data that the caller may not see is dropped.
       const read = (device: number) =>
-        readLatest(clickhouse.readsOf(principal.tenantId), device, keys.length > 0 ? keys : undefined);
+        readLatest(shards.readsOf(principal.tenantId).of(device), device, keys.length > 0 ? keys : undefined);
       const known = isDevice(target) ? numbers.get(target.entityId) : undefined;
       const early = known === undefined ? undefined : read(known);
       early?.catch(() => {});
@@ -105,7 +105,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       const expired = expiredBefore(clock.now(), deps.config.telemetry.ttlDays, days);
       const read = { startTs, endTs, keys: keys.length > 0 ? keys : undefined, expiredBefore: expired };
       if (startTs >= endTs) return json({});
-      const reads = clickhouse.readsOf(principal.tenantId);
+      const reads = shards.readsOf(principal.tenantId).of(device);
       return await longAnswers.json(principal, async (text) => {
         const series = new SeriesText(text, strict);
         const take = (point: Point) => series.add(point);
@@ -216,14 +216,10 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       answer: Type.Array(Type.String()),
       plainTextErrors: true,
       handle: async ({ principal, params }) =>
-        await plainText(async () =>
-          json(
-            await readLatestKeys(
-              clickhouse.readsOf(principal.tenantId),
-              await seriesNumber(postgres, principal, params, 'read'),
-            ),
-          ),
-        ),
+        await plainText(async () => {
+          const device = await seriesNumber(postgres, principal, params, 'read');
+          return json(await readLatestKeys(shards.readsOf(principal.tenantId).of(device), device));
+        }),
     }),
     route({
       ...writes,

@@ -23,11 +23,14 @@ export async function copyJournals(files: BackupFiles, journalDir: string, cuts:
     const cut = cutOf.get(name);
     // A journal that no worker has open (an orphan journal that cannot be opened) is not written either.
     if (cut) await copyCut(files, dir, cut);
-    // Rows move from the suspects to the quarantine, so the two are listed in this order. A file that disappears
-    // between list and copy is an error, and the caller begins again.
-    const suspects = (await filesBelow(join(dir, 'suspects'))).map((path) => `suspects/${path}`);
-    const others = (await filesBelow(dir)).filter((path) => !path.startsWith('suspects/'));
-    for (const path of [...suspects, ...others]) {
+    // Rows move from the backlogs of shards to the suspects, and from there to the quarantine, so the three are listed
+    // in this order. A file that disappears between list and copy is an error, and the caller begins again.
+    const moving = ['shards', 'suspects'];
+    const paths: string[] = [];
+    for (const each of moving) for (const path of await filesBelow(join(dir, each))) paths.push(`${each}/${path}`);
+    const isMoving = (path: string) => moving.some((each) => path.startsWith(`${each}/`));
+    for (const path of await filesBelow(dir)) if (!isMoving(path)) paths.push(path);
+    for (const path of paths) {
       if (!isCopiedWhole(path, cut !== undefined)) continue;
       await files.copy(join(dir, path), `${journalsPath}/${name}/${path}`);
     }

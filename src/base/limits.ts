@@ -834,6 +834,8 @@ export const limits = {
   retentionStatementMsMax: 540_000,
   /** Time of one round for days with expired points; the other days wait for the next day. */
   retentionExpiredMsMax: 1_800_000,
+  /** ClickHouse servers over which telemetry is spread. */
+  shardsMax: 64,
   /** Days that one statement drops. */
   retentionDaysMax: 100,
   /** Devices of profiles with days of their own that are copied to ClickHouse at once. */

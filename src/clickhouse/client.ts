@@ -22,6 +22,8 @@ interface ClickHouseDeps {
   password: string;
   database: string;
   log: Log;
+  /** The number of this server among several shards; undefined: the only one. */
+  shard?: number | undefined;
   /** Name of the cluster, '' without one. */
   cluster?: string;
   /** Replicas that an insert into a cluster waits for, `auto` = a majority; undefined without a cluster. */
@@ -44,7 +46,10 @@ export interface ReadOptions extends QueryOptions {
 }
 
 /** Reads whose owner is known (`ClickHouse.readsOf`). */
-export type Reads = Pick<ClickHouse, 'rows' | 'eachRow'>;
+export type Reads = Pick<ClickHouse, 'rows' | 'eachRow'> & {
+  /** As in `ClickHouseDeps`. */
+  shard?: number | undefined;
+};
 
 interface ExecOptions extends QueryOptions {
   /** True for statements that run before the database exists. */
@@ -85,6 +90,8 @@ export function openClickHouse(deps: ClickHouseDeps): ClickHouse {
 
 export class ClickHouse {
   readonly database: string;
+  /** As in `ClickHouseDeps`. */
+  readonly shard: number | undefined;
   readonly #reader: ClickHouseReader;
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
@@ -95,8 +102,9 @@ export class ClickHouse {
   readonly #insertQuorum: string | undefined;
 
   constructor(deps: ClickHouseDeps) {
-    const { url, user, password, database, log, cluster = '', insertQuorum, relayUrl, isUp = always } = deps;
+    const { url, user, password, database, log, shard, cluster = '', insertQuorum, relayUrl, isUp = always } = deps;
     this.database = database;
+    this.shard = shard;
     this.#log = log;
     this.#outage = new StoreOutage({ store: 'clickhouse', log, isUp });
     this.#cluster = cluster;
@@ -148,6 +156,7 @@ export class ClickHouse {
       return { ...options, settings: { log_comment: readOwner(tenantId), ...options.settings } };
     };
     return {
+      shard: this.shard,
       rows: (sql, parameters, options) => this.rows(sql, parameters, owned(options)),
       eachRow: (sql, parameters, options, take) => this.eachRow(sql, parameters, owned(options), take),
     };

@@ -124,8 +124,7 @@ export class Logins {
   async #runBatch(): Promise<void> {
     const { clock } = this.#deps;
     const gatherMs = this.#gatherUntilMs - clock.monotonic();
-    if (gatherMs > 0 && this.#queue.length < limits.loginBatchMax)
-      await systemScheduler.sleep(gatherMs);
+    if (gatherMs > 0 && this.#queue.length < limits.loginBatchMax) await systemScheduler.sleep(gatherMs);
     const batch = this.#queue.splice(0, limits.loginBatchMax);
     // A single login is followed by no pause: clients that sign in one after the other wait for nothing.
     if (batch.length > 1) this.#gatherUntilMs = clock.monotonic() + limits.loginGatherMs;

@@ -4,6 +4,7 @@ import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import { Shards } from '../clickhouse/shards.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import type { Queries } from '../postgres/client.ts';
 import { seriesDeleter } from './delete-series.ts';
@@ -28,7 +29,7 @@ function recorder() {
   // A journal that ships nothing: callers wait for it.
   const report = { ...{ writer: 1, run: '1', orderHigh: '5', orderShipped: '0', orderDone: '0' }, orderHeld: null };
   const remove = seriesDeleter({
-    ...{ postgres, clickhouse: {} as ClickHouse, cluster: '', clock, log },
+    ...{ postgres, shards: new Shards([{} as ClickHouse]), cluster: '', clock, log },
     journals: () => Promise.resolve({ reports: [report as unknown as JournalReport], isWhole: true }),
   });
   return { inserts, handedOver, remove };
@@ -122,7 +123,7 @@ test('the statement that marks many deletes names the journals of many hosts onc
   const clickhouse = { rows: () => Promise.resolve([]), exec: () => Promise.resolve() } as unknown as ClickHouse;
   const report = { ...{ writer: 1, run: '1', orderHigh: '5', orderShipped: '5', orderDone: '5' }, orderHeld: null };
   const remove = seriesDeleter({
-    ...{ postgres, clickhouse, cluster: '', clock, log: { warn: () => {} } as unknown as Log },
+    ...{ postgres, shards: new Shards([clickhouse]), cluster: '', clock, log: { warn: () => {} } as unknown as Log },
     journals: () => Promise.resolve({ reports: [report as unknown as JournalReport], isWhole: true }),
   });
   const outcomes = await Promise.all(

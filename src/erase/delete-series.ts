@@ -10,7 +10,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import { systemScheduler } from '../base/scheduler.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { type JournalRow, readHighOrders, readJournals } from '../ingest/journal-store.ts';
 import { orderUpTo } from '../ingest/order-number.ts';
@@ -32,7 +32,7 @@ const { sleep } = systemScheduler;
 
 interface SeriesDeleteDeps {
   postgres: Queries;
-  clickhouse: ClickHouse;
+  shards: Shards;
   cluster: string;
   /** As in `CarryOutDeps`. */
   latestAheadMsMax?: number;
@@ -81,13 +81,19 @@ const lookMs = 20;
 const lookAtHostsMs = 200;
 
 export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
-  const { clickhouse, cluster, latestAheadMsMax = 0, clock, log } = deps;
-  const stores = { clickhouse, cluster, latestAheadMsMax };
-  const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ ...stores, msLeft }, batch));
+  const { shards, cluster, latestAheadMsMax = 0, clock, log } = deps;
+  // Those of each shard are apart: a shard that does not answer delays no delete of the others.
+  const together = shards.all.map(
+    (clickhouse) =>
+      new EraseTogether(clock, (batch, msLeft) =>
+        eraseSeries({ clickhouse, cluster, latestAheadMsMax, msLeft }, batch),
+      ),
+  );
   const statements = gatheredStatements(deps);
   const places = new Places(limits.seriesDeletesWaitingMax);
-  return async (asked, tenantId = '') => {
+  const remove: DeleteSeries = async (asked, tenantId = '') => {
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
+    const holders = shards.byHolder([asked.device], (device) => device);
     const [host, reported] = await Promise.all([statements.journalsOfHost(), statements.highOrders()]);
     const now = clock.now();
     const order = orderUpTo(now);
@@ -101,12 +107,18 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     };
     const tombstone = await statements.insert(erased, now, tenantId);
     let isDone = false;
+    // A row that waits beside a journal may be stored much later: it must then be deleted again.
+    const isHeld = ({ orderHeld, shardsBehind }: JournalReport) =>
+      orderHeld !== null &&
+      (!shardsBehind || holders.some(({ clickhouse }) => shardsBehind.includes(clickhouse.shard!)));
     const owners = placeOwners(tenantId, null);
     const isAwaited = places.take(owners) === 'taken';
     try {
       if (!isAwaited) throw new NotYet('many deletes wait');
-      const settled = host.isWhole ? await allSettled(clock, statements, tombstone, host.reports) : undefined;
-      await together.add(tombstone, tenantId, until);
+      const settled = host.isWhole ? await allSettled(clock, statements, tombstone, host.reports, isHeld) : undefined;
+      await Promise.all(
+        holders.map(({ clickhouse }) => together[shards.all.indexOf(clickhouse)]!.add(tombstone, tenantId, until)),
+      );
       // A journal that was opened meanwhile may have rows that the delete covers, so the delete is not finished.
       if (settled) isDone = await statements.mark(tombstone, settled, tenantId);
     } catch (error) {
@@ -118,6 +130,14 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     // A caller that deletes again at once would record deletes faster than they are carried out.
     if (!isAwaited) await sleep(recordedMs);
     return isDone ? 'done' : 'recorded';
+  };
+  return async (asked, tenantId) => {
+    const end = shards.begin();
+    try {
+      return await remove(asked, tenantId);
+    } finally {
+      end();
+    }
   };
 }
 
@@ -187,6 +207,7 @@ async function allSettled(
   statements: Statements,
   { id }: Tombstone,
   own: JournalReport[],
+  isHeld: (report: JournalReport) => boolean,
 ): Promise<Settled | undefined> {
   const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
   const target = new Map(own.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
@@ -194,15 +215,14 @@ async function allSettled(
   // `orderHigh` decreases when the append that was in flight at the first report has failed.
   const isShipped = ({ writer, orderHigh, orderShipped }: JournalReport) =>
     BigInt(orderShipped) >= (target.get(writer) ?? 0n) || orderShipped === orderHigh;
-  // A row that waits beside the journal may be stored much later: it must then be deleted again.
-  if (own.some(({ orderHeld }) => orderHeld !== null)) return undefined;
+  if (own.some(isHeld)) return undefined;
   let isFlushed = false;
   while (!host.isWhole || !host.reports.every(isShipped)) {
     if (clock.monotonic() >= deadline) return undefined;
     await sleep(lookMs);
     host = await statements.journalsOfHost(!isFlushed);
     isFlushed = true;
-    if (host.reports.some(({ orderHeld }) => orderHeld !== null)) return undefined;
+    if (host.reports.some(isHeld)) return undefined;
   }
   for (;;) {
     const rows = await statements.journalsOfAll();

@@ -9,6 +9,7 @@ import { startTestPostgres, type TestPostgres } from '../../test/harness/postgre
 import type { Clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import { Shards } from '../clickhouse/shards.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { insertDeviceTombstone } from '../device/sql/store.ts';
 import { goneReport, type JournalReport } from '../ingest/journal-report.ts';
@@ -90,7 +91,7 @@ function host(writers: number[], clickhouse: ClickHouse = embedded.clickhouse, q
   const reports = new Map(writers.map((writer) => [writer, idle(writer)]));
   const journals = async () => ({ reports: [...reports.values()], isWhole: true });
   const steadyClock = new SteadyClock({ postgres, clock, log });
-  const parts = { postgres: queries, clickhouse, cluster: '', clock, steadyClock, log };
+  const parts = { postgres: queries, shards: new Shards([clickhouse]), cluster: '', clock, steadyClock, log };
   const metrics = new Metrics();
   const eraserDeps = { ...parts, metrics, isLeader: () => true, journals, tombstonesKeptDays: 90 };
   let eraser = new Eraser(eraserDeps);

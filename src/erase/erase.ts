@@ -11,7 +11,8 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
+import { isUnanswered } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import {
   expireStoredOrders,
@@ -43,7 +44,7 @@ import {
 
 interface EraserDeps {
   postgres: Postgres;
-  clickhouse: ClickHouse;
+  shards: Shards;
   /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
   /** As in `CarryOutDeps`. */
@@ -198,6 +199,7 @@ export class Eraser {
   #isChanged(journal: OwnJournal): boolean {
     const before = this.#reported.find(({ writer }) => writer === journal.writer);
     if (before?.run !== journal.run) return true;
+    if (before.mapVersion !== journal.mapVersion) return true;
     if (before.settled !== journal.settled || before.orderHeld !== journal.orderHeld) return true;
     return journal.isAhead && before.orderHigh !== journal.orderHigh;
   }
@@ -230,7 +232,8 @@ export class Eraser {
   }
 
   async #eraseAll(journals: JournalRow[], live: JournalRow[], again: Tombstone[]): Promise<void> {
-    const { postgres } = this.#deps;
+    const { postgres, shards } = this.#deps;
+    if (shards.isDivided && shards.map === undefined) return;
     await fenceDevices(postgres);
     for (let after = 0; !this.#stopping; ) {
       const waiting = await readWaiting(postgres, after, limits.eraseTombstonesMax);
@@ -244,40 +247,63 @@ export class Eraser {
     await this.#carryOut(again, journals, limits.eraseAgainMsMax);
   }
 
-  /** Continues after a delete that failed. Returns false when the stores are unavailable or the lease is lost. */
+  /**
+   * Continues after a delete that failed, and with the other shards after one that does not answer. Returns false when
+   * no shard answers or the lease is lost.
+   */
   async #carryOut(tombstones: Tombstone[], journals: JournalRow[], msMax = Number.POSITIVE_INFINITY): Promise<boolean> {
-    const { postgres, clickhouse, cluster, latestAheadMsMax = 0, clock, log } = this.#deps;
+    const { postgres, shards, clock } = this.#deps;
     const now = clock.monotonic();
     const ready = tombstones.filter(({ id }) => (this.#retries.get(id)?.at ?? 0) <= now);
-    for (const batch of this.#batches(ready)) {
-      if (clock.monotonic() - now > msMax) return true;
-      if (this.#stopping || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
-      const until = clock.monotonic() + limits.eraseBatchMsMax;
-      const deps = { clickhouse, cluster, latestAheadMsMax, msLeft: () => until - clock.monotonic() };
-      try {
-        if (batch[0]!.orderNumber !== null) await eraseSeries(deps, batch);
+    const groups = shards.byReader(ready, ({ device }) => device);
+    let away = 0;
+    for (const { clickhouse, items } of groups) {
+      for (const batch of this.#batches(items)) {
+        if (clock.monotonic() - now > msMax) return true;
+        if (this.#stopping || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
+        const error = await this.#carryOutBatch(batch, journals);
+        if (!isUnanswered(error) || (await clickhouse.ping())) continue;
+        away += 1;
+        break;
+      }
+    }
+    return away === 0 || away < groups.length;
+  }
+
+  /** Returns the error of a delete that failed. While a bucket moves, both of its shards delete. */
+  async #carryOutBatch(batch: Tombstone[], journals: JournalRow[]): Promise<unknown> {
+    const { postgres, shards, cluster, latestAheadMsMax = 0, clock, log } = this.#deps;
+    const until = clock.monotonic() + limits.eraseBatchMsMax;
+    const msLeft = () => until - clock.monotonic();
+    const end = shards.begin();
+    try {
+      for (const { clickhouse, items } of shards.byHolder(batch, ({ device }) => device)) {
+        const deps = { clickhouse, cluster, latestAheadMsMax, msLeft };
+        if (items[0]!.orderNumber !== null) await eraseSeries(deps, items);
         else {
           await eraseDevices(
             deps,
-            batch.map(({ device }) => device),
+            items.map(({ device }) => device),
           );
         }
-        const finished = await markApplied(postgres, [{ tombstones: batch, seen: journals, settledBy: [] }]);
-        for (const { id } of batch) this.#retries.delete(id);
-        this.#waiting = Math.max(0, this.#waiting - finished.size);
-        this.#devicesMax = Math.min(limits.eraseDevicesMax, this.#devicesMax * 2);
-        this.#rangesMax = Math.min(limits.eraseRangesMax, this.#rangesMax * 2);
-      } catch (error) {
-        if (isAway(error)) throw error;
-        const fields = { tombstones: batch.length, first: batch[0]!.id, reason: messageOf(error).slice(0, 500) };
-        log[isUnanswered(error) ? 'debug' : 'warn']('erase_failed', fields);
-        for (const { id } of batch) this.#fail(id);
-        this.#devicesMax = Math.max(1, this.#devicesMax >> 1);
-        this.#rangesMax = Math.max(1, this.#rangesMax >> 1);
-        if (isUnanswered(error) && !(await clickhouse.ping())) return false;
       }
+      const finished = await markApplied(postgres, [{ tombstones: batch, seen: journals, settledBy: [] }]);
+      for (const { id } of batch) this.#retries.delete(id);
+      this.#waiting = Math.max(0, this.#waiting - finished.size);
+      this.#devicesMax = Math.min(limits.eraseDevicesMax, this.#devicesMax * 2);
+      this.#rangesMax = Math.min(limits.eraseRangesMax, this.#rangesMax * 2);
+      return undefined;
+    } catch (error) {
+      if (isAway(error)) throw error;
+      const fields = { tombstones: batch.length, first: batch[0]!.id, reason: messageOf(error).slice(0, 500) };
+      log[isUnanswered(error) ? 'debug' : 'warn']('erase_failed', fields);
+      for (const { id } of batch) this.#fail(id);
+      this.#devicesMax = Math.max(1, this.#devicesMax >> 1);
+      this.#rangesMax = Math.max(1, this.#rangesMax >> 1);
+      return error;
+    } finally {
+      end();
     }
-    return true;
   }
 
   /** Deleted devices share a batch, and so do ranges of series, as long as their keys are few. */

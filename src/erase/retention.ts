@@ -51,6 +51,8 @@ const partitionTooLarge = 359;
 export class Retention {
   readonly #deps: RetentionDeps;
   readonly #holder = randomUUID();
+  /** Of its shard: each has a round of its own. */
+  readonly #suffix: string;
   /** Stops the timer of the next round. */
   #stopTimer = () => {};
   #running: Promise<void> = Promise.resolve();
@@ -60,6 +62,8 @@ export class Retention {
 
   constructor(deps: RetentionDeps) {
     this.#deps = deps;
+    const { shard = 0 } = deps.clickhouse;
+    this.#suffix = shard === 0 ? '' : ` of shard ${shard}`;
   }
 
   start(): void {
@@ -86,7 +90,7 @@ export class Retention {
     const { postgres, steadyClock, log, isLeader, ttlDays, ttlOfLatest } = this.#deps;
     if (!isLeader()) return;
     try {
-      if (!(await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs))) return;
+      if (!(await takeLease(postgres, leaseName + this.#suffix, this.#holder, limits.retentionLeaseMs))) return;
       try {
         const time = await steadyClock.time();
         if (time === undefined) return;
@@ -99,7 +103,7 @@ export class Retention {
         }
         await this.#deleteExpired();
       } finally {
-        await giveBackLease(postgres, leaseName, this.#holder);
+        await giveBackLease(postgres, leaseName + this.#suffix, this.#holder);
       }
     } catch (error) {
       if (isAway(error) || isUnanswered(error) || error instanceof ClockChanged) return;
@@ -141,13 +145,14 @@ export class Retention {
   /** Work that ends at a stop, or because another host has the lease, is not done: the next round repeats it. */
   async #deleteExpired(): Promise<void> {
     const { postgres, clock } = this.#deps;
-    if (!(await isDue(postgres, 'expired points')) || this.#stopped) return;
-    const isWeekly = await isDue(postgres, 'few expired points', 7);
+    if (!(await isDue(postgres, `expired points${this.#suffix}`)) || this.#stopped) return;
+    const isWeekly = await isDue(postgres, `few expired points${this.#suffix}`, 7);
     const until = clock.monotonic() + limits.retentionExpiredMsMax;
     let isMine = true;
     const mayContinue = async () => {
       if (clock.monotonic() >= until) return false;
-      isMine = !this.#stopped && (await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs));
+      isMine =
+        !this.#stopped && (await takeLease(postgres, leaseName + this.#suffix, this.#holder, limits.retentionLeaseMs));
       return isMine;
     };
     const write = this.#write.bind(this);
@@ -155,16 +160,16 @@ export class Retention {
     const rowsMin = isWeekly ? 1 : limits.retentionExpiredRowsMin;
     await deleteExpiredPoints({ ...this.#deps, now: this.#time, write, drop, mayContinue }, rowsMin);
     if (!isMine) return;
-    if (isWeekly) await setDone(postgres, 'few expired points');
-    await setDone(postgres, 'expired points');
+    if (isWeekly) await setDone(postgres, `few expired points${this.#suffix}`);
+    await setDone(postgres, `expired points${this.#suffix}`);
   }
 
   /** Runs `work` once a day over all hosts. */
   async #daily(name: string, work: () => Promise<void>): Promise<void> {
     const { postgres } = this.#deps;
-    if (!(await isDue(postgres, name)) || this.#stopped) return;
+    if (!(await isDue(postgres, name + this.#suffix)) || this.#stopped) return;
     await work();
-    await setDone(postgres, name);
+    await setDone(postgres, name + this.#suffix);
   }
 
   async #drop(statement: string): Promise<void> {

@@ -62,6 +62,8 @@ export interface IngestDeps {
   framesOf?: FramesOf | undefined;
   /** Absent: as for a sync of the own disk, with `lingerMsMax`. */
   linger?: Linger;
+  /** Returns why messages of this device are refused: too many rows wait for its shard. Absent: there is one server. */
+  refusalOf?: (device: number) => Fault | undefined;
   /** As in `JournalHealth`. */
   streamRefusal?: (() => Fault | undefined) | undefined;
   /** Milliseconds ahead of the server from which a `ts` is odd. */
@@ -110,6 +112,7 @@ export class Ingest {
   #wasLarge = false;
   #lastMessages = 0;
   readonly #linger: Linger;
+  readonly #refusalOf: IngestDeps['refusalOf'];
   readonly #health: JournalHealth;
   /** Times of the live lane: yesterday, today and tomorrow. */
   #near: TimeRange = { from: 0, to: 0 };
@@ -119,6 +122,7 @@ export class Ingest {
 
   constructor(deps: IngestDeps) {
     this.#deps = deps;
+    this.#refusalOf = deps.refusalOf;
     this.#linger = deps.linger ?? { msMax: deps.lingerMsMax, messagesMin: 3, messagesMax: 64 };
     this.#large = new LargeQueue(deps.unsyncedBytesMax);
     const { metrics, clock } = deps;
@@ -183,6 +187,7 @@ export class Ingest {
   ): number {
     const refusal = this.refusal();
     if (refusal) throw refusal;
+    if (sender !== undefined && this.#refusalOf !== undefined) this.#admitToShard(sender);
     const gathering = this.#gathering;
     const shares = sender && this.#health.shares;
     const bytesBefore = shares === undefined ? 0 : gathering.bytes;
@@ -232,6 +237,7 @@ export class Ingest {
   acceptDecoded(chunks: Chunk[], waiter: Waiter, sender: Sender): Promise<void> {
     const refusal = this.refusal();
     if (refusal) throw refusal;
+    this.#admitToShard(sender);
     if (this.#large.isFull(sender.tenantId)) throw slowDisk();
     this.#health.shares?.admit(sender);
     if (chunks.length === 0) {
@@ -276,6 +282,11 @@ export class Ingest {
     this.#storeAcks?.refused(lane, orders);
   }
 
+  /** Called when rows of these frames wait for their shard: refuses waiters of `ingest.ack: store`. */
+  delayed(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#storeAcks?.delayed(lane, orders);
+  }
+
   /** True while messages of `ingest.ack: store` have no answer. A stop waits for the answers before `close`. */
   get awaitsStore(): boolean {
     if (!this.#storeAcks) return false;
@@ -291,6 +302,11 @@ export class Ingest {
 
   get #waiting(): boolean {
     return this.#gathering.messages > 0 || this.#large.length > 0;
+  }
+
+  #admitToShard({ number }: Sender): void {
+    const refusal = this.#refusalOf?.(number);
+    if (refusal) throw refusal;
   }
 
   #charge<Source>(charge: Charge<Source>, source: Source, points: number, rows: Rows): void {

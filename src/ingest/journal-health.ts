@@ -142,6 +142,14 @@ function diskBelow(bytesMin: number): Fault {
   return unavailable('disk_full', message, 5);
 }
 
+/** Refuses only the devices of the shard: the others are stored. */
+export function shardBehind(shard: number, bytesMax: number): Fault {
+  const message =
+    `Shard ${shard} of ClickHouse has taken no rows for long: ${sizeText(bytesMax)} of this worker wait for it ` +
+    '(half of JOURNAL_BACKLOG_BYTES_MAX). Devices of other shards are served; send again when it works.';
+  return unavailable('backlog_full', message, 5);
+}
+
 function backlogFull(bytesMax: number): Fault {
   const message =
     `ClickHouse has not taken data for so long that the journal holds its limit of ${sizeText(bytesMax)} ` +

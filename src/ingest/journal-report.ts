@@ -22,6 +22,10 @@ export interface JournalReport {
   orderRecovered: string | null;
   /** Lowest order of rows that wait beside the journal; null when there are none. */
   orderHeld: string | null;
+  /** The shards for which such rows wait; absent when they may be of any device. */
+  shardsBehind?: number[];
+  /** The earliest map of shards on which work of the process relies; 0 = none is known. */
+  mapVersion?: number;
   /** True when the highest order is ahead of the clock. */
   isAhead: boolean;
   /** True when the directory was removed: no further row comes from it. */
@@ -29,7 +33,7 @@ export interface JournalReport {
 }
 
 /** Returns a report. For an orphan journal, whose openings are not counted, `run` is of the process. */
-export function reportOf(journal: Journal, writer: number, clock: Clock): JournalReport {
+export function reportOf(journal: Journal, writer: number, clock: Clock, mapVersion: number): JournalReport {
   const { orderBegun, orderMax, orderRecovered, epoch } = journal;
   let shipped = orderMax;
   for (const lane of lanes) {
@@ -44,7 +48,9 @@ export function reportOf(journal: Journal, writer: number, clock: Clock): Journa
     orderShipped: shipped.toString(),
     orderDone: journal.orderDone.toString(),
     orderRecovered: orderRecovered?.toString() ?? null,
-    orderHeld: journal.suspects.orderMin?.toString() ?? null,
+    orderHeld: journal.orderHeld?.toString() ?? null,
+    ...(journal.suspects.entries === 0 && { shardsBehind: journal.shardBacklog.shards() }),
+    mapVersion,
     isAhead: orderBegun > orderUpTo(clock.now()),
   };
 }

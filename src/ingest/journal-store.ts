@@ -19,6 +19,9 @@ export interface JournalRow {
   orderHigh: string;
   settled: number;
   orderHeld: string | null;
+  host: string;
+  /** As in `JournalReport`. */
+  mapVersion: number;
   /** The host has reported within `limits.journalStaleMs`. */
   isLive: boolean;
 }
@@ -37,7 +40,8 @@ export async function readFence(queries: Queries): Promise<{ fence: number; isWa
 
 export async function readJournals(queries: Queries): Promise<JournalRow[]> {
   return await queries.query<JournalRow>(
-    `select writer, run, order_high::text as "orderHigh", settled, held_order::text as "orderHeld",
+    `select writer, run, order_high::text as "orderHigh", settled, held_order::text as "orderHeld", host,
+            map_version as "mapVersion",
             -- a report of the future was made before the clock was set back, so nothing is known since
             heard_at between clock_timestamp() - $1 * interval '1 millisecond'
                          and clock_timestamp() + $1 * interval '1 millisecond' as "isLive"
@@ -59,13 +63,13 @@ export async function readHighOrders(queries: Queries): Promise<Pick<JournalRow,
 export async function writeJournals(queries: Queries, host: string, journals: OwnJournal[]): Promise<void> {
   const column = <T>(of: (journal: OwnJournal) => T): T[] => journals.map(of);
   await queries.query(
-    `insert into journals (writer, host, run, order_high, done_order, settled, held_order)
-     select writer, $1, run, order_high, done, settled, held
-       from unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
-         as given (writer, run, order_high, done, settled, held)
+    `insert into journals (writer, host, run, order_high, done_order, settled, held_order, map_version)
+     select writer, $1, run, order_high, done, settled, held, map
+       from unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+         as given (writer, run, order_high, done, settled, held, map)
      on conflict (writer) do update
         set host = excluded.host, run = excluded.run, order_high = excluded.order_high, done_order = excluded.done_order,
-            held_order = excluded.held_order, heard_at = clock_timestamp(),
+            held_order = excluded.held_order, map_version = excluded.map_version, heard_at = clock_timestamp(),
             -- what this opening has settled stays so, also when another worker of the host begins to report it
             settled = case journals.run when excluded.run then greatest(journals.settled, excluded.settled)
                       else excluded.settled end`,
@@ -77,6 +81,7 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
       column(({ orderDone }) => orderDone),
       column(({ settled }) => settled),
       column(({ orderHeld }) => orderHeld),
+      column(({ mapVersion = 0 }) => mapVersion),
     ],
   );
 }

@@ -5,7 +5,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
-import type { Reads } from '../clickhouse/client.ts';
+import type { ShardReads } from '../clickhouse/shards.ts';
 import { expiredBefore } from '../device/sql/telemetry-days-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { readWrittenPoints, type WrittenPoint } from '../telemetry/points-query.ts';
@@ -57,7 +57,7 @@ interface ReceiptStates {
 
 interface ReceiptStatesDeps {
   postgres: Postgres;
-  clickhouse: Reads;
+  shards: ShardReads;
   refusedPoints: Pick<RefusedPoints, 'find'>;
   clock: Clock;
   /** `TELEMETRY_TTL_DAYS`; 0 = no limit. */
@@ -69,7 +69,7 @@ interface ReceiptStatesDeps {
  * unavailable.
  */
 export async function readReceiptStates(
-  { postgres, clickhouse, refusedPoints, clock, ttlDays }: ReceiptStatesDeps,
+  { postgres, shards, refusedPoints, clock, ttlDays }: ReceiptStatesDeps,
   receipt: Receipt,
   deviceOf: (device: number) => { telemetryDays: number | null } | undefined,
 ): Promise<ReceiptStates> {
@@ -85,14 +85,14 @@ export async function readReceiptStates(
     const found = written?.get(nameOf(point, versionOf(order, point.ts)));
     return found && stateOfWritten(receipt, point, found);
   };
-  const written = await readPoints(clickhouse, named, waits);
+  const written = await readPoints(shards, named, waits);
   const shown = named.map((point) => stateIn(written, point));
   const open = named.filter((_, i) => shown[i] === undefined);
   const isAsked = open.length > 0 && (!waits || mayBeHeld);
   const refused = isAsked ? await refusedPoints.find(order, open) : noneFound;
   // A row leaves the suspects or the quarantine after ClickHouse has it.
   const again = isAsked && !waits && refused.points.size < open.length;
-  const writtenLater = again ? await readPoints(clickhouse, open, waits) : undefined;
+  const writtenLater = again ? await readPoints(shards, open, waits) : undefined;
   const stateOfOpen = (point: ReceiptPoint): NamedState => {
     const found = refused.points.get(open.indexOf(point));
     if (found) return inState(point, found.state, found.reason);
@@ -124,12 +124,12 @@ function stateOfAbsent({ ack }: Receipt, isStored: boolean | undefined, { isComp
 
 /** Returns undefined while ClickHouse does not answer and the message may still be in the journal. */
 async function readPoints(
-  clickhouse: Reads,
+  shards: ShardReads,
   named: readonly ReceiptPoint[],
   waits: boolean,
 ): Promise<Written | undefined> {
   try {
-    const points = await readWrittenPoints(clickhouse, named);
+    const points = await readWrittenPoints(shards, named);
     return new Map(points.map((point) => [nameOf(point, point.origin), point]));
   } catch (error) {
     if (waits && error instanceof Fault && error.reason === 'clickhouse_away') return undefined;

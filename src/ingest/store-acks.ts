@@ -133,9 +133,12 @@ export class StoreAcks {
    * refused.
    */
   refused(lane: Lane, orders: ReadonlySet<bigint>): void {
-    for (const { group } of this.#queues[lane]) {
-      if (group.orders.some((order) => orders.has(order))) this.#refuse(group, refusedRows());
-    }
+    this.#refuseFrames(lane, orders, refusedRows);
+  }
+
+  /** Called for frames with rows that wait for their shard, as `refused` is. */
+  delayed(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#refuseFrames(lane, orders, shardAway);
   }
 
   /** `idle`: no row of the live lane waits for ClickHouse. */
@@ -176,6 +179,12 @@ export class StoreAcks {
     for (const waiter of waiters) waiter.refuse(fault);
   }
 
+  #refuseFrames(lane: Lane, orders: ReadonlySet<bigint>, faultOf: () => Fault): void {
+    for (const { group } of this.#queues[lane]) {
+      if (group.orders.some((order) => orders.has(order))) this.#refuse(group, faultOf());
+    }
+  }
+
   #settle(group: Group): void {
     this.#waiting -= group.waiters.length;
     group.waiters = [];
@@ -205,6 +214,13 @@ function refusedRows(): Fault {
   const message =
     'ClickHouse refused a row of this message, or of one that came at the same time. The rows are kept and tried again.';
   return unavailable('store_refused', message, 5);
+}
+
+function shardAway(): Fault {
+  const message =
+    'The shard of ClickHouse for a row of this message, or of one that came at the same time, does not take rows now. ' +
+    'The message is kept and stored later; sending it again is harmless when it has a "ts".';
+  return unavailable('store_away', message, 5);
 }
 
 function unreadable(): Fault {

@@ -17,6 +17,7 @@ import type { LaneCursor, PositionFile } from './position.ts';
 import type { Quarantine } from './quarantine.ts';
 import { repack } from './repack.ts';
 import { type Lane, lanes, parseSegmentName } from './segment.ts';
+import type { ShardBacklog } from './shard-backlog.ts';
 import { type ShipNotes, shipNotesFile } from './ship-notes.ts';
 import type { Suspects } from './suspects.ts';
 import { JournalError, type JournalFrame, type Writer } from './writer.ts';
@@ -50,6 +51,7 @@ export interface JournalDeps {
   positionFile: PositionFile;
   quarantine: Quarantine;
   suspects: Suspects;
+  shardBacklog: ShardBacklog;
   damage: Damage;
   notes: ShipNotes;
   writer: Writer | undefined;
@@ -239,18 +241,27 @@ export class Journal {
     return this.#orderDone;
   }
 
-  /** Returns the order up to which every row, of both lanes and of the suspects, is stored or in quarantine. */
+  /** Returns the order up to which every row, of both lanes and beside them, is stored or in quarantine. */
   orderShipped(): bigint {
     let order = this.orderMax;
     for (const lane of lanes) {
       const { frames, orderBefore } = this.#backlog.lane(lane);
       if (frames > 0 && orderBefore < order) order = orderBefore;
     }
-    const { orderMin } = this.#deps.suspects;
-    return orderMin !== undefined && orderMin <= order ? orderMin - 1n : order;
+    const { orderHeld } = this;
+    return orderHeld !== undefined && orderHeld <= order ? orderHeld - 1n : order;
   }
 
-  /** Returns the order up to which every frame of this lane is confirmed. Rows of these frames may be suspects. */
+  /** Lowest order of rows beside the lanes: suspects, and rows that wait for a shard; undefined when there are none. */
+  get orderHeld(): bigint | undefined {
+    let least: bigint | undefined;
+    for (const { orderMin } of [this.#deps.suspects, this.#deps.shardBacklog]) {
+      if (orderMin !== undefined && (least === undefined || orderMin < least)) least = orderMin;
+    }
+    return least;
+  }
+
+  /** Returns the order up to which every frame of this lane is confirmed. Rows of these frames may wait beside it. */
   laneShipped(lane: Lane): bigint {
     const { frames, orderBefore } = this.#backlog.lane(lane);
     return frames > 0 ? orderBefore : this.orderMax;
@@ -271,9 +282,10 @@ export class Journal {
     return this.empty || this.orderShipped() >= order;
   }
 
-  /** True when no frame waits in either lane and no row is a suspect. */
+  /** True when no frame waits in either lane and no row beside them. */
   get empty(): boolean {
-    return this.#backlog.empty && this.#deps.suspects.entries === 0;
+    const { suspects, shardBacklog } = this.#deps;
+    return this.#backlog.empty && suspects.entries === 0 && shardBacklog.isEmpty;
   }
 
   /** True when damage was found since the start: bytes that could not be shipped are in quarantine. */
@@ -293,6 +305,11 @@ export class Journal {
   /** Refused rows, beside the lanes. */
   get suspects(): Suspects {
     return this.#deps.suspects;
+  }
+
+  /** Rows that wait for a shard, beside the lanes. */
+  get shardBacklog(): ShardBacklog {
+    return this.#deps.shardBacklog;
   }
 
   /** Notes of shipping about frames that are not confirmed. */
@@ -357,7 +374,7 @@ export class Journal {
     await disk.syncDirectory(dir);
     for (const name of ['position', 'epoch', 'writer', installationFile, shipNotesFile])
       await disk.remove(`${dir}/${name}`);
-    for (const name of ['suspects', 'quarantine']) {
+    for (const name of ['suspects', 'shards', 'quarantine']) {
       if (await isEmptyDirectory(disk, dir, name)) await disk.removeDirectory(`${dir}/${name}`);
     }
     if ((await disk.list(dir)).length === 0) await disk.removeDirectory(dir);

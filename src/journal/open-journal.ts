@@ -18,6 +18,7 @@ import { SegmentPool } from './pool.ts';
 import { type LaneCursor, PositionFile, readPosition, startOfJournal } from './position.ts';
 import { Quarantine } from './quarantine.ts';
 import { recover, segmentFiles } from './recovery.ts';
+import { ShardBacklog } from './shard-backlog.ts';
 import { ShipNotes } from './ship-notes.ts';
 import { Suspects } from './suspects.ts';
 import { Writer } from './writer.ts';
@@ -70,7 +71,10 @@ export async function openJournal(deps: OpenJournalDeps): Promise<Journal> {
 }
 
 /** What is opened before the frames are read. */
-type OpenedDeps = Pick<JournalDeps, 'positionFile' | 'quarantine' | 'suspects' | 'damage' | 'owner' | 'notes'>;
+type OpenedDeps = Pick<
+  JournalDeps,
+  'positionFile' | 'quarantine' | 'suspects' | 'shardBacklog' | 'damage' | 'owner' | 'notes'
+>;
 
 async function open(deps: OpenJournalDeps): Promise<Journal> {
   const { dir, log, disk = realDisk, clock = systemClock, scheduler = systemScheduler, locked = false } = deps;
@@ -84,10 +88,11 @@ async function open(deps: OpenJournalDeps): Promise<Journal> {
   const suspects = await Suspects.open(disk, dir, deps.suspectBytesMax ?? 64 * 1024 ** 2, (name, bytes) =>
     damage.keep(name, 0, bytes),
   );
+  const shardBacklog = await ShardBacklog.open(disk, dir, (name, bytes) => damage.keep(name, 0, bytes));
   const notes = await ShipNotes.open(disk, dir, log, owner);
   const positionFile = await PositionFile.open(disk, dir);
   try {
-    return await openFrames(deps, { positionFile, quarantine, suspects, damage, owner, notes });
+    return await openFrames(deps, { positionFile, quarantine, suspects, shardBacklog, damage, owner, notes });
   } catch (error) {
     // An orphan journal is opened again until that succeeds: each failed opening would keep a descriptor.
     await positionFile.close().catch(() => {});
@@ -119,7 +124,10 @@ async function openFrames(deps: OpenJournalDeps, opened: OpenedDeps): Promise<Jo
     backlog.addRecovered(segment, starts);
   }
   if (deps.installation) {
-    await keepInstallation({ disk, dir, isEmpty: backlog.empty && opened.suspects.entries === 0 }, deps.installation);
+    await keepInstallation(
+      { disk, dir, isEmpty: backlog.empty && opened.suspects.entries === 0 && opened.shardBacklog.isEmpty },
+      deps.installation,
+    );
   }
   let writer: Writer | undefined;
   let pool: SegmentPool | undefined;

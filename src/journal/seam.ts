@@ -29,5 +29,6 @@ export type GivesUnits = Pick<
   | 'laneShipped'
   | 'laneTaken'
   | 'suspects'
+  | 'shardBacklog'
   | 'quarantine'
 > & { readonly notes: Notes };

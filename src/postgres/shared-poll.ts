@@ -9,7 +9,7 @@ import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 
 /** `rpcs` and `rollout`: rows that wait for any worker; the others: rows that no earlier poll has found. */
-export const polledKinds = ['credentials', 'heads', 'ended', 'tenantLimits', 'rpcs', 'rollout'] as const;
+export const polledKinds = ['credentials', 'heads', 'ended', 'tenantLimits', 'shardMap', 'rpcs', 'rollout'] as const;
 export type Polled = (typeof polledKinds)[number];
 
 /** What one poll of the host found. */

@@ -9,7 +9,7 @@ import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import { readLatest } from '../telemetry/latest.ts';
 import { type Json, readJson } from '../value/json.ts';
 import { strictForm, type TypedValue, typedValue } from '../value/typed.ts';
@@ -19,7 +19,7 @@ import { jsonText, memberAt, type Placeholder, type Template, writeTemplate } fr
 export interface CallsDeps {
   rules: Rule[];
   attributes: Attributes;
-  clickhouse: ClickHouse;
+  shards: Shards;
   clock: Clock;
   scheduler?: Scheduler;
   metrics: Metrics;
@@ -148,7 +148,7 @@ export class Calls {
 
   /** Makes one read for each scope that the templates name. */
   async #read(device: CallingDevice, templates: Template[]): Promise<Values> {
-    const { attributes, clickhouse } = this.#deps;
+    const { attributes, shards } = this.#deps;
     const values: Values = new Map();
     const keysOf = (root: Placeholder['root']) => {
       const placeholders = templates
@@ -165,7 +165,7 @@ export class Calls {
         if (keys.length > 0) await attributes.readFor(device, device.number, [scope], keys, (rows) => keep(root, rows));
       }),
       latestKeys.length > 0 &&
-        readLatest(clickhouse.readsOf(device.tenantId), device.number, latestKeys).then((points) =>
+        readLatest(shards.readsOf(device.tenantId).of(device.number), device.number, latestKeys).then((points) =>
           keep('latest', points),
         ),
     ]);

@@ -11,7 +11,6 @@ interface BackoffDeps {
   clickhouse: Pick<ClickHouse, 'ping'>;
   clock: Clock;
   sleep: Sleep;
-  signal: AbortSignal;
 }
 
 /**
@@ -35,8 +34,8 @@ export class Backoff {
   }
 
   /** `mayEndEarly`: the store did not answer, and the insert is unlikely to be the cause. */
-  async wait(mayEndEarly: boolean): Promise<void> {
-    const { clickhouse, clock, sleep: pause, signal } = this.#deps;
+  async wait(mayEndEarly: boolean, signal: AbortSignal): Promise<void> {
+    const { clickhouse, clock, sleep: pause } = this.#deps;
     const most = Math.min(waitMsMax, waitMsFirst * 2 ** Math.min(this.#failures, 10));
     this.#failures += 1;
     const waitMs = most / 2 + (Math.random() * most) / 2;
@@ -49,9 +48,9 @@ export class Backoff {
   }
 
   /** Waits after an insert that crashed the store: a further attempt is useful only when the store runs again. */
-  async untilAnswered(): Promise<void> {
-    const { clickhouse, signal } = this.#deps;
-    do await this.wait(true);
+  async untilAnswered(signal: AbortSignal): Promise<void> {
+    const { clickhouse } = this.#deps;
+    do await this.wait(true, signal);
     while (!signal.aborted && !(await clickhouse.ping()));
   }
 }

@@ -12,12 +12,21 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Sleep } from '../base/scheduler.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
+import type { ShardMap } from '../clickhouse/shards.ts';
 import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
 import { orderMs } from '../ingest/order-number.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { Backoff, isNoAnswer } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import { halvesOf, isIndivisible, isRanged, type Piece, piecesOf, type StoredOf } from './pieces.ts';
+
+/** The servers of telemetry: `Shards`. With one server there is no map. */
+export interface ShipShards {
+  readonly all: readonly InserterDeps['clickhouse'][];
+  known(signal: AbortSignal): Promise<ShardMap | undefined>;
+  begin(map: ShardMap): () => void;
+  readonly versionInUse: number;
+}
 
 /** The likely cause of the failures of a single row; `size` and `unknown` take longer to prove. */
 export type Suspicion = 'content' | 'crash' | 'unknown' | 'size';
@@ -50,7 +59,7 @@ export interface InserterDeps {
   notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
 }
 
-interface Progress {
+export interface Progress {
   /** What is stored already. */
   stored?: StoredOf;
   /** The most days of one insert. */
@@ -59,15 +68,21 @@ interface Progress {
   orderMin?: bigint;
   /** Called when every row with a time in the range is stored. */
   onStored?: (range: TimeRange) => void;
+  /** Ends this insert; absent: only the signal of `InserterDeps` does. */
+  signal?: AbortSignal;
 }
 
-interface Outcome {
+export interface InsertOutcome {
   /** False: the signal was aborted, or `once` gave up; rows that are in no other list may or may not be stored. */
   complete: boolean;
   refused: RefusedPayload[];
   /** Payloads whose rows are all stored; meaningful for payloads of one row. */
   stored: Set<Uint8Array>;
+  /** Payloads of which rows wait for their shard, durable beside the lane. */
+  waiting: ReadonlySet<Uint8Array>;
 }
+
+export const nothingWaits: ReadonlySet<Uint8Array> = new Set();
 
 export interface RefusedPayload {
   payload: Uint8Array;
@@ -98,9 +113,15 @@ export class Inserter {
   readonly #deps: InserterDeps;
   readonly #backoff: Backoff;
   /** A mark of all inserts of this object, by which `endInserts` finds them. */
-  readonly #mark: string;
+  readonly mark: string;
   /** Marks of earlier processes; emptied when none of their inserts runs any more. */
   #earlier: readonly string[];
+  /** Marks of inserts of this process that were given up. */
+  readonly #givenUp = new Set<string>();
+  /** Ends waits and repetitions of the insert that runs. */
+  #signal: AbortSignal;
+  /** `Progress.signal`, which also ends a request. A stop waits for the answer to a request instead. */
+  #abortSignal: AbortSignal | undefined;
   /** True when an insert may still run in the store because its answer was not received. */
   #mayRunOn = false;
   #deadlineFactor = 1;
@@ -113,8 +134,9 @@ export class Inserter {
   constructor(deps: InserterDeps) {
     this.#deps = deps;
     this.#backoff = new Backoff(deps);
-    this.#mark = `${deps.notes?.mark ?? 'millrace'}-${randomUUID()}`;
+    this.mark = `${deps.notes?.mark ?? 'millrace'}-${randomUUID()}`;
     this.#earlier = [...(deps.notes?.earlierMarks ?? [])];
+    this.#signal = deps.signal;
   }
 
   /**
@@ -123,6 +145,14 @@ export class Inserter {
   get refusal(): string | undefined {
     const refused = this.#refused;
     return refused && this.#deps.clock.monotonic() - refused.since >= refusedMsMin ? refused.reason : undefined;
+  }
+
+  /** True while the latest insert was refused or not answered. */
+  isFailing = false;
+
+  /** Ends the inserts with this mark before the next rows count as stored: they may still run, with these rows. */
+  endFirst(mark: string): void {
+    this.#givenUp.add(mark);
   }
 
   /** Returns the rows of the next unit, at most `most`: fewer after inserts that were too large or too slow. */
@@ -135,8 +165,12 @@ export class Inserter {
     this.#share = Math.min(1, Math.max(1e-6, rows / most / 2));
   }
 
-  async insert(payloads: readonly Uint8Array[], progress: Progress = {}): Promise<Outcome> {
-    const outcome: Outcome = { complete: true, refused: [], stored: new Set() };
+  async insert(payloads: readonly Uint8Array[], progress: Progress = {}): Promise<InsertOutcome> {
+    const outcome: InsertOutcome = { complete: true, refused: [], stored: new Set(), waiting: nothingWaits };
+    const { signal } = this.#deps;
+    this.isFailing = false;
+    this.#abortSignal = progress.signal;
+    this.#signal = progress.signal ? AbortSignal.any([signal, progress.signal]) : signal;
     const waiting = piecesOf(payloads, this.#deps.clock.now(), progress.stored, progress.daysMax);
     const bytes = payloads.reduce((sum, { length }) => sum + length, 0);
     const parallel = Math.min(
@@ -167,6 +201,10 @@ export class Inserter {
     };
     await Promise.all(Array.from({ length: parallel }, loop));
     if (this.#mayRunOn && !(await this.#endLeftInserts())) outcome.complete = false;
+    for (const mark of this.#givenUp) {
+      if (await this.#endInserts(mark, false)) this.#givenUp.delete(mark);
+      else outcome.complete = false;
+    }
     if (this.#earlier.length > 0 && !(await this.#endEarlierInserts())) outcome.complete = false;
     return outcome;
   }
@@ -176,7 +214,7 @@ export class Inserter {
    * repetition and then deleted, so nothing counts as stored while it runs. Returns false when the signal was aborted.
    */
   async #endLeftInserts(): Promise<boolean> {
-    const ended = await this.#endInserts(this.#mark, false);
+    const ended = await this.#endInserts(this.mark, false);
     if (ended) this.#mayRunOn = false;
     return ended;
   }
@@ -192,7 +230,8 @@ export class Inserter {
 
   /** `givesUp`: a store that refuses the question, by its rights for example, is asked once. */
   async #endInserts(mark: string, givesUp: boolean): Promise<boolean> {
-    const { clickhouse, clock, log, signal, sleep, timeoutMs } = this.#deps;
+    const { clickhouse, clock, log, sleep, timeoutMs } = this.#deps;
+    const signal = this.#signal;
     // The store ends an insert at its timeout. An insert that still runs must not block the lane without limit.
     const deadline = clock.monotonic() + timeoutMs * deadlineFactorMax;
     while (!signal.aborted) {
@@ -214,7 +253,8 @@ export class Inserter {
     cut: boolean,
     orderMin: bigint | undefined,
   ): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
-    const { signal, control, once } = this.#deps;
+    const { control, once } = this.#deps;
+    const signal = this.#signal;
     const whole = isIndivisible(piece);
     const body = this.#bodyOf(piece);
     for (let attempt = 0; ; attempt += 1) {
@@ -230,10 +270,10 @@ export class Inserter {
       const slow = suspicion === 'size';
       if (slow && !whole) {
         this.#share = Math.max(this.#share / 2, 1e-6);
-        await this.#backoff.wait(false);
+        await this.#backoff.wait(false, signal);
         return { verdict: 'cut' };
       }
-      if (suspicion === 'crash') await this.#backoff.untilAnswered();
+      if (suspicion === 'crash') await this.#backoff.untilAnswered(signal);
       if (suspicion && (await control.accepted())) {
         this.#backoff.succeeded();
         this.#refused = undefined;
@@ -241,7 +281,7 @@ export class Inserter {
       }
       if (once && !error.connectionLost) return { verdict: 'given up' };
       // A store that crashes on these rows answers `/ping` as soon as it is up: that must not shorten the wait.
-      await this.#backoff.wait(isNoAnswer(error) && piece.crashes < 2);
+      await this.#backoff.wait(isNoAnswer(error) && piece.crashes < 2, signal);
     }
   }
 
@@ -286,7 +326,11 @@ export class Inserter {
     const settings = patient ? { priority: callersWait ? '2' : '1' } : {};
     // Rows that were refused before are sent alone, so that no refusal concerns rows of others.
     const joinable = (callersWait || isRelayed) && !once && attempt === 0 && !cut;
-    const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.#mark, joinable };
+    const abortSignal = this.#abortSignal;
+    const options = {
+      ...{ timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.mark, joinable },
+      ...(abortSignal && { abortSignal }),
+    };
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {
@@ -296,7 +340,7 @@ export class Inserter {
         return undefined;
       } catch (error) {
         assert(error instanceof ClickHouseError, `insert failed in an unknown way: ${messageOf(error)}`);
-        if (error.timedOut || error.connectionLost) this.#mayRunOn = true;
+        if (error.timedOut || error.connectionLost || abortSignal?.aborted) this.#mayRunOn = true;
         this.#logError(error);
         return error;
       }
@@ -307,6 +351,7 @@ export class Inserter {
         ? await Promise.all([insert('telemetry'), insert('latest')])
         : [(await insert('telemetry')) ?? (await insert('latest'))];
     const error = worstOf(errors);
+    this.isFailing = error !== undefined;
     if (error && !isUnanswered(error)) {
       // Other errors may quote values of a row, and `/readyz` needs no sign-in.
       const reason = error.transient ? error.message : `ClickHouse error ${error.code}, see storage_insert in the log`;

@@ -28,6 +28,8 @@ test('a commit without rows of a lane does not wake the lane', async () => {
       },
     },
     notes: { unfinished: () => undefined, earlierMarks: [] },
+    shards: { all: [{}] },
+    controls: [{}],
   };
   const lane = new LaneLoop(late, { busy: false } as WideRows, deps as unknown as ShipDeps);
   lane.start();
@@ -62,7 +64,8 @@ async function insertTimes(
     intervalMsMin: 250,
     intervalMsMax: 1000,
     rowsMax: 400_000,
-    clickhouse: { insertBlocks: async () => ({ repeated: false }) },
+    shards: { all: [{ insertBlocks: async () => ({ repeated: false }) }] },
+    controls: [{}],
     sleep: async (ms: number, signal: AbortSignal) => {
       const aborted = () => new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
       if (hasEnded() || ms > 2_000) await aborted();

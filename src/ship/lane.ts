@@ -6,9 +6,9 @@ import { messageOf } from '../base/errors.ts';
 import { orderMs } from '../ingest/order-number.ts';
 import { type Lane, laneNames, late, type ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
-import { Inserter } from './insert.ts';
 import { daysMax, framesOf, nothingStored, type PartOfUnit, type StoredOf, storedOf, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
+import { type Inserts, inserterOf } from './shard-inserter.ts';
 import { noteWhenLong, type ShipDeps } from './ship-deps.ts';
 import type { WideRows } from './wide-rows.ts';
 
@@ -42,7 +42,7 @@ export class LaneLoop {
   readonly #deps: ShipDeps;
   readonly #wide: WideRows;
   readonly #stopping = new AbortController();
-  readonly #inserter: Inserter;
+  readonly #inserter: Inserts;
   #running: Promise<void> = Promise.resolve();
   #wake: (() => void) | undefined;
   #hurried = false;
@@ -57,7 +57,7 @@ export class LaneLoop {
     this.#lane = lane;
     this.#wide = wide;
     this.#deps = deps;
-    this.#inserter = new Inserter({
+    this.#inserter = inserterOf(deps, {
       ...deps,
       metrics: deps.registry,
       signal: this.#stopping.signal,
@@ -239,7 +239,7 @@ export class LaneLoop {
 
   /** Returns true when every row is stored or a durable suspect; false when the loop was stopped. */
   async #ship(part: PartOfUnit, stored: StoredOf): Promise<boolean> {
-    const { clock, metrics, notes } = this.#deps;
+    const { clock, metrics, notes, onDelayed } = this.#deps;
     const started = clock.monotonic();
     const sinceLast = (started - this.#lastStart) / 1000;
     this.#rowsPerSecond = part.rows / Math.max(0.01, Math.min(sinceLast, 60));
@@ -248,10 +248,17 @@ export class LaneLoop {
     const { signal } = this.#stopping;
     const work = laneNames[this.#lane];
     const ended = noteWhenLong(this.#deps, () => notes.takesLong(work, part.rows));
-    const { complete, refused } = await this.#inserter.insert(part.payloads, { stored, orderMin: part.orderMin });
+    const { complete, refused, waiting } = await this.#inserter.insert(part.payloads, {
+      stored,
+      orderMin: part.orderMin,
+    });
     ended();
     if (complete) notes.ended(work);
     if (!complete || !(await setAside(this.#deps, this.#lane, refused, part.orderMin, signal))) return false;
+    if (waiting.size > 0) {
+      onDelayed?.(this.#lane, new Set(part.orders.filter((_, i) => waiting.has(part.payloads[i]!))));
+      return true;
+    }
     metrics.rows.observe(part.rows);
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
     metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(part.orderMin)) / 1000, part.rows);

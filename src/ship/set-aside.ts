@@ -11,14 +11,13 @@ import type { GivesUnits } from '../journal/seam.ts';
 import { readBlock } from '../telemetry/read-block.ts';
 import { waitMsMax } from './backoff.ts';
 import type { RefusedPayload } from './insert.ts';
-import type { Trials } from './suspect-trials.ts';
 
 interface SetAsideDeps {
   journal: GivesUnits;
   log: Log;
   metrics: { suspects: Counter };
   sleep: Sleep;
-  trials: Trials;
+  trials: { wake(): void };
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
 }
 

@@ -6,11 +6,12 @@ import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import type { Sleep } from '../base/scheduler.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Lane } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { Notes } from '../journal/ship-notes.ts';
 import type { ControlRow } from './control-row.ts';
+import type { ShipShards } from './insert.ts';
+import type { ShardBacklogs } from './shard-backlogs.ts';
 import type { Trials } from './suspect-trials.ts';
 
 /** Work that takes longer is noted: a process that finds the note begins with smaller units. */
@@ -18,7 +19,7 @@ const longMs = 5_000;
 
 export interface ShipperDeps {
   journal: GivesUnits;
-  clickhouse: Pick<ClickHouse, 'insertBlocks' | 'endInserts' | 'ping'>;
+  shards: ShipShards;
   clock: Clock;
   log: Log;
   metrics: Metrics;
@@ -46,14 +47,18 @@ export interface ShipperDeps {
   onShipped: () => void;
   /** Called before `onShipped` with the frames of refused rows, which are durable as suspects. */
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
-  /** Called with frames that are stored, before they are confirmed. Their refused rows are suspects. */
+  /** Called before `onShipped` with the frames of rows that wait for their shard. */
+  onDelayed?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
+  /** Called with frames that are stored, before they are confirmed. Other rows are suspects or wait for a shard. */
   onFramesStored?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
   /** Tests pass a sleep with their own clock. */
   sleep?: Sleep;
 }
 
 export type ShipDeps = Omit<ShipperDeps, 'metrics' | 'sleep'> & {
-  control: ControlRow;
+  /** The control row of each shard. */
+  controls: readonly ControlRow[];
+  backlogs: ShardBacklogs;
   notes: Notes;
   sleep: Sleep;
   metrics: ShipMetrics;

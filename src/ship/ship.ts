@@ -1,8 +1,8 @@
 /**
  * Ships durable frames from a journal into ClickHouse, one loop for each lane (`lane.ts`). A unit is inserted into the
  * series table and the latest table; only then the journal's position moves. A retry may send rows again: rows are
- * idempotent, so no tokens are needed. A row that is refused alone becomes a suspect (`suspect-trials.ts`), which is
- * durable outside the lane.
+ * idempotent, so no tokens are needed. A row that is refused alone becomes a suspect (`suspect-trials.ts`), and rows
+ * whose shard does not take them wait for it (`shard-backlogs.ts`): both are durable outside the lane.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
@@ -11,6 +11,7 @@ import { laneNames, lanes, late } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import { ControlRow } from './control-row.ts';
 import { LaneLoop } from './lane.ts';
+import { ShardBacklogs } from './shard-backlogs.ts';
 import { type ShipperDeps, shipMetrics } from './ship-deps.ts';
 import { Trials } from './suspect-trials.ts';
 import { WideRows } from './wide-rows.ts';
@@ -20,17 +21,18 @@ export class Shipper {
   readonly #lanes: LaneLoop[];
   readonly #trials: Trials;
   readonly #wide: WideRows;
+  readonly #backlogs: ShardBacklogs;
 
   constructor(deps: ShipperDeps) {
     this.#deps = deps;
-    const { clickhouse, clock, journal, timeoutMs, sleep = systemScheduler.sleep, onShipped } = deps;
+    const { shards, clock, journal, timeoutMs, sleep = systemScheduler.sleep, onShipped } = deps;
     const { quarantineKeptDays = 0, expiryTime = async () => undefined } = deps;
-    const control = new ControlRow(clickhouse, clock, timeoutMs);
+    const controls = shards.all.map((clickhouse) => new ControlRow(clickhouse, clock, timeoutMs));
     const { notes } = journal;
     notes.begin(journal.orderRecovered === undefined);
     this.#trials = new Trials({
       ...deps,
-      control,
+      controls,
       notes,
       sleep,
       quarantineKeptDays,
@@ -38,7 +40,9 @@ export class Shipper {
       onSettled: onShipped,
     });
     const metrics = shipMetrics(deps.metrics);
-    const laneDeps = { ...deps, control, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
+    const shared = { ...deps, controls, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
+    this.#backlogs = new ShardBacklogs(shared);
+    const laneDeps = { ...shared, backlogs: this.#backlogs };
     this.#wide = new WideRows(late, laneDeps);
     this.#lanes = lanes.map((lane) => new LaneLoop(lane, this.#wide, laneDeps));
     observe(deps.metrics, journal, clock);
@@ -48,12 +52,13 @@ export class Shipper {
    * Returns why ClickHouse, which answers, has refused the rows of a lane for a while; undefined when it accepts rows.
    */
   get refusal(): string | undefined {
-    return this.#lanes.map(({ refusal }) => refusal).find((refusal) => refusal !== undefined);
+    return [...this.#lanes, this.#backlogs].map(({ refusal }) => refusal).find((refusal) => refusal !== undefined);
   }
 
   start(): void {
     for (const lane of this.#lanes) lane.start();
     this.#trials.start();
+    this.#backlogs.start();
   }
 
   /** Called when rows may be ready to ship. */
@@ -75,7 +80,8 @@ export class Shipper {
   }
 
   async stop(): Promise<void> {
-    await Promise.all([...this.#lanes.map((lane) => lane.stop()), this.#wide.stop(), this.#trials.stop()]);
+    const others = [this.#wide.stop(), this.#trials.stop(), this.#backlogs.stop()];
+    await Promise.all([...this.#lanes.map((lane) => lane.stop()), ...others]);
   }
 }
 

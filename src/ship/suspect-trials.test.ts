@@ -32,7 +32,10 @@ test('entries of the quarantine expire only while the clock is trusted, by the t
   };
   const sleep = () => new Promise<void>((resolve) => setTimeout(resolve, 5));
   const deps = { journal, clock, log, metrics: new Metrics(), sleep, quarantineKeptDays: 30, expiryTime };
-  const trials = new Trials({ ...deps, onSettled() {} } as unknown as ConstructorParameters<typeof Trials>[0]);
+  const shards = { all: [{}] };
+  const trials = new Trials({ ...deps, shards, controls: [{}], onSettled() {} } as unknown as ConstructorParameters<
+    typeof Trials
+  >[0]);
   trials.start();
   await vi.waitFor(() => expect(asked).toBe(1));
   expect(journal.quarantine.entries).toBe(1);
@@ -61,7 +64,10 @@ test('entries that an operator removes are noticed within seconds', async () => 
     });
   const clock = { now: () => systemClock.now(), monotonic: () => 0, micros: () => 0 };
   const deps = { journal, clock, log, metrics: new Metrics(), sleep, quarantineKeptDays: 0 };
-  const trials = new Trials({ ...deps, onSettled() {} } as unknown as ConstructorParameters<typeof Trials>[0]);
+  const shards = { all: [{}] };
+  const trials = new Trials({ ...deps, shards, controls: [{}], onSettled() {} } as unknown as ConstructorParameters<
+    typeof Trials
+  >[0]);
   trials.start();
   await vi.waitFor(() => expect(rests).not.toEqual([]));
   await removeQuarantined(await listQuarantine(path));

@@ -9,12 +9,17 @@ import type { Sleep } from '../base/scheduler.ts';
 import { QuarantineFull } from '../journal/quarantine.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { Suspect } from '../journal/suspects.ts';
-import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from './insert.ts';
+import type { ControlRow } from './control-row.ts';
+import type { InserterDeps, RefusedPayload, ShipShards, Suspicion } from './insert.ts';
 import { type ExpirySettings, QuarantineExpiry } from './quarantine-expiry.ts';
+import { type Inserts, inserterOf } from './shard-inserter.ts';
 
 interface TrialsDeps
   extends ExpirySettings,
-    Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
+    Omit<InserterDeps, 'clickhouse' | 'control' | 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
+  shards: ShipShards;
+  /** The control row of each shard. */
+  controls: readonly ControlRow[];
   journal: GivesUnits;
   sleep: Sleep;
   /** Called after suspects were stored or proven bad. */
@@ -50,7 +55,7 @@ interface Trial {
 export class Trials {
   readonly #deps: TrialsDeps;
   readonly #stopping = new AbortController();
-  readonly #inserter: Inserter;
+  readonly #inserter: Inserts;
   readonly #trials = new Map<Suspect, Trial>();
   readonly #quarantined: Counter;
   readonly #expiry: QuarantineExpiry;
@@ -59,7 +64,9 @@ export class Trials {
 
   constructor(deps: TrialsDeps) {
     this.#deps = deps;
-    this.#inserter = new Inserter({ ...deps, signal: this.#stopping.signal, once: true, parallelMax, patient: true });
+    const { shards, controls } = deps;
+    const settings = { ...deps, signal: this.#stopping.signal, once: true, parallelMax, patient: true };
+    this.#inserter = inserterOf({ shards, controls }, settings);
     const { metrics, journal } = deps;
     const { suspects, quarantine } = journal;
     this.#quarantined = metrics.counter('ingest_quarantined_rows_total', 'Rows that were proven bad.');

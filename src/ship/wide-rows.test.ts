@@ -16,7 +16,10 @@ test('a part that waited for room is stored, also when nothing else waits by the
     metrics: shipMetrics(registry),
     timeoutMs: 30_000,
     sleep: async () => {},
-    clickhouse: { insertBlocks: () => new Promise((resolve) => answers.push(() => resolve({ repeated: false }))) },
+    shards: {
+      all: [{ insertBlocks: () => new Promise((resolve) => answers.push(() => resolve({ repeated: false }))) }],
+    },
+    controls: [{}],
     journal: {
       confirm: async (unit: ShipUnit) => confirmed.push(unit),
       laneShipped: () => 0n,

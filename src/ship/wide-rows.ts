@@ -9,9 +9,9 @@
 import { orderMs } from '../ingest/order-number.ts';
 import type { Lane, ShipUnit } from '../journal/journal.ts';
 import type { TimeRange } from '../journal/ship-notes.ts';
-import { Inserter } from './insert.ts';
 import { daysMax, type PartOfUnit, storedOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
+import { type Inserts, inserterOf } from './shard-inserter.ts';
 import { noteWhenLong, type ShipDeps } from './ship-deps.ts';
 
 /** Bytes of frames that wait or are being stored. At this cap the lane waits. */
@@ -31,7 +31,7 @@ interface Item extends PartOfUnit {
 export class WideRows {
   readonly #lane: Lane;
   readonly #deps: ShipDeps;
-  readonly #inserter: Inserter;
+  readonly #inserter: Inserts;
   readonly #stopping = new AbortController();
   readonly #waiting: Item[] = [];
   #heldBytes = 0;
@@ -46,7 +46,7 @@ export class WideRows {
     this.#lane = lane;
     this.#deps = deps;
     const { signal } = this.#stopping;
-    this.#inserter = new Inserter({
+    this.#inserter = inserterOf(deps, {
       ...deps,
       metrics: deps.registry,
       signal,
@@ -119,12 +119,12 @@ export class WideRows {
 
   /** Returns false when shipping was stopped before all rows were stored or durable suspects. */
   async #store(items: readonly Item[]): Promise<boolean> {
-    const { clock, journal, metrics, notes, onShipped, onFramesStored } = this.#deps;
+    const { clock, journal, metrics, notes, onShipped, onDelayed, onFramesStored } = this.#deps;
     const started = clock.monotonic();
     const { orderMin } = items[0]!;
     const payloads = items.flatMap((item) => item.payloads);
     const orders = items.flatMap((item) => item.orders);
-    const ofInsert = { stored: storedOf(notes, { payloads, orders }), daysMax: this.#daysMax };
+    const ofInsert = { stored: storedOf(notes, { payloads, orders }), daysMax: this.#daysMax, orderMin };
     const ended = noteWhenLong(this.#deps, () => {
       if (!this.#advances) notes.takesLong('wide', ofInsert.daysMax);
     });
@@ -135,7 +135,7 @@ export class WideRows {
       notes.ended('wide');
       this.#advances = true;
     };
-    const { complete, refused } = await this.#inserter.insert(payloads, { ...ofInsert, onStored });
+    const { complete, refused, waiting } = await this.#inserter.insert(payloads, { ...ofInsert, onStored });
     ended();
     if (!complete) return false;
     notes.ended('wide');
@@ -144,7 +144,9 @@ export class WideRows {
     const rows = items.reduce((sum, item) => sum + item.rows, 0);
     metrics.rows.observe(rows);
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
-    metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(orderMin)) / 1000, rows);
+    if (waiting.size === 0)
+      metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(orderMin)) / 1000, rows);
+    else onDelayed?.(this.#lane, new Set(orders.filter((_, i) => waiting.has(payloads[i]!))));
     onFramesStored?.(this.#lane, new Set(items.flatMap((item) => item.orders)));
     await Promise.all(items.map(({ unit }) => journal.confirm(unit)));
     onShipped();

@@ -114,6 +114,10 @@ export class StreamJournal implements TakesFrames, GivesUnits {
     return this.#journal.suspects;
   }
 
+  get shardBacklog(): Journal['shardBacklog'] {
+    return this.#journal.shardBacklog;
+  }
+
   get quarantine(): Journal['quarantine'] {
     return this.#journal.quarantine;
   }

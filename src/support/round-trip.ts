@@ -4,7 +4,7 @@
  */
 import { messageOf } from '../base/errors.ts';
 import { systemScheduler } from '../base/scheduler.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Shards } from '../clickhouse/shards.ts';
 import { lookUpTokens } from '../device/sql/look-up-store.ts';
 import type { Finding } from '../instance/host/machine.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -14,7 +14,7 @@ interface RoundTripDeps {
   /** The instance: `http://host:8080`. */
   url: string;
   token: string;
-  clickhouse: ClickHouse;
+  shards: Shards;
   postgres: Postgres;
 }
 
@@ -23,7 +23,7 @@ const answerMsMax = 10_000;
 const readableMsMax = 15_000;
 const readEveryMs = 50;
 
-export async function roundTrip({ url, token, clickhouse, postgres }: RoundTripDeps): Promise<Finding> {
+export async function roundTrip({ url, token, shards, postgres }: RoundTripDeps): Promise<Finding> {
   const subject = 'round trip';
   const ts = Date.now();
   const began = performance.now();
@@ -37,7 +37,7 @@ export async function roundTrip({ url, token, clickhouse, postgres }: RoundTripD
       return { subject, level: 'warning', says };
     }
     while (performance.now() - began < readableMsMax) {
-      const [point] = await readLatest(clickhouse, device.number, [key]);
+      const [point] = await readLatest(shards.of(device.number), device.number, [key]);
       if (point !== undefined && point.ts >= ts) {
         return { subject, level: 'ok', says: `${acknowledged} and could be read after ${milliseconds(began)}.` };
       }

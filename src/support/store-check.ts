@@ -5,12 +5,13 @@
 
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Config } from '../base/settings/config.ts';
+import { type Config, shardUrlsOf } from '../base/settings/config.ts';
 import { redisVersions } from '../bus/redis-version.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
 import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
 import { clickHouseFacts } from '../clickhouse/server-facts.ts';
 import type { Finding } from '../instance/host/machine.ts';
-import { openClickHouseOf, openPostgresOf } from '../instance/stores/engines.ts';
+import { openPostgresOf, openShardsOf } from '../instance/stores/engines.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/wrong-store-settings.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
@@ -25,21 +26,31 @@ export function withSystemDatabase(config: Config): Config {
   return { ...config, clickhouse: { ...config.clickhouse, database: 'system' } };
 }
 
-export async function checkClickHouse(config: Config, isRunning: boolean, log: Log): Promise<Finding> {
+/** Returns a finding for each shard. */
+export async function checkClickHouse(config: Config, isRunning: boolean, log: Log): Promise<Finding[]> {
+  if (config.clickhouse.url === '' && !isRunning)
+    return [await installed('clickhouse', 'The embedded ClickHouse', installedClickHouse)];
+  const urls = shardUrlsOf(config.clickhouse);
+  const shards = openShardsOf(withSystemDatabase(config), log);
+  try {
+    return await Promise.all(shards.all.map((clickhouse, shard) => checkShard(config, clickhouse, urls[shard]!)));
+  } finally {
+    await shards.close();
+  }
+}
+
+async function checkShard(config: Config, clickhouse: ClickHouse, url: string): Promise<Finding> {
   const subject = 'clickhouse';
-  const { url, user } = config.clickhouse;
-  const title = url === '' ? 'The embedded ClickHouse' : `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)`;
+  const { user } = config.clickhouse;
+  const setting = clickhouse.shard ? 'CLICKHOUSE_SHARDS' : 'CLICKHOUSE_URL';
+  const title = url === '' ? 'The embedded ClickHouse' : `ClickHouse at ${hostOf(url)} (${setting})`;
   const advice = url === '' ? endIt('clickhouse') : checkServer;
-  if (url === '' && !isRunning) return installed(subject, title, installedClickHouse);
-  const clickhouse = openClickHouseOf(withSystemDatabase(config), log);
   try {
     const { version, nowMs } = await clickHouseFacts(clickhouse);
     return clockFinding(subject, `${title} is ${version}`, nowMs);
   } catch (error) {
     const refusal = clickHouseRefusal(error, title, user)?.message;
     return { subject, level: 'fault', says: refusal ?? `${title} does not answer: ${reasonOf(error)}. ${advice}` };
-  } finally {
-    await clickhouse.close();
   }
 }
 

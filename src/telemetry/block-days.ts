@@ -1,6 +1,6 @@
 /**
  * Reads the days of blocks from their `ts` columns: a day is a partition of the series table, and partitions are the
- * main cost of an insert. Also samples which devices sent. Used for shipping. No row costs an allocation.
+ * main cost of an insert. Also finds which devices sent. Used for shipping. No row costs an allocation.
  */
 const dayMs = 86_400_000;
 /** Days outside these years share one partition. */
@@ -43,6 +43,12 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
     days.add(dayStart);
   }
   return { rows, hasSeq, hasExpires, oldest, newest };
+}
+
+/** Returns the column `device` of a block, as UInt64; undefined when the bytes are not a block. */
+export function deviceColumn(block: Uint8Array): DataView | undefined {
+  const place = placeOfTs(block);
+  return place && new DataView(block.buffer, block.byteOffset + place.deviceAt, 8 * place.rows);
 }
 
 /** One of so many devices is sampled. A prime number, because a worker may serve every second or tenth device. */

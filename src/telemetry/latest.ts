@@ -2,6 +2,7 @@
 import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { ClickHouseError, type Parameters, type ReadOptions, type Reads } from '../clickhouse/client.ts';
+import type { ShardReads } from '../clickhouse/shards.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
 
 export interface Point {
@@ -35,7 +36,7 @@ export async function readRows<Row>(
   settings: ReadOptions['settings'] = {},
 ): Promise<Row[]> {
   const options = readOptions(limits.latestAnswerBytesMax, settings);
-  return await asFaults(() => clickhouse.rows<Row>(sql, parameters, options));
+  return await asFaults(clickhouse, () => clickhouse.rows<Row>(sql, parameters, options));
 }
 
 /** Passes the rows of one read on one by one; an error of `take` ends the read. */
@@ -46,7 +47,7 @@ export async function readEachRow<Row>(
   take: (row: Row) => void,
 ): Promise<void> {
   const options = readOptions(limits.historyReadBytesMax);
-  await asFaults(() => clickhouse.eachRow<Row>(sql, parameters, options, take));
+  await asFaults(clickhouse, () => clickhouse.eachRow<Row>(sql, parameters, options, take));
 }
 
 function readOptions(answerBytesMax: number, settings: ReadOptions['settings'] = {}): ReadOptions {
@@ -58,14 +59,15 @@ function readOptions(answerBytesMax: number, settings: ReadOptions['settings'] =
 }
 
 /** Maps an unavailable, slow or overloaded store to 503, and an answer that is too large to 400. */
-async function asFaults<T>(read: () => Promise<T>): Promise<T> {
+async function asFaults<T>({ shard }: Reads, read: () => Promise<T>): Promise<T> {
   try {
     return await read();
   } catch (error) {
     if (!(error instanceof ClickHouseError)) throw error;
     if (error.answerTooLarge) throw answerTooLarge();
     if (error.kind === 'content') throw error;
-    const fault = unavailable('clickhouse_away', 'Telemetry cannot be read at the moment. Try again later.');
+    const which = shard === undefined ? 'Telemetry' : `Telemetry of devices on shard ${shard}`;
+    const fault = unavailable('clickhouse_away', `${which} cannot be read at the moment. Try again later.`);
     fault.cause = error;
     throw fault;
   }
@@ -120,30 +122,52 @@ export async function readSomeKeys(clickhouse: Reads, device: number, rowsMax: n
 
 /** Returns the latest values that the devices have of the keys, each with its device. */
 export async function readLatestOf(
-  clickhouse: Reads,
+  shards: ShardReads,
   devices: number[],
   keys: string[],
 ): Promise<(Point & { device: number })[]> {
-  if (devices.length === 0 || keys.length === 0) return [];
-  const rows = await readRows<PointRow & { device: string }>(
-    clickhouse,
+  if (keys.length === 0) return [];
+  const rows = await rowsOfDevices<PointRow & { device: string }>(
+    shards,
+    devices,
     `SELECT device, ${pointColumns} FROM latest FINAL
       WHERE device IN {devices:Array(UInt64)} AND key IN {keys:Array(String)}`,
-    { devices, keys },
+    { keys },
   );
   return rows.map((row) => ({ ...pointOf(row), device: Number(row.device) }));
 }
 
 /** Returns the keys that any of the devices has. */
-export async function readLatestKeysOf(clickhouse: Reads, devices: number[]): Promise<string[]> {
-  if (devices.length === 0) return [];
-  const rows = await readRows<{ key: string }>(
-    clickhouse,
+export async function readLatestKeysOf(shards: ShardReads, devices: number[]): Promise<string[]> {
+  const rows = await rowsOfDevices<{ key: string }>(
+    shards,
+    devices,
     'SELECT DISTINCT key FROM latest FINAL WHERE device IN {devices:Array(UInt64)} ORDER BY key LIMIT {rows:UInt32}',
-    { devices, rows: limits.keyNamesMax + 1 },
+    { rows: limits.keyNamesMax + 1 },
   );
-  refuseMore(rows, limits.keyNamesMax, 'their names do not fit into one answer');
-  return rows.map((row) => row.key);
+  const keys = [...new Set(rows.map((row) => row.key))].sort(byBytes);
+  refuseMore(keys, limits.keyNamesMax, 'their names do not fit into one answer');
+  return keys;
+}
+
+/** Reads rows of many devices: one query for each shard that has some of them. */
+async function rowsOfDevices<Row>(
+  shards: ShardReads,
+  devices: readonly number[],
+  sql: string,
+  parameters: Parameters,
+): Promise<Row[]> {
+  const found = await Promise.all(
+    shards
+      .each(devices, (device) => device)
+      .map(({ reads, items }) => readRows<Row>(reads, sql, { ...parameters, devices: items })),
+  );
+  return found.flat();
+}
+
+/** Sorts strings as ClickHouse does: by the bytes of UTF-8. */
+function byBytes(a: string, b: string): number {
+  return Buffer.compare(Buffer.from(a), Buffer.from(b));
 }
 
 /** Throws when there are too many rows, because a device may create any number of keys. */

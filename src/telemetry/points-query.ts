@@ -1,8 +1,9 @@
 /**
  * Reads what ClickHouse has of single points: which write of each point is shown, for `ingest/receipt-states.ts`. One
- * query by the primary key (device, key, ts), whatever the size of the table.
+ * query of each shard by the primary key (device, key, ts), whatever the size of the table.
  */
 import type { Reads } from '../clickhouse/client.ts';
+import type { ShardReads } from '../clickhouse/shards.ts';
 import { readRows } from './latest.ts';
 
 /** The name of a point. `seq` and `origin` distinguish points at server time of the same millisecond. */
@@ -28,8 +29,14 @@ export interface WrittenPoint extends PointName {
 const digestSql = 'CRC32(concat(char(kind), reinterpretAsFixedString(num), reinterpretAsFixedString(int), text))';
 
 /** Unlike a read of history, also returns deleted points. */
-export async function readWrittenPoints(clickhouse: Reads, points: readonly PointName[]): Promise<WrittenPoint[]> {
-  if (points.length === 0) return [];
+export async function readWrittenPoints(shards: ShardReads, points: readonly PointName[]): Promise<WrittenPoint[]> {
+  const found = await Promise.all(
+    shards.each(points, ({ device }) => device).map(({ reads, items }) => readOfShard(reads, items)),
+  );
+  return found.flat();
+}
+
+async function readOfShard(clickhouse: Reads, points: readonly PointName[]): Promise<WrittenPoint[]> {
   const devices = points.map(({ device }) => device);
   const keys = points.map(({ key }) => key);
   const times = points.map(({ ts }) => ts);

@@ -83,10 +83,20 @@ export function withoutReplaced(bytes: Uint8Array): Uint8Array {
   return pickRows(block, Uint32Array.from(last.values()).sort());
 }
 
+/** Returns some rows of a block as a separate block, for each list of rows; the lists are ascending. */
+export function pickBlocks(bytes: Uint8Array, lists: readonly Uint32Array[]): Uint8Array[] {
+  const block = new Source(bytes).block();
+  return lists.map((rows) => pickRows(block, rows));
+}
+
 function pickRows({ columns, device, ts, seq, expires, version }: Block, rows: Uint32Array): Uint8Array {
   const pick = (column: Uint8Array, width: number): Uint8Array => {
     const picked = new Uint8Array(width * rows.length);
-    for (const [i, row] of rows.entries()) picked.set(column.subarray(width * row, width * (row + 1)), width * i);
+    let at = 0;
+    for (let i = 0; i < rows.length; i += 1) {
+      const from = width * rows[i]!;
+      for (let byte = from; byte < from + width; byte += 1) picked[at++] = column[byte]!;
+    }
     return picked;
   };
   const some = encodeColumns({

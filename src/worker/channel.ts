@@ -12,6 +12,7 @@ import type { CachedDevice } from '../device/model/cached-device.ts';
 import { Eraser } from '../erase/erase.ts';
 import { Retention } from '../erase/retention.ts';
 import { type Decode, Ingest, type IngestDeps, streamLinger } from '../ingest/accept.ts';
+import { shardBehind } from '../ingest/journal-health.ts';
 import { reportOf } from '../ingest/journal-report.ts';
 import { forgetJournal, readHighOrders, type StoredJournal } from '../ingest/journal-store.ts';
 import { OrderClock, orderMs } from '../ingest/order-number.ts';
@@ -37,7 +38,7 @@ import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openChannel(
   { link, begin, config, log, metrics, started, fleetWorkers }: WorkerDeps,
-  { clickhouse, postgres, bus, cluster, steadyClock }: Stores,
+  { shards, postgres, bus, cluster, steadyClock }: Stores,
   { changes, devices, oddTimes }: Identity,
   stop: { shipMsMax: number },
 ) {
@@ -95,14 +96,14 @@ export async function openChannel(
   const journals = (flush = false) => link.askJournals(flush);
   const { tombstonesKeptDays, ttlDays, ttlOfLatest } = config.telemetry;
   const latestAheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
-  const erasing = { postgres, clickhouse, cluster, clock, steadyClock, log, isLeader, latestAheadMsMax };
-  const eraser = new Eraser({ ...erasing, metrics, journals, tombstonesKeptDays });
-  const retention = new Retention({ ...erasing, ttlDays, ttlOfLatest });
+  const erasing = { postgres, cluster, clock, steadyClock, log, isLeader, latestAheadMsMax };
+  const eraser = new Eraser({ ...erasing, shards, metrics, journals, tombstonesKeptDays });
+  const retentions = shards.all.map((clickhouse) => new Retention({ ...erasing, clickhouse, ttlDays, ttlOfLatest }));
   started.addWhole('last report of the journals', () => eraser.end(localReports));
 
   const expiryTime = () => steadyClock.time();
   const expiring = { quarantineKeptDays, expiryTime };
-  const shipping = { clickhouse, clock, log, metrics, ...expiring, latestAheadMsMax, ...config.ingest.ship };
+  const shipping = { shards, clock, log, metrics, ...expiring, latestAheadMsMax, ...config.ingest.ship };
   const isRelayed = begin.engines.clickhouse.relayUrl !== undefined;
   const shipper: Shipper = new Shipper({
     ...shipping,
@@ -114,10 +115,17 @@ export async function openChannel(
     isRelayed,
     hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
+    onDelayed: (lane, orders) => ingest.delayed(lane, orders),
     onFramesStored: (lane, orders) => ingest.stored(lane, orders),
     onShipped: () => ingest.shipped(),
   });
   wakeShipper = () => shipper.wake();
+  const shardBytesMax = Math.floor(backlogBytesMax / 2);
+  const shardRefusal = (device: number) => {
+    const shard = shards.shardOf(device);
+    if (shard === undefined || journal.shardBacklog.bytesOf(shard) < shardBytesMax) return undefined;
+    return shardBehind(shard, shardBytesMax);
+  };
   const signingKey = await openSigningKey(postgres, config.auth.signingKey);
   const ingest: Ingest = new Ingest({
     ...waits,
@@ -132,6 +140,7 @@ export async function openChannel(
     ack: config.ingest.ack,
     storeAckMsMax: config.ingest.storeAckMsMax,
     backlogBytesMax,
+    ...(shards.isDivided && { refusalOf: (device: number) => shardRefusal(device) }),
     freeDiskBytesMin,
     aheadMsMax: latestAheadMsMax || 86_400_000,
     onOddTimes: (device, { kind, ts }, count) => oddTimes.add(devices.get(device), kind, ts, count),
@@ -163,7 +172,7 @@ export async function openChannel(
   // nothing.
   const isCurrent = () => clock.monotonic() - changes.currentAt < limits.deletedDeviceGraceMs - limits.credentialPollMs;
   const ownReport = () => {
-    const report = reportOf(journal, writer, clock);
+    const report = reportOf(journal, writer, clock, shards.versionInUse);
     return stream ? stream.report(report) : report;
   };
   const localReports = () => [...(isCurrent() ? [ownReport()] : []), ...orphans.reports().reports];
@@ -180,8 +189,8 @@ export async function openChannel(
     return { reports: [...localReports(), ...ofStreams], isWhole: isCurrent() && orphans.reports().isWhole };
   });
   eraser.start();
-  retention.start();
-  started.add('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
+  for (const retention of retentions) retention.start();
+  started.add('deletes', () => Promise.all([eraser.stopErasing(), ...retentions.map((retention) => retention.stop())]));
   // Makes accepted messages durable, even on a slow disk; the primary ends a worker that hangs.
   started.addWhole('accepted messages', () => ingest.close());
   const ofReceipts = { signingKey, refusedPoints };

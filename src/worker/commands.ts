@@ -12,7 +12,7 @@ import type { WorkerDeps } from './worker-deps.ts';
 
 export function openCommands(
   { link, begin, config, log, metrics, started }: WorkerDeps,
-  { clickhouse, postgres, bus, downlink, steadyClock }: Stores,
+  { shards, postgres, bus, downlink, steadyClock }: Stores,
   { attributes }: DeviceState,
 ) {
   const numbers = new RpcNumbers(postgres);
@@ -24,7 +24,7 @@ export function openCommands(
   persistentRpcs.start();
   started.add('stored commands', () => persistentRpcs.stop());
   const rules = begin.rules.map(compileRule);
-  const calls = new Calls({ rules, attributes, clickhouse, clock, metrics, timeoutMs });
+  const calls = new Calls({ rules, attributes, shards, clock, metrics, timeoutMs });
   return { rpc, rpcSessions, persistentRpcs, calls };
 }
 

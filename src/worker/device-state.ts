@@ -23,7 +23,7 @@ import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openDeviceState(
   { link, begin, config, log, metrics, started }: WorkerDeps,
-  { postgres, bus, exchange, channels, clickhouse, downlink }: Stores,
+  { postgres, bus, exchange, channels, shards, downlink }: Stores,
   { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
 ) {
@@ -43,7 +43,7 @@ export async function openDeviceState(
   const usage = new TenantUsage({ postgres, clock, log });
   started.add('usage of tenants', () => usage.stop());
   tenantLimits.onProfiles((profiles) => usage.useProfiles(profiles));
-  const readKeys = (device: number, most: number) => readSomeKeys(clickhouse, device, most);
+  const readKeys = async (device: number, most: number) => await readSomeKeys(shards.of(device), device, most);
   const deviceKeys = new DeviceKeys({ keysMax: keysPerDeviceMax, readKeys, clock });
   tenantLimits.onProfiles((profiles) => deviceKeys.useProfiles(profiles));
   const admission = new Admission({ rateLimits, usage, deviceKeys, touch: activity.touch });

@@ -61,7 +61,7 @@ type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
   const { config, begin, link, log, metrics, started } = deps;
-  const { postgres, bus, exchange, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } =
+  const { postgres, bus, exchange, shards, cluster, tokens, logins, sessions, rateLimits, activity, admission } =
     engine;
   const { troubles, strangers, diagnostics } = engine;
   const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
@@ -80,10 +80,10 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     apiKeyPrefix: config.auth.apiKeyPrefix,
     saveSeries: seriesWriter({ devices: engine.devices, ingest, thread, decode, clock }),
     deleteSeries: seriesDeleter({
-      ...{ postgres, clickhouse, cluster, clock, log, journals: engine.journals },
+      ...{ postgres, shards, cluster, clock, log, journals: engine.journals },
       latestAheadMsMax: config.telemetry.latestFutureSecondsMax * 1000,
     }),
-    clickhouse,
+    shards,
     longAnswers: new LongAnswers(metrics),
     config,
     attributeDecoder,

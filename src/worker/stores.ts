@@ -6,20 +6,26 @@ import { openChannels } from '../downlink/device-channels.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import { SteadyClock } from '../erase/steady-clock.ts';
 import { openStores } from '../instance/stores/engines.ts';
+import { ShardMapFollower } from '../instance/stores/shard-map-follower.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
 export async function openStoresAndBus(deps: WorkerDeps) {
   const { link, begin, config, log, metrics, started, fleetWorkers: workers } = deps;
-  const { clickhouse, postgres } = openStores({
+  const { shards, postgres } = openStores({
     engines: begin.engines,
     config,
     log,
     metrics,
     parts: () => link.state.parts,
   });
-  started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
+  started.add('connections to the stores', () => Promise.all([shards.close(), postgres.close()]));
   if (!begin.postgresReady) postgres.hold();
   link.onState((state) => state.postgresReady && postgres.release());
+  if (shards.isDivided) {
+    const follower = new ShardMapFollower({ postgres, shards, clock, log, onPoll: link.onPoll });
+    started.add('map of shards', () => follower.stop());
+    void follower.start();
+  }
   const bus = await openBus({ redis: config.redis, installation: begin.installation, log, metrics });
   started.add('bus', () => bus.close());
   const isHome = () => link.state.isHomeHost && link.state.leader === begin.slot;
@@ -34,7 +40,7 @@ export async function openStoresAndBus(deps: WorkerDeps) {
   await downlink.start();
   started.add('downlink', () => downlink.stop());
   const steadyClock = new SteadyClock({ postgres, clock, log });
-  return { clickhouse, postgres, bus, exchange, channels, downlink, steadyClock, cluster: config.clickhouse.cluster };
+  return { shards, postgres, bus, exchange, channels, downlink, steadyClock, cluster: config.clickhouse.cluster };
 }
 
 export type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;

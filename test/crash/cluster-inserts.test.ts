@@ -47,7 +47,7 @@ function open(environment: Record<string, string>): ClickHouse {
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   config = loadConfig({ ...environment, CLICKHOUSE_URL: url });
   const engines = { clickhouse: { url, user: 'u', password: 'p' }, postgresUrl: 'postgres://127.0.0.1:9/none' };
-  return openStores({ engines, config, log: silentLog, metrics: new Metrics(), parts: () => ({}) }).clickhouse;
+  return openStores({ engines, config, log: silentLog, metrics: new Metrics(), parts: () => ({}) }).shards.first;
 }
 
 const quorum = {

@@ -9,6 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
+import { Shards } from '../../src/clickhouse/shards.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
 import { type Disk, realDisk } from '../../src/journal/disk.ts';
 import type { Journal } from '../../src/journal/journal.ts';
@@ -81,7 +82,7 @@ async function openChannel({
   const metrics = new Metrics();
   const shipper = new Shipper({
     journal,
-    clickhouse,
+    shards: new Shards([clickhouse]),
     clock,
     sleep: clock.sleep,
     log: silentLog,

@@ -1,10 +1,12 @@
 /** Shipping into a real ClickHouse: refused rows, repeated inserts, and the effect of deletes. */
+
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { Shards } from '../../src/clickhouse/shards.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
 import { eraseSeries } from '../../src/erase/erase-in-clickhouse.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
@@ -48,7 +50,7 @@ async function openChannel(factor = 1, lateSecondsMax = 1, earlier = ''): Promis
   const journal = await openJournal({ dir, clock: shipClock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
   const shipper = new Shipper({
     journal,
-    clickhouse: embedded.clickhouse,
+    shards: new Shards([embedded.clickhouse]),
     clock: shipClock,
     sleep: shipClock.sleep,
     log: silentLog,

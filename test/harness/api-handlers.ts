@@ -26,6 +26,7 @@ import { limits } from '../../src/base/limits.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
+import { Shards } from '../../src/clickhouse/shards.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
 import { lookUpTokens } from '../../src/device/sql/look-up-store.ts';
@@ -153,7 +154,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
     onLimits: async () => {},
     takenNames,
     attributes,
-    clickhouse: await clickhouse,
+    shards: new Shards([await clickhouse]),
     downloads,
   };
   const notUsed = () => Promise.reject(new Error('no journal here'));

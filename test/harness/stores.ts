@@ -90,6 +90,27 @@ export async function startStores({ empty = false } = {}): Promise<Stores> {
   };
 }
 
+/** Starts a further ClickHouse, without tables, with the password of the one of `stores`: a shard. */
+export async function startShard(stores: Stores): Promise<Store & { address: () => ClickhouseAddress }> {
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-shard-'));
+  const { user, password } = stores.clickhouse.address();
+  const shard = new BuiltStore('clickhouse', 'startEmbeddedClickHouse', directory, await freePort(), {
+    password,
+    memoryBytesMax: 1024 ** 3,
+    freeDiskBytesMin: 64 * 1024 ** 2,
+    sessions: 4,
+    nice: 0,
+  });
+  const stop = async (): Promise<void> => {
+    await shard.stop();
+    rmSync(directory, { recursive: true, force: true });
+    stops.delete(stop);
+  };
+  stops.add(stop);
+  await shard.start();
+  return Object.assign(shard, { address: () => ({ url: shard.url, user, password }) });
+}
+
 /** Copies the prepared stores and returns their passwords; undefined when none were prepared. */
 function copyPrepared(directory: string): typeof ownPasswords | undefined {
   const prepared = process.env[preparedData];

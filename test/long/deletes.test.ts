@@ -2,9 +2,11 @@
  * The cost of deletes on a large table: ten years of days, of which an hour of one device is deleted, and ten thousand
  * deleted devices. The times are printed. The limits are high, because the machine may be busy.
  */
+
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { Shards } from '../../src/clickhouse/shards.ts';
 import { insertDeviceTombstone } from '../../src/device/sql/store.ts';
 import { seriesDeleter } from '../../src/erase/delete-series.ts';
 import { Eraser } from '../../src/erase/erase.ts';
@@ -64,7 +66,7 @@ const journals = async () => ({ reports: [], isWhole: true });
 test('one hour of one device is deleted from ten years', { timeout: 300_000 }, async () => {
   const remove = seriesDeleter({
     postgres: stores.postgres,
-    clickhouse: embedded.clickhouse,
+    shards: new Shards([embedded.clickhouse]),
     cluster: '',
     clock,
     log,
@@ -91,7 +93,7 @@ test('ten thousand deleted devices go in the background', { timeout: 600_000 }, 
   await postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at - interval '1 hour'`);
   const parts = {
     postgres,
-    clickhouse: embedded.clickhouse,
+    shards: new Shards([embedded.clickhouse]),
     cluster: '',
     clock,
     log,

@@ -5,6 +5,8 @@
 import { Fault } from '../../src/base/errors.ts';
 import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
+import type { ClickHouse } from '../../src/clickhouse/client.ts';
+import { Shards } from '../../src/clickhouse/shards.ts';
 import { type AckLevel, Ingest } from '../../src/ingest/accept.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
 import type { Journal } from '../../src/journal/journal.ts';
@@ -134,7 +136,7 @@ export class Worker {
     const metrics = new Metrics();
     const shipper: Shipper = new Shipper({
       journal,
-      clickhouse: store.clientOf(process),
+      shards: new Shards([store.clientOf(process) as unknown as ClickHouse]),
       clock: process,
       sleep: process.sleep,
       log: logTo(log, this.name),

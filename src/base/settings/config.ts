@@ -90,6 +90,7 @@ const schema = Type.Object({
     user: Type.String(),
     password: Type.String(),
     database: Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' }),
+    shards: Type.String(),
     cluster: Type.String({ pattern: '^[A-Za-z0-9_.-]*$' }),
     insertQuorum: Type.String({ pattern: '^(auto|[0-9]{1,4})$' }),
     joinInserts: Type.Boolean(),
@@ -268,11 +269,25 @@ export function readConfig(environment: NodeJS.ProcessEnv = process.env): Config
   return { ...reading, unknown: unknownNames(environment, known) };
 }
 
+/** Returns the addresses of all shards by their numbers; '' = the embedded engine. */
+export function shardUrlsOf({ url, shards }: Config['clickhouse']): string[] {
+  return [url, ...shards.split(',').flatMap((each) => each.trim() || [])];
+}
+
 /** The values are not shown, because they may hold a password. */
 function faultsOfUrls({ clickhouse, postgres }: Config): string[] {
   const faults: string[] = [];
   if (clickhouse.url && !(/^https?:\/\//i.test(clickhouse.url) && URL.canParse(clickhouse.url))) {
     faults.push('Setting clickhouse.url (CLICKHOUSE_URL) must be empty or a URL like http://host:8123.');
+  }
+  if (
+    shardUrlsOf(clickhouse)
+      .slice(1)
+      .some((url) => !(/^https?:\/\//i.test(url) && URL.canParse(url)))
+  ) {
+    faults.push(
+      'Setting clickhouse.shards (CLICKHOUSE_SHARDS) must be empty or URLs like http://b:8123,http://c:8123.',
+    );
   }
   if (postgres.url && !/^(postgres(ql)?:\/\/|socket:|\/)/i.test(postgres.url)) {
     faults.push(

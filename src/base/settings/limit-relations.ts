@@ -5,7 +5,7 @@
 
 import { assert, StartError } from '../errors.ts';
 import { limits } from '../limits.ts';
-import type { Config } from './config.ts';
+import { type Config, shardUrlsOf } from './config.ts';
 import { listOfSetting } from './list-setting.ts';
 
 type Limit = keyof typeof limits;
@@ -99,6 +99,19 @@ export function checkSettings(config: Config): void {
   if (clickhouse.cluster !== '' && clickhouse.url === '') {
     throw new StartError(
       `CLICKHOUSE_CLUSTER is "${clickhouse.cluster}" and CLICKHOUSE_URL is empty: the embedded engine is in no cluster, so name a server of that cluster.`,
+    );
+  }
+  if (clickhouse.shards !== '' && clickhouse.url === '') {
+    throw new StartError(
+      'CLICKHOUSE_SHARDS is set and CLICKHOUSE_URL is empty: the embedded engine is of one host, so name the first server as well.',
+    );
+  }
+  if (clickhouse.shards !== '' && analytics.enabled) {
+    throw new StartError('CLICKHOUSE_SHARDS is set: reports read one server only, so ANALYTICS_ENABLED must be false.');
+  }
+  if (shardUrlsOf(clickhouse).length > limits.shardsMax) {
+    throw new StartError(
+      `CLICKHOUSE_SHARDS names more than ${limits.shardsMax - 1} servers: ${limits.shardsMax} are the most, with CLICKHOUSE_URL.`,
     );
   }
   if (clickhouse.url === '' && analytics.enabled && analytics.queriesMax >= clickhouse.embedded.sessions) {

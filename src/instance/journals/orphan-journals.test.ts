@@ -8,6 +8,7 @@ import { dayMs } from '../../base/durations.ts';
 import { createLog } from '../../base/log.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../../clickhouse/client.ts';
+import { Shards } from '../../clickhouse/shards.ts';
 import { storeWriterId } from '../../journal/identity.ts';
 import { openJournal } from '../../journal/open-journal.ts';
 import { listQuarantine } from '../../journal/quarantine.ts';
@@ -66,7 +67,17 @@ function orphansOf(
   more: Partial<OrphanJournalsDeps> = {},
 ): OrphanJournals {
   const waits = { intervalMsMin: 1, intervalMsMax: 5, rowsMax: 1000, lateSecondsMax: 1, timeoutMs: 1000 };
-  return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...waits, ...more });
+  return new OrphanJournals({
+    dirs,
+    segmentBytes,
+    shards: new Shards([clickhouse]),
+    clock,
+    log,
+    metrics,
+    onStored,
+    ...waits,
+    ...more,
+  });
 }
 
 test('waiting journals are counted and reported as not stored until each is stored', async () => {

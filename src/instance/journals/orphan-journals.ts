@@ -112,7 +112,8 @@ export class OrphanJournals {
     for (const [dir, journal] of this.#waiting) {
       const writer = this.#writers.get(dir);
       if (!journal || writer === undefined) isWhole = false;
-      else if (writer !== noWriter) reports.push(reportOf(journal, writer, this.#deps.clock));
+      else if (writer !== noWriter)
+        reports.push(reportOf(journal, writer, this.#deps.clock, this.#deps.shards.versionInUse));
     }
     return { reports, isWhole };
   }

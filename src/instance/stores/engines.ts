@@ -11,11 +11,12 @@ import { messageOf, StartError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
 import { endProcess, liveProcess } from '../../base/process-file.ts';
-import type { Config } from '../../base/settings/config.ts';
-import { type ClickHouse, openClickHouse } from '../../clickhouse/client.ts';
+import { type Config, shardUrlsOf } from '../../base/settings/config.ts';
+import { openClickHouse } from '../../clickhouse/client.ts';
 import { startEmbeddedClickHouse } from '../../clickhouse/embedded/embedded.ts';
 import { installedClickHouse } from '../../clickhouse/embedded/installed.ts';
 import { type InsertRelay, startInsertRelay } from '../../clickhouse/inserts/start-relay.ts';
+import { Shards } from '../../clickhouse/shards.ts';
 import { openPostgres, type Postgres } from '../../postgres/client.ts';
 import { installedPostgres } from '../../postgres/embedded/binaries.ts';
 import { embeddedPostgresUrl, startEmbeddedPostgres } from '../../postgres/embedded/embedded.ts';
@@ -81,9 +82,9 @@ export async function startEngines(deps: Deps): Promise<RunningEngines> {
     : new KeptEngine('clickhouse', deps, clickHouseStarter(deps, clickhousePort));
   const ownPostgres = postgres.url ? undefined : new KeptEngine('postgres', deps, postgresStarter(deps, postgresPort));
   const pace: InsertPace = { everyMs: 0, relay: undefined };
-  // A single worker has nothing to join.
+  // A single worker has nothing to join. The relay has one server.
   const ownRelay =
-    clickhouse.url !== '' && clickhouse.joinInserts && workers > 1
+    clickhouse.url !== '' && clickhouse.joinInserts && workers > 1 && shardUrlsOf(clickhouse).length === 1
       ? new KeptEngine('inserts', { ...deps, mustStart: false }, relayStarter(deps, relayPort, pace))
       : undefined;
   const engines: Engines = {
@@ -134,19 +135,14 @@ interface StoreClientsDeps {
 }
 
 export function openStores({ engines, config, log, metrics, parts }: StoreClientsDeps): {
-  clickhouse: ClickHouse;
+  shards: Shards;
   postgres: Postgres;
 } {
   const isUp = (store: string) => () => parts()[store] === 'up';
   const { poolMax } = config.postgres;
   const behindPooler = config.postgres.url !== '' && config.postgres.behindPooler;
   return {
-    clickhouse: openClickHouse({
-      ...engines.clickhouse,
-      ...clickHouseOptions(config),
-      log,
-      isUp: isUp('clickhouse'),
-    }),
+    shards: openShards(config, engines.clickhouse, log, isUp),
     postgres: openPostgres({ url: engines.postgresUrl, poolMax, behindPooler, log, metrics, isUp: isUp('postgres') }),
   };
 }
@@ -161,24 +157,45 @@ function clickHouseOptions({ clickhouse }: Config): {
   return { database, cluster, insertQuorum: cluster === '' ? undefined : insertQuorum };
 }
 
+/** The name of a shard in the state of the instance, as in `clickhouse-1`; the first one is `clickhouse`. */
+export function shardName(shard: number): 'clickhouse' | `clickhouse-${number}` {
+  return shard === 0 ? 'clickhouse' : `clickhouse-${shard}`;
+}
+
+function openShards(
+  config: Config,
+  first: Engines['clickhouse'],
+  log: Log,
+  isUp: (store: string) => () => boolean = () => () => true,
+): Shards {
+  const { user, password } = config.clickhouse;
+  const [, ...others] = shardUrlsOf(config.clickhouse);
+  const servers = [first, ...others.map((url) => ({ url, user, password }))];
+  return new Shards(
+    servers.map((server, shard) => {
+      const ofShard = { isUp: isUp(shardName(shard)), ...(others.length > 0 && { shard }) };
+      return openClickHouse({ ...server, ...clickHouseOptions(config), ...ofShard, log });
+    }),
+  );
+}
+
 /**
  * Opens ClickHouse for a command beside the instance: external by its settings, embedded by the file of the running
- * instance.
+ * instance. The map of several shards is not read.
  */
-export function openClickHouseOf(config: Config, log: Log): ClickHouse {
+export function openShardsOf(config: Config, log: Log): Shards {
   const { url, user, password } = config.clickhouse;
-  const options = clickHouseOptions(config);
-  if (url !== '') return openClickHouse({ url, user, password, ...options, log });
+  if (url !== '') return openShards(config, { url, user, password }, log);
   try {
     const file = join(resolve(config.data.dir), runDirectory, 'clickhouse.json');
     const address = JSON.parse(readFileSync(file, 'utf8')) as Engines['clickhouse'];
-    return openClickHouse({ ...address, ...options, log });
+    return openShards(config, address, log);
   } catch {
     throw new StartError('The embedded ClickHouse is not running: start Millrace first.');
   }
 }
 
-/** Opens PostgreSQL for a command beside the instance, as `openClickHouseOf` opens ClickHouse. */
+/** Opens PostgreSQL for a command beside the instance, as `openShardsOf` opens ClickHouse. */
 export function openPostgresOf(config: Config, log: Log): Postgres {
   const options = { poolMax: 1, log };
   const { url: external, behindPooler } = config.postgres;

@@ -12,6 +12,7 @@ interface PolledRow extends SettledRow {
   heads: boolean;
   ended: number;
   tenantLimits: number;
+  shardMap: number | null;
   rpcs: boolean;
   rollout: boolean;
 }
@@ -24,7 +25,7 @@ export async function pollStore(queries: Queries, settled: string): Promise<Poll
   const [row] = await queries.query<PolledRow>(
     `select ${settledColumns}, coalesce(${hasChangedCredentials}, false) as credentials,
             coalesce(${hasChangedHeads}, false) as heads, (${endedNumber}) as ended,
-            (${limitsVersion}) as "tenantLimits",
+            (${limitsVersion}) as "tenantLimits", (select version from shard_map) as "shardMap",
             exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout`,
     [settled],
   );

@@ -25,7 +25,7 @@ export class HostPoll {
   readonly #deps: HostPollDeps;
   #number = 0;
   /** The results of the last poll; undefined before the first one. */
-  #last: { settled: Settled; ended: number; tenantLimits: number } | undefined;
+  #last: { settled: Settled; ended: number; tenantLimits: number; shardMap: number | null } | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> = Promise.resolve();
   #stopped = false;
@@ -60,7 +60,7 @@ export class HostPoll {
       const last = this.#last;
       const isOther = last === undefined || isOtherHistory(now.settled, last.settled);
       const isFound = (kind: Polled) =>
-        kind === 'ended' || kind === 'tenantLimits' ? row[kind] !== last?.[kind] : row[kind];
+        kind === 'ended' || kind === 'tenantLimits' || kind === 'shardMap' ? row[kind] !== last?.[kind] : row[kind];
       this.#last = now;
       this.#number += 1;
       onResult({ number: this.#number, at, found: polledKinds.filter((kind) => isOther || isFound(kind)) });

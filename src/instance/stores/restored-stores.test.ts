@@ -45,35 +45,35 @@ function setUp(last: number, clickhouseNumbers: { latest: number; telemetry?: nu
       return sql.includes('telemetry') ? [{ n: String(clickhouseNumbers.telemetry ?? 0) }] : [];
     },
   };
-  const parts = { postgres: postgres as unknown as Postgres, clickhouse: clickhouse as unknown as ClickHouse };
+  const parts = { postgres: postgres as unknown as Postgres };
   stores = new RestoredStores({ ...parts, data: new DataDirectory(dir), log });
-  return { stores, numbers, copies };
+  return { stores, clickhouse: clickhouse as unknown as ClickHouse, numbers, copies };
 }
 
 test('nothing changes when PostgreSQL is ahead of all', async () => {
-  const { stores, numbers, copies } = setUp(100, { latest: 100, telemetry: 99 });
-  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  const { stores, clickhouse, numbers, copies } = setUp(100, { latest: 100, telemetry: 99 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared(clickhouse)]);
   expect(numbers).toEqual({ device: 100, copy: 0 });
   expect(copies.all).toBe(0);
   await expect.poll(() => readFileSync(join(dir, 'device-numbers.json'), 'utf8')).toContain('100');
 });
 
 test('a device in ClickHouse raises the numbers, also one that has points only', async () => {
-  const { stores, numbers } = setUp(7, { latest: 100, telemetry: 2_000_000 });
-  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  const { stores, clickhouse, numbers } = setUp(7, { latest: 100, telemetry: 2_000_000 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared(clickhouse)]);
   await expect.poll(() => numbers.device).toBe(3_000_000);
 });
 
 test('a device that is known to this data directory only raises the numbers', async () => {
   writeFileSync(join(dir, 'device-numbers.json'), '{"last":500}');
-  const { stores, numbers } = setUp(7, { latest: 100 });
-  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  const { stores, clickhouse, numbers } = setUp(7, { latest: 100 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared(clickhouse)]);
   expect(numbers.device).toBe(1_000_500);
 });
 
 test('newer copies for reports raise their versions, and all is copied again', async () => {
-  const { stores, numbers, copies } = setUp(7, { latest: 0, copied: 40 });
-  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
+  const { stores, clickhouse, numbers, copies } = setUp(7, { latest: 0, copied: 40 });
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared(clickhouse)]);
   expect(numbers).toEqual({ device: 7, copy: 1_000_040 });
   expect(copies.all).toBe(1);
 });
@@ -82,10 +82,10 @@ test('the first start after a restore skips numbers and copies all for reports, 
   const restored: Restored = { backup: '/b', began: '', restored: '', pending: true };
   writeFileSync(join(dir, 'restored.json'), JSON.stringify(restored));
   const first = setUp(7, { latest: 7 });
-  await Promise.all([first.stores.postgresPrepared(), first.stores.clickhousePrepared()]);
+  await Promise.all([first.stores.postgresPrepared(), first.stores.clickhousePrepared(first.clickhouse)]);
   expect([first.numbers.device, first.copies.all]).toEqual([1_000_007, 1]);
   await first.stores.stop();
   const second = setUp(1_000_007, { latest: 7 });
-  await Promise.all([second.stores.postgresPrepared(), second.stores.clickhousePrepared()]);
+  await Promise.all([second.stores.postgresPrepared(), second.stores.clickhousePrepared(second.clickhouse)]);
   expect([second.numbers.device, second.copies.all]).toEqual([1_000_007, 0]);
 });

@@ -26,7 +26,6 @@ import { restoredFile } from '../host/data-files.ts';
 
 interface RestoredStoresDeps {
   postgres: Postgres;
-  clickhouse: ClickHouse;
   data: DataDirectory;
   log: Log;
 }
@@ -68,9 +67,9 @@ export class RestoredStores {
     this.#known = this.#noted;
   }
 
-  /** Called when ClickHouse has its tables. */
-  async clickhousePrepared(): Promise<void> {
-    const { clickhouse, log } = this.#deps;
+  /** Called when ClickHouse, or a shard of it, has its tables. */
+  async clickhousePrepared(clickhouse: ClickHouse): Promise<void> {
+    const { log } = this.#deps;
     const [device, version] = await Promise.all([greatestDevice(clickhouse), greatestCopyVersion(clickhouse)]);
     this.#know(device);
     this.#copyVersion = Math.max(this.#copyVersion, version);

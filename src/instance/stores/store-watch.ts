@@ -10,7 +10,8 @@ import type { Log } from '../../base/log.ts';
 import type { PartState } from '../health/state.ts';
 
 export interface WatchedStore {
-  name: 'clickhouse' | 'postgres' | 'redis';
+  /** A further shard is `clickhouse-1` and so on. */
+  name: 'clickhouse' | 'postgres' | 'redis' | `clickhouse-${number}`;
   /** The title in messages, as `PostgreSQL at db:5432`. */
   title: string;
   /** Rejects with the reason when the store does not answer. */

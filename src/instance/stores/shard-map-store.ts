@@ -1,0 +1,41 @@
+/** SQL of the map of shards in PostgreSQL. The first host that has several ClickHouse servers makes the map. */
+import { StartError } from '../../base/errors.ts';
+import type { ClickHouse } from '../../clickhouse/client.ts';
+import { firstShardMap, noShard, type ShardMap } from '../../clickhouse/shards.ts';
+import type { Queries } from '../../postgres/client.ts';
+
+export async function readShardMap(queries: Queries): Promise<ShardMap | undefined> {
+  const [row] = await queries.query<{ version: number; shardOf: Buffer; movesTo: Buffer }>(
+    'select version, shard_of as "shardOf", moves_to as "movesTo" from shard_map',
+    [],
+  );
+  return row && { version: row.version, shardOf: new Uint8Array(row.shardOf), movesTo: new Uint8Array(row.movesTo) };
+}
+
+/** Throws a StartError when the map has a shard that the settings do not name: its devices would have no telemetry. */
+export async function checkShardMap(queries: Queries, shards: number): Promise<void> {
+  const map = await readShardMap(queries);
+  if (!map) return;
+  const used = shardsNeeded(map);
+  if (used <= shards) return;
+  throw new StartError(
+    `Telemetry is on ${used} shards and the settings name ${shards}: ` +
+      'CLICKHOUSE_URL and CLICKHOUSE_SHARDS must name every server, in the same order as before.',
+  );
+}
+
+/** Returns how many servers the settings must name for this map. */
+export function shardsNeeded({ shardOf, movesTo }: ShardMap): number {
+  return 1 + Math.max(...shardOf, ...movesTo.filter((shard) => shard !== noShard));
+}
+
+/** Makes the map unless there is one. Rows that are stored already are on the first server. */
+export async function makeShardMap(queries: Queries, first: ClickHouse, shards: number): Promise<void> {
+  if ((await readShardMap(queries)) !== undefined) return;
+  const [row] = await first.rows<{ count: string }>('SELECT count() AS count FROM (SELECT 1 FROM latest LIMIT 1)');
+  const { version, shardOf, movesTo } = firstShardMap(shards, row!.count !== '0');
+  await queries.query(
+    'insert into shard_map (id, version, shard_of, moves_to) values (1, $1, $2, $3) on conflict do nothing',
+    [version, Buffer.from(shardOf), Buffer.from(movesTo)],
+  );
+}

@@ -1,0 +1,173 @@
+/**
+ * Stores the rows that wait for their shard beside the lanes (`journal/shard-backlog.ts`): one loop for each shard,
+ * which repeats an insert until the shard takes it. While a shard has such rows, its later rows follow them here, so
+ * the lanes wait for no shard that does not answer. Made by `ship.ts`.
+ */
+import { messageOf } from '../base/errors.ts';
+import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
+import type { ShardMap } from '../clickhouse/shards.ts';
+import { live } from '../journal/journal.ts';
+import type { GivesUnits } from '../journal/seam.ts';
+import type { ShardRows, ShardUnit } from '../journal/shard-backlog.ts';
+import { rowsOfBlock } from '../telemetry/read-block.ts';
+import { blocksByShard } from '../telemetry/shard-blocks.ts';
+import { waitMsMax } from './backoff.ts';
+import type { ControlRow } from './control-row.ts';
+import { Inserter, type InserterDeps, type ShipShards } from './insert.ts';
+import { setAside } from './set-aside.ts';
+
+interface ShardBacklogsDeps
+  extends Omit<InserterDeps, 'clickhouse' | 'control' | 'metrics' | 'once' | 'parallelMax' | 'patient' | 'signal'> {
+  journal: GivesUnits;
+  shards: ShipShards;
+  /** The control row of each shard. */
+  controls: readonly ControlRow[];
+  metrics: { rows: Histogram; suspects: Counter };
+  registry: Metrics;
+  rowsMax: number;
+  trials: { wake(): void };
+  /** As in `ShipperDeps`. */
+  onShipped: () => void;
+}
+
+/** Bytes of a unit, as of a lane. */
+const bytesMax = 16 * 1024 * 1024;
+const idleMs = 60_000;
+/** Inserts of one unit at once. */
+const parallelMax = 2;
+
+export class ShardBacklogs {
+  readonly #deps: ShardBacklogsDeps;
+  readonly #stopping = new AbortController();
+  readonly #inserters: Inserter[];
+  readonly #waking: AbortController[];
+  #running: Promise<unknown> = Promise.resolve();
+
+  constructor(deps: ShardBacklogsDeps) {
+    this.#deps = deps;
+    const { shards, controls, registry, journal } = deps;
+    this.#waking = shards.all.map(() => new AbortController());
+    this.#inserters = shards.all.map((clickhouse, shard) => {
+      const { signal } = this.#stopping;
+      const ofShard = { clickhouse, control: controls[shard]!, metrics: registry, signal };
+      return new Inserter({ ...deps, ...ofShard, once: false, parallelMax, patient: true });
+    });
+    const { shardBacklog } = journal;
+    shardBacklog.onAdded = (shard) => this.#waking[shard]?.abort();
+    for (const shard of shards.all.keys()) {
+      const labels = { shard: String(shard) };
+      const help = 'Bytes of rows that wait for a shard of ClickHouse, beside the lanes.';
+      registry.observed('shard_backlog_bytes', help, () => shardBacklog.bytesOf(shard), 'sum', labels);
+    }
+  }
+
+  /** Returns why a shard, which answers, has refused rows for a while. */
+  get refusal(): string | undefined {
+    for (const [shard, { refusal }] of this.#inserters.entries())
+      if (refusal !== undefined) return `shard ${shard}: ${refusal}`;
+    return undefined;
+  }
+
+  start(): void {
+    this.#running = Promise.all(this.#inserters.map((_, shard) => this.#run(shard)));
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    for (const waking of this.#waking) waking.abort();
+    await this.#running;
+  }
+
+  /** True while later rows of the shard must follow earlier ones here. */
+  holds(shard: number): boolean {
+    return this.#deps.journal.shardBacklog.holds(shard);
+  }
+
+  /**
+   * Keeps rows of a shard. `mark`: of their inserts that were given up, which may still run. Returns false when the
+   * signal was aborted before the rows were durable.
+   */
+  async keep(shard: number, rows: ShardRows, mark: string | undefined, signal: AbortSignal): Promise<boolean> {
+    const { journal, log, sleep } = this.#deps;
+    if (mark !== undefined) this.#inserters[shard]!.endFirst(mark);
+    while (!signal.aborted) {
+      try {
+        const isFirst = !this.holds(shard);
+        await journal.shardBacklog.add(shard, rows);
+        if (isFirst) log.warn('shard_behind', { shard });
+        return true;
+      } catch (error) {
+        log.error('shard_rows_not_kept', { shard, reason: messageOf(error) });
+        await sleep(waitMsMax, signal);
+      }
+    }
+    return false;
+  }
+
+  async #run(shard: number): Promise<void> {
+    const { journal, log, rowsMax, sleep } = this.#deps;
+    const { signal } = this.#stopping;
+    const inserter = this.#inserters[shard]!;
+    while (!signal.aborted) {
+      this.#waking[shard] = new AbortController();
+      try {
+        const unit = await journal.shardBacklog.next(shard, { rowsMax: inserter.rowsOf(rowsMax), bytesMax });
+        if (!unit) await sleep(idleMs, this.#waking[shard]!.signal);
+        else if (await this.#store(shard, unit)) {
+          if (!this.holds(shard)) log.info('shard_caught_up', { shard });
+        }
+      } catch (error) {
+        // The disk cannot be read or written: the files stay.
+        log.error('shard_backlog_failed', { shard, reason: messageOf(error) });
+        await sleep(waitMsMax, signal);
+      }
+    }
+  }
+
+  /** Returns false when shipping was stopped before all rows were stored or durable suspects. */
+  async #store(shard: number, unit: ShardUnit): Promise<boolean> {
+    const { signal } = this.#stopping;
+    const map = await this.#deps.shards.known(signal);
+    if (!map) return this.#giveBack(unit);
+    const end = this.#deps.shards.begin(map);
+    try {
+      return await this.#storeBy(map, shard, unit);
+    } finally {
+      end();
+    }
+  }
+
+  async #storeBy(map: ShardMap, shard: number, unit: ShardUnit): Promise<boolean> {
+    const { journal, metrics, shards, onShipped } = this.#deps;
+    const { signal } = this.#stopping;
+    const { orderMin } = unit;
+    const inserter = this.#inserters[shard]!;
+    const divided = unit.payloads.map((payload) => blocksByShard(payload, shards.all.length, map));
+    const { version: mapVersion } = map;
+    // Buckets may have moved since the rows were divided. Rows that follow their bucket are divided by this map.
+    const others = unit.mapVersion < mapVersion ? [...shards.all.keys()].filter((other) => other !== shard) : [];
+    for (const other of others) {
+      const payloads = divided.flatMap((blocks) => blocks[other] ?? []);
+      if (payloads.length === 0) continue;
+      const rows = payloads.reduce((sum, payload) => sum + rowsOfBlock(payload), 0);
+      const isKept = await this.keep(other, { payloads, rows, orderMin, mapVersion }, undefined, signal);
+      if (!isKept) return this.#giveBack(unit);
+    }
+    const payloads = divided.flatMap((blocks) => blocks[shard] ?? []);
+    if (payloads.length > 0) {
+      const { complete, refused } = await inserter.insert(payloads, { orderMin });
+      // Messages of these rows have had their answer.
+      const answered = { ...this.#deps, onSuspects: () => {} };
+      if (!complete || !(await setAside(answered, live, refused, orderMin, signal))) return this.#giveBack(unit);
+    }
+    await journal.shardBacklog.settle(unit);
+    metrics.rows.observe(unit.rows);
+    onShipped();
+    return true;
+  }
+
+  #giveBack(unit: ShardUnit): false {
+    this.#deps.journal.shardBacklog.giveBack(unit);
+    return false;
+  }
+}

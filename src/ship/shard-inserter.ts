@@ -1,0 +1,175 @@
+/**
+ * Inserts the rows of a unit into their shards, as `Inserter` does into one server: the blocks are divided by the map
+ * of shards, and each part has an inserter of its own. A part whose shard fails for a while moves to the backlog of the
+ * shard (`shard-backlogs.ts`), so the lane continues with the rows of the other shards.
+ */
+
+import type { ShardMap } from '../clickhouse/shards.ts';
+import { rowsOfBlock } from '../telemetry/read-block.ts';
+import { blocksByShard } from '../telemetry/shard-blocks.ts';
+import type { ControlRow } from './control-row.ts';
+import {
+  Inserter,
+  type InserterDeps,
+  type InsertOutcome,
+  nothingWaits,
+  type Progress,
+  type ShipShards,
+} from './insert.ts';
+import type { ShardBacklogs } from './shard-backlogs.ts';
+
+/** What a lane needs of `Inserter`. */
+export type Inserts = Pick<Inserter, 'insert' | 'refusal' | 'rowsOf' | 'shrink'>;
+
+/** A shard that has refused or not answered inserts of a unit for so long gets its rows later. */
+const failingMsMax = 2_000;
+/** A shard that has not answered the first insert for so long gets its rows later. */
+const unansweredMsMax = 20_000;
+
+type Settings = Omit<InserterDeps, 'clickhouse' | 'control'>;
+
+/** The rows of one unit that are of one shard. */
+interface Part {
+  shard: number;
+  payloads: Uint8Array[];
+  /** The payload of the unit from which each of them is. */
+  origins: Uint8Array[];
+}
+
+interface ShardInserterDeps {
+  shards: ShipShards;
+  /** The control row of each shard. */
+  controls: readonly ControlRow[];
+  /** Absent: a part that a shard does not take is not kept. */
+  backlogs?: ShardBacklogs;
+}
+
+/** Returns the inserter of a lane: with one server nothing is divided. */
+export function inserterOf(deps: ShardInserterDeps, settings: Settings): Inserts {
+  const [clickhouse, another] = deps.shards.all;
+  if (another === undefined) return new Inserter({ ...settings, clickhouse: clickhouse!, control: deps.controls[0]! });
+  return new ShardInserter(deps, settings);
+}
+
+class ShardInserter implements Inserts {
+  readonly #deps: ShardInserterDeps;
+  readonly #settings: Settings;
+  readonly #inserters: Inserter[];
+
+  constructor(deps: ShardInserterDeps, settings: Settings) {
+    this.#deps = deps;
+    this.#settings = settings;
+    this.#inserters = deps.shards.all.map(
+      (clickhouse, shard) => new Inserter({ ...settings, clickhouse, control: deps.controls[shard]! }),
+    );
+  }
+
+  get refusal(): string | undefined {
+    for (const [shard, { refusal }] of this.#inserters.entries())
+      if (refusal !== undefined) return `shard ${shard}: ${refusal}`;
+    return undefined;
+  }
+
+  /** A shard whose rows wait in its backlog makes no unit smaller. */
+  rowsOf(most: number): number {
+    const direct = this.#inserters.filter((_, shard) => !this.#deps.backlogs?.holds(shard));
+    return Math.min(most, ...direct.map((inserter) => inserter.rowsOf(most)));
+  }
+
+  shrink(rows: number, most: number): void {
+    for (const inserter of this.#inserters) inserter.shrink(rows, most);
+  }
+
+  async insert(payloads: readonly Uint8Array[], progress: Progress = {}): Promise<InsertOutcome> {
+    const { shards } = this.#deps;
+    const map = await shards.known(this.#settings.signal);
+    if (!map) return { complete: false, refused: [], stored: new Set(), waiting: nothingWaits };
+    const end = shards.begin(map);
+    try {
+      return await this.#insertBy(map, payloads, progress);
+    } finally {
+      end();
+    }
+  }
+
+  async #insertBy(
+    map: ShardMap,
+    payloads: readonly Uint8Array[],
+    { orderMin, daysMax }: Progress,
+  ): Promise<InsertOutcome> {
+    const { once } = this.#settings;
+    const parts: Part[] = this.#inserters.map((_, shard) => ({ shard, payloads: [], origins: [] }));
+    for (const payload of payloads) {
+      for (const [shard, block] of blocksByShard(payload, parts.length, map).entries()) {
+        if (block === undefined) continue;
+        parts[shard]!.payloads.push(block);
+        parts[shard]!.origins.push(payload);
+      }
+    }
+    const present = parts.filter((part) => part.payloads.length > 0);
+    const progress = { ...(orderMin !== undefined && { orderMin }), ...(daysMax !== undefined && { daysMax }) };
+    const outcomes = await Promise.all(present.map((part) => this.#insertPart(map, part, progress)));
+    const refused = outcomes.flatMap((outcome, i) =>
+      outcome.refused.map((refusal) => {
+        // A suspect is known by its payload, which is one row.
+        const place = once ? present[i]!.payloads.indexOf(refusal.payload) : -1;
+        return place < 0 ? refusal : { ...refusal, payload: present[i]!.origins[place]! };
+      }),
+    );
+    const stored = new Set(payloads);
+    const waiting = new Set<Uint8Array>();
+    for (const [i, part] of present.entries()) {
+      const outcome = outcomes[i]!;
+      for (const [place, origin] of part.origins.entries()) {
+        if (!outcome.stored.has(part.payloads[place]!)) stored.delete(origin);
+        if (outcome.waiting.has(part.payloads[place]!)) waiting.add(origin);
+      }
+    }
+    return { complete: outcomes.every(({ complete }) => complete), refused, stored, waiting };
+  }
+
+  async #insertPart(map: ShardMap, part: Part, progress: Progress): Promise<InsertOutcome> {
+    const { signal } = this.#settings;
+    const { backlogs } = this.#deps;
+    const inserter = this.#inserters[part.shard]!;
+    if (backlogs === undefined) return await inserter.insert(part.payloads, progress);
+    if (backlogs.holds(part.shard)) return await this.#keep(backlogs, map, part, progress);
+    const [ended, givingUp] = [new AbortController(), new AbortController()];
+    void this.#watch(inserter, ended.signal, givingUp);
+    const outcome = await inserter.insert(part.payloads, { ...progress, signal: givingUp.signal });
+    ended.abort();
+    if (outcome.complete || signal.aborted) return outcome;
+    return await this.#keep(backlogs, map, part, progress, inserter.mark);
+  }
+
+  /** Aborts `givingUp` unless the insert ends in time. */
+  async #watch(inserter: Inserter, ended: AbortSignal, givingUp: AbortController): Promise<void> {
+    const { sleep } = this.#settings;
+    for (let waited = 0; waited < unansweredMsMax; waited += failingMsMax) {
+      await sleep(failingMsMax, ended);
+      if (ended.aborted) return;
+      if (inserter.isFailing) break;
+    }
+    givingUp.abort();
+  }
+
+  async #keep(
+    backlogs: ShardBacklogs,
+    { version: mapVersion }: ShardMap,
+    { shard, payloads }: Part,
+    { orderMin = 0n }: Progress,
+    mark?: string,
+  ): Promise<InsertOutcome> {
+    const rows = payloads.reduce((sum, payload) => sum + rowsOf(payload), 0);
+    const complete = await backlogs.keep(shard, { payloads, rows, orderMin, mapVersion }, mark, this.#settings.signal);
+    return { complete, refused: [], stored: new Set(), waiting: new Set(payloads) };
+  }
+}
+
+function rowsOf(payload: Uint8Array): number {
+  try {
+    return rowsOfBlock(payload);
+  } catch {
+    return 1;
+  }
+}

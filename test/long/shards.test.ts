@@ -1,0 +1,164 @@
+/**
+ * An engine whose telemetry is spread over two ClickHouse servers. The servers are processes of the embedded engine
+ * behind ClickHouse's HTTP interface, so the SQL and the faults of connections are real; a server of ClickHouse itself
+ * is not tested here.
+ */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../harness/api.ts';
+import { type ClickhouseAddress, type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { hostSettings, type Stores, startShard, startStores } from '../harness/stores.ts';
+
+const shardCount = 2;
+let stores: Stores;
+let other: Awaited<ReturnType<typeof startShard>>;
+let engine: Engine;
+let devices: Device[];
+/** The devices by their shard. */
+const ofShard: Device[][] = [[], []];
+let nextTs = Date.now() - 3_600_000;
+
+beforeAll(async () => {
+  stores = await startStores();
+  other = await startShard(stores);
+  const env = { ...hostSettings(stores), CLICKHOUSE_SHARDS: other.url };
+  engine = await startEngine({ workers: 2, env });
+  devices = await engine.api.createDevices(Array.from({ length: 8 }, (_, n) => ({ name: `sharded ${n}` })));
+  const first = await post(devices);
+  await eventually(async () => (await shardsOf('sent', first)).length === devices.length, 20_000);
+  for (const [n, shard] of (await shardsOf('sent', first)).entries()) ofShard[shard]!.push(devices[n]!);
+});
+
+afterAll(async () => {
+  await engine?.destroy();
+  await other?.stop();
+  await stores?.stopAll();
+});
+
+/** Sends one point of each device at one time, and returns this time. */
+async function post(to: readonly Device[], key = 'sent'): Promise<number> {
+  const ts = nextTs++;
+  const statuses = await Promise.all(
+    to.map(async ({ token }) => {
+      const response = await fetch(`${engine.api.http}/api/v1/${token}/telemetry`, {
+        method: 'POST',
+        headers: { connection: 'close' },
+        body: `{"ts":${ts},"values":{"${key}":${ts % 1000}}}`,
+        signal: AbortSignal.timeout(15_000),
+      });
+      return `${response.status} ${await response.text()}`;
+    }),
+  );
+  expect(statuses).toEqual(to.map(() => '200 '));
+  return ts;
+}
+
+const addresses = (): ClickhouseAddress[] => [stores.clickhouse.address(), other.address()];
+
+/** Returns the shard of each device by its number, from the rows of one time. */
+async function shardsOf(key: string, ts: number): Promise<number[]> {
+  const found: [device: number, shard: number][] = [];
+  for (const [shard, address] of addresses().entries()) {
+    const rows = await queryClickhouse(
+      address,
+      `SELECT device FROM millrace.telemetry FINAL WHERE key = '${key}' AND ts = ${ts}`,
+    ).catch(() => []);
+    for (const [device] of rows) found.push([Number(device), shard]);
+  }
+  return found.sort(([a], [b]) => a - b).map(([, shard]) => shard);
+}
+
+/** Returns the points of one device by the REST API. */
+async function history({ id }: Device, key = 'sent'): Promise<{ status: number; text: string; times: number[] }> {
+  const range = `keys=${key}&startTs=0&endTs=${Date.now() + 60_000}&limit=10000`;
+  const response = await engine.api.send('GET', `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?${range}`);
+  const text = await response.text();
+  const points = response.status === 200 ? ((JSON.parse(text) as Record<string, { ts: number }[]>)[key] ?? []) : [];
+  return { status: response.status, text, times: points.map(({ ts }) => ts).sort((a, b) => a - b) };
+}
+
+async function removeAll({ id }: Device, key: string): Promise<number> {
+  const path = `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=${key}&deleteAllDataForKeys=true`;
+  return (await engine.api.send('DELETE', path)).status;
+}
+
+test('devices are spread over the shards, and each is read from its own', async () => {
+  expect(ofShard.map((own) => own.length)).toEqual([4, 4]);
+  const times = await Promise.all([post(devices, 'spread'), post(devices, 'spread')]);
+  for (const device of devices) {
+    await eventually(async () => (await history(device, 'spread')).times.length === 2, 20_000);
+    expect((await history(device, 'spread')).times).toEqual(times);
+  }
+  for (const address of addresses()) {
+    const [row] = await queryClickhouse(
+      address,
+      `SELECT uniqExact(device), count() FROM millrace.telemetry FINAL WHERE key = 'spread'`,
+    );
+    expect(row).toEqual([String(devices.length / shardCount), String(devices.length)]);
+  }
+});
+
+test('a query of many entities merges the shards', async () => {
+  const ts = await post(devices, 'merged');
+  const query = {
+    entityFilter: { type: 'entityType', entityType: 'DEVICE' },
+    latestValues: [{ type: 'TIME_SERIES', key: 'merged' }],
+    pageLink: { pageSize: 100, page: 0 },
+  };
+  const found = async () => {
+    const response = await engine.api.send('POST', '/api/entitiesQuery/find', query);
+    return (await response.text()).split(`"ts":${ts}`).length - 1;
+  };
+  await eventually(async () => (await found()) === devices.length, 20_000);
+});
+
+test('a dead shard stops only its own devices, over a kill of the whole host, and nothing is lost or stored twice', async () => {
+  const times: number[] = [];
+  for (let n = 0; n < 20; n += 1) times.push(await post(devices, 'dead'));
+  await post(ofShard[0]!, 'removed');
+  await eventually(async () => (await history(ofShard[0]![0]!, 'removed')).times.length === 1, 20_000);
+  await other.kill();
+  for (let n = 0; n < 20; n += 1) times.push(await post(devices, 'dead'));
+  // The devices of the other shard are readable all the time.
+  for (const device of ofShard[0]!) {
+    await eventually(async () => (await history(device, 'dead')).times.length === times.length, 20_000);
+  }
+  const dead = await history(ofShard[1]![0]!, 'dead');
+  expect([dead.status, dead.text]).toEqual([503, expect.stringContaining('shard 1')]);
+  const { code, parts } = await engine.status();
+  expect([code, parts?.['clickhouse'], parts?.['clickhouse-1']]).toEqual([200, 'up', 'away']);
+  // Deletes of the other shard are carried out as well, once the rows of the dead one have left the lanes.
+  await eventually(async () => (await removeAll(ofShard[0]![0]!, 'removed')) === 200, 20_000);
+  expect((await history(ofShard[0]![0]!, 'removed')).times).toEqual([]);
+  // A delete on the dead shard is kept. It covers rows that the shard does not have yet.
+  expect(await removeAll(ofShard[1]![3]!, 'dead')).toBe(202);
+
+  await engine.killAll();
+  await engine.start();
+  for (let n = 0; n < 20; n += 1) times.push(await post(devices, 'dead'));
+  for (const device of ofShard[0]!) {
+    await eventually(async () => (await history(device, 'dead')).times.length === times.length, 20_000);
+  }
+
+  await other.start();
+  const late = times.slice(40);
+  for (const [n, device] of ofShard[1]!.entries()) {
+    const expected = n === 3 ? late : times;
+    await eventually(
+      async () => JSON.stringify((await history(device, 'dead')).times) === JSON.stringify(expected),
+      60_000,
+    );
+  }
+  const query = `SELECT count(), uniqExact(device, ts) FROM millrace.telemetry FINAL WHERE key = 'dead' AND kind != 0`;
+  const counts = await Promise.all(addresses().map((address) => queryClickhouse(address, query)));
+  const [full, less] = [4 * times.length, 3 * times.length + late.length].map(String);
+  expect(counts).toEqual([[[full, full]], [[less, less]]]);
+  await eventually(async () => (await engine.status()).parts?.['clickhouse-1'] === 'up', 20_000);
+});
+
+test('a start refuses settings that lack a shard', async () => {
+  await engine.stop();
+  engine.spawn({ CLICKHOUSE_SHARDS: '' });
+  await eventually(async () => !engine.running, 30_000);
+  expect(engine.output).toContain('Telemetry is on 2 shards and the settings name 1');
+  await engine.start();
+});
