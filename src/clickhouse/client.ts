@@ -225,6 +225,41 @@ export class ClickHouse {
   }
 
   /**
+   * Inserts the rows of a query into a table of another server, as they come. The rows must be idempotent: after a
+   * failure some of them may be there.
+   */
+  async copyTo(
+    target: ClickHouse,
+    { select, insert }: { select: string; insert: string },
+    parameters: Parameters,
+    options: QueryOptions = {},
+  ): Promise<void> {
+    const { timeoutMs = statementTimeoutMs, settings = {} } = options;
+    await this.#attempt(never, timeoutMs, options.abortSignal, async (abortSignal) => {
+      const query = {
+        query: select,
+        query_params: parameters,
+        clickhouse_settings: settings,
+        abort_signal: abortSignal,
+      };
+      const { stream: rows } = await this.#client.exec(query);
+      const { stream } = await target.#client.exec({
+        query: insert,
+        values: rows,
+        clickhouse_settings: {
+          ...target.#clusterSettings(timeoutMs),
+          async_insert: 0,
+          max_partitions_per_insert_block: '0',
+          send_progress_in_http_headers: 0,
+          ...settings,
+        },
+        abort_signal: abortSignal,
+      });
+      await readAnswer(stream, true);
+    });
+  }
+
+  /**
    * Returns true when no insert with this mark runs. Otherwise requests the running ones to stop; the caller repeats
    * the call.
    */

@@ -210,6 +210,28 @@ export async function reopenTombstones(queries: Queries): Promise<void> {
   await queries.query(`update tombstones set applied_at = null, missing = '{}', handed_over = true`);
 }
 
+/**
+ * Reopens deletes of devices whose number modulo `count` is one of `buckets`, when they were carried out. Returns their
+ * ids.
+ */
+export async function reopenBuckets(queries: Queries, count: number, buckets: readonly number[]): Promise<number[]> {
+  const rows = await queries.query<{ id: number }>(
+    `update tombstones set applied_at = null, handed_over = true
+      where applied_at is not null and device % $1 = any($2::bigint[]) returning id`,
+    [count, buckets],
+  );
+  return rows.map(({ id }) => id);
+}
+
+/** Returns how many of these deletes are not carried out. */
+export async function countOpen(queries: Queries, ids: readonly number[]): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    'select count(*)::int as count from tombstones where id = any($1::bigint[]) and applied_at is null',
+    [ids],
+  );
+  return row!.count;
+}
+
 /** Deletes tombstones that were carried out and are older than any journal that could ship their rows again. */
 export async function expireTombstones(queries: Queries, keptDays: number): Promise<number> {
   const rows = await queries.query(

@@ -3,9 +3,12 @@
  * behind ClickHouse's HTTP interface, so the SQL and the faults of connections are real; a server of ClickHouse itself
  * is not tested here.
  */
+import { execFile } from 'node:child_process';
+import { dirname, join } from 'node:path';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type ClickhouseAddress, type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { type ClickhouseAddress, type Engine, engineMain, queryClickhouse, startEngine } from '../harness/engine.ts';
 import { hostSettings, type Stores, startShard, startStores } from '../harness/stores.ts';
 
 const shardCount = 2;
@@ -162,3 +165,73 @@ test('a start refuses settings that lack a shard', async () => {
   expect(engine.output).toContain('Telemetry is on 2 shards and the settings name 1');
   await engine.start();
 });
+
+test('a shard is added while devices send, delete and are read, and every answer is right at any time', async () => {
+  const third = await startShard(stores);
+  try {
+    await engine.stop();
+    await engine.start({ CLICKHOUSE_SHARDS: `${other.url},${third.url}` });
+    const many = await engine.api.createDevices(Array.from({ length: 24 }, (_, n) => ({ name: `moving ${n}` })));
+    /** Times that were acknowledged, with the moment of their acknowledgement. */
+    const sent: { ts: number; at: number }[] = [];
+    const send = async () => sent.push({ ts: await post(many, 'moving'), at: performance.now() });
+    for (let n = 0; n < 30; n += 1) await send();
+    await post(many, 'gone');
+    let isMoving = true;
+    /** A point is readable so many milliseconds after its acknowledgement, on a machine that does much else. */
+    const visibleMs = 20_000;
+    const sending = (async () => {
+      while (isMoving) await send();
+    })();
+    let reads = 0;
+    const reading = (async () => {
+      for (let n = 0; isMoving; n += 1) {
+        const due = sent.filter(({ at }) => performance.now() - at > visibleMs).map(({ ts }) => ts);
+        const { status, text, times } = await history(many[n % many.length]!, 'moving');
+        expect([status, text.slice(0, 100)]).toEqual([200, expect.anything()]);
+        expect(new Set(times).size).toBe(times.length);
+        const found = new Set(times);
+        expect(due.filter((ts) => !found.has(ts))).toEqual([]);
+        reads += 1;
+      }
+    })();
+    const deleting = (async () => {
+      for (const device of many) expect(await removeAll(device, 'gone')).toBeLessThan(300);
+    })();
+    const command = join(dirname(engineMain), 'shards.js');
+    const env = { ...engine.environment, CLICKHOUSE_SHARDS: `${other.url},${third.url}` };
+    try {
+      // The stores were made by an instance that has ended, whose journal reports no more.
+      const moving = promisify(execFile)(process.execPath, [command, 'balance', '--without-silent'], {
+        env,
+        timeout: 240_000,
+      });
+      const [{ stdout }] = await Promise.all([moving, deleting]);
+      expect(stdout).toContain('the buckets have moved');
+    } finally {
+      isMoving = false;
+      await Promise.all([sending, reading]);
+    }
+    expect(reads).toBeGreaterThan(20);
+    const all = [...addresses(), third.address()];
+    for (const device of many) {
+      const expected = sent.map(({ ts }) => ts);
+      await eventually(async () => (await history(device, 'moving')).times.length === expected.length, 30_000);
+      expect((await history(device, 'moving')).times).toEqual(expected);
+      await eventually(async () => (await history(device, 'gone')).times.length === 0, 30_000);
+    }
+    // Each device is on one shard, in both tables, and some are on the new one.
+    const holders = async (table: string) => {
+      const query = `SELECT DISTINCT device FROM millrace.${table} FINAL WHERE key = 'moving' ORDER BY device`;
+      return await Promise.all(all.map(async (address) => (await queryClickhouse(address, query)).map(([n]) => n!)));
+    };
+    for (const table of ['telemetry', 'latest']) {
+      await eventually(async () => (await holders(table)).flat().length === many.length, 30_000);
+      const found = await holders(table);
+      expect(new Set(found.flat()).size).toBe(many.length);
+      for (const own of found) expect(own.length).toBeGreaterThan(3);
+    }
+  } finally {
+    await third.stop();
+  }
+}, 600_000);

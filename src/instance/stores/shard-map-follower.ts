@@ -25,7 +25,7 @@ export class ShardMapFollower {
         const map = await readShardMap(postgres);
         if (map === undefined) return false;
         if (shardsNeeded(map) > shards.all.length) {
-          // This process keeps the map that it has.
+          // This process keeps the map that it has, and a move waits for it (`shard-moves.ts`).
           log.error('shard_not_named', { shards: shardsNeeded(map), named: shards.all.length });
           return false;
         }

@@ -4,12 +4,34 @@ import type { ClickHouse } from '../../clickhouse/client.ts';
 import { firstShardMap, noShard, type ShardMap } from '../../clickhouse/shards.ts';
 import type { Queries } from '../../postgres/client.ts';
 
+/** The map with the step of a move (`shard-moves.ts`). */
+export interface MovingMap extends ShardMap {
+  /** True: the moving buckets are copied and read from their new shard; `movesTo` is then the old one. */
+  isCopied: boolean;
+}
+
 export async function readShardMap(queries: Queries): Promise<ShardMap | undefined> {
-  const [row] = await queries.query<{ version: number; shardOf: Buffer; movesTo: Buffer }>(
-    'select version, shard_of as "shardOf", moves_to as "movesTo" from shard_map',
+  return await readMovingMap(queries);
+}
+
+export async function readMovingMap(queries: Queries): Promise<MovingMap | undefined> {
+  const [row] = await queries.query<{ version: number; shardOf: Buffer; movesTo: Buffer; isCopied: boolean }>(
+    'select version, shard_of as "shardOf", moves_to as "movesTo", is_copied as "isCopied" from shard_map',
     [],
   );
-  return row && { version: row.version, shardOf: new Uint8Array(row.shardOf), movesTo: new Uint8Array(row.movesTo) };
+  return row && { ...row, shardOf: new Uint8Array(row.shardOf), movesTo: new Uint8Array(row.movesTo) };
+}
+
+/** Writes the version that follows the one in the database. */
+export async function writeMovingMap(
+  queries: Queries,
+  { version, shardOf, movesTo, isCopied }: MovingMap,
+): Promise<void> {
+  const written = await queries.query(
+    `update shard_map set version = $1, shard_of = $2, moves_to = $3, is_copied = $4 where version = $1 - 1 returning id`,
+    [version, Buffer.from(shardOf), Buffer.from(movesTo), isCopied],
+  );
+  if (written.length === 0) throw new StartError('The map of shards was changed by another call: start again.');
 }
 
 /** Throws a StartError when the map has a shard that the settings do not name: its devices would have no telemetry. */
