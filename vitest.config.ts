@@ -81,7 +81,7 @@ export default defineConfig({
           name: 'long-hosts',
           include: ['test/flow/lost-hosts.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
-          env: { HOST_LOSSES: '50' },
+          env: { HOST_LOSSES: process.env['HOST_LOSSES'] ?? '50' },
           maxWorkers: 2,
           sequence: { groupOrder: 3 },
           hookTimeout: 120_000,

@@ -27,6 +27,7 @@ need faketime faketime
 need postgresql pg_ctlcluster
 need pgbouncer pgbouncer
 need util-linux flock prlimit
+need iproute2 ip
 # Schemathesis of PyPI, in `npm run test:long`, lives in a virtual environment.
 need python3 python3
 need python3-pip pip3
