@@ -206,7 +206,10 @@ async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: Co
     endGenerators();
     ending ??= endServers().finally(() => process.exit(exitCode));
   };
-  const interrupted = () => end(exitInterrupted);
+  const interrupted = (signal: NodeJS.Signals) => {
+    if (!ending) say(`\nended by ${signal}, before its result.`);
+    end(exitInterrupted);
+  };
   // A failure that the end of the engine has caused is not reported.
   const tell = (error: unknown) => {
     if (!ending) say(`\nended with an error: ${sentenceOf(error)}`);
@@ -217,6 +220,9 @@ async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: Co
   };
   const signals = scenario.endsInOrder ? [] : endSignals;
   for (const signal of signals) process.on(signal, interrupted);
+  // Node would end this process without a word, with code 13.
+  const idle = () => failed(new Error('nothing is left that could continue it: a promise will never settle'));
+  process.on('beforeExit', idle);
   onFault = failed;
   try {
     return await scenario.run(settings, line);
@@ -228,6 +234,7 @@ async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: Co
     endGenerators();
     await (ending ?? endServers());
     for (const signal of signals) process.off(signal, interrupted);
+    process.off('beforeExit', idle);
     onFault = endWithFault;
   }
 }

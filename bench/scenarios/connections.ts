@@ -6,6 +6,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { RedisNodes } from '../../test/harness/redis-nodes.ts';
+import { type AcceptQueueCounts, acceptQueueCounts } from '../accept-queue.ts';
 import { cpuBetween, cpuByRole, residentBytesOf } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
@@ -24,6 +25,21 @@ const stormConnectsPerSecondMin = 1_000;
 
 /** An attempt that gets no answer in time waits in the kernel's queue, which is a delay and no refusal. */
 const waited = 'timeout';
+/** By the kernel, for an attempt that its full queue made it forget; or by a worker that closes a socket. */
+const reset = 'ECONNRESET';
+/** Reasons in the engine's count of ended connections that are the work of the client, or of its next connection. */
+const endedByClient = ['connection_lost', 'client_disconnect', 'taken_over'];
+
+interface Storm {
+  storm: FleetConnected;
+  /** Milliseconds by role. */
+  cpu: Record<string, number>;
+  othersPerSecond: number;
+  others: LoadResult;
+  /** Connections that ended in the engine meanwhile, by reason. */
+  ended: Record<string, number>;
+  queue: AcceptQueueCounts;
+}
 
 export async function runConnections(settings: BenchSettings): Promise<boolean> {
   const { devices, stormDevices, workers, processes, stormRounds, othersConnections, othersRate } =
@@ -80,23 +96,32 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
       });
     };
     const quiet = await send(quietSeconds);
-    const storms: {
-      storm: FleetConnected;
-      cpu: Record<string, number>;
-      othersPerSecond: number;
-      others: LoadResult;
-    }[] = [];
+    const storms: Storm[] = [];
     for (let round = 0; round < stormRounds; round += 1) {
       const sending = send(stormDevices / stormConnectsPerSecondMin + beforeStormMs / 1000);
       await sleep(beforeStormMs);
+      const endedBefore = await endedConnections(engine);
+      const queueBefore = acceptQueueCounts();
       const before = cpuByRole(engine.pids());
       const storm = await first.fleet.storm();
       const cpu = cpuBetween(before, cpuByRole(engine.pids()));
+      const queueAfter = acceptQueueCounts();
       const result = await sending;
+      const stormMs = storm.endedAtMs - storm.startedAtMs;
       const acknowledged = result.between(storm.startedAtMs, storm.endedAtMs);
-      const othersPerSecond = (acknowledged / (storm.endedAtMs - storm.startedAtMs)) * 1000;
-      storms.push({ storm, cpu, othersPerSecond, others: result });
+      // The processes of the workers report their counts once a second.
       await settle();
+      storms.push({
+        storm,
+        cpu,
+        othersPerSecond: (acknowledged / stormMs) * 1000,
+        others: result,
+        ended: increases(endedBefore, await endedConnections(engine)),
+        queue: {
+          overflows: queueAfter.overflows - queueBefore.overflows,
+          drops: queueAfter.drops - queueBefore.drops,
+        },
+      });
     }
     const lost = (await second.fleet.lost()) + Math.max(...storms.map(({ storm }) => storm.lost));
     const afterStorms = (residentBytes(engine) - fresh) / devices;
@@ -112,7 +137,7 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
         ...storms.map(({ storm, othersPerSecond, others: { latency } }, n) => [
           `storm ${n + 1}`,
           storm.connectsPerSecond,
-          refusedOf(storm) + (storm.failed[waited] ?? 0),
+          sumOf(storm.failed),
           othersPerSecond,
           latency.p50Ms,
           latency.p99Ms,
@@ -120,18 +145,22 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
         ]),
       ],
     );
-    for (const { storm, cpu } of storms) {
-      const costs = Object.entries(cpu).map(([role, ms]) => `${role} ${figure((ms * 1000) / storm.connections)}`);
+    for (const { storm, cpu, ended, queue } of storms) {
+      const perConnect = (ms: number) => figure((ms * 1000) / storm.connections);
+      const costs = Object.entries(cpu).map(([role, ms]) => `${role} ${perConnect(ms)}`);
       say(`CPU us/connect, with that of the others: ${costs.join(', ')}`);
-      say(`failed attempts: ${JSON.stringify(storm.failed)}`);
+      say(`  the fleet itself: ${perConnect(storm.cpuMs)}`);
+      say(`failed attempts: ${JSON.stringify(storm.failed)}; ended in the engine: ${JSON.stringify(ended)}`);
+      say(`full queues of the kernel: ${figure(queue.overflows)} connections, ${figure(queue.drops)} packets dropped`);
     }
     for (const [name, { refused }] of [
       ['quiet', quiet] as const,
       ...storms.map(({ others }, n) => [`storm ${n + 1}`, others] as const),
     ])
       if (Object.keys(refused).length > 0) say(`others, ${name}: refused ${JSON.stringify(refused)}`);
-    const connects = [first.connected, second.connected, ...storms.map(({ storm }) => storm)];
-    const refused = connects.reduce((sum, connected) => sum + refusedOf(connected), 0);
+    const refused =
+      [first.connected, second.connected].reduce((sum, { failed }) => sum + sumOf(failed, [waited]), 0) +
+      storms.reduce((sum, storm) => sum + refusedIn(storm), 0);
     say(`connections that were refused or ended by themselves: ${refused + lost}`);
     say(
       `targets: ${figure(bytesPerConnectionMax)} bytes each, ${figure(connectsPerSecondMin)} connects/s, none refused`,
@@ -149,9 +178,31 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
   }
 }
 
-/** Attempts that ended with a refusal, or before an answer. */
-function refusedOf({ failed }: FleetConnected): number {
-  return Object.entries(failed).reduce((sum, [why, count]) => (why === waited ? sum : sum + count), 0);
+/**
+ * Returns the attempts that were refused or closed before an answer. Resets are not counted when the engine has ended
+ * no connection and the kernel's queue was full: then the kernel made them.
+ */
+function refusedIn({ storm: { failed }, ended, queue }: Storm): number {
+  const isKernel = sumOf(ended, endedByClient) === 0 && queue.overflows > 0;
+  return sumOf(failed, isKernel ? [waited, reset] : [waited]);
+}
+
+function sumOf(counts: Record<string, number>, without: string[] = []): number {
+  return Object.entries(counts).reduce((sum, [name, count]) => (without.includes(name) ? sum : sum + count), 0);
+}
+
+/** Returns how many connections have ended so far, by the engine's reason. */
+async function endedConnections(engine: Engine): Promise<Record<string, number>> {
+  const page = await engine.api.metrics();
+  const lines = page.matchAll(/^mqtt_disconnects_total\{[^}]*reason="(\w+)"[^}]*\} (\d+)/gm);
+  const counts: Record<string, number> = {};
+  for (const [, reason, count] of lines) counts[reason!] = (counts[reason!] ?? 0) + Number(count);
+  return counts;
+}
+
+function increases(before: Record<string, number>, after: Record<string, number>): Record<string, number> {
+  const grown = Object.entries(after).map(([name, count]) => [name, count - (before[name] ?? 0)] as const);
+  return Object.fromEntries(grown.filter(([, count]) => count > 0));
 }
 
 function residentBytes(engine: Engine): number {

@@ -247,13 +247,18 @@ test.each([
   const mark = mkdtempSync(join(tmpdir(), 'millrace-bench-'));
   const child = spawn(process.execPath, ['dist-bench/bench/main.js', scenario, ...flags], {
     env: { ...process.env, TMPDIR: mark },
-    stdio: 'ignore',
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  let output = '';
+  child.stdout.on('data', (chunk: Buffer) => {
+    output += chunk.toString('utf8');
   });
   try {
     await eventually(async () => marked(mark).some((command) => command.includes(started)), 60_000, 20);
     child.kill(signal);
-    const [code] = (await once(child, 'exit')) as [number];
+    const [code] = (await once(child, 'close')) as [number];
     expect(code).toBe(130);
+    expect(output).toContain(`ended by ${signal}, before its result.`);
     await eventually(async () => marked(mark).length === 0, 10_000);
     expect(readdirSync(mark)).toEqual([]);
   } finally {

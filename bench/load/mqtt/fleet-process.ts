@@ -25,6 +25,8 @@ export interface FleetNote {
   failed: Record<string, number>;
   /** Connections that had ended before without a request. */
   lost: number;
+  /** CPU time that this process took for the task. */
+  cpuMs: number;
 }
 
 const firstLocalPort = 10_000;
@@ -124,6 +126,7 @@ let devices: Device[] = [];
 
 async function carryOut(task: FleetTask): Promise<void> {
   failed = {};
+  const cpuBefore = process.cpuUsage();
   if (task.kind === 'connect') devices = task.order.tokens.map((_, n) => new Device(task.order, n));
   const startedAtMs = Date.now();
   if (task.kind === 'storm') for (const device of devices) device.cut();
@@ -134,7 +137,9 @@ async function carryOut(task: FleetTask): Promise<void> {
   if (task.kind === 'tell') next = devices.length;
   const atOnce = task.kind === 'storm' ? devices.length : connectsAtOnce;
   await Promise.all(Array.from({ length: atOnce }, connectNext));
-  process.send!({ kind: 'connected', startedAtMs, endedAtMs: Date.now(), failed, lost } satisfies FleetNote);
+  const { user, system } = process.cpuUsage(cpuBefore);
+  const cpuMs = (user + system) / 1000;
+  process.send!({ kind: 'connected', startedAtMs, endedAtMs: Date.now(), failed, lost, cpuMs } satisfies FleetNote);
 }
 
 function elapse(milliseconds: number): Promise<void> {

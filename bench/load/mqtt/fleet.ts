@@ -15,6 +15,8 @@ export interface FleetConnected {
   connectsPerSecond: number;
   failed: Record<string, number>;
   lost: number;
+  /** CPU time of the processes of the fleet. */
+  cpuMs: number;
 }
 
 export class Fleet {
@@ -75,8 +77,9 @@ export class Fleet {
       for (const [what, count] of Object.entries(note.failed)) failed[what] = (failed[what] ?? 0) + count;
     }
     const lost = notes.reduce((sum, note) => sum + note.lost, 0);
+    const cpuMs = notes.reduce((sum, note) => sum + note.cpuMs, 0);
     const connectsPerSecond = (connections / (endedAtMs - startedAtMs)) * 1000;
-    return { connections, startedAtMs, endedAtMs, connectsPerSecond, failed, lost };
+    return { connections, startedAtMs, endedAtMs, connectsPerSecond, failed, lost, cpuMs };
   }
 }
 
