@@ -147,11 +147,11 @@ describe('Logins', () => {
   });
 
   it('asks once for all CONNECTs of a turn and for those that come while a query runs, in batches', async () => {
-    const rows = Array.from({ length: 3_000 }, (_, i) => row(i, tokenCredentials(`token-${i}`)));
+    const rows = Array.from({ length: 3 * limits.loginBatchMax }, (_, i) => row(i, tokenCredentials(`token-${i}`)));
     const { names, batches } = setUp(rows);
     const answers = await Promise.all(rows.map(({ credentialsId }) => names('', credentialsId)));
     expect(answers.map(outcomeOf)).toEqual(rows.map(({ number }) => number));
-    expect(batches.map((batch) => batch.length)).toEqual([1_000, 1_000, 1_000]);
+    expect(batches.map((batch) => batch.length)).toEqual(Array.from({ length: 3 }, () => limits.loginBatchMax));
   });
 
   it('never asks the store for a text that it cannot take', async () => {

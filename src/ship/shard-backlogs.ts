@@ -54,7 +54,8 @@ export class ShardBacklogs {
     });
     const { shardBacklog } = journal;
     shardBacklog.onAdded = (shard) => this.#waking[shard]?.abort();
-    for (const shard of shards.all.keys()) {
+    // With one server no rows wait here.
+    for (const shard of shards.all.length > 1 ? shards.all.keys() : []) {
       const labels = { shard: String(shard) };
       const help = 'Bytes of rows that wait for a shard of ClickHouse, beside the lanes.';
       registry.observed('shard_backlog_bytes', help, () => shardBacklog.bytesOf(shard), 'sum', labels);
