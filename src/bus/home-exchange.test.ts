@@ -141,6 +141,21 @@ test('a report that no home confirms is lost, and the home is silent until one c
   expect(later.numbers.sum).toBe(2);
 });
 
+test('a home that follows another home reports to that one', async () => {
+  const bus = new TestBus();
+  let isHome = false;
+  const [first, later] = [await open(bus, true), await open(bus, () => isHome)];
+  first.send(1);
+  await expect.poll(() => later.numbers.learnt).toEqual([[1, false]]);
+  isHome = true;
+  await expect.poll(() => bus.handlers.get('home-reports')?.size).toBe(2);
+  first.send(2);
+  await expect.poll(() => later.numbers.learnt.at(-1)).toEqual([3, false]);
+  later.send(4);
+  await expect.poll(() => later.numbers.confirmations).toBe(1);
+  expect([first.numbers.sum, later.numbers.losses]).toEqual([7, []]);
+});
+
 test('a topic that only a newer version knows is left out', async () => {
   const bus = new TestBus();
   const home = await open(bus, true);

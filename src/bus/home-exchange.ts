@@ -173,7 +173,8 @@ export class HomeExchange {
     const report = { number: this.#number, topics };
     this.#silenceTimer = setTimeout(() => this.#lost(), limits.homeSilentMs).unref();
     if (this.#isListening) this.#count(report, this.worker);
-    else this.#reports.publish(report);
+    // A home that follows another one counts there, too.
+    if (!this.#isListening || this.#home !== this.worker) this.#reports.publish(report);
     return true;
   }
 
