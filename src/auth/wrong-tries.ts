@@ -51,7 +51,7 @@ export class WrongTries implements HomeTopic {
   readonly #unreported = new Map<string, number>();
   /** The report that is not confirmed. */
   #sent: ReportEntry[] = [];
-  /** At the home: the tries that all workers reported, and the networks whose sums have changed. */
+  /** At the home: the tries that all workers reported, and those networks of them whose sums have changed. */
   readonly #sums = new FifoMap<string, Window>(limits.wrongTriesNetworksMax);
   readonly #changed = new Set<string>();
   /** Ends the sweeps, which run while there are windows. */
@@ -189,7 +189,8 @@ export class WrongTries implements HomeTopic {
     if (known) return known;
     const endsMs = this.#deps.clock.monotonic() + limits.wrongTriesWindowMs;
     const window = { network, tries: 0, endsMs, isRefused: false };
-    windows.set(network, window);
+    const evicted = windows.set(network, window);
+    if (evicted && windows === this.#sums) this.#changed.delete(evicted.network);
     const { scheduler = systemScheduler } = this.#deps;
     this.#endSweeps ??= scheduler.every(limits.wrongTriesSweepMs, () => this.#sweep());
     return window;
@@ -200,6 +201,7 @@ export class WrongTries implements HomeTopic {
     const window = windows.get(network);
     if (window === undefined || window.endsMs > this.#deps.clock.monotonic()) return window;
     windows.delete(network);
+    if (windows === this.#sums) this.#changed.delete(network);
     return undefined;
   }
 
