@@ -72,6 +72,11 @@ export class HomeBuckets {
     if (isNew || isLow || owned.wasLow || isDue) this.#changed.add(owned);
   }
 
+  /** The number of owners that the next announcements have. */
+  get sumsChanged(): number {
+    return this.#changed.size;
+  }
+
   sums(countMax: number): BucketSum[] {
     const now = this.#deps.clock.monotonic();
     const sums: BucketSum[] = [];

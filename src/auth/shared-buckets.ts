@@ -137,6 +137,10 @@ export class SharedBuckets {
     return this.rules.levels({ tokens: use.tokens.map((left, i) => left + rest[i]!), refilledAt: use.refilledAt });
   }
 
+  get reportsDue(): number {
+    return this.#due.size;
+  }
+
   /** Returns at most so many reports that are due. */
   collect(countMax: number): BucketReport[] {
     const reports: BucketReport[] = [];

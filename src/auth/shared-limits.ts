@@ -71,9 +71,10 @@ export class SharedLimits<Group extends string> implements HomeTopic {
 
   collect(): HomeEntry[] {
     const entries: ReportEntry[] = [];
-    for (const { group, part, buckets } of this.#deps.all()) {
-      for (const { owner, form, numbers } of buckets.collect(limits.rateLimitOwnersPerMessage - entries.length)) {
-        entries.push([group, part, owner, form, numbers]);
+    const due = [...this.#deps.all()].map((of) => ({ of, waiting: of.buckets.reportsDue }));
+    for (const { of, room } of divided(due, limits.rateLimitOwnersPerMessage)) {
+      for (const { owner, form, numbers } of of.buckets.collect(room)) {
+        entries.push([of.group, of.part, owner, form, numbers]);
       }
     }
     return entries;
@@ -98,9 +99,10 @@ export class SharedLimits<Group extends string> implements HomeTopic {
 
   sums(countMax: number): HomeEntry[] {
     const entries: SumEntry[] = [];
-    for (const { group, part, home } of this.#deps.all()) {
-      for (const { owner, left, users, user, demand } of home.sums(countMax - entries.length)) {
-        entries.push([group, part, owner, left, users, user, demand]);
+    const changed = [...this.#deps.all()].map((of) => ({ of, waiting: of.home.sumsChanged }));
+    for (const { of, room } of divided(changed, countMax)) {
+      for (const { owner, left, users, user, demand } of of.home.sums(room)) {
+        entries.push([of.group, of.part, owner, left, users, user, demand]);
       }
     }
     return entries;
@@ -118,6 +120,26 @@ export class SharedLimits<Group extends string> implements HomeTopic {
     const group = this.#deps.groups.find((known) => known === name);
     return group === undefined ? undefined : this.#deps.find(group, part);
   }
+}
+
+interface Waiting {
+  of: SharedGroup;
+  /** Owners of the group that wait for a message. */
+  waiting: number;
+}
+
+/**
+ * Divides the room of a message among the groups whose owners wait. What groups with few of them leave is for groups
+ * with more: however many devices wait, the tenants are in each message.
+ */
+function divided(groups: readonly Waiting[], roomOfAll: number): { of: SharedGroup; room: number }[] {
+  const waiting = groups.filter((each) => each.waiting > 0).sort((a, b) => a.waiting - b.waiting);
+  let left = roomOfAll;
+  return waiting.map(({ of, waiting: count }, i) => {
+    const room = Math.min(count, Math.ceil(left / (waiting.length - i)));
+    left -= room;
+    return { of, room };
+  });
 }
 
 function isOwner(value: unknown): value is BucketOwner {
