@@ -253,11 +253,13 @@ export class SharedBuckets {
     };
   }
 
+  /** Evicted owners stay due, so the number of those that wait has the same cap; the next message reports again. */
   #report(use: BucketUse): void {
-    if (use.isDue || this.#deps.exchange.isAlone) return;
+    const { exchange, ownersMax } = this.#deps;
+    if (use.isDue || exchange.isAlone || this.#due.size >= ownersMax) return;
     use.isDue = true;
     this.#due.add(use);
-    this.#deps.exchange.wake();
+    exchange.wake();
   }
 
   #reportOf(use: BucketUse): BucketReport {

@@ -13,6 +13,7 @@ const bus: Bus = {
   close: async () => {},
 };
 
+const ownersMax = 10_000;
 const groupNames = ['device', 'tenant'] as const;
 
 function open() {
@@ -28,7 +29,7 @@ function open() {
     clock,
   });
   const buckets = [{ kind: 0, capacity: 100, seconds: 1 }];
-  for (const name of groupNames) groups.set(name, shared.makeGroup(name, '', buckets, 10_000));
+  for (const name of groupNames) groups.set(name, shared.makeGroup(name, '', buckets, ownersMax));
   return { exchange, shared, groups };
 }
 
@@ -59,5 +60,16 @@ test('each announcement has the tenants, however many devices have changed', () 
   const sums = shared.sums(limits.homeSumsMax);
   expect(sums.filter(([group]) => group === 'tenant').map(([, , owner]) => owner)).toEqual(['mill']);
   expect(sums).toHaveLength(limits.homeSumsMax);
+  exchange.stop();
+});
+
+test('no more owners wait for a report than a worker remembers, and one that waited in vain reports later', () => {
+  const { exchange, shared, groups } = open();
+  const group = groups.get('device')!;
+  for (let device = 0; device <= ownersMax; device += 1) take(group, device);
+  expect(group.buckets.reportsDue).toBe(ownersMax);
+  while (shared.collect().length > 0);
+  take(group, ownersMax);
+  expect(shared.collect()).toEqual([['device', '', ownersMax, 'taken', [2]]]);
   exchange.stop();
 });
