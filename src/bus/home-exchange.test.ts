@@ -156,6 +156,19 @@ test('a home that follows another home reports to that one', async () => {
   expect([first.numbers.sum, later.numbers.losses]).toEqual([7, []]);
 });
 
+test('the home of 500 workers confirms each report in time', async () => {
+  const bus = new TestBus();
+  await open(bus, true, 500);
+  const others = [await open(bus, false, 500), await open(bus, false, 500)];
+  for (let n = 1; n <= limits.homeMessagesAtOnce; n += 1) {
+    others[0]!.send(n);
+    await expect.poll(() => others[0]!.numbers.confirmations).toBe(n);
+  }
+  others[1]!.send(1);
+  await expect.poll(() => others[1]!.numbers.confirmations, { timeout: limits.homeSilentMs }).toBe(1);
+  expect(others[1]!.numbers.losses).toEqual([]);
+});
+
 test('a topic that only a newer version knows is left out', async () => {
   const bus = new TestBus();
   const home = await open(bus, true);

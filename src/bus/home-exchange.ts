@@ -102,7 +102,11 @@ export class HomeExchange {
     });
     const intervalMs = () => this.intervalMs;
     this.#reporting = new Pace(intervalMs, () => this.#report());
-    this.#announcing = new Pace(intervalMs, () => this.#announce());
+    // Workers wait for the confirmation of their reports, so many workers make announcements no rarer.
+    this.#announcing = new Pace(
+      () => Math.min(limits.homeMs, this.intervalMs),
+      () => this.#announce(),
+    );
   }
 
   /** The name of this worker in the messages. */
@@ -125,7 +129,7 @@ export class HomeExchange {
     return this.#isSilent;
   }
 
-  /** Shortest mean time between two reports of a worker, and between two announcements. */
+  /** Shortest mean time between two reports of a worker. */
   get intervalMs(): number {
     const { workers } = this;
     const many = Math.max(limits.homeMs, limits.homeMsPerWorker * workers);
