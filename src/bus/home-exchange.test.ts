@@ -169,6 +169,45 @@ test('the home of 500 workers confirms each report in time', async () => {
   expect(others[1]!.numbers.losses).toEqual([]);
 });
 
+test('a worker that is the home again while its first subscription is slow counts each report once', async () => {
+  const bus = new TestBus();
+  const subscribe = bus.subscribe.bind(bus);
+  let checks = 0;
+  const confirmations: (() => void)[] = [];
+  bus.subscribe = async (channel, handler) => {
+    const unsubscribe = await subscribe(channel, handler);
+    if (channel === 'home-reports') await new Promise<void>((resolve) => confirmations.push(resolve));
+    return unsubscribe;
+  };
+  // The home at all checks but the second one. Its start waits for the bus.
+  const opening = open(bus, () => (checks += 1) !== 2);
+  await expect.poll(() => checks, { timeout: 3_000 }).toBeGreaterThan(4);
+  for (const confirm of confirmations) confirm();
+  const home = await opening;
+  const other = await open(bus, false);
+  other.send(1);
+  await expect.poll(() => other.numbers.confirmations).toBe(1);
+  expect(home.numbers.sum).toBe(1);
+});
+
+test('a home that stops while its subscription is slow receives no report', async () => {
+  const bus = new TestBus();
+  const subscribe = bus.subscribe.bind(bus);
+  let confirm: (() => void) | undefined;
+  bus.subscribe = async (channel, handler) => {
+    const unsubscribe = await subscribe(channel, handler);
+    if (channel === 'home-reports') await new Promise<void>((resolve) => (confirm = resolve));
+    return unsubscribe;
+  };
+  let isHome = false;
+  const { exchange } = await open(bus, () => isHome);
+  isHome = true;
+  await expect.poll(() => confirm).toBeDefined();
+  exchange.stop();
+  confirm!();
+  await expect.poll(() => bus.handlers.get('home-reports')!.size).toBe(0);
+});
+
 test('a topic that only a newer version knows is left out', async () => {
   const bus = new TestBus();
   const home = await open(bus, true);

@@ -78,6 +78,9 @@ export class HomeExchange {
   /** At the home: workers whose reports the next announcement confirms. */
   #unconfirmed = new Map<string, number>();
   #isListening = false;
+  /** True while the bus has not confirmed the subscription to reports: a second one would count each report twice. */
+  #isSubscribing = false;
+  #isStopped = false;
   #homeTimer: NodeJS.Timeout | undefined;
 
   constructor(deps: HomeExchangeDeps) {
@@ -146,6 +149,7 @@ export class HomeExchange {
   }
 
   stop(): void {
+    this.#isStopped = true;
     clearInterval(this.#homeTimer);
     clearTimeout(this.#silenceTimer);
     this.#reporting.stop();
@@ -162,10 +166,16 @@ export class HomeExchange {
   /** Receives reports while this worker is the home. */
   async #listen(): Promise<void> {
     const isHome = this.#deps.fleet.isHome();
-    if (isHome === this.#isListening) return;
+    if (isHome === this.#isListening || this.#isSubscribing) return;
     this.#isListening = isHome;
-    if (isHome) await this.#reports.start();
-    if (!this.#isListening) this.#reports.stop();
+    if (!isHome) {
+      this.#reports.stop();
+      return;
+    }
+    this.#isSubscribing = true;
+    await this.#reports.start();
+    this.#isSubscribing = false;
+    if (this.#isStopped) this.#reports.stop();
   }
 
   #report(): boolean {
