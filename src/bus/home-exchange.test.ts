@@ -190,6 +190,15 @@ test('a worker that is the home again while its first subscription is slow count
   expect(home.numbers.sum).toBe(1);
 });
 
+test('a stopped worker sends no more reports', async () => {
+  const bus = new TestBus();
+  const other = await open(bus, false);
+  other.exchange.stop();
+  other.send(1);
+  for (let n = 0; n < 5; n += 1) await new Promise((resolve) => setImmediate(resolve));
+  expect(bus.published).toEqual([]);
+});
+
 test('a home that stops while its subscription is slow receives no report', async () => {
   const bus = new TestBus();
   const subscribe = bus.subscribe.bind(bus);

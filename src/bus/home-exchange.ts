@@ -160,7 +160,7 @@ export class HomeExchange {
 
   /** Sends what the topics have counted: at once after a quiet time, gathered under load. */
   wake(): void {
-    if (this.#sent === undefined) this.#reporting.wake();
+    if (this.#sent === undefined && !this.#isStopped) this.#reporting.wake();
   }
 
   /** Receives reports while this worker is the home. */
