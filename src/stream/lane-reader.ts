@@ -192,7 +192,7 @@ export class LaneReader {
         if (client.link) {
           consumer ??= await client.link.consumer(streamName(settings, this.#lane));
           const count = await this.#fetch(consumer);
-          client.link.answered();
+          client.link.answered('read');
           if (failure !== '') log.info('stream_read_again', { lane: laneNames[this.#lane] });
           failure = '';
           if (count > 0) continue;
@@ -200,7 +200,7 @@ export class LaneReader {
       } catch (error) {
         // `stream-watch.ts` makes a missing stream again.
         consumer = undefined;
-        client.link?.failed(error);
+        client.link?.failed('read', error);
         if (messageOf(error) !== failure && !signal.aborted) {
           failure = messageOf(error);
           log.warn('stream_not_read', { lane: laneNames[this.#lane], reason: failure });

@@ -109,6 +109,9 @@ function fileOf(path: string, setting: string): Buffer {
   }
 }
 
+/** Calls that need a majority of the servers. */
+type MajorityCall = 'publish' | 'read' | 'prepare';
+
 /** One connection with its management. */
 export class StreamLink {
   readonly connection: NatsConnection;
@@ -120,8 +123,8 @@ export class StreamLink {
   isConnected = true;
   /** The forms of the streams of both lanes: how their frames are written (`stream-frame.ts`). */
   readonly formats: [number, number] = [streamFormat, streamFormat];
-  /** Since when calls that need a majority have failed; undefined after an answer. */
-  #unansweredSince: number | undefined;
+  /** Since when calls of each kind have failed, in monotonic milliseconds. An answer removes its kind. */
+  readonly #unansweredSince = new Map<MajorityCall, number>();
 
   private constructor(connection: NatsConnection, manager: JetStreamManager) {
     this.connection = connection;
@@ -152,33 +155,34 @@ export class StreamLink {
     if (!this.isConnected) throw new Error('not connected to any server');
     try {
       const { seq } = await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 });
-      this.answered();
+      this.answered('publish');
       return seq;
     } catch (error) {
-      this.failed(error);
+      this.failed('publish', error);
       throw error;
     }
   }
 
-  /** Called when a majority has answered a call. */
-  answered(): void {
-    this.#unansweredSince = undefined;
+  /** Called when a call was answered. A server that is cut off may answer readers for a while, with nothing to read. */
+  answered(call: MajorityCall): void {
+    this.#unansweredSince.delete(call);
   }
 
   /**
    * Called with the error of a call that needs a majority. A server that reaches no other one answers the pings of its
    * clients all the same, so the connection would stay there.
    */
-  failed(error: unknown): void {
+  failed(call: MajorityCall, error: unknown): void {
     const isAnswer = error instanceof JetStreamApiError && error.code !== leaderlessCode;
     if (isAnswer || error instanceof StartError) {
-      this.answered();
+      this.answered(call);
       return;
     }
     const now = performance.now();
-    this.#unansweredSince ??= now;
-    if (!this.isConnected || now - this.#unansweredSince < unansweredMsMax) return;
-    this.answered();
+    const since = this.#unansweredSince.get(call) ?? now;
+    this.#unansweredSince.set(call, since);
+    if (!this.isConnected || this.connection.isClosed() || now - since < unansweredMsMax) return;
+    this.#unansweredSince.clear();
     void this.connection.reconnect();
   }
 
@@ -293,13 +297,14 @@ export class StreamClient {
       try {
         opened ??= await StreamLink.open(this.#settings, this.#name);
         await this.#prepare(opened);
+        opened.answered('prepare');
         this.#link = opened;
         if (this.#failure !== undefined) this.#log.info('stream_ready', {});
         this.#failure = undefined;
         onTried();
         return;
       } catch (error) {
-        opened?.failed(error);
+        opened?.failed('prepare', error);
         const failure = messageOf(error);
         if (failure !== this.#failure) this.#log.warn('stream_not_ready', { reason: failure });
         this.#failure = failure;
