@@ -1,8 +1,10 @@
 /** What other programs read from frames, and from files of frames. */
 import { randomBytes } from 'node:crypto';
+import { deflateRawSync } from 'node:zlib';
 import { expect, test } from 'vitest';
 import { loadConfig } from '../base/settings/config.ts';
 import { type JournalFrame, live } from '../journal/journal.ts';
+import { decodeFrameHead, encodeFrameHead } from '../journal/segment.ts';
 import { decodeTelemetry } from '../telemetry/decode.ts';
 import { decodeOptions } from '../telemetry/decode-options.ts';
 import { Rows } from '../telemetry/rows.ts';
@@ -136,4 +138,14 @@ test('a large frame is deflated, its points are the same, and damage to it is no
 test('a payload that deflating makes no smaller stays as it is', async () => {
   const frame = { lane: live, order, rows: 1, parts: [randomBytes(5_000)] };
   expect(await encodeStreamFrame(frame, now, streamFormat)).toEqual(plainStreamFrame(frame, now));
+});
+
+test('a payload that is no deflated bytes, ends early, or becomes too large is damage, with the right checksums too', () => {
+  const deflated = deflateRawSync(Buffer.from(largeBody));
+  const large = deflateRawSync(Buffer.alloc(64 * 1024 * 1024 + 1));
+  for (const payload of [randomBytes(5_000), deflated.subarray(0, -10), Buffer.alloc(0), large]) {
+    const frame = plainStreamFrame({ lane: live, order, rows: 1, parts: [payload] }, now);
+    encodeFrameHead(frame, 0, { ...decodeFrameHead(frame, 0, 0, 0)!, flags: 0x80 }, 0, 0);
+    expect(pointsOf(frame)).toBeUndefined();
+  }
 });
