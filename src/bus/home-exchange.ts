@@ -5,7 +5,9 @@
  * topics decide what a worker may do meanwhile. There may be two homes for a while. Both receive all reports, and a
  * worker follows one of them. Messages have durations and no times of a clock.
  */
+import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from './bus.ts';
 import { JsonChannel } from './json-channel.ts';
 import { isCount, isListOf, isName, isObject } from './messages.ts';
@@ -58,10 +60,14 @@ interface Announcement {
 interface HomeExchangeDeps {
   bus: Bus;
   fleet: Fleet;
+  clock?: Clock;
+  scheduler?: Scheduler;
 }
 
 export class HomeExchange {
   readonly #deps: HomeExchangeDeps;
+  readonly #clock: Clock;
+  readonly #scheduler: Scheduler;
   readonly #topics = new Map<string, HomeTopic>();
   readonly #reports: JsonChannel<Report>;
   readonly #announcements: JsonChannel<Announcement>;
@@ -70,7 +76,8 @@ export class HomeExchange {
   /** The number of the report that is not confirmed. */
   #sent: number | undefined;
   #number = 0;
-  #silenceTimer: NodeJS.Timeout | undefined;
+  /** Stops the timer after which the report that is not confirmed counts as lost. */
+  #stopSilence = () => {};
   #isSilent = false;
   /** The home that this worker follows, and the monotonic time of its last announcement. */
   #home = '';
@@ -81,11 +88,13 @@ export class HomeExchange {
   /** True while the bus has not confirmed the subscription to reports: a second one would count each report twice. */
   #isSubscribing = false;
   #isStopped = false;
-  #homeTimer: NodeJS.Timeout | undefined;
+  #endChecks = () => {};
 
   constructor(deps: HomeExchangeDeps) {
+    const { bus, clock = systemClock, scheduler = systemScheduler } = deps;
     this.#deps = deps;
-    const { bus } = deps;
+    this.#clock = clock;
+    this.#scheduler = scheduler;
     this.#reports = new JsonChannel({
       bus,
       channel: 'home-reports',
@@ -103,13 +112,11 @@ export class HomeExchange {
         this.#areEntries(value.topics, 'isSum'),
       onMessage: (announcement, from) => this.#learn(announcement, from),
     });
-    const intervalMs = () => this.intervalMs;
-    this.#reporting = new Pace(intervalMs, () => this.#report());
+    const pace = { clock, scheduler };
+    this.#reporting = new Pace({ ...pace, intervalMs: () => this.intervalMs, send: () => this.#report() });
     // Workers wait for the confirmation of their reports, so many workers make announcements no rarer.
-    this.#announcing = new Pace(
-      () => Math.min(limits.homeMs, this.intervalMs),
-      () => this.#announce(),
-    );
+    const intervalMs = () => Math.min(limits.homeMs, this.intervalMs);
+    this.#announcing = new Pace({ ...pace, intervalMs, send: () => this.#announce() });
   }
 
   /** The name of this worker in the messages. */
@@ -144,14 +151,14 @@ export class HomeExchange {
   }
 
   async start(): Promise<void> {
-    this.#homeTimer = setInterval(() => void this.#listen(), limits.homeCheckMs).unref();
+    this.#endChecks = this.#scheduler.every(limits.homeCheckMs, () => void this.#listen());
     await Promise.all([this.#announcements.start(), this.#listen()]);
   }
 
   stop(): void {
     this.#isStopped = true;
-    clearInterval(this.#homeTimer);
-    clearTimeout(this.#silenceTimer);
+    this.#endChecks();
+    this.#stopSilence();
     this.#reporting.stop();
     this.#announcing.stop();
     this.#reports.stop();
@@ -160,7 +167,7 @@ export class HomeExchange {
 
   /** Sends what the topics have counted: at once after a quiet time, gathered under load. */
   wake(): void {
-    if (this.#sent === undefined && !this.#isStopped) this.#reporting.wake();
+    if (this.#sent === undefined) this.#reporting.wake();
   }
 
   /** Receives reports while this worker is the home. */
@@ -185,7 +192,7 @@ export class HomeExchange {
     this.#number += 1;
     this.#sent = this.#number;
     const report = { number: this.#number, topics };
-    this.#silenceTimer = setTimeout(() => this.#lost(), limits.homeSilentMs).unref();
+    this.#stopSilence = this.#scheduler.after(limits.homeSilentMs, () => this.#lost());
     if (this.#isListening) this.#count(report, this.worker);
     // A home that follows another one counts there, too.
     if (!this.#isListening || this.#home !== this.worker) this.#reports.publish(report);
@@ -222,7 +229,7 @@ export class HomeExchange {
   }
 
   #learn({ confirmed, topics }: Announcement, home: string): void {
-    const now = performance.now();
+    const now = this.#clock.monotonic();
     if (home !== this.#home && now - this.#heardAt < limits.homeSilentMs) return;
     this.#home = home;
     this.#heardAt = now;
@@ -233,7 +240,7 @@ export class HomeExchange {
       if (topic) for (const sum of sums) topic.learn(sum, isConfirming);
     }
     if (!isConfirming) return;
-    clearTimeout(this.#silenceTimer);
+    this.#stopSilence();
     this.#sent = undefined;
     this.#isSilent = false;
     for (const topic of this.#topics.values()) topic.confirmed();
@@ -264,45 +271,55 @@ function entriesOf(
   return Object.fromEntries(all.filter(([, entries]) => entries.length > 0));
 }
 
+interface PaceDeps {
+  intervalMs: () => number;
+  /** Returns true when there was something to send. */
+  send: () => boolean;
+  clock: Clock;
+  scheduler: Scheduler;
+}
+
 /** Sends at most once in an interval on average, and the first few times at once. */
 class Pace {
-  readonly #intervalMs: () => number;
-  /** Returns true when there was something to send. */
-  readonly #send: () => boolean;
+  readonly #deps: PaceDeps;
   /** Messages that may be sent now. */
   #credit: number = limits.homeMessagesAtOnce;
-  #creditedAt = performance.now();
-  #immediate: NodeJS.Immediate | undefined;
-  #timer: NodeJS.Timeout | undefined;
+  #creditedAt: number;
+  #isDue = false;
+  #stopTimer = () => {};
+  #isStopped = false;
 
-  constructor(intervalMs: () => number, send: () => boolean) {
-    this.#intervalMs = intervalMs;
-    this.#send = send;
+  constructor(deps: PaceDeps) {
+    this.#deps = deps;
+    this.#creditedAt = deps.clock.monotonic();
   }
 
   /** What is counted in one turn of the loop goes together. */
   wake(): void {
-    if (this.#immediate !== undefined || this.#timer !== undefined) return;
+    if (this.#isDue || this.#isStopped) return;
+    this.#isDue = true;
     this.#earn();
-    if (this.#credit >= 1) this.#immediate = setImmediate(() => this.#run());
-    else this.#timer = setTimeout(() => this.#run(), Math.ceil((1 - this.#credit) * this.#intervalMs())).unref();
+    const { intervalMs, scheduler } = this.#deps;
+    if (this.#credit >= 1) scheduler.soon(() => this.#run());
+    else this.#stopTimer = scheduler.after(Math.ceil((1 - this.#credit) * intervalMs()), () => this.#run());
   }
 
   stop(): void {
-    clearImmediate(this.#immediate);
-    clearTimeout(this.#timer);
+    this.#isStopped = true;
+    this.#stopTimer();
   }
 
   #run(): void {
-    this.#immediate = undefined;
-    this.#timer = undefined;
+    this.#isDue = false;
+    if (this.#isStopped) return;
     this.#earn();
-    if (this.#send()) this.#credit = Math.max(0, this.#credit - 1);
+    if (this.#deps.send()) this.#credit = Math.max(0, this.#credit - 1);
   }
 
   #earn(): void {
-    const now = performance.now();
-    const earned = (now - this.#creditedAt) / this.#intervalMs();
+    const { intervalMs, clock } = this.#deps;
+    const now = clock.monotonic();
+    const earned = (now - this.#creditedAt) / intervalMs();
     this.#credit = Math.min(limits.homeMessagesAtOnce, this.#credit + earned);
     this.#creditedAt = now;
   }
