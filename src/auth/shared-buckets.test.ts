@@ -247,7 +247,7 @@ const phase = fc.record({
   seconds: fc.integer({ min: 1, max: 8 }),
   /** Messages of each worker in a step. */
   loads: fc.array(fc.constantFrom(0, 0, 0.01, 0.1, 1, 5), { minLength: 10, maxLength: 10 }),
-  fault: fc.constantFrom('none', 'none', 'loss', 'no home', 'other home'),
+  fault: fc.constantFrom('none', 'none', 'loss', 'no home', 'other home', 'second home'),
 });
 
 test('in any time all workers take at most the limit, and one more full bucket for each worker and each home', {
@@ -271,6 +271,7 @@ test('in any time all workers take at most the limit, and one more full bucket f
           if (fault === 'other home') {
             for (const [n, worker] of tried.workers.entries()) worker.isHome = n === homes % workers;
           }
+          if (fault === 'second home') tried.workers[homes % workers]!.isHome = true;
           if (fault.endsWith('home')) homes += 1;
           await tried.run(length * 1000, (n) => loads[n]!);
         }
