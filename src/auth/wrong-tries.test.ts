@@ -102,3 +102,18 @@ test('the oldest of too many networks makes room', async () => {
   tries.wrong(addressOf(limits.wrongTriesNetworksMax));
   expect([0, limits.wrongTriesNetworksMax].map((n) => tries.isRefused(addressOf(n)))).toEqual([false, true]);
 });
+
+test('the home keeps no place in its announcements for a network that made room or whose window has ended', async () => {
+  const home = await open();
+  const announced = () => home.sums(Number.POSITIVE_INFINITY).map(([network]) => network);
+  home.count(['oldest', 1]);
+  for (let n = 0; n < limits.wrongTriesNetworksMax; n += 1) home.count([`network ${n}`, 1]);
+  home.count(['oldest', 1]);
+  expect(announced().at(-1)).toBe('oldest');
+
+  home.count(['ended', 1]);
+  nowMs += limits.wrongTriesWindowMs;
+  home.count(['later', 1]);
+  home.count(['ended', 1]);
+  expect(announced()).toEqual(['later', 'ended']);
+});
