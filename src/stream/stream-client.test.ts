@@ -49,3 +49,18 @@ test('a connection whose messages are answered stays, and so does one that is cl
   link.failed('publish', new Error('closed'));
   expect(reconnects).toBe(0);
 });
+
+test('a connection whose messages are answered stays while its readers fail', () => {
+  const link = openLink();
+  for (let second = 0; second < 10; second += 1) {
+    link.failed('read', new Error('timeout'));
+    link.answered('publish');
+    vi.advanceTimersByTime(1_000);
+  }
+  expect(reconnects).toBe(0);
+  for (let second = 0; second < 5; second += 1) {
+    link.failed('read', new Error('timeout'));
+    vi.advanceTimersByTime(1_000);
+  }
+  expect(reconnects).toBe(1);
+});

@@ -163,9 +163,13 @@ export class StreamLink {
     }
   }
 
-  /** Called when a call was answered. A server that is cut off may answer readers for a while, with nothing to read. */
+  /**
+   * Called when a call was answered. The answer to a message proves a majority. A server that is cut off may answer
+   * readers for a while, with nothing to read.
+   */
   answered(call: MajorityCall): void {
-    this.#unansweredSince.delete(call);
+    if (call === 'publish') this.#unansweredSince.clear();
+    else this.#unansweredSince.delete(call);
   }
 
   /**
