@@ -241,7 +241,7 @@ test('a bundle has what a report needs, and no secret, token, address or telemet
   expect(JSON.parse(files.get('readyz.json')!).status).toBe('ready');
   expect(files.get('metrics.txt')).toMatch(/^# TYPE /m);
   expect(files.get('journal.txt')).toMatch(/^worker-0 /m);
-  expect(JSON.parse(files.get('clickhouse.json')!).schema[0]).toMatchObject({ version: 1 });
+  expect(JSON.parse(files.get('clickhouse.json')!)[0].schema[0]).toMatchObject({ version: 1 });
   expect(JSON.parse(files.get('postgres.json')!).tables.length).toBeGreaterThan(10);
   expect(files.get('log.ndjson')).toContain('"event":"ready"');
 
