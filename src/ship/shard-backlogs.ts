@@ -70,7 +70,9 @@ export class ShardBacklogs {
   }
 
   start(): void {
-    this.#running = Promise.all(this.#inserters.map((_, shard) => this.#run(shard)));
+    // Rows may also wait for a shard that the settings do not name any more.
+    const numbers = new Set([...this.#inserters.keys(), ...this.#deps.journal.shardBacklog.shards()]);
+    this.#running = Promise.all([...numbers].map((shard) => this.#run(shard)));
   }
 
   async stop(): Promise<void> {
@@ -108,12 +110,15 @@ export class ShardBacklogs {
   async #run(shard: number): Promise<void> {
     const { journal, log, rowsMax, sleep } = this.#deps;
     const { signal } = this.#stopping;
-    const inserter = this.#inserters[shard]!;
+    const inserter = this.#inserters[shard];
     while (!signal.aborted) {
-      this.#waking[shard] = new AbortController();
+      const waking = new AbortController();
+      if (inserter) this.#waking[shard] = waking;
       try {
-        const unit = await journal.shardBacklog.next(shard, { rowsMax: inserter.rowsOf(rowsMax), bytesMax });
-        if (!unit) await sleep(idleMs, this.#waking[shard]!.signal);
+        const most = inserter?.rowsOf(rowsMax) ?? rowsMax;
+        const unit = await journal.shardBacklog.next(shard, { rowsMax: most, bytesMax });
+        if (!unit && !inserter) return;
+        if (!unit) await sleep(idleMs, waking.signal);
         else if (await this.#store(shard, unit)) {
           if (!this.holds(shard)) log.info('shard_caught_up', { shard });
         }
@@ -128,9 +133,12 @@ export class ShardBacklogs {
   /** Returns false when shipping was stopped before all rows were stored or durable suspects. */
   async #store(shard: number, unit: ShardUnit): Promise<boolean> {
     const { signal } = this.#stopping;
-    const map = await this.#deps.shards.known(signal);
+    const { shards } = this.#deps;
+    // With one server there is no map: the settings named several before.
+    if (shards.all.length === 1) return await this.#storeBy(undefined, shard, unit);
+    const map = await shards.known(signal);
     if (!map) return this.#giveBack(unit);
-    const end = this.#deps.shards.begin(map);
+    const end = shards.begin(map);
     try {
       return await this.#storeBy(map, shard, unit);
     } finally {
@@ -138,15 +146,16 @@ export class ShardBacklogs {
     }
   }
 
-  async #storeBy(map: ShardMap, shard: number, unit: ShardUnit): Promise<boolean> {
+  async #storeBy(map: ShardMap | undefined, shard: number, unit: ShardUnit): Promise<boolean> {
     const { journal, metrics, shards, onShipped } = this.#deps;
     const { signal } = this.#stopping;
     const { orderMin } = unit;
-    const inserter = this.#inserters[shard]!;
-    const divided = unit.payloads.map((payload) => blocksByShard(payload, shards.all.length, map));
-    const { version: mapVersion } = map;
+    const inserter = this.#inserters[shard];
+    const divided = unit.payloads.map((payload) => (map ? blocksByShard(payload, shards.all.length, map) : [payload]));
+    const mapVersion = map?.version ?? 0;
     // Buckets may have moved since the rows were divided. Rows that follow their bucket are divided by this map.
-    const others = unit.mapVersion < mapVersion ? [...shards.all.keys()].filter((other) => other !== shard) : [];
+    const hasMoved = unit.mapVersion < mapVersion || !inserter;
+    const others = hasMoved ? [...shards.all.keys()].filter((other) => other !== shard) : [];
     for (const other of others) {
       const payloads = divided.flatMap((blocks) => blocks[other] ?? []);
       if (payloads.length === 0) continue;
@@ -155,7 +164,7 @@ export class ShardBacklogs {
       if (!isKept) return this.#giveBack(unit);
     }
     const payloads = divided.flatMap((blocks) => blocks[shard] ?? []);
-    if (payloads.length > 0) {
+    if (inserter && payloads.length > 0) {
       const { complete, refused } = await inserter.insert(payloads, { orderMin });
       // Messages of these rows have had their answer.
       const answered = { ...this.#deps, onSuspects: () => {} };

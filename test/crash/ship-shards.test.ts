@@ -48,7 +48,7 @@ afterEach(async () => {
   await Promise.all(standIns.map((standIn) => standIn.stop()));
 });
 
-async function openChannel({ dir = '', factor = 20 } = {}) {
+async function openChannel({ dir = '', factor = 20, servers = shards } = {}) {
   count += 1;
   const own = dir || join(home, `worker-${count}`);
   const clock = fastClock(factor);
@@ -57,7 +57,7 @@ async function openChannel({ dir = '', factor = 20 } = {}) {
   const stored: bigint[] = [];
   const shipper = new Shipper({
     journal,
-    shards,
+    shards: servers,
     clock,
     sleep: clock.sleep,
     log: silentLog,
@@ -188,6 +188,23 @@ test('a process that is killed while a shard is dead loses nothing, at any momen
     expect(found).toHaveLength(all.length * (n + 1));
   }
 });
+
+for (const left of [1, 2]) {
+  test(`rows that wait for shards are stored when the settings name ${left} of the three servers later`, async () => {
+    for (const standIn of standIns) standIn.behave = () => 252;
+    const channel = await openChannel();
+    await channel.add(all, [now]);
+    await vi.waitFor(() => expect(channel.journal.shardBacklog.shards().sort()).toEqual([0, 1, 2]), within);
+    await vi.waitFor(() => expect(channel.journal.rowsWaiting(0)).toBe(0), within);
+    await channel.stop();
+    for (const standIn of standIns) standIn.behave = () => 'ok';
+    const servers = new Shards(shards.all.slice(0, left));
+    if (left > 1) servers.map = { ...firstShardMap(left, false), version: 9 };
+    const again = await openChannel({ dir: channel.dir, servers });
+    await vi.waitFor(() => expect(again.journal.empty).toBe(true), within);
+    for (const shard of [0, 1, 2]) expect(devicesOf(shard)).toEqual(all.filter((device) => device % left === shard));
+  });
+}
 
 test('rows of a moving bucket go to both shards', async () => {
   const map = firstShardMap(3, false);
