@@ -4,7 +4,7 @@ import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { Shards } from '../clickhouse/shards.ts';
+import { firstShardMap, Shards } from '../clickhouse/shards.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import type { Queries } from '../postgres/client.ts';
 import { seriesDeleter } from './delete-series.ts';
@@ -134,4 +134,33 @@ test('the statement that marks many deletes names the journals of many hosts onc
   expect(new Set(outcomes)).toEqual(new Set(['done']));
   expect(marks.some(({ tombstones }) => tombstones > 20)).toBe(true);
   expect(new Set(marks.map((mark) => mark.journals))).toEqual(new Set([journals.length]));
+});
+
+test('a delete is finished at once only when no row of its device waits for a shard', async () => {
+  const postgres = {
+    query: (text: string, values: unknown[]) => {
+      if (text.includes('insert into tombstones')) return Promise.resolve([{ id: 1, rowVersion: '1' }]);
+      return Promise.resolve(text.includes('set applied_at') ? (values[0] as number[]).map((id) => ({ id })) : []);
+    },
+  } as unknown as Queries;
+  const shards = new Shards(
+    [0, 1].map((shard) => {
+      return { shard, rows: () => Promise.resolve([]), exec: () => Promise.resolve() } as unknown as ClickHouse;
+    }),
+  );
+  shards.map = { ...firstShardMap(2, false), version: 4 };
+  const outcomeWith = async (held: Partial<JournalReport>) => {
+    const report = { ...{ writer: 1, run: '1', orderHigh: '5', orderShipped: '5', orderDone: '4' }, ...held };
+    const remove = seriesDeleter({
+      ...{ postgres, shards, cluster: '', clock, log: { warn: () => {} } as unknown as Log },
+      journals: () => Promise.resolve({ reports: [report as unknown as JournalReport], isWhole: true }),
+    });
+    return await remove({ device: 2, keys: ['k'], startTs: 0, endTs: 1, latest: 'keep' });
+  };
+  expect(await outcomeWith({ orderHeld: null, shardsBehind: [], mapVersion: 3 })).toBe('done');
+  expect(await outcomeWith({ orderHeld: '5', shardsBehind: [1], mapVersion: 4 })).toBe('done');
+  expect(await outcomeWith({ orderHeld: '5', shardsBehind: [0], mapVersion: 4 })).toBe('recorded');
+  expect(await outcomeWith({ orderHeld: '5', mapVersion: 4 })).toBe('recorded');
+  // By another map the rows that wait for shard 1 may be of this device.
+  expect(await outcomeWith({ orderHeld: '5', shardsBehind: [1], mapVersion: 3 })).toBe('recorded');
 });

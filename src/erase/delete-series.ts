@@ -94,6 +94,7 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
   const remove: DeleteSeries = async (asked, tenantId = '') => {
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
     const holders = shards.byHolder([asked.device], (device) => device);
+    const version = shards.map?.version;
     const [host, reported] = await Promise.all([statements.journalsOfHost(), statements.highOrders()]);
     const now = clock.now();
     const order = orderUpTo(now);
@@ -107,10 +108,14 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     };
     const tombstone = await statements.insert(erased, now, tenantId);
     let isDone = false;
-    // A row that waits beside a journal may be stored much later: it must then be deleted again.
-    const isHeld = ({ orderHeld, shardsBehind }: JournalReport) =>
+    // A row that waits beside a journal may be stored much later: it must then be deleted again. Another version of the
+    // map may have the device on other shards.
+    const isHeld = ({ orderHeld, shardsBehind, mapVersion }: JournalReport) =>
       orderHeld !== null &&
-      (!shardsBehind || holders.some(({ clickhouse }) => shardsBehind.includes(clickhouse.shard!)));
+      (!shardsBehind ||
+        version === undefined ||
+        mapVersion !== version ||
+        holders.some(({ clickhouse }) => shardsBehind.includes(clickhouse.shard!)));
     const owners = placeOwners(tenantId, null);
     const isAwaited = places.take(owners) === 'taken';
     try {

@@ -34,7 +34,9 @@ export interface JournalReport {
 
 /** Returns a report. For an orphan journal, whose openings are not counted, `run` is of the process. */
 export function reportOf(journal: Journal, writer: number, clock: Clock, mapVersion: number): JournalReport {
-  const { orderBegun, orderMax, orderRecovered, epoch } = journal;
+  const { orderBegun, orderMax, orderRecovered, epoch, suspects, shardBacklog } = journal;
+  // Rows that were divided by an earlier map are divided again: they may be of devices of any shard.
+  const isShardKnown = suspects.entries === 0 && (shardBacklog.mapVersionMin ?? mapVersion) >= mapVersion;
   let shipped = orderMax;
   for (const lane of lanes) {
     const order = journal.laneShipped(lane);
@@ -49,7 +51,7 @@ export function reportOf(journal: Journal, writer: number, clock: Clock, mapVers
     orderDone: journal.orderDone.toString(),
     orderRecovered: orderRecovered?.toString() ?? null,
     orderHeld: journal.orderHeld?.toString() ?? null,
-    ...(journal.suspects.entries === 0 && { shardsBehind: journal.shardBacklog.shards() }),
+    ...(isShardKnown && { shardsBehind: shardBacklog.shards() }),
     mapVersion,
     isAhead: orderBegun > orderUpTo(clock.now()),
   };

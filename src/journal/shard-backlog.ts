@@ -91,6 +91,12 @@ export class ShardBacklog {
     return sumOf([...this.#amounts.values()], ({ bytes }) => bytes);
   }
 
+  /** The earliest map of shards by which rows here were divided; undefined when there are none. */
+  get mapVersionMin(): number | undefined {
+    if (this.isEmpty) return undefined;
+    return Math.min(...[...this.#files.values()].flat().map(({ mapVersion }) => mapVersion));
+  }
+
   /** The shards that have rows here. */
   shards(): number[] {
     return [...this.#files.keys()];
