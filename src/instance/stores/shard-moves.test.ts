@@ -1,8 +1,10 @@
-/** Which buckets move. test/long/shards.test.ts moves them under load. */
+/** Which buckets move, and in which steps. test/long/shards.test.ts moves them under load. */
 import { expect, test } from 'vitest';
 import { Random } from '../../../test/harness/random.ts';
-import { bucketCount, firstShardMap } from '../../clickhouse/shards.ts';
-import { planMoves } from './shard-moves.ts';
+import type { ClickHouse } from '../../clickhouse/client.ts';
+import { bucketCount, firstShardMap, noShard } from '../../clickhouse/shards.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { moveBuckets, planMoves } from './shard-moves.ts';
 
 function sizes(shardOf: Uint8Array, shards: number): number[] {
   return Array.from({ length: shards }, (_, shard) => shardOf.filter((each) => each === shard).length);
@@ -44,4 +46,36 @@ test('a plan moves as few buckets as possible, from any map', () => {
     const gained = found.reduce((sum, size, shard) => sum + Math.max(0, size - before[shard]!), 0);
     expect(moves.size).toBe(gained);
   }
+});
+
+test('deletes are carried out again only when those that met the copy have ended', async () => {
+  const map = { version: 1, shardOf: Buffer.alloc(bucketCount), movesTo: Buffer.alloc(bucketCount, noShard) };
+  let ofDelete: number | undefined;
+  let looks = 0;
+  const answerTo = (text: string, values: readonly unknown[]): object[] => {
+    if (text.includes('from shard_map')) return [{ ...map, isCopied: false }];
+    if (text.includes('update shard_map')) {
+      const [version, shardOf, movesTo] = values as [number, Buffer, Buffer];
+      Object.assign(map, { version, shardOf, movesTo });
+    }
+    if (text.includes('from journals')) {
+      looks += 1;
+      if (looks === 3) ofDelete = undefined;
+      return [{ host: 'a', isLive: true, mapVersion: ofDelete ?? map.version }];
+    }
+    if (text.includes('update tombstones')) throw new Error(`reopened during a delete: ${ofDelete !== undefined}`);
+    // The lease is given to everyone.
+    return [{ holder: values[1] }];
+  };
+  const postgres = {
+    query: async (text: string, values: readonly unknown[]) => answerTo(text, values),
+  } as unknown as Queries;
+  const clickhouse = {
+    rows: async (sql: string) => (sql.includes('latest') ? [{ count: '0' }] : []),
+    copyTo: async () => {
+      ofDelete = map.version;
+    },
+  } as unknown as ClickHouse;
+  const deps = { postgres, shards: [clickhouse, clickhouse], cluster: '', withoutSilent: false, say: () => {} };
+  await expect(moveBuckets(deps, () => new Map([[7, 1]]))).rejects.toThrow('reopened during a delete: false');
 });

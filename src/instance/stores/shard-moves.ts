@@ -129,6 +129,10 @@ class Mover {
     if (!map.isCopied) {
       await this.#confirmed(map.version);
       await this.#copy(map);
+      // A delete that runs now may have met the copy, and is marked as carried out later: it must end before the
+      // deletes are reopened.
+      map = await this.#write(map);
+      await this.#confirmed(map.version);
       await this.#repeatDeletes(map);
       map = await this.#write({ ...exchanged(map), isCopied: true });
     }
