@@ -81,10 +81,25 @@ test('a full disk refuses rows, and keeps those that are there', async () => {
   const disk = new SimDisk();
   const backlog = await open(disk);
   await backlog.add(1, rows(['a'], 1n));
-  disk.fault = (operation) => (operation === 'write' ? 'ENOSPC' : undefined);
-  await expect(backlog.add(1, rows(['b'], 2n))).rejects.toThrow('ENOSPC');
+  const paths = disk.paths();
+  for (const failing of ['write', 'sync', 'rename', 'syncDirectory']) {
+    disk.fault = (operation) => (operation === failing ? 'ENOSPC' : undefined);
+    await expect(backlog.add(1, rows(['b'], 2n))).rejects.toThrow('ENOSPC');
+    expect(disk.paths(), failing).toEqual(paths);
+  }
   disk.fault = () => undefined;
   expect([backlog.rowsOf(1), await waiting(await open(disk.crash(undefined)), 1)]).toEqual([1, ['a']]);
+});
+
+test('an opening removes what a crash left, and no file of another kind', async () => {
+  const disk = new SimDisk();
+  const backlog = await open(disk);
+  await backlog.add(1, rows(['a'], 1n));
+  for (const name of ['1-9-1-1-1-1.rows.tmp', '1-9-1-1.later'])
+    await (await disk.open(`/j/shards/${name}`, 'write')).close();
+  const found = await open(disk);
+  expect(disk.paths().map((path) => path.slice('/j/shards/'.length))).toEqual(['1-1-1-1-1-1.rows', '1-9-1-1.later']);
+  expect(await waiting(found, 1)).toEqual(['a']);
 });
 
 test('a damaged file goes to the quarantine, and the other files are stored', async () => {

@@ -68,7 +68,7 @@ export class ShardBacklog {
     for (const file of await listShardFiles(journalDir, disk)) self.#keep(file);
     // What a crash left of a file that was being written.
     for (const name of await disk.list(self.#dir))
-      if (!namePattern.test(name)) await disk.remove(`${self.#dir}/${name}`);
+      if (name.endsWith(`${batchSuffix}.tmp`)) await disk.remove(`${self.#dir}/${name}`);
     for (const files of self.#files.values()) files.sort((a, b) => a.sequence - b.sequence);
     self.#recount();
     return self;
@@ -211,6 +211,8 @@ export class ShardBacklog {
       file.isTaken = false;
     } catch (error) {
       this.#forget(file);
+      // What is left takes room of a full disk, and the caller repeats the call under another name.
+      for (const path of [`${this.#path(file)}.tmp`, this.#path(file)]) await this.#disk.remove(path).catch(() => {});
       throw error;
     }
   }
