@@ -40,7 +40,7 @@ interface ShardInserterDeps {
   shards: ShipShards;
   /** The control row of each shard. */
   controls: readonly ControlRow[];
-  /** Absent: a part that a shard does not take is not kept. */
+  /** Absent: a part is repeated until its shard takes it. */
   backlogs?: ShardBacklogs;
 }
 

@@ -41,6 +41,11 @@ export interface ShipperDeps {
   joinsInserts?: boolean;
   /** True: inserts go through the relay of this host, which joins them and keeps their pace. */
   isRelayed?: boolean;
+  /**
+   * True: the lanes give frames of a replicated stream, which are safer there than on the disk of this host. Rows then
+   * wait for their shard in the lanes, and not beside them.
+   */
+  isReplicated?: boolean;
   /** `hostMonotonic()` − `clock.monotonic()`; absent: the lanes of other processes do not matter. */
   hostShiftMs?: number;
   /** Called after each confirmed unit, and when suspects are stored or in quarantine. */
@@ -58,7 +63,8 @@ export interface ShipperDeps {
 export type ShipDeps = Omit<ShipperDeps, 'metrics' | 'sleep'> & {
   /** The control row of each shard. */
   controls: readonly ControlRow[];
-  backlogs: ShardBacklogs;
+  /** Absent: rows wait for their shard in the lanes. */
+  backlogs?: ShardBacklogs;
   notes: Notes;
   sleep: Sleep;
   metrics: ShipMetrics;

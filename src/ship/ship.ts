@@ -42,7 +42,7 @@ export class Shipper {
     const metrics = shipMetrics(deps.metrics);
     const shared = { ...deps, controls, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
     this.#backlogs = new ShardBacklogs(shared);
-    const laneDeps = { ...shared, backlogs: this.#backlogs };
+    const laneDeps = { ...shared, ...(!deps.isReplicated && { backlogs: this.#backlogs }) };
     this.#wide = new WideRows(late, laneDeps);
     this.#lanes = lanes.map((lane) => new LaneLoop(lane, this.#wide, laneDeps));
     observe(deps.metrics, journal, clock);

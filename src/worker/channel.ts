@@ -113,6 +113,7 @@ export async function openChannel(
     callersWait: config.ingest.ack === 'store',
     joinsInserts: config.clickhouse.url === '' || isRelayed,
     isRelayed,
+    isReplicated: stream !== undefined,
     hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
     onDelayed: (lane, orders) => ingest.delayed(lane, orders),
@@ -186,6 +187,8 @@ export async function openChannel(
       orphans.flush();
     }
     const ofStreams = (await stream?.reports(limits.journalReportsMsMax / 2)) ?? [];
+    // Rows of a stream are shipped by the workers, which report their maps themselves.
+    for (const report of ofStreams) report.mapVersion = shards.versionInUse;
     return { reports: [...localReports(), ...ofStreams], isWhole: isCurrent() && orphans.reports().isWhole };
   });
   eraser.start();

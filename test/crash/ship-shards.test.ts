@@ -48,7 +48,7 @@ afterEach(async () => {
   await Promise.all(standIns.map((standIn) => standIn.stop()));
 });
 
-async function openChannel({ dir = '', factor = 20, servers = shards } = {}) {
+async function openChannel({ dir = '', factor = 20, servers = shards, isReplicated = false } = {}) {
   count += 1;
   const own = dir || join(home, `worker-${count}`);
   const clock = fastClock(factor);
@@ -67,6 +67,7 @@ async function openChannel({ dir = '', factor = 20, servers = shards } = {}) {
     rowsMax: 400_000,
     lateSecondsMax: 1,
     timeoutMs: 2_000,
+    isReplicated,
     onShipped: () => {},
     onDelayed: (_, orders) => delayed.push(...orders),
     onFramesStored: (_, orders) => stored.push(...orders),
@@ -187,6 +188,20 @@ test('a process that is killed while a shard is dead loses nothing, at any momen
     const found = standIns.flatMap((standIn) => standIn.stored()).filter(({ ts }) => ts <= now + n);
     expect(found).toHaveLength(all.length * (n + 1));
   }
+});
+
+test('frames of a replicated stream are confirmed only when every shard has their rows', async () => {
+  standIns[1]!.behave = () => 252;
+  const channel = await openChannel({ factor: 100, isReplicated: true });
+  await channel.add(all, [now]);
+  await vi.waitFor(() => expect(devicesOf(2)).toEqual([2, 5, 8]), within);
+  const refused = standIns[1]!.inserts.length;
+  // Of the clock of this test, many times the time after which a part moves to the backlog of its shard.
+  await vi.waitFor(() => expect(standIns[1]!.inserts.length).toBeGreaterThan(refused + 20), within);
+  expect([channel.journal.rowsWaiting(0), channel.journal.shardBacklog.isEmpty]).toEqual([9, true]);
+  standIns[1]!.behave = () => 'ok';
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);
+  expect(devicesOf(1)).toEqual([1, 4, 7]);
 });
 
 for (const left of [1, 2]) {
