@@ -5,7 +5,7 @@ import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { Random } from '../../test/harness/random.ts';
 import { openJournal } from './open-journal.ts';
 import { listQuarantine } from './quarantine.ts';
-import { ShardBacklog } from './shard-backlog.ts';
+import { listShardFiles, ShardBacklog } from './shard-backlog.ts';
 
 const most = { rowsMax: 1_000, bytesMax: 1_000_000 };
 
@@ -49,6 +49,11 @@ test('each shard has its own rows, in the order of their arrival', async () => {
   await backlog.add(2, rows(['c'], 3n));
   await backlog.add(1, rows(['d'], 7n));
   expect([backlog.rows, backlog.rowsOf(1), backlog.bytesOf(2), backlog.orderMin]).toEqual([4, 3, 1, 3n]);
+  const listed = await listShardFiles('/j', disk);
+  expect(listed.map((file) => [file.shard, file.rows])).toEqual([
+    [1, 3],
+    [2, 1],
+  ]);
   expect(await waiting(await open(disk.crash(undefined)), 1)).toEqual(['a', 'b', 'd']);
   expect(await waiting(backlog, 2)).toEqual(['c']);
   expect([backlog.shards(), backlog.orderMin]).toEqual([[1], 5n]);

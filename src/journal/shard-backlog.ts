@@ -6,7 +6,7 @@
  *
  *   <shard>-<sequence>-<version of the map of shards>-<smallest order>-<rows>-<bytes of its blocks>.rows
  */
-import type { Disk } from './disk.ts';
+import { type Disk, realDisk } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 
 export interface ShardRows {
@@ -49,6 +49,7 @@ export class ShardBacklog {
   readonly #amounts = new Map<number, { rows: number; bytes: number }>();
   #sequence = 0;
   #orderMin: bigint | undefined;
+  #mapVersionMin: number | undefined;
   /** Called when a file was added. */
   onAdded: (shard: number) => void = () => {};
 
@@ -93,8 +94,7 @@ export class ShardBacklog {
 
   /** The earliest map of shards by which rows here were divided; undefined when there are none. */
   get mapVersionMin(): number | undefined {
-    if (this.isEmpty) return undefined;
-    return Math.min(...[...this.#files.values()].flat().map(({ mapVersion }) => mapVersion));
+    return this.#mapVersionMin;
   }
 
   /** The shards that have rows here. */
@@ -239,11 +239,14 @@ export class ShardBacklog {
 
   #recount(): void {
     this.#orderMin = undefined;
+    this.#mapVersionMin = undefined;
     this.#amounts.clear();
     for (const [shard, files] of this.#files) {
       this.#amounts.set(shard, { rows: sumOf(files, ({ rows }) => rows), bytes: sumOf(files, ({ bytes }) => bytes) });
-      for (const { orderMin } of files)
+      for (const { orderMin, mapVersion } of files) {
         if (this.#orderMin === undefined || orderMin < this.#orderMin) this.#orderMin = orderMin;
+        if (this.#mapVersionMin === undefined || mapVersion < this.#mapVersionMin) this.#mapVersionMin = mapVersion;
+      }
     }
   }
 
@@ -252,7 +255,8 @@ export class ShardBacklog {
   }
 }
 
-async function listShardFiles(journalDir: string, disk: Disk): Promise<ShardFile[]> {
+/** Lists the files of rows that wait for a shard, also while the worker of the journal runs. Changes nothing. */
+export async function listShardFiles(journalDir: string, disk: Disk = realDisk): Promise<ShardFile[]> {
   const files: ShardFile[] = [];
   for (const name of await disk.list(shardsDir(journalDir))) {
     const found = namePattern.exec(name);

@@ -14,6 +14,7 @@ import { openPostgresOf } from '../instance/stores/engines.ts';
 import { inspectJournal, type JournalInspection } from '../journal/inspect.ts';
 import { listQuarantine } from '../journal/quarantine.ts';
 import { lanes } from '../journal/segment.ts';
+import { listShardFiles } from '../journal/shard-backlog.ts';
 import { listSuspects } from '../journal/suspects.ts';
 import { isAway } from '../postgres/client.ts';
 import { findInstance } from './running-instance.ts';
@@ -42,7 +43,10 @@ function slotOf(name: string): number {
 export async function journalTable(config: Config): Promise<string[]> {
   const workers = await workersOf(config);
   const table = [
-    ['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'suspects', 'quarantine'],
+    [
+      ...['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest'],
+      ...['for shards', 'suspects', 'quarantine'],
+    ],
   ];
   const unread: string[] = [];
   for (const dir of journalsOf(config)) {
@@ -70,6 +74,7 @@ async function lineOf(dir: string): Promise<string[]> {
   const report = await inspectJournal(dir);
   const set = await listQuarantine(dir);
   const suspects = await listSuspects(dir);
+  const forShards = await listShardFiles(dir);
   const [live, late] = waitingOf(report);
   return [
     String(report.segments.length + report.lost.length),
@@ -77,6 +82,7 @@ async function lineOf(dir: string): Promise<string[]> {
     String(live.rows),
     String(late.rows),
     ageText(Math.min(live.oldestMs, late.oldestMs)),
+    forShards.length === 0 ? '-' : counted(rowsOf(forShards), 'row'),
     suspects.length === 0 ? '-' : counted(rowsOf(suspects), 'row'),
     set.length === 0 ? '-' : counted(set.length, 'entry', 'entries'),
   ];
