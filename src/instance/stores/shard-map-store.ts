@@ -54,7 +54,10 @@ export function shardsNeeded({ shardOf, movesTo }: ShardMap): number {
 /** Makes the map unless there is one. Rows that are stored already are on the first server. */
 export async function makeShardMap(queries: Queries, first: ClickHouse, shards: number): Promise<void> {
   if ((await readShardMap(queries)) !== undefined) return;
-  const [row] = await first.rows<{ count: string }>('SELECT count() AS count FROM (SELECT 1 FROM latest LIMIT 1)');
+  // History may outlive the latest values.
+  const [row] = await first.rows<{ count: string }>(
+    'SELECT count() AS count FROM (SELECT 1 FROM latest LIMIT 1 UNION ALL SELECT 1 FROM telemetry LIMIT 1)',
+  );
   const { version, shardOf, movesTo } = firstShardMap(shards, row!.count !== '0');
   await queries.query(
     'insert into shard_map (id, version, shard_of, moves_to) values (1, $1, $2, $3) on conflict do nothing',
