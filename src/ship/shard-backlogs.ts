@@ -25,6 +25,8 @@ interface ShardBacklogsDeps
   metrics: { rows: Histogram; suspects: Counter };
   registry: Metrics;
   rowsMax: number;
+  /** As in `ShipperDeps`. */
+  shardBytesMax?: number;
   trials: { wake(): void };
   /** As in `ShipperDeps`. */
   onShipped: () => void;
@@ -33,6 +35,7 @@ interface ShardBacklogsDeps
 /** Bytes of a unit, as of a lane. */
 const bytesMax = 16 * 1024 * 1024;
 const idleMs = 60_000;
+const roomMs = 1_000;
 /** Inserts of one unit at once. */
 const parallelMax = 2;
 
@@ -87,12 +90,20 @@ export class ShardBacklogs {
   }
 
   /**
-   * Keeps rows of a shard. `mark`: of their inserts that were given up, which may still run. Returns false when the
-   * signal was aborted before the rows were durable.
+   * Keeps rows of a shard that a lane gives, when there is room. `mark`: of their inserts that were given up, which may
+   * still run. Returns false when the signal was aborted before the rows were durable.
    */
   async keep(shard: number, rows: ShardRows, mark: string | undefined, signal: AbortSignal): Promise<boolean> {
-    const { journal, log, sleep } = this.#deps;
+    const { journal, log, sleep, shardBytesMax = Number.POSITIVE_INFINITY } = this.#deps;
     if (mark !== undefined) this.#inserters[shard]!.endFirst(mark);
+    const isFull = () => journal.shardBacklog.bytesOf(shard) >= shardBytesMax;
+    if (isFull()) log.warn('shard_backlog_full', { shard });
+    while (isFull() && !signal.aborted) await sleep(roomMs, signal);
+    return await this.#add(shard, rows, signal);
+  }
+
+  async #add(shard: number, rows: ShardRows, signal: AbortSignal): Promise<boolean> {
+    const { journal, log, sleep } = this.#deps;
     while (!signal.aborted) {
       try {
         const isFirst = !this.holds(shard);
@@ -160,7 +171,8 @@ export class ShardBacklogs {
       const payloads = divided.flatMap((blocks) => blocks[other] ?? []);
       if (payloads.length === 0) continue;
       const rows = payloads.reduce((sum, payload) => sum + rowsOfBlock(payload), 0);
-      const isKept = await this.keep(other, { payloads, rows, orderMin, mapVersion }, undefined, signal);
+      // Not refused by a full backlog: two of them could wait for each other.
+      const isKept = await this.#add(other, { payloads, rows, orderMin, mapVersion }, signal);
       if (!isKept) return this.#giveBack(unit);
     }
     const payloads = divided.flatMap((blocks) => blocks[shard] ?? []);

@@ -46,6 +46,8 @@ export interface ShipperDeps {
    * wait for their shard in the lanes, and not beside them.
    */
   isReplicated?: boolean;
+  /** Bytes that wait for one shard beside the lanes, about: then its rows stay in the lanes. Absent: any number. */
+  shardBytesMax?: number;
   /** `hostMonotonic()` − `clock.monotonic()`; absent: the lanes of other processes do not matter. */
   hostShiftMs?: number;
   /** Called after each confirmed unit, and when suspects are stored or in quarantine. */

@@ -114,6 +114,7 @@ export async function openChannel(
     joinsInserts: config.clickhouse.url === '' || isRelayed,
     isRelayed,
     isReplicated: stream !== undefined,
+    shardBytesMax: backlogBytesMax,
     hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
     onDelayed: (lane, orders) => ingest.delayed(lane, orders),

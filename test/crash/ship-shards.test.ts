@@ -48,7 +48,13 @@ afterEach(async () => {
   await Promise.all(standIns.map((standIn) => standIn.stop()));
 });
 
-async function openChannel({ dir = '', factor = 20, servers = shards, isReplicated = false } = {}) {
+async function openChannel({
+  dir = '',
+  factor = 20,
+  servers = shards,
+  isReplicated = false,
+  shardBytesMax = 1e9,
+} = {}) {
   count += 1;
   const own = dir || join(home, `worker-${count}`);
   const clock = fastClock(factor);
@@ -68,6 +74,7 @@ async function openChannel({ dir = '', factor = 20, servers = shards, isReplicat
     lateSecondsMax: 1,
     timeoutMs: 2_000,
     isReplicated,
+    shardBytesMax,
     onShipped: () => {},
     onDelayed: (_, orders) => delayed.push(...orders),
     onFramesStored: (_, orders) => stored.push(...orders),
@@ -202,6 +209,21 @@ test('frames of a replicated stream are confirmed only when every shard has thei
   standIns[1]!.behave = () => 'ok';
   await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);
   expect(devicesOf(1)).toEqual([1, 4, 7]);
+});
+
+test('rows stay in the lane while as many as may wait beside it for their shard', async () => {
+  standIns[1]!.behave = () => 252;
+  const channel = await openChannel({ factor: 100, shardBytesMax: 1 });
+  await channel.add(all, [now]);
+  await vi.waitFor(() => expect(channel.journal.rowsWaiting(0)).toBe(0), within);
+  await channel.add(all, [now + 1]);
+  await vi.waitFor(() => expect(standIns[2]!.stored()).toHaveLength(6), within);
+  const refused = standIns[1]!.inserts.length;
+  await vi.waitFor(() => expect(standIns[1]!.inserts.length).toBeGreaterThan(refused + 5), within);
+  expect([channel.journal.rowsWaiting(0), channel.journal.shardBacklog.rows]).toEqual([9, 3]);
+  standIns[1]!.behave = () => 'ok';
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);
+  expect(standIns[1]!.stored()).toHaveLength(6);
 });
 
 for (const left of [1, 2]) {
