@@ -229,8 +229,8 @@ export function isRanged({ from, to }: Piece): boolean {
   return from !== everything.from || to !== everything.to;
 }
 
-/** Returns 1 for bytes that are not a block. */
-function rowsIn(payload: Uint8Array): number {
+/** Returns the rows of a block; 1 for bytes that are not a block. */
+export function rowsIn(payload: Uint8Array): number {
   try {
     const rows = rowsOfBlock(payload);
     // Bytes that are not a block may begin like one: they cannot be split.

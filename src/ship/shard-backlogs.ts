@@ -9,11 +9,11 @@ import type { ShardMap } from '../clickhouse/shards.ts';
 import { live } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { ShardRows, ShardUnit } from '../journal/shard-backlog.ts';
-import { rowsOfBlock } from '../telemetry/read-block.ts';
 import { blocksByShard } from '../telemetry/shard-blocks.ts';
 import { waitMsMax } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import { Inserter, type InserterDeps, type ShipShards } from './insert.ts';
+import { rowsIn } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 
 interface ShardBacklogsDeps
@@ -146,14 +146,17 @@ export class ShardBacklogs {
     const { signal } = this.#stopping;
     const { shards } = this.#deps;
     // With one server there is no map: the settings named several before.
-    if (shards.all.length === 1) return await this.#storeBy(undefined, shard, unit);
-    const map = await shards.known(signal);
-    if (!map) return this.#giveBack(unit);
-    const end = shards.begin(map);
+    const isDivided = shards.all.length > 1;
+    const map = isDivided ? await shards.known(signal) : undefined;
+    if (isDivided && !map) return this.#giveBack(unit);
+    const end = map && shards.begin(map);
     try {
       return await this.#storeBy(map, shard, unit);
+    } catch (error) {
+      this.#giveBack(unit);
+      throw error;
     } finally {
-      end();
+      end?.();
     }
   }
 
@@ -170,7 +173,7 @@ export class ShardBacklogs {
     for (const other of others) {
       const payloads = divided.flatMap((blocks) => blocks[other] ?? []);
       if (payloads.length === 0) continue;
-      const rows = payloads.reduce((sum, payload) => sum + rowsOfBlock(payload), 0);
+      const rows = payloads.reduce((sum, payload) => sum + rowsIn(payload), 0);
       // Not refused by a full backlog: two of them could wait for each other.
       const isKept = await this.#add(other, { payloads, rows, orderMin, mapVersion }, signal);
       if (!isKept) return this.#giveBack(unit);

@@ -3,9 +3,7 @@
  * of shards, and each part has an inserter of its own. A part whose shard fails for a while moves to the backlog of the
  * shard (`shard-backlogs.ts`), so the lane continues with the rows of the other shards.
  */
-
 import type { ShardMap } from '../clickhouse/shards.ts';
-import { rowsOfBlock } from '../telemetry/read-block.ts';
 import { blocksByShard } from '../telemetry/shard-blocks.ts';
 import type { ControlRow } from './control-row.ts';
 import {
@@ -16,6 +14,7 @@ import {
   type Progress,
   type ShipShards,
 } from './insert.ts';
+import { rowsIn } from './pieces.ts';
 import type { ShardBacklogs } from './shard-backlogs.ts';
 
 /** What a lane needs of `Inserter`. */
@@ -160,16 +159,8 @@ class ShardInserter implements Inserts {
     { orderMin = 0n }: Progress,
     mark?: string,
   ): Promise<InsertOutcome> {
-    const rows = payloads.reduce((sum, payload) => sum + rowsOf(payload), 0);
+    const rows = payloads.reduce((sum, payload) => sum + rowsIn(payload), 0);
     const complete = await backlogs.keep(shard, { payloads, rows, orderMin, mapVersion }, mark, this.#settings.signal);
     return { complete, refused: [], stored: new Set(), waiting: new Set(payloads) };
-  }
-}
-
-function rowsOf(payload: Uint8Array): number {
-  try {
-    return rowsOfBlock(payload);
-  } catch {
-    return 1;
   }
 }

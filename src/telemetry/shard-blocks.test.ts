@@ -60,4 +60,8 @@ test('a block of one shard is not copied, and bytes that are no block go to the 
   expect(blocksByShard(block, 3, map)[1]).toBe(block);
   const noBlock = Buffer.from('no block');
   expect(blocksByShard(noBlock, 3, map)).toEqual([noBlock, undefined, undefined]);
+  const ofAll = blockOf(new Random(1), [1, 2, 3]);
+  expect(blocksByShard(ofAll, 3, map)).not.toContain(ofAll);
+  const cut = ofAll.subarray(0, ofAll.length - 1);
+  expect(blocksByShard(cut, 3, map)).toEqual([cut, undefined, undefined]);
 });

@@ -19,12 +19,22 @@ export function blocksByShard(block: Uint8Array, shards: number, map: ShardMap):
   }
   const lists = rowsByShard(devices!, shards, map);
   const present = lists.flatMap((rows, shard) => (rows.length > 0 ? [shard] : []));
-  const picked = pickBlocks(
+  const picked = pickedOf(
     block,
     present.map((shard) => lists[shard]!),
   );
-  for (const [i, shard] of present.entries()) blocks[shard] = picked[i];
+  if (picked === undefined) blocks[0] = block;
+  else for (const [i, shard] of present.entries()) blocks[shard] = picked[i];
   return blocks;
+}
+
+/** Returns undefined when the bytes are not a block, although they begin as one. */
+function pickedOf(block: Uint8Array, lists: readonly Uint32Array[]): Uint8Array[] | undefined {
+  try {
+    return pickBlocks(block, lists);
+  } catch {
+    return undefined;
+  }
 }
 
 /** Returns undefined when the rows are of several shards. */

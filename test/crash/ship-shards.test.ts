@@ -10,6 +10,7 @@ import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { openClickHouse } from '../../src/clickhouse/client.ts';
 import { bucketCount, firstShardMap, noShard, Shards } from '../../src/clickhouse/shards.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
+import { realDisk } from '../../src/journal/disk.ts';
 import type { Lane } from '../../src/journal/journal.ts';
 import { openJournal } from '../../src/journal/open-journal.ts';
 import { Shipper } from '../../src/ship/ship.ts';
@@ -54,11 +55,12 @@ async function openChannel({
   servers = shards,
   isReplicated = false,
   shardBytesMax = 1e9,
+  disk = realDisk,
 } = {}) {
   count += 1;
   const own = dir || join(home, `worker-${count}`);
   const clock = fastClock(factor);
-  const journal = await openJournal({ dir: own, clock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
+  const journal = await openJournal({ dir: own, disk, clock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
   const delayed: bigint[] = [];
   const stored: bigint[] = [];
   const shipper = new Shipper({
@@ -224,6 +226,23 @@ test('rows stay in the lane while as many as may wait beside it for their shard'
   standIns[1]!.behave = () => 'ok';
   await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);
   expect(standIns[1]!.stored()).toHaveLength(6);
+});
+
+test('rows of a file that could not be removed, although they are stored, block no later rows', async () => {
+  standIns[1]!.behave = () => 252;
+  let failures = 0;
+  const remove = async (path: string) => {
+    if (path.endsWith('.rows') && standIns[1]!.stored().length > 0 && failures++ < 2) throw new Error('EIO');
+    await realDisk.remove(path);
+  };
+  const channel = await openChannel({ disk: { ...realDisk, remove } });
+  await channel.add(all, [now]);
+  await vi.waitFor(() => expect(channel.journal.rowsWaiting(0)).toBe(0), within);
+  standIns[1]!.behave = () => 'ok';
+  await vi.waitFor(() => expect(failures).toBeGreaterThan(0), within);
+  await channel.add(all, [now + 1]);
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);
+  expect([devicesOf(1), failures > 2]).toEqual([[1, 4, 7], true]);
 });
 
 for (const left of [1, 2]) {
