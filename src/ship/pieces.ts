@@ -120,7 +120,7 @@ export interface PartOfUnit {
   payloads: readonly Uint8Array[];
   orders: readonly bigint[];
   rows: number;
-  /** An order ≤ that of the first frame. */
+  /** An order ≤ that of every frame. */
   orderMin: bigint;
 }
 
@@ -134,7 +134,14 @@ export function framesOf(unit: ShipUnit, isOfPart: (payload: Uint8Array) => bool
     orders.push(unit.orders[i]!);
     rows += rowsIn(payload);
   }
-  return { payloads, orders, rows, orderMin: orders[0] ?? unit.orderMin };
+  return { payloads, orders, rows, orderMin: orders.length > 0 ? leastOf(orders) : unit.orderMin };
+}
+
+/** Frames of a stream are of several writers, so their orders do not ascend. */
+export function leastOf(orders: readonly bigint[]): bigint {
+  let least = orders[0]!;
+  for (const order of orders) if (order < least) least = order;
+  return least;
 }
 
 /** True for a single row, or for bytes that cannot be decoded into rows. */

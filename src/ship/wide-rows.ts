@@ -9,7 +9,7 @@
 import { orderMs } from '../ingest/order-number.ts';
 import type { Lane, ShipUnit } from '../journal/journal.ts';
 import type { TimeRange } from '../journal/ship-notes.ts';
-import { daysMax, type PartOfUnit, storedOf } from './pieces.ts';
+import { daysMax, leastOf, type PartOfUnit, storedOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import { type Inserts, inserterOf } from './shard-inserter.ts';
 import { noteWhenLong, type ShipDeps } from './ship-deps.ts';
@@ -121,7 +121,7 @@ export class WideRows {
   async #store(items: readonly Item[]): Promise<boolean> {
     const { clock, journal, metrics, notes, onShipped, onDelayed, onFramesStored } = this.#deps;
     const started = clock.monotonic();
-    const { orderMin } = items[0]!;
+    const orderMin = leastOf(items.map((item) => item.orderMin));
     const payloads = items.flatMap((item) => item.payloads);
     const orders = items.flatMap((item) => item.orders);
     const ofInsert = { stored: storedOf(notes, { payloads, orders }), daysMax: this.#daysMax, orderMin };
