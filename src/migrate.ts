@@ -7,6 +7,7 @@ import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig, shardUrlsOf } from './base/settings/config.ts';
 import { migrateClickHouse } from './clickhouse/migrate.ts';
+import { checkShardNumber } from './clickhouse/shard-number.ts';
 import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
 import { inMigrationLock, migratePostgres } from './postgres/migrate.ts';
@@ -33,7 +34,11 @@ async function run(words: string[]): Promise<void> {
         const title = clickHouseTitle(url, cluster);
         await reported(
           title,
-          (onApplied) => migrateClickHouse(shards.all[shard]!, { database, cluster, lock, log, onApplied }),
+          async (onApplied) => {
+            const clickhouse = shards.all[shard]!;
+            await migrateClickHouse(clickhouse, { database, cluster, lock, log, onApplied });
+            if (shards.isDivided) await checkShardNumber(clickhouse, { shard, title, apply: true });
+          },
           (error) => clickHouseRefusal(error, title, user),
         );
       }

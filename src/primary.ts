@@ -18,6 +18,7 @@ import { endProcess, liveProcess } from './base/process-file.ts';
 import { type Config, checkedConfig, readConfig, shardUrlsOf } from './base/settings/config.ts';
 import { ownVersion } from './base/version.ts';
 import { migrateClickHouse } from './clickhouse/migrate.ts';
+import { checkShardNumber } from './clickhouse/shard-number.ts';
 import type { Shards } from './clickhouse/shards.ts';
 import { hasKnownDevices, knownFile } from './device/known/known-devices-file.ts';
 import { KnownDevicesWriter } from './device/known/known-devices-writer.ts';
@@ -357,6 +358,7 @@ function watchedStores({
         const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
         await migrateClickHouse(clickhouse, { database, cluster, apply, lock, log });
         await restored.clickhousePrepared(clickhouse);
+        if (shards.isDivided) await checkShardNumber(clickhouse, { shard, title, apply });
         if (shard === 0 && shards.isDivided) await makeShardMap(postgres, clickhouse, urls.length);
       },
       configurationError: (error) => clickHouseRefusal(error, title, user),

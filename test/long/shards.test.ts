@@ -8,7 +8,14 @@ import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type ClickhouseAddress, type Engine, engineMain, queryClickhouse, startEngine } from '../harness/engine.ts';
+import {
+  type ClickhouseAddress,
+  type Engine,
+  engineMain,
+  prepareEngine,
+  queryClickhouse,
+  startEngine,
+} from '../harness/engine.ts';
 import { hostSettings, type Stores, startShard, startStores } from '../harness/stores.ts';
 
 const shardCount = 2;
@@ -97,6 +104,19 @@ test('devices are spread over the shards, and each is read from its own', async 
       `SELECT uniqExact(device), count() FROM millrace.telemetry FINAL WHERE key = 'spread'`,
     );
     expect(row).toEqual([String(devices.length / shardCount), String(devices.length)]);
+  }
+});
+
+test('a start that names the servers in another order is refused', async () => {
+  const { CLICKHOUSE_URL: url, ...settings } = hostSettings(stores);
+  const swapped = { ...settings, CLICKHOUSE_URL: other.url, CLICKHOUSE_SHARDS: url! };
+  const second = await prepareEngine({ workers: 1, env: swapped });
+  try {
+    second.spawn();
+    expect(await second.exit(60_000)).toMatchObject({ code: 1 });
+    expect(second.output).toMatch(/is shard 1 and not 0|is shard 0 and not 1/);
+  } finally {
+    await second.destroyAtOnce();
   }
 });
 
