@@ -27,7 +27,7 @@ test('rate limits cost a worker at most ten deliveries a second with 8, 16 and 6
   timeout: 120_000,
 }, async () => {
   for (const workers of [8, 16, 64]) {
-    const { idle, busy } = await benchLimitsCost(workers);
+    const { idle, busy } = await benchLimitsCost(workers, 2);
     expect(idle).toBe(0);
     expect(busy, `${workers} workers`).toBeLessThanOrEqual(limitDeliveriesMax);
     expect(busy, `${workers} workers`).toBeGreaterThan(1);
