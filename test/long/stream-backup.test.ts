@@ -71,6 +71,10 @@ test('a backup is refused while the streams hold frames that ClickHouse does not
   const running = restored!;
   const device = await running.api.createDevice('waits');
   await nodes.manage((manager) => manager.consumers.pause('millrace-live', 'millrace', new Date(Date.now() + 600_000)));
+  // The server of the consumer learns of the pause a moment later.
+  await eventually(() =>
+    nodes.manage(async (manager) => (await manager.consumers.info('millrace-live', 'millrace')).paused === true),
+  );
   await accepted(running, device.token, '{"waits":1}');
   const refused = await command('backup', join(directory, 'refused'), running.dataDir);
   expect(refused.code).toBe(1);
