@@ -18,11 +18,12 @@ import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics/metrics.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
 import { openBus } from './bus/open.ts';
-import { stopQueries } from './clickhouse/statements.ts';
 import { Started } from './instance/lifecycle/started.ts';
 import { StopSteps } from './instance/lifecycle/stop-steps.ts';
 import { PrimaryLink } from './instance/processes/primary-link.ts';
-import { openStores } from './instance/stores/engines.ts';
+import { openStores, shardServers } from './instance/stores/engines.ts';
+import { readShardOfBuckets } from './instance/stores/shard-map-store.ts';
+import { LeftTables } from './report/left-tables.ts';
 import { MetadataCopier } from './report/metadata-copier.ts';
 import { ReportPool } from './report/pool.ts';
 import { HttpServer } from './uws/server.ts';
@@ -81,18 +82,15 @@ async function runAnalytics(): Promise<void> {
 
   // Reports, and the door.
   const { address, port, threads, queue, queriesMax, ...budget } = config.analytics;
-  const { database } = config.clickhouse;
+  const leftTables = new LeftTables({ servers: shards.all, log });
+  leftTables.start();
+  started.add('tables of reports', () => leftTables.stop());
   const pool = new ReportPool({
     threads,
     queue,
     queriesMax,
-    thread: { clickhouse: { ...engines.clickhouse, database }, logLevel: config.log.level, ...budget },
-    onAbandoned: (queryId) => {
-      // An embedded engine notices the disconnect itself and no longer knows the id.
-      shards.first
-        .exec(stopQueries, { id: queryId })
-        .catch((error) => log.debug('report_kill', { reason: messageOf(error) }));
-    },
+    thread: { servers: shardServers(config, engines), logLevel: config.log.level, ...budget },
+    onAbandoned: (queryId) => void leftTables.end(queryId),
     log,
     metrics,
   });
@@ -106,6 +104,7 @@ async function runAnalytics(): Promise<void> {
     clock,
     ttlDays: config.telemetry.ttlDays,
     onAttributesWanted: () => copier.wake(),
+    readShards: async () => (shards.isDivided ? await readShardOfBuckets(postgres, shards.all.length) : undefined),
     away: () => Object.keys(link.state.parts).filter((part) => link.state.parts[part] !== 'up'),
   });
   server.seal();

@@ -946,6 +946,12 @@ export const limits = {
   reportHeapMegabytesMax: 1024,
   /** Time of a report thread beyond the time of its query. */
   reportGraceMsMax: 10_000,
+  /** Time to drop the tables of a report over several shards. */
+  reportDropMsMax: 5_000,
+  /** Age after which such a table belongs to no report; also the interval of the search for them. */
+  reportTablesLeftMs: 3_600_000,
+  /** Times that one report is made again because devices moved between shards meanwhile. */
+  reportMovesMax: 3,
   /** Time between two refusals of one caller of reports. */
   reportRefusalMs: 50,
   /** Longest time for which a refusal of a report is held back. */

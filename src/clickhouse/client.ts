@@ -45,6 +45,11 @@ export interface ReadOptions extends QueryOptions {
   answerBytesMax?: number;
 }
 
+interface CopyOptions extends QueryOptions {
+  /** Settings of the query alone, in addition to `settings`. */
+  selectSettings?: ClickHouseSettings;
+}
+
 /** Reads whose owner is known (`ClickHouse.readsOf`). */
 export type Reads = Pick<ClickHouse, 'rows' | 'eachRow'> & {
   /** As in `ClickHouseDeps`. */
@@ -232,14 +237,14 @@ export class ClickHouse {
     target: ClickHouse,
     { select, insert }: { select: string; insert: string },
     parameters: Parameters,
-    options: QueryOptions = {},
+    options: CopyOptions = {},
   ): Promise<void> {
-    const { timeoutMs = statementTimeoutMs, settings = {} } = options;
+    const { timeoutMs = statementTimeoutMs, settings = {}, selectSettings = {} } = options;
     await this.#attempt(never, timeoutMs, options.abortSignal, async (abortSignal) => {
       const query = {
         query: select,
         query_params: parameters,
-        clickhouse_settings: settings,
+        clickhouse_settings: { ...settings, ...selectSettings },
         abort_signal: abortSignal,
       };
       const { stream: rows } = await this.#client.exec(query);

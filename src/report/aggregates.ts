@@ -21,6 +21,8 @@ interface Column {
 
 export interface Aggregate {
   columns: Record<string, Column>;
+  /** True when `merge` reads the device of the points. */
+  ofDevice?: true;
   /** SQL of the cell: its kind, its string and its double. */
   result(name: (column: string) => string): { kind: string; text: string; double: string };
 }
@@ -140,6 +142,7 @@ const unique: Aggregate = {
 
 /** Picks the point of the newest device among several points of one moment. */
 const latest: Aggregate = {
+  ofDevice: true,
   columns: {
     points,
     at: {
@@ -184,6 +187,7 @@ function extremeLateness(function_: 'minIf' | 'maxIf'): Aggregate {
 }
 
 const latestLateness: Aggregate = {
+  ofDevice: true,
   columns: {
     points,
     at: latest.columns['at']!,

@@ -28,18 +28,20 @@ export async function findExpired(
   return { before, profiles: [...namesOf].map(([own, names]) => ({ before: own, names })) };
 }
 
-/** Returns the conditions on points; times up to `from` need none, because no earlier point is read. */
+/**
+ * Returns the conditions on points; times up to `from` need none, because no earlier point is read. `ofProfiles` returns
+ * SQL of the devices of some profiles.
+ */
 export function unexpired(
   { before = Number.NEGATIVE_INFINITY, profiles }: Expired,
   from: number,
-  tenantId: string,
+  ofProfiles: (names: string) => string,
   parameters: QueryParameters,
 ): string[] {
   const conditions = before > from ? [`ts >= ${parameters.one('Int64', before)}`] : [];
   for (const { before: own, names } of profiles) {
     if (own <= from) continue;
-    const devices = `SELECT device FROM device_metadata FINAL WHERE tenant = ${parameters.one('UUID', tenantId)}
-      AND deleted = 0 AND profile IN ${parameters.many('String', names)}`;
+    const devices = ofProfiles(parameters.many('String', names));
     conditions.push(`(ts >= ${parameters.one('Int64', own)} OR device GLOBAL NOT IN (${devices}))`);
   }
   return conditions;

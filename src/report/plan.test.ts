@@ -1,4 +1,7 @@
-/** Queries of reports on the real engine, against plain JavaScript over the same random points. */
+/**
+ * Queries of reports on the real engine, against plain JavaScript over the same random points. Nearly every report is
+ * also made over two shards, which are databases of one engine, and must be the same.
+ */
 import { randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -6,20 +9,25 @@ import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/c
 import { referenceSeries } from '../../test/harness/completeness-reference.ts';
 import { Random } from '../../test/harness/random.ts';
 import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/harness/report-reference.ts';
+import { bucketCount } from '../clickhouse/shards.ts';
 import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
 import type { Expired } from './expired-store.ts';
-import { planReport } from './plan.ts';
+import { type Plan, planReport } from './plan.ts';
+import { dropTables, gatherPoints } from './spread-points.ts';
+import { spreadTables } from './spread-statements.ts';
 import { type Cell, type ResultRow, tableOf } from './table.ts';
 import { type Field, type Filter, latenessAggregations, reportAggregations, type ViewDefinition } from './view.ts';
 
 let embedded: SharedClickHouse;
+/** The shard of devices with an odd number. Their points are in `embedded` too, as before a move is cleaned up. */
+let odd: SharedClickHouse;
 let lastDevice = 0;
 
 beforeAll(async () => {
-  embedded = await shareTestClickHouse();
+  [embedded, odd] = await Promise.all([shareTestClickHouse(), shareTestClickHouse()]);
 });
 
-afterAll(() => embedded.stop());
+afterAll(() => Promise.all([embedded.stop(), odd.stop()]));
 
 const sites = ['North', 'East', 'North', ''];
 const keys = ['flow', "or'1"];
@@ -47,6 +55,11 @@ async function store(points: RefPoint[]): Promise<{ tenantId: string; points: Re
   await insert('device_metadata', devices);
   await insert('device_attribute', attributes);
   await insert('telemetry', rows);
+  await insert(
+    'telemetry',
+    rows.filter(({ device }) => device % 2 === 1),
+    odd,
+  );
   // A later write of the same moment replaces the earlier one.
   const byArrival = points.map((point) => ({ point, late: point.late ?? 0 }));
   byArrival.sort((a, b) => a.late - b.late);
@@ -63,16 +76,16 @@ function columnsOf(value: RefPoint['value']) {
   return { ...none, kind: 5, text: value.json };
 }
 
-async function insert(table: string, rows: object[]): Promise<void> {
+async function insert(table: string, rows: object[], { clickhouse } = embedded): Promise<void> {
   if (rows.length === 0) return;
   const body = Buffer.from(rows.map((row) => JSON.stringify(row)).join('\n'));
-  await embedded.clickhouse.insertBlocks(`INSERT INTO ${table} (${Object.keys(rows[0]!)}) FORMAT JSONEachRow`, body);
+  await clickhouse.insertBlocks(`INSERT INTO ${table} (${Object.keys(rows[0]!)}) FORMAT JSONEachRow`, body);
 }
 
 async function run(
   definition: Partial<ViewDefinition>,
   of: { tenantId: string; startTs: number; endTs: number; now?: number; rowsMax?: number; expired?: Expired },
-  settings: Record<string, string> = {},
+  memoryBytesMax?: number,
 ) {
   const whole: ViewDefinition = {
     type: 'TABLE',
@@ -86,19 +99,37 @@ async function run(
     limit: null,
     ...definition,
   };
-  const plan = planReport({
+  const input = {
     now: Date.now(),
     rowsMax: 10_000,
     expired: { profiles: [] },
     ...of,
     ownDevices: null,
     definition: whole,
-  });
-  const result = await embedded.clickhouse.rows<ResultRow>(plan.sql, plan.parameters, {
-    settings: { do_not_merge_across_partitions_select_final: 1, max_query_size: '4194304', readonly: '2', ...settings },
-  });
-  const { labels, rows } = tableOf(plan, result);
-  return { labels, rows: [...rows] };
+  };
+  const plan = planReport(input);
+  const settings = {
+    do_not_merge_across_partitions_select_final: 1,
+    max_query_size: '4194304',
+    readonly: '2',
+  } as const;
+  const rowsOf = async ({ sql, parameters }: Plan): Promise<{ labels: string[]; rows: Cell[][] }> => {
+    const memory = memoryBytesMax === undefined ? {} : { max_memory_usage: String(memoryBytesMax) };
+    const result = await embedded.clickhouse.rows<ResultRow>(sql, parameters, { settings: { ...settings, ...memory } });
+    const { labels, rows } = tableOf(plan, result);
+    return { labels, rows: [...rows] };
+  };
+  const table = await rowsOf(plan);
+  if (memoryBytesMax === undefined) {
+    const tables = spreadTables(`report-${randomUUID()}`);
+    const spread = planReport({ ...input, tables });
+    const servers = [embedded.clickhouse, odd.clickhouse];
+    const shardOf = Uint8Array.from({ length: bucketCount }, (_, bucket) => bucket % 2);
+    await gatherPoints(spread, { servers, shardOf, step: (_, step) => step({ timeoutMs: 30_000, settings }) });
+    expect(await rowsOf(spread)).toEqual(table);
+    await dropTables(tables, servers, 30_000);
+  }
+  return table;
 }
 
 /** Moments at which clocks are moved, in zones that do it differently: whole and half hours, at midnight, never. */
@@ -353,11 +384,32 @@ test('DELTA needs at most a hundred bytes of memory for each point', async () =>
   const name: Field = { label: 'Name', source: 'ENTITY_FIELD', key: 'name', role: 'ROW' };
   const flow: Field = { label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation: 'DELTA' };
   const whole = { tenantId, startTs: 0, endTs: 250 * manyPoints };
-  const settings = { max_memory_usage: String(100 * manyPoints) };
-  const { rows } = await run({ fields: [name, flow] }, whole, settings);
+  const { rows } = await run({ fields: [name, flow] }, whole, 100 * manyPoints);
   expect(rows.map(([, steps]) => Number((steps as { exact?: string }).exact ?? steps))).toEqual(
     Array(4).fill(manyPoints / 4 - 1),
   );
+});
+
+test('a report without devices needs no memory for each device and hour', async () => {
+  const { tenantId } = await store([]);
+  const [first, devices, hours] = [1_000_000_000, 300_000, 8];
+  await embedded.clickhouse.exec(
+    `INSERT INTO device_metadata (device, tenant, id, name, label, profile, owner, deleted, version)
+     SELECT ${first} + number, '${tenantId}', generateUUIDv4(), toString(number), '', 'pump', '', 0, 1 FROM numbers(${devices})`,
+  );
+  await embedded.clickhouse.exec(
+    `INSERT INTO telemetry (device, key, ts, kind, num, int, text, version)
+     SELECT ${first} + intDiv(number, ${hours}), 'flow', (number % ${hours}) * 3600000, 2, 0, 1, '', 1
+     FROM numbers(${devices * hours})`,
+  );
+  const hour: Field = { label: 'Hour', source: 'DATE', dateGrouping: 'HOUR', role: 'ROW' };
+  const flow: Field = { label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation: 'AVG' };
+  const { rows } = await run(
+    { fields: [hour, flow] },
+    { tenantId, startTs: 0, endTs: hours * 3_600_000 },
+    128 * 2 ** 20,
+  );
+  expect(rows.map(([, average]) => average)).toEqual(Array(hours).fill(1));
 });
 
 /** Every expected cell, and "-" everywhere else. */

@@ -1,7 +1,8 @@
 /**
- * Plans one report as one parameterised query of ClickHouse. From the inside out: points of each device by date base
- * (the only step that reads points), groups of the report, cells. A pivot adds a step that collects the cells of each
- * row. Values from users are bound, never part of the SQL.
+ * Plans one report as one parameterised query of ClickHouse. From the inside out: points by date base, and by device
+ * where the report needs devices (the only step that reads points), groups of the report, cells. A pivot adds a step
+ * that collects the cells of each row. Over several shards the innermost step is a query of its own, which runs on each shard (`spread-points.ts`).
+ * Values from users are bound, never part of the SQL.
  */
 import { shown } from '../clickhouse/erase-statements.ts';
 import { windowAround } from '../telemetry/series-query.ts';
@@ -13,6 +14,7 @@ import { stepsSql } from './deltas.ts';
 import { type DeviceScope, type DeviceSource, devicesSql } from './devices.ts';
 import { type Expired, unexpired } from './expired-store.ts';
 import { type Bound, QueryParameters } from './parameters.ts';
+import type { SpreadTables } from './spread-statements.ts';
 import { type Aggregation, type Field, type LatenessAggregation, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
 
@@ -26,6 +28,8 @@ interface PlanInput extends Omit<DeviceScope, 'scope'> {
   expired: Expired;
   /** Rows of the answer. The query asks for one more, which shows whether rows are left out. */
   rowsMax: number;
+  /** Undefined: one server has all telemetry. */
+  tables?: SpreadTables | undefined;
 }
 
 /**
@@ -37,6 +41,17 @@ export interface Plan {
   rows: Dimension[];
   columns: Dimension[];
   values: Field[];
+  /** Present when `sql` reads the table of points: the queries that fill both tables. */
+  spread?: SpreadPlan | undefined;
+}
+
+/** Queries with the parameters of the plan. */
+export interface SpreadPlan {
+  tables: SpreadTables;
+  /** SQL of the devices of the report with their profiles, on the first server. */
+  devices: string;
+  /** SQL of the points by device and date base, on a shard that has the table of devices. */
+  points: string;
 }
 
 export interface Dimension {
@@ -67,6 +82,7 @@ class Planner {
   /** Date base → name of its column. */
   readonly #bases = new Map<string, string>();
   readonly #deviceSources: DeviceSource[] = [];
+  #spread: SpreadPlan | undefined;
 
   constructor(input: PlanInput) {
     this.#input = input;
@@ -85,7 +101,8 @@ class Planner {
       columns.length === 0 ? this.#flatSql(groups, rows, values) : this.#pivotSql(groups, rows, columns, values);
     this.#parameters.checkSize();
     const bare = ({ field, dates }: PlannedDimension): Dimension => ({ field, dates });
-    return { sql, parameters: this.#parameters.values, rows: rows.map(bare), columns: columns.map(bare), values };
+    const plan = { sql, parameters: this.#parameters.values, rows: rows.map(bare), columns: columns.map(bare), values };
+    return { ...plan, spread: this.#spread };
   }
 
   #dimension(field: Field): PlannedDimension {
@@ -153,10 +170,29 @@ class Planner {
     if (ofPoints.length === 0 && this.#bases.size === 0) {
       return `(${devicesSql(this.#scope, this.#deviceSources, this.#input.definition.filters, this.#parameters)})`;
     }
-    const points = `(${this.#pointsSql(values)})`;
+    const points = this.#pointsRelation(values);
     if (this.#deviceSources.length === 0) return points;
     const columns = this.#deviceSources.map((_, n) => `d.kind${n} AS kind${n}, d.text${n} AS text${n}`);
     return `(SELECT p.*, ${columns.join(', ')} FROM ${points} AS p INNER JOIN (${devices()}) AS d ON d.device = p.device)`;
+  }
+
+  /** The points that the query reads: themselves, or the table that gets them from the shards. */
+  #pointsRelation(values: Field[]): string {
+    const { tables, definition } = this.#input;
+    const points = this.#pointsSql(values);
+    if (tables === undefined) return `(${points})`;
+    const profile: DeviceSource = { source: 'ENTITY_FIELD', key: 'profile' };
+    const devices = devicesSql(this.#scope, [profile], definition.filters, this.#parameters);
+    this.#spread = { tables, devices: `SELECT device, text0 AS profile FROM (${devices})`, points };
+    return tables.points;
+  }
+
+  /** SQL of the devices of profiles, which `names` binds. */
+  #devicesOfProfiles(names: string): string {
+    const { tenantId, tables } = this.#input;
+    if (tables) return `SELECT device FROM ${tables.devices} WHERE profile IN ${names}`;
+    return `SELECT device FROM device_metadata FINAL
+      WHERE tenant = ${this.#parameters.one('UUID', tenantId)} AND deleted = 0 AND profile IN ${names}`;
   }
 
   get #scope(): DeviceScope {
@@ -166,9 +202,12 @@ class Planner {
 
   /** Makes a branch for all values that need the points themselves, and a branch for each key that needs steps. */
   #pointsSql(values: Field[]): string {
-    const { definition, startTs, endTs, expired, tenantId } = this.#input;
+    const { definition, startTs, endTs, expired, tables } = this.#input;
     const parameters = this.#parameters;
-    const deviceRelation = devicesSql(this.#scope, [], definition.filters, parameters);
+    const ofProfiles = (names: string) => this.#devicesOfProfiles(names);
+    const deviceRelation = tables
+      ? `SELECT device FROM ${tables.devices}`
+      : devicesSql(this.#scope, [], definition.filters, parameters);
     const devices = `device GLOBAL IN (SELECT device FROM (${deviceRelation}))`;
     const [start, end] = [parameters.one('Int64', startTs), parameters.one('Int64', endTs)];
     const conditionOf = (key: string) => this.#pointConditions(key);
@@ -189,7 +228,7 @@ class Planner {
       });
       const only = pointKeys.length === 1;
       const from = `telemetry FINAL PREWHERE ${devices} ${keys} AND ts >= ${start} AND ts < ${end}
-        WHERE ${[shown, ...unexpired(expired, startTs, tenantId, parameters), ...where].join(' AND ')}`;
+        WHERE ${[shown, ...unexpired(expired, startTs, ofProfiles, parameters), ...where].join(' AND ')}`;
       branches.push(
         this.#branch(values, from, (field) => {
           if (!isOfEachPoint(field)) return undefined;
@@ -200,7 +239,7 @@ class Planner {
     for (const key of stepKeys) {
       const steps = { devices, deviceRelation, key: parameters.one('String', key), startTs: start, endTs: end };
       // A step may begin at a point before the range.
-      const young = unexpired(expired, Number.NEGATIVE_INFINITY, tenantId, parameters);
+      const young = unexpired(expired, Number.NEGATIVE_INFINITY, ofProfiles, parameters);
       const from = `(${stepsSql({ ...steps, where: [...young, conditionOf(key)].join(' AND ') })})`;
       branches.push(this.#branch(values, from, (field) => (isOfSteps(field) && field.key === key ? '1' : undefined)));
     }
@@ -246,8 +285,15 @@ class Planner {
       );
     });
     const shift = this.#bases.size > 0 ? `WITH ${this.#shiftSql()} AS shift, ts + shift AS local` : '';
-    const groupBy = ['device', ...this.#bases.values()].join(', ');
-    return `${shift} SELECT ${['device', ...bases, ...columns].join(', ')} FROM ${from} GROUP BY ${groupBy}`;
+    // A million devices by hour are 24 million groups a day, and 24 without the devices.
+    const device = this.#needsDevices(values) ? ['device'] : [];
+    const keys = [...device, ...this.#bases.values()];
+    const groupBy = keys.length > 0 ? `GROUP BY ${keys.join(', ')}` : 'HAVING count() > 0';
+    return `${shift} SELECT ${[...device, ...bases, ...columns].join(', ')} FROM ${from} ${groupBy}`;
+  }
+
+  #needsDevices(values: Field[]): boolean {
+    return this.#deviceSources.length > 0 || values.some((field) => aggregateOfPoints(field)?.ofDevice);
   }
 
   /** SQL of the milliseconds by which wall-clock time is ahead of UTC. */

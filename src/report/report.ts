@@ -30,9 +30,15 @@ export interface ReportDeps {
   ttlDays: number;
   /** Called when the view names attributes that ClickHouse does not have yet. */
   onAttributesWanted: () => void;
+  /** Returns the shard of each bucket; undefined with one server. */
+  readShards: () => Promise<Uint8Array | undefined>;
 }
 
-/** `look` returns a saved view, or the definition of one for a preview. */
+/**
+ * `look` returns a saved view, or the definition of one for a preview. A report during which devices moved to other
+ * shards is made again: it may lack their points. Their rows stay on the old shard until reads go to the new one, so a
+ * map that is the same afterwards was right all the time.
+ */
 export async function makeReport(
   deps: ReportDeps,
   principal: TenantPrincipal,
@@ -41,20 +47,26 @@ export async function makeReport(
   format: ReportFormat,
   gone: AbortSignal,
 ): Promise<EncodedReport> {
-  const { clock, pool } = deps;
+  const { clock, pool, readShards } = deps;
   const deadline = clock.monotonic() + limits.reportAttributesMsMax;
+  let shardOf: Uint8Array | undefined;
   const prepare = async () => {
+    shardOf = await readShards();
     const view = await look();
     const definition = { ...view, filters: reportFilters(view, request) };
     if (await attributesReady(deps, principal.tenantId, view, attributesOfView(definition))) {
-      return await reportOrder(deps, principal, definition, request, format);
+      return { ...(await reportOrder(deps, principal, definition, request, format)), shardOf };
     }
     if (clock.monotonic() > deadline) {
       throw unavailable('report_attributes', 'The attributes of this view are still being copied. Try again later.', 5);
     }
     return undefined;
   };
-  return await pool.run(principal, prepare, gone);
+  for (let tries = 0; tries < limits.reportMovesMax; tries += 1) {
+    const report = await pool.run(principal, prepare, gone);
+    if (shardOf === undefined || Buffer.compare(shardOf, (await readShards())!) === 0) return report;
+  }
+  throw unavailable('clickhouse_away', 'Devices are being moved between shards. Try again later.', 5);
 }
 
 async function reportOrder(

@@ -12,11 +12,14 @@ import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } f
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
 import type { Expired } from './expired-store.ts';
 import { type Plan, planReport } from './plan.ts';
+import { dropTables, gatherPoints } from './spread-points.ts';
+import { spreadTables } from './spread-statements.ts';
 import { type ResultRow, tableOf } from './table.ts';
 import type { ViewDefinition } from './view.ts';
 
 export interface ThreadData {
-  clickhouse: { url: string; user: string; password: string; database: string };
+  /** All shards in their order; one server without shards. */
+  servers: { url: string; user: string; password: string; database: string }[];
   logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
   rowsMax: number;
   answerBytesMax: number;
@@ -38,6 +41,8 @@ export interface ReportTask {
   endTs: number;
   now: number;
   expired: Expired;
+  /** The shard of each bucket; undefined with one server. */
+  shardOf?: Uint8Array | undefined;
   format: ReportFormat;
 }
 
@@ -50,13 +55,14 @@ const [transferable, value] = [Symbol.for('Piscina.transferable'), Symbol.for('P
 const data = workerData as ThreadData;
 // Lowers the priority of this thread only: the event loop and ingest go first.
 setPriority(0, data.nice);
-let clickhouse: ClickHouse | undefined;
+let opened: ClickHouse[] | undefined;
 
 export default async function report(task: ReportTask): Promise<ReportOutcome> {
   try {
     const { limit } = task.definition;
     const rowsMax = Math.min(limit ?? data.rowsMax, data.rowsMax);
-    const plan = planReport({ ...task, rowsMax });
+    const tables = task.shardOf && spreadTables(task.queryId);
+    const plan = planReport({ ...task, rowsMax, tables });
     const encoded = encodeTable(tableOf(plan, await query(plan, task)), task.format, rowsMax, data.answerBytesMax);
     return { ...encoded, [transferable]: [encoded.bytes.buffer], [value]: encoded } as EncodedReport;
   } catch (error) {
@@ -67,12 +73,29 @@ export default async function report(task: ReportTask): Promise<ReportOutcome> {
   }
 }
 
-async function query(plan: Plan, { queryId, tenantId, queried, timeoutMs }: ReportTask): Promise<ResultRow[]> {
+async function query(plan: Plan, task: ReportTask): Promise<ResultRow[]> {
+  const deadline = performance.now() + task.timeoutMs;
   try {
-    return await rowsOf(plan, { queryId, tenantId }, performance.now() + timeoutMs);
+    if (task.shardOf === undefined || plan.spread === undefined) return await rowsOf(plan, task, deadline);
+    try {
+      const { queryId, shardOf } = task;
+      const run = (shard: number, step: StepOf<void>) => runStep(queryId, deadline, step, shard);
+      await gatherPoints(plan, { servers: servers(), shardOf, step: run });
+      return await rowsOf(plan, task, deadline);
+    } finally {
+      await dropTables(plan.spread.tables, servers(), limits.reportDropMsMax);
+    }
   } finally {
-    queried.close();
+    task.queried.close();
   }
+}
+
+function servers(): ClickHouse[] {
+  opened ??= data.servers.map((server) =>
+    // The primary reports outages.
+    openClickHouse({ ...server, log: createLog(data.logLevel, 'report'), isUp: () => false }),
+  );
+  return opened;
 }
 
 const tooManyQueries = 202;
@@ -81,29 +104,30 @@ const timeCodes = new Set([159, 160, 209]);
 /** 69: an array of too many missing points. */
 const sizeCodes = new Set([69, 158, 173, 241, 307, 396]);
 
-async function rowsOf(
+function rowsOf(
   { sql, parameters }: Plan,
   { queryId, tenantId }: Pick<ReportTask, 'queryId' | 'tenantId'>,
   deadline: number,
 ): Promise<ResultRow[]> {
-  clickhouse ??= openClickHouse({
-    ...data.clickhouse,
-    log: createLog(data.logLevel, 'report'),
-    // The primary reports outages.
-    isUp: () => false,
-  });
-  for (let attempt = 1; ; attempt += 1) {
+  const reads = servers()[0]!.readsOf(tenantId);
+  return runStep(queryId, deadline, (options) => reads.rows<ResultRow>(sql, parameters, options));
+}
+
+type StepOf<T> = (options: { timeoutMs: number; settings: NonNullable<QueryOptions['settings']> }) => Promise<T>;
+let steps = 0;
+
+/** Runs one statement; again while the server has too many. `shard`: whose server it is, of several. */
+async function runStep<T>(queryId: string, deadline: number, step: StepOf<T>, shard?: number): Promise<T> {
+  for (;;) {
     const timeoutMs = Math.max(1, Math.ceil(deadline - performance.now()));
+    steps += 1;
     try {
-      return await clickhouse.readsOf(tenantId).rows<ResultRow>(sql, parameters, {
-        timeoutMs,
-        settings: settings(`${queryId}-${attempt}`),
-      });
+      return await step({ timeoutMs, settings: settings(`${queryId}-${steps}`) });
     } catch (error) {
       if (!(error instanceof ClickHouseError)) throw error;
       if (performance.now() >= deadline || timeCodes.has(error.code)) throw tooLong();
       if (error.code === tooManyQueries) await systemScheduler.sleep(retryMs);
-      else throw asFault(error);
+      else throw asFault(error, shard);
     }
   }
 }
@@ -126,7 +150,7 @@ function settings(queryId: string): NonNullable<QueryOptions['settings']> {
   };
 }
 
-function asFault(error: ClickHouseError): Error {
+function asFault(error: ClickHouseError, shard: number | undefined): Error {
   if (sizeCodes.has(error.code)) {
     const megabytes = Math.round(data.memoryBytesMax / 1024 ** 2);
     return badRequest(
@@ -135,7 +159,8 @@ function asFault(error: ClickHouseError): Error {
     );
   }
   if (!error.transient) return error;
-  const fault = unavailable('clickhouse_away', 'Reports cannot be made at the moment. Try again later.', 5);
+  const why = shard === undefined ? '' : `: shard ${shard} does not answer, and a report needs every shard`;
+  const fault = unavailable('clickhouse_away', `Reports cannot be made at the moment${why}. Try again later.`, 5);
   fault.cause = error;
   return fault;
 }

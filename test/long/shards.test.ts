@@ -16,6 +16,7 @@ import {
   queryClickhouse,
   startEngine,
 } from '../harness/engine.ts';
+import { ask, preview, value } from '../harness/reports.ts';
 import { hostSettings, type Stores, startShard, startStores } from '../harness/stores.ts';
 
 const shardCount = 2;
@@ -31,7 +32,7 @@ beforeAll(async () => {
   stores = await startStores();
   other = await startShard(stores);
   const env = { ...hostSettings(stores), CLICKHOUSE_SHARDS: other.url };
-  engine = await startEngine({ workers: 2, env });
+  engine = await startEngine({ workers: 2, env, reports: true });
   devices = await engine.api.createDevices(Array.from({ length: 8 }, (_, n) => ({ name: `sharded ${n}` })));
   const first = await post(devices);
   await eventually(async () => (await shardsOf('sent', first)).length === devices.length, 20_000);
@@ -86,6 +87,30 @@ async function history({ id }: Device, key = 'sent'): Promise<{ status: number; 
   return { status: response.status, text, times: points.map(({ ts }) => ts).sort((a, b) => a - b) };
 }
 
+const previewPath = '/apiAnalytics/view/preview';
+
+/** Makes a report of the points of each device, by the name of the device. */
+async function counted(key: string): Promise<Response> {
+  const name = { label: 'Name', source: 'ENTITY_FIELD', key: 'name', role: 'ROW' };
+  const timeRange = { type: 'FIXED', startTs: Date.now() - 86_400_000, endTs: Date.now() + 86_400_000 };
+  const view = { fields: [name, value(key, 'COUNT', 'points'), value(key, 'UNIQ', 'values')], timeRange };
+  return await ask('POST', previewPath, view, await analytics());
+}
+
+const analytics = async () => ({
+  url: `http://127.0.0.1:${engine.analyticsPort}`,
+  token: await engine.api.adminToken(),
+});
+
+/** Returns the number of points of each device with points. */
+async function counts(key: string): Promise<Map<string, number>> {
+  const response = await counted(key);
+  const text = await response.text();
+  expect([response.status, text]).toEqual([200, expect.anything()]);
+  const { dataTable } = JSON.parse(text) as { dataTable: { Name: string; points: number }[] };
+  return new Map(dataTable.map(({ Name, points }) => [Name, points]));
+}
+
 async function removeAll({ id }: Device, key: string): Promise<number> {
   const path = `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=${key}&deleteAllDataForKeys=true`;
   return (await engine.api.send('DELETE', path)).status;
@@ -105,6 +130,27 @@ test('devices are spread over the shards, and each is read from its own', async 
     );
     expect(row).toEqual([String(devices.length / shardCount), String(devices.length)]);
   }
+});
+
+test('a report has the points of every shard, and leaves no tables', async () => {
+  await post(devices, 'reported');
+  const ts = await post(devices, 'reported');
+  for (const device of devices) {
+    await eventually(async () => (await history(device, 'reported')).times.length === 2, 20_000);
+  }
+  // Devices are copied for reports a moment after they were created.
+  await eventually(async () => (await counts('reported')).size === devices.length, 20_000);
+  expect([...(await counts('reported')).values()]).toEqual(devices.map(() => 2));
+  const view = {
+    fields: [value('reported', 'SUM', 'sum'), value('reported', 'LATEST', 'latest'), value('reported', 'UNIQ', 'uniq')],
+    timeRange: { type: 'FIXED', startTs: ts, endTs: ts + 1 },
+  };
+  expect(await preview(view, await analytics())).toEqual({
+    columnLabels: ['sum', 'latest', 'uniq'],
+    dataTable: [{ sum: (ts % 1000) * devices.length, latest: ts % 1000, uniq: 1 }],
+  });
+  const left = `SELECT name FROM system.tables WHERE name LIKE 'report_%'`;
+  expect(await Promise.all(addresses().map((address) => queryClickhouse(address, left)))).toEqual([[], []]);
 });
 
 test('a start that names the servers in another order is refused', async () => {
@@ -147,6 +193,8 @@ test('a dead shard stops only its own devices, over a kill of the whole host, an
   }
   const dead = await history(ofShard[1]![0]!, 'dead');
   expect([dead.status, dead.text]).toEqual([503, expect.stringContaining('shard 1')]);
+  const report = await counted('dead');
+  expect([report.status, await report.text()]).toEqual([503, expect.stringContaining('shard 1')]);
   const { code, parts } = await engine.status();
   expect([code, parts?.['clickhouse'], parts?.['clickhouse-1']]).toEqual([200, 'up', 'away']);
   // Deletes of the other shard are carried out as well, once the rows of the dead one have left the lanes.
@@ -215,6 +263,17 @@ test('a shard is added while devices send, delete and are read, and every answer
         reads += 1;
       }
     })();
+    let reports = 0;
+    const reporting = (async () => {
+      while (isMoving) {
+        const due = sent.filter(({ at }) => performance.now() - at > visibleMs).length;
+        const byDevice = await counts('moving');
+        if (due > 0) expect(byDevice.size).toBe(many.length);
+        for (const points of byDevice.values()) expect(points).toBeGreaterThanOrEqual(due);
+        for (const points of byDevice.values()) expect(points).toBeLessThanOrEqual(sent.length + 1);
+        reports += 1;
+      }
+    })();
     const deleting = (async () => {
       for (const device of many) expect(await removeAll(device, 'gone')).toBeLessThan(300);
     })();
@@ -230,9 +289,10 @@ test('a shard is added while devices send, delete and are read, and every answer
       expect(stdout).toContain('the buckets have moved');
     } finally {
       isMoving = false;
-      await Promise.all([sending, reading]);
+      await Promise.all([sending, reading, reporting]);
     }
     expect(reads).toBeGreaterThan(20);
+    expect(reports).toBeGreaterThan(5);
     const all = [...addresses(), third.address()];
     for (const device of many) {
       const expected = sent.map(({ ts }) => ts);

@@ -106,9 +106,6 @@ export function checkSettings(config: Config): void {
       'CLICKHOUSE_SHARDS is set and CLICKHOUSE_URL is empty: the embedded engine is of one host, so name the first server as well.',
     );
   }
-  if (clickhouse.shards !== '' && analytics.enabled) {
-    throw new StartError('CLICKHOUSE_SHARDS is set: reports read one server only, so ANALYTICS_ENABLED must be false.');
-  }
   if (shardUrlsOf(clickhouse).length > limits.shardsMax) {
     throw new StartError(
       `CLICKHOUSE_SHARDS names more than ${limits.shardsMax - 1} servers: ${limits.shardsMax} are the most, with CLICKHOUSE_URL.`,

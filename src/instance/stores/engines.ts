@@ -168,15 +168,28 @@ function openShards(
   log: Log,
   isUp: (store: string) => () => boolean = () => () => true,
 ): Shards {
-  const { user, password } = config.clickhouse;
-  const [, ...others] = shardUrlsOf(config.clickhouse);
-  const servers = [first, ...others.map((url) => ({ url, user, password }))];
+  const servers = serversOf(config, first);
   return new Shards(
     servers.map((server, shard) => {
-      const ofShard = { isUp: isUp(shardName(shard)), ...(others.length > 0 && { shard }) };
+      const ofShard = { isUp: isUp(shardName(shard)), ...(servers.length > 1 && { shard }) };
       return openClickHouse({ ...server, ...clickHouseOptions(config), ...ofShard, log });
     }),
   );
+}
+
+function serversOf(config: Config, first: Engines['clickhouse']): Engines['clickhouse'][] {
+  const { user, password } = config.clickhouse;
+  const [, ...others] = shardUrlsOf(config.clickhouse);
+  return [first, ...others.map((url) => ({ url, user, password }))];
+}
+
+/** Returns what a thread needs to open the shards for reads, in their order. */
+export function shardServers(
+  config: Config,
+  engines: Engines,
+): { url: string; user: string; password: string; database: string }[] {
+  const { database } = config.clickhouse;
+  return serversOf(config, engines.clickhouse).map(({ url, user, password }) => ({ url, user, password, database }));
 }
 
 /**

@@ -1,5 +1,5 @@
 /** SQL of the map of shards in PostgreSQL. The first host that has several ClickHouse servers makes the map. */
-import { StartError } from '../../base/errors.ts';
+import { StartError, unavailable } from '../../base/errors.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import { firstShardMap, noShard, type ShardMap } from '../../clickhouse/shards.ts';
 import type { Queries } from '../../postgres/client.ts';
@@ -12,6 +12,13 @@ export interface MovingMap extends ShardMap {
 
 export async function readShardMap(queries: Queries): Promise<ShardMap | undefined> {
   return await readMovingMap(queries);
+}
+
+/** Returns the shard of each bucket. Throws a Fault while there is no map, or this process does not know its servers. */
+export async function readShardOfBuckets(queries: Queries, shards: number): Promise<Uint8Array> {
+  const map = await readShardMap(queries);
+  if (map !== undefined && shardsNeeded(map) <= shards) return map.shardOf;
+  throw unavailable('clickhouse_away', 'This server does not know yet which shard has each device. Try again later.');
 }
 
 export async function readMovingMap(queries: Queries): Promise<MovingMap | undefined> {
