@@ -97,8 +97,13 @@ export class StreamWatch {
     metrics.observed('stream_bytes_max', 'Limit of each stream.', () => deps.settings.bytesMax, 'max');
     for (const lane of lanes) {
       const labels = { lane: laneNames[lane] };
+      // Servers that do not answer may hold frames: a 0 would tell an operator that nothing waits there.
+      const read = (of: (seen: Seen) => number) => {
+        const seen = this.#fresh(lane);
+        return seen && of(seen);
+      };
       const observe = (name: string, help: string, of: (seen: Seen) => number) =>
-        metrics.observed(name, help, () => (this.#fresh(lane) ? of(this.#fresh(lane)!) : 0), 'max', labels);
+        metrics.observed(name, help, () => read(of), 'max', labels);
       observe('stream_bytes', 'Bytes of the stream of a lane.', ({ bytes }) => bytes);
       observe('stream_frames', 'Frames of the stream that ClickHouse does not have.', ({ waiting }) => waiting);
       observe('stream_frames_redelivered', 'Frames that are given again at the moment.', (seen) => seen.redelivered);
@@ -236,8 +241,8 @@ export class StreamWatch {
     const isSame = known?.created === state.created;
     const floor = Math.max(isSame ? consumer.floor : 0, state.first - 1);
     if (isSame) writer.own[lane].confirmed(floor, ownBefore);
-    // Messages that ClickHouse has are there for as long as they wait to be given as JSON.
-    const isFirstStored = settings.json.enabled && consumer.waiting > 0 && state.first <= floor;
+    // Messages that ClickHouse has may be there for long: they wait to be given as JSON, or for PostgreSQL.
+    const isFirstStored = consumer.waiting > 0 && state.first <= floor;
     const oldestAtMs = isFirstStored ? await link.timeOf(name, floor + 1) : state.firstAtMs;
     const newest = this.#seen[lane];
     const seen: Seen = { ...state, ...consumer, floor, oldestAtMs, writer: newest?.writer, at };

@@ -26,6 +26,7 @@ let client: StreamClient;
 let writer: StreamWriter;
 let positions: Positions;
 let watch: StreamWatch;
+let metrics: Metrics;
 let lastOrder = 1n;
 let installations = 0;
 const events: { event: string; kind?: unknown }[] = [];
@@ -54,8 +55,9 @@ class Positions implements Queries {
 
 /** As after a restart: nothing is remembered. */
 function newWatch(): StreamWatch {
+  metrics = new Metrics();
   const quarantine = { addGap: async () => 'added' as const };
-  const deps = { client, writer, settings, postgres: positions, clock: systemClock, log, metrics: new Metrics() };
+  const deps = { client, writer, settings, postgres: positions, clock: systemClock, log, metrics };
   return new StreamWatch({ ...deps, quarantine: quarantine as never, isLeader });
 }
 
@@ -132,6 +134,26 @@ function isStopped(pid: number): boolean {
   const threads = readdirSync(`/proc/${pid}/task`);
   return threads.every((thread) => / T /.test(readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8')));
 }
+
+/** Returns a metric of the live stream; undefined while its value is not known. */
+function metricOf(name: string): number | undefined {
+  return metrics.snapshot().find((each) => each.name === name && each.labels === '{lane="live"}')?.value;
+}
+
+test('the age of the oldest frame is that of one that waits, also beside stored ones that stay', async () => {
+  expect(metricOf('stream_frames')).toBeUndefined();
+  positions.isUnavailable = true;
+  await append();
+  await confirmAll();
+  await watch.round();
+  expect([metricOf('stream_frames'), metricOf('stream_oldest_seconds')]).toEqual([0, 0]);
+  const storedAt = (await client.link!.timeOf(`${settings.name}-live`, 1))!;
+  await eventually(() => Date.now() - storedAt > 2_000);
+  await append();
+  await watch.round();
+  expect(metricOf('stream_frames')).toBe(1);
+  expect(metricOf('stream_oldest_seconds')).toBeLessThan((Date.now() - storedAt) / 1000 - 1.9);
+});
 
 test('without an answer of the servers there is no report, and it is not waited for', async () => {
   await append();

@@ -72,7 +72,7 @@ interface Entry {
   merge: Merge;
   labels: string;
   metric: Counter | Gauge | Histogram;
-  read?: () => number;
+  read?: () => number | undefined;
 }
 
 export class Metrics {
@@ -92,8 +92,14 @@ export class Metrics {
     return this.#entry(name, help, 'gauge', merge, labels, () => new Gauge()) as Gauge;
   }
 
-  /** Adds a gauge that is computed at each snapshot. */
-  observed(name: string, help: string, read: () => number, merge: Merge = 'sum', labels: Record<string, string> = {}) {
+  /** Adds a gauge that is computed at each snapshot. Undefined: the value is not known, and the series is left out. */
+  observed(
+    name: string,
+    help: string,
+    read: () => number | undefined,
+    merge: Merge = 'sum',
+    labels: Record<string, string> = {},
+  ) {
     this.#entry(name, help, 'gauge', merge, labels, () => new Gauge());
     this.#entries.get(name + renderLabels(labels))!.read = read;
   }
@@ -109,12 +115,13 @@ export class Metrics {
   }
 
   snapshot(): Sample[] {
-    return [...this.#entries.values()].map(({ metric, read, name, help, kind, merge, labels }) => {
+    return [...this.#entries.values()].flatMap(({ metric, read, name, help, kind, merge, labels }) => {
       if (metric instanceof Histogram) {
         const { sum: value, bounds, buckets } = metric;
         return { name, help, kind, merge, labels, value, bounds, buckets: [...buckets] };
       }
-      return { name, help, kind, merge, labels, value: read ? read() : metric.value };
+      const value = read ? read() : metric.value;
+      return value === undefined ? [] : { name, help, kind, merge, labels, value };
     });
   }
 
