@@ -26,6 +26,11 @@ function frameOf(body: string): Buffer {
   return plainStreamFrame(journalFrameOf(body), now + 5);
 }
 
+test('bytes that are no block are no frame, also between right checksums', () => {
+  const noise = { lane: live, order, rows: 1, parts: [randomBytes(200)] };
+  expect(pointsOf(plainStreamFrame(noise, now))).toBeUndefined();
+});
+
 async function read(...chunks: Buffer[]): Promise<(string | object)[]> {
   const found: (string | object)[] = [];
   async function* each(): AsyncGenerator<Buffer> {

@@ -3,7 +3,7 @@
  * `package.json` exports this file as `millrace/stream-points`. Its names and their meaning stay.
  */
 import { frameHeaderBytes } from '../journal/segment.ts';
-import { readBlock } from '../telemetry/read-block.ts';
+import { type BlockRow, readBlock } from '../telemetry/read-block.ts';
 import { strictForm } from '../value/typed.ts';
 import { decodeStreamFrame, streamFrameLength } from './stream-frame.ts';
 
@@ -26,12 +26,22 @@ export interface StreamPoint {
 /** Returns the points of one frame, in the order of sending; undefined when the bytes are no intact frame. */
 export function pointsOf(bytes: Uint8Array): StreamPoint[] | undefined {
   const frame = decodeStreamFrame(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength));
-  if (!frame) return undefined;
+  const rows = frame && rowsOf(frame.payload);
+  if (!rows) return undefined;
   const arrivedMs = frame.head.writtenMs;
-  return readBlock(frame.payload).map(({ device, key, ts, kind, num, int, text, seq, order }) => {
+  return rows.map(({ device, key, ts, kind, num, int, text, seq, order }) => {
     const json = strictForm({ kind, num, int: int.toString(), text });
     return { device, key, ts, json, seq, order, arrivedMs };
   });
+}
+
+/** Another program may have written a frame with right checksums around bytes that are no block. */
+function rowsOf(payload: Buffer): BlockRow[] | undefined {
+  try {
+    return readBlock(payload);
+  } catch {
+    return undefined;
+  }
 }
 
 /** A stretch of a file that holds no frame. */
