@@ -9,6 +9,8 @@ export type EqualSettings = Record<string, string>;
 
 export function equalSettingsOf(config: Config): EqualSettings {
   const { redis, limits, gateway, clickhouse, values, telemetry, ingest, stream, rateLimits, activity } = config;
+  const ofStream = (value: number) => (stream.url === '' ? 'unused' : value);
+  const ofJson = (value: number) => (stream.json.enabled ? value : 'unused');
   const settings: Record<string, string | number | boolean> = {
     // The URLs may differ by host; a host without one receives no message of another host.
     REDIS_URL: redis.url === '' ? 'empty' : 'set',
@@ -19,11 +21,17 @@ export function equalSettingsOf(config: Config): EqualSettings {
     INGEST_ACK: ingest.ack,
     // A host without the stream would not ship its frames, and a host with another name would use another stream.
     STREAM_NAME: stream.url === '' ? 'none' : stream.name,
-    // Any host may give a frame as JSON.
+    // A host keeps the frames that it holds by renewing them in time, and the servers have one time for all hosts.
+    STREAM_REDELIVER_SECONDS: ofStream(stream.redeliverSeconds),
+    // Readers choose devices by subjects, whichever host published them.
+    STREAM_SUBJECTS: ofStream(stream.subjects),
+    // Any host may give a frame as JSON, and each start gives the stream of JSON its limits.
     STREAM_JSON: stream.json.enabled,
     STREAM_JSON_TENANTS: stream.json.tenants,
     STREAM_JSON_PROFILES: stream.json.profiles,
     STREAM_JSON_KEYS: stream.json.keys,
+    STREAM_JSON_BYTES_MAX: ofJson(stream.json.bytesMax),
+    STREAM_JSON_KEPT_SECONDS: ofJson(stream.json.keptSeconds),
     // A message has the same stored value on every host.
     JSON_TYPE_CAST_ENABLED: values.castNumericStrings,
     TELEMETRY_TS_UNIT: telemetry.tsUnit,
