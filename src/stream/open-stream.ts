@@ -66,7 +66,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   return {
     journal: both,
     writer,
-    report: (report) => withStream(report, journal, writer, clock.now()),
+    report: (report) => withStream(report, readers, writer, clock.now()),
     reports: (msMax) => watch.reports(msMax),
     room: () => watch.room(),
     stopTaking: async () => {

@@ -85,7 +85,7 @@ export async function openChannel(
         });
   if (stream) started.addWhole('end of the stream', () => stream.close());
   const writer = await writerIdOf({ journal, dir, postgres, onWaiting: (reason) => link.waiting(reason) });
-  const orderMax = isStream ? await highestOrder(postgres, writer, journal.orderMax) : journal.orderMax;
+  const orderMax = stream ? await highestOrder(postgres, writer, journal.orderMax) : journal.orderMax;
   const orders = new OrderClock(clock, writer, orderMax);
   const leadMs = orderMs(orderMax) - clock.now();
   // An earlier run without the database used a clock that was ahead; a journal's order numbers never go back.
