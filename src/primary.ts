@@ -158,7 +158,9 @@ export async function runPrimary(): Promise<void> {
       printProgress(`waiting, because no device is known here yet. ${reason}`);
     });
     if (config.stream.url !== '') {
-      const unavailable = await tryStreams(config.stream, installation.id);
+      const unavailable = await tryStreams(config.stream, installation.id, (page) => {
+        printProgress(`${page} of STREAM_MONITOR_URLS does not answer: the sync of its server is not checked.`);
+      });
       if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);
     }
     watch.enterService();
@@ -502,7 +504,7 @@ class Ending {
   #drain(signal: string): void {
     if (this.begun) return;
     printProgress(`${signal}: finishing open requests and shipping the journal.`);
-    void this.#end(0, 'stopped; everything acknowledged is on disk.');
+    void this.#end(0, 'stopped; everything acknowledged is durable.');
   }
 
   /**

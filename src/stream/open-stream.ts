@@ -37,6 +37,8 @@ interface OpenStreamDeps {
 export interface OpenedStream {
   journal: StreamJournal;
   writer: StreamWriter;
+  /** Why the stream accepts nothing now, also for a process that publishes nothing; undefined while it answers. */
+  away(): string | undefined;
   /** Changes the report of the worker's journal. */
   report(report: JournalReport): JournalReport;
   /** Reports of the streams themselves, not older than the call. */
@@ -66,6 +68,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   return {
     journal: both,
     writer,
+    away: () => writer.away ?? client.silence,
     report: (report) => withStream(report, readers, writer, clock.now()),
     reports: (msMax) => watch.reports(msMax),
     room: () => watch.room(),

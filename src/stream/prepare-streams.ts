@@ -14,13 +14,17 @@ import {
   type StreamConfig,
   type StreamInfo,
 } from '@nats-io/jetstream';
-import { messageOf, StartError } from '../base/errors.ts';
+import { StartError } from '../base/errors.ts';
+import { listOfSetting } from '../base/settings/list-setting.ts';
 import { sizeText } from '../base/size-text.ts';
 import { lanes } from '../journal/journal.ts';
 import {
+  connectReason,
   consumerName,
+  isLogin,
   jsonConsumerName,
   jsonStreamName,
+  payloadBytesMin,
   StreamLink,
   type StreamSettings,
   streamName,
@@ -30,8 +34,6 @@ import { streamFormat } from './stream-frame.ts';
 
 /** Frames of one lane that all processes together may hold unconfirmed. */
 const unconfirmedMax = 100_000;
-/** The least `max_payload`: the default of the servers. */
-const payloadBytesMin = 1024 * 1024;
 const nanosPerSecond = 1_000_000_000;
 /** Frames that all processes together may be giving as JSON, and the time after which such a frame is given again. */
 const jsonUnconfirmedMax = 1_000;
@@ -43,10 +45,18 @@ const versionMin = [2, 10] as const;
 
 const codes = { streamNotFound: 10_059, consumerNotFound: 10_014 };
 
-/** `installation`: the id of the installation; empty while it is not known. */
-export async function prepareStreams(link: StreamLink, settings: StreamSettings, installation: string): Promise<void> {
+/**
+ * `installation`: the id of the installation; empty while it is not known. `onUnchecked`: called with a monitoring page
+ * that does not answer, so that nothing is known of the sync of its server.
+ */
+export async function prepareStreams(
+  link: StreamLink,
+  settings: StreamSettings,
+  installation: string,
+  onUnchecked: (page: string) => void = () => {},
+): Promise<void> {
   checkServer(link, settings);
-  await checkSync(settings);
+  await checkSync(settings, onUnchecked);
   for (const lane of lanes) {
     const name = streamName(settings, lane);
     const subjects = [subjectOf(settings, lane, '*')];
@@ -140,27 +150,43 @@ async function prepareJsonStream(link: StreamLink, settings: StreamSettings, ins
 }
 
 /** Tries once, with a connection of its own. Returns why no server answers; undefined when the streams are usable. */
-export async function tryStreams(settings: StreamSettings, installation: string): Promise<string | undefined> {
+export async function tryStreams(
+  settings: StreamSettings,
+  installation: string,
+  onUnchecked?: (page: string) => void,
+): Promise<string | undefined> {
   let link: StreamLink | undefined;
   try {
     link = await StreamLink.open(settings, 'millrace start');
-    await prepareStreams(link, settings, installation);
+    await prepareStreams(link, settings, installation, onUnchecked);
     return undefined;
   } catch (error) {
     if (error instanceof StartError) throw error;
-    if (isLogin(error)) {
-      throw new StartError(
-        `STREAM_URL: the login was refused (${messageOf(error)}): check STREAM_USER, STREAM_PASSWORD and STREAM_CREDS.`,
-      );
-    }
-    return messageOf(error);
+    if (isLogin(error)) throw new StartError(`STREAM_URL: ${connectReason(error)}.`);
+    return connectReason(error);
   } finally {
     await link?.close().catch(() => {});
   }
 }
 
-function isLogin(error: unknown): boolean {
-  return error instanceof Error && /Authorization|Authentication/i.test(`${error.name} ${error.message}`);
+/**
+ * Checks the servers, and the streams that are there, without a change of them. Returns the version of the server, and
+ * the monitoring pages that do not answer.
+ */
+export async function inspectStreams(settings: StreamSettings): Promise<{ version: string; unchecked: string[] }> {
+  const unchecked: string[] = [];
+  const link = await StreamLink.open(settings, 'millrace doctor');
+  try {
+    checkServer(link, settings);
+    await checkSync(settings, (page) => unchecked.push(page));
+    for (const lane of lanes) {
+      const info = await found(link.manager.streams.info(streamName(settings, lane)), codes.streamNotFound);
+      if (info) checkStream(info, [subjectOf(settings, lane, '*')], settings, '');
+    }
+    return { version: link.connection.info?.version ?? 'of an unknown version', unchecked };
+  } finally {
+    await link.close().catch(() => {});
+  }
 }
 
 async function found<T>(reading: Promise<T>, missing: number): Promise<T | undefined> {
@@ -172,7 +198,7 @@ async function found<T>(reading: Promise<T>, missing: number): Promise<T | undef
   }
 }
 
-function checkServer({ connection, payloadBytesMax }: StreamLink, { replicas }: StreamSettings): void {
+function checkServer({ connection, shortfall }: StreamLink, { replicas }: StreamSettings): void {
   const { info } = connection;
   const version = info?.version ?? '0';
   const [major = 0, minor = 0] = version.split('.').map(Number);
@@ -192,18 +218,12 @@ function checkServer({ connection, payloadBytesMax }: StreamLink, { replicas }: 
       `The NATS server ${connection.getServer()} is in no cluster, and STREAM_REPLICAS is ${replicas}: name the nodes of a cluster.`,
     );
   }
-  if (payloadBytesMax < payloadBytesMin) {
-    throw new StartError(
-      `The NATS servers take ${sizeText(payloadBytesMax)} in one message, and frames need ${sizeText(payloadBytesMin)}: ` +
-        'raise max_payload of the servers.',
-    );
-  }
+  if (shortfall !== undefined) throw new StartError(`STREAM_URL: ${shortfall}.`);
 }
 
 /** The servers do not tell a client when they sync; their monitoring pages do. */
-async function checkSync({ monitorUrls }: StreamSettings): Promise<void> {
-  for (const url of monitorUrls.split(',').map((each) => each.trim())) {
-    if (url === '') continue;
+async function checkSync({ monitorUrls }: StreamSettings, onUnchecked: (page: string) => void): Promise<void> {
+  for (const url of listOfSetting(monitorUrls)) {
     const page = new URL('/jsz', url);
     let config: { sync_always?: boolean } | undefined;
     try {
@@ -211,6 +231,7 @@ async function checkSync({ monitorUrls }: StreamSettings): Promise<void> {
       ({ config } = (await response.json()) as { config?: { sync_always?: boolean } });
     } catch {
       // A node that does not answer is checked by the next start; the others keep the promise meanwhile.
+      onUnchecked(page.origin);
       continue;
     }
     if (config?.sync_always !== true) {

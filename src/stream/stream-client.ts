@@ -5,6 +5,7 @@
  * a frame to one process of all hosts, and again to another one when it is not confirmed in time.
  */
 import { readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 import {
   type Consumer,
   JetStreamApiError,
@@ -13,10 +14,19 @@ import {
   jetstreamManager,
   type OrderedConsumerOptions,
 } from '@nats-io/jetstream';
-import { connect, credsAuthenticator, type NatsConnection, type NodeConnectionOptions } from '@nats-io/transport-node';
+import {
+  AuthorizationError,
+  connect,
+  credsAuthenticator,
+  type NatsConnection,
+  type NodeConnectionOptions,
+  UserAuthenticationExpiredError,
+} from '@nats-io/transport-node';
 import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Config } from '../base/settings/config.ts';
+import { listOfSetting } from '../base/settings/list-setting.ts';
+import { sizeText } from '../base/size-text.ts';
 import { type Lane, laneNames } from '../journal/journal.ts';
 import { streamFormat } from './stream-frame.ts';
 
@@ -33,10 +43,17 @@ const connectMsMax = 2_000;
 const reconnectMs = 250;
 /** The limit of one call of the management. */
 const callMsMax = 3_000;
+/** A connection that is lost for so long is tried again apart, to learn why it does not return. */
+const lostMsMax = 4_000;
+/** A stop waits so long for servers that do not answer. */
+const flushMsMax = 1_000;
 /** A server without an answer for so long is left for another one: the others may have a majority without it. */
 const unansweredMsMax = 4_000;
 /** The servers' code for a server that knows no leader of the servers. */
 const leaderlessCode = 10_008;
+
+/** The least `max_payload`: the default of the servers. */
+export const payloadBytesMin = 1024 * 1024;
 
 /** The state of one lane's stream, as its servers report it. */
 export interface LaneState {
@@ -82,7 +99,7 @@ export function subjectOf(settings: StreamSettings, lane: Lane, bucket: number |
 
 function streamConnection(settings: StreamSettings, name: string): NodeConnectionOptions {
   const { url, user, password, creds, tlsCa } = settings;
-  const servers = url.split(',').map((each) => each.trim());
+  const servers = listOfSetting(url);
   const isTls = tlsCa !== '' || servers.some((server) => server.startsWith('tls://'));
   return {
     servers: servers.map((server) => server.replace(/^(nats|tls):\/\//, '')),
@@ -96,9 +113,39 @@ function streamConnection(settings: StreamSettings, name: string): NodeConnectio
     // A login may be repaired at the servers while Millrace runs.
     ignoreAuthErrorAbort: true,
     ...(user !== '' && { user, pass: password }),
-    ...(creds !== '' && { authenticator: credsAuthenticator(fileOf(creds, 'STREAM_CREDS')) }),
-    ...(isTls && { tls: tlsCa === '' ? {} : { ca: fileOf(tlsCa, 'STREAM_TLS_CA').toString() } }),
+    ...(creds !== '' && { authenticator: credsAuthenticator(credsOf(creds)) }),
+    // The client reads the file at each connection.
+    ...(isTls && { tls: tlsCa === '' ? {} : { caFile: readable(tlsCa, 'STREAM_TLS_CA') } }),
   };
+}
+
+/**
+ * Returns the content of the file at each connection, because credentials expire and are replaced. While the file has
+ * none, as in the middle of a write, the last ones count: the client would close its connection for good.
+ */
+function credsOf(path: string): () => Buffer {
+  let last = fileOf(path, 'STREAM_CREDS');
+  if (!hasCreds(last)) {
+    throw new StartError(`STREAM_CREDS is ${path}, which has no credentials: name a file that "nsc" has made.`);
+  }
+  return () => {
+    try {
+      const read = readFileSync(path);
+      if (hasCreds(read)) last = read;
+    } catch {
+      // The file may be there again at the next connection.
+    }
+    return last;
+  };
+}
+
+function hasCreds(file: Buffer): boolean {
+  return /-{3,}\s+\S+\s+-{3,}[\s\S]*-{3,}\s+\S+\s+-{3,}/.test(file.toString());
+}
+
+function readable(path: string, setting: string): string {
+  fileOf(path, setting);
+  return path;
 }
 
 function fileOf(path: string, setting: string): Buffer {
@@ -108,6 +155,30 @@ function fileOf(path: string, setting: string): Buffer {
     throw new StartError(`${setting} is ${path}, which cannot be read: ${messageOf(error)}.`);
   }
 }
+
+/** Returns why a connection fails, in words that say what to change. */
+export function connectReason(error: unknown): string {
+  const reason = messageOf(error);
+  if (isLogin(error)) {
+    return `the login was refused (${reason}): check STREAM_USER, STREAM_PASSWORD and STREAM_CREDS`;
+  }
+  if (isCertificate(error)) {
+    return `the certificate of the servers is not accepted (${reason}): renew it, or check STREAM_TLS_CA`;
+  }
+  return reason;
+}
+
+export function isLogin(error: unknown): boolean {
+  return error instanceof AuthorizationError || error instanceof UserAuthenticationExpiredError;
+}
+
+function isCertificate(error: unknown): boolean {
+  const { code, cause } = error as { code?: unknown; cause?: unknown };
+  if (/CERT|SIGNATURE|ISSUER/.test(String(code))) return true;
+  return cause instanceof Error && isCertificate(cause);
+}
+
+export const noMajority = 'no majority of its servers answers';
 
 /** Calls that need a majority of the servers. */
 type MajorityCall = 'publish' | 'read' | 'prepare';
@@ -121,6 +192,8 @@ export class StreamLink {
    * False while the connection is lost. Nothing may be sent then: the client would keep it in memory, without a limit.
    */
   isConnected = true;
+  /** Since when no call was answered, in monotonic milliseconds; undefined after an answer. */
+  #silentSince: number | undefined;
   /** The forms of the streams of both lanes: how their frames are written (`stream-frame.ts`). */
   readonly formats: [number, number] = [streamFormat, streamFormat];
   /** Since when calls of each kind have failed, in monotonic milliseconds. An answer removes its kind. */
@@ -135,7 +208,10 @@ export class StreamLink {
 
   async #follow(): Promise<void> {
     for await (const { type } of this.connection.status()) {
-      if (type === 'disconnect') this.isConnected = false;
+      if (type === 'disconnect') {
+        this.isConnected = false;
+        this.#silentSince ??= performance.now();
+      }
       if (type === 'reconnect') this.isConnected = true;
     }
   }
@@ -148,6 +224,21 @@ export class StreamLink {
 
   get payloadBytesMax(): number {
     return this.connection.info?.max_payload ?? 0;
+  }
+
+  /** Why its server cannot take every frame: a setting of a server may change while this process runs. */
+  get shortfall(): string | undefined {
+    const bytesMax = this.payloadBytesMax;
+    if (bytesMax === 0 || bytesMax >= payloadBytesMin) return undefined;
+    return (
+      `the NATS servers take ${sizeText(bytesMax)} in one message, and frames need ${sizeText(payloadBytesMin)}: ` +
+      'raise max_payload of the servers'
+    );
+  }
+
+  /** The time for which every call has failed. */
+  get silentMs(): number {
+    return this.#silentSince === undefined ? 0 : performance.now() - this.#silentSince;
   }
 
   /** Resolves with the number of the message when a majority has synced it. */
@@ -168,6 +259,8 @@ export class StreamLink {
    * readers for a while, with nothing to read.
    */
   answered(call: MajorityCall): void {
+    // A request without a connection ends without an error, and without messages.
+    if (this.isConnected) this.#silentSince = undefined;
     if (call === 'publish') this.#unansweredSince.clear();
     else this.#unansweredSince.delete(call);
   }
@@ -183,6 +276,7 @@ export class StreamLink {
       return;
     }
     const now = performance.now();
+    this.#silentSince ??= now;
     const since = this.#unansweredSince.get(call) ?? now;
     this.#unansweredSince.set(call, since);
     if (!this.isConnected || this.connection.isClosed() || now - since < unansweredMsMax) return;
@@ -238,12 +332,10 @@ export class StreamLink {
   }
 
   async close(): Promise<void> {
-    try {
-      // Confirmations that the client still holds are sent first.
-      await Promise.race([this.connection.flush(), this.connection.closed()]);
-    } finally {
-      await this.connection.close();
-    }
+    // Confirmations that the client still holds are sent first; what is not confirmed is given to another process.
+    const flushed = this.connection.flush().catch(() => {});
+    await Promise.race([flushed, this.connection.closed(), sleep(flushMsMax, undefined, { ref: false })]);
+    await this.connection.close();
   }
 }
 
@@ -255,6 +347,8 @@ export class StreamClient {
   readonly #prepare: (link: StreamLink) => Promise<void>;
   #link: StreamLink | undefined;
   #failure: string | undefined = 'not connected yet';
+  /** Why a connection that was lost does not return. */
+  #lost: string | undefined;
   #closed = false;
   #running: Promise<void> = Promise.resolve();
   #wake: () => void = () => {};
@@ -280,7 +374,15 @@ export class StreamClient {
 
   /** Why there is no usable stream yet; undefined when it was found usable. */
   get failure(): string | undefined {
-    return this.#failure;
+    return this.#failure ?? this.#link?.shortfall;
+  }
+
+  /** Why the servers have not answered for as long as a message waits; undefined while they answer. */
+  get silence(): string | undefined {
+    const link = this.#link;
+    if (link === undefined || link.silentMs < this.#settings.ackMsMax) return undefined;
+    if (link.isConnected) return noMajority;
+    return this.#lost === undefined ? 'no server can be reached' : `no server can be reached: ${this.#lost}`;
   }
 
   /** Makes and checks the streams again, because one is missing. */
@@ -306,22 +408,46 @@ export class StreamClient {
         if (this.#failure !== undefined) this.#log.info('stream_ready', {});
         this.#failure = undefined;
         onTried();
+        void this.#explainLosses(opened);
         return;
       } catch (error) {
         opened?.failed('prepare', error);
-        const failure = messageOf(error);
+        const failure = connectReason(error);
         if (failure !== this.#failure) this.#log.warn('stream_not_ready', { reason: failure });
         this.#failure = failure;
         onTried();
       }
-      await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, 4 * reconnectMs);
-        this.#wake = () => {
-          clearTimeout(timer);
-          resolve();
-        };
-      });
+      await this.#pause(4 * reconnectMs);
     }
     await opened?.close();
+  }
+
+  /** Tries another connection while the present one is lost: the client does not say why its own tries fail. */
+  async #explainLosses(link: StreamLink): Promise<void> {
+    while (!this.#closed) {
+      await this.#pause(lostMsMax);
+      if (link.isConnected) this.#lost = undefined;
+      if (link.isConnected || link.silentMs < lostMsMax || this.#closed) continue;
+      try {
+        const other = await connect(streamConnection(this.#settings, this.#name));
+        await other.close();
+      } catch (error) {
+        const lost = connectReason(error);
+        if (lost !== this.#lost) this.#log.warn('stream_not_connected', { reason: lost });
+        this.#lost = lost;
+      }
+    }
+  }
+
+  /** `close` ends it. */
+  async #pause(ms: number): Promise<void> {
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      timer.unref();
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
   }
 }

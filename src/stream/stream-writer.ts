@@ -12,7 +12,7 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Journal, type JournalFrame, lanes, live } from '../journal/journal.ts';
 import { OwnFrames } from './own-frames.ts';
-import { type StreamClient, type StreamSettings, subjectOf } from './stream-client.ts';
+import { noMajority, type StreamClient, type StreamSettings, subjectOf } from './stream-client.ts';
 import { frameTooLarge, streamAway, streamFull, streamSlow } from './stream-faults.ts';
 import { encodeStreamFrame, payloadBytesOf, plainStreamFrame } from './stream-frame.ts';
 import { bucketOf } from './stream-frames.ts';
@@ -66,7 +66,8 @@ export class StreamWriter {
 
   /** Why the stream accepts nothing now; undefined while it accepts frames. */
   get away(): string | undefined {
-    return this.#away ?? this.#deps.client.failure;
+    const { failure, silence } = this.#deps.client;
+    return failure ?? (this.#away && (silence ?? this.#away));
   }
 
   get isFallback(): boolean {
@@ -92,6 +93,8 @@ export class StreamWriter {
       this.#probeLater();
       return this.isFallback ? undefined : streamAway(this.away);
     }
+    // Without messages nothing else would tell that there is no majority, and readiness would not say so.
+    if (this.#deps.client.silence !== undefined) this.#probeLater();
     const isSlow = this.#appendingSince !== undefined && now - this.#appendingSince > 2 * attemptMsMax;
     return isSlow ? streamSlow() : undefined;
   }
@@ -168,7 +171,8 @@ export class StreamWriter {
       const left = deadline - clock.monotonic();
       try {
         const { link } = client;
-        if (link) {
+        // A server that takes less than any commit may need is no fault of these messages.
+        if (link && link.shortfall === undefined) {
           if (link.payloadBytesMax > 0 && payloadBytes + messageHeadBytes > link.payloadBytesMax) {
             throw frameTooLarge(payloadBytes, link.payloadBytesMax);
           }
@@ -195,7 +199,7 @@ export class StreamWriter {
       this.#awaySince = clock.monotonic();
       log.warn('stream_away', { reason });
     }
-    this.#away ??= 'no majority of its servers answers';
+    this.#away ??= noMajority;
     this.#probeLater();
   }
 
@@ -212,7 +216,7 @@ export class StreamWriter {
 
   async #probe(): Promise<void> {
     const { client, settings, clock, log } = this.#deps;
-    if (!client.link || this.#away === undefined) return;
+    if (!client.link || (this.#away === undefined && client.silence === undefined)) return;
     const bytes = plainStreamFrame({ lane: live, order: 0n, rows: 0, parts: [] }, clock.now());
     // A bucket that no device has.
     const subject = subjectOf(settings, live, 'probe');
@@ -220,8 +224,12 @@ export class StreamWriter {
       await client.link.publish(subject, bytes, attemptMsMax);
     } catch (error) {
       // A stream without room has a majority: that refusal has a reason of its own.
-      if (!isFull(error)) return;
+      if (!isFull(error)) {
+        this.#noteAway(client.silence ?? messageOf(error));
+        return;
+      }
     }
+    if (this.#away === undefined) return;
     this.#away = undefined;
     log.info('stream_back', { awayMs: Math.round(clock.monotonic() - this.#awaySince) });
   }

@@ -51,19 +51,21 @@ function roomOfStream({ stream }: Channel): Omit<JournalRoom, 'worker'> {
 function degraded(config: Config, slot: number, { journal, orphans, shipper, stream }: Channel): string[] {
   const reasons: string[] = [];
   const { refusal } = shipper;
-  if (refusal !== undefined)
-    reasons.push(`ClickHouse takes no rows, which wait in the journal: ${refusal.slice(0, 200)}`);
+  if (refusal !== undefined) {
+    const place = config.ingest.ack === 'stream' ? 'stream' : 'journal';
+    reasons.push(`ClickHouse takes no rows, which wait in the ${place}: ${refusal.slice(0, 200)}`);
+  }
   // The place makes the sentences of two workers different: equal ones would be one reason.
   const places = { [`worker-${slot}`]: journal.quarantine.entries, 'orphan journals': orphans.quarantineEntries };
   for (const [place, count] of Object.entries(places)) {
     const entries = count === 1 ? '1 entry' : `${count} entries`;
     if (count > 0) reasons.push(`rows in quarantine: ${entries} of ${place} (npm run quarantine -- list)`);
   }
-  const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
+  const lateMs = clock.now() - ((stream?.journal ?? journal).oldestWaitingAt(1) ?? clock.now());
   if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
     reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
   }
-  const away = stream?.writer.away;
+  const away = stream?.away();
   if (away !== undefined) {
     const isLocal = config.ingest.ack === 'stream' && config.stream.fallback === 'journal';
     const meanwhile = isLocal

@@ -24,6 +24,36 @@ beforeAll(async () => {
 
 afterAll(() => nodes?.stop());
 
+test('telemetry is refused while no majority answers, also when none was published before', async () => {
+  const settings = {
+    ...loadConfig({}).stream,
+    url: nodes.url,
+    name: 'idle',
+    bytesMax: 64 * 1024 ** 2,
+    ackMsMax: 1_000,
+  };
+  const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'idle'));
+  const metrics = new Metrics();
+  const local = { append: () => Promise.reject(new Error('not used')) };
+  const writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics, local });
+  const quarantine = { addGap: () => Promise.reject(new Error('not used')) };
+  const reader = new LaneReader(live, { client, settings, log, metrics, quarantine, onFrame: () => {} });
+  await client.start();
+  try {
+    reader.start();
+    expect(writer.refusal()).toBeUndefined();
+    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGSTOP');
+    await eventually(() => writer.refusal()?.reason === 'stream_away', 40_000);
+    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGCONT');
+    await eventually(() => writer.refusal() === undefined, 40_000);
+  } finally {
+    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGCONT');
+    writer.close();
+    await reader.close();
+    await client.close();
+  }
+});
+
 test('frames are acknowledged and given while the node of this process is cut off from the others', async () => {
   const settings = { ...loadConfig({}).stream, url: nodes.url, name: 'cut', bytesMax: 64 * 1024 ** 2 };
   const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'cut'));

@@ -3,16 +3,18 @@
  * change. Against real servers.
  */
 import { randomUUID } from 'node:crypto';
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DiscardPolicy, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
 import { nkeys } from '@nats-io/transport-node';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
+import { createLog } from '../../src/base/log.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
 import { tryStreams } from '../../src/stream/prepare-streams.ts';
-import type { StreamSettings } from '../../src/stream/stream-client.ts';
+import { StreamClient, type StreamSettings } from '../../src/stream/stream-client.ts';
+import { eventually } from '../harness/api.ts';
 import { CertificateMaker } from '../harness/certificates.ts';
 import { NatsCluster, oldNatsServer } from '../harness/nats-cluster.ts';
 
@@ -64,6 +66,25 @@ test('three nodes are accepted, and a second start finds its streams', async () 
   });
 });
 
+test('the settings of servers in the documentation make a cluster that is accepted', async () => {
+  const [, lines] = /```text\n(server_name: a\n[\s\S]+?)```/.exec(readFileSync('docs/durability.md', 'utf8'))!;
+  const linesOf: NonNullable<Parameters<typeof NatsCluster.start>[0]>['linesOf'] = (node) =>
+    lines!
+      .replace('server_name: a', `server_name: ${node.name}`)
+      .replace('port: 4222', `port: ${node.client}`)
+      .replace('http_port: 8222', `http_port: ${node.monitor}`)
+      .replace('port: 6222', `port: ${node.cluster}`)
+      .replace('/var/lib/nats', node.directory)
+      .replace(/routes: \[.+?\]/, `routes: [${node.routes}]`);
+  await withServer({ nodes: 3, linesOf }, async ({ url, monitorUrls }) => {
+    const unchecked: string[] = [];
+    const settings = { ...defaults, url, monitorUrls: `${monitorUrls},http://127.0.0.1:1` };
+    expect(await tryStreams(settings, 'one', (page) => unchecked.push(page))).toBeUndefined();
+    expect(unchecked).toContain('http://127.0.0.1:1');
+    expect(new Set(unchecked).size).toBe(1);
+  });
+});
+
 test('servers that do not answer are no refusal: a start waits for them', async () => {
   expect(await refusal(settingsOf({ url: 'nats://127.0.0.1:1' }))).toMatch(/^accepted: .+/);
 });
@@ -108,9 +129,9 @@ test('a wrong login is refused, the right one accepted', async () => {
 test('STREAM_CREDS: the user of a file of credentials is accepted, one of another account is refused', async () => {
   const [operator, system, account] = [nkeys.createOperator(), nkeys.createAccount(), nkeys.createAccount()];
   const directory = mkdtempSync(join(tmpdir(), 'millrace-stream-creds-'));
-  const credentialsOf = (name: string, issuer: KeyPair): string => {
+  const credentialsOf = (name: string, issuer: KeyPair, secondsMax = 3_600): string => {
     const user = nkeys.createUser();
-    const jwt = claimsOf(issuer, user, 'user', { pub: {}, sub: {}, subs: -1, data: -1, payload: -1 });
+    const jwt = claimsOf(issuer, user, 'user', { pub: {}, sub: {}, subs: -1, data: -1, payload: -1 }, secondsMax);
     const seed = new TextDecoder().decode(user.getSeed());
     const file = join(directory, name);
     writeFileSync(
@@ -137,7 +158,25 @@ resolver_preload: {
       const wrong = settingsOf({ url, creds: credentialsOf('wrong', nkeys.createAccount()) });
       expect(await refusal(wrong)).toMatch(/the login was refused .* STREAM_CREDS/);
       expect(await refusal(settingsOf({ url }))).toMatch(/the login was refused .* STREAM_CREDS/);
+      // Credentials that expire while the process runs are replaced in their file.
+      const expiring = settingsOf({ url, ackMsMax: 500, creds: credentialsOf('expiring', account, 3) });
+      const client = new StreamClient(expiring, createLog('error', 'test'), 'test', async () => {});
+      await client.start();
+      await eventually(() => /the login was refused/.test(client.silence ?? ''), 30_000);
+      writeFileSync(expiring.creds, 'in the middle of a write');
+      // The second try begins when the first one has failed.
+      let tries = 0;
+      for await (const { type } of client.link!.connection.status()) {
+        if (type === 'reconnecting') tries += 1;
+        if (tries === 2) break;
+      }
+      credentialsOf('expiring', account);
+      await eventually(() => client.link!.isConnected, 30_000);
+      await client.close();
     });
+    const empty = join(directory, 'empty');
+    writeFileSync(empty, '');
+    expect(await refusal(settingsOf({ creds: empty }))).toMatch(/STREAM_CREDS is .*has no credentials: name a file/);
     expect(await refusal(settingsOf({ creds: join(directory, 'none') }))).toMatch(/STREAM_CREDS is .*cannot be read/);
   } finally {
     rmSync(directory, { recursive: true });
@@ -150,10 +189,11 @@ const unlimited = { subs: -1, data: -1, payload: -1, imports: -1, exports: -1, w
 const inJetStream = { mem_storage: -1, disk_storage: -1, streams: -1, consumer: -1 };
 
 /** A JWT of the servers' own kind, in which `issuer` names the rights of `subject`. */
-function claimsOf(issuer: KeyPair, subject: KeyPair, type: string, rights: object): string {
+function claimsOf(issuer: KeyPair, subject: KeyPair, type: string, rights: object, secondsMax?: number): string {
   const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url');
   const [iss, sub] = [issuer.getPublicKey(), subject.getPublicKey()];
-  const claims = { jti: randomUUID(), iat: Math.floor(Date.now() / 1000), iss, sub, name: type };
+  const iat = Math.floor(Date.now() / 1000);
+  const claims = { jti: randomUUID(), iat, iss, sub, name: type, ...(secondsMax && { exp: iat + secondsMax }) };
   const head = part({ typ: 'JWT', alg: 'ed25519-nkey' });
   const text = `${head}.${part({ ...claims, nats: { ...rights, type, version: 2 } })}`;
   return `${text}.${Buffer.from(issuer.sign(Buffer.from(text))).toString('base64url')}`;

@@ -38,11 +38,23 @@ interface NatsOptions {
   nodes?: number;
   /** Nodes reach each other through links that `cut` cuts. */
   linked?: boolean;
+  /** All lines of the settings of a node, in the place of those of this file. */
+  linesOf?: (node: NodeOfCluster) => string;
+}
+
+interface NodeOfCluster {
+  name: string;
+  client: number;
+  cluster: number;
+  monitor: number;
+  /** Addresses with commas between them. */
+  routes: string;
+  directory: string;
 }
 
 export class NatsCluster {
   readonly #directory = mkdtempSync(join(tmpdir(), 'millrace-nats-nodes-'));
-  readonly #options: NatsOptions;
+  #options: NatsOptions;
   readonly #processes: (ChildProcess | undefined)[] = [];
   /** By the node that opens a link and the node that it leads to. */
   #links: (Link | undefined)[][] = [];
@@ -154,6 +166,12 @@ export class NatsCluster {
     this.#spawn(node);
   }
 
+  /** Starts all nodes again, with other lines of settings. */
+  async startWith(settings: string): Promise<void> {
+    this.#options = { ...this.#options, settings };
+    await this.#withoutNodes(() => {});
+  }
+
   /**
    * Keeps what the nodes have on their disks now. The function that it returns gives that back to all of them, as when
    * all machines stop at one moment and their disks had promised more than they kept.
@@ -225,18 +243,19 @@ export class NatsCluster {
     const advertise = this.#links.length > 0 ? 'advertise: "127.0.0.1:1",' : '';
     const file = join(this.#directory, `n${node}.conf`);
     const isCluster = this.#ports.length > 1;
-    writeFileSync(
-      file,
-      `server_name: n${node}
+    const own = ({ name, client, cluster, monitor, routes, directory }: NodeOfCluster) => `server_name: ${name}
 host: 127.0.0.1
 port: ${client}
 http: "127.0.0.1:${monitor}"
-jetstream { store_dir: "${join(this.#data, `n${node}`)}", max_file_store: 20GB
+jetstream { store_dir: "${directory}", max_file_store: 20GB
 ${jetstream} }
-${isCluster ? `cluster { name: test, host: 127.0.0.1, port: ${cluster}, ${advertise} routes: [${routes.join(', ')}] }` : ''}
+${isCluster ? `cluster { name: test, host: 127.0.0.1, port: ${cluster}, ${advertise} routes: [${routes}] }` : ''}
 ${settings}
-`,
-    );
+`;
+    const name = `n${node}`;
+    const directory = join(this.#data, name);
+    const lines = this.#options.linesOf ?? own;
+    writeFileSync(file, lines({ name, client, cluster, monitor, routes: routes.join(', '), directory }));
     // `inherited` keeps settings of this process away from the child.
     this.#processes[node] = spawn(program, ['-c', file, '-l', join(this.#directory, `n${node}.log`)], {
       stdio: 'ignore',

@@ -50,6 +50,19 @@ test('the doors that only some settings open count when they are open', () => {
   expect(refusalOf({ HTTP_BIND_PORT: '0', MQTT_BIND_PORT: '0' })).toBe('');
 });
 
+test('the addresses of the servers of a stream, and of their pages, have a form', () => {
+  const stream = (STREAM_URL: string, STREAM_MONITOR_URLS = '') =>
+    refusalOf({ INGEST_ACK: 'stream', STREAM_URL, STREAM_MONITOR_URLS });
+  for (const url of ['nats://a:4222,nats://b:4222', 'tls://nats-0.example:4222', '10.0.0.1, [::1]:4222']) {
+    expect(stream(url)).toBe('');
+  }
+  expect(stream('nats://a:4222,http://b:4222')).toMatch(/STREAM_URL .*"http:\/\/b:4222".*: write nats:\/\/host:4222/);
+  expect(stream('nats://a:4222;nats://b:4222')).toMatch(/STREAM_URL has the entry/);
+  expect(stream('nats://a', 'http://a:8222, https://b')).toBe('');
+  // Without a scheme nothing would be checked.
+  expect(stream('nats://a', 'localhost:8222')).toMatch(/STREAM_MONITOR_URLS .*"localhost:8222".*: write http:/);
+});
+
 test('the lists of STREAM_JSON have a form and a cap', () => {
   const json = { INGEST_ACK: 'stream', STREAM_URL: 'nats://a', STREAM_JSON: 'true' };
   const id = '13814000-1dd2-11b2-8080-808080808080';

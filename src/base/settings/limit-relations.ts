@@ -137,6 +137,20 @@ function checkStream({ ingest, stream }: Config): void {
   if (stream.url.includes('@')) {
     throw new StartError('STREAM_URL has a login in it: put it into STREAM_USER and STREAM_PASSWORD, or STREAM_CREDS.');
   }
+  for (const server of listOfSetting(stream.url)) {
+    if (!serverForm.test(server)) {
+      throw new StartError(
+        `STREAM_URL has the entry "${server.slice(0, 100)}", which is not the address of a server: write nats://host:4222, or tls://host:4222 with TLS.`,
+      );
+    }
+  }
+  for (const page of listOfSetting(stream.monitorUrls)) {
+    if (!URL.canParse(page) || !/^https?:$/.test(new URL(page).protocol)) {
+      throw new StartError(
+        `STREAM_MONITOR_URLS has the entry "${page.slice(0, 100)}", which is not the address of a page: write http://host:8222.`,
+      );
+    }
+  }
   if (stream.creds !== '' && stream.user !== '') {
     throw new StartError(
       'STREAM_CREDS and STREAM_USER are both set: the servers take one of them, so leave one empty.',
@@ -165,6 +179,7 @@ function checkStream({ ingest, stream }: Config): void {
   }
 }
 
+const serverForm = /^(?:(?:nats|tls):\/\/)?(?:[\w.-]+|\[[\da-f:]+\])(?::\d{1,5})?$/i;
 /** Entries of each list of `STREAM_JSON`. */
 const jsonListMax = 100;
 const uuidForm = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;

@@ -1,0 +1,140 @@
+/** A connection that is lost while the process runs: the reason is known in words, and it returns by itself. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { systemClock } from '../../src/base/clock.ts';
+import { createLog } from '../../src/base/log.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { loadConfig } from '../../src/base/settings/config.ts';
+import { live } from '../../src/journal/journal.ts';
+import { StreamClient, type StreamSettings } from '../../src/stream/stream-client.ts';
+import { StreamWriter } from '../../src/stream/stream-writer.ts';
+import { eventually } from '../harness/api.ts';
+import { CertificateMaker } from '../harness/certificates.ts';
+import { NatsCluster } from '../harness/nats-cluster.ts';
+
+const waitMsMax = 40_000;
+const log = createLog('error', 'test');
+
+/** Connects to one node with these settings, and calls with the client and the node. */
+async function connected(
+  nodeSettings: string,
+  settingsOf: (url: string) => Partial<StreamSettings>,
+  use: (client: StreamClient, node: NatsCluster) => Promise<void>,
+): Promise<void> {
+  const node = await NatsCluster.start({ nodes: 1, settings: nodeSettings });
+  const settings = { ...loadConfig({}).stream, ackMsMax: 500, ...settingsOf(node.url) };
+  const client = new StreamClient(settings, log, 'test', async () => {});
+  try {
+    await client.start();
+    expect(client.failure).toBeUndefined();
+    await use(client, node);
+  } finally {
+    await client.close();
+    await node.stop();
+  }
+}
+
+async function failsWith(client: StreamClient, reason: RegExp): Promise<void> {
+  await eventually(() => reason.test(client.silence ?? ''), waitMsMax);
+}
+
+async function returns(client: StreamClient): Promise<void> {
+  await eventually(() => client.link!.isConnected, waitMsMax);
+  // No reader runs here.
+  client.link!.answered('read');
+  expect(client.silence).toBeUndefined();
+}
+
+test('servers that stop answering are noticed, also while nothing is published', async () => {
+  await connected(
+    '',
+    (url) => ({ url }),
+    async (client, node) => {
+      await node.kill(0);
+      await failsWith(client, /no server can be reached: .*REFUSED/i);
+      node.startAgain(0);
+      await returns(client);
+    },
+  );
+});
+
+test('a stop waits only a moment for servers that do not answer', async () => {
+  await connected(
+    '',
+    (url) => ({ url }),
+    async (client, node) => {
+      node.signal(0, 'SIGSTOP');
+      const begun = performance.now();
+      await client.close();
+      expect(performance.now() - begun).toBeLessThan(2_500);
+    },
+  );
+});
+
+test('a server that takes only small messages now is named, and frames are not called too large', async () => {
+  await connected(
+    '',
+    (url) => ({ url }),
+    async (client, node) => {
+      await node.startWith('max_payload: 65536');
+      await eventually(() => /64 KiB in one message.*: raise max_payload/.test(client.failure ?? ''), waitMsMax);
+      const deps = { client, settings: loadConfig({}).stream, clock: systemClock, log, metrics: new Metrics() };
+      const local = { append: () => Promise.reject(new Error('not used')) };
+      const writer = new StreamWriter({ ...deps, settings: { ...deps.settings, ackMsMax: 500 }, local });
+      const frame = { lane: live, order: 1n, rows: 1, parts: [Buffer.alloc(500_000)], device: 1 };
+      await expect(writer.append([frame])).rejects.toMatchObject({ reason: 'stream_away' });
+      expect(writer.refusal()?.message).toMatch(/raise max_payload/);
+      writer.close();
+      await node.startWith('');
+      await eventually(() => client.failure === undefined && client.link!.isConnected, waitMsMax);
+    },
+  );
+});
+
+test('a login that the servers do not accept any more is named, and may be repaired at the servers', async () => {
+  const login = (password: string) => `authorization { user: millrace, password: ${password} }`;
+  await connected(
+    login('right'),
+    (url) => ({ url, user: 'millrace', password: 'right' }),
+    async (client, node) => {
+      await node.startWith(login('other'));
+      await failsWith(client, /the login was refused .*: check STREAM_USER, STREAM_PASSWORD/);
+      await node.startWith(login('right'));
+      await returns(client);
+    },
+  );
+});
+
+test('a certificate that has expired is named, and may be renewed with its authority', async () => {
+  const maker = new CertificateMaker();
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-stream-lost-'));
+  const file = (name: string, text: string): string => {
+    writeFileSync(join(directory, name), text);
+    return join(directory, name);
+  };
+  const authority = maker.make('authority', { isIssuer: true });
+  const tlsOf = (name: string, toDays: number, issuer = authority): string => {
+    const { cert, key } = maker.make('localhost', { issuer, fromDays: -1, toDays });
+    return `tls { cert_file: "${file(`${name}.cert`, cert)}", key_file: "${file(`${name}.key`, key)}" }`;
+  };
+  const tlsCa = file('ca', authority.cert);
+  try {
+    await connected(
+      tlsOf('valid', 2),
+      (url) => ({ url: url.replace('127.0.0.1', 'localhost'), tlsCa }),
+      async (client, node) => {
+        await node.startWith(tlsOf('expired', -0.5));
+        await failsWith(client, /the certificate of the servers is not accepted .*expired.*: renew it/);
+        const next = maker.make('next authority', { isIssuer: true });
+        await node.startWith(tlsOf('renewed', 2, next));
+        file('ca', next.cert);
+        await returns(client);
+      },
+    );
+  } finally {
+    maker.remove();
+    rmSync(directory, { recursive: true });
+  }
+});
