@@ -50,7 +50,7 @@ const flushMsMax = 1_000;
 /** A server without an answer for so long is left for another one: the others may have a majority without it. */
 const unansweredMsMax = 4_000;
 /** The servers' code for a server that knows no leader of the servers. */
-const leaderlessCode = 10_008;
+export const leaderlessCode = 10_008;
 
 /** The least `max_payload`: the default of the servers. */
 export const payloadBytesMin = 1024 * 1024;

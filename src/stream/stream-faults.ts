@@ -5,7 +5,7 @@ import { sizeText } from '../base/size-text.ts';
 export function streamFull(bytesMax: number): Fault {
   const message =
     `ClickHouse has not taken data for so long that the stream holds its limit of ${sizeText(bytesMax)} ` +
-    '(STREAM_BYTES_MAX), or the disks of its servers are full.';
+    '(STREAM_BYTES_MAX), or its servers have no room (max_file_store).';
   return unavailable('stream_full', message, 5);
 }
 

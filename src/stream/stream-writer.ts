@@ -7,12 +7,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { JetStreamApiError } from '@nats-io/jetstream';
 import type { Clock } from '../base/clock.ts';
-import { assert, Fault, messageOf } from '../base/errors.ts';
+import { assert, Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Journal, type JournalFrame, lanes, live } from '../journal/journal.ts';
 import { OwnFrames } from './own-frames.ts';
-import { noMajority, type StreamClient, type StreamSettings, subjectOf } from './stream-client.ts';
+import { leaderlessCode, noMajority, type StreamClient, type StreamSettings, subjectOf } from './stream-client.ts';
 import { frameTooLarge, streamAway, streamFull, streamSlow } from './stream-faults.ts';
 import { encodeStreamFrame, payloadBytesOf, plainStreamFrame } from './stream-frame.ts';
 import { bucketOf } from './stream-frames.ts';
@@ -155,7 +155,6 @@ export class StreamWriter {
     if (!(failed.reason instanceof Fault)) throw failed.reason;
     const fault = failed.reason;
     if (fault.reason === 'stream_full') this.#fullUntil = clock.monotonic() + fullMs;
-    if (fault.reason === 'stream_away') this.#noteAway(fault.message);
     return fault;
   }
 
@@ -167,7 +166,7 @@ export class StreamWriter {
     let message: { format: number; bytes: Buffer } | undefined;
     const subject = subjectOf(settings, frame.lane, bucketOf(frame.device ?? 0, settings.subjects));
     for (;;) {
-      let why = client.failure ?? 'not connected';
+      let why = client.failure ?? noMajority;
       const left = deadline - clock.monotonic();
       try {
         const { link } = client;
@@ -185,21 +184,32 @@ export class StreamWriter {
       } catch (error) {
         if (error instanceof Fault) throw error;
         if (isFull(error)) throw streamFull(settings.bytesMax);
-        why = messageOf(error);
+        why = this.#whyOf(error);
       }
-      if (clock.monotonic() + againMs >= deadline || this.#closed) throw streamAway(why);
+      if (clock.monotonic() + againMs >= deadline || this.#closed) {
+        this.#noteAway(why);
+        throw streamAway(why);
+      }
       this.#retries.add(1);
       await sleep(againMs);
     }
   }
 
+  #whyOf(error: unknown): string {
+    const { client } = this.#deps;
+    if (client.silence !== undefined) return client.silence;
+    // No server listens for the stream. A server turns JetStream off when its disk is full.
+    if (error instanceof Error && error.name === 'JetStreamNotEnabled') {
+      return 'no server answers for the stream: a majority is unavailable, or has JetStream off, as after a full disk';
+    }
+    return error instanceof JetStreamApiError && error.code !== leaderlessCode ? error.message : noMajority;
+  }
+
   #noteAway(reason: string): void {
     const { log, clock } = this.#deps;
-    if (this.#away === undefined) {
-      this.#awaySince = clock.monotonic();
-      log.warn('stream_away', { reason });
-    }
-    this.#away ??= noMajority;
+    if (this.#away === undefined) this.#awaySince = clock.monotonic();
+    if (this.#away !== reason) log.warn('stream_away', { reason });
+    this.#away = reason;
     this.#probeLater();
   }
 
@@ -225,7 +235,7 @@ export class StreamWriter {
     } catch (error) {
       // A stream without room has a majority: that refusal has a reason of its own.
       if (!isFull(error)) {
-        this.#noteAway(client.silence ?? messageOf(error));
+        this.#noteAway(this.#whyOf(error));
         return;
       }
     }

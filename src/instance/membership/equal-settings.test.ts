@@ -23,3 +23,15 @@ test('a difference is one line, and what one version alone knows is not compared
       'give all hosts the same value, or stop that host first.',
   );
 });
+
+test('settings of a stream that one host changes for all of them differ, and count only where there is a stream', () => {
+  const stream = { INGEST_ACK: 'stream', STREAM_URL: 'nats://a', STREAM_JSON: 'true' };
+  const differs = (changes: Record<string, string>, both: Record<string, string> = stream) =>
+    mismatchOf(equalSettingsOf(loadConfig(both)), other(equalSettingsOf(loadConfig({ ...both, ...changes }))));
+  expect(differs({})).toBeUndefined();
+  const names = { STREAM_REDELIVER_SECONDS: '7', STREAM_SUBJECTS: '8', STREAM_JSON_KEPT_SECONDS: '1h' };
+  for (const [name, value] of Object.entries(names)) {
+    expect(differs({ [name]: value })).toMatch(new RegExp(`^${name} is \\d+ here and \\d+ on the host b`));
+    expect(differs({ [name]: value }, {})).toBeUndefined();
+  }
+});
