@@ -562,6 +562,25 @@ test('a session of a known device changes its row and no other field', async () 
   });
 });
 
+test('many sessions cost the same, whether few or many were written first over the same connection', async () => {
+  const numbers = await make('storm', limits.activityRowsMax);
+  const marks = numbers.map((device) => ({ device, activeTs: 1, connectTs: 2, disconnectTs: 0 }));
+  await recordMarks(postgres, marks, 10_000);
+  const costAfter = (first: number): Promise<number> =>
+    postgres.transaction(async (queries) => {
+      await queries.query('discard plans');
+      await recordMarks(queries, marks.slice(0, first), 10_000);
+      const begun = performance.now();
+      await recordMarks(queries, marks, 10_000);
+      return performance.now() - begun;
+    });
+  const costs: [number, number][] = [];
+  for (let round = 0; round < 3; round += 1) costs.push([await costAfter(marks.length), await costAfter(1)]);
+  const least = (n: 0 | 1) => Math.min(...costs.map((pair) => pair[n]));
+  expect(least(1)).toBeLessThan(5 * least(0));
+  await postgres.query('delete from device where number = any($1)', [numbers]);
+});
+
 test('a user may write these attributes: the later write is read', async () => {
   const device = devices[1]!;
   await sent(5_000, device);
