@@ -29,8 +29,8 @@ export async function findExpired(
 }
 
 /**
- * Returns the conditions on points; times up to `from` need none, because no earlier point is read. `ofProfiles` returns
- * SQL of the devices of some profiles.
+ * Returns the conditions on points; times up to `from` need none, because no earlier point is read. `ofProfiles`
+ * returns SQL of the devices of some profiles.
  */
 export function unexpired(
   { before = Number.NEGATIVE_INFINITY, profiles }: Expired,

@@ -1,6 +1,6 @@
 /**
- * Ends what a report over several shards left behind: its client has disconnected, its thread or its process was killed,
- * or a shard was down. Tables that are older than every report are dropped by the processes of all hosts.
+ * Ends what a report over several shards left behind: its client has disconnected, its thread or its process was
+ * killed, or a shard was down. Tables that are older than every report are dropped by the processes of all hosts.
  */
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

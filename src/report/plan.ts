@@ -1,8 +1,8 @@
 /**
  * Plans one report as one parameterised query of ClickHouse. From the inside out: points by date base, and by device
  * where the report needs devices (the only step that reads points), groups of the report, cells. A pivot adds a step
- * that collects the cells of each row. Over several shards the innermost step is a query of its own, which runs on each shard (`spread-points.ts`).
- * Values from users are bound, never part of the SQL.
+ * that collects the cells of each row. Over several shards the innermost step is a query of its own, which runs on each
+ * shard (`spread-points.ts`). Values from users are bound, never part of the SQL.
  */
 import { shown } from '../clickhouse/erase-statements.ts';
 import { windowAround } from '../telemetry/series-query.ts';

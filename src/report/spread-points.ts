@@ -1,6 +1,6 @@
 /**
- * The points of a report over several shards. The first server has the properties of devices, so each shard gets a table
- * with the devices of the report that it has, and its points by device and date base go into a table of the first
+ * The points of a report over several shards. The first server has the properties of devices, so each shard gets a
+ * table with the devices of the report that it has, and its points by device and date base go into a table of the first
  * server, which the query of the plan reads. Equal reports get equal answers, because the columns of points are merged
  * in the same way as on one server. A shard that is down stops every report that needs points.
  */
@@ -8,12 +8,12 @@ import type { ClickHouse, Parameters, QueryOptions } from '../clickhouse/client.
 import { bucketCount } from '../clickhouse/shards.ts';
 import type { Plan, SpreadPlan } from './plan.ts';
 import {
-  createDevices,
-  createPoints,
+  createDeviceTable,
+  createPointTable,
   devicesOfBuckets,
   dropTable,
-  insertDevices,
   insertPoints,
+  insertReported,
   type SpreadTables,
 } from './spread-statements.ts';
 
@@ -40,7 +40,7 @@ export async function gatherPoints({ parameters, spread }: Plan, deps: SpreadDep
   const { tables, points } = spread;
   const first = servers[0]!;
   await step(0, ({ timeoutMs, settings: { readonly: _, ...settings } }) =>
-    first.exec(createPoints(tables, points), parameters, { timeoutMs, settings }),
+    first.exec(createPointTable(tables, points), parameters, { timeoutMs, settings }),
   );
   await all(shards, (shard) =>
     step(shard, ({ timeoutMs, settings }) => {
@@ -57,14 +57,14 @@ async function giveDevices(
   { servers, step }: SpreadDeps,
 ): Promise<void> {
   const [first, server] = [servers[0]!, servers[shard]!];
-  await step(shard, ({ timeoutMs }) => server.exec(createDevices(tables), {}, { timeoutMs }));
+  await step(shard, ({ timeoutMs }) => server.exec(createDeviceTable(tables), {}, { timeoutMs }));
   await step(shard, ({ timeoutMs, settings }) => {
-    const statements = { select: devicesOfBuckets(devices), insert: insertDevices(tables) };
+    const statements = { select: devicesOfBuckets(devices), insert: insertReported(tables) };
     return first.copyTo(server, statements, parameters, { timeoutMs, selectSettings: whole(settings) });
   });
 }
 
-/** An answer that begins before its query has ended could not report a later error, and the insert would fail instead. */
+/** An answer that begins before its query has ended cannot report a later error: the insert would fail instead. */
 function whole(settings: StepSettings): StepSettings {
   return { ...settings, wait_end_of_query: 1 };
 }

@@ -23,16 +23,16 @@ export function devicesOfBuckets(devices: string): string {
   return `SELECT device, profile FROM (${devices}) WHERE device % ${bucketCount} IN {buckets:Array(UInt64)} FORMAT Native`;
 }
 
-export function createDevices({ devices }: SpreadTables): string {
+export function createDeviceTable({ devices }: SpreadTables): string {
   return `CREATE TABLE ${devices} (device UInt64, profile String) ENGINE = Memory`;
 }
 
-export function insertDevices({ devices }: SpreadTables): string {
+export function insertReported({ devices }: SpreadTables): string {
   return `INSERT INTO ${devices} (device, profile) FORMAT Native`;
 }
 
 /** `select` gives the names and types of the columns; nothing is read. */
-export function createPoints({ points }: SpreadTables, select: string): string {
+export function createPointTable({ points }: SpreadTables, select: string): string {
   return `CREATE TABLE ${points} ENGINE = Memory EMPTY AS ${select}`;
 }
 

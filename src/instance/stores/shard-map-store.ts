@@ -14,7 +14,7 @@ export async function readShardMap(queries: Queries): Promise<ShardMap | undefin
   return await readMovingMap(queries);
 }
 
-/** Returns the shard of each bucket. Throws a Fault while there is no map, or this process does not know its servers. */
+/** Returns the shard of each bucket. Throws a Fault while there is no map, or when the map has unknown servers. */
 export async function readShardOfBuckets(queries: Queries, shards: number): Promise<Uint8Array> {
   const map = await readShardMap(queries);
   if (map !== undefined && shardsNeeded(map) <= shards) return map.shardOf;
