@@ -948,7 +948,7 @@ export const limits = {
   reportGraceMsMax: 10_000,
   /** Time to drop the tables of a report over several shards. */
   reportDropMsMax: 5_000,
-  /** Age after which a table that a report made on the shards belongs to no report; such tables are searched as often. */
+  /** Age after which a table of a report is left over. A search for left tables runs at this interval. */
   reportTablesLeftMs: 3_600_000,
   /** Times that one report is made again because devices moved between shards meanwhile. */
   reportMovesMax: 3,
