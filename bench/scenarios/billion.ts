@@ -69,15 +69,20 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
     const stored = await countAll(engine, plan);
     const isStored = stored.points === plan.points && stored.wholeDevices === plan.devices;
     tellStored(plan, made, tenths, loads, isStored);
+    for (const { name, bytes, rows } of sizes)
+      say(`${name}: ${figure(rows)} rows, ${(bytes / rows).toFixed(2)} bytes each`);
 
     const apiKey = await engine.api.createKey();
     const known = await knownDevices(engine, plan, billion);
     const doomed = known.splice(0, 2 * billion.deletes);
     const reads = await measureReads(engine, apiKey, plan, known, billion.samples);
+    tellReads(reads, '');
     const copied = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'billion-%'`;
     await eventually(async () => (await count(engine, copied)) >= plan.devices, copiedMsMax, 500);
     const reports = await measureReports(engine, plan, known);
+    tellReports(reports);
     const deletes = await measureDeletes(engine, plan, doomed);
+    tellDeletes(deletes.results);
 
     const stoppedAt = performance.now();
     await engine.stop();
@@ -91,12 +96,9 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
     const left = await countAll(engine, plan);
     const isLeft = left.points === plan.points - deletes.points && left.wholeDevices === plan.devices - doomed.length;
 
-    tellReads(reads, readsAfter);
-    tellRest(reports, deletes.results);
+    tellReads(readsAfter, ', after a restart');
     const ratio = tenths.at(-1)!.pointsPerSecond / tenths[0]!.pointsPerSecond;
     say(`\nstopped in ${restart.stopSeconds.toFixed(1)} s, ready in ${restart.readySeconds.toFixed(1)} s`);
-    for (const { name, bytes, rows } of sizes)
-      say(`${name}: ${figure(rows)} rows, ${(bytes / rows).toFixed(2)} bytes each`);
     say(
       `resident MiB: ${Object.entries(resident)
         .map(([role, bytes]) => `${role} ${figure(bytes / 1024 / 1024)}`)
@@ -271,24 +273,24 @@ function tellStored(plan: DayPlan, made: Part, tenths: Part[], loads: LoadResult
   say(`stored and verified in ClickHouse: ${isStored ? 'every point of every device, once' : 'NO'}\n`);
 }
 
-function tellReads(reads: ReadResult[], after: ReadResult[]): void {
-  const line =
-    (when: string) =>
-    ({ name, answered: { count: calls, p50Ms, p99Ms, maxMs }, failed }: ReadResult): Cell[] => {
-      return [`${name}${when}`, calls, failed, p50Ms, p99Ms, maxMs];
-    };
-  table(
-    ['reads', 'right', 'wrong', 'p50 ms', 'p99 ms', 'max ms'],
-    [...reads.map(line('')), ...after.map(line(', after a restart'))],
-  );
+function tellReads(reads: ReadResult[], when: string): void {
+  const lines = reads.map(({ name, answered: { count: calls, p50Ms, p99Ms, maxMs }, failed }): Cell[] => {
+    return [`${name}${when}`, calls, failed, p50Ms, p99Ms, maxMs];
+  });
+  say('');
+  table(['reads', 'right', 'wrong', 'p50 ms', 'p99 ms', 'max ms'], lines);
 }
 
-function tellRest(reports: ReportResult[], deletes: DeleteResult[]): void {
+function tellReports(reports: ReportResult[]): void {
   say('');
   table(
     ['reports', 's', 'right'],
     reports.map(({ name, seconds, isRight }) => [name, seconds, isRight ? 'yes' : 'NO']),
   );
+  for (const { name, refusal } of reports) if (refusal) say(`${name}: ${refusal}`);
+}
+
+function tellDeletes(deletes: DeleteResult[]): void {
   say('');
   table(
     ['deletes', 'answer p50 ms', 'max ms', 'gone p50 ms', 'max ms', 'right'],
