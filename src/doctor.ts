@@ -24,7 +24,7 @@ import { readShardMap } from './instance/stores/shard-map-store.ts';
 import { judgeDiskTest, testDisk } from './support/disk-test.ts';
 import { roundTrip } from './support/round-trip.ts';
 import { findInstance, otherSettings, primaryLives, type RunningInstance } from './support/running-instance.ts';
-import { checkClickHouse, checkPostgres, checkRedis } from './support/store-check.ts';
+import { checkClickHouse, checkPostgres, checkRedis, checkStreams } from './support/store-check.ts';
 
 const usage = 'usage: npm run doctor -- [--token TOKEN of a device] [--url http://HOST:PORT of an instance]';
 const diskTestMs = 2_000;
@@ -65,7 +65,7 @@ async function checkRest(config: Config, reading: ConfigReading, options: Option
   const isRunning = running !== undefined;
   for (const finding of await checkClickHouse(config, isRunning, log)) report(finding);
   report(await checkPostgres(config, workers, isRunning, log));
-  for (const finding of await checkRedis(config)) report(finding);
+  for (const finding of [...(await checkRedis(config)), ...(await checkStreams(config))]) report(finding);
   if (isRunning) await checkService(config, running, options);
   else await checkWithoutInstance(config, options);
 }

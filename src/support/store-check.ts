@@ -3,7 +3,7 @@
  * instance that does not run is checked for its packages only.
  */
 
-import { messageOf } from '../base/errors.ts';
+import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Config, shardUrlsOf } from '../base/settings/config.ts';
 import { redisVersions } from '../bus/redis-version.ts';
@@ -15,6 +15,8 @@ import { openPostgresOf, openShardsOf } from '../instance/stores/engines.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/wrong-store-settings.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
+import { inspectStreams } from '../stream/prepare-streams.ts';
+import { connectReason } from '../stream/stream-client.ts';
 
 const clockToleranceMs = 2_000;
 const checkServer = 'Check its address, the network and the server.';
@@ -92,6 +94,27 @@ export async function checkRedis({ redis }: Config): Promise<Finding[]> {
     return [{ subject, level: 'ok', says: `Redis (REDIS_URL) is ${versions.join(', ')}.` }];
   } catch (error) {
     return [{ subject, level: 'fault', says: `Redis (REDIS_URL) does not answer: ${reasonOf(error)}. ${checkServer}` }];
+  }
+}
+
+/** Without a stream there is nothing to check. */
+export async function checkStreams({ stream }: Config): Promise<Finding[]> {
+  const subject = 'stream';
+  if (stream.url === '') return [];
+  try {
+    const { version, unchecked } = await inspectStreams(stream);
+    const title = `NATS (STREAM_URL) is ${version}`;
+    if (unchecked.length === 0 && stream.monitorUrls !== '') {
+      return [{ subject, level: 'ok', says: `${title} and syncs each message.` }];
+    }
+    const why = stream.monitorUrls === '' ? 'name the monitoring pages of the servers' : 'these pages do not answer';
+    const pages = unchecked.length === 0 ? '' : `: ${unchecked.join(', ')}`;
+    const says = `${title}; whether each server syncs each message is not known: ${why} (STREAM_MONITOR_URLS)${pages}.`;
+    return [{ subject, level: 'warning', says }];
+  } catch (error) {
+    if (error instanceof StartError) return [{ subject, level: 'fault', says: error.message }];
+    const says = `The servers of the stream (STREAM_URL) cannot be used: ${connectReason(error)}. ${checkServer}`;
+    return [{ subject, level: 'fault', says }];
   }
 }
 
