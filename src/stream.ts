@@ -17,7 +17,8 @@ import { Senders } from './stream/senders.ts';
 import { framesIn, pointsOf, type StreamPoint } from './stream/stream-points.ts';
 
 const usage =
-  'usage: npm run stream -- show [SUBJECT] [--from STREAM] | follow [SUBJECT] [--from STREAM] | decode FILE';
+  'usage: npm run stream -- show [SUBJECT] [--from STREAM] (what waits) | follow [SUBJECT] [--from STREAM] ' +
+  '(what comes) | decode FILE (a file of frames, - = standard input)';
 const stopping = new AbortController();
 
 async function run(words: string[]): Promise<void> {
@@ -30,7 +31,7 @@ async function run(words: string[]): Promise<void> {
       return await print(config, streamed(config, verb === 'follow', word, from));
     case 'decode':
       if (word === undefined || from !== undefined) throw new StartError(usage);
-      return await print(config, framesIn(word === '-' ? process.stdin : createReadStream(word)));
+      return await print(config, framesIn(word === '-' ? process.stdin : bytesOf(word)));
     default:
       throw new StartError(usage);
   }
@@ -47,7 +48,16 @@ function wordsOf(words: string[]): { verb: string | undefined; word: string | un
     if (more.length > 0) throw new Error('too many words');
     return { verb, word, from: values.from };
   } catch (error) {
-    throw new StartError(`${messageOf(error)}; ${usage}`);
+    // The first sentence; the next one is for authors of commands.
+    throw new StartError(`${messageOf(error).split('. ')[0]}; ${usage}`);
+  }
+}
+
+async function* bytesOf(path: string): AsyncGenerator<Buffer> {
+  try {
+    yield* createReadStream(path);
+  } catch (error) {
+    throw new StartError(`The file of frames cannot be read: ${messageOf(error)}.`);
   }
 }
 

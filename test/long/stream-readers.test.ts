@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { AckPolicy, DeliverPolicy, jetstream } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { plainStreamFrame } from '../../src/stream/stream-frame.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
@@ -128,6 +129,14 @@ test('what comes while the stream of JSON is gone is given when it was made agai
   expect(message).toMatchObject({ device: pump.id, values: { temperature: 1 } });
 }, 120_000);
 
+test('a frame with right checksums around bytes that are no block is passed over', async () => {
+  const connection = await nodes.connect();
+  const noise = plainStreamFrame({ lane: 0, order: 1n, rows: 3, parts: [randomBytes(300)] }, Date.now());
+  await jetstream(connection).publish('millrace.live.0', noise);
+  await connection.close();
+  await eventually(async () => (await waitingFrames(liveStream, jsonConsumer)) === 0, 30_000);
+}, 60_000);
+
 test('a reader that takes nothing loses the oldest messages, and nothing else waits for it', async () => {
   await nodes.manage((manager) =>
     manager.consumers.add(jsonStream, { durable_name: 'slow', ack_policy: AckPolicy.Explicit }),
@@ -235,6 +244,9 @@ test('`npm run stream` prints what waits, what comes, and what is in a file or i
   expect(damaged.lines.length).toBeGreaterThan(1);
   expect((await stream(['show', '--from', 'none'])).errors).toMatch(
     /^millrace: The streams at STREAM_URL cannot be read/,
+  );
+  expect((await stream(['decode', join(directory, 'missing')])).errors).toMatch(
+    /^millrace: The file of frames cannot be read: ENOENT.*\n$/,
   );
   expect((await stream([])).errors).toMatch(/^millrace: usage: npm run stream/);
 }, 180_000);
