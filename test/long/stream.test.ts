@@ -2,16 +2,21 @@
  * `INGEST_ACK=stream` over the wire, with two hosts, stores of their own and three real nodes of NATS: faults of the
  * nodes, of the streams and of frames, deletes, and a change of the level. `test/flow/lost-hosts.test.ts` loses hosts.
  */
+import { spawn } from 'node:child_process';
 import { randomBytes, randomUUID } from 'node:crypto';
+import { once } from 'node:events';
 import { rmSync } from 'node:fs';
 import { jetstream } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { readStreamPosition } from '../../src/stream/position-store.ts';
+import { plainStreamFrame } from '../../src/stream/stream-frame.ts';
 import { expectStoredOnce, postValues } from '../harness/acknowledged.ts';
+import { firing, scrape } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { Link } from '../harness/link.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
@@ -147,7 +152,17 @@ test('nodes that are all killed at one moment lose no frame that was acknowledge
   expect(stays.events('stream_lost')).toEqual([]);
 }, 240_000);
 
+/** The pages of metrics of both hosts: any of them may notice a fault of the stream. */
+function scrapeBoth(): Promise<string[]> {
+  return Promise.all([stays, lost].map(({ api }) => scrape(api)));
+}
+
+async function fires(alert: string, before: readonly string[]): Promise<void> {
+  await eventually(async () => (await scrapeBoth()).some((page, i) => firing(page, before[i]).includes(alert)), 30_000);
+}
+
 test('a damaged message of the stream goes to quarantine, and what comes after it is stored', async () => {
+  const before = await scrapeBoth();
   const connection = await nodes.connect();
   connection.publish('millrace.live.0', Buffer.from('no frame at all'));
   await connection.flush();
@@ -156,6 +171,7 @@ test('a damaged message of the stream goes to quarantine, and what comes after i
   await expectStored('damaged', [1]);
   const damaged = () => [...stays.events('stream_frame_damaged'), ...lost.events('stream_frame_damaged')];
   await eventually(() => damaged().length === 1, 30_000);
+  await fires('MillraceStreamDamaged', before);
   await eventually(async () => {
     const states = await Promise.all([stays.status(), lost.status()]);
     return states.some(({ reasons }) => reasons?.join().includes('rows in quarantine: 1 entry of worker-'));
@@ -230,7 +246,61 @@ test('deletes wait for older frames in the stream, also for those of a host that
   lost = await startEngine({ workers: 1, env });
 }, 240_000);
 
+/** Starts a host that reaches the servers of the stream and ClickHouse over links. */
+async function startLinked(): Promise<{ host: Engine; toNodes: Link[]; toClickHouse: Link }> {
+  const portOf = (url: string) => Number(new URL(url).port);
+  const toNodes = await Promise.all(nodes.url.split(',').map((url) => Link.to(portOf(url))));
+  const toClickHouse = await Link.to(portOf(stores.clickhouse.url));
+  const linked = {
+    STREAM_URL: toNodes.map(({ port }) => `nats://127.0.0.1:${port}`).join(','),
+    CLICKHOUSE_URL: `http://127.0.0.1:${toClickHouse.port}`,
+  };
+  return { host: await startEngine({ workers: 1, env: { ...env, ...linked } }), toNodes, toClickHouse };
+}
+
+test('a delete holds for frames that a host, cut off from the stream and ClickHouse, stores again later', async () => {
+  const { host, toNodes, toClickHouse } = await startLinked();
+  const links = [...toNodes, toClickHouse];
+  try {
+    await stores.clickhouse.kill();
+    const ts = Date.now() - 60_000;
+    for (let value = 0; value < 60; value += 1) await accepted(stays, { ts: ts + value, values: { again: value } });
+    await eventually(async () => ((await host.metric('wal_lane_bytes{lane="live"}')) ?? 0) > 0, 30_000);
+    for (const link of links) link.cut();
+    await stores.clickhouse.start();
+    // The other hosts get the frames after the time of a redelivery, and confirm them.
+    await eventually(async () => (await stays.metric('stream_frames{lane="live"}')) === 0, 60_000);
+    await expectStored(
+      'again',
+      Array.from({ length: 60 }, (_, value) => value),
+    );
+    expect(await host.metric('wal_lane_bytes{lane="live"}')).toBeGreaterThan(0);
+    const path = `/api/plugins/telemetry/DEVICE/${device.id}/timeseries/delete?keys=again&deleteAllDataForKeys=true`;
+    const deleted = await stays.api.send('DELETE', path);
+    expect([200, 202]).toContain(deleted.status);
+    toClickHouse.join();
+    await eventually(async () => (await host.metric('wal_lane_bytes{lane="live"}')) === 0, 60_000);
+    await expectStored('again', [], 90_000);
+  } finally {
+    for (const link of links) link.join();
+    await host.destroyAtOnce();
+    for (const link of links) link.close();
+  }
+}, 300_000);
+
+test('a frame with right checksums around bytes that are no block stops nothing', async () => {
+  const connection = await nodes.connect();
+  const noise = plainStreamFrame({ lane: 0, order: 1n, rows: 3, parts: [randomBytes(300)] }, Date.now());
+  await jetstream(connection).publish('millrace.live.0', noise);
+  await connection.close();
+  await accepted(stays, { noise: 1 });
+  await expectStored('noise', [1]);
+  await eventually(async () => (await stays.metric('stream_frames{lane="live"}')) === 0, 60_000);
+  for (const host of [stays, lost]) expect(host.events('child_died')).toEqual([]);
+}, 120_000);
+
 test('a stream that was removed is reported as a loss, made again, and accepts frames', async () => {
+  const before = await scrapeBoth();
   await withoutClickHouse(async () => {
     await accepted(stays, { removed: 1 });
     await nodes.manage((manager) => manager.streams.delete(live));
@@ -239,6 +309,7 @@ test('a stream that was removed is reported as a loss, made again, and accepts f
   const losses = () => [...stays.events('stream_lost'), ...lost.events('stream_lost')];
   const [loss] = await eventually(() => (losses().length > 0 ? losses() : undefined), 30_000);
   expect(loss).toMatchObject({ stream: live, kind: 'removed' });
+  await fires('MillraceStreamLost', before);
   await eventually(async () => (await storedValues('removed')).includes(2), 30_000);
 }, 120_000);
 
@@ -330,6 +401,23 @@ test('the level of an installation can be changed without losing a frame', async
   await lost.start();
 }, 180_000);
 
+/** What `npm run doctor` says of the stream. */
+async function diagnosis(changes: Record<string, string>): Promise<string | undefined> {
+  const environment = { ...stays.environment, ...changes };
+  const child = spawn(process.execPath, ['dist/doctor.js'], { env: environment, stdio: ['ignore', 'pipe', 'inherit'] });
+  let output = '';
+  child.stdout.on('data', (chunk) => (output += chunk));
+  await once(child, 'close');
+  return /^\w+ +stream .*$/m.exec(output)?.[0];
+}
+
+test('`npm run doctor` checks the servers of the stream', async () => {
+  expect(await diagnosis({})).toMatch(/^ok .*NATS \(STREAM_URL\) is 2\.\d+\.\d+ and syncs each message\.$/);
+  expect(await diagnosis({ STREAM_MONITOR_URLS: '' })).toMatch(/^warning .*name the monitoring pages of the servers/);
+  expect(await diagnosis({ STREAM_BYTES_MAX: '65MiB' })).toMatch(/^fault .*STREAM_BYTES_MAX is 68157440: run "nats/);
+  expect(await diagnosis({ STREAM_URL: 'nats://127.0.0.1:1' })).toMatch(/^fault .*cannot be used: .*REFUSED/i);
+}, 120_000);
+
 test('a stream that is full is 503, and accepts again when ClickHouse has taken some of it', async () => {
   let full: string | undefined;
   await withoutClickHouse(async () => {
@@ -359,9 +447,17 @@ test('STREAM_FALLBACK=journal acknowledges without a majority, and says so', asy
   };
   await eventually(isLocal, 20_000);
   await expectStored('fallback', [1]);
+  // A crash before the stream is back: the disk has what was acknowledged, and the next start needs no stream.
+  await withoutClickHouse(async () => {
+    await accepted(stays, { fallback: 2 });
+    await stays.killAll();
+    await stays.start({ STREAM_FALLBACK: 'journal' }, false);
+    await accepted(stays, { fallback: 3 });
+  });
+  await expectStored('fallback', [1, 2, 3]);
   nodes.startAgain(1);
   nodes.startAgain(2);
   await eventually(async () => !(await isLocal()), 60_000);
-  await accepted(stays, { fallback: 2 });
-  await expectStored('fallback', [1, 2]);
+  await accepted(stays, { fallback: 4 });
+  await expectStored('fallback', [1, 2, 3, 4]);
 }, 180_000);

@@ -102,6 +102,8 @@ test('alerts and dashboards name only metrics that exist', () => {
   const known = names(page);
   // These appear with the first message that MQTT refuses.
   known.add('millrace_mqtt_publish_refused_total');
+  // These are there with STREAM_URL.
+  for (const counter of ['losses', 'damaged']) known.add(`millrace_stream_${counter}_total`);
   const used = namesIn([...expressions, ...rules.map(({ expr }) => expr)]);
   expect(used.filter((name) => !known.has(name))).toEqual([]);
 });
@@ -115,7 +117,7 @@ test('no alert fires on an engine that is well, but for certificates that end', 
 
 /**
  * For each alert a line of the page with which it must fire, and for some alerts the line of an earlier page. Tests in
- * test/long cause the faults themselves: alerts.test.ts, clocks.test.ts and degraded.test.ts.
+ * test/long cause the faults themselves: alerts.test.ts, clocks.test.ts, degraded.test.ts and stream.test.ts.
  */
 const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceUnreachable: ['up 0'],
@@ -124,6 +126,8 @@ const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceJournalDamaged: ['millrace_journal_degraded 1'],
   MillraceJournalWriteErrors: ['millrace_journal_write_errors_total 1', 'millrace_journal_write_errors_total 0'],
   MillraceQuarantine: ['millrace_ingest_quarantined_rows_total 5', 'millrace_ingest_quarantined_rows_total 4'],
+  MillraceStreamLost: ['millrace_stream_losses_total 2', 'millrace_stream_losses_total 1'],
+  MillraceStreamDamaged: ['millrace_stream_damaged_total 1', 'millrace_stream_damaged_total 0'],
   MillraceSlowLoop: ['nodejs_eventloop_lag_p99_seconds{process="worker-0"} 0.3'],
   MillraceFiles: ['process_open_fds{process="worker-0"} 900\nprocess_max_fds{process="worker-0"} 1024'],
   MillraceClock: ['millrace_clock_offset_seconds -2'],
