@@ -41,13 +41,24 @@ export async function readPage<T extends object>(queries: Queries, list: List, l
   if (documents && link.pageSize * documents.rowBytesMax > limits.pageBytesMax) {
     await checkBytes(queries, documents.columns, `from ${from} where ${where} ${clause}`, values);
   }
-  const [counted, data] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from ${from} where ${where}`, values),
-    queries.query<T>(`select ${columns} from ${from} where ${where} ${clause}`, values),
-  ]);
-  const totalElements = counted[0]!.count;
-  const totalPages = Math.ceil(totalElements / link.pageSize);
-  return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
+  // The statements follow each other, so that a page uses one connection.
+  const data = await queries.query<T>(`select ${columns} from ${from} where ${where} ${clause}`, values);
+  const count = async () => {
+    const [row] = await queries.query<{ count: number }>(`select count(*) from ${from} where ${where}`, values);
+    return row!.count;
+  };
+  return pageOf(data, totalOfLast(data, link) ?? (await count()), link);
+}
+
+export function pageOf<T>(data: T[], totalElements: number, { page, pageSize }: PageLink): Page<T> {
+  const totalPages = Math.ceil(totalElements / pageSize);
+  return { data, totalPages, totalElements, hasNext: page + 1 < totalPages };
+}
+
+/** Returns the total of a list whose last page has these rows; undefined when the page may not be the last one. */
+export function totalOfLast(data: unknown[], { page, pageSize }: PageLink): number | undefined {
+  if (data.length === pageSize || (data.length === 0 && page > 0)) return undefined;
+  return page * pageSize + data.length;
 }
 
 /**

@@ -4,7 +4,7 @@
  */
 import type { PageLink } from '../../postgres/page.ts';
 import type { DeviceInfo } from '../model/device.ts';
-import { activeBit, isActive, type ResolvedFilter, withBits } from './list-filter-store.ts';
+import { activeBit, isActive, withBits } from './list-filter-store.ts';
 
 export interface Sort {
   /** SQL, over `device d` and `infoJoins`. */
@@ -78,8 +78,34 @@ export function orderedByActivity(where: string[], active: number, inactive: num
 /** Reads what `ordered` reads, among the first `firstMax` devices of the tenant from the nearer end of the index. */
 export function orderedAmongFirst(sort: Sort, where: string[], slice: Slice, firstMax: number): Keys {
   const first = `(select * from device d where d.tenant_id = $1 ${orderBy(sort, slice)} limit ${firstMax}) as d`;
-  const select = sliceOf(first, sort, where, slice);
-  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
+  const select = sliceOf(first, sort, where, slice, keyOf(sort));
+  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: joinOf(sort) };
+}
+
+/**
+ * Reads what `ordered` reads in an order by `groups`, which are walked one after another from the nearer end: among the
+ * first `firstMax` devices that have the conditions `inside`, those that also have the conditions `where`.
+ */
+export function throughGroups(
+  sort: Sort,
+  groups: string,
+  { inside, where, slice, firstMax }: { inside: string[]; where: string[]; slice: Slice; firstMax: number },
+): Keys {
+  const { direction } = slice;
+  // The index of profiles has these columns. Other ones are looked at when a text has a line end.
+  const isLabelled = where.some((condition) => condition.includes('d.label'));
+  const columns = where.length === 0 ? 'd.id' : isLabelled ? 'd.*' : 'd.id, d.number, d.search_text';
+  const arm = (...own: string[]) => `(select ${columns} from device d where ${[...inside, ...own].join(' and ')}
+    order by d.id ${direction} limit ${firstMax})`;
+  const arms = [arm(`d.${groupColumn(sort)} = g.id`)];
+  if (sort.groups === 'customer') arms.push(arm('g.id is null', 'd.customer_id is null'));
+  const bits = usesBits([...inside, ...where]) ? `${withBits},` : 'with';
+  const select = `${bits} groups as (${groups}),
+    placed as (select id from groups order by title ${direction}, id ${direction})
+    select d.id as key from (
+      select ${columns} from placed g cross join lateral (${arms.join(' union all ')}) as d limit ${firstMax}) as d
+     where ${where.join(' and ') || 'true'} limit ${slice.take} offset ${slice.skip}`;
+  return { select, on: 'd.id = page.key' };
 }
 
 /** Reads what `ordered` reads, without an index of the order: all devices that have the conditions are sorted. */
@@ -90,7 +116,7 @@ export function orderedBySorting(sort: Sort, where: string[], slice: Slice): Key
 }
 
 /** A part of a list, counted from the nearer end. */
-interface Slice {
+export interface Slice {
   skip: number;
   take: number;
   direction: 'asc' | 'desc';
@@ -159,9 +185,13 @@ export function walked(sort: Sort, where: string[], groups: string, link: PageLi
   return { select, on: joinOf(sort) };
 }
 
-/** Returns a select of the groups of an order from the counts that triggers keep; `total` selects the whole count. */
-export function keptGroups(sort: Sort, owners: string[], total: string): string {
-  if (!sort.groups) return `select null::uuid as id, null::text as title, count from (${total}) as t`;
+/** Returns a select of one group, of the whole list, whose number of devices `total` selects. */
+export function oneGroup(total: string): string {
+  return `select null::uuid as id, null::text as title, count from (${total}) as t`;
+}
+
+/** Returns a select of the groups of an order from the counts that triggers keep. */
+export function keptGroups(sort: Sort, owners: string[]): string {
   const column = groupColumn(sort);
   const part = (table: string, count: string) =>
     `select nullif(${column}, '00000000-0000-0000-0000-000000000000') as id, ${count} as count
@@ -173,28 +203,21 @@ export function keptGroups(sort: Sort, owners: string[], total: string): string 
          ${titleJoin(sort)}`;
 }
 
-/** A group of an order by profile or customer, counted; of another order, the whole list. */
+/** A group of an order by profile or customer, counted. */
 export interface Group {
   id: string | null;
   count: number;
 }
 
-/**
- * Returns a select of the groups of an order among the devices that have the conditions. Those of an order by profile,
- * without a search, are counted in the index of profiles.
- */
-export function countedGroups({ text, customerId }: ResolvedFilter, sort: Sort, where: string[]): string {
-  const bits = usesBits(where) ? withBits : '';
-  if (sort.groups === 'profile' && text === '' && customerId === undefined) {
-    return `${bits} select p.id, g.count
-      from device_profile p cross join lateral (
-        select count(*) as count from ${inIdOrder([...where, 'd.device_profile_id = p.id'])}) as g
-     where p.tenant_id = $1 and g.count > 0`;
-  }
-  if (sort.groups) {
-    return `${bits} select d.${groupColumn(sort)} as id, count(*) as count from ${inIdOrder(where)} group by 1`;
-  }
-  return `${bits} select null as id, count(*) as count from ${inIdOrder(where)}`;
+/** Returns a select of the groups of an order among the devices that have the conditions. */
+export function countedGroups(sort: Sort, where: string[]): string {
+  return `${usesBits(where) ? withBits : ''}
+    select d.${groupColumn(sort)} as id, count(*) as count from device d where ${where.join(' and ')} group by 1`;
+}
+
+/** Returns a select of the number of devices that have the conditions. */
+export function countedAll(where: string[]): string {
+  return `${usesBits(where) ? withBits : ''} select count(*) as count from device d where ${where.join(' and ')}`;
 }
 
 /** The members of a device by which a list is walked. */
@@ -214,9 +237,8 @@ export function countedAfter(
   link: PageLink,
   last: Walked | undefined,
 ): string {
-  const columns = walk.join(', ');
-  const counted = (condition: string) => `(select count(*) from (
-    select ${columns} from device d where ${where.join(' and ')} and ${condition} order by ${columns} offset 0) as d)`;
+  const counted = (condition: string) =>
+    `(select count(*) from device d where ${where.join(' and ')} and ${condition})`;
   const parts = last ? restOf(walk, link, last, (value, type) => `$${values.push(value)}::${type}`) : ['true'];
   return `${usesBits(where) ? withBits : ''} select ${parts.map(counted).join(' + ')} as count`;
 }
@@ -244,15 +266,6 @@ function restOf(
   const lasts = walk.map((column) => parameter(...members[column]!));
   const rest = `(${walk.join(', ')}) ${after} (${lasts.join(', ')})`;
   return walk[0] === 'd.label' && !isDown ? [rest, none] : [rest];
-}
-
-/**
- * Returns the devices that have the conditions, in the order of the index that has all columns that lists select by.
- * Without the order the planner prefers the table, which is slower to read.
- */
-export function inIdOrder(where: string[]): string {
-  const columns = 'd.id, d.number, d.customer_id, d.device_profile_id';
-  return `(select ${columns} from device d where ${where.join(' and ')} order by d.id offset 0) as d`;
 }
 
 /** Returns a select of groups that were counted before; adds their values to the parameters. */

@@ -4,13 +4,12 @@
  * its order up to the end of the page, and the rest is counted. For any other list a few devices are read first. When
  * the list has no more devices, these are sorted; else the devices are counted, and the page is read in its order
  * (docs/rest.md#lists). The page and the total are of one moment: devices that are created or deleted meanwhile would
- * shift a page that is read from the far end. Only a page near the start of a long list of matches is read beside its
- * count.
+ * shift a page that is read from the far end. A list uses one connection, and its statements share one deadline.
  */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Queries, SnapshotQueries } from '../../postgres/client.ts';
-import { checkBytes, type Page, type PageLink } from '../../postgres/page.ts';
+import { checkBytes, type Page, type PageLink, pageOf, totalOfLast } from '../../postgres/page.ts';
 import type { DeviceInfo } from '../model/device.ts';
 import { documents, infoColumns, infoJoins } from '../sql/store.ts';
 import {
@@ -27,22 +26,25 @@ import {
 import {
   byId,
   countedAfter,
+  countedAll,
   countedGroups,
   type Group,
   givenGroups,
   groupColumn,
-  inIdOrder,
   type Keys,
   keptGroups,
+  oneGroup,
   ordered,
   orderedAmongFirst,
   orderedByActivity,
   orderedBySorting,
   orderOf,
+  type Slice,
   type Sort,
   sliceAt,
   sorted,
   sorts,
+  throughGroups,
   usesBits,
   type Walked,
   walked,
@@ -92,42 +94,32 @@ async function list(
 ): Promise<Page<Listed>> {
   const sort = sorts.get(link.sortProperty);
   if (!sort) throw badRequest('sort_property', 'Invalid sort property');
-  const resolved = await resolveFilter(postgres, filter, link.textSearch);
-  if (!resolved) return pageOf([], 0, link);
-  const reading = { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, reads, sortedMax };
-  if (isNearStart(reading)) {
-    const few = await postgres.snapshot((queries) => readFew(queries, reading));
-    return few ?? (await listNearStart(postgres, reading));
-  }
-  return await postgres.snapshot((queries) => listAtOnce(queries, reading));
+  return await postgres.snapshot(async (queries) => {
+    // The indexes have the columns that lists select by. The planner expects the table to be as fast, and it is not.
+    await queries.query('set local enable_seqscan = off');
+    const resolved = await resolveFilter(queries, filter, link.textSearch);
+    if (!resolved) return pageOf([], 0, link);
+    return await read(queries, { resolved, sort: isConstant(sort, resolved) ? byId : sort, link, reads, sortedMax });
+  });
 }
 
-/** Lists by statements that follow each other. */
-async function listAtOnce(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+async function read(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved } = reading;
   if (hasKeptTotal(resolved)) {
     return resolved.active === undefined ? await listKept(queries, reading) : await listActive(queries, reading);
   }
-  if (isWide(resolved) && isWalk(reading)) return await listWalked(queries, reading);
-  return (await readFew(queries, reading)) ?? (await listCounted(queries, reading));
+  if (!isWide(resolved)) {
+    return (
+      (await readFew(queries, reading)) ?? (await listNear(queries, reading)) ?? (await listMany(queries, reading))
+    );
+  }
+  // The few devices of a wide list are found by a look at all devices.
+  return (await listNear(queries, reading)) ?? (await readFew(queries, reading)) ?? (await listMany(queries, reading));
 }
 
 /** True when the total is known without a look at the devices. */
 function hasKeptTotal(resolved: ResolvedFilter): boolean {
   return resolved.text === '' && (resolved.active === undefined || isWholeTenant(resolved));
-}
-
-/** True for a page at the start of a list that is sorted or counted, whatever the number of its devices. */
-function isNearStart(reading: Reading): boolean {
-  const { resolved, sort, link, sortedMax } = reading;
-  const isCounted = !hasKeptTotal(resolved) && !isWalk(reading) && !sort.groups;
-  return isCounted && (link.page + 1) * link.pageSize * 2 <= sortedMax;
-}
-
-/** Reads a page near the start of a list of more than `sortedMax` devices, and counts the devices at the same time. */
-async function listNearStart(queries: Queries, reading: Reading): Promise<Page<Listed>> {
-  const [groups, data] = await Promise.all([readGroups(queries, reading), readOrdered(queries, reading, notCounted)]);
-  return pageOf(data, sumOf(groups), reading.link);
 }
 
 /** True when no index narrows the devices that are looked at. */
@@ -188,7 +180,8 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed
       return await listByActivity(queries, reading, await counts);
     }
   }
-  const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
+  const groups = sort.groups ? keptGroups(sort, owners) : oneGroup(total);
+  const keys = walked(sort, where, groups, link, true);
   return pageOf(await readRows(queries, keys, values, reading), count, link);
 }
 
@@ -199,8 +192,13 @@ async function listActive(queries: Queries, reading: Reading): Promise<Page<List
   const total = resolved.active ? active : inactive;
   const few = total <= sortedMax && sort !== byId ? await readFew(queries, reading) : undefined;
   if (few) return few;
-  if (sort.groups) return await listCounted(queries, reading);
-  return pageOf(await readOrdered(queries, reading, total), total, link);
+  if (!sort.groups) return pageOf(await readOrdered(queries, reading, total), total, link);
+  const { where, values } = conditionsOf(resolved);
+  const slice = sliceAt(link, total);
+  const { where: owners } = ownerConditions(resolved);
+  const part = { inside: where, where: [], slice, firstMax: slice.skip + slice.take };
+  const keys = throughGroups(sort, keptGroups(sort, owners), part);
+  return pageOf(await readRows(queries, keys, values, reading), total, link);
 }
 
 /** Lists devices in the order of `active`. */
@@ -243,7 +241,7 @@ async function countEach(queries: Queries, resolved: ResolvedFilter): Promise<Ac
   const { where, values } = conditionsOf(resolved);
   const [row] = await queries.query<ActivityCounts>(
     `${withBits} select count(*) filter (where ${isActive(true)}) as active,
-       count(*) filter (where ${isActive(false)}) as inactive from ${inIdOrder(where)}`,
+       count(*) filter (where ${isActive(false)}) as inactive from device d where ${where.join(' and ')}`,
     values,
   );
   return row!;
@@ -252,27 +250,43 @@ async function countEach(queries: Queries, resolved: ResolvedFilter): Promise<Ac
 /** The total of a list that is read from its beginning. */
 const notCounted = Number.MAX_SAFE_INTEGER;
 
-/** Reads all devices of a list that has more than `sortedMax` of them, to count them by group; then reads the page. */
-async function listCounted(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+/** Lists more than `sortedMax` devices, of which the page is not near the start. */
+async function listMany(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link } = reading;
   if (isWalk(reading)) return await listWalked(queries, reading);
   if (sort.groups === 'activity') {
     return await listByActivity(queries, reading, await countEach(queries, resolved));
   }
-  const groups = await readGroups(queries, reading);
-  if (sort.groups) return await listGroups(queries, reading, groups);
-  const total = sumOf(groups);
+  if (sort.groups) return await listGroups(queries, reading, await readGroups(queries, reading));
+  const total = await countMatches(queries, resolved);
   return pageOf(await readOrdered(queries, reading, total), total, link);
+}
+
+/**
+ * Lists a full page that is near the start of its order, and counts the devices. Returns undefined when the page is not
+ * near, or not full.
+ */
+async function listNear(queries: Queries, reading: Reading): Promise<Page<Listed> | undefined> {
+  const { resolved, link } = reading;
+  const data = await readNear(queries, reading, sliceAt(link, notCounted));
+  if (data?.length !== link.pageSize) return undefined;
+  return pageOf(data, await countMatches(queries, resolved), link);
+}
+
+async function countMatches(queries: Queries, resolved: ResolvedFilter): Promise<number> {
+  const { where, values } = conditionsOf(resolved);
+  const [row] = await queries.query<{ count: number }>(countedAll(where), values);
+  return row!.count;
 }
 
 /** Reads the index of the order once: up to the end of the page, and then the rest of it, to count. */
 async function listWalked(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link } = reading;
   const data = await readOrdered(queries, reading, notCounted);
+  const known = totalOfLast(data, link);
+  if (known !== undefined) return pageOf(data, known, link);
   const before = link.page * link.pageSize;
   const last = data.at(-1);
-  if (last && data.length < link.pageSize) return pageOf(data, before + data.length, link);
-  if (!last && before === 0) return pageOf([], 0, link);
   const { where, values } = conditionsOf(resolved);
   const [row] = await queries.query<{ count: number }>(countedAfter(sort, where, values, link, last), values);
   return pageOf(data, (last ? before + data.length : 0) + row!.count, link);
@@ -280,7 +294,7 @@ async function listWalked(queries: Queries, reading: Reading): Promise<Page<List
 
 async function readGroups(queries: Queries, { resolved, sort }: Reading): Promise<Group[]> {
   const { where, values } = conditionsOf(resolved);
-  return await queries.query<Group>(countedGroups(resolved, sort, where), values);
+  return await queries.query<Group>(countedGroups(sort, where), values);
 }
 
 /** Reads a page of a list in an order by `groups`. */
@@ -288,11 +302,8 @@ async function listGroups(queries: Queries, reading: Reading, groups: Group[]): 
   const { resolved, sort, link } = reading;
   const { where, values } = conditionsOf(resolved);
   const keys = walked(sort, where, givenGroups(sort, groups, values), link, false);
-  return pageOf(await readRows(queries, keys, values, reading), sumOf(groups), link);
-}
-
-function sumOf(groups: Group[]): number {
-  return groups.reduce((sum, { count }) => sum + count, 0);
+  const total = groups.reduce((sum, { count }) => sum + count, 0);
+  return pageOf(await readRows(queries, keys, values, reading), total, link);
 }
 
 /**
@@ -300,22 +311,35 @@ function sumOf(groups: Group[]): number {
  * a row that an index leads to costs ten times a row of a sort. Else all devices of the list are sorted.
  */
 async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<Listed[]> {
-  const { resolved, sort, link, sortedMax } = reading;
+  const { resolved, sort, link } = reading;
   const { where, values } = conditionsOf(resolved);
   const slice = sliceAt(link, total);
   if (slice.take === 0) return [];
   if (isWalk(reading)) return await readRows(queries, ordered(sort, where, slice), values, reading);
-  if (slice.skip <= sortedMax) {
-    const firstMax = Math.min(3 * sortedMax, Math.max(sortedMax / 5, 8 * (slice.skip + slice.take)));
-    const first = orderedAmongFirst(sort, where, slice, Math.ceil(firstMax));
-    const near = await readRows(queries, first, values, reading);
-    if (near.length === slice.take) return near;
-  }
+  // `listNear` has read from the start of a list whose total is not kept.
+  const isTried = !hasKeptTotal(resolved) && slice.direction === sliceAt(link, notCounted).direction;
+  const near = isTried ? undefined : await readNear(queries, reading, slice);
+  if (near?.length === slice.take) return near;
   return await readRows(queries, orderedBySorting(sort, where, slice), values, reading);
 }
 
+/**
+ * Reads the devices of a slice that are among the first of the tenant in the order of an index; undefined when the
+ * slice is far from the end of the index.
+ */
+async function readNear(queries: Queries, reading: Reading, slice: Slice): Promise<Listed[] | undefined> {
+  const { resolved, sort, sortedMax } = reading;
+  if (slice.skip > sortedMax || sort.groups === 'activity') return undefined;
+  const firstMax = Math.ceil(Math.min(3 * sortedMax, Math.max(sortedMax / 5, 8 * (slice.skip + slice.take))));
+  const { where, values } = conditionsOf(resolved);
+  if (!sort.groups) return await readRows(queries, orderedAmongFirst(sort, where, slice, firstMax), values, reading);
+  const { where: owners } = ownerConditions(resolved);
+  const part = { inside: where.slice(0, owners.length), where: where.slice(owners.length), slice, firstMax };
+  return await readRows(queries, throughGroups(sort, keptGroups(sort, owners), part), values, reading);
+}
+
 /** The part of all devices from which it is guessed how many have a text. */
-const sampledPercent = 0.2;
+const sampledPercent = 1;
 
 /** Returns undefined when the list has more than `sortedMax` devices. */
 async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed> | undefined> {
@@ -326,17 +350,20 @@ async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed>
   // later.
   const isAll = isWide(resolved);
   const columns = ['d.id', ...(sort.groups ? [`d.${groupColumn(sort)}`] : []), ...(isAll ? [] : own)];
-  const order = isAll ? 'order by d.id' : '';
   const source = isAll && own.length > 0 ? 'found join device d on d.id = found.id' : 'found d';
-  // The index of letters finds all devices of a text that very many have, before the first of them is read.
-  const isSampled = isWholeTenant(resolved) && !isAll;
+  // The index of letters finds all devices of a text that very many have, before the first of them is read. Without
+  // that index all devices may be looked at, and then once more. Devices that were created together are on few pages,
+  // so a small sample may find none of them, or too many.
+  const isSampled = isWholeTenant(resolved) && resolved.text !== '';
   const sampled = `from device d tablesample system (${sampledPercent}) where ${where.join(' and ')}`;
-  const isMany = isSampled ? `(select count(*) * ${100 / sampledPercent} > ${2 * sortedMax} ${sampled})` : 'false';
+  const isMany = isSampled
+    ? `(select count(*) * ${100 / sampledPercent} > ${(isAll ? 1 : 2) * sortedMax} ${sampled})`
+    : 'false';
   const few = `${sort.groups === 'activity' || usesBits(where) ? `${withBits},` : 'with'}
     guess as materialized (select ${isMany} as "isMany"),
     found as materialized (
       select ${columns.join(', ')} from device d where ${where.join(' and ')} and not (select "isMany" from guess)
-       ${order} limit ${sortedMax + 1}),
+       limit ${sortedMax + 1}),
     total as (select count(*) as count from found)
     select "isMany", count, array(${sorted(source, sort, link, `(select count from total) <= ${sortedMax}`)}) as ids
       from total, guess`;
@@ -344,11 +371,6 @@ async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed>
   const { isMany: isGuessed, count, ids } = row!;
   if (isGuessed || count > sortedMax) return undefined;
   return pageOf(await readIds(queries, ids, reading), count, link);
-}
-
-function pageOf(data: Listed[], totalElements: number, link: PageLink): Page<Listed> {
-  const totalPages = Math.ceil(totalElements / link.pageSize);
-  return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
 }
 
 async function readIds(queries: Queries, ids: string[], reading: Reading): Promise<Listed[]> {

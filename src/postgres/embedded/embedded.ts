@@ -186,7 +186,8 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     io_method: 'sync',
     // Pages are mostly in memory, where the random reads of an index cost little.
     random_page_cost: 1.1,
-    max_parallel_workers_per_gather: 0,
+    // A list of a million devices that no index narrows is looked at by two processes.
+    max_parallel_workers_per_gather: 1,
     jit: 'off',
     // A client that died must not keep its locks.
     client_connection_check_interval: '2s',
