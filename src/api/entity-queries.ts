@@ -33,6 +33,7 @@ export function entityQueryRoutes({ postgres, shards, longAnswers }: EntityQuery
       roles: tenantReaders,
       reads: true,
       readsTelemetry: true,
+      readsPage: true,
       body: entityPageQuery,
       answer: pageShape(entityDataShape),
       async handle({ principal, body }) {
@@ -53,6 +54,7 @@ export function entityQueryRoutes({ postgres, shards, longAnswers }: EntityQuery
       roles: tenantReaders,
       reads: true,
       readsTelemetry: true,
+      readsPage: true,
       body: entityCountQuery,
       answer: Type.Integer(),
       async handle({ principal, body }) {

@@ -37,13 +37,13 @@ test('pages of one tenant wait for each other, and other calls and the pages of 
     new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
   const { callers } = openAuth({ calls: turns(32), pageReads: turns(4) } as unknown as AuthDeps);
   const running: string[] = [];
-  const call = (tenantId: string, kind?: LongRead) => {
+  const call = (tenantId: string, ...kinds: LongRead[]) => {
     const principal = { tenantId, customerId: null } as unknown as Principal;
     const work = () => {
-      running.push(`${kind ?? 'call'} of ${tenantId}`);
+      running.push(`${kinds[0] ?? 'call'} of ${tenantId}`);
       return new Promise(() => {});
     };
-    void callers.inTurn(principal, work, kind);
+    void callers.inTurn(principal, work, kinds);
   };
   for (let n = 0; n < 100; n += 1) call('first', 'page');
   call('second');
@@ -54,6 +54,28 @@ test('pages of one tenant wait for each other, and other calls and the pages of 
     ...Array.from({ length: 3 }, () => 'page of first'),
     'page of second',
   ]);
+});
+
+test('a call that reads both a page and ClickHouse takes a place of each', async () => {
+  const turns = (atOnceMax: number) =>
+    new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
+  for (const [pageReads, telemetryReads] of [
+    [turns(3), turns(100)],
+    [turns(100), turns(3)],
+  ]) {
+    const { callers } = openAuth({ calls: turns(100), pageReads, telemetryReads } as unknown as AuthDeps);
+    let running = 0;
+    const work = () => {
+      running += 1;
+      return new Promise(() => {});
+    };
+    for (let n = 0; n < 50; n += 1) {
+      const principal = { tenantId: `tenant ${n % 3}`, customerId: null } as unknown as Principal;
+      void callers.inTurn(principal, work, ['telemetry', 'page']);
+    }
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(running).toBe(3);
+  }
 });
 
 test('a page that waits for its turn holds no place of the other calls of its tenant', async () => {
@@ -68,8 +90,8 @@ test('a page that waits for its turn holds no place of the other calls of its te
     return new Promise(() => {});
   };
   for (let n = 0; n < 50; n += 1) {
-    void callers.inTurn(principal, work, 'page');
-    void callers.inTurn(principal, work, 'telemetry');
+    void callers.inTurn(principal, work, ['page']);
+    void callers.inTurn(principal, work, ['telemetry']);
   }
   for (let n = 0; n < 20; n += 1) void callers.inTurn(principal, work);
   await new Promise((resolve) => setImmediate(resolve));

@@ -116,11 +116,13 @@ export class RequestCallers {
    * Runs a call of the REST API now, or when it is the turn of the caller's tenant and customer. A long read takes its
    * place among the long reads first: while it waits there, it holds no place of other calls.
    */
-  inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>, kind?: LongRead): Promise<T> {
+  inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>, kinds: readonly LongRead[] = []): Promise<T> {
     const { calls, telemetryReads, pageReads } = this.#deps;
-    const reads = kind === 'telemetry' ? telemetryReads : kind === 'page' ? pageReads : undefined;
-    const inCalls = () => calls?.run(tenantId, customerId, call) ?? call();
-    return reads?.run(tenantId, customerId, inCalls) ?? inCalls();
+    const inTurnOf = (turns: Turns | undefined, work: () => Promise<T>) => () =>
+      turns?.run(tenantId, customerId, work) ?? work();
+    const inCalls = inTurnOf(calls, call);
+    const inPages = inTurnOf(kinds.includes('page') ? pageReads : undefined, inCalls);
+    return inTurnOf(kinds.includes('telemetry') ? telemetryReads : undefined, inPages)();
   }
 }
 

@@ -31,6 +31,11 @@ interface QueryOptions {
   prepared?: boolean;
 }
 
+interface SnapshotOptions {
+  /** The time of all statements together. */
+  timeoutMs?: number;
+}
+
 interface TransactionOptions extends QueryOptions {
   /**
    * True: `work` runs again when PostgreSQL ended it because of a deadlock. `work` must have no effect but statements.
@@ -45,8 +50,8 @@ export interface Queries {
 
 /** The methods of the pool for readers that need several statements for one answer. */
 export interface SnapshotQueries extends Queries {
-  /** All statements of `work` read the data of one moment. */
-  snapshot<Result>(work: (queries: Queries) => Promise<Result>): Promise<Result>;
+  /** All statements of `work` read the data of one moment, on one connection, and share the deadline. */
+  snapshot<Result>(work: (queries: Queries) => Promise<Result>, options?: SnapshotOptions): Promise<Result>;
 }
 
 export function openPostgres(deps: PostgresDeps): Postgres {
@@ -166,8 +171,12 @@ export class Postgres implements SnapshotQueries {
     }
   }
 
-  async snapshot<Result>(work: (queries: Queries) => Promise<Result>): Promise<Result> {
-    return await this.#transactOnce(work, {}, 'begin isolation level repeatable read read only');
+  async snapshot<Result>(
+    work: (queries: Queries) => Promise<Result>,
+    { timeoutMs = limits.postgresStatementMsMax }: SnapshotOptions = {},
+  ): Promise<Result> {
+    const begin = 'begin isolation level repeatable read read only';
+    return await this.#transactOnce((queries) => work(withDeadline(queries, timeoutMs)), { timeoutMs }, begin);
   }
 
   async #transactOnce<Result>(
@@ -406,6 +415,25 @@ function statementName(text: string): string {
  */
 function withTimeout(text: string, values: unknown[] | undefined, timeoutMs: number) {
   return { text, ...(values && values.length > 0 && { values }), query_timeout: timeoutMs };
+}
+
+/** A statement may run so much longer in the server than its caller waits for it. */
+const serverLagMs = 1_000;
+
+/** The statements have `timeoutMs` from now on together; the server ends each of them about when its caller does. */
+function withDeadline({ query }: Queries, timeoutMs: number): Queries {
+  const deadline = performance.now() + timeoutMs;
+  let serverMs = timeoutMs;
+  return {
+    async query<Row>(text: string, values?: unknown[], options?: QueryOptions): Promise<Row[]> {
+      const leftMs = () => Math.max(1, deadline - performance.now());
+      if (serverMs - leftMs() > serverLagMs) {
+        serverMs = Math.ceil(leftMs());
+        await query(`set local statement_timeout = ${serverMs}`, [], { timeoutMs: leftMs() });
+      }
+      return await query<Row>(text, values, { ...options, timeoutMs: leftMs() });
+    },
+  };
 }
 
 const int8 = 20;

@@ -131,6 +131,35 @@ describe('queries', () => {
   });
 });
 
+describe('snapshots', () => {
+  it('end all their statements together at the deadline', async () => {
+    const begun = performance.now();
+    const endless = postgres.snapshot(
+      async ({ query }) => {
+        for (;;) await query('select pg_sleep(0.3)');
+      },
+      { timeoutMs: 1_000 },
+    );
+    expect(await failure(endless)).toMatchObject({ status: 503, reason: 'postgres_away' });
+    expect(performance.now() - begun).toBeLessThan(10_000);
+    await postgres.ping();
+  });
+
+  it('leave the server no more time for a statement than the statements before have left', async () => {
+    const [setting] = await postgres.snapshot(
+      async ({ query }) => {
+        await query('select pg_sleep(1.2)');
+        return await query<{ ms: number }>(
+          `select setting::int as ms from pg_settings where name = 'statement_timeout'`,
+        );
+      },
+      { timeoutMs: 20_000 },
+    );
+    expect(setting!.ms).toBeLessThanOrEqual(18_800);
+    expect(setting!.ms).toBeGreaterThan(0);
+  });
+});
+
 describe('transactions', () => {
   it('commits what resolves and undoes what throws, faults included', async () => {
     await postgres.query('create table two (id int)');

@@ -71,8 +71,8 @@ it('a call that reads ClickHouse or a page of a list says so when it takes its t
   const callers = {
     find: async () => ({ principal }) as unknown as KnownCaller,
     admit: () => {},
-    inTurn: <T>(_: unknown, call: () => Promise<T>, kind?: string) => {
-      kinds.push(kind);
+    inTurn: <T>(_: unknown, call: () => Promise<T>, each?: readonly string[]) => {
+      kinds.push(each);
       return call();
     },
   } satisfies Callers;
@@ -82,7 +82,8 @@ it('a call that reads ClickHouse or a page of a list says so when it takes its t
   await route({ ...input, handle }).run(request, callers);
   await route({ ...input, query: pageQuery, handle }).run(request, callers);
   await route({ ...input, readsTelemetry: true, handle }).run(request, callers);
-  expect(kinds).toEqual([undefined, 'page', 'telemetry']);
+  await route({ ...input, readsTelemetry: true, readsPage: true, handle }).run(request, callers);
+  expect(kinds).toEqual([[], ['page'], ['telemetry'], ['telemetry', 'page']]);
 });
 
 it('the answer to a read names its owners', async () => {

@@ -26,7 +26,7 @@ export interface Callers {
    * Runs the call now or when it is the caller's turn; with `kind` also its turn for a read of that kind. Throws 503
    * when too many calls wait.
    */
-  inTurn<T>(principal: Principal, call: () => Promise<T>, kind?: LongRead): Promise<T>;
+  inTurn<T>(principal: Principal, call: () => Promise<T>, kinds?: readonly LongRead[]): Promise<T>;
 }
 
 /** The content of an answer: JSON, a string or bytes of another type, or nothing. */
@@ -92,6 +92,8 @@ export interface RouteDescription {
   waits?: boolean;
   /** True: the handler reads ClickHouse, where few reads run at once. */
   readsTelemetry?: true;
+  /** True: the handler reads a page of a list, as every route whose query has `pageSize`. */
+  readsPage?: true;
   /** True: the route changes nothing, as every GET. */
   reads?: true;
   /** True: the API document leaves the route out. */
@@ -133,7 +135,7 @@ export function route<
 ): Route<Deps> {
   const { handle, ...description } = input;
   const read = callReader(input);
-  const kind = longReadOf(input);
+  const kinds = longReadsOf(input);
   return {
     ...description,
     async run(request, callers, deps) {
@@ -141,7 +143,7 @@ export function route<
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       callers.admit(principal);
-      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work, kind);
+      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work, kinds);
       const answering = input.waits
         ? handle({ ...read(request), principal, account, inTurn }, deps)
         : // A call that waits for its turn holds only bytes: the values in them may take many times as much memory.
@@ -192,12 +194,13 @@ export function publicRoute<
   };
 }
 
-function longReadOf({
+function longReadsOf({
   readsTelemetry,
+  readsPage,
   query,
-}: Pick<RouteDescription, 'readsTelemetry' | 'query'>): LongRead | undefined {
-  if (readsTelemetry) return 'telemetry';
-  return query !== undefined && 'pageSize' in query.properties ? 'page' : undefined;
+}: Pick<RouteDescription, 'readsTelemetry' | 'readsPage' | 'query'>): LongRead[] {
+  const hasPageSize = query !== undefined && 'pageSize' in query.properties;
+  return [...(readsTelemetry ? ['telemetry' as const] : []), ...(readsPage || hasPageSize ? ['page' as const] : [])];
 }
 
 /** A long answer of a call that changed something is sent in any case. */

@@ -65,9 +65,12 @@ export async function openUsers(
   return { auth, apiKeys };
 }
 
-/** A page runs up to two statements at once, so pages leave a quarter of the connections to other statements. */
+/**
+ * A page uses one connection. Its statements may keep processors busy, so most connections are left to other ones, and
+ * one always is.
+ */
 function pagesAtOnce(poolMax: number): number {
-  return Math.max(2, Math.floor((poolMax * 3) / 8));
+  return Math.min(poolMax - 1, Math.max(2, Math.floor((poolMax * 3) / 8)));
 }
 
 /**
