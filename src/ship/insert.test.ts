@@ -118,6 +118,30 @@ test('of two rows of one point in one frame the later one counts, also when the 
   });
 });
 
+test('small frames are inserted as one block, which costs the store a fraction', async () => {
+  const bodies: Buffer[] = [];
+  const clickhouse = {
+    insertBlocks: async (_: string, body: Buffer) => {
+      bodies.push(Buffer.from(body));
+      return { repeated: false };
+    },
+  };
+  const parts = { clickhouse, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
+  const given = { ...parts, signal: new AbortController().signal, once: false, parallelMax: 1, patient: false };
+  const frames = Array.from({ length: 50 }, (_, n) => {
+    const rows = new Rows();
+    rows.addDouble(keyOf(`key ${n % 7}`)!, n);
+    rows.endRecord(n, clock.now());
+    return Buffer.concat(rows.encode({ order: orderUpTo(clock.now()) + BigInt(n), micros: 0, firstPlace: 0 }));
+  });
+  await new Inserter(given as unknown as InserterDeps).insert(frames);
+  expect(bodies).toHaveLength(2);
+  for (const body of bodies) {
+    expect(blocksOf(body)).toHaveLength(1);
+    expect(readBlock(body)).toEqual(frames.flatMap((frame) => readBlock(frame)));
+  }
+});
+
 test('rows are checked for times ahead only where a row of the unit may be too far ahead', async () => {
   const aheadMsMax = 60_000;
   const orderMin = orderUpTo(clock.now());

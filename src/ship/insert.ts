@@ -16,6 +16,7 @@ import type { ShardMap } from '../clickhouse/shards.ts';
 import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
 import { orderMs } from '../ingest/order-number.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
+import { joinBlocks } from '../telemetry/join-blocks.ts';
 import { Backoff, isNoAnswer } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import { halvesOf, isIndivisible, isRanged, type Piece, piecesOf, type StoredOf } from './pieces.ts';
@@ -286,13 +287,7 @@ export class Inserter {
   }
 
   #bodyOf({ payloads }: Piece): Buffer {
-    const body = this.#bodies.take(payloads.reduce((sum, { length }) => sum + length, 0));
-    let at = 0;
-    for (const payload of payloads) {
-      body.set(payload, at);
-      at += payload.length;
-    }
-    return body;
+    return joinBlocks(payloads, (bytes) => this.#bodies.take(bytes));
   }
 
   /** Counts a failure. Returns the suspicion against the rows of the piece; undefined when there is none yet. */

@@ -2,6 +2,8 @@
  * Reads the days of blocks from their `ts` columns: a day is a partition of the series table, and partitions are the
  * main cost of an insert. Also finds which devices sent. Used for shipping. No row costs an allocation.
  */
+import { columnHeads as heads } from './block.ts';
+
 const dayMs = 86_400_000;
 /** Days outside these years share one partition. */
 const firstMs = 1_577_836_800_000;
@@ -99,24 +101,32 @@ function placeOfTs(
   let hasExpires = false;
   let deviceAt = 0;
   for (let i = 0; i < columns && source.at < block.length; i += 1) {
-    const column = `${source.text()} ${source.text()}`;
-    if (column === 'ts Int64') {
+    if (source.passes(heads.ts)) {
       const { at } = source;
       source.at += 8 * rows;
       if (source.at > block.length) return undefined;
-      return { at, deviceAt, rows, hasSeq: source.text() === 'seq', hasExpires };
+      return { at, deviceAt, rows, hasSeq: source.passes(heads.seq), hasExpires };
     }
-    if (column === 'device UInt64') deviceAt = source.at;
-    if (column === 'expires UInt32') {
+    if (source.passes(heads.device)) {
+      deviceAt = source.at;
+      source.at += 8 * rows;
+    } else if (source.passes(heads.expires)) {
       hasExpires = true;
       source.at += 4 * rows;
-    } else if (column === 'key LowCardinality(String)') source.skipKeys(rows);
-    else if (/ U?Int64$| Float64$/.test(column)) source.at += 8 * rows;
-    else if (/ UInt16$/.test(column)) source.at += 2 * rows;
-    else if (/ UInt8$/.test(column)) source.at += rows;
-    else return undefined;
+    } else if (source.passes(heads.key)) source.skipKeys(rows);
+    else if (!skipOther(source, rows)) return undefined;
   }
   return undefined;
+}
+
+/** Skips a column that `block.ts` writes after `ts`, if at all. Returns false for an unknown type. */
+function skipOther(source: Skipper, rows: number): boolean {
+  const column = `${source.text()} ${source.text()}`;
+  if (/ U?Int64$| Float64$/.test(column)) source.at += 8 * rows;
+  else if (/ UInt16$/.test(column)) source.at += 2 * rows;
+  else if (/ UInt8$/.test(column)) source.at += rows;
+  else return false;
+  return true;
 }
 
 /** Reading past the end returns zeros: `placeOfTs` then finds no column. */
@@ -136,6 +146,13 @@ class Skipper {
       if (byte < 0x80) break;
     }
     return value;
+  }
+
+  /** Returns true, and goes on, when these bytes come next. */
+  passes(head: Uint8Array): boolean {
+    for (let i = 0; i < head.length; i += 1) if (this.#bytes[this.at + i] !== head[i]) return false;
+    this.at += head.length;
+    return true;
   }
 
   text(): string {

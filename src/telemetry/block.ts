@@ -172,13 +172,13 @@ export function blockParts(
   const { count, keyPart, kind, num, int, text, expires } = columns;
   const absent = (seq ? 0 : 1) + (int ? 0 : 1) + (text ? 0 : 1) + (expires ? 0 : 1);
   const parts = [blockHeader(count, 10 - absent)];
-  if (expires) parts.push(heads.expires, expires);
-  parts.push(heads.device, device, keyPart, heads.ts, ts);
-  if (seq) parts.push(heads.seq, seq);
-  parts.push(heads.kind, kind, heads.num, num);
-  if (int) parts.push(heads.int, int);
-  if (text) parts.push(heads.text, text);
-  parts.push(heads.version, version);
+  if (expires) parts.push(columnHeads.expires, expires);
+  parts.push(columnHeads.device, device, keyPart, columnHeads.ts, ts);
+  if (seq) parts.push(columnHeads.seq, seq);
+  parts.push(columnHeads.kind, kind, columnHeads.num, num);
+  if (int) parts.push(columnHeads.int, int);
+  if (text) parts.push(columnHeads.text, text);
+  parts.push(columnHeads.version, version);
   return parts;
 }
 
@@ -269,11 +269,11 @@ function blockHeader(rows: number, columns: number): Uint8Array {
 
 function encodeKeys({ count, keys, keyIndexes }: Columns): Uint8Array {
   const width = keys.length <= 0x100 ? 0 : keys.length <= 0x10000 ? 1 : 2;
-  let size = heads.key.length + 32 + (count << width);
+  let size = columnHeads.key.length + 32 + (count << width);
   for (const key of keys) size += varintBytesMax + key.length;
   const part = Buffer.allocUnsafe(size);
-  part.set(heads.key);
-  let at = heads.key.length;
+  part.set(columnHeads.key);
+  let at = columnHeads.key.length;
   at = writeSmall(part, at, 1);
   at = writeSmall(part, at, 0x200 + width);
   at = writeSmall(part, at, keys.length);
@@ -292,7 +292,7 @@ function encodeKeys({ count, keys, keyIndexes }: Columns): Uint8Array {
 /** Returns the keys of `encodeKeys`, as views. */
 export function encodedKeys({ keyPart }: EncodedColumns): Uint8Array[] {
   const view = new DataView(keyPart.buffer, keyPart.byteOffset);
-  const countAt = heads.key.length + 16;
+  const countAt = columnHeads.key.length + 16;
   const count = view.getUint32(countAt, true);
   const keys: Uint8Array[] = [];
   let at = countAt + 8;
@@ -317,7 +317,7 @@ function head(name: string, type: string): Uint8Array {
   return Buffer.concat([Buffer.from([name.length]), Buffer.from(name), Buffer.from([type.length]), Buffer.from(type)]);
 }
 
-const heads = {
+export const columnHeads = {
   device: head('device', 'UInt64'),
   key: head('key', 'LowCardinality(String)'),
   ts: head('ts', 'Int64'),
