@@ -14,6 +14,10 @@ import { watchEngine } from './watch-engine.ts';
 
 const creationsAtOnce = 5_000;
 const drainMsMax = 300_000;
+const mergesMsMax = 60_000;
+/** A merge may begin soon after another one has ended. */
+const withoutMergesMs = 1_000;
+const mergesAskedMs = 100;
 const stepMs = 100;
 
 export interface MeasuredLoad extends LoadResult {
@@ -109,6 +113,11 @@ export class EngineUnderLoad {
     this.#otherRows = await this.#count('SELECT count() FROM telemetry FINAL');
   }
 
+  /** Sets `rows` more apart: those of another sender, which ClickHouse has. */
+  setMoreApart(rows: number): void {
+    this.#otherRows += rows;
+  }
+
   /** Runs the load, waits until ClickHouse has every acknowledged row, and counts its cost. */
   async load(rate: number, seconds: number, warmupSeconds: number, generator = this.#generator): Promise<MeasuredLoad> {
     const pids = this.engine.pids();
@@ -168,6 +177,20 @@ export class EngineUnderLoad {
       await sleep(25);
     }
     throw new Error(`ClickHouse holds ${rows} of ${expected} acknowledged rows after ${drainMsMax} ms`);
+  }
+
+  /** Waits until ClickHouse merges nothing for a while. Returns the merges that still run after the longest wait. */
+  async mergesEnded(): Promise<number> {
+    const deadline = performance.now() + mergesMsMax;
+    let quietSince = performance.now();
+    let merges = 0;
+    while (performance.now() < deadline) {
+      merges = await this.#count('SELECT count() FROM system.merges');
+      if (merges > 0) quietSince = performance.now();
+      else if (performance.now() - quietSince >= withoutMergesMs) break;
+      await sleep(mergesAskedMs);
+    }
+    return merges;
   }
 
   /** True when ClickHouse has exactly the acknowledged records, each once and whole. */

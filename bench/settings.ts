@@ -165,6 +165,7 @@ export interface BenchSettings {
     rounds: number;
     warmupSeconds: number;
     seconds: number;
+    latencyWarmupSeconds: number;
     latencySeconds: number;
     workers: number;
     targets: number;

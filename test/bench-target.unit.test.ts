@@ -21,7 +21,7 @@ const httpOrder = (...args: string[]) => {
 function loadOf(members: Partial<LoadResult>): LoadResult {
   const latency = { p50Ms: 1, p90Ms: 2, p99Ms: 3, p999Ms: 4, maxMs: 5 };
   const counts = { accepted: 1000, requestsPerSecond: 100, broken: 0, unsure: 0, unsent: 0 };
-  const shares = { generatorCpuShare: 0.1, machineIdleShare: 0.9, startedAtMs: 0, invalid: '' };
+  const shares = { generatorCpuShare: 0.1, sentLateP99Ms: 0, machineIdleShare: 0.9, startedAtMs: 0, invalid: '' };
   return { ...counts, ...shares, latency, bars: [], refused: {}, seconds: [], between: () => 0, ...members };
 }
 

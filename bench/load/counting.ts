@@ -24,6 +24,7 @@ const secondMs = 1_000;
 export class Counting {
   readonly #waiting: () => number;
   readonly #histogram = new Histogram();
+  readonly #sentLate = new Histogram();
   readonly #refused: Record<string, number> = {};
   #second = new Histogram();
   #secondRefused = 0;
@@ -67,6 +68,11 @@ export class Counting {
     this.#unsent = this.#waiting();
   }
 
+  /** A message that was due at `dueAt` leaves. It was late by a wait of the generator, or for a free connection. */
+  sent(dueAt: number, now: number): void {
+    if (this.#isMeasuring) this.#sentLate.record((now - dueAt) * 1000);
+  }
+
   /** A message that was due at `dueAt` is acknowledged. */
   acknowledged(dueAt: number, now: number): void {
     this.#accepted += 1;
@@ -103,6 +109,7 @@ export class Counting {
       unsure: this.#unsure,
       unsent: this.#unsent,
       counts: [...this.#histogram.counts],
+      sentLateCounts: [...this.#sentLate.counts],
       maxMicroseconds: this.#histogram.max,
       cpuMs: (cpu.user + cpu.system) / 1000,
       elapsedMs: performance.now() - this.#startedAt,

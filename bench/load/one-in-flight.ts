@@ -156,6 +156,7 @@ export class Loop {
     slot.inFlight = true;
     this.#open += 1;
     slot.socket!.write(slot.next());
+    if (this.#order.rate > 0) this.#counting.sent(dueAt, performance.now());
   }
 
   #received(slot: Slot, buffer: Buffer, length: number): void {

@@ -25,6 +25,8 @@ export interface ProcessResult {
   /** Messages of the fixed rate that were never sent because no socket came free. */
   unsent: number;
   counts: number[];
+  /** Of the histogram of the microseconds by which messages left after they were due; zeros in a closed loop. */
+  sentLateCounts: number[];
   maxMicroseconds: number;
   cpuMs: number;
   elapsedMs: number;
@@ -37,6 +39,8 @@ export interface LoadResult {
   accepted: number;
   requestsPerSecond: number;
   latency: LatencySummary;
+  /** Messages left so much later than they were due, for which latencies count as well; NaN in a closed loop. */
+  sentLateP99Ms: number;
   /** The latencies of the measured time as a bar chart. */
   bars: LatencyBar[];
   refused: Record<string, number>;
@@ -118,13 +122,14 @@ function loadOf(
   seconds: Second[],
 ): LoadResult {
   const idleAfter = machineCpu();
-  const histogram = new Histogram();
+  const [histogram, sentLate] = [new Histogram(), new Histogram()];
   const refused: Record<string, number> = {};
   const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsure: 0, unsent: 0 };
   for (const result of results) {
     const part = new Histogram(result.counts);
     part.max = result.maxMicroseconds;
     histogram.add(part);
+    sentLate.add(new Histogram(result.sentLateCounts));
     sum.accepted += result.accepted;
     sum.requestsPerSecond += (result.measured / result.measuredMs) * 1000;
     sum.broken += result.broken;
@@ -147,6 +152,7 @@ function loadOf(
   return {
     ...sum,
     latency,
+    sentLateP99Ms: sentLate.percentileMs(99),
     bars,
     refused,
     generatorCpuShare,

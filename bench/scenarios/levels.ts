@@ -1,11 +1,15 @@
 /**
  * What an acknowledgement of each level costs: `INGEST_ACK` journal, store and stream in turn, over HTTP, MQTT and
  * through gateways, with one engine for each level and three nodes of NATS on this machine. First as fast as answers
- * come, then at a quarter of the peak of the level. Every acknowledged record is looked up in ClickHouse.
+ * come. Then, when ClickHouse has stored and merged all of that, at a quarter of the peak of the level, for `store`
+ * beside late rows. Every acknowledged record is looked up in ClickHouse.
  */
 import { NatsCluster } from '../../test/harness/nats-cluster.ts';
 import { cpuMsOf, machineSettled } from '../cpu.ts';
 import type { EngineUnderLoad, MeasuredLoad } from '../engine-under-load.ts';
+import { summaryOf } from '../load/histogram.ts';
+import { sendLateRows } from '../load/late-rows.ts';
+import type { LoadResult } from '../load/processes.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { type Kind, kindsOf } from './versions.ts';
@@ -23,10 +27,21 @@ interface Round extends MeasuredLoad {
   natsMicroseconds: number;
 }
 
+interface Quarter extends LoadResult {
+  /** Of late messages beside the load, which `store` has. */
+  lateP99Ms: number;
+  verified: boolean;
+}
+
+interface UnderLoad {
+  level: Level;
+  engine: EngineUnderLoad;
+}
+
 interface Measured {
   level: Level;
   rounds: Round[];
-  quarter: Round;
+  quarters: Quarter[];
   quarterRate: number;
 }
 
@@ -41,10 +56,10 @@ export async function runLevels(settings: BenchSettings): Promise<boolean> {
   try {
     const results: KindResult[] = [];
     for (const kind of kindsOf(settings, workers).filter(({ name }) => settings.levels[name] !== 0)) {
-      results.push({ name: kind.name, measured: await measure(kind, nodes, settings.levels) });
+      results.push({ name: kind.name, measured: await measure(kind, nodes, settings) });
     }
     print(results);
-    const all = results.flatMap(({ measured }) => measured).flatMap(({ rounds, quarter }) => [...rounds, quarter]);
+    const all = results.flatMap(({ measured }) => measured).flatMap(loadsOf);
     const isVerified = all.every(({ verified }) => verified);
     for (const { invalid } of all) if (invalid !== '') say(`INVALID: ${invalid}`);
     say(`stored and verified in ClickHouse: ${isVerified ? 'every acknowledged record, once' : 'NO'}`);
@@ -58,9 +73,9 @@ export async function runLevels(settings: BenchSettings): Promise<boolean> {
 }
 
 /** The engines of all levels run side by side, so that the other load of the machine affects all of them. */
-async function measure(kind: Kind, nodes: NatsCluster, settings: BenchSettings['levels']): Promise<Measured[]> {
-  const { rounds, seconds, warmupSeconds, latencySeconds } = settings;
-  const engines: { level: Level; engine: EngineUnderLoad; rounds: Round[] }[] = [];
+async function measure(kind: Kind, nodes: NatsCluster, settings: BenchSettings): Promise<Measured[]> {
+  const { rounds, seconds, warmupSeconds } = settings.levels;
+  const engines: (UnderLoad & { rounds: Round[] })[] = [];
   try {
     for (const level of levels) {
       const env = { LOG_LEVEL: 'warn', INGEST_ACK: level, ...(level === 'stream' && streamOf(kind, nodes)) };
@@ -69,19 +84,23 @@ async function measure(kind: Kind, nodes: NatsCluster, settings: BenchSettings['
     for (let round = 0; round < rounds; round += 1) {
       for (const one of round % 2 === 0 ? engines : engines.toReversed()) {
         await machineSettled();
-        const load = await loaded(one.engine, nodes, 0, seconds, warmupSeconds);
+        const load = await atPeak(one.engine, nodes, seconds, warmupSeconds);
         one.rounds.push(load);
         say(`${kind.name}, round ${round + 1}, ${one.level}: ${figure(load.requestsPerSecond)} messages/s`);
       }
     }
-    const measured: Measured[] = [];
-    for (const { level, engine, rounds: peaks } of engines) {
-      const quarterRate = Math.floor(median(peaks.map(({ requestsPerSecond }) => requestsPerSecond)) / 4);
-      await machineSettled();
-      const quarter = await loaded(engine, nodes, quarterRate, latencySeconds, warmupSeconds);
-      measured.push({ level, rounds: peaks, quarter, quarterRate });
+    const measured = engines.map((one): UnderLoad & Measured => ({
+      ...one,
+      quarters: [],
+      quarterRate: Math.floor(rateOf(one.rounds) / 4),
+    }));
+    for (let round = 0; round < rounds; round += 1) {
+      for (const one of round % 2 === 0 ? measured : measured.toReversed()) {
+        await merged(engines);
+        one.quarters.push(await quarter(one, one.quarterRate, settings));
+      }
     }
-    return measured;
+    return measured.map(({ engine: _, ...figures }) => figures);
   } finally {
     for (const { engine } of engines) await engine.close();
   }
@@ -92,23 +111,53 @@ function streamOf({ name }: Kind, { url, monitorUrls }: NatsCluster): Record<str
   return { STREAM_URL: url, STREAM_MONITOR_URLS: monitorUrls, STREAM_NAME: `levels-${name}`, ...limits };
 }
 
-async function loaded(
+async function atPeak(
   engine: EngineUnderLoad,
   nodes: NatsCluster,
-  rate: number,
   seconds: number,
   warmupSeconds: number,
 ): Promise<Round> {
   const cpuMs = () => nodes.pids.reduce((sum, pid) => sum + cpuMsOf(pid), 0);
   const before = cpuMs();
-  const load = await engine.load(rate, seconds, warmupSeconds);
+  const load = await engine.load(0, seconds, warmupSeconds);
   return { ...load, natsMicroseconds: ((cpuMs() - before) * 1000) / load.accepted };
+}
+
+/** Waits until nothing is left of the loads before, which would count as the latency of the next one. */
+async function merged(engines: UnderLoad[]): Promise<void> {
+  const began = performance.now();
+  for (const { level, engine } of engines) {
+    const merges = await engine.mergesEnded();
+    if (merges > 0) say(`${level}: ${merges} merges of earlier loads still run`);
+  }
+  await machineSettled();
+  say(`stored and merged after ${((performance.now() - began) / 1000).toFixed(1)} s`);
+}
+
+async function quarter({ level, engine }: UnderLoad, rate: number, settings: BenchSettings): Promise<Quarter> {
+  const { latencySeconds, latencyWarmupSeconds } = settings.levels;
+  const { lateRate, lateDays } = settings.storeAcks;
+  const device = level === 'store' ? await engine.engine.api.createDevice(`late-${performance.now()}`) : undefined;
+  const forMs = (latencyWarmupSeconds + latencySeconds) * 1000;
+  const sending = device && sendLateRows(engine.engine, device, { rate: lateRate, days: lateDays, forMs });
+  const load = await engine.offer(rate, latencySeconds, latencyWarmupSeconds);
+  const rows = await sending;
+  engine.setMoreApart(rows?.acknowledgedRows ?? 0);
+  await engine.stored();
+  const refused = { ...load.refused, ...rows?.refused };
+  const lateP99Ms = rows ? summaryOf(rows.histogram).p99Ms : Number.NaN;
+  return { ...load, refused, lateP99Ms, verified: await engine.verify() };
+}
+
+function loadsOf({ rounds, quarters }: Measured): (Round | Quarter)[] {
+  return [...rounds, ...quarters];
 }
 
 function print(results: KindResult[]): void {
   const rows = results.flatMap(({ name, measured }) =>
-    measured.map(({ level, rounds, quarter, quarterRate }) => {
+    measured.map(({ level, rounds, quarters, quarterRate }) => {
       const of = (figureOf: (round: Round) => number) => median(rounds.map(figureOf));
+      const ofQuarters = (figureOf: (each: Quarter) => number) => median(quarters.map(figureOf));
       const cpu = (role: string) => of(({ cpuMicrosecondsPerRequest }) => cpuMicrosecondsPerRequest[role] ?? 0);
       return [
         name,
@@ -122,15 +171,20 @@ function print(results: KindResult[]): void {
         cpu('clickhouse'),
         of(({ natsMicroseconds }) => natsMicroseconds),
         quarterRate,
-        quarter.latency.p50Ms,
-        quarter.latency.p99Ms,
+        ofQuarters(({ latency }) => latency.p50Ms),
+        ofQuarters(({ latency }) => latency.p99Ms),
+        quarters.map(({ latency }) => figure(latency.p99Ms)).join(', '),
+        ofQuarters(({ sentLateP99Ms }) => sentLateP99Ms),
+        ofQuarters(({ machineIdleShare }) => machineIdleShare * 100),
+        ofQuarters(({ lateP99Ms }) => lateP99Ms),
       ];
     }),
   );
   const peak = ['acknowledged/s', 'to journal', 'stored/s', 'p50 ms', 'p99 ms'];
   const cpu = ['worker us', 'ClickHouse us', 'NATS us'];
   say('');
-  table(['', 'level', ...peak, ...cpu, 'a quarter/s', 'its p50 ms', 'its p99 ms'], rows);
+  const ofQuarter = ['p50 ms', 'p99 ms', 'rounds', 'sent late p99 ms', 'idle %', 'late rows p99 ms'];
+  table(['', 'level', ...peak, ...cpu, 'a quarter/s', ...ofQuarter], rows);
   say('');
 }
 
@@ -141,15 +195,15 @@ function rateOf(rounds: Round[]): number {
 function missedTargets({ name, measured }: KindResult): string[] {
   const missed: string[] = [];
   const [journal] = measured;
-  for (const { level, rounds, quarter } of measured) {
+  for (const { level, rounds, quarters } of measured) {
     const ratio = rateOf(rounds) / rateOf(journal!.rounds);
     if (level === 'stream' && ratio < streamRateMin) {
       missed.push(`${name}: the rate of a stream is ${figure(ratio)} of that of the journal (${streamRateMin})`);
     }
     const max = p99MsMax[level];
-    const { p99Ms } = quarter.latency;
+    const p99Ms = median(quarters.map(({ latency }) => latency.p99Ms));
     if (max !== undefined && p99Ms > max) missed.push(`${name}, ${level}: p99 is ${figure(p99Ms)} ms (${max} ms)`);
-    const refused = [...rounds, quarter].map((load) => JSON.stringify(load.refused)).find((text) => text !== '{}');
+    const refused = [...rounds, ...quarters].map((load) => JSON.stringify(load.refused)).find((text) => text !== '{}');
     if (refused) missed.push(`${name}, ${level}: refused ${refused}`);
   }
   return missed;

@@ -10,7 +10,8 @@ import { waitedForMs } from '../../src/ship/lane.ts';
 import type { Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
-import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
+import { type LatencySummary, summaryOf } from '../load/histogram.ts';
+import { sendLateRows } from '../load/late-rows.ts';
 import { type Cell, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -20,13 +21,6 @@ const aboveIntervalMsMax = 100;
 const dayMs = 86_400_000;
 /** Points of this message are acknowledged late, or not within the deadline; all of them must be stored in the end. */
 const wideStoredMsMax = 300_000;
-
-interface Late {
-  /** Latencies of acknowledged messages. */
-  histogram: Histogram;
-  acknowledgedRows: number;
-  refused: Record<string, number>;
-}
 
 export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
   const { rate, seconds, warmupSeconds, lateRate, lateDays, wideDays } = settings.storeAcks;
@@ -54,7 +48,11 @@ export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
     const live = await load.offer(rate, seconds, warmupSeconds);
     add('live alone', live.latency, live.refused, true);
 
-    const late = sendLate(engine, lateDevice, lateRate, lateDays, (warmupSeconds + seconds) * 1000);
+    const late = sendLateRows(engine, lateDevice, {
+      rate: lateRate,
+      days: lateDays,
+      forMs: (warmupSeconds + seconds) * 1000,
+    });
     const beside = await load.offer(rate, seconds, warmupSeconds);
     const seen = await late;
     add('live beside late rows', beside.latency, beside.refused, true);
@@ -75,33 +73,6 @@ export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
     return isStored && good.every((each) => each);
   } finally {
     await load.close();
-  }
-}
-
-/** Sends messages of old days at a fixed rate, without waiting for the answers. */
-async function sendLate(engine: Engine, device: Device, rate: number, days: number, forMs: number): Promise<Late> {
-  const late: Late = { histogram: new Histogram(), acknowledgedRows: 0, refused: {} };
-  const began = performance.now();
-  const open: Promise<void>[] = [];
-  for (let n = 0; (n * 1000) / rate < forMs; n += 1) {
-    const due = began + (n * 1000) / rate;
-    await sleep(Math.max(0, due - performance.now()));
-    open.push(sendOneLate(engine, device, n, days, due, late));
-  }
-  await Promise.all(open);
-  return late;
-}
-
-async function sendOneLate(engine: Engine, device: Device, n: number, days: number, due: number, late: Late) {
-  const today = Math.floor(Date.now() / dayMs) * dayMs;
-  // Each message has its own milliseconds, in the same days.
-  const message = Array.from({ length: days }, (_, i) => ({ ts: today - (3 + i) * dayMs + n, values: { late: n } }));
-  const status = await engine.api.postTelemetry(device.token, JSON.stringify(message));
-  if (status === 200) {
-    late.acknowledgedRows += days;
-    late.histogram.record((performance.now() - due) * 1000);
-  } else {
-    late.refused[status] = (late.refused[status] ?? 0) + 1;
   }
 }
 

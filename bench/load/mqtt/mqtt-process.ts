@@ -193,6 +193,7 @@ class Generator {
   /** The packet is sent with the next `flush` of the connection. */
   #send(connection: Connection, slot: number, dueAt: number): void {
     connection.prepare(slot, dueAt);
+    if (this.#order.rate > 0) this.#counting.sent(dueAt, performance.now());
     this.#inFlight += 1;
   }
 

@@ -39,6 +39,7 @@ export class CallSeconds {
       latency: summaryOf(whole),
       bars: whole.bars(),
       seconds: this.#seconds.map(secondOf),
+      sentLateP99Ms: Number.NaN,
       generatorCpuShare: Number.NaN,
       machineIdleShare: Number.NaN,
       invalid: '',
