@@ -128,7 +128,9 @@ export const limits = {
   loginBatchMax: 200,
   /** Shortest time between the begins of two lookups, the first one for several logins: each then has more of them. */
   loginGatherMs: 20,
-  /** Time that a login waits for its lookup. */
+  /** Longest time for which a lookup waits because each turn of the loop brings another login. */
+  loginGatherMsMax: 200,
+  /** Time of one lookup. */
   loginLookupTimeoutMs: 5_000,
   /** Logins that a worker remembers for the time when PostgreSQL is unavailable. */
   knownLoginsMax: 50_000,

@@ -36,7 +36,7 @@ const basic = (clientId: string | null, userName: string | null, password: strin
 function setUp(rows: LoginRow[], withoutStore?: LoginsWithoutStore) {
   const batches: string[][] = [];
   const profileReads: string[][] = [];
-  const state = { rows, isAway: false, hold: undefined as Promise<void> | undefined };
+  const state = { rows, isAway: false, hold: undefined as Promise<void> | undefined, waitedMs: 0 };
   const logins = new Logins({
     lookUp: async (ids) => {
       batches.push(ids);
@@ -53,7 +53,7 @@ function setUp(rows: LoginRow[], withoutStore?: LoginsWithoutStore) {
         transport: { type: 'MQTT', deviceTelemetryTopic: 'own/+/telemetry', deviceAttributesTopic: 'bad/#/filter' },
       }));
     },
-    clock: { now: () => Date.now(), monotonic: () => performance.now() },
+    clock: { now: () => Date.now(), monotonic: () => performance.now() + state.waitedMs },
     log,
     ...(withoutStore && { withoutStore }),
   });
@@ -123,6 +123,45 @@ describe('Logins', () => {
       ['c', 'd'],
     ]);
     expect(performance.now() - begun).toBeGreaterThan(limits.loginGatherMs / 2);
+  });
+
+  it('asks for nothing while each turn of the loop brings a login of a storm, but not for longer than a moment', async () => {
+    const { names, batches } = setUp([]);
+    await Promise.all([names('', 'a'), names('', 'b')]);
+    const logins: Promise<Login>[] = [];
+    const begun = performance.now();
+    const untilTheMoment = limits.loginGatherMs + limits.loginGatherMsMax / 2;
+    while (performance.now() - begun < untilTheMoment) {
+      logins.push(names('', `token-${logins.length}`));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect(batches).toHaveLength(1);
+    while (batches.length === 1) {
+      logins.push(names('', `token-${logins.length}`));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect(performance.now() - begun).toBeGreaterThanOrEqual(limits.loginGatherMsMax);
+    await Promise.all(logins);
+  });
+
+  it('asks for each login that has waited for others, however long, unless its client no longer waits', async () => {
+    const rows = Array.from({ length: limits.loginBatchMax + 2 }, (_, i) => row(i, tokenCredentials(`token-${i}`)));
+    const { logins, batches, state } = setUp(rows);
+    const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+    state.hold = pause(20);
+    const find = (i: number, isAbandoned?: () => boolean) =>
+      logins.find({ kind: 'names', clientId: '', userName: `token-${i}`, password: undefined }, isAbandoned);
+    const first = Array.from({ length: limits.loginBatchMax }, (_, i) => find(i));
+    let isGone = false;
+    const patient = find(limits.loginBatchMax);
+    const impatient = find(limits.loginBatchMax + 1, () => isGone);
+    await Promise.all(first);
+    isGone = true;
+    state.waitedMs = limits.loginLookupTimeoutMs;
+    state.hold = pause(100);
+    expect(outcomeOf(await patient)).toBe(limits.loginBatchMax);
+    expect(outcomeOf(await impatient)).toBe('unavailable');
+    expect(batches.slice(1)).toEqual([[`token-${limits.loginBatchMax}`]]);
   });
 
   it('never takes a digest for a name', async () => {

@@ -1,9 +1,10 @@
 /**
  * Finds the device of an MQTT client (docs/mqtt.md#connect): by user name, password and client id, or by a certificate.
  * Waiting CONNECTs share one SQL query, and those that arrive while it runs share the next. After a query for several,
- * the next one waits a few milliseconds for more: a reconnect storm makes few, large queries. While PostgreSQL is
- * unavailable, a capped cache of earlier logins and the file of known devices answer. Both keep only keyed digests of
- * passwords.
+ * the next one waits a few milliseconds for more, and longer while each turn of the loop brings one. So a reconnect
+ * storm makes few, large queries, and connections are accepted before sign-ins are answered: the kernel's queue has
+ * room for few thousand connections, and what finds no room tries again seconds later. While PostgreSQL is unavailable,
+ * a capped cache of earlier logins and the file of known devices answer. Both keep only keyed digests of passwords.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Batches } from '../base/batches.ts';
@@ -71,11 +72,14 @@ interface Known {
 interface Waiting {
   claim: LoginClaim;
   credentialsIds: string[];
-  untilMs: number;
+  isAbandoned: () => boolean;
   /** The answer of a query during which the credentials changed: the store is asked once more. */
   outdated: Login | undefined;
   settle(login: Login): void;
 }
+
+/** Turns of the loop without a login after which no more are expected. A worker accepts one connection in a turn. */
+const quietTurnsMax = 3;
 
 export class Logins {
   readonly #deps: LoginsDeps;
@@ -103,14 +107,16 @@ export class Logins {
     return this.#queue.length;
   }
 
-  /** Throws no fault: the outcome of a login that cannot be checked now is `unavailable`. */
-  find(claim: LoginClaim): Promise<Login> {
+  /**
+   * Throws no fault: the outcome of a login that cannot be checked now is `unavailable`. `isAbandoned`: true when
+   * the client no longer waits for the outcome, which is then `unavailable` without a query.
+   */
+  find(claim: LoginClaim, isAbandoned = () => false): Promise<Login> {
     const credentialsIds = idsOf(claim).filter(mayExist);
     if (credentialsIds.length === 0) return Promise.resolve(this.#judge(claim, () => undefined));
     if (this.#queue.length >= limits.loginQueueMax) return Promise.resolve(refused('unavailable'));
     return new Promise((settle) => {
-      const untilMs = this.#deps.clock.monotonic() + limits.loginLookupTimeoutMs;
-      this.#queue.push({ claim, credentialsIds, untilMs, outdated: undefined, settle });
+      this.#queue.push({ claim, credentialsIds, isAbandoned, outdated: undefined, settle });
       this.#batches.wake();
     });
   }
@@ -122,17 +128,16 @@ export class Logins {
   }
 
   async #runBatch(): Promise<void> {
-    const { clock } = this.#deps;
-    const gatherMs = this.#gatherUntilMs - clock.monotonic();
-    if (gatherMs > 0 && this.#queue.length < limits.loginBatchMax) await systemScheduler.sleep(gatherMs);
-    const batch = this.#queue.splice(0, limits.loginBatchMax);
+    await this.#gather();
+    const batch = this.#takeBatch();
+    if (batch.length === 0) return;
     // A single login is followed by no pause: clients that sign in one after the other wait for nothing.
-    if (batch.length > 1) this.#gatherUntilMs = clock.monotonic() + limits.loginGatherMs;
-    const untilMs = batch[0]!.untilMs;
+    const { clock } = this.#deps;
+    this.#gatherUntilMs = batch.length > 1 ? clock.monotonic() + limits.loginGatherMs : Number.NEGATIVE_INFINITY;
     this.#changed.clear();
     if (this.#deps.withoutStore?.isStoreUnavailable) return await this.#settleWithoutStore(batch);
     try {
-      const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))], untilMs);
+      const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))]);
       this.#remember(found);
       for (const waiting of batch) this.#answer(waiting, found);
     } catch (error) {
@@ -141,6 +146,33 @@ export class Logins {
       this.#deps.withoutStore?.storeFailed();
       await this.#settleWithoutStore(batch);
     }
+  }
+
+  /** Waits after a query for several logins: for a pause in which the next ones come, and on while they keep coming. */
+  async #gather(): Promise<void> {
+    const { clock } = this.#deps;
+    const pauseMs = this.#gatherUntilMs - clock.monotonic();
+    if (this.#gatherUntilMs === Number.NEGATIVE_INFINITY) return;
+    if (pauseMs > 0 && this.#queue.length < limits.loginBatchMax) await systemScheduler.sleep(pauseMs);
+    const untilMs = clock.monotonic() + limits.loginGatherMsMax;
+    for (let quietTurns = 0; quietTurns < quietTurnsMax && clock.monotonic() < untilMs; ) {
+      const waiting = this.#queue.length;
+      await new Promise<void>((resolve) => systemScheduler.soon(resolve));
+      quietTurns = this.#queue.length > waiting ? 0 : quietTurns + 1;
+    }
+  }
+
+  #takeBatch(): Waiting[] {
+    const batch: Waiting[] = [];
+    let taken = 0;
+    while (taken < this.#queue.length && batch.length < limits.loginBatchMax) {
+      const waiting = this.#queue[taken]!;
+      if (waiting.isAbandoned()) waiting.settle(refused('unavailable'));
+      else batch.push(waiting);
+      taken += 1;
+    }
+    this.#queue.splice(0, taken);
+    return batch;
   }
 
   /**
@@ -154,7 +186,6 @@ export class Logins {
       return;
     }
     waiting.outdated = login;
-    waiting.untilMs = this.#deps.clock.monotonic() + limits.loginLookupTimeoutMs;
     this.#queue.push(waiting);
   }
 
@@ -179,9 +210,8 @@ export class Logins {
     }
   }
 
-  async #ask(credentialsIds: string[], untilMs: number): Promise<Map<string, Known>> {
-    const timeoutMs = Math.max(1, untilMs - this.#deps.clock.monotonic());
-    return await inTime(timeoutMs, async () => {
+  async #ask(credentialsIds: string[]): Promise<Map<string, Known>> {
+    return await inTime(limits.loginLookupTimeoutMs, async () => {
       const rows = await this.#deps.lookUp(credentialsIds);
       await this.#learnProfiles(rows);
       return new Map(rows.map((row) => [row.credentialsId, this.#knownOf(row)]));

@@ -43,15 +43,15 @@ export function createSignIn(deps: LoginDeps): SignIn {
 }
 
 async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwner): Promise<SignedIn | SignInRefused> {
-  if (owner.isReset) return ofNobody;
   const { clientId, username, password, certificate, remoteAddress } = request;
   const { wrongCredentials, strangers } = deps;
   const credentials = wrongCredentials === undefined ? '' : nameOf(request);
+  const isAbandoned = () => owner.isReset;
   try {
     wrongCredentials?.check(remoteAddress, credentials);
     const answer = certificate
-      ? await byCertificate(deps, certificate, remoteAddress)
-      : await deps.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
+      ? await byCertificate(deps, certificate, remoteAddress, isAbandoned)
+      : await deps.logins.find({ kind: 'names', clientId, userName: username ?? '', password }, isAbandoned);
     // Checks again, so that parallel tries get no more answers than sequential ones.
     wrongCredentials?.check(remoteAddress, credentials);
     if (answer.kind === 'refused') {
@@ -102,12 +102,15 @@ async function byCertificate(
   { logins, certificates, clock }: LoginDeps,
   certificate: ClientCertificate,
   remoteAddress: string,
+  isAbandoned: () => boolean,
 ): Promise<Login> {
   if (!isInForce(certificate.leaf, clock.now())) return { kind: 'refused', refusal: 'certificate' };
   const claim = { kind: 'certificate', credentialsId: certificate.credentialsId } as const;
-  const login = await logins.find(claim);
+  const login = await logins.find(claim, isAbandoned);
   if (login.kind === 'accepted' || login.refusal !== 'certificate') return login;
-  return (await certificates.provision(certificate, remoteAddress)) === 'made' ? await logins.find(claim) : login;
+  return (await certificates.provision(certificate, remoteAddress)) === 'made'
+    ? await logins.find(claim, isAbandoned)
+    : login;
 }
 
 function refusedBy({ status, reason, message }: Fault): SignInRefused {
