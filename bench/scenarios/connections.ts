@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { RedisNodes } from '../../test/harness/redis-nodes.ts';
 import { type AcceptQueueCounts, acceptQueueCounts } from '../accept-queue.ts';
-import { cpuBetween, cpuByRole, residentBytesOf } from '../cpu.ts';
+import { cpuBetween, cpuByRole, machineCpu, residentBytesOf } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
@@ -22,6 +22,9 @@ const othersWindow = 4;
 const beforeStormMs = 2_000;
 /** The slowest storm that is still measured to its end. */
 const stormConnectsPerSecondMin = 1_000;
+/** Above this a process of the fleet has no time left to connect faster. */
+const fleetShareMax = 0.97;
+const machineIdleShareMin = 0.05;
 
 /** An attempt that gets no answer in time waits in the kernel's queue, which is a delay and no refusal. */
 const waited = 'timeout';
@@ -39,6 +42,8 @@ interface Storm {
   /** Connections that ended in the engine meanwhile, by reason. */
   ended: Record<string, number>;
   queue: AcceptQueueCounts;
+  /** Of the processors, while devices reconnected. */
+  machineIdleShare: number;
 }
 
 export async function runConnections(settings: BenchSettings): Promise<boolean> {
@@ -103,8 +108,10 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
       const endedBefore = await endedConnections(engine);
       const queueBefore = acceptQueueCounts();
       const before = cpuByRole(engine.pids());
+      const machineBefore = machineCpu();
       const storm = await first.fleet.storm();
       const cpu = cpuBetween(before, cpuByRole(engine.pids()));
+      const machineAfter = machineCpu();
       const queueAfter = acceptQueueCounts();
       const result = await sending;
       const stormMs = storm.endedAtMs - storm.startedAtMs;
@@ -121,6 +128,7 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
           overflows: queueAfter.overflows - queueBefore.overflows,
           drops: queueAfter.drops - queueBefore.drops,
         },
+        machineIdleShare: (machineAfter.idle - machineBefore.idle) / (machineAfter.total - machineBefore.total),
       });
     }
     const lost = (await second.fleet.lost()) + Math.max(...storms.map(({ storm }) => storm.lost));
@@ -145,11 +153,18 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
         ]),
       ],
     );
-    for (const { storm, cpu, ended, queue } of storms) {
+    for (const { storm, cpu, ended, queue, machineIdleShare } of storms) {
       const perConnect = (ms: number) => figure((ms * 1000) / storm.connections);
       const costs = Object.entries(cpu).map(([role, ms]) => `${role} ${perConnect(ms)}`);
       say(`CPU us/connect, with that of the others: ${costs.join(', ')}`);
       say(`  the fleet itself: ${perConnect(storm.cpuMs)}`);
+      const { half, nineTenths, almostAll } = storm.connectedAfterMs;
+      const seconds = [half, nineTenths, almostAll].map((ms) => figure(ms / 1000)).join(', ');
+      say(`50, 90 and 99 % connected after ${seconds} s; the machine was idle for ${percent(machineIdleShare)} %`);
+      if (storm.busiestShare > fleetShareMax && machineIdleShare > machineIdleShareMin) {
+        const share = percent(storm.busiestShare);
+        say(`INVALID: a process of the fleet used ${share} % of a core while the machine had time left`);
+      }
       say(`failed attempts: ${JSON.stringify(storm.failed)}; ended in the engine: ${JSON.stringify(ended)}`);
       say(`full queues of the kernel: ${figure(queue.overflows)} connections, ${figure(queue.drops)} packets dropped`);
     }
@@ -185,6 +200,10 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
 function refusedIn({ storm: { failed }, ended, queue }: Storm): number {
   const isKernel = sumOf(ended, endedByClient) === 0 && queue.overflows > 0;
   return sumOf(failed, isKernel ? [waited, reset] : [waited]);
+}
+
+function percent(share: number): string {
+  return (share * 100).toFixed(0);
 }
 
 function sumOf(counts: Record<string, number>, without: string[] = []): number {

@@ -27,6 +27,8 @@ export interface FleetNote {
   lost: number;
   /** CPU time that this process took for the task. */
   cpuMs: number;
+  /** When each device was connected, in milliseconds since `startedAtMs`, in order. */
+  connectedAfterMs: number[];
 }
 
 const firstLocalPort = 10_000;
@@ -131,15 +133,23 @@ async function carryOut(task: FleetTask): Promise<void> {
   const startedAtMs = Date.now();
   if (task.kind === 'storm') for (const device of devices) device.cut();
   let next = 0;
+  const connectedAfterMs: number[] = [];
   const connectNext = async (): Promise<void> => {
-    while (next < devices.length) await devices[next++]!.connect();
+    while (next < devices.length) {
+      await devices[next++]!.connect();
+      connectedAfterMs.push(Date.now() - startedAtMs);
+    }
   };
   if (task.kind === 'tell') next = devices.length;
   const atOnce = task.kind === 'storm' ? devices.length : connectsAtOnce;
   await Promise.all(Array.from({ length: atOnce }, connectNext));
   const { user, system } = process.cpuUsage(cpuBefore);
   const cpuMs = (user + system) / 1000;
-  process.send!({ kind: 'connected', startedAtMs, endedAtMs: Date.now(), failed, lost, cpuMs } satisfies FleetNote);
+  const endedAtMs = Date.now();
+  process.send!({
+    kind: 'connected',
+    ...{ startedAtMs, endedAtMs, failed, lost, cpuMs, connectedAfterMs },
+  } satisfies FleetNote);
 }
 
 function elapse(milliseconds: number): Promise<void> {

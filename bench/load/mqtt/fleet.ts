@@ -17,6 +17,10 @@ export interface FleetConnected {
   lost: number;
   /** CPU time of the processes of the fleet. */
   cpuMs: number;
+  /** Share of one core that the busiest process of the fleet used. */
+  busiestShare: number;
+  /** Milliseconds after which half, nine tenths and 99 of 100 devices were connected. */
+  connectedAfterMs: { half: number; nineTenths: number; almostAll: number };
 }
 
 export class Fleet {
@@ -78,8 +82,14 @@ export class Fleet {
     }
     const lost = notes.reduce((sum, note) => sum + note.lost, 0);
     const cpuMs = notes.reduce((sum, note) => sum + note.cpuMs, 0);
+    const busiestShare = Math.max(...notes.map((note) => note.cpuMs / (note.endedAtMs - note.startedAtMs)));
     const connectsPerSecond = (connections / (endedAtMs - startedAtMs)) * 1000;
-    return { connections, startedAtMs, endedAtMs, connectsPerSecond, failed, lost, cpuMs };
+    const times = notes.flatMap((note) => note.connectedAfterMs.map((ms) => note.startedAtMs - startedAtMs + ms));
+    times.sort((a, b) => a - b);
+    const at = (share: number) => times[Math.floor(share * (times.length - 1))] ?? 0;
+    const connectedAfterMs = { half: at(0.5), nineTenths: at(0.9), almostAll: at(0.99) };
+    const sums = { failed, lost, cpuMs, busiestShare, connectedAfterMs };
+    return { connections, startedAtMs, endedAtMs, connectsPerSecond, ...sums };
   }
 }
 
