@@ -4,7 +4,7 @@
  * change.
  */
 import { readFileSync, unwatchFile, watchFile } from 'node:fs';
-import { createServer, type Socket } from 'node:net';
+import { createServer, Socket, type SocketConstructorOpts } from 'node:net';
 import { createServer as createTlsServer, type TLSSocket, type Server as TlsServer } from 'node:tls';
 import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -43,8 +43,8 @@ export async function listenTcp(address: string, port: number, deps: ListenDeps)
   const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
     sockets.take(socket, (ready, clientAddress) => {
       // Bytes after a PROXY header wait in a paused socket until its handlers are set.
-      if (ready.isPaused()) ready.resume();
-      accept(ready, clientAddress, deps, undefined);
+      if (ready.isPaused()) accept(ready.resume(), clientAddress, deps, undefined);
+      else accept(withReadBuffer(ready as OwnedSocket), clientAddress, deps, undefined);
     });
     accepting.check();
   });
@@ -177,6 +177,29 @@ function accept(
     return;
   }
   new SocketTransport(socket as OwnedSocket, clientAddress, open, certificate);
+}
+
+/** The bytes of one read over TCP. All sockets of the worker share this buffer: a read is handled before the next one. */
+const readBuffer = Buffer.allocUnsafeSlow(64 * 1024);
+
+/**
+ * Returns a socket that reads into `readBuffer`, in place of `accepted`, of which no byte was read. Node allocates 64 kB
+ * for each read of an accepted socket, and has the option `onread` for new sockets only.
+ */
+function withReadBuffer(accepted: OwnedSocket): OwnedSocket {
+  const onread = {
+    buffer: readBuffer,
+    callback: (length: number) => {
+      socket.transport.events.onData(readBuffer.subarray(0, length));
+      return true;
+    },
+  };
+  const options = { handle: accepted._handle, allowHalfOpen: true, onread };
+  const socket = new Socket(options as SocketConstructorOpts) as OwnedSocket;
+  // The handle now belongs to the new socket: the old one ends without closing the connection.
+  accepted._handle = null;
+  accepted.destroy();
+  return socket;
 }
 
 /** A socket with a reference to its transport, so that all sockets share their handlers. */

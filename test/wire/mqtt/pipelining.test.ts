@@ -49,6 +49,23 @@ for (const level of levels) {
       }
     });
 
+    test('CONNECT and PUBLISH of many clients at once are stored for the client that sent them', async () => {
+      const devices = await Promise.all(Array.from({ length: 20 }, () => newDevice()));
+      const send = (token: string, n: number) =>
+        withSocket({ level }, async (client) => {
+          // The PUBLISH waits for the sign-in while bytes of other clients are read.
+          await client.write(
+            client.connectPacket({ token }),
+            client.publishPacket(telemetry, `{"own":${1000 + n}}`, { messageId: 3 }),
+          );
+          await client.expect('connack');
+          await client.expect('puback', { messageId: 3 });
+        });
+      await Promise.all(devices.map(({ token }, n) => send(token, n)));
+      const stored = await Promise.all(devices.map((device) => storedValues(device, 'own')));
+      expect(stored).toEqual(devices.map((_, n) => [String(1000 + n)]));
+    });
+
     test('QoS 0 in one segment is stored too', async () => {
       const device = await newDevice();
       await withSocket({ level }, async (client) => {
