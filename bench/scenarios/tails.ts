@@ -103,7 +103,10 @@ export async function runTails(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** Measures one round of a load, with ClickHouse and without, in this order or the other one. */
+/**
+ * Measures one round of a load, with ClickHouse and without, in this order or the other one. Merges of the load before
+ * have ended.
+ */
 async function measure(
   load: EngineUnderLoad,
   { rate, beside, loads, stopped, reads }: Measured,
@@ -126,7 +129,10 @@ async function measure(
     await load.stored();
   };
   const turns = beside ? [usual] : [usual, without];
-  for (const turn of isReversed ? turns.reverse() : turns) await turn();
+  for (const turn of isReversed ? turns.reverse() : turns) {
+    await load.mergesEnded();
+    await turn();
+  }
 }
 
 async function reading(
