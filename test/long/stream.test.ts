@@ -313,6 +313,17 @@ test('a stream that was removed is reported as a loss, made again, and accepts f
   await eventually(async () => (await storedValues('removed')).includes(2), 30_000);
 }, 120_000);
 
+test('a consumer that somebody removed is made again, and every frame is stored', async () => {
+  await withoutClickHouse(async () => {
+    for (let value = 1; value <= 3; value += 1) await accepted(stays, { consumer: value });
+    await nodes.manage((manager) => manager.consumers.delete(live, 'millrace'));
+    await accepted(stays, { consumer: 4 });
+  });
+  await accepted(stays, { consumer: 5 });
+  await expectStored('consumer', [1, 2, 3, 4, 5], 60_000);
+  await eventually(async () => (await stays.metric('stream_frames{lane="live"}')) === 0, 60_000);
+}, 120_000);
+
 test('a stream that somebody removed and made again is reported as a loss, and accepts frames', async () => {
   const losses = () => [...stays.events('stream_lost'), ...lost.events('stream_lost')];
   const before = losses().length;
