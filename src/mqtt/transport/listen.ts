@@ -179,12 +179,12 @@ function accept(
   new SocketTransport(socket as OwnedSocket, clientAddress, open, certificate);
 }
 
-/** The bytes of one read over TCP. All sockets of the worker share this buffer: a read is handled before the next one. */
+/** The bytes of one read over TCP, for all sockets of the worker: each read is handled before the next one. */
 const readBuffer = Buffer.allocUnsafeSlow(64 * 1024);
 
 /**
- * Returns a socket that reads into `readBuffer`, in place of `accepted`, of which no byte was read. Node allocates 64 kB
- * for each read of an accepted socket, and has the option `onread` for new sockets only.
+ * Returns a socket that reads into `readBuffer`, in place of `accepted`, of which no byte was read. Node allocates 64
+ * kB for each read of an accepted socket, and has the option `onread` for new sockets only.
  */
 function withReadBuffer(accepted: OwnedSocket): OwnedSocket {
   const onread = {
