@@ -339,7 +339,7 @@ async function readNear(queries: Queries, reading: Reading, slice: Slice): Promi
 }
 
 /** The part of all devices from which it is guessed how many have a text. */
-const sampledPercent = 1;
+const sampledPercent = 0.5;
 
 /** Returns undefined when the list has more than `sortedMax` devices. */
 async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed> | undefined> {
