@@ -127,9 +127,9 @@ describe('Logins', () => {
 
   it('asks for nothing while each turn of the loop brings a login of a storm, but not for longer than a moment', async () => {
     const { names, batches } = setUp([]);
+    const begun = performance.now();
     await Promise.all([names('', 'a'), names('', 'b')]);
     const logins: Promise<Login>[] = [];
-    const begun = performance.now();
     while (batches.length === 1) {
       logins.push(names('', `token-${logins.length}`));
       await new Promise((resolve) => setImmediate(resolve));

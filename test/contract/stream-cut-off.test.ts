@@ -24,36 +24,6 @@ beforeAll(async () => {
 
 afterAll(() => nodes?.stop());
 
-test('telemetry is refused while no majority answers, also when none was published before', async () => {
-  const settings = {
-    ...loadConfig({}).stream,
-    url: nodes.url,
-    name: 'idle',
-    bytesMax: 64 * 1024 ** 2,
-    ackMsMax: 1_000,
-  };
-  const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'idle'));
-  const metrics = new Metrics();
-  const local = { append: () => Promise.reject(new Error('not used')) };
-  const writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics, local });
-  const quarantine = { addGap: () => Promise.reject(new Error('not used')) };
-  const reader = new LaneReader(live, { client, settings, log, metrics, quarantine, onFrame: () => {} });
-  await client.start();
-  try {
-    reader.start();
-    expect(writer.refusal()).toBeUndefined();
-    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGSTOP');
-    await eventually(() => writer.refusal()?.reason === 'stream_away', 40_000);
-    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGCONT');
-    await eventually(() => writer.refusal() === undefined, 40_000);
-  } finally {
-    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGCONT');
-    writer.close();
-    await reader.close();
-    await client.close();
-  }
-});
-
 test('frames are acknowledged and given while the node of this process is cut off from the others', async () => {
   const settings = { ...loadConfig({}).stream, url: nodes.url, name: 'cut', bytesMax: 64 * 1024 ** 2 };
   const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'cut'));
@@ -88,8 +58,39 @@ test('frames are acknowledged and given while the node of this process is cut of
     expect(nodes.nodeAt(client.link!.connection.getServer())).not.toBe(cutOff);
     nodes.join(cutOff);
     await append('joined');
-    expect(await eventually(given, 20_000)).toBe('joined');
+    // A frame that was refused while servers changed may be in the stream as well.
+    await eventually(async () => given() === 'joined', 20_000);
   } finally {
+    writer.close();
+    await reader.close();
+    await client.close();
+  }
+});
+
+test('telemetry is refused while no majority answers, also when none was published before', async () => {
+  const settings = {
+    ...loadConfig({}).stream,
+    url: nodes.url,
+    name: 'idle',
+    bytesMax: 64 * 1024 ** 2,
+    ackMsMax: 1_000,
+  };
+  const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'idle'));
+  const metrics = new Metrics();
+  const local = { append: () => Promise.reject(new Error('not used')) };
+  const writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics, local });
+  const quarantine = { addGap: () => Promise.reject(new Error('not used')) };
+  const reader = new LaneReader(live, { client, settings, log, metrics, quarantine, onFrame: () => {} });
+  await client.start();
+  try {
+    reader.start();
+    expect(writer.refusal()).toBeUndefined();
+    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGSTOP');
+    await eventually(() => writer.refusal()?.reason === 'stream_away', 40_000);
+    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGCONT');
+    await eventually(() => writer.refusal() === undefined, 40_000);
+  } finally {
+    for (const node of [0, 1, 2]) nodes.signal(node, 'SIGCONT');
     writer.close();
     await reader.close();
     await client.close();
