@@ -2,7 +2,7 @@
  * Reads the days of blocks from their `ts` columns: a day is a partition of the series table, and partitions are the
  * main cost of an insert. Also finds which devices sent. Used for shipping. No row costs an allocation.
  */
-import { columnHeads as heads } from './block.ts';
+import { hasHead, columnHeads as heads } from './block.ts';
 
 const dayMs = 86_400_000;
 /** Days outside these years share one partition. */
@@ -150,7 +150,7 @@ class Skipper {
 
   /** Returns true, and goes on, when these bytes come next. */
   passes(head: Uint8Array): boolean {
-    for (let i = 0; i < head.length; i += 1) if (this.#bytes[this.at + i] !== head[i]) return false;
+    if (!hasHead(this.#bytes, this.at, head)) return false;
     this.at += head.length;
     return true;
   }

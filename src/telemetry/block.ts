@@ -307,10 +307,16 @@ export function encodedKeys({ keyPart }: EncodedColumns): Uint8Array[] {
 }
 
 /** Writes a u64 that fits 32 bits. */
-function writeSmall(target: Buffer, at: number, value: number): number {
+export function writeSmall(target: Buffer, at: number, value: number): number {
   target.writeUInt32LE(value, at);
   target.writeUInt32LE(0, at + 4);
   return at + 8;
+}
+
+/** True when the bytes of `head` are at this offset. */
+export function hasHead(bytes: Uint8Array, at: number, head: Uint8Array): boolean {
+  for (let i = 0; i < head.length; i += 1) if (bytes[at + i] !== head[i]) return false;
+  return true;
 }
 
 function head(name: string, type: string): Uint8Array {

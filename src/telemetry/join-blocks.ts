@@ -4,7 +4,7 @@
  * a second are hundreds of blocks of some rows each. Rows keep their order, so the insert has the same outcome. Bytes
  * that are not a block stay as they are, and the store refuses them.
  */
-import { endOfText, columnHeads as heads, varintBytesMax, writeVarint } from './block.ts';
+import { endOfText, hasHead, columnHeads as heads, varintBytesMax, writeSmall, writeVarint } from './block.ts';
 
 /** A block of more rows is not joined: its rows cost much more than the block itself. */
 const smallRowsMax = 2_000;
@@ -153,7 +153,7 @@ class Steps {
 
   /** Returns true, and goes on, when these bytes come next. */
   passes(head: Uint8Array): boolean {
-    for (let i = 0; i < head.length; i += 1) if (this.#bytes[this.at + i] !== head[i]) return false;
+    if (!hasHead(this.#bytes, this.at, head)) return false;
     this.at += head.length;
     return true;
   }
@@ -352,11 +352,4 @@ function copy({ block, view: from }: Layout, start: number, bytes: number, targe
   const rest = bytes & 3;
   for (let i = 0; i < bytes - rest; i += 4) to.setInt32(at + i, from.getInt32(start + i));
   for (let i = bytes - rest; i < bytes; i += 1) target[at + i] = block[start + i]!;
-}
-
-/** Writes a u64 that fits 32 bits. */
-function writeSmall(target: Buffer, at: number, value: number): number {
-  target.writeUInt32LE(value, at);
-  target.writeUInt32LE(0, at + 4);
-  return at + 8;
 }
