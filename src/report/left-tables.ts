@@ -43,13 +43,15 @@ export class LeftTables {
 
   /** Stops the statements of an abandoned report, then drops its tables. */
   async end(queryId: string): Promise<void> {
-    for (const server of this.#servers) {
-      // An embedded engine notices the disconnect itself and no longer knows the id.
-      await server
-        .exec(stopQueries, { id: queryId })
+    const timeoutMs = limits.reportDropMsMax;
+    // A shard that does not answer delays none of the others. An embedded engine notices the disconnect itself and no
+    // longer knows the id.
+    const stop = (server: ClickHouse) =>
+      server
+        .exec(stopQueries, { id: queryId }, { timeoutMs })
         .catch((error) => this.#log.debug('report_kill', { reason: messageOf(error) }));
-    }
-    if (this.#servers.length > 1) await dropTables(spreadTables(queryId), this.#servers, limits.reportDropMsMax);
+    await Promise.all(this.#servers.map(stop));
+    if (this.#servers.length > 1) await dropTables(spreadTables(queryId), this.#servers, timeoutMs);
   }
 
   async #dropOld(): Promise<void> {
