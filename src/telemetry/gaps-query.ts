@@ -61,12 +61,12 @@ const memoryBytesMax = 256 * 1024 * 1024;
 const memoryExceeded = 241;
 
 const range = `{startTs:Int64}, {endTs:Int64}`.split(', ') as [string, string];
-const near = `FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)}
-  AND ts >= {windowStartTs:Int64} AND ts < {horizon:Int64} AND ${notErased}`;
+const near = `FROM telemetry FINAL PREWHERE device = {device:UInt64} AND key IN {keys:Array(String)}
+  AND ts >= {windowStartTs:Int64} AND ts < {horizon:Int64} WHERE ${notErased}`;
 const older = `SELECT toString(key) AS name, -arrayJoin(groupArraySorted(${olderPoints})(-ts)) AS at, toInt64(0) AS late
-  FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)}
+  FROM telemetry FINAL PREWHERE device = {device:UInt64} AND key IN {keys:Array(String)}
   AND key GLOBAL NOT IN (SELECT key ${near} GROUP BY key HAVING uniqUpTo(${stepsMin})(ts) > ${stepsMin})
-  AND ts >= {windowStartTs:Int64} - ${olderMs} AND ts < {windowStartTs:Int64} AND ${notErased} GROUP BY key`;
+  AND ts >= {windowStartTs:Int64} - ${olderMs} AND ts < {windowStartTs:Int64} WHERE ${notErased} GROUP BY key`;
 const found = `SELECT name, groupArray(at) AS found, groupArray((at, late)) AS arrivals
   FROM (SELECT toString(key) AS name, ts AS at, late_ms AS late ${near} UNION ALL ${older}) GROUP BY name`;
 

@@ -53,7 +53,7 @@ async function readOfShard(clickhouse: Reads, points: readonly PointName[]): Pro
     clickhouse,
     `SELECT device, key, ts, seq, origin, version, kind = 0 AS isErased, ${digestSql} AS digest
        FROM telemetry FINAL
-      WHERE device IN {devices:Array(UInt64)} AND key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
+   PREWHERE device IN {devices:Array(UInt64)} AND key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
         AND ts >= {oldest:Int64} AND ts <= {newest:Int64}
         AND (device, key, ts) IN arrayZip({devices:Array(UInt64)}, {keys:Array(String)}, {times:Array(Int64)})
       SETTINGS do_not_merge_across_partitions_select_final = 1`,
