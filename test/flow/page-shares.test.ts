@@ -44,11 +44,11 @@ test('other calls are answered while lists and entity queries of several tenants
     const answers = Promise.allSettled(
       tenants.flatMap(({ admin: { token } }) => Array.from({ length: 10 }, () => pages(token)).flat()),
     );
-    await expect.poll(waitingStatements, { interval: 20, timeout: 20_000 }).toBeGreaterThanOrEqual(2);
+    await expect.poll(waitingPages, { interval: 20, timeout: 20_000 }).toBeGreaterThanOrEqual(2);
     for (let n = 0; n < 50; n += 1) {
       const { title } = await call(api, 'GET', `/api/customer/${customer.id.id}`, undefined, admin);
       expect(title).toBe(customer.title);
-      expect(await waitingStatements()).toBeLessThanOrEqual(2);
+      expect(await waitingPages()).toBeLessThanOrEqual(2);
     }
     return { answers };
   });
@@ -56,10 +56,11 @@ test('other calls are answered while lists and entity queries of several tenants
   expect(statuses).toEqual(Array.from({ length: 90 }, () => 'fulfilled'));
 });
 
-/** Returns how many statements wait for the lock. */
-async function waitingStatements(): Promise<number> {
+/** Returns how many pages wait for the lock. A worker also leases persistent commands, with a statement that writes. */
+async function waitingPages(): Promise<number> {
   const [row] = await postgres.query<{ count: number }>(
-    `select count(*) from pg_locks where not granted and relation = 'device'::regclass`,
+    `select count(*) from pg_locks join pg_stat_activity using (pid)
+      where not granted and relation = 'device'::regclass and query !~* '^\\s*(insert|update|delete)'`,
   );
   return row!.count;
 }
