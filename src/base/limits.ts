@@ -225,6 +225,10 @@ export const limits = {
   mqttTooLargeLoggedMax: 10_000,
   /** Time from the connection to its CONNECT. */
   mqttConnectMsMax: 10_000,
+  /** The shortest silence of an MQTT client after which the kernel probes it. Each socket has another one. */
+  mqttProbeSecondsMin: 60,
+  /** The longest silence of an MQTT client after which the kernel probes it. */
+  mqttProbeSecondsMax: 120,
   /** Time of a TLS handshake. */
   mqttTlsHandshakeMsMax: 5_000,
   /** Time from the connection of a trusted proxy to the end of its PROXY header. */

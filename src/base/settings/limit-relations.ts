@@ -29,6 +29,7 @@ const rising: readonly (readonly Limit[])[] = [
   ['newDevicesPerTransaction', 'newDevicesPerRequest'],
   ['relationsOfEntityMax', 'relationsMax'],
   ['passwordCharsMin', 'passwordCharsMax'],
+  ['mqttProbeSecondsMin', 'mqttProbeSecondsMax'],
   // One batch fits into its queue.
   ['diagnosedNewPerTenantMax', 'diagnosedNewPerSecondMax', 'diagnosedDevicesMax'],
   ['refusalsListedMax', 'diagnosedDevicesMax'],

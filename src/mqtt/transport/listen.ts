@@ -3,6 +3,7 @@
  * socket and its transport, because all sockets share their handlers. Certificates are read again when their files
  * change.
  */
+import { randomInt } from 'node:crypto';
 import { readFileSync, unwatchFile, watchFile } from 'node:fs';
 import { createServer, Socket, type SocketConstructorOpts } from 'node:net';
 import { createServer as createTlsServer, type TLSSocket, type Server as TlsServer } from 'node:tls';
@@ -33,14 +34,15 @@ export interface ListeningSocket {
 }
 
 /** Sockets are half open, because a client may end its side while its sign-in is still running. */
-const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
+const socketOptions = { noDelay: true, allowHalfOpen: true };
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
   const sockets = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
   const hasRoom = () => deps.connections() + sockets.waiting < deps.connectionsMax;
-  const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
+  const server = createServer(socketOptions, (socket) => {
+    probeLater(socket);
     sockets.take(socket, (ready, clientAddress) => {
       // Bytes after a PROXY header wait in a paused socket until its handlers are set.
       if (ready.isPaused()) accept(ready.resume(), clientAddress, deps, undefined);
@@ -50,6 +52,17 @@ export async function listenTcp(address: string, port: number, deps: ListenDeps)
   });
   const accepting = await Accepting.on(server, address, port, { hasRoom, log: deps.log });
   return { close: () => accepting.close() };
+}
+
+/**
+ * Makes the kernel probe the client after a silence, to find a client that is gone without a FIN. Ten probes without an
+ * answer, one a second, end the connection: Node sets these numbers. Each socket has another silence. The kernel probes
+ * all sockets that are due within the same two seconds at one moment; with one silence for all sockets these would be
+ * the thousands that connected together, and its queue drops all but a thousand (`net.core.netdev_max_backlog`).
+ */
+function probeLater(socket: Socket): void {
+  const { mqttProbeSecondsMin, mqttProbeSecondsMax } = limits;
+  socket.setKeepAlive(true, 1000 * randomInt(mqttProbeSecondsMin, mqttProbeSecondsMax));
 }
 
 interface TlsFiles {
@@ -87,7 +100,8 @@ export async function listenTls(
   // A handshake, and a PROXY header before it, occupy the place of the connection that they become.
   let [sockets, secured] = [0, 0];
   const proxied = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
-  const front = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
+  const front = createServer(socketOptions, (socket) => {
+    probeLater(socket);
     sockets += 1;
     socket.once('close', () => {
       sockets -= 1;
