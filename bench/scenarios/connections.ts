@@ -25,6 +25,7 @@ const stormConnectsPerSecondMin = 1_000;
 /** Above this a process of the fleet has no time left to connect faster. */
 const fleetShareMax = 0.97;
 const machineIdleShareMin = 0.05;
+const countedSecondsMax = 5;
 
 /** An attempt that gets no answer in time waits in the kernel's queue, which is a delay and no refusal. */
 const waited = 'timeout';
@@ -127,11 +128,14 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
         queue: {
           overflows: queueAfter.overflows - queueBefore.overflows,
           drops: queueAfter.drops - queueBefore.drops,
+          packets: queueAfter.packets - queueBefore.packets,
         },
         machineIdleShare: (machineAfter.idle - machineBefore.idle) / (machineAfter.total - machineBefore.total),
       });
     }
-    const lost = (await second.fleet.lost()) + Math.max(...storms.map(({ storm }) => storm.lost));
+    const noticed = (await second.fleet.lost()) + Math.max(...storms.map(({ storm }) => storm.lost));
+    // The kernel may drop the packet that tells a client of the end.
+    const lost = Math.max(noticed, devices - (await openConnections(engine, devices)));
     const afterStorms = (residentBytes(engine) - fresh) / devices;
     table(
       [`${figure(devices)} connections, ${workers} workers`, 'bytes each', 'from a fresh start', 'after the storms'],
@@ -166,7 +170,9 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
         say(`INVALID: a process of the fleet used ${share} % of a core while the machine had time left`);
       }
       say(`failed attempts: ${JSON.stringify(storm.failed)}; ended in the engine: ${JSON.stringify(ended)}`);
-      say(`full queues of the kernel: ${figure(queue.overflows)} connections, ${figure(queue.drops)} packets dropped`);
+      const { overflows, drops, packets } = queue;
+      say(`full queues of the kernel: ${figure(overflows)} connections, ${figure(drops)} of their packets dropped`);
+      say(`  ${figure(packets)} packets of any connection dropped`);
     }
     for (const [name, { refused }] of [
       ['quiet', quiet] as const,
@@ -217,6 +223,15 @@ async function endedConnections(engine: Engine): Promise<Record<string, number>>
   const counts: Record<string, number> = {};
   for (const [, reason, count] of lines) counts[reason!] = (counts[reason!] ?? 0) + Number(count);
   return counts;
+}
+
+/** Returns how many connections the engine has, when these are `expected`, or at the latest after some seconds. */
+async function openConnections(engine: Engine, expected: number): Promise<number> {
+  for (let seconds = 0; ; seconds += 1) {
+    const [, count] = /^mqtt_connections (\d+)$/m.exec(await engine.api.metrics()) ?? [];
+    if (Number(count) === expected || seconds === countedSecondsMax) return Number(count);
+    await sleep(1_000);
+  }
 }
 
 function increases(before: Record<string, number>, after: Record<string, number>): Record<string, number> {

@@ -2,7 +2,8 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { openFilesMax } from '../../../src/base/file-limit.ts';
-import type { FleetNote, FleetOrder, FleetTask } from './fleet-process.ts';
+import type { FleetOrder } from './fleet-devices.ts';
+import type { FleetNote, FleetTask } from './fleet-process.ts';
 
 const entry = fileURLToPath(new URL('./fleet-process.js', import.meta.url));
 const socketsPerAddress = 8_000;
