@@ -76,6 +76,12 @@ async function shown(entry: QuarantineEntry): Promise<string[]> {
       `The checksums of its frames begin with a number of that header, so no row can be read. The file is ${file}.`,
     ];
   }
+  if (entry.reason.startsWith('no block')) {
+    return [
+      `A frame whose bytes are no rows, although its checksums match: ${entry.bytes} bytes, ${entry.source ?? entry.name}.`,
+      `Another program wrote it, or a fault of Millrace did. The bytes are in ${file}.`,
+    ];
+  }
   return [
     `Damaged bytes of the journal (segment and offsets: ${entry.source ?? 'unknown'}): ${entry.bytes} bytes, ${entry.reason}.`,
     `The checksums of these frames do not match, so no row can be read. The bytes are in ${file}.`,

@@ -77,6 +77,9 @@ export function toClickHouseError(error: unknown): ClickHouseError {
   if (!(error instanceof ServerError)) {
     const { code } = error as { code?: string };
     const message = messageOf(error);
+    // The client knows no error of the server whose text quotes bytes, or was cut: it has no name at its end then.
+    const answered = errorIn(message);
+    if (answered) return answered;
     const connectionLost = resetCodes.has(code ?? '') || message === 'socket hang up';
     return new ClickHouseError(0, 'transient', message, { connectionLost });
   }
@@ -89,11 +92,16 @@ export function toClickHouseError(error: unknown): ClickHouseError {
  * the statement fails. `isEmpty`: a successful answer has no body. Undefined: there is no error.
  */
 export function errorInAnswer(body: string, isEmpty: boolean): ClickHouseError | undefined {
-  const match = /Code: (\d+)\. DB::.*Exception/.exec(body);
-  if (!match && (!isEmpty || body.trim() === '')) return undefined;
-  if (!match) return new ClickHouseError(0, 'transient', `an unexpected answer: ${body.slice(0, 200)}`);
+  const error = errorIn(body);
+  if (error || !isEmpty || body.trim() === '') return error;
+  return new ClickHouseError(0, 'transient', `an unexpected answer: ${body.slice(0, 200)}`);
+}
+
+function errorIn(text: string): ClickHouseError | undefined {
+  const match = /Code: (\d+)\. DB::.*Exception/.exec(text);
+  if (!match) return undefined;
   const code = Number(match[1]);
-  return new ClickHouseError(code, kindOf(code, body), messageFor(code, body.slice(match.index, 2_000)));
+  return new ClickHouseError(code, kindOf(code, text), messageFor(code, text.slice(match.index, 2_000)));
 }
 
 /** Returns the error with the fact that an earlier attempt of the statement lost its connection. */

@@ -105,6 +105,23 @@ test('codes become kinds', async () => {
   expect(await kindOf(1001, 'std::filesystem: No space left on device')).toBe('unknown');
 });
 
+test('an error of the server has its code, also when its text quotes bytes and has no name at its end', async () => {
+  const text = Buffer.concat([
+    Buffer.from('Code: 62. DB::Exception: Syntax error (data type): failed at position 4 ('),
+    Buffer.from([0, 10, 0xff, 0xfe]),
+    Buffer.from('): While executing Native. \n'),
+  ]);
+  await against(
+    (_, response) => response.writeHead(500).end(text),
+    async (clickhouse) => {
+      const expected = { code: 62, kind: 'unknown' };
+      await expect(clickhouse.insertBlocks('INSERT INTO t FORMAT Native', text)).rejects.toMatchObject(expected);
+      await expect(clickhouse.exec('SELECT')).rejects.toMatchObject(expected);
+      await expect(clickhouse.rows('SELECT')).rejects.toMatchObject(expected);
+    },
+  );
+});
+
 test('an answer that is not whole is an error, not fewer rows', async () => {
   await against(
     (_, response) => response.end('{"a":1}\n{"a":'),

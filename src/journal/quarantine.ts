@@ -126,13 +126,19 @@ export class Quarantine {
   }
 
   /**
-   * Adds a damaged range. The same range found again after a restart is one entry. At the cap only the note is kept.
+   * Adds a damaged range, or a frame that is no block. The same range found again after a restart is one entry. At the
+   * cap only the note is kept.
    */
-  async addGap(segment: string, from: number, bytes: Uint8Array): Promise<'added' | 'known'> {
+  async addGap(
+    segment: string,
+    from: number,
+    bytes: Uint8Array,
+    damage: 'damaged' | 'no block' = 'damaged',
+  ): Promise<'added' | 'known'> {
     const name = `gap-${segment}-${from}`;
     if (this.#files.has(`${name}.json`)) return 'known';
     const fits = this.#bytes + bytes.length <= this.#bytesMax;
-    const reason = fits ? 'damaged' : 'damaged; bytes not copied, quarantine is full';
+    const reason = fits ? damage : `${damage}; bytes not copied, quarantine is full`;
     const source = `${segment} ${from}..${from + bytes.length}`;
     const payload = fits ? bytes : Buffer.alloc(0);
     const at = new Date(this.#clock.now());

@@ -6,6 +6,7 @@ import { messageOf } from '../base/errors.ts';
 import { orderMs } from '../ingest/order-number.ts';
 import { type Lane, laneNames, late, type ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
+import { withoutNoBlocks } from './no-blocks.ts';
 import { daysMax, framesOf, nothingStored, type PartOfUnit, type StoredOf, storedOf, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import { type Inserts, inserterOf } from './shard-inserter.ts';
@@ -114,18 +115,20 @@ export class LaneLoop {
       }
       const unit = await this.#next();
       if (!unit) continue;
-      const stored = this.#lane === late ? storedOf(this.#deps.notes, unit) : nothingStored;
-      const wide = this.#lane === late && unit.rows > daysMax ? wideOf(unit.payloads, stored) : undefined;
-      const done = wide ? await this.#shipApart(unit, wide, stored) : await this.#shipWhole(unit, stored);
+      const part = await withoutNoBlocks(this.#deps, unit, this.#stopping.signal);
+      if (!part) return;
+      const stored = this.#lane === late ? storedOf(this.#deps.notes, part) : nothingStored;
+      const wide = this.#lane === late && part.rows > daysMax ? wideOf(part.payloads, stored) : undefined;
+      const done = wide ? await this.#shipApart(unit, part, wide, stored) : await this.#shipWhole(unit, part, stored);
       if (!done) return;
     }
   }
 
   /** Returns false when the loop was stopped. */
-  async #shipWhole(unit: ShipUnit, stored: StoredOf): Promise<boolean> {
+  async #shipWhole(unit: ShipUnit, part: PartOfUnit, stored: StoredOf): Promise<boolean> {
     const { journal, onShipped, onFramesStored } = this.#deps;
-    if (!(await this.#ship(unit, stored))) return false;
-    onFramesStored?.(this.#lane, new Set(unit.orders));
+    if (part.payloads.length > 0 && !(await this.#ship(part, stored))) return false;
+    onFramesStored?.(this.#lane, new Set(part.orders));
     await journal.confirm(unit);
     onShipped();
     return true;
@@ -134,9 +137,14 @@ export class LaneLoop {
   /**
    * Stores the frames of few days here. The frames of many days are stored beside the lane, which takes its next unit.
    */
-  async #shipApart(unit: ShipUnit, isWide: ReadonlySet<Uint8Array>, stored: StoredOf): Promise<boolean> {
+  async #shipApart(
+    unit: ShipUnit,
+    part: PartOfUnit,
+    isWide: ReadonlySet<Uint8Array>,
+    stored: StoredOf,
+  ): Promise<boolean> {
     const { onFramesStored } = this.#deps;
-    const [narrow, wide] = [false, true].map((wanted) => framesOf(unit, (payload) => isWide.has(payload) === wanted));
+    const [narrow, wide] = [false, true].map((wanted) => framesOf(part, (payload) => isWide.has(payload) === wanted));
     if (narrow!.payloads.length > 0) {
       if (!(await this.#ship(narrow!, stored))) return false;
       onFramesStored?.(this.#lane, new Set(narrow!.orders));

@@ -2,7 +2,6 @@
  * Divides a unit of frames into pieces that are inserted one by one. Pieces are cut by days, because a partition costs
  * an insert more than a thousand rows do. A piece that is refused or takes too long is halved, by days or by rows.
  */
-import type { ShipUnit } from '../journal/journal.ts';
 import type { Notes, TimeRange } from '../journal/ship-notes.ts';
 import { addDays, SampledRecords } from '../telemetry/block-days.ts';
 import { rowsOfBlock, splitBlock, withoutReplaced } from '../telemetry/read-block.ts';
@@ -124,7 +123,7 @@ export interface PartOfUnit {
   orderMin: bigint;
 }
 
-export function framesOf(unit: ShipUnit, isOfPart: (payload: Uint8Array) => boolean): PartOfUnit {
+export function framesOf(unit: PartOfUnit, isOfPart: (payload: Uint8Array) => boolean): PartOfUnit {
   const payloads: Uint8Array[] = [];
   const orders: bigint[] = [];
   let rows = 0;

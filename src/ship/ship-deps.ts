@@ -52,7 +52,7 @@ export interface ShipperDeps {
   hostShiftMs?: number;
   /** Called after each confirmed unit, and when suspects are stored or in quarantine. */
   onShipped: () => void;
-  /** Called before `onShipped` with the frames of refused rows, which are durable as suspects. */
+  /** Called before `onShipped` with the frames of refused rows, which are durable as suspects or in quarantine. */
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
   /** Called before `onShipped` with the frames of rows that wait for their shard. */
   onDelayed?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
@@ -79,6 +79,7 @@ interface ShipMetrics {
   insertSeconds: Histogram;
   visibleSeconds: Histogram;
   suspects: Counter;
+  noBlocks: Counter;
 }
 
 export function shipMetrics(metrics: Metrics): ShipMetrics {
@@ -93,6 +94,7 @@ export function shipMetrics(metrics: Metrics): ShipMetrics {
     ),
     visibleSeconds: metrics.histogram('ingest_visible_seconds', 'From acceptance to readable, by point.'),
     suspects: metrics.counter('ingest_suspect_rows_total', 'Rows that were refused alone and wait for another try.'),
+    noBlocks: metrics.counter('ingest_no_blocks_total', 'Frames with right checksums that are no block.'),
   };
 }
 

@@ -2,7 +2,7 @@
  * Reads the days of blocks from their `ts` columns: a day is a partition of the series table, and partitions are the
  * main cost of an insert. Also finds which devices sent. Used for shipping. No row costs an allocation.
  */
-import { hasHead, columnHeads as heads } from './block.ts';
+import { startOfBlock } from './block-layout.ts';
 
 const dayMs = 86_400_000;
 /** Days outside these years share one partition. */
@@ -25,10 +25,10 @@ interface BlockTimes {
  * when the bytes are not a block.
  */
 export function addDays(block: Uint8Array, days: Set<number>, from: number, to: number): BlockTimes | undefined {
-  const place = placeOfTs(block);
-  if (!place) return undefined;
-  const { at, rows, hasSeq, hasExpires } = place;
-  const view = new DataView(block.buffer, block.byteOffset + at, 8 * rows);
+  const start = startOfBlock(block);
+  if (!start) return undefined;
+  const { rows } = start;
+  const view = new DataView(block.buffer, block.byteOffset + start.ts, 8 * rows);
   let oldest = Number.POSITIVE_INFINITY;
   let newest = Number.NEGATIVE_INFINITY;
   let dayStart = Number.POSITIVE_INFINITY;
@@ -44,13 +44,13 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
     else if (ts >= endMs) [dayStart, dayEnd] = [endMs, Number.MAX_SAFE_INTEGER];
     days.add(dayStart);
   }
-  return { rows, hasSeq, hasExpires, oldest, newest };
+  return { rows, hasSeq: start.seq > 0, hasExpires: start.expires > 0, oldest, newest };
 }
 
 /** Returns the column `device` of a block, as UInt64; undefined when the bytes are not a block. */
 export function deviceColumn(block: Uint8Array): DataView | undefined {
-  const place = placeOfTs(block);
-  return place && new DataView(block.buffer, block.byteOffset + place.deviceAt, 8 * place.rows);
+  const start = startOfBlock(block);
+  return start && new DataView(block.buffer, block.byteOffset + start.device, 8 * start.rows);
 }
 
 /** One of so many devices is sampled. A prime number, because a worker may serve every second or tenth device. */
@@ -65,11 +65,11 @@ export class SampledRecords {
 
   /** Adds the records of a block; bytes that are not a block are ignored. */
   add(block: Uint8Array): void {
-    const place = placeOfTs(block);
-    if (!place) return;
-    const { at, deviceAt, rows } = place;
+    const start = startOfBlock(block);
+    if (!start) return;
+    const { device: deviceAt, ts, rows } = start;
     const devices = new DataView(block.buffer, block.byteOffset + deviceAt, 8 * rows);
-    const times = new DataView(block.buffer, block.byteOffset + at, 8 * rows);
+    const times = new DataView(block.buffer, block.byteOffset + ts, 8 * rows);
     let [lastDevice, lastTs] = [-1, -1];
     for (let row = 0; row < rows; row += 1) {
       const device = devices.getUint32(8 * row, true);
@@ -85,98 +85,5 @@ export class SampledRecords {
   /** True when most devices sent one record: then most rows are the only ones of their series. */
   get areSingle(): boolean {
     return this.#records >= sampledRecordsMin && this.#devices.size >= this.#records * singleShare;
-  }
-}
-
-/**
- * Finds the start of the columns `device` and `ts` of one block, whether `seq` follows and whether `expires` comes
- * before; undefined when the bytes are not such a block.
- */
-function placeOfTs(
-  block: Uint8Array,
-): (Omit<BlockTimes, 'oldest' | 'newest'> & { at: number; deviceAt: number }) | undefined {
-  const source = new Skipper(block);
-  const columns = source.varint();
-  const rows = source.varint();
-  let hasExpires = false;
-  let deviceAt = 0;
-  for (let i = 0; i < columns && source.at < block.length; i += 1) {
-    if (source.passes(heads.ts)) {
-      const { at } = source;
-      source.at += 8 * rows;
-      if (source.at > block.length) return undefined;
-      return { at, deviceAt, rows, hasSeq: source.passes(heads.seq), hasExpires };
-    }
-    if (source.passes(heads.device)) {
-      deviceAt = source.at;
-      source.at += 8 * rows;
-    } else if (source.passes(heads.expires)) {
-      hasExpires = true;
-      source.at += 4 * rows;
-    } else if (source.passes(heads.key)) source.skipKeys(rows);
-    else if (!skipOther(source, rows)) return undefined;
-  }
-  return undefined;
-}
-
-/** Skips a column that `block.ts` writes after `ts`, if at all. Returns false for an unknown type. */
-function skipOther(source: Skipper, rows: number): boolean {
-  const column = `${source.text()} ${source.text()}`;
-  if (/ U?Int64$| Float64$/.test(column)) source.at += 8 * rows;
-  else if (/ UInt16$/.test(column)) source.at += 2 * rows;
-  else if (/ UInt8$/.test(column)) source.at += rows;
-  else return false;
-  return true;
-}
-
-/** Reading past the end returns zeros: `placeOfTs` then finds no column. */
-class Skipper {
-  at = 0;
-  readonly #bytes: Uint8Array;
-
-  constructor(bytes: Uint8Array) {
-    this.#bytes = bytes;
-  }
-
-  varint(): number {
-    let value = 0;
-    for (let factor = 1; factor <= 2 ** 35; factor *= 0x80) {
-      const byte = this.#bytes[this.at++] ?? 0;
-      value += (byte & 0x7f) * factor;
-      if (byte < 0x80) break;
-    }
-    return value;
-  }
-
-  /** Returns true, and goes on, when these bytes come next. */
-  passes(head: Uint8Array): boolean {
-    if (!hasHead(this.#bytes, this.at, head)) return false;
-    this.at += head.length;
-    return true;
-  }
-
-  text(): string {
-    const length = Math.min(this.varint(), 100);
-    this.at += length;
-    return Buffer.from(this.#bytes.subarray(this.at - length, this.at)).toString('latin1');
-  }
-
-  skipKeys(rows: number): void {
-    this.at += 8;
-    const width = (this.#bytes[this.at] ?? 0) & 0x3;
-    this.at += 8;
-    const keys = this.#small();
-    for (let key = 0; key < keys && this.at < this.#bytes.length; key += 1) {
-      const length = this.varint();
-      this.at += length;
-    }
-    this.at += 8 + rows * 2 ** width;
-  }
-
-  #small(): number {
-    let value = 0;
-    for (let i = 3; i >= 0; i -= 1) value = value * 256 + (this.#bytes[this.at + i] ?? 0);
-    this.at += 8;
-    return value;
   }
 }

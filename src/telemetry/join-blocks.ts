@@ -4,7 +4,8 @@
  * a second are hundreds of blocks of some rows each. Rows keep their order, so the insert has the same outcome. Bytes
  * that are not a block stay as they are, and the store refuses them.
  */
-import { endOfText, hasHead, columnHeads as heads, varintBytesMax, writeSmall, writeVarint } from './block.ts';
+import { endOfText, columnHeads as heads, varintBytesMax, writeSmall, writeVarint } from './block.ts';
+import { type BlockLayout, keyIndexOf, layoutOf } from './block-layout.ts';
 
 /** A block of more rows is not joined: its rows cost much more than the block itself. */
 const smallRowsMax = 2_000;
@@ -13,35 +14,15 @@ const joinedRowsMax = 65_000;
 /** A copy by views costs as much as a loop over so many bytes. */
 const loopBytesMax = 1024;
 
-/** Where the columns of a block begin, after name and type; 0 = the column is absent. */
-interface Layout {
+/** A block that is joined, and its columns. */
+interface Part extends BlockLayout {
   readonly block: Uint8Array;
   readonly view: DataView;
-  readonly rows: number;
-  readonly expires: number;
-  readonly device: number;
-  /** Keys of the block, in their number and place, and their indexes. */
-  readonly keyCount: number;
-  readonly keys: number;
-  readonly keysEnd: number;
-  readonly indexes: number;
-  /** Bytes of an index as power of two. */
-  readonly width: number;
-  readonly ts: number;
-  readonly seq: number;
-  readonly kind: number;
-  readonly num: number;
-  readonly int: number;
-  readonly text: number;
-  readonly textEnd: number;
-  readonly version: number;
 }
-
-type IndexColumn = Pick<Layout, 'indexes' | 'width' | 'rows'>;
 
 /** Blocks that become one. */
 interface Run {
-  layouts: Layout[];
+  layouts: Part[];
   rows: number;
   keys: Keys;
 }
@@ -71,7 +52,7 @@ function runsOf(blocks: readonly Uint8Array[]): (Uint8Array | Run)[] {
     run = undefined;
   };
   for (const block of blocks) {
-    const layout = layoutOf(block);
+    const layout = partOf(block);
     if (layout === undefined) {
       end();
       parts.push(block);
@@ -87,92 +68,10 @@ function runsOf(blocks: readonly Uint8Array[]): (Uint8Array | Run)[] {
   return parts;
 }
 
-/** Returns undefined for a block that is not small, and for bytes that are not one block as `block.ts` writes it. */
-function layoutOf(block: Uint8Array): Layout | undefined {
-  const source = new Steps(block);
-  const columns = source.varint();
-  const rows = source.varint();
-  if (rows < 1 || rows > smallRowsMax) return undefined;
-  let found = 6;
-  const fixed = (head: Uint8Array, bytes: number): number => {
-    if (!source.passes(head)) return 0;
-    const { at } = source;
-    source.at += bytes * rows;
-    return at;
-  };
-  const expires = fixed(heads.expires, 4);
-  const device = fixed(heads.device, 8);
-  if (device === 0 || !source.passes(heads.key) || source.small() !== 1) return undefined;
-  const width = source.small() - 0x200;
-  const keyCount = source.small();
-  if (!(width >= 0 && width <= 2) || !(keyCount >= 1 && keyCount <= rows)) return undefined;
-  const keys = source.at;
-  source.skipTexts(keyCount);
-  const keysEnd = source.at;
-  if (source.small() !== rows) return undefined;
-  const indexes = source.at;
-  if (!areBelow(keyCount, block, { indexes, width, rows })) return undefined;
-  source.at += rows << width;
-  const ts = fixed(heads.ts, 8);
-  const seq = fixed(heads.seq, 4);
-  const kind = fixed(heads.kind, 1);
-  const num = fixed(heads.num, 8);
-  const int = fixed(heads.int, 8);
-  const text = source.passes(heads.text) ? source.at : 0;
-  if (text > 0) source.skipTexts(rows);
-  const textEnd = source.at;
-  const version = fixed(heads.version, 8);
-  for (const optional of [expires, seq, int, text]) if (optional > 0) found += 1;
-  const isWhole = ts > 0 && kind > 0 && num > 0 && version > 0 && found === columns && source.at === block.length;
-  if (!isWhole) return undefined;
-  const places = { expires, device, keyCount, keys, keysEnd, indexes, width, ts, seq, kind, num, int, text, textEnd };
-  const view = new DataView(block.buffer, block.byteOffset, block.byteLength);
-  return { block, view, rows, ...places, version };
-}
-
-/** Reads a block forwards; what would lie after its end makes `at` greater than its length. */
-class Steps {
-  at = 0;
-  readonly #bytes: Uint8Array;
-
-  constructor(bytes: Uint8Array) {
-    this.#bytes = bytes;
-  }
-
-  /** Returns NaN for what is not the varint of a number of 32 bits. */
-  varint(): number {
-    let value = 0;
-    for (let factor = 1; factor <= 2 ** 28; factor *= 0x80) {
-      const byte = this.#bytes[this.at++];
-      if (byte === undefined) break;
-      value += (byte & 0x7f) * factor;
-      if (byte < 0x80) return value;
-    }
-    return Number.NaN;
-  }
-
-  /** Returns true, and goes on, when these bytes come next. */
-  passes(head: Uint8Array): boolean {
-    if (!hasHead(this.#bytes, this.at, head)) return false;
-    this.at += head.length;
-    return true;
-  }
-
-  /** Reads a u64; NaN when it does not fit 31 bits. */
-  small(): number {
-    const [bytes, at] = [this.#bytes, this.at];
-    this.at += 8;
-    const isSmall = bytes[at + 3]! < 0x80 && (bytes[at + 4]! | bytes[at + 5]! | bytes[at + 6]! | bytes[at + 7]!) === 0;
-    if (!isSmall) return Number.NaN;
-    return bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24);
-  }
-
-  skipTexts(count: number): void {
-    for (let i = 0; i < count; i += 1) {
-      const length = this.varint();
-      this.at = Number.isNaN(length) ? Number.POSITIVE_INFINITY : this.at + length;
-    }
-  }
+/** Returns undefined for a block that is not small, and for bytes that are no block. */
+function partOf(block: Uint8Array): Part | undefined {
+  const layout = layoutOf(block, smallRowsMax);
+  return layout && { block, view: new DataView(block.buffer, block.byteOffset, block.byteLength), ...layout };
 }
 
 /** The keys of a joined block, each once. */
@@ -183,7 +82,7 @@ class Keys {
   /** For each block: the new index of each of its keys. */
   readonly indexes: Uint32Array[] = [];
   bytes = 0;
-  #last: Layout | undefined;
+  #last: Part | undefined;
 
   get count(): number {
     return this.#texts.length;
@@ -193,7 +92,7 @@ class Keys {
     return this.count <= 0x100 ? 0 : this.count <= 0x10000 ? 1 : 2;
   }
 
-  add(layout: Layout): void {
+  add(layout: Part): void {
     const last = this.#last;
     this.#last = layout;
     this.indexes.push(last && areEqual(last, layout) ? this.indexes.at(-1)! : this.#indexesOf(layout));
@@ -208,7 +107,7 @@ class Keys {
     return at;
   }
 
-  #indexesOf({ block, keyCount, keys }: Layout): Uint32Array {
+  #indexesOf({ block, keyCount, keys }: Part): Uint32Array {
     const bytes = Buffer.from(block.buffer, block.byteOffset, block.byteLength);
     const indexes = new Uint32Array(keyCount);
     let at = keys;
@@ -230,7 +129,7 @@ class Keys {
 }
 
 /** The frames of one fleet mostly have the same keys in the same order. */
-function areEqual(a: Layout, b: Layout): boolean {
+function areEqual(a: Part, b: Part): boolean {
   const length = a.keysEnd - a.keys;
   if (a.keyCount !== b.keyCount || length !== b.keysEnd - b.keys) return false;
   for (let i = 0; i < length; i += 1) if (a.block[a.keys + i] !== b.block[b.keys + i]) return false;
@@ -288,7 +187,7 @@ function writeRun({ layouts, rows, keys }: Run, target: Buffer, start: number): 
   return at;
 }
 
-function writeKeys(layouts: readonly Layout[], rows: number, keys: Keys, target: Buffer, start: number): number {
+function writeKeys(layouts: readonly Part[], rows: number, keys: Keys, target: Buffer, start: number): number {
   const { width } = keys;
   let at = headed(heads.key, target, start);
   for (const number of [1, 0x200 + width, keys.count]) at = writeSmall(target, at, number);
@@ -300,7 +199,7 @@ function writeKeys(layouts: readonly Layout[], rows: number, keys: Keys, target:
   return at;
 }
 
-function writeIndexes(layout: Layout, places: Uint32Array, width: number, target: Buffer, at: number): void {
+function writeIndexes(layout: Part, places: Uint32Array, width: number, target: Buffer, at: number): void {
   const { block, indexes, rows } = layout;
   if (layout.width === 0 && width === 0) {
     // Mostly one byte for each row; a loop without further branches is ten times as fast.
@@ -308,34 +207,12 @@ function writeIndexes(layout: Layout, places: Uint32Array, width: number, target
     return;
   }
   for (let row = 0; row < rows; row += 1) {
-    const place = places[indexOf(layout, row)]!;
+    const place = places[keyIndexOf(block, layout, row)]!;
     const to = at + (row << width);
     target[to] = place;
     if (width > 0) target[to + 1] = place >>> 8;
     if (width > 1) target.writeUInt16LE(place >>> 16, to + 2);
   }
-}
-
-/** True when every index has a key. */
-function areBelow(keyCount: number, block: Uint8Array, column: IndexColumn): boolean {
-  const { indexes, width, rows } = column;
-  let greatest = 0;
-  if (width === 0) {
-    for (let at = indexes; at < indexes + rows; at += 1) {
-      const index = block[at]!;
-      if (index > greatest) greatest = index;
-    }
-  } else {
-    for (let row = 0; row < rows; row += 1) greatest = Math.max(greatest, indexOf({ block, ...column }, row));
-  }
-  return greatest < keyCount;
-}
-
-function indexOf({ block, indexes, width }: Pick<Layout, 'block' | 'indexes' | 'width'>, row: number): number {
-  const at = indexes + (row << width);
-  if (width === 0) return block[at]!;
-  const low = block[at]! | (block[at + 1]! << 8);
-  return width === 1 ? low : (low | (block[at + 2]! << 16) | (block[at + 3]! << 24)) >>> 0;
 }
 
 /** Returns the offset after the name and type of a column. */
@@ -344,7 +221,7 @@ function headed(head: Uint8Array, target: Buffer, at: number): number {
   return at + head.length;
 }
 
-function copy({ block, view: from }: Layout, start: number, bytes: number, target: Buffer, to: DataView, at: number) {
+function copy({ block, view: from }: Part, start: number, bytes: number, target: Buffer, to: DataView, at: number) {
   if (bytes > loopBytesMax) {
     target.set(block.subarray(start, start + bytes), at);
     return;
