@@ -5,16 +5,17 @@
  * rows are idempotent.
  */
 import { join } from 'node:path';
+import { systemClock as clock } from './base/clock.ts';
 import { printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
-import type { Shards } from './clickhouse/shards.ts';
+import type { ShardMap, Shards } from './clickhouse/shards.ts';
 import { insertLatestOf, insertTelemetryOf } from './clickhouse/statements.ts';
 import { withoutErased } from './erase/replay-filter.ts';
 import { reopenNewer } from './erase/tombstone-store.ts';
 import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
-import { readShardMap } from './instance/stores/shard-map-store.ts';
+import { ShardMapFollower } from './instance/stores/shard-map-follower.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import { counted, requireJournals } from './support/journal-table.ts';
 import { blocksOf, readBlock } from './telemetry/read-block.ts';
@@ -91,8 +92,8 @@ async function shown(entry: QuarantineEntry): Promise<string[]> {
 /** Entries that are sent together; when the store refuses them, each is sent alone. */
 const replayedTogether = 500;
 
-/** Divides concatenated blocks. */
-function bodiesByShard(body: Buffer, { all, isDivided, map }: Shards): Buffer[] {
+/** Divides concatenated blocks by the map. */
+function bodiesByShard(body: Buffer, { all, isDivided }: Shards, map: ShardMap | undefined): Buffer[] {
   if (!isDivided) return [body];
   if (map === undefined) throw new StartError('The map of shards is not made yet: start Millrace first.');
   const divided = blocksOf(body).map((block) => blocksByShard(block, all.length, map));
@@ -104,7 +105,9 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   const log = createLog('warn', 'quarantine');
   const shards = openShardsOf(config, log);
   const postgres = openPostgresOf(config, log);
-  if (shards.isDivided) shards.map = await readShardMap(postgres);
+  // Devices may move to another shard during the replay: the move waits for what is sent by an earlier map.
+  const follower = shards.isDivided ? new ShardMapFollower({ postgres, shards, clock, log }) : undefined;
+  await follower?.start();
   const aheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
   const insertLatest = insertLatestOf({ serverTimes: true, expires: true, ranged: false, aheadMsMax });
   const insertTelemetry = insertTelemetryOf({ serverTimes: true, expires: true, ranged: false });
@@ -112,10 +115,16 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
     const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
     const replayed = await withoutErased(postgres, Buffer.concat(blocks));
     if (replayed.body.length > 0) {
-      for (const [shard, body] of bodiesByShard(replayed.body, shards).entries()) {
-        if (body.length === 0) continue;
-        await shards.all[shard]!.insertBlocks(insertTelemetry, body);
-        await shards.all[shard]!.insertBlocks(insertLatest, body);
+      const { map } = shards;
+      const end = shards.begin(map);
+      try {
+        for (const [shard, body] of bodiesByShard(replayed.body, shards, map).entries()) {
+          if (body.length === 0) continue;
+          await shards.all[shard]!.insertBlocks(insertTelemetry, body);
+          await shards.all[shard]!.insertBlocks(insertLatest, body);
+        }
+      } finally {
+        end();
       }
       await reopenNewer(postgres, replayed);
     }
@@ -148,6 +157,7 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
       });
     }
   }
+  await follower?.stop();
   await Promise.all([shards.close(), postgres.close()]);
   if (deleted > 0) printLine(`${deleted} rows had been deleted meanwhile and were dropped`);
   printLine(`${counted(stored, 'row')} stored, ${counted(refused, 'entry', 'entries')} refused again`);

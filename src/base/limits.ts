@@ -778,6 +778,10 @@ export const limits = {
   /** Rows of a file of devices that are worked on at once. */
   importedAtOnce: 4,
 
+  /** Interval at which a process checks on which map of shards its work relies. */
+  mapUsePollMs: 1_000,
+  /** Interval at which a process reports a map of shards that does not change. */
+  mapUseReportMs: 5_000,
   /** Interval at which the fence of deletes is read. */
   erasePollMs: 1_000,
   /** Interval at which deletes that were carried out are checked. */

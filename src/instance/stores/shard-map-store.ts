@@ -1,5 +1,9 @@
-/** SQL of the map of shards in PostgreSQL. The first host that has several ClickHouse servers makes the map. */
+/**
+ * SQL of the map of shards in PostgreSQL, and of the processes that store rows by it. The first host that has several
+ * ClickHouse servers makes the map.
+ */
 import { StartError, unavailable } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import { firstShardMap, noShard, type ShardMap } from '../../clickhouse/shards.ts';
 import type { Queries } from '../../postgres/client.ts';
@@ -70,4 +74,45 @@ export async function makeShardMap(queries: Queries, first: ClickHouse, shards: 
     'insert into shard_map (id, version, shard_of, moves_to) values (1, $1, $2, $3) on conflict do nothing',
     [version, Buffer.from(shardOf), Buffer.from(movesTo)],
   );
+}
+
+/** A process that stores rows by the map, from before it reads its first one. */
+interface MapUse {
+  /** Of one run of the process. */
+  id: string;
+  host: string;
+  /** The earliest map on which work of the process relies; 0: it has read none. */
+  mapVersion: number;
+}
+
+export async function writeMapUse(queries: Queries, { id, host, mapVersion }: MapUse): Promise<void> {
+  await queries.query(
+    `insert into shard_map_uses (id, host, map_version) values ($1, $2, $3)
+     on conflict (id) do update set map_version = excluded.map_version, heard_at = clock_timestamp()`,
+    [id, host, mapVersion],
+  );
+}
+
+export async function removeMapUse(queries: Queries, id: string): Promise<void> {
+  await queries.query('delete from shard_map_uses where id = $1', [id]);
+}
+
+/** Processes without a report for so long have ended. */
+export async function removeOldMapUses(queries: Queries): Promise<void> {
+  await queries.query(`delete from shard_map_uses where not ${isHeard(1)}`, [limits.journalStaleMs]);
+}
+
+/** Returns the hosts of the processes that may store rows by a map before this one. */
+export async function readEarlierMapUses(queries: Queries, version: number): Promise<string[]> {
+  const rows = await queries.query<{ host: string }>(
+    `select host from shard_map_uses where map_version < $2 and ${isHeard(1)}`,
+    [limits.journalStaleMs, version],
+  );
+  return rows.map(({ host }) => host);
+}
+
+/** A report of the future was made before the clock of the database was set back. */
+function isHeard(parameter: number): string {
+  return `heard_at between clock_timestamp() - $${parameter} * interval '1 millisecond'
+    and clock_timestamp() + $${parameter} * interval '1 millisecond'`;
 }

@@ -1,9 +1,15 @@
 /** Which buckets move, and in which steps. test/long/shards.test.ts moves them under load. */
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
+import { silentLog as log } from '../../../test/harness/clickhouse-server.ts';
+import { startTestPostgres } from '../../../test/harness/postgres-server.ts';
 import { Random } from '../../../test/harness/random.ts';
+import { systemClock as clock } from '../../base/clock.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
-import { bucketCount, firstShardMap, noShard } from '../../clickhouse/shards.ts';
+import { bucketCount, firstShardMap, noShard, Shards } from '../../clickhouse/shards.ts';
 import type { Queries } from '../../postgres/client.ts';
+import { ShardMapFollower } from './shard-map-follower.ts';
+import { makeShardMap, readShardMap } from './shard-map-store.ts';
 import { moveBuckets, planMoves } from './shard-moves.ts';
 
 function sizes(shardOf: Uint8Array, shards: number): number[] {
@@ -53,6 +59,7 @@ test('deletes are carried out again only when those that met the copy have ended
   let ofDelete: number | undefined;
   let looks = 0;
   const answerTo = (text: string, values: readonly unknown[]): object[] => {
+    if (text.includes('from shard_map_uses')) return [];
     if (text.includes('from shard_map')) return [{ ...map, isCopied: false }];
     if (text.includes('update shard_map')) {
       const [version, shardOf, movesTo] = values as [number, Buffer, Buffer];
@@ -79,3 +86,58 @@ test('deletes are carried out again only when those that met the copy have ended
   const deps = { postgres, shards: [clickhouse, clickhouse], cluster: '', withoutSilent: false, say: () => {} };
   await expect(moveBuckets(deps, () => new Map([[7, 1]]))).rejects.toThrow('reopened during a delete: false');
 });
+
+test('a move waits for a process that has just read an earlier map, and for its work by that map', async () => {
+  const { postgres, stop } = await startTestPostgres();
+  const copied = vi.fn();
+  const server = {
+    rows: async (sql: string) => (sql.includes('latest') ? [{ count: '0' }] : []),
+    copyTo: async () => copied(),
+  } as unknown as ClickHouse;
+  const servers = [server, server];
+  await makeShardMap(postgres, { rows: async () => [{ count: '1' }] } as unknown as ClickHouse, 2);
+  // A worker whose read of the map takes long, as with a busy database.
+  let answer = () => {};
+  const held = new Promise<void>((resolve) => {
+    answer = resolve;
+  });
+  let isReading = false;
+  const slow: Queries = {
+    async query(text, values, options) {
+      const rows = await postgres.query<never>(text, values, options);
+      if (!text.includes('from shard_map') || text.includes('shard_map_uses')) return rows;
+      isReading = true;
+      await held;
+      return rows;
+    },
+  };
+  const shards = new Shards(servers);
+  const follower = new ShardMapFollower({ postgres: slow, shards, clock, log });
+  const started = follower.start();
+  await vi.waitFor(() => expect(isReading).toBe(true));
+  let isMoved = false;
+  const sleep = (ms: number) => systemScheduler.sleep(Math.min(ms, 200));
+  const deps = { postgres, shards: servers, cluster: '', withoutSilent: true, say: () => {}, sleep };
+  const moving = moveBuckets(deps, () => new Map([[7, 1]])).then(() => {
+    isMoved = true;
+  });
+  const versionOf = async () => (await readShardMap(postgres))!.version;
+  try {
+    await vi.waitFor(async () => expect(await versionOf()).toBe(2));
+    answer();
+    await started;
+    const end = shards.begin();
+    await vi.waitFor(() => expect(shards.map?.version).toBe(2), { timeout: 5_000 });
+    // The move looks five times a second.
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    expect([copied.mock.calls.length, isMoved]).toEqual([0, false]);
+    end();
+    await vi.waitFor(() => expect(copied).toHaveBeenCalled(), { timeout: 5_000 });
+  } finally {
+    answer();
+    await follower.stop();
+    await moving;
+    await stop();
+  }
+  expect(shards.map?.version).toBeGreaterThan(1);
+}, 120_000);

@@ -11,9 +11,10 @@
  * interrupted is continued by the next call.
  */
 import { randomUUID } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { type Clock, systemClock } from '../../base/clock.ts';
 import { StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import { type Sleep, systemScheduler } from '../../base/scheduler.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import {
   deleteBuckets,
@@ -27,7 +28,7 @@ import { bucketCount, noShard } from '../../clickhouse/shards.ts';
 import { countOpen, reopenBuckets } from '../../erase/tombstone-store.ts';
 import { giveBackLease, readJournals, takeLease } from '../../ingest/journal-store.ts';
 import type { Queries } from '../../postgres/client.ts';
-import { type MovingMap, readMovingMap, writeMovingMap } from './shard-map-store.ts';
+import { type MovingMap, readEarlierMapUses, readMovingMap, writeMovingMap } from './shard-map-store.ts';
 
 interface MoveDeps {
   postgres: Queries;
@@ -37,6 +38,8 @@ interface MoveDeps {
   /** True: processes that have not reported for a while have ended, as the operator says. */
   withoutSilent: boolean;
   say: (line: string) => void;
+  clock?: Pick<Clock, 'monotonic'>;
+  sleep?: Sleep;
 }
 
 const leaseName = 'shard moves';
@@ -102,10 +105,14 @@ export async function moveBuckets(deps: MoveDeps, plan: (map: MovingMap) => Map<
 class Mover {
   readonly #deps: MoveDeps;
   readonly #keep: () => Promise<void>;
+  readonly #clock: Pick<Clock, 'monotonic'>;
+  readonly #sleep: Sleep;
 
   constructor(deps: MoveDeps, keep: () => Promise<void>) {
     this.#deps = deps;
     this.#keep = keep;
+    this.#clock = deps.clock ?? systemClock;
+    this.#sleep = deps.sleep ?? systemScheduler.sleep;
   }
 
   async begin(plan: (map: MovingMap) => Map<number, number>): Promise<void> {
@@ -138,7 +145,7 @@ class Mover {
     }
     await this.#confirmed(map.version);
     // Reads that began before the change end within this time.
-    await sleep(limits.telemetryQueryMsMax);
+    await this.#sleep(limits.telemetryQueryMsMax);
     const movesTo = new Uint8Array(bucketCount).fill(noShard);
     map = await this.#write({ ...map, movesTo, isCopied: false });
     await this.#confirmed(map.version);
@@ -183,7 +190,7 @@ class Mover {
     const ids = await reopenBuckets(postgres, bucketCount, buckets);
     while ((await countOpen(postgres, ids)) > 0) {
       await this.#keep();
-      await sleep(lookMs);
+      await this.#sleep(lookMs);
     }
   }
 
@@ -203,19 +210,22 @@ class Mover {
   /** Resolves when the work of every process relies on this version of the map or a later one. */
   async #confirmed(version: number): Promise<void> {
     const { postgres, withoutSilent, say } = this.#deps;
-    const started = performance.now();
+    const started = this.#clock.monotonic();
     let named = '';
     for (;;) {
+      // A worker that has just started has no report of its journal yet, and commands have no journal.
+      const starting = await readEarlierMapUses(postgres, version);
       const journals = await readJournals(postgres);
       const missing = journals.filter(({ mapVersion, isLive }) => mapVersion < version && (isLive || !withoutSilent));
-      if (missing.length === 0) return;
-      const hosts = [...new Set(missing.map(({ host, isLive }) => (isLive ? host : `${host} (silent)`)))].join(', ');
-      if (performance.now() - started > namedMs && hosts !== named) {
+      if (missing.length + starting.length === 0) return;
+      const reported = missing.map(({ host, isLive }) => (isLive ? host : `${host} (silent)`));
+      const hosts = [...new Set([...starting, ...reported])].join(', ');
+      if (this.#clock.monotonic() - started > namedMs && hosts !== named) {
         named = hosts;
         say(`waiting for ${hosts}; --without-silent leaves out hosts that have ended and do not report`);
       }
       await this.#keep();
-      await sleep(lookMs);
+      await this.#sleep(lookMs);
     }
   }
 
