@@ -3,7 +3,8 @@
  * behind ClickHouse's HTTP interface, so the SQL and the faults of connections are real; a server of ClickHouse itself
  * is not tested here.
  */
-import { execFile } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -16,6 +17,8 @@ import {
   queryClickhouse,
   startEngine,
 } from '../harness/engine.ts';
+import { Link } from '../harness/link.ts';
+import { proveSuspects } from '../harness/receipts.ts';
 import { ask, preview, value } from '../harness/reports.ts';
 import { hostSettings, type Stores, startShard, startStores } from '../harness/stores.ts';
 
@@ -233,6 +236,51 @@ test('a start refuses settings that lack a shard', async () => {
   expect(engine.output).toContain('Telemetry is on 2 shards and the settings name 1');
   await engine.start();
 });
+
+/** Runs a command of an operator beside the engine. */
+function command(name: string, words: string[], env: Record<string, string> = {}) {
+  const child = spawn(process.execPath, [join(dirname(engineMain), name), ...words], {
+    env: { ...engine.environment, CLICKHOUSE_SHARDS: other.url, ...env },
+  });
+  const run = { output: '', code: undefined as number | undefined, ended: once(child, 'close') };
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (run.output += chunk));
+  child.on('close', (code) => (run.code = code ?? -1));
+  return run;
+}
+
+test('rows that are replayed from the quarantine while their devices move are on the shard that is read', async () => {
+  const alter = (what: string) =>
+    Promise.all(addresses().map((address) => queryClickhouse(address, `ALTER TABLE millrace.telemetry ${what}`)));
+  await alter(`ADD CONSTRAINT refused CHECK key != 'replayed'`);
+  const ts = await post(devices, 'replayed');
+  await eventually(async () => ((await engine.metric('ingest_suspect_rows_total')) ?? 0) >= devices.length, 30_000);
+  await engine.stop();
+  expect(await proveSuspects(engine)).toBe(devices.length);
+  await alter('DROP CONSTRAINT refused');
+  await engine.start();
+  const link = await Link.to(Number(new URL(other.url).port));
+  try {
+    link.cut();
+    const replay = command('quarantine.js', ['replay'], { CLICKHOUSE_SHARDS: `http://127.0.0.1:${link.port}` });
+    const first = async () => (await history(ofShard[0]![0]!, 'replayed')).times;
+    await eventually(async () => (await first()).length === 1, 30_000);
+    const move = command('shards.js', ['empty', '1', '--without-silent']);
+    await eventually(() => move.code !== undefined || move.output.includes('waiting for'), 60_000);
+    link.join();
+    await Promise.all([replay.ended, move.ended]);
+    expect([replay.code, replay.output]).toEqual([0, expect.stringContaining(`${devices.length} rows stored`)]);
+    expect([move.code, move.output]).toEqual([0, expect.stringContaining('the buckets have moved')]);
+  } finally {
+    link.close();
+  }
+  for (const device of devices) {
+    await eventually(async () => (await history(device, 'replayed')).times.length === 1, 20_000);
+    expect((await history(device, 'replayed')).times).toEqual([ts]);
+  }
+  const back = command('shards.js', ['balance', '--without-silent']);
+  await back.ended;
+  expect([back.code, back.output]).toEqual([0, expect.stringContaining('the buckets have moved')]);
+}, 240_000);
 
 test('a shard is added while devices send, delete and are read, and every answer is right at any time', async () => {
   const third = await startShard(stores);
