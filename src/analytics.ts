@@ -90,7 +90,7 @@ async function runAnalytics(): Promise<void> {
     queue,
     queriesMax,
     thread: { servers: shardServers(config, engines), logLevel: config.log.level, ...budget },
-    onAbandoned: (queryId) => void leftTables.end(queryId),
+    onAbandoned: (queryId) => leftTables.end(queryId),
     log,
     metrics,
   });

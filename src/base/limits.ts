@@ -952,6 +952,8 @@ export const limits = {
   sliceTurnBytes: 64 * 1024,
   /** Bytes that ClickHouse may return for one report. */
   reportResultBytesMax: 128 * 1024 * 1024,
+  /** Bytes that a report over several shards gathers in the memory of ClickHouse. */
+  reportGatheredBytesMax: 256 * 1024 * 1024,
   /** Heap of a report thread. */
   reportHeapMegabytesMax: 1024,
   /** Time of a report thread beyond the time of its query. */

@@ -143,7 +143,7 @@ export const reasons = {
     report_keys: 'saved views name the most attributes that may be named',
     report_keys_tenant: 'saved views of the tenant name the most attributes that may be named',
     report_range: 'the time range ends before it begins',
-    report_too_large: 'the report needs more memory than its budget',
+    report_too_large: 'the report needs more memory, or a longer answer of ClickHouse, than its budget',
     report_values: 'the filters or the scope have too many values',
     reset_token: 'the link to choose a password is unknown, was used, or has expired',
     rotate_token: 'the device has no access token that could be rotated',

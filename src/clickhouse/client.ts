@@ -3,6 +3,7 @@
  * call has a deadline and fails with a typed `ClickHouseError`. The client does not know whether it talks to an
  * embedded engine, a server or a cluster.
  */
+import { pipeline, Transform } from 'node:stream';
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -48,6 +49,8 @@ export interface ReadOptions extends QueryOptions {
 interface CopyOptions extends QueryOptions {
   /** Settings of the query alone, in addition to `settings`. */
   selectSettings?: ClickHouseSettings;
+  /** Called for each piece before it is inserted. An error ends the copy and is thrown. */
+  onBytes?: (bytes: number) => void;
 }
 
 /** Reads whose owner is known (`ClickHouse.readsOf`). */
@@ -239,7 +242,19 @@ export class ClickHouse {
     parameters: Parameters,
     options: CopyOptions = {},
   ): Promise<void> {
-    const { timeoutMs = statementTimeoutMs, settings = {}, selectSettings = {} } = options;
+    const { timeoutMs = statementTimeoutMs, settings = {}, selectSettings = {}, onBytes } = options;
+    let refusal: Error | undefined;
+    const counted = new Transform({
+      transform(piece: Buffer, _, done) {
+        try {
+          onBytes?.(piece.length);
+          done(null, piece);
+        } catch (error) {
+          refusal = error as Error;
+          done(refusal);
+        }
+      },
+    });
     await this.#attempt(never, timeoutMs, options.abortSignal, async (abortSignal) => {
       const query = {
         query: select,
@@ -250,7 +265,7 @@ export class ClickHouse {
       const { stream: rows } = await this.#client.exec(query);
       const { stream } = await target.#client.exec({
         query: insert,
-        values: rows,
+        values: onBytes ? pipeline(rows, counted, () => {}) : rows,
         clickhouse_settings: {
           ...target.#clusterSettings(timeoutMs),
           async_insert: 0,
@@ -261,6 +276,8 @@ export class ClickHouse {
         abort_signal: abortSignal,
       });
       await readAnswer(stream, true);
+    }).catch((error: unknown) => {
+      throw refusal ?? error;
     });
   }
 

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
-import { afterAll, afterEach, expect, test } from 'vitest';
+import { afterAll, afterEach, expect, test, vi } from 'vitest';
 import { silentLog } from '../../test/harness/clickhouse-server.ts';
 import { messageOf } from '../base/errors.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -15,6 +15,7 @@ const thread = `
 export default async function report({ format, queried }) {
   if (format === 'die while it queries') process.exit(3);
   if (format.startsWith('query')) await new Promise((resolve) => setTimeout(resolve, 100));
+  queried.postMessage('answered');
   queried.close();
   if (format === 'die') process.exit(3);
   if (format === 'throw') throw new Error('a bug');
@@ -29,6 +30,8 @@ const file = join(directory, 'thread.mjs');
 writeFileSync(file, thread);
 let pool: ReportPool;
 const abandoned: string[] = [];
+/** Resolves when the tables of abandoned reports are dropped. */
+let dropped = Promise.resolve();
 const never = new AbortController().signal;
 
 afterEach(() => pool.close());
@@ -36,12 +39,16 @@ afterAll(() => rmSync(directory, { recursive: true }));
 
 function open(threads: number, queue: number, queriesMax = 2): void {
   abandoned.length = 0;
+  dropped = Promise.resolve();
   pool = new ReportPool({
     threads,
     queue,
     queriesMax,
     thread: { timeoutMs: 60_000 } as never,
-    onAbandoned: (queryId) => abandoned.push(queryId),
+    onAbandoned: async (queryId) => {
+      abandoned.push(queryId);
+      await dropped;
+    },
     log: silentLog,
     metrics: new Metrics(),
     entry: pathToFileURL(file),
@@ -106,6 +113,27 @@ test('a report whose client has disconnected loses its thread at once, and its q
   expect(await spinning).toBe('408');
   expect(await next).toBe('next');
   expect(abandoned).toEqual([expect.stringMatching(/^report-/)]);
+});
+
+test('a report that lost its thread while it queried keeps its place of queries until its tables are dropped', async () => {
+  open(3, 3, 1);
+  let drop = () => {};
+  dropped = new Promise((resolve) => {
+    drop = resolve;
+  });
+  expect(await run('die while it queries')).toBe('503');
+  let isMade = false;
+  const first = run('of the reserved place', never, 'other');
+  expect(await first).toBe('of the reserved place');
+  const next = run('next').then((answer) => {
+    isMade = true;
+    return answer;
+  });
+  await vi.waitFor(() => expect(pool.running).toBe(1));
+  expect(await run('another', never, 'another')).toBe('another');
+  expect(isMade).toBe(false);
+  drop();
+  expect(await next).toBe('next');
 });
 
 test('a tenant that fills the pool keeps no other tenant out', async () => {

@@ -25,8 +25,8 @@ interface ReportPoolDeps {
   queue: number;
   queriesMax: number;
   thread: ThreadData;
-  /** Ends the query of a report whose caller has disconnected. */
-  onAbandoned: (queryId: string) => void;
+  /** Ends the query of a report that has lost its thread, and resolves when ClickHouse has no table of it. */
+  onAbandoned: (queryId: string) => Promise<void>;
   log: Log;
   metrics: Metrics;
   entry?: URL;
@@ -145,17 +145,26 @@ export class ReportPool {
     try {
       await this.#queries.take(owner, ended);
       const { port1, port2: queried } = new MessageChannel();
-      // The port closes when the thread has its rows, and when the thread ends.
-      port1.once('close', () => this.#queries.release(owner));
+      let isReleased = false;
+      const release = () => {
+        if (!isReleased) this.#queries.release(owner);
+        isReleased = true;
+      };
+      port1.once('message', release);
+      let dropped = Promise.resolve();
       try {
         const timeoutMs = deadline - performance.now();
         const task = { ...order, queryId, queried, timeoutMs };
         outcome = await this.#piscina.run(task, { signal: ended, transferList: [queried] });
       } catch (error) {
-        onAbandoned(queryId);
+        dropped = onAbandoned(queryId);
         throw error;
       } finally {
-        port1.close();
+        // The thread has answered, or ended without an answer: then tables of its report may be there for a while.
+        void dropped.finally(() => {
+          release();
+          port1.close();
+        });
       }
     } catch (error) {
       if (gone.aborted) throw abandoned();

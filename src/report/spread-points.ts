@@ -2,8 +2,12 @@
  * The points of a report over several shards. The first server has the properties of devices, so each shard gets a
  * table with the devices of the report that it has, and its points by device and date base go into a table of the first
  * server, which the query of the plan reads. Equal reports get equal answers, because the columns of points are merged
- * in the same way as on one server. A shard that is down stops every report that needs points.
+ * in the same way as on one server. A shard that is down stops every report that needs points. The tables are in
+ * memory, so their bytes have a cap for each report, and places of queries (`pool.ts`) limit the reports with tables.
  */
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { sizeText } from '../base/size-text.ts';
 import type { ClickHouse, Parameters, QueryOptions } from '../clickhouse/client.ts';
 import { bucketCount } from '../clickhouse/shards.ts';
 import type { Plan, SpreadPlan } from './plan.ts';
@@ -27,16 +31,23 @@ interface SpreadDeps {
   shardOf: Uint8Array;
   /** Runs a step on one shard, until the report is too late, and turns errors into those of a report. */
   step: (shard: number, run: Step) => Promise<void>;
+  /** Bytes of both tables, of all shards together. */
+  bytesMax?: number;
 }
 
 /** Fills the tables of the plan. The caller drops both tables, also after an error. */
 export async function gatherPoints({ parameters, spread }: Plan, deps: SpreadDeps): Promise<void> {
   if (spread === undefined) return;
-  const { servers, step } = deps;
+  const { servers, step, bytesMax = limits.reportGatheredBytesMax } = deps;
+  let bytes = 0;
+  const onBytes = (more: number) => {
+    bytes += more;
+    if (bytes > bytesMax) throw tooMuch(bytesMax);
+  };
   const buckets = bucketsOf(deps.shardOf, servers.length);
   // The first server gets the table of devices in any case: the columns of points are known only where it exists.
   const shards = [...servers.keys()].filter((shard) => shard === 0 || buckets[shard]!.length > 0);
-  await all(shards, (shard) => giveDevices(spread, shard, { ...parameters, buckets: buckets[shard]! }, deps));
+  await all(shards, (shard) => giveDevices(spread, shard, { ...parameters, buckets: buckets[shard]! }, deps, onBytes));
   const { tables, points } = spread;
   const first = servers[0]!;
   await step(0, ({ timeoutMs, settings: { readonly: _, ...settings } }) =>
@@ -45,7 +56,8 @@ export async function gatherPoints({ parameters, spread }: Plan, deps: SpreadDep
   await all(shards, (shard) =>
     step(shard, ({ timeoutMs, settings }) => {
       const statements = { select: `${points} FORMAT Native`, insert: insertPoints(tables) };
-      return servers[shard]!.copyTo(first, statements, parameters, { timeoutMs, selectSettings: whole(settings) });
+      const options = { timeoutMs, selectSettings: whole(settings), onBytes };
+      return servers[shard]!.copyTo(first, statements, parameters, options);
     }),
   );
 }
@@ -55,13 +67,22 @@ async function giveDevices(
   shard: number,
   parameters: Parameters,
   { servers, step }: SpreadDeps,
+  onBytes: (bytes: number) => void,
 ): Promise<void> {
   const [first, server] = [servers[0]!, servers[shard]!];
   await step(shard, ({ timeoutMs }) => server.exec(createDeviceTable(tables), {}, { timeoutMs }));
   await step(shard, ({ timeoutMs, settings }) => {
     const statements = { select: devicesOfBuckets(devices), insert: insertReported(tables) };
-    return first.copyTo(server, statements, parameters, { timeoutMs, selectSettings: whole(settings) });
+    return first.copyTo(server, statements, parameters, { timeoutMs, selectSettings: whole(settings), onBytes });
   });
+}
+
+function tooMuch(bytesMax: number): Error {
+  return badRequest(
+    'report_too_large',
+    `The report gathers more than ${sizeText(bytesMax)} of devices and points by device and date from the shards: ` +
+      'choose a shorter range, larger date groups or fewer devices.',
+  );
 }
 
 /** An answer that begins before its query has ended cannot report a later error: the insert would fail instead. */

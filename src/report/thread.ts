@@ -8,6 +8,7 @@ import { badRequest, Fault, type PlainFault, unavailable } from '../base/errors.
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { systemScheduler } from '../base/scheduler.ts';
+import { sizeText } from '../base/size-text.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
 import type { Expired } from './expired-store.ts';
@@ -30,7 +31,7 @@ export interface ThreadData {
 
 export interface ReportTask {
   queryId: string;
-  /** Closed when ClickHouse has answered, so that another report may query it. */
+  /** Gets a message when ClickHouse has answered and has no table of the report: another report may query it. */
   queried: MessagePort;
   /** Time for the query. */
   timeoutMs: number;
@@ -86,6 +87,7 @@ async function query(plan: Plan, task: ReportTask): Promise<ResultRow[]> {
       await dropTables(plan.spread.tables, servers(), limits.reportDropMsMax);
     }
   } finally {
+    task.queried.postMessage('answered');
     task.queried.close();
   }
 }
@@ -102,7 +104,8 @@ const tooManyQueries = 202;
 const retryMs = 100;
 const timeCodes = new Set([159, 160, 209]);
 /** 69: an array of too many missing points. */
-const sizeCodes = new Set([69, 158, 173, 241, 307, 396]);
+const sizeCodes = new Set([69, 158, 173, 241, 307]);
+const resultTooLong = 396;
 
 function rowsOf(
   { sql, parameters }: Plan,
@@ -156,6 +159,14 @@ function asFault(error: ClickHouseError, shard: number | undefined): Error {
     return badRequest(
       'report_too_large',
       `The report needs more than ${megabytes} MiB (REPORT_MEMORY_BYTES_MAX): choose a shorter range, larger groups or fewer devices.`,
+    );
+  }
+  if (error.code === resultTooLong) {
+    const most = sizeText(limits.reportResultBytesMax);
+    const part = shard === undefined ? 'The answer' : `The part of shard ${shard}`;
+    return badRequest(
+      'report_too_large',
+      `${part} from which the report is made has more than ${most}: choose a shorter range, larger groups or fewer devices.`,
     );
   }
   if (!error.transient) return error;

@@ -1,6 +1,6 @@
 /**
- * Keeps the map of shards of a process up to date, by PostgreSQL, and reports on which map the process relies. A move of
- * buckets waits for this report (`shard-moves.ts`). The first report comes before the first map is read: a move that
+ * Keeps the map of shards of a process up to date, by PostgreSQL, and reports on which map the process relies. A move
+ * of buckets waits for this report (`shard-moves.ts`). The first report comes before the first map is read: a move that
  * does not see the report has written its map already, and the process reads that one.
  */
 import { randomUUID } from 'node:crypto';
