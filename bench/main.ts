@@ -4,12 +4,12 @@
  * measures this build beside that of another checkout. An error, Ctrl-C and SIGTERM end everything that a scenario has
  * started.
  */
-import { destroyEngines } from '../test/harness/engine.ts';
+import { destroyEngines, destroyEnginesForGood } from '../test/harness/engine.ts';
 import { stopStores } from '../test/harness/stores.ts';
 import { type CommandLine, helpOf, parseCommandLine } from './command-line.ts';
 import { sentenceOf } from './error-sentence.ts';
 import { endGenerators, GeneratorEnded } from './load/processes.ts';
-import { say } from './report.ts';
+import { say, writeUnfinished } from './report.ts';
 import { compareResults } from './result/compare.ts';
 import { runApi } from './scenarios/api.ts';
 import { runAttributes } from './scenarios/attributes.ts';
@@ -179,9 +179,8 @@ async function main(): Promise<number> {
   const settings = loadBenchSettings(line.overrides, name);
   let failed = 0;
   for (const key of chosen) {
-    const scenario = scenarios[key]!;
-    say(`\n== ${key}: ${scenario.about}\n`);
-    const good = await runToTheEnd(scenario, settings, line);
+    say(`\n== ${key}: ${scenarios[key]!.about}\n`);
+    const good = await runToTheEnd(key, settings, line);
     if (!good) failed += 1;
   }
   return failed === 0 ? 0 : Number(process.exitCode ?? 1);
@@ -200,14 +199,18 @@ async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promis
  * their own, so that Ctrl-C in a terminal does not reach them. A rejection that nothing awaits would end this process
  * without them.
  */
-async function runToTheEnd(scenario: Scenario, settings: BenchSettings, line: CommandLine): Promise<boolean> {
+async function runToTheEnd(name: string, settings: BenchSettings, line: CommandLine): Promise<boolean> {
+  const scenario = scenarios[name]!;
   let ending: Promise<void> | undefined;
   const end = (exitCode: number) => {
     endGenerators();
-    ending ??= endServers().finally(() => process.exit(exitCode));
+    ending ??= endServers(destroyEnginesForGood).finally(() => process.exit(exitCode));
   };
   const interrupted = (signal: NodeJS.Signals) => {
-    if (!ending) say(`\nended by ${signal}, before its result.`);
+    if (!ending) {
+      say(`\nended by ${signal}, before its result.`);
+      writeUnfinished(name, settings);
+    }
     end(exitInterrupted);
   };
   // A failure that the end of the engine has caused is not reported.
@@ -250,8 +253,8 @@ process.on('uncaughtException', (error) => {
 });
 
 /** Engines end before their stores. */
-async function endServers(): Promise<void> {
-  await destroyEngines();
+async function endServers(endEngines = destroyEngines): Promise<void> {
+  await endEngines();
   await stopStores();
 }
 

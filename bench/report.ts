@@ -5,6 +5,8 @@ export type Cell = string | number;
 
 /** Lines that were printed since the last result. */
 let printed: string[] = [];
+/** Figures that were measured since the last result, by name: an interrupted run writes these. */
+const measured = new Map<string, () => unknown>();
 
 export function say(line: string): void {
   printed.push(line);
@@ -35,10 +37,32 @@ export function median(values: number[]): number {
   return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
 }
 
+/**
+ * Names figures that have no result yet: `figures` is called when the run is interrupted before its result. The
+ * returned function takes the name back.
+ */
+export function measuring(name: string, figures: () => unknown): () => void {
+  measured.set(name, figures);
+  return () => void measured.delete(name);
+}
+
+/** Writes what an interrupted run has measured, if anything. Returns false when nothing was. */
+export function writeUnfinished(scenario: string, settings: object): boolean {
+  const figures = [...measured].map(([name, read]) => [name, read()] as const);
+  const found = figures.filter(([, value]) => !isEmpty(value));
+  if (found.length > 0) writeResult(scenario, settings, { isInterrupted: true, ...Object.fromEntries(found) });
+  return found.length > 0;
+}
+
+function isEmpty(value: unknown): boolean {
+  return value === undefined || (Array.isArray(value) && value.length === 0);
+}
+
 /** The page shows what was printed since the last result. */
 export function writeResult(scenario: string, settings: object, result: object): void {
   const path = writeResultFile(scenario, settings, printed, result);
   say(`\nwritten to ${path}`);
   say(`page:      ${path.replace(/json$/, 'html')}`);
   printed = [];
+  measured.clear();
 }

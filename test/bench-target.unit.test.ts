@@ -2,12 +2,15 @@
  * Rules of `npm run bench -- … --target` and of `compare`: the meaning of the flags, when a rate holds, and which
  * differences are noise.
  */
-import { expect, test } from 'vitest';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test, vi } from 'vitest';
 import { parseCommandLine } from '../bench/command-line.ts';
 import { LinesRequest } from '../bench/load/http/lines.ts';
 import type { LoadResult } from '../bench/load/processes.ts';
 import type { Second } from '../bench/load/timeline.ts';
-import { verdictOf } from '../bench/result/compare.ts';
+import { compareResults, verdictOf } from '../bench/result/compare.ts';
 import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
@@ -106,6 +109,32 @@ test('a difference within the noise of either result is no difference', () => {
   expect(verdictOf(rate(1000, 10), rate(900, 10))).toBe('worse');
   expect(verdictOf(rate(1000, 0), rate(1015, 0))).toBe('same');
   expect(verdictOf(p99(20, 1), p99(10, 1))).toBe('better');
+});
+
+test('results of which one was interrupted, and one has no load of the first, are compared with a warning', () => {
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-compare-'));
+  const machine = { cores: 2, cpu: 'c', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };
+  const write = (file: string, name: string, requestsPerSecond: number, members: object = {}) => {
+    const path = join(directory, file);
+    const seconds = [0, 1].map(() => ({ rate: requestsPerSecond, p50Ms: 1, p99Ms: 3 }));
+    const result = { [name]: loadOf({ requestsPerSecond, seconds: seconds as Second[] }), ...members };
+    writeFileSync(path, JSON.stringify({ scenario: 'http', at: 'now', machine, commit: '', settings: {}, result }));
+    return path;
+  };
+  const printed = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+  try {
+    const first = write('a.json', 'peak', 1000);
+    const others = [write('b.json', 'other', 5), write('c.json', 'peak', 500, { isInterrupted: true })];
+    const isGood = compareResults([first, ...others]);
+    const lines = printed.mock.calls.map(([line]) => String(line)).join('');
+    expect(lines).toContain('WARNING: B has no load of A\n');
+    expect(lines).toContain('WARNING: C was interrupted');
+    expect(lines).toMatch(/^peak acknowledged\/s .* C 500 .* worse *$/m);
+    expect(isGood).toBe(false);
+  } finally {
+    printed.mockRestore();
+    rmSync(directory, { recursive: true });
+  }
 });
 
 test('a load is named after its server and round, whatever else was measured', () => {

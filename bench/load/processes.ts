@@ -5,6 +5,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { machineCpu } from '../cpu.ts';
+import { measuring } from '../report.ts';
 import type { ProcessSecond } from './counting.ts';
 import { beginNote, countBetween, secondNote } from './generator-process.ts';
 import { Histogram, type LatencyBar, type LatencySummary, summaryOf } from './histogram.ts';
@@ -78,6 +79,8 @@ interface RunOptions {
 }
 
 const running = new Set<Child>();
+/** Loads that were begun. */
+let begun = 0;
 
 /** This process itself has ended a generator process, with the scenario that it belongs to. */
 export class GeneratorEnded extends Error {}
@@ -95,6 +98,9 @@ export async function runProcesses<Result extends ProcessResult>(
   const children = orders.map(() => new Child(fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })));
   const timeline = new Timeline(children.length, lastsSeconds, isBeside);
   for (const child of children) running.add(child);
+  begun += 1;
+  const name = `load ${begun}`;
+  const ended = measuring(`${name}, unfinished`, () => timeline.soFar());
   try {
     await Promise.all(children.map((child, n) => child.ask(orders[n]!)));
     await onConnected?.();
@@ -103,6 +109,8 @@ export async function runProcesses<Result extends ProcessResult>(
     for (const child of children) child.onSecond = (second) => timeline.add(second);
     const results = (await Promise.all(children.map((child) => child.ask(beginNote)))) as Result[];
     const load = loadOf(results, rate, idleBefore, timeline.end());
+    ended();
+    measuring(name, () => load);
     await onAnswered?.(load.accepted);
     return { results, load };
   } finally {

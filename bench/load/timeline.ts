@@ -3,7 +3,7 @@
  * Each second goes to the live view, and all of them to the result, whose page draws them.
  */
 import type { ProcessSecond } from './counting.ts';
-import { Histogram } from './histogram.ts';
+import { Histogram, type LatencyBar, type LatencySummary, summaryOf } from './histogram.ts';
 import { LiveView } from './live-view.ts';
 import { readWatched, type Watched } from './watch.ts';
 
@@ -18,6 +18,15 @@ export interface Second extends Watched {
   p50Ms: number;
   p99Ms: number;
   maxMs: number;
+}
+
+/** The whole seconds of a load that has not ended, warm-up included. */
+interface UnfinishedLoad {
+  requestsPerSecond: number;
+  latency: LatencySummary;
+  bars: LatencyBar[];
+  seconds: Second[];
+  startedAtMs: number;
 }
 
 const unwatched: Watched = { cpu: {}, memoryMiB: {}, gauges: {} };
@@ -35,6 +44,8 @@ export class Timeline {
   readonly #view: LiveView | undefined;
   readonly #gathering = new Map<number, Gathering>();
   readonly #seconds: Second[] = [];
+  readonly #all = new Histogram();
+  #startedAtMs = 0;
 
   constructor(processes: number, lastsSeconds: number, isBeside = false) {
     this.#processes = processes;
@@ -42,6 +53,7 @@ export class Timeline {
   }
 
   begin(): void {
+    this.#startedAtMs = Date.now();
     // The figures of what is watched count from here on.
     if (this.#view) readWatched();
   }
@@ -58,6 +70,15 @@ export class Timeline {
     if (second.processes === this.#processes) this.#ended(n, second);
   }
 
+  /** Returns undefined before the first second has ended. */
+  soFar(): UnfinishedLoad | undefined {
+    const seconds = this.#seconds;
+    if (seconds.length === 0) return undefined;
+    const requestsPerSecond = seconds.reduce((sum, { rate }) => sum + rate, 0) / seconds.length;
+    const [latency, bars] = [summaryOf(this.#all), this.#all.bars()];
+    return { requestsPerSecond, latency, bars, seconds, startedAtMs: this.#startedAtMs };
+  }
+
   /** Removes the live view and returns all seconds. */
   end(): Second[] {
     this.#view?.end();
@@ -66,6 +87,7 @@ export class Timeline {
 
   #ended(n: number, { histogram, acknowledged, refused, waiting }: Gathering): void {
     this.#gathering.delete(n);
+    this.#all.add(histogram);
     const second: Second = {
       second: n + 1,
       rate: acknowledged,

@@ -3,11 +3,12 @@
  * which stores nothing. Rounds alternate and the best of each counts, so that a busy machine hurts both alike.
  */
 
+import { setImmediate as turn } from 'node:timers/promises';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
 import { anyTime } from '../../test/harness/decode-options.ts';
 
-interface DecodeFigure {
+export interface DecodeFigure {
   message: string;
   bytes: number;
   decodeNs: number;
@@ -21,7 +22,8 @@ const now = 1_800_000_000_000;
 const options = { ...anyTime, lenientJson: true, pointsPerMessageMax: 200_000 };
 const messagesPerFrame = 256;
 
-export function benchDecode(messages = 20_480, rounds = 15): DecodeFigure[] {
+/** Adds a figure for each kind of message, one after the other. */
+export async function benchDecode(figures: DecodeFigure[], messages = 20_480, rounds = 15): Promise<void> {
   const names = ['temperature', 'humidity', 'pressure', 'voltage', 'rssi', 'state', 'door', 'flow', 'energy', 'uptime'];
   const value = (key: number, i: number): unknown => {
     if (key % 5 === 4) return -(i % 100);
@@ -37,36 +39,22 @@ export function benchDecode(messages = 20_480, rounds = 15): DecodeFigure[] {
     });
   const bare = (values: object): unknown => values;
   const timed = (values: object, i: number): unknown => ({ ts: now - i, values });
-  return [
-    figure('1 key', bodies(1, bare), messages, rounds),
-    figure('4 keys', bodies(4, bare), messages, rounds),
-    figure('10 keys', bodies(10, bare), messages, rounds),
-    figure('1 key, ts', bodies(1, timed), messages, rounds),
-    figure('4 keys, ts', bodies(4, timed), messages, rounds),
-    figure('10 keys, ts', bodies(10, timed), messages, rounds),
-    figure('4 keys, ts, spaced', bodies(4, timed, 1), messages, rounds),
-    figure(
-      'array of 10 × 4 keys, ts',
-      bodies(4, (v, i) => Array.from({ length: 10 }, () => timed(v, i))),
-      messages / 10,
-      rounds,
-    ),
-    figure(
-      '4 keys, 17 digits',
-      bodies(4, (_, i) => ({ a: i / 7, b: i / 3.1, c: i / 9.7, d: 1 / (i + 1) })),
-      messages,
-      rounds,
-    ),
-    figure(
-      '4 keys, nested JSON',
-      bodies(4, (v) => ({ ...v, place: { lat: 1.5, lon: 2 } })),
-      messages,
-      rounds,
-    ),
+  const kinds: [message: string, bodies: Buffer[], messages: number][] = [
+    ['1 key', bodies(1, bare), messages],
+    ['4 keys', bodies(4, bare), messages],
+    ['10 keys', bodies(10, bare), messages],
+    ['1 key, ts', bodies(1, timed), messages],
+    ['4 keys, ts', bodies(4, timed), messages],
+    ['10 keys, ts', bodies(10, timed), messages],
+    ['4 keys, ts, spaced', bodies(4, timed, 1), messages],
+    ['array of 10 × 4 keys, ts', bodies(4, (v, i) => Array.from({ length: 10 }, () => timed(v, i))), messages / 10],
+    ['4 keys, 17 digits', bodies(4, (_, i) => ({ a: i / 7, b: i / 3.1, c: i / 9.7, d: 1 / (i + 1) })), messages],
+    ['4 keys, nested JSON', bodies(4, (v) => ({ ...v, place: { lat: 1.5, lon: 2 } })), messages],
   ];
+  for (const [message, own, count] of kinds) figures.push(await figure(message, own, count, rounds));
 }
 
-function figure(message: string, bodies: Buffer[], messages: number, rounds: number): DecodeFigure {
+async function figure(message: string, bodies: Buffer[], messages: number, rounds: number): Promise<DecodeFigure> {
   const rows = new Rows(65_536);
   const device = { number: 42 };
   const stamp = { order: BigInt(now) << 20n, micros: now * 1000 + 300, firstPlace: 0 };
@@ -74,6 +62,8 @@ function figure(message: string, bodies: Buffer[], messages: number, rounds: num
   let encodeNs = Number.POSITIVE_INFINITY;
   let parseNs = Number.POSITIVE_INFINITY;
   for (let round = 0; round < rounds; round += 1) {
+    // Ctrl-C is noticed between two rounds.
+    await turn();
     let decoding = 0;
     let encoding = 0;
     for (let done = 0; done < messages; done += messagesPerFrame) {

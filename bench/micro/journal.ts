@@ -2,12 +2,11 @@
  * The journal alone on a real disk: appends one after another (what one worker can commit at most), with and without a
  * shipper that reads everything back beside them, and the cost of opening a directory with a backlog.
  */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import type { Log } from '../../src/base/log.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import { openJournal } from '../../src/journal/open-journal.ts';
+import { ownDirectory } from '../own-directory.ts';
+import { measuring } from '../report.ts';
 
 interface JournalFigure {
   frameBytes: number;
@@ -24,15 +23,16 @@ const log: Log = { debug() {}, info() {}, warn: console.warn, error: console.err
 const segmentBytes = 64 * 1024 * 1024;
 const partBytes = 16 * 1024;
 
-export async function benchJournal(seconds = 2, under = tmpdir()): Promise<JournalFigure[]> {
+export async function benchJournal(seconds = 2): Promise<JournalFigure[]> {
   const figures: JournalFigure[] = [];
+  measuring('journal', () => figures);
   for (const frameBytes of [4 * 1024, 64 * 1024, 1024 * 1024]) {
     for (const shipping of [false, true]) {
-      const dir = await mkdtemp(join(under, 'journal-bench-'));
-      const journal = await openJournal({ dir, log, segmentBytes });
+      const directory = ownDirectory('journal-bench-');
+      const journal = await openJournal({ dir: directory.path, log, segmentBytes });
       figures.push(await measure(journal, frameBytes, shipping, seconds));
       await journal.close();
-      await rm(dir, { recursive: true });
+      directory.remove();
     }
   }
   return figures;
@@ -86,11 +86,9 @@ async function measure(
 }
 
 /** Measures how long a journal with so many unshipped bytes takes to open, and how fast these bytes are read. */
-export async function benchBacklog(
-  bytes = 1e9,
-  under = tmpdir(),
-): Promise<{ openMs: number; readMegabytesPerSecond: number }> {
-  const dir = await mkdtemp(join(under, 'journal-bench-'));
+export async function benchBacklog(bytes = 1e9): Promise<{ openMs: number; readMegabytesPerSecond: number }> {
+  const directory = ownDirectory('journal-bench-');
+  const dir = directory.path;
   const payload = Buffer.alloc(256 * 1024, 7);
   const first = await openJournal({ dir, log, segmentBytes });
   let order = 1n;
@@ -106,6 +104,6 @@ export async function benchBacklog(
   for (let unit = await second.next(0, limits); unit; unit = await second.next(0, limits)) await second.confirm(unit);
   const readMegabytesPerSecond = Math.round(bytes / 1e3 / (performance.now() - from));
   await second.close();
-  await rm(dir, { recursive: true });
+  directory.remove();
   return { openMs: Math.round(openMs), readMegabytesPerSecond };
 }

@@ -4,13 +4,13 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { freePort } from '../../test/harness/engine.ts';
+import { ownDirectory } from '../own-directory.ts';
 import { daemonPath, packageVersion, printedVersion } from './versions.ts';
 
 export interface Peer {
@@ -25,8 +25,8 @@ const readyMsMax = 10_000;
 
 export async function startMosquitto(): Promise<Peer> {
   const port = await freePort();
-  const directory = mkdtempSync(join(tmpdir(), 'millrace-mosquitto-'));
-  const config = join(directory, 'mosquitto.conf');
+  const directory = ownDirectory('millrace-mosquitto-');
+  const config = join(directory.path, 'mosquitto.conf');
   const lines = [
     `listener ${port} 127.0.0.1`,
     'allow_anonymous true',
@@ -49,7 +49,7 @@ export async function startMosquitto(): Promise<Peer> {
   failed.catch(() => {});
   const close = () => {
     child.kill('SIGTERM');
-    rmSync(directory, { recursive: true, force: true });
+    directory.remove();
   };
   // An interrupted run ends without the scenario.
   process.once('exit', close);

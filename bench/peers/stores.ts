@@ -4,15 +4,14 @@
  * installed is left out, with the line that installs it.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { liveProcess } from '../../src/base/process-file.ts';
 import { Client } from '../../src/postgres/driver.ts';
-import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
 import { freePort } from '../../test/harness/engine.ts';
 import { lineDatabase, lineMeasurement } from '../load/http/lines.ts';
+import { type OwnDirectory, ownDirectory } from '../own-directory.ts';
+import { startOwnPostgres } from '../own-postgres.ts';
 import { daemonPath, debianVersion, isInstalled, packageVersion, printedVersion } from './versions.ts';
 
 export interface StorePeer {
@@ -61,10 +60,10 @@ export function storeKinds(): StoreKind[] {
 }
 
 async function startVictoria(): Promise<StorePeer> {
-  const directory = mkdtempSync(join(tmpdir(), 'millrace-victoria-'));
+  const directory = ownDirectory('millrace-victoria-');
   const port = await freePort();
   const base = `http://127.0.0.1:${port}`;
-  const words = [`-storageDataPath=${directory}`, `-httpListenAddr=127.0.0.1:${port}`, '-loggerLevel=ERROR'];
+  const words = [`-storageDataPath=${directory.path}`, `-httpListenAddr=127.0.0.1:${port}`, '-loggerLevel=ERROR'];
   const server = await startServer('victoria-metrics', words, directory, `${base}/health`);
   const count = async () => {
     await ask(`${base}/internal/force_flush`);
@@ -86,24 +85,24 @@ async function startVictoria(): Promise<StorePeer> {
     bytes: async () => {
       await ask(`${base}/internal/force_flush`);
       await ask(`${base}/internal/force_merge`);
-      return await settledBytes(join(directory, 'data'));
+      return await settledBytes(join(directory.path, 'data'));
     },
   };
 }
 
 async function startInflux(): Promise<StorePeer> {
-  const directory = mkdtempSync(join(tmpdir(), 'millrace-influx-'));
+  const directory = ownDirectory('millrace-influx-');
   const [port, backupPort] = [await freePort(), await freePort()];
   const base = `http://127.0.0.1:${port}`;
-  const config = join(directory, 'influxdb.conf');
+  const config = join(directory.path, 'influxdb.conf');
   const lines = [
     'reporting-disabled = true',
     `bind-address = "127.0.0.1:${backupPort}"`,
     '[meta]',
-    `dir = "${directory}/meta"`,
+    `dir = "${directory.path}/meta"`,
     '[data]',
-    `dir = "${directory}/data"`,
-    `wal-dir = "${directory}/wal"`,
+    `dir = "${directory.path}/data"`,
+    `wal-dir = "${directory.path}/wal"`,
     'query-log-enabled = false',
     // Idle data is compacted soon, because the bytes of a point are read after a run. This setting changes nothing
     // under load.
@@ -134,7 +133,7 @@ async function startInflux(): Promise<StorePeer> {
     port,
     ...server,
     count,
-    bytes: async () => (await settledBytes(join(directory, 'data'))) + allocatedBelow(join(directory, 'wal')),
+    bytes: async () => (await settledBytes(join(directory.path, 'data'))) + allocatedBelow(join(directory.path, 'wal')),
   };
 }
 
@@ -143,20 +142,9 @@ const table = `create table telemetry (
   primary key (device, ts))`;
 
 async function startPostgres(): Promise<StorePeer> {
-  const directory = mkdtempSync(join(tmpdir(), 'millrace-postgres-peer-'));
-  const remove = () => removeDirectory(directory);
-  const log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
-  const options = { dir: join(directory, 'store'), port: 0, password: 'bench', runDir: join(directory, 'run'), log };
-  const endAtOnce = () => {
-    const pid = liveProcess(join(options.runDir, 'postgres.pid'));
-    if (pid !== undefined) process.kill(pid, 'SIGQUIT');
-    remove();
-  };
-  // An interrupted run ends without the scenario, perhaps before the server is ready.
-  process.once('exit', endAtOnce);
-  const server = await startEmbeddedPostgres(options);
+  const { server, cluster, close } = await startOwnPostgres('millrace-postgres-peer-');
   // The generators cannot sign in with a password. The server listens on loopback only.
-  const access = join(options.dir, 'cluster', 'pg_hba.conf');
+  const access = join(cluster, 'pg_hba.conf');
   writeFileSync(access, readFileSync(access, 'utf8').replaceAll('scram-sha-256', 'trust'));
   await query(server.url, 'select pg_reload_conf()');
   await query(server.url, table);
@@ -168,11 +156,7 @@ async function startPostgres(): Promise<StorePeer> {
     pid: server.pid,
     count: async () => Number(await query(server.url, 'select count(*) from telemetry')),
     bytes: async () => Number(await query(server.url, `select pg_total_relation_size('telemetry')`)),
-    close: async () => {
-      process.off('exit', endAtOnce);
-      await server.stop();
-      remove();
-    },
+    close,
   };
 }
 
@@ -192,18 +176,15 @@ async function query(url: string, sql: string): Promise<string> {
 }
 
 /** Starts a server that answers at `healthUrl` when it is ready; `close` ends it and removes its directory. */
-async function startServer(command: string, words: string[], directory: string, healthUrl: string) {
+async function startServer(command: string, words: string[], directory: OwnDirectory, healthUrl: string) {
   const child = spawn(command, words, { stdio: ['ignore', 'ignore', 'ignore'], env: { PATH: daemonPath } });
-  const end = () => {
-    child.kill('SIGKILL');
-    removeDirectory(directory);
-  };
-  // An interrupted run ends without the scenario.
-  process.once('exit', end);
+  const end = () => void child.kill('SIGKILL');
+  // Listeners are called in turn, and that of the directory is older.
+  process.prependOnceListener('exit', end);
   const close = async () => {
     process.off('exit', end);
     await ended(child);
-    removeDirectory(directory);
+    directory.remove();
   };
   let fault = '';
   child.once('error', ({ message }) => {
@@ -220,11 +201,6 @@ async function startServer(command: string, words: string[], directory: string, 
     await sleep(50);
   }
   return { pid: child.pid!, close };
-}
-
-/** Repeats, because a server that is ending may still write for a moment. */
-function removeDirectory(directory: string): void {
-  rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 });
 }
 
 async function ended(child: ChildProcess): Promise<void> {

@@ -32,7 +32,10 @@ export function compareResults(paths: string[]): boolean {
       `${letterOf(n)}  ${at}  commit ${commit || 'unknown'}, Node ${machine.node}, ${machine.cores} × ${machine.cpu}`,
     );
   }
-  for (const file of others) for (const warning of warningsOf(first, file)) say(`WARNING: ${warning}`);
+  for (const [n, { result }] of files.entries())
+    if ('isInterrupted' in result) say(`WARNING: ${letterOf(n)} was interrupted: its loads include the warm-up`);
+  for (const [n, file] of others.entries())
+    for (const warning of warningsOf(first, file, letterOf(n + 1))) say(`WARNING: ${warning}`);
   const rows: Cell[][] = [];
   let isWorse = false;
   for (const { path, load } of loadsOf(first.result)) {
@@ -99,12 +102,15 @@ function errorOf(values: number[]): number {
   return Math.sqrt(variance / known.length);
 }
 
-function warningsOf(first: ResultFile, other: ResultFile): string[] {
+function warningsOf(first: ResultFile, other: ResultFile, letter: string): string[] {
   const warnings: string[] = [];
-  if (first.scenario !== other.scenario) warnings.push(`${first.scenario} is compared with ${other.scenario}`);
-  if (JSON.stringify(first.settings) !== JSON.stringify(other.settings)) warnings.push('the settings differ');
+  const paths = new Set(loadsOf(first.result).map(({ path }) => path));
+  if (!loadsOf(other.result).some(({ path }) => paths.has(path))) warnings.push(`${letter} has no load of A`);
+  if (first.scenario !== other.scenario) warnings.push(`A is of ${first.scenario}, ${letter} of ${other.scenario}`);
+  if (JSON.stringify(first.settings) !== JSON.stringify(other.settings))
+    warnings.push(`the settings of A and ${letter} differ`);
   const machineOf = ({ machine: { cores, cpu } }: ResultFile) => `${cores} × ${cpu}`;
-  if (machineOf(first) !== machineOf(other)) warnings.push('the machines differ');
+  if (machineOf(first) !== machineOf(other)) warnings.push(`the machines of A and ${letter} differ`);
   return warnings;
 }
 

@@ -5,7 +5,7 @@
  * send steadily. Over MQTT gateways speak for all devices, because a machine has not enough ports for a million
  * connections; the load begins when all sessions are written down. A rate counts only what was found in ClickHouse.
  */
-import { existsSync, renameSync, rmSync } from 'node:fs';
+import { existsSync, renameSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { copyDirectory, type Engine, startEngine } from '../../test/harness/engine.ts';
@@ -13,6 +13,7 @@ import { machineSettled, residentBytesOf } from '../cpu.ts';
 import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad } from '../engine-under-load.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
+import { ownDirectory } from '../own-directory.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -106,9 +107,11 @@ async function openFleet(settings: FleetSettings, devices: number, workers: numb
     say(`${figure(devices)} devices made over REST in ${((performance.now() - startedAt) / 1000).toFixed(1)} s`);
     if (keep !== 0) {
       await engine.stop();
-      rmSync(`${kept}-new`, { recursive: true, force: true });
-      copyDirectory(engine.dataDir, `${kept}-new`);
-      renameSync(`${kept}-new`, kept);
+      // A copy that is not whole is not kept.
+      const copy = ownDirectory('millrace-bench-copy-');
+      copyDirectory(engine.dataDir, copy.path);
+      renameSync(copy.path, kept);
+      copy.remove();
       await engine.start();
       say(`kept for the next run: ${kept}`);
     }

@@ -2,17 +2,15 @@
  * Lists of devices of a large tenant, as a console reads them: p50 and p99 of each kind of page, one caller, nothing
  * else running. The devices are written by SQL into a PostgreSQL of its own; the engine's code reads the lists.
  */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { DeviceFilter } from '../../src/device/list/list-filter-store.ts';
 import { listDevices } from '../../src/device/list/list-store.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
-import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
 import { migratePostgres } from '../../src/postgres/migrate.ts';
 import type { PageLink } from '../../src/postgres/page.ts';
 import { root } from '../../test/harness/engine.ts';
-import { type Cell, say, table, writeResult } from '../report.ts';
+import { startOwnPostgres } from '../own-postgres.ts';
+import { type Cell, measuring, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const log = { debug() {}, info() {}, warn: console.warn, error: console.error };
@@ -32,10 +30,8 @@ interface Kind {
 }
 
 export async function runLists({ lists }: BenchSettings): Promise<boolean> {
-  const home = mkdtempSync(join(tmpdir(), 'millrace-lists-'));
-  const place = { dir: join(home, 'postgres'), runDir: join(home, 'run'), port: 0, password: 'bench', log };
-  const server = await startEmbeddedPostgres(place);
-  const postgres = openPostgres({ url: server.url, poolMax: 2, log });
+  const own = await startOwnPostgres('millrace-lists-');
+  const postgres = openPostgres({ url: own.server.url, poolMax: 2, log });
   try {
     await migratePostgres(postgres, { log, dir: join(root, 'src/postgres/migrations') });
     const began = performance.now();
@@ -43,6 +39,7 @@ export async function runLists({ lists }: BenchSettings): Promise<boolean> {
     say(`${lists.devices} devices in ${Math.round((performance.now() - began) / 1_000)} s\n`);
     const kinds = await kindsOf(postgres, lists.devices);
     const rows: Cell[][] = [];
+    measuring('rows', () => rows);
     let good = true;
     for (const kind of kinds) {
       const { p50, p99, total } = await measure(postgres, kind, lists.samples);
@@ -54,8 +51,7 @@ export async function runLists({ lists }: BenchSettings): Promise<boolean> {
     return good;
   } finally {
     await postgres.close();
-    await server.stop();
-    rmSync(home, { recursive: true, force: true });
+    await own.close();
   }
 }
 

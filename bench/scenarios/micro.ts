@@ -1,16 +1,18 @@
 /** Parts of a worker alone, without an engine: decoding, the journal on this disk, the table of known devices. */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { benchDecode } from '../micro/decode.ts';
+import { benchDecode, type DecodeFigure } from '../micro/decode.ts';
 import { benchBacklog, benchJournal } from '../micro/journal.ts';
 import { benchKnownDevices } from '../micro/known-devices.ts';
-import { say, table, writeResult } from '../report.ts';
+import { measuring, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const backlogBytes = 250e6;
 
 export async function runMicro(settings: BenchSettings): Promise<boolean> {
-  const decode = benchDecode();
+  const decode: DecodeFigure[] = [];
+  measuring('decode', () => decode);
+  await benchDecode(decode);
   table(
     ['message', 'bytes', 'decode ns', 'encode ns', 'JSON.parse ns', 'ratio'],
     decode.map((each) => [each.message, each.bytes, each.decodeNs, each.encodeNs, each.parseNs, each.ratio]),

@@ -2,7 +2,7 @@
 import { availableParallelism } from 'node:os';
 import { residentBytesOf } from '../cpu.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, measuring, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const mebibyte = 1024 * 1024;
@@ -18,6 +18,7 @@ export async function runSoak(settings: BenchSettings): Promise<boolean> {
   const workers = http.workers || availableParallelism();
   const load = await EngineUnderLoad.start(workers, http.devices, httpGenerator(http));
   const samples: Sample[] = [];
+  measuring('samples', () => samples);
   const startedAt = performance.now();
   const timer = setInterval(() => {
     const resident = [...load.engine.pids()].map(([role, pid]) => [role, residentBytesOf(pid) / mebibyte] as const);

@@ -3,7 +3,7 @@
  * virtual time, with devices and users. A seed that breaks a promise is shrunk, and its last events are printed.
  */
 import { planOf, runWorld, shrink } from '../../test/world/world.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, measuring, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const saidEveryMs = 10_000;
@@ -13,9 +13,12 @@ export async function runWorlds(settings: BenchSettings): Promise<boolean> {
   const failed: { seed: number; faults: string[] }[] = [];
   let acknowledged = 0;
   let saidAt = performance.now();
+  let ran = 0;
+  measuring('worlds', () => (ran === 0 ? undefined : { seed, seeds: ran, acknowledged, failed }));
   for (let n = 0; n < seeds; n += 1) {
     const plan = planOf(seed + n);
     const result = await runWorld(plan);
+    ran = n + 1;
     acknowledged += result.acknowledged;
     if (result.faults.length > 0) {
       failed.push({ seed: plan.seed, faults: result.faults });

@@ -8,7 +8,7 @@ import { sentenceOf } from '../error-sentence.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { endGenerators, type LoadResult } from '../load/processes.ts';
-import { type Cell, figure, say, table, writeResult } from '../report.ts';
+import { type Cell, figure, say, table, writeResult, writeUnfinished } from '../report.ts';
 import { planOf, type TargetOrder } from './order.ts';
 import { type NewDevice, Platform } from './platform.ts';
 import { failuresOf, findRate, holds, type Measurement, spreadOf } from './search.ts';
@@ -49,6 +49,7 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
     if (!interrupted.signal.aborted) throw error;
     say('\ninterrupted');
     process.exitCode = exitInterrupted;
+    writeUnfinished(resultName(order), publicPart(order));
   } finally {
     // After an error the error counts.
     good = (await run.close()) && good;
@@ -109,8 +110,7 @@ export class TargetRun {
     say(verifiedText(verified));
     // A search also tries rates that the server cannot answer.
     if (!isSearch) for (const { load } of measurements) if (load.invalid !== '') say(`INVALID: ${load.invalid}`);
-    const { password: _, tokens: __, ...order } = this.#order;
-    writeResult(`${order.kind}-target`, order, { measurements, verified });
+    writeResult(resultName(this.#order), publicPart(this.#order), { measurements, verified });
     return good && verified.isWhole !== false;
   }
 
@@ -238,6 +238,15 @@ export class TargetRun {
       say(`connections that broke: ${figure(broken)}, with ${figure(unsure)} messages that may be stored`);
     return measurements.every((each) => holds(each, p99MsMax));
   }
+}
+
+function resultName({ kind }: TargetOrder): string {
+  return `${kind}-target`;
+}
+
+/** Leaves out the secrets of an order: a result may be given to others. */
+function publicPart({ password: _, tokens: __, ...order }: TargetOrder): object {
+  return order;
 }
 
 function sumOf(measurements: Measurement[], count: 'broken' | 'unsure'): number {

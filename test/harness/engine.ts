@@ -96,9 +96,22 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
 /** Engines of this process that may run, or have a directory to remove. */
 const engines = new Set<Engine>();
 
-/** Ends all engines of this process at once, in any state: after an error, and when a run is interrupted. */
+/** This process is ending: an engine that is still asked for would outlast it. */
+let isEnding = false;
+
+/** Ends all engines of this process at once, in any state: after an error. */
 export async function destroyEngines(): Promise<void> {
   await Promise.all([...engines].map((engine) => engine.destroyAtOnce()));
+}
+
+/** As `destroyEngines`, before this process ends: no engine can be started any more. */
+export async function destroyEnginesForGood(): Promise<void> {
+  isEnding = true;
+  await destroyEngines();
+}
+
+function refuseAtTheEnd(): void {
+  if (isEnding) throw new Error('this process is ending: it starts no engine any more');
 }
 
 /** Engines that had ended by themselves when they were destroyed. */
@@ -114,6 +127,7 @@ export function takeEndedEngines(): Engine[] {
 /** An engine with its ports and directory, not started. */
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
   const free = await Promise.all([freePort(), freePort(), freePort(), freePort()]);
+  refuseAtTheEnd();
   const [http, mqtt, analytics, monitor] = free;
   const ownsDirectory = options.dataDir === undefined;
   const dataDir = options.dataDir ?? newDirectory();
@@ -254,6 +268,7 @@ export class Engine {
 
   /** Spawns without waiting: for starts that must fail, or be killed half way. */
   spawn(extra: Record<string, string> = {}): void {
+    refuseAtTheEnd();
     this.output = '';
     const inside = this.#place === undefined ? [] : ['ip', 'netns', 'exec', this.#place.namespace];
     const node = [...inside, process.execPath, this.#main];

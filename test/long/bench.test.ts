@@ -11,6 +11,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { loadsOf } from '../../bench/result/loads.ts';
 import { eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 
@@ -31,13 +32,20 @@ async function run(...words: string[]): Promise<string> {
   const args = ['dist-bench/bench/main.js', ...words];
   const ended = promisify(execFile)(process.execPath, args, { timeout: timeoutMs });
   const { stdout } = await ended.catch((error: { stdout: string }) => error);
-  const [, written] = /written to (.+)$/m.exec(stdout) ?? [];
-  expect(written, stdout).toBeDefined();
-  const page = written!.replace(/json$/, 'html');
-  expect(existsSync(page)).toBe(true);
-  rmSync(written!);
-  rmSync(page);
+  takeResult(stdout);
   return stdout;
+}
+
+/** Removes the files of the result that a run has named, and returns the result. */
+function takeResult(printed: string): { path: string; result: Record<string, unknown> } {
+  const [, path = ''] = /written to (.+)$/m.exec(printed) ?? [];
+  expect(path, printed).not.toBe('');
+  const page = path.replace(/json$/, 'html');
+  expect(existsSync(page)).toBe(true);
+  const { result } = JSON.parse(readFileSync(path, 'utf8')) as { result: Record<string, unknown> };
+  rmSync(path);
+  rmSync(page);
+  return { path, result };
 }
 
 test('a small fleet and a smaller one are measured in turn, and every record is stored once', async () => {
@@ -215,6 +223,47 @@ test('an engine that ends under a benchmark ends it with a sentence, and a load 
   }
 });
 
+test('what an interrupted load has measured is a result, with the seconds until the interrupt', async () => {
+  let answered = 0;
+  const server = await standIn(() => {
+    answered += 1;
+  });
+  const { port } = server.address() as AddressInfo;
+  const flags = ['--token', 'first,second', '--rate', '50', '--warmup', '0', '--duration', '60s'];
+  const child = spawn(
+    process.execPath,
+    ['dist-bench/bench/main.js', 'http', '--target', `http://localhost:${port}`, ...flags],
+    {
+      stdio: ['ignore', 'pipe', 'pipe'],
+      // A terminal sends its signal to all processes of the group.
+      detached: true,
+    },
+  );
+  let printed = '';
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (bytes: Buffer) => {
+      printed += bytes.toString();
+    });
+  try {
+    await eventually(async () => answered > 150, 60_000, 20);
+    process.kill(-child.pid!, 'SIGINT');
+    const [code] = (await once(child, 'close')) as [number];
+    expect(code).toBe(130);
+    expect(printed).not.toContain('    at ');
+    const { path, result } = takeResult(printed);
+    expect(path).toContain('http-target-');
+    expect(result['isInterrupted']).toBe(true);
+    const [load] = loadsOf(result);
+    expect(load!.path).toBe('load 1, unfinished');
+    expect(load!.load.seconds.length).toBeGreaterThanOrEqual(2);
+    expect(load!.load.requestsPerSecond).toBeGreaterThan(20);
+  } finally {
+    child.kill('SIGKILL');
+    server.close();
+    server.closeAllConnections();
+  }
+});
+
 const brief = ['--seconds', '1', '--warmup', '0', '--latencySeconds', '1', '--rate', '50', '--settleSeconds', '0'];
 
 test('databases and a platform that runs already take the same records; each store has all of them', async () => {
@@ -243,29 +292,36 @@ test.each([
   ['hosts', [], 'redis-server', 'SIGTERM'],
   // The terminal was closed.
   ['rpc', [], 'dist/main.js', 'SIGHUP'],
-] as const)('%s: an end by a signal ends every server and generator', async (scenario, flags, started, signal) => {
-  const mark = mkdtempSync(join(tmpdir(), 'millrace-bench-'));
-  const child = spawn(process.execPath, ['dist-bench/bench/main.js', scenario, ...flags], {
-    env: { ...process.env, TMPDIR: mark },
-    stdio: ['ignore', 'pipe', 'ignore'],
-  });
-  let output = '';
-  child.stdout.on('data', (chunk: Buffer) => {
-    output += chunk.toString('utf8');
-  });
-  try {
-    await eventually(async () => marked(mark).some((command) => command.includes(started)), 60_000, 20);
-    child.kill(signal);
-    const [code] = (await once(child, 'close')) as [number];
-    expect(code).toBe(130);
-    expect(output).toContain(`ended by ${signal}, before its result.`);
-    await eventually(async () => marked(mark).length === 0, 10_000);
-    expect(readdirSync(mark)).toEqual([]);
-  } finally {
-    child.kill('SIGKILL');
-    rmSync(mark, { recursive: true, force: true });
-  }
-});
+  ['lists', [], '--pwfile', 'SIGINT'],
+  ['lists', [], 'bin/postgres', 'SIGTERM'],
+  ['micro', [], 'journal-bench-', 'SIGINT'],
+] as const)(
+  '%s %j: an end while %s is there leaves no process and no directory (%s)',
+  async (scenario, flags, started, signal) => {
+    const mark = mkdtempSync(join(tmpdir(), 'millrace-bench-'));
+    const child = spawn(process.execPath, ['dist-bench/bench/main.js', scenario, ...flags], {
+      env: { ...process.env, TMPDIR: mark },
+      stdio: ['ignore', 'pipe', 'ignore'],
+    });
+    let output = '';
+    child.stdout.on('data', (chunk: Buffer) => {
+      output += chunk.toString('utf8');
+    });
+    try {
+      const names = () => [...marked(mark), ...readdirSync(mark)];
+      await eventually(async () => names().some((name) => name.includes(started)), 60_000, 20);
+      child.kill(signal);
+      const [code] = (await once(child, 'close')) as [number];
+      expect(code).toBe(130);
+      expect(output).toContain(`ended by ${signal}, before its result.`);
+      await eventually(async () => marked(mark).length === 0, 10_000);
+      expect(readdirSync(mark)).toEqual([]);
+    } finally {
+      child.kill('SIGKILL');
+      rmSync(mark, { recursive: true, force: true });
+    }
+  },
+);
 
 /** Returns the commands of all processes that have this word in their command, environment or directory. */
 function marked(word: string): string[] {
@@ -293,8 +349,9 @@ function processesOf(word: string): Map<number, string> {
 }
 
 /** The device protocol over HTTP in its simplest form: known tokens get 200. */
-async function standIn(): Promise<Server> {
+async function standIn(onRequest = () => {}): Promise<Server> {
   const server = createServer((request, response) => {
+    onRequest();
     const isKnown = /^\/api\/v1\/(first|second)\/telemetry$/.test(request.url ?? '');
     request.resume().once('end', () => response.writeHead(isKnown ? 200 : 401, { 'Content-Length': 0 }).end());
   });
