@@ -6,7 +6,7 @@
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault } from '../base/errors.ts';
-import { invalidUtf8, type Json, JsonReader, startOfJson } from './json.ts';
+import { endOfBlank, invalidUtf8, type Json, JsonReader, startOfJson } from './json.ts';
 
 /** Returns the members in the order of first appearance; of equal names the last one counts. */
 export function readByName(body: Uint8Array): Map<string, Json | Fault> {
@@ -43,31 +43,31 @@ function eachMember(body: Uint8Array, onMember: OnMember): void {
   if (body.length === 0) throw badRequest('empty_body', 'The message is empty: expected a JSON object.');
   if (!isUtf8(body)) throw invalidUtf8();
   const reader = new JsonReader(body);
-  let at = skipBlank(body, startOfJson(body));
+  let at = endOfBlank(body, startOfJson(body));
   if (body[at] !== 0x7b) {
     reader.at = at;
     reader.value(1);
     reader.end();
     throw badRequest('wrong_shape', 'The message must be a JSON object.');
   }
-  at = skipBlank(body, at + 1);
+  at = endOfBlank(body, at + 1);
   if (body[at] !== 0x7d) {
     for (;;) {
       if (body[at] !== 0x22) throw malformed('a member name in double quotes', at);
       const name = readMember(reader, body, at, endOfString) as string | Fault;
       const nameEnd = reader.at;
       const nameText = name instanceof Fault ? textOf(body, at + 1, nameEnd - 1) : name;
-      at = skipBlank(body, nameEnd);
+      at = endOfBlank(body, nameEnd);
       if (body[at] !== 0x3a) throw malformed('":"', at);
-      at = skipBlank(body, at + 1);
+      at = endOfBlank(body, at + 1);
       const start = at;
       const value = readMember(reader, body, at, endOfValue);
       at = reader.at;
       onMember(nameText, name instanceof Fault ? name : value, start, at);
-      at = skipBlank(body, at);
+      at = endOfBlank(body, at);
       if (body[at] === 0x7d) break;
       if (body[at] !== 0x2c) throw malformed('"," or "}"', at);
-      at = skipBlank(body, at + 1);
+      at = endOfBlank(body, at + 1);
     }
   }
   reader.at = at + 1;
@@ -122,11 +122,6 @@ function endOfString(body: Uint8Array, at: number): number {
 
 function textOf(body: Uint8Array, start: number, end: number): string {
   return Buffer.from(body.buffer, body.byteOffset + start, end - start).toString('utf8');
-}
-
-function skipBlank(body: Uint8Array, at: number): number {
-  while (body[at] === 0x20 || body[at] === 0x0a || body[at] === 0x0d || body[at] === 0x09) at += 1;
-  return at;
 }
 
 function malformed(expected: string, at: number): Fault {

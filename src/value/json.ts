@@ -33,6 +33,13 @@ export function startOfJson(bytes: Uint8Array): number {
   return bytes.length >= 3 && bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf ? 3 : 0;
 }
 
+/** Returns the offset after the blanks at `at`. */
+export function endOfBlank(bytes: Uint8Array, at: number): number {
+  let end = at;
+  while (bytes[end] === 0x20 || bytes[end] === 0x0a || bytes[end] === 0x0d || bytes[end] === 0x09) end += 1;
+  return end;
+}
+
 export function invalidUtf8(): Fault {
   return badRequest('invalid_utf8', 'The body is not valid UTF-8.');
 }

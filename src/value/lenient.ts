@@ -42,7 +42,8 @@ export function strictJson(body: Uint8Array): Uint8Array {
 class Rewriter {
   readonly #body: Uint8Array;
   /**
-   * A quote that must be escaped makes two bytes of one, a name of one letter makes three: never more than twice all.
+   * A quote that must be escaped becomes two bytes. A name of one letter becomes three, and the colon and the value
+   * after it stay. So the result has at most twice the bytes of the body.
    */
   readonly #out: Buffer;
   #at = 0;

@@ -6,7 +6,7 @@
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault, messageOf, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { invalidUtf8, readJson, startOfJson } from './json.ts';
+import { endOfBlank, invalidUtf8, readJson, startOfJson } from './json.ts';
 
 /** Up to this size the exact reader names the error and its position. */
 const exactBytesMax = 16 * 1024;
@@ -122,12 +122,6 @@ function startOfArray(bytes: Buffer, quotedName: Buffer): number | undefined {
 function isAt(bytes: Buffer, start: number, wanted: Buffer): boolean {
   for (let i = 0; i < wanted.length; i += 1) if (bytes[start + i] !== wanted[i]) return false;
   return true;
-}
-
-function endOfBlank(bytes: Buffer, start: number): number {
-  let at = start;
-  while (bytes[at] === 0x20 || bytes[at] === 0x09 || bytes[at] === 0x0a || bytes[at] === 0x0d) at += 1;
-  return at;
 }
 
 /** Parses elements with the commas between them. `first`: the place of the first of them in the array `name`. */
