@@ -11,18 +11,12 @@ export const ErrorCode = {
   general: 2,
   authentication: 10,
   tokenExpired: 11,
-  credentialsExpired: 15,
   permissionDenied: 20,
-  invalidArguments: 30,
   badRequest: 31,
   notFound: 32,
   tooManyRequests: 33,
-  tooManyUpdates: 34,
   versionConflict: 35,
-  subscriptionViolation: 40,
   entitiesLimit: 41,
-  passwordViolation: 45,
-  database: 46,
 } as const;
 
 export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
