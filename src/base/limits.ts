@@ -19,10 +19,10 @@ export const limits = {
   certificateCharsMax: 16 * 1024,
 
   /**
-   * Body of a claim or a provisioning request: a certificate and a few names. Anybody may send one, and the loop reads
-   * this many bytes in a few milliseconds.
+   * Body of a claim or a provisioning request: a certificate and a few names. Every client may send one, and the loop
+   * reads this many bytes in a few milliseconds.
    */
-  fleetBodyBytesMax: 32 * 1024,
+  onboardingBodyBytesMax: 32 * 1024,
   /** Wrong claim keys for one device inside a window; after that even the right key has to wait. */
   wrongClaimKeysMax: 10,
   /** Length of the window of wrong claim keys. */

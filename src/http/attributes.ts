@@ -1,7 +1,7 @@
 /**
- * Attributes over HTTP (operations 2, 3 and 4). POST stores client attributes and answers after the commit. GET reads
- * client and shared attributes. GET updates waits for a change of shared attributes. Order of checks: presence of a
- * body and parameters, token, rate limit, JSON.
+ * Attributes over HTTP. POST stores client attributes and answers after the commit. GET reads client and shared
+ * attributes. GET updates waits for a change of shared attributes. Order of checks: presence of a body and parameters,
+ * token, rate limit, JSON.
  */
 import type { Attributes } from '../attributes/attributes.ts';
 import type { AttributeDecoder } from '../attributes/decode-thread.ts';

@@ -1,6 +1,6 @@
 /**
- * POST /api/v1/{token}/claim (operation 8): the device allows to be claimed. 200 confirms only the receipt. Order of
- * checks: token, rate limit, JSON.
+ * POST /api/v1/{token}/claim: the device allows a user to claim it. 200 confirms only that the request was received.
+ * Order of checks: token, rate limit, JSON.
  */
 
 import { decodeClaim } from '../admin/claim-rules.ts';
@@ -27,7 +27,7 @@ export function claimDoor({ server, deviceAuth, claims, readBody }: ClaimDoorDep
       await registerClaim(claims, device, decodeClaim(body, readBody));
       return { status: 200 };
     }),
-    limits.fleetBodyBytesMax,
+    limits.onboardingBodyBytesMax,
     (request) => deviceAuth.admitBody(request.params[0]!, request),
   );
 }

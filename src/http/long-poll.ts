@@ -20,8 +20,9 @@ interface LongPollsDeps {
   clock?: Clock;
   scheduler?: Scheduler;
   heldMax: number;
-  /** The default wait of a request without `timeout`, and the longest wait. */
+  /** The wait of a request without `timeout`. */
   waitMsDefault: number;
+  /** The longest wait. */
   waitMsMax: number;
 }
 

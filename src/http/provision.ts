@@ -1,6 +1,6 @@
 /**
- * POST /api/v1/provision (operation 9), without a token in the path. Every outcome is 200 with a `status`; only a
- * malformed request is 400. The answer never repeats the request.
+ * POST /api/v1/provision, without a token in the path. Every outcome is 200 with a `status`; only a malformed request
+ * is 400. The answer never repeats the request.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -24,6 +24,6 @@ export function provisionDoor({ server, provisioning, readBody }: ProvisionDoorD
       const outcome = await provision(provisioning, decodeProvision(body, readBody), remoteAddress);
       return { status: 200, contentType: 'application/json', body: JSON.stringify(provisionJson(outcome)) };
     },
-    limits.fleetBodyBytesMax,
+    limits.onboardingBodyBytesMax,
   );
 }

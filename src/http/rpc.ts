@@ -1,6 +1,6 @@
 /**
- * Commands over HTTP (operations 5, 6 and 7): GET rpc waits for a command, POST rpc/{id} replies to a command, POST rpc
- * is a call of the device. Order of checks: parameters and presence of a body, token, JSON.
+ * Commands over HTTP: GET rpc waits for a command, POST rpc/{id} replies to a command, POST rpc is a call of the
+ * device. Order of checks: parameters and presence of a body, token, rate limit, JSON.
  */
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

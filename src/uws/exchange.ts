@@ -80,7 +80,7 @@ export class Exchange {
   releaseBody: (() => void) | undefined = undefined;
   /** Called once, when the request is answered or its client has disconnected. */
   onDone: (() => void) | undefined = undefined;
-  /** As in `ingest/store-acks.ts`; sent as a header of the acknowledgement. */
+  /** The receipt of the message, a header of its acknowledgement; '' until it is made, undefined unless asked for. */
   receipt: string | undefined = undefined;
   /** `X-Forwarded-For` of the request; '' without one. */
   forwardedFor = '';

@@ -1,6 +1,6 @@
 /**
- * Loads the uWebSockets.js build for this Node version: 20.51 for Node 20, the newer one where it exists. An
- * unsupported system, and packages of another Node version, get an error of one line.
+ * Loads the uWebSockets.js build for this Node version: `uWebSockets.js` before Node 24, `uWebSockets.js-next` from
+ * Node 24 on. An unsupported system, and packages of another Node version, get an error of one line.
  */
 
 import type * as Uws from 'uWebSockets.js';

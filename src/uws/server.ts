@@ -1,7 +1,9 @@
 /**
  * The HTTP server of one worker: routes, listening, closing. `route` is for handlers that return a promise of an
- * answer. `rawPost` is for telemetry: bytes in, exchange answered later, no further allocation. Each pattern also
- * accepts a trailing slash, answers other methods with 405 and `Allow`, and HEAD as GET without body.
+ * answer. The raw routes of the device API pass on the exchange, which is answered later, with no further allocation:
+ * `rawPost` a body, `rawGet` a query, and `waitingGet` a query whose answer may take minutes. Each pattern also accepts
+ * a trailing slash, and answers other methods with 405 and `Allow`. HEAD is answered as GET without body, except by
+ * `waitingGet`.
  */
 import type {
   TemplatedApp,
@@ -73,8 +75,8 @@ export type HttpResponse = Answer;
 export type HttpHandler = (request: HttpRequest) => Promise<HttpResponse>;
 export type HttpMethod = 'GET' | 'POST' | 'PUT' | 'DELETE';
 
-/** Receives a request without a body whose answer may take minutes; only the arguments are kept. */
-type WaitingReceiver = (exchange: Exchange, parameter: string, query: string) => void;
+/** Receives a request without a body; only the arguments are kept. */
+type QueryReceiver = (exchange: Exchange, parameter: string, query: string) => void;
 
 /** Receives the body of a raw route, which is valid during the call only. */
 export type RawReceiver = (exchange: Exchange, parameter: string, body: Buffer) => void;
@@ -229,7 +231,7 @@ export class HttpServer {
   }
 
   /** Adds a GET with one path parameter whose answer may take long; it has no HEAD. */
-  waitingGet(pattern: string, receive: WaitingReceiver): void {
+  waitingGet(pattern: string, receive: QueryReceiver): void {
     const wait = noted(`GET ${pattern}`, receive);
     this.#register('GET', pattern, (res, req) => {
       const head = readHead(req);
@@ -241,7 +243,7 @@ export class HttpServer {
   }
 
   /** Adds a GET, and its HEAD, whose one path parameter and query are passed on raw. */
-  rawGet(pattern: string, receive: WaitingReceiver): void {
+  rawGet(pattern: string, receive: QueryReceiver): void {
     const read = noted(`GET ${pattern}`, receive);
     const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);

@@ -10,7 +10,7 @@ import { limits } from '../base/limits.ts';
 import { type PlaceOwner, Places } from '../base/places.ts';
 import { sliceTurns } from './slice-turns.ts';
 
-/** A body that is read while it is sent: `read` returns bytes from `at` on, until all `bytes` are sent. */
+/** A body that is read while it is sent: `slice` returns bytes from `at` on, until all `bytes` are sent. */
 export interface SlicedBody {
   bytes: number;
   slice(at: number): Promise<Buffer>;

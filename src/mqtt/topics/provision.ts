@@ -61,7 +61,7 @@ class RequestQueue {
   async #answer(publish: Publish, body: Buffer): Promise<void> {
     try {
       if (this.#session.endedBy !== undefined) throw badRequest('provision_gone', 'The connection has ended.');
-      if (body.length > limits.fleetBodyBytesMax) throw badRequest('provision_size', 'The request is too long.');
+      if (body.length > limits.onboardingBodyBytesMax) throw badRequest('provision_size', 'The request is too long.');
       const outcome = await provision(this.#deps, decodeProvision(body, this.#readBody), this.#session.remoteAddress);
       publish.acknowledge();
       this.#send(outcome);
