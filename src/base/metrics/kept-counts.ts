@@ -11,8 +11,9 @@ import { mergeSamples } from './metrics-page.ts';
 const seriesMax = 5_000;
 
 export class KeptCounts {
+  /** The counts of ended processes. */
   #ofEnded: Sample[] = [];
-  /** Of the process that runs, as it last answered. */
+  /** The counts of the running process in its last answer. */
   #last: Sample[] = [];
 
   /** Returns the samples of the running process, and the counts of earlier ones. */

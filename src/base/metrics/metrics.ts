@@ -99,7 +99,7 @@ export class Metrics {
     read: () => number | undefined,
     merge: Merge = 'sum',
     labels: Record<string, string> = {},
-  ) {
+  ): void {
     this.#entry(name, help, 'gauge', merge, labels, () => new Gauge());
     this.#entries.get(name + renderLabels(labels))!.read = read;
   }

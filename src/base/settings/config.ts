@@ -6,6 +6,7 @@
 import { fileURLToPath } from 'node:url';
 import { StartError } from '../errors.ts';
 import * as Type from '../schema.ts';
+import { listOfSetting } from './list-setting.ts';
 import { type UnknownName, unknownNames } from './setting-names.ts';
 import { namesOfSettings, type Reading, readSettings, readYaml } from './settings.ts';
 
@@ -271,7 +272,7 @@ export function readConfig(environment: NodeJS.ProcessEnv = process.env): Config
 
 /** Returns the addresses of all shards by their numbers; '' = the embedded engine. */
 export function shardUrlsOf({ url, shards }: Config['clickhouse']): string[] {
-  return [url, ...shards.split(',').flatMap((each) => each.trim() || [])];
+  return [url, ...listOfSetting(shards)];
 }
 
 /** The values are not shown, because they may hold a password. */
