@@ -9,7 +9,7 @@ import { closeSync, existsSync, openSync, readdirSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock as clock } from './base/clock.ts';
-import { printLine } from './base/command.ts';
+import { jsonLine, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
@@ -154,7 +154,7 @@ async function show(dir: string, name: string | undefined): Promise<void> {
         `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes${mark}`,
       );
       if (name === undefined) continue;
-      for (const row of readBlock(step.payload)) printLine(`  ${JSON.stringify(row, asText)}`);
+      for (const row of readBlock(step.payload)) printLine(`  ${jsonLine(row)}`);
     }
   }
   if (stored > 0)
@@ -269,10 +269,6 @@ async function repeatDeletes(postgres: Postgres): Promise<void> {
     printLine(`Deletes that came after these rows are not carried out again: ${messageOf(error)}`);
     process.exitCode = 1;
   }
-}
-
-function asText(_key: string, value: unknown): unknown {
-  return typeof value === 'bigint' ? value.toString() : value;
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {

@@ -6,7 +6,7 @@
  */
 import { join } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
-import { printLine } from './base/command.ts';
+import { jsonLine, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -68,7 +68,7 @@ function describe({ name, kind, rows, bytes, at, reason }: QuarantineEntry): str
 /** Returns the rows of an entry; for damaged bytes their place, and what an operator can do. */
 async function shown(entry: QuarantineEntry): Promise<string[]> {
   if (entry.kind === 'rows') {
-    return readBlock(await readQuarantined(entry)).map((row) => JSON.stringify(row, asText));
+    return readBlock(await readQuarantined(entry)).map(jsonLine);
   }
   const file = join(entry.dir, `${entry.name}.data`);
   if (entry.name.startsWith('lost-')) {
@@ -162,10 +162,6 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   if (deleted > 0) printLine(`${deleted} rows had been deleted meanwhile and were dropped`);
   printLine(`${counted(stored, 'row')} stored, ${counted(refused, 'entry', 'entries')} refused again`);
   if (refused > 0) process.exitCode = 1;
-}
-
-function asText(_key: string, value: unknown): unknown {
-  return typeof value === 'bigint' ? value.toString() : value;
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {
