@@ -17,6 +17,7 @@ import { limits } from './base/limits.ts';
 import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics/metrics.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
+import { systemScheduler } from './base/scheduler.ts';
 import { openBus } from './bus/open.ts';
 import { Started } from './instance/lifecycle/started.ts';
 import { StopSteps } from './instance/lifecycle/stop-steps.ts';
@@ -111,7 +112,7 @@ async function runAnalytics(): Promise<void> {
   await server.listen(address, port);
   started.add('open requests', async (steps) => {
     server.drain();
-    while (server.openRequests > 0 && steps.msLeft > 0) await turn();
+    while (server.openRequests > 0 && steps.msLeft > 0) await systemScheduler.sleep(5);
   });
   link.onCollect(() => metrics.snapshot());
   link.ready();
@@ -120,10 +121,6 @@ async function runAnalytics(): Promise<void> {
   link.onDrain(() => void stop().then(() => process.exit(0)));
   // Without a primary no process supervises this one, and nothing here needs to be finished.
   link.onLost(() => process.exit(0));
-}
-
-function turn(): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, 5));
 }
 
 runAnalytics().catch((error: unknown) => {

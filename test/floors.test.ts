@@ -89,7 +89,6 @@ const sqlFiles = [
  * (`base/scheduler.ts`), so that a simulation can pass their time. The list only becomes shorter.
  */
 const roomsWithTimers = [
-  'analytics.ts',
   'backup.ts',
   'journal.ts',
   'primary.ts',

@@ -11,6 +11,7 @@ import { AttributeDecoder } from '../attributes/decode-thread.ts';
 import { WrongCredentials } from '../auth/wrong-credentials.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { filesForConnections } from '../base/file-limit.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { createConsole } from '../console/door.ts';
 import { seriesDeleter } from '../erase/delete-series.ts';
 import { GatewayDecodeThread } from '../gateway/decode-thread.ts';
@@ -172,7 +173,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
 
   started.add('open requests', async (steps) => {
     const areOpen = () => ingest.awaitsStore || servers.some((server) => server.openRequests > 0);
-    while (areOpen() && steps.msLeft > 0) await turn();
+    while (areOpen() && steps.msLeft > 0) await systemScheduler.sleep(5);
   });
   started.add('MQTT connections', (steps) => mqtt.drain(steps.msLeft));
   started.add('doors', () => {
@@ -197,8 +198,4 @@ async function listenMqtt(
   const deps = { open, refused, connections: () => mqtt.connections, connectionsMax, sendsProxyHeader, log };
   const plain = await listenTcp(address, port, deps);
   return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
-}
-
-function turn(): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, 5));
 }
