@@ -21,6 +21,7 @@ import { createHmac } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
+import type { DiskFile } from '../../journal/disk.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { readMqttBasic } from '../model/credentials.ts';
 import { type CredentialsType, type TransportType, transportTypes } from '../model/device.ts';
@@ -53,6 +54,12 @@ export function knownFile(dataDir: string): string {
 /** True when an earlier run has read the devices, so that devices can be served without PostgreSQL. */
 export function hasKnownDevices(dataDir: string): boolean {
   return existsSync(knownFile(dataDir));
+}
+
+/** Returns the bytes at `offset`, fewer at the end of the file. */
+export async function readAt(file: DiskFile, offset: number, bytes: number): Promise<Buffer> {
+  const buffer = Buffer.allocUnsafe(bytes);
+  return buffer.subarray(0, await file.read(buffer, offset));
 }
 
 /** The kind of credentials among the digests of a file. */

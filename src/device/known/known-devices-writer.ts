@@ -32,6 +32,7 @@ import {
   headerBytes,
   isOfOtherHistory,
   isWholeBlock,
+  readAt,
   timelineOf,
 } from './known-devices-file.ts';
 
@@ -351,9 +352,4 @@ function* inBlocks(records: Buffer[]): Generator<Buffer[]> {
     bytes += record.length;
   }
   yield part;
-}
-
-async function readAt(file: DiskFile, offset: number, bytes: number): Promise<Buffer> {
-  const buffer = Buffer.allocUnsafe(bytes);
-  return buffer.subarray(0, await file.read(buffer, offset));
 }

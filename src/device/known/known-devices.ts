@@ -29,6 +29,7 @@ import {
   isWholeBlock,
   type KnownDevice,
   nameDigestOffset,
+  readAt,
   recordBytesMax,
 } from './known-devices-file.ts';
 
@@ -336,9 +337,4 @@ function foundLogin(device: KnownDevice, { digester, profiles }: Loaded): FoundL
     isPassword: (password) =>
       device.passwordDigest === undefined || timingSafeEqual(device.passwordDigest, digester.password(password)),
   };
-}
-
-async function readAt(file: DiskFile, offset: number, bytes: number): Promise<Buffer> {
-  const buffer = Buffer.allocUnsafe(bytes);
-  return buffer.subarray(0, await file.read(buffer, offset));
 }
