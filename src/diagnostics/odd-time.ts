@@ -3,6 +3,8 @@
  * the units contain no time in milliseconds that a device would send: a number of seconds from 2000 on is a time in
  * January 1970 in milliseconds, microseconds and nanoseconds are years after 31 900.
  */
+import { dayMs } from '../base/durations.ts';
+
 export const units = ['seconds', 'microseconds', 'nanoseconds'] as const;
 export type TimeUnit = (typeof units)[number];
 
@@ -15,9 +17,10 @@ export interface OddTime {
   ts: number;
 }
 
-/** 2000-01-01, the earliest time that a number in another unit may mean, and the latest one from now on. */
+/** The earliest time that a number in another unit may mean: 2000-01-01. */
 const earliestMs = 946_684_800_000;
-const aheadMsMax = 366 * 86_400_000;
+/** The latest time that a number in another unit may mean, counted from the present. */
+const aheadMsMax = 366 * dayMs;
 
 /** Returns the unit of a number that is no plausible time in milliseconds. */
 export function unitOfTime(ts: number, now: number): TimeUnit | undefined {

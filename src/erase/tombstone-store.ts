@@ -252,7 +252,10 @@ export async function readTombstonesOf(queries: Queries, devices: number[]): Pro
 
 const orderMax = '9223372036854775807';
 
-/** True when the tombstone deletes this row. The same rule as `erasedRows` of `clickhouse/statements.ts`. */
+/**
+ * True when the tombstone deletes this row. `erasedRanges` and `erasedDevices` (`clickhouse/erase-statements.ts`) are
+ * the same rule as SQL.
+ */
 export function erasesRow(erased: Erased, row: { device: number; key: string; ts: number; order: bigint }): boolean {
   const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders } = erased;
   if (device !== row.device) return false;

@@ -1,12 +1,13 @@
 /**
- * The journals of all hosts in PostgreSQL (table `journals`): which journals may still ship rows that a delete covers.
- * `erase/erase.ts` writes the journals of its host and reads all of them; `erase/delete-series.ts` reads them. Valid
- * for all hosts.
+ * SQL of the journals of all hosts: how far each is stored, so that deletes wait for the journals that may still ship
+ * rows that they cover, and receipts say what is stored. `erase/erase.ts` writes the journals of its host. Also the SQL
+ * of leases: work that one process of all hosts does at a time.
  */
 import { limits } from '../base/limits.ts';
+import { writerIdMax } from '../journal/identity.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { JournalReport } from './journal-report.ts';
-import { orderUpTo, writerMax } from './order-number.ts';
+import { orderUpTo } from './order-number.ts';
 
 /** A row that this host writes. */
 export interface OwnJournal extends JournalReport {
@@ -161,9 +162,9 @@ export async function takeWriterId(queries: Queries, host: string, run: string):
       `select count(*)::int as count
          from (select writer from journals union select writer from former_journals) as used
         where writer between 0 and $1`,
-      [writerMax],
+      [writerIdMax],
     );
-    if (used!.count > writerMax) return undefined;
+    if (used!.count > writerIdMax) return undefined;
   }
 }
 

@@ -4,11 +4,11 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { assert } from '../base/errors.ts';
+import { writerIdMax } from '../journal/identity.ts';
 
 const counterBits = 6n;
 const writerBits = 14n;
 const counterMax = 63;
-export const writerMax = 16_383;
 
 export class OrderClock {
   readonly #clock: Clock;
@@ -18,7 +18,7 @@ export class OrderClock {
 
   /** `after`: the highest order that this journal has used; a clock that was set back must not repeat it. */
   constructor(clock: Clock, writer: number, after: bigint) {
-    assert(writer >= 0 && writer <= writerMax, `writer id ${writer} has 14 bits`);
+    assert(writer >= 0 && writer <= writerIdMax, `writer id ${writer} has 14 bits`);
     this.#clock = clock;
     this.#writer = BigInt(writer);
     this.#ms = orderMs(after);
@@ -47,7 +47,7 @@ export function orderMs(order: bigint): number {
 
 /** Returns the writer that assigned an order number. */
 export function writerOf(order: bigint): number {
-  return Number(order & BigInt(writerMax));
+  return Number(order & BigInt(writerIdMax));
 }
 
 /** Returns the largest order number that any worker can have assigned up to `ms`. */

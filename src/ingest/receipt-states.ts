@@ -8,6 +8,7 @@ import { Fault } from '../base/errors.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
 import { expiredBefore } from '../device/sql/telemetry-days-store.ts';
 import type { Postgres } from '../postgres/client.ts';
+import { orderOfVersion, versionOf } from '../telemetry/block.ts';
 import { readWrittenPoints, type WrittenPoint } from '../telemetry/points-query.ts';
 import { readStoredOrder } from './journal-store.ts';
 import { orderMs, writerOf } from './order-number.ts';
@@ -145,13 +146,8 @@ function stateOfWritten(receipt: Receipt, point: ReceiptPoint, found: WrittenPoi
   if (found.isErased) return inState(point, 'deleted');
   if (found.version === version && found.digest === point.digest) return inState(point, 'stored');
   // A write of the same version is a later record of the same commit for this point.
-  const order = found.version + (BigInt(point.ts) << 20n) - (1n << 63n);
+  const order = orderOfVersion(found.version, BigInt(point.ts));
   return { point, state: 'replaced', replacedBy: { order, receivedTime: orderMs(order) }, reason: undefined };
-}
-
-/** As in `telemetry/block.ts`. */
-function versionOf(order: bigint, ts: number): bigint {
-  return order - (BigInt(ts) << 20n) + (1n << 63n);
 }
 
 /** A point at server time is named by its frame as well, so no later write replaces it. */

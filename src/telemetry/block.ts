@@ -97,6 +97,16 @@ export function newStamps(rows: number): Stamps {
   };
 }
 
+/** Returns the `version` of a row. */
+export function versionOf(order: bigint, ts: number): bigint {
+  return order - (BigInt(ts) << 20n) + (1n << 63n);
+}
+
+/** Returns the order number that a `version` encodes. */
+export function orderOfVersion(version: bigint, ts: bigint): bigint {
+  return version + (ts << 20n) - (1n << 63n);
+}
+
 const placeMax = 2 ** 24 - 1;
 const microsPerLag = 4;
 const lagMax = 250;

@@ -1,4 +1,5 @@
 /** The settings of decoding, and the distances of times that follow from them. */
+import { dayMs } from '../base/durations.ts';
 import type { Config } from '../base/settings/config.ts';
 import { tsDistanceMsMax } from './block.ts';
 
@@ -20,8 +21,6 @@ export interface DecodeOptions {
 
 /** Fits a message of the stream: its servers take at least 1 MiB. */
 export const chunkBytesOfStream = 900_000;
-
-const dayMs = 86_400_000;
 
 /** With conversion of seconds: the fast reader passes on unchanged the times within this distance. */
 const unconvertedPastMsMax = 20 * 365 * dayMs;

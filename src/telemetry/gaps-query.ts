@@ -60,7 +60,7 @@ interface Row {
 const memoryBytesMax = 256 * 1024 * 1024;
 const memoryExceeded = 241;
 
-const range = `{startTs:Int64}, {endTs:Int64}`.split(', ') as [string, string];
+const range = ['{startTs:Int64}', '{endTs:Int64}'] as const;
 const near = `FROM telemetry FINAL PREWHERE device = {device:UInt64} AND key IN {keys:Array(String)}
   AND ts >= {windowStartTs:Int64} AND ts < {horizon:Int64} WHERE ${notErased}`;
 const older = `SELECT toString(key) AS name, -arrayJoin(groupArraySorted(${olderPoints})(-ts)) AS at, toInt64(0) AS late

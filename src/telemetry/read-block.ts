@@ -3,7 +3,7 @@
  * bytes that are not such a block throw an Error with the position.
  */
 import type { Kind } from '../value/typed.ts';
-import { blockParts, type Columns, encodeColumns, sliceColumns } from './block.ts';
+import { blockParts, type Columns, encodeColumns, orderOfVersion, sliceColumns } from './block.ts';
 
 export interface BlockRow {
   device: number;
@@ -179,7 +179,7 @@ export class RowReader {
       seq: this.#seqs ? this.#seqs.getUint32(4 * row, true) : 0,
       expires: this.#ends ? this.#ends.getUint32(4 * row, true) : 0,
       version,
-      order: version + (ts << 20n) - (1n << 63n),
+      order: orderOfVersion(version, ts),
     };
   }
 

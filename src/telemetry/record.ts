@@ -2,6 +2,7 @@
  * Adds one record of a telemetry message as the exact reader (`value/json.ts`) has parsed it: the rules of keys, values
  * and times (docs/http.md#telemetry). The fast reader of `message-reader.ts` must agree with these rules.
  */
+import { dayMs } from '../base/durations.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { inMilliseconds, type OddTime, unitOfTime } from '../diagnostics/odd-time.ts';
 import { type Json, JsonNumber, type JsonObject } from '../value/json.ts';
@@ -87,7 +88,7 @@ function wrongTs(json: Json, ts: number | undefined, options: DecodeOptions, now
   if (ts === undefined) {
     return badRequest('bad_ts', 'The member "ts" must be a whole number of milliseconds since 1970.');
   }
-  const days = Math.floor((ts < now ? options.pastMsMax : options.futureMsMax) / 86_400_000);
+  const days = Math.floor((ts < now ? options.pastMsMax : options.futureMsMax) / dayMs);
   const shown = String(json instanceof JsonNumber ? json.literal : json).slice(0, 40);
   const unit = unitOfTime(ts, now);
   const hint = unit === undefined ? '' : ` It looks like ${unit}: send milliseconds.`;

@@ -11,7 +11,10 @@ export const stepsMin = 8;
 export const olderPoints = 64;
 export const olderMs = 30 * dayMs;
 
-/** The window from which intervals are learnt: as long as the range before and after it, within an hour and a day. */
+/**
+ * Returns the window from which intervals are learnt: the range, and as much time before and after it, an hour at least
+ * and a day at most.
+ */
 export function windowAround(startTs: number, endTs: number, now: number): { startTs: number; endTs: number } {
   const ms = Math.min(dayMs, Math.max(hourMs, endTs - startTs));
   return { startTs: startTs - ms, endTs: Math.min(now, endTs + ms) };

@@ -6,6 +6,7 @@
 import { X509Certificate } from 'node:crypto';
 import { statSync } from 'node:fs';
 import { readFile, statfs } from 'node:fs/promises';
+import { dayMs } from '../../base/durations.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
 import { usageOfTree } from '../../base/metrics/process-usage.ts';
 import { liveProcess } from '../../base/process-file.ts';
@@ -24,7 +25,6 @@ interface HostMetricsDeps {
 }
 
 const partsMsMax = 1_000;
-const dayMs = 86_400_000;
 
 export class HostMetrics {
   readonly #deps: HostMetricsDeps;
