@@ -31,8 +31,8 @@ export function typedValue(json: Json, castNumericStrings: boolean): TypedValue 
 
 /**
  * Returns the typed value of a JSON number literal, which is finite (`JsonReader`). A whole number is a long; beyond 64
- * bits, it is the string of its digits. A number with a fraction is a double. A number with an exponent is a long if its
- * value is whole and fits, else a double.
+ * bits, it is the string of its digits. A number with a fraction is a double. A number with an exponent is a long if
+ * its value is whole and fits, else a double.
  */
 export function typedNumber(literal: string): TypedValue {
   const exponentAt = Math.max(literal.indexOf('e'), literal.indexOf('E'));
