@@ -105,11 +105,12 @@ export class Attributes {
   }
 }
 
-function numbersOf(wanted: readonly Scope[]): number[] {
+export function numbersOf(wanted: readonly Scope[]): number[] {
   return wanted.map((scope) => scopeNumber[scope]);
 }
 
-function scoped(rows: (AttributeRow & { scope: number })[]): ScopedRow[] {
+/** Names the scopes of stored rows. */
+export function scoped(rows: (AttributeRow & { scope: number })[]): ScopedRow[] {
   return rows.map((row) => ({ ...row, scope: scopes[row.scope - 1]! }));
 }
 

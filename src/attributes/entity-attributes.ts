@@ -5,7 +5,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
-import { type AttributeRow, type Scope, scopeNumber, scopes } from './attributes.ts';
+import { numbersOf, type Scope, type ScopedRow, scoped, scopeNumber } from './attributes.ts';
 import { deleteEntityAttributes, upsertEntityAttributes } from './entity-store.ts';
 import { entityRows, readAttributes, readKeys } from './store.ts';
 import { StoredBytes, storedBytes } from './stored-bytes.ts';
@@ -37,18 +37,11 @@ export class EntityAttributes {
   }
 
   /** Returns the attributes of several scopes, ordered by scope and key; `keys` null = all keys. */
-  async readScopes(
-    entity: number,
-    wanted: readonly Scope[],
-    keys: string[] | null,
-  ): Promise<(AttributeRow & { scope: Scope })[]> {
-    const rows = await readAttributes(this.#queries, entity, wanted.map(numberOf), keys, entityRows);
-    return rows.map((row) => ({ ...row, scope: scopes[row.scope - 1]! }));
+  async readScopes(entity: number, wanted: readonly Scope[], keys: string[] | null): Promise<ScopedRow[]> {
+    return scoped(await readAttributes(this.#queries, entity, numbersOf(wanted), keys, entityRows));
   }
 
   keys(entity: number, wanted: readonly Scope[]): Promise<string[]> {
-    return readKeys(this.#queries, entity, wanted.map(numberOf), entityRows);
+    return readKeys(this.#queries, entity, numbersOf(wanted), entityRows);
   }
 }
-
-const numberOf = (scope: Scope): number => scopeNumber[scope];

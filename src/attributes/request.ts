@@ -42,6 +42,15 @@ export function wantedScopes(client: WantedKeys, shared: WantedKeys): WantedAttr
   return client === undefined && shared === undefined ? { client: 'all', shared: 'all' } : { client, shared };
 }
 
+/** Returns the scopes and keys to read; `keys` null = all keys. */
+export function scopesAndKeys({ client, shared }: WantedAttributes): { scopes: Scope[]; keys: string[] | null } {
+  const scopes: Scope[] = [];
+  if (client !== undefined) scopes.push('CLIENT_SCOPE');
+  if (shared !== undefined) scopes.push('SHARED_SCOPE');
+  const isAll = client === 'all' || shared === 'all';
+  return { scopes, keys: isAll ? null : [...new Set([...(client ?? []), ...(shared ?? [])])] };
+}
+
 /** Reads the request from a document like `{"clientKeys":"a,b","sharedKeys":["c"]}` or `{"allClientKeys":true}`. */
 export function wantedOf(document: Json): WantedAttributes {
   if (!(document instanceof Map)) {
@@ -63,16 +72,14 @@ function listedKeys(member: string, given: Json): WantedKeys {
 export async function readWanted(
   attributes: Pick<Attributes, 'readFor'>,
   device: { readonly number: number; readonly tenantId: string },
-  { client, shared }: WantedAttributes,
+  wanted: WantedAttributes,
 ): Promise<FoundAttributes> {
   const found: FoundAttributes = { client: [], shared: [] };
-  const asked: Scope[] = [];
-  if (client !== undefined) asked.push('CLIENT_SCOPE');
-  if (shared !== undefined) asked.push('SHARED_SCOPE');
+  const { client, shared } = wanted;
+  const { scopes, keys } = scopesAndKeys(wanted);
+  if (keys?.length === 0) return found;
   const clientKeys = new Set(client);
   const sharedKeys = new Set(shared);
-  const listed = client === 'all' || shared === 'all' ? null : [...new Set([...clientKeys, ...sharedKeys])];
-  if (listed?.length === 0) return found;
   const write = async (rows: ScopedRow[]): Promise<void> => {
     let chars = 0;
     for (const { scope, key, value } of rows) {
@@ -88,7 +95,7 @@ export async function readWanted(
       await nextTurn();
     }
   };
-  await attributes.readFor(device, device.number, asked, listed, write);
+  await attributes.readFor(device, device.number, scopes, keys, write);
   return found;
 }
 

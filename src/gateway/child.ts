@@ -123,7 +123,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
     this.#following?.ask();
   }
 
-  // As `Follower` of the shared attributes of the device.
+  // Methods of `Follower`, for the shared attributes of the device.
 
   update(update: Update): void {
     this.gateway.updates.send(this, update);
@@ -146,7 +146,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
     this.gateway.updates.askLater(this);
   }
 
-  // As `RpcSession`, which receives the commands to the device.
+  // Methods of `RpcSession`, for the commands to the device.
 
   deliver(request: RpcRequest, confirm: ConfirmRpc): boolean {
     this.#assertRouted();
@@ -156,7 +156,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   /** Changed credentials of the child do not matter here, and `Sessions` reports a deleted device. */
   close(): void {}
 
-  // As `SessionOwner`.
+  // Method of `SessionOwner`.
 
   sessionEnded(reason: SessionEnd): void {
     this.gateway.lost(this, reason);

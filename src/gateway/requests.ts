@@ -3,7 +3,7 @@
  * (docs/mqtt.md#gateways).
  */
 import type { AttributeRow, Scope } from '../attributes/attributes.ts';
-import { namedKeys, type WantedAttributes, type WantedKeys } from '../attributes/request.ts';
+import { namedKeys, type WantedAttributes, type WantedKeys, wantedScopes } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';
 import { checkDeviceName } from '../device/model/device.ts';
 import { replyId } from '../rpc/rpc.ts';
@@ -65,10 +65,8 @@ export function readAttributeRequest(body: Uint8Array): AttributeRequest {
   const client = members.get('client');
   const isOneScope = typeof client === 'boolean' || members.has('key') || members.has('keys');
   if (!isOneScope) {
-    const wanted = { client: keyList(client, 'client'), shared: keyList(members.get('shared'), 'shared') };
-    const isAll = wanted.client === undefined && wanted.shared === undefined;
-    const both: WantedAttributes = isAll ? { client: 'all', shared: 'all' } : wanted;
-    return { id, device, wanted: both, form: 'both', onlyKey: undefined };
+    const wanted = wantedScopes(keyList(client, 'client'), keyList(members.get('shared'), 'shared'));
+    return { id, device, wanted, form: 'both', onlyKey: undefined };
   }
   if (typeof client !== 'boolean') {
     throw badRequest('gateway_scope', 'Member "client" must be true (client attributes) or false (shared attributes).');
@@ -105,18 +103,6 @@ export function attributeAnswer({ id, device, wanted, form, onlyKey }: Attribute
     text += `,"values":${objectText(values)}`;
   }
   return `${text}}`;
-}
-
-/** Returns the scopes and keys to read; undefined keys = all. */
-export function scopesAndKeys({ wanted: { client, shared } }: AttributeRequest): {
-  scopes: Scope[];
-  keys: string[] | null;
-} {
-  const scopes: Scope[] = [];
-  if (client !== undefined) scopes.push('CLIENT_SCOPE');
-  if (shared !== undefined) scopes.push('SHARED_SCOPE');
-  const isAll = client === 'all' || shared === 'all';
-  return { scopes, keys: isAll ? null : [...new Set([...(client ?? []), ...(shared ?? [])])] };
 }
 
 function isWanted(keys: WantedKeys, key: string): boolean {
