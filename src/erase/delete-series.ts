@@ -77,12 +77,14 @@ const recordBytes = 256;
 
 /** Time after which a caller without a place is answered. */
 const recordedMs = 1000;
+/** Time between two looks at the journals of this host. */
 const lookMs = 20;
+/** Time between two looks at the journals of other hosts. */
 const lookAtHostsMs = 200;
 
 export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
   const { shards, cluster, latestAheadMsMax = 0, clock, log } = deps;
-  // Those of each shard are apart: a shard that does not answer delays no delete of the others.
+  // The batches of each shard are apart: a shard that does not answer delays no delete of the others.
   const together = shards.all.map(
     (clickhouse) =>
       new EraseTogether(clock, (batch, msLeft) =>

@@ -1,8 +1,8 @@
 /**
  * Frees the disk: drops the partitions of days older than `telemetry.ttlDays`, also days that were stored before the
  * setting was made. The table has no rule of its own, because the store would follow a wrong clock. One host at a time
- * runs it each hour; `latest`, rows outside the days from 2020 to 2039, rows of profiles with fewer days
- * and rows with a time to live once a day.
+ * does this each hour. Once a day it also deletes what has expired in `latest`, outside the days from 2020 to 2039, of
+ * profiles with fewer days, and of points with a time to live.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -51,7 +51,7 @@ const partitionTooLarge = 359;
 export class Retention {
   readonly #deps: RetentionDeps;
   readonly #holder = randomUUID();
-  /** Of its shard: each has a round of its own. */
+  /** The end of the names of leases and work: each shard has its own. */
   readonly #suffix: string;
   /** Stops the timer of the next round. */
   #stopTimer = () => {};
