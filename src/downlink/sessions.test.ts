@@ -1,5 +1,5 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { eventually } from '../../test/harness/api.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
 import { createLog } from '../base/log.ts';
@@ -268,8 +268,7 @@ describe('Sessions', () => {
     await settled();
     expect(mine.ends).toEqual([]);
     isAway = false;
-    await sleep(1_100);
-    expect(mine.ends).toEqual(['credentials_changed']);
+    await vi.waitFor(() => expect(mine.ends).toEqual(['credentials_changed']), 5_000);
   });
 
   it('stays when the answer of the store is older than its credentials', async () => {

@@ -137,6 +137,13 @@ function listen(worker: Worker, { confirmed = false } = {}) {
   return { taken, leave };
 }
 
+/** Listens, and waits until commands of other workers reach the session. */
+async function listenInForce(worker: Worker) {
+  const session = listen(worker);
+  await worker.downlink.inForce(device);
+  return session;
+}
+
 /** Waits until the session has received `count` commands. */
 async function takes({ taken }: ReturnType<typeof listen>, count: number): Promise<void> {
   await vi.waitFor(() => expect(taken).toHaveLength(count), 10_000);
@@ -148,8 +155,7 @@ async function hasStatuses(statuses: string[]): Promise<void> {
 }
 
 test('a command that its session could not deliver is offered to the next one, with the same id', async () => {
-  const first = listen(there);
-  await sleep(80);
+  const first = await listenInForce(there);
   const calling = call(here, 'again');
   await takes(first, 1);
   first.leave();
@@ -270,7 +276,7 @@ test.each([
     },
     close() {},
   });
-  await sleep(200);
+  await there.downlink.inForce(device);
   await expect(call(here, 'open valve', false, waitMs)).rejects.toMatchObject({
     status: 504,
     reason: 'rpc_doubtful',
@@ -291,8 +297,7 @@ test('without the bus a session of the same worker is still served', async () =>
 });
 
 test('a persistent command without a confirmation is retried, and then failed with the reason', async () => {
-  const session = listen(there);
-  await sleep(80);
+  const session = await listenInForce(there);
   const row = { ...owners, deviceId: 'd', retries: 1, additionalInfo: null };
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
@@ -309,8 +314,7 @@ test('a persistent command without a confirmation is retried, and then failed wi
 });
 
 test('a persistent command goes through the states that the session reports', async () => {
-  const session = listen(there);
-  await sleep(80);
+  const session = await listenInForce(there);
   const row = { ...owners, deviceId: 'd', retries: null, additionalInfo: null };
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
@@ -372,8 +376,7 @@ test.each([
 
 test('a persistent command is given once to a new listener, however slow the store is', async () => {
   rows.askMs = 250;
-  const early = listen(there);
-  await sleep(80);
+  const early = await listenInForce(there);
   await persist(here);
   await sleep(600);
   expect(early.taken.map(({ request }) => request.id)).toEqual([1]);
@@ -387,8 +390,7 @@ test('a persistent command is given once to a new listener, however slow the sto
 });
 
 test('a one-way command is delivered when its session confirms, and offered again when delivery failed', async () => {
-  const first = listen(there);
-  await sleep(80);
+  const first = await listenInForce(there);
   const calling = call(here, 'm', true);
   await takes(first, 1);
   first.leave();
@@ -401,8 +403,7 @@ test('a one-way command is delivered when its session confirms, and offered agai
 });
 
 test('a command that no session can ever deliver fails with the reason of the session', async () => {
-  const session = listen(there);
-  await sleep(80);
+  const session = await listenInForce(there);
   const calling = call(here, 'm');
   const failure = expect(calling).rejects.toMatchObject({ status: 413, message: 'too large' });
   await takes(session, 1);

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { frame, opcode, RawWebSocket } from '../../../test/harness/web-socket.ts';
 import { limits } from '../../base/limits.ts';
 import { createLog } from '../../base/log.ts';
@@ -249,7 +249,9 @@ test('WebSockets count as connections while they are open, and a full server ref
   expect(client.upgrade.status).toBe(503);
   for (const each of clients) each.close();
   client.close();
-  await new Promise((resolve) => setTimeout(resolve, 100));
-  client = await RawWebSocket.open(port);
-  expect(client.upgrade.status).toBe(101);
+  await vi.waitFor(async () => {
+    client = await RawWebSocket.open(port);
+    if (client.upgrade.status !== 101) client.close();
+    expect(client.upgrade.status).toBe(101);
+  }, 5_000);
 });
