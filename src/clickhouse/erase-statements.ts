@@ -93,6 +93,15 @@ export function rewriteLatestStatement(aheadMsMax: number): string {
    ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key`;
 }
 
+/** The query of the latest values of some keys of a device, with the version that the marker of each would have. */
+export const latestOfKeysQuery = `SELECT toString(key) AS key, ts, seq, toString(version + 1) AS marker, toString(${order}) AS order
+  FROM latest FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)}`;
+
+/** The query of the markers of some keys of a device, at some moments. */
+export const markersQuery = `SELECT toString(key) AS key, ts, seq, toString(version) AS marker
+  FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
+  AND NOT ${notErased} ${exact}`;
+
 /** Counts mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations
   WHERE database = currentDatabase() AND table IN ('latest', 'latest_local') AND NOT is_done`;

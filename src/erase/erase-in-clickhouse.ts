@@ -13,7 +13,9 @@ import {
   erasedLatestQuery,
   erasedRanges,
   latestOfDevicesQuery,
+  latestOfKeysQuery,
   markErasedStatement,
+  markersQuery,
   mutationsOfLatestQuery,
   rewriteLatestStatement,
 } from '../clickhouse/erase-statements.ts';
@@ -30,25 +32,74 @@ interface CarryOutDeps {
   msLeft: () => number;
 }
 
+/** Rewrites of one latest value by one call. Each repetition means that another delete has marked one more point. */
+const rewritesMax = 10;
+
 /** The delete has not ended in time; the next call does the rest. */
 export class NotYet extends Error {}
 
 /** Deletes series. Many deletes share their statements; the result of one does not depend on the others. */
 export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): Promise<void> {
+  const affected = await deleteLatest(deps, all);
+  await markErased(deps, erasedRanges(all.length), parametersOf(all));
+  // Another process may have made a point the latest one that was not marked yet.
+  const again = await deleteLatest(deps, all);
+  for (const [i, { erased, keys }] of affected.entries()) {
+    // Includes keys that were not found now: an earlier call may have ended between the two steps.
+    const rewritten = erased.keys ?? [...new Set([...keys, ...again[i]!.keys])];
+    if (erased.latest === 'rewrite' && rewritten.length > 0) await rewriteLatest(deps, erased, rewritten);
+  }
+}
+
+/** Deletes the latest values that lie in a range. Returns each delete that concerns latest values, with their keys. */
+async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise<{ erased: Erased; keys: string[] }[]> {
   const affected = await affectedLatest(deps, all);
   const found = affected.filter(({ keys }) => keys.length > 0);
   if (found.length > 0) {
     const statement = deleteLatestStatement(deps.cluster, found.length);
     await mutateLatest(deps, statement, parametersOf(found.map(({ erased, keys }) => ({ ...erased, keys }))));
   }
-  await markErased(deps, erasedRanges(all.length), parametersOf(all));
-  for (const { erased, keys } of affected) {
-    // Includes keys that were not found now: an earlier call may have ended between the two steps.
-    const rewritten = erased.keys ?? keys;
-    if (erased.latest === 'rewrite' && rewritten.length > 0) {
-      await write(deps, rewriteLatestStatement(deps.latestAheadMsMax ?? 0), { device: erased.device, keys: rewritten });
-    }
+  return affected;
+}
+
+/**
+ * Makes the newest point of each key the latest one, also beside a delete of another process that marks this point
+ * between the read and the write of the statement. Of two such calls one sees what the other has written: a delete
+ * marks points and then reads the latest values, this function writes latest values and then reads the marks.
+ */
+async function rewriteLatest(deps: CarryOutDeps, erased: Erased, keys: string[]): Promise<void> {
+  const { device } = erased;
+  let open = keys;
+  for (let round = 0; ; round += 1) {
+    if (round === rewritesMax) throw new NotYet('other deletes mark the points that become the latest ones');
+    await write(deps, rewriteLatestStatement(deps.latestAheadMsMax ?? 0), { device, keys: open });
+    const marked = await markedLatest(deps, device, open);
+    open = [...new Set(marked.map(({ key }) => key))];
+    if (open.length === 0) return;
+    const orderNumber = marked.reduce((max, { order }) => (BigInt(order) > max ? BigInt(order) : max), 0n).toString();
+    const stale = { ...erased, keys: open, orderNumber, aheadWriters: [], aheadOrders: [] };
+    await mutateLatest(deps, deleteLatestStatement(deps.cluster, 1), parametersOf([stale]));
   }
+}
+
+interface LatestRow {
+  key: string;
+  ts: string;
+  seq: number;
+  /** The version of the marker that deletes the point. */
+  marker: string;
+  order: string;
+}
+
+/** Returns the latest values whose point is marked as deleted. */
+async function markedLatest(deps: CarryOutDeps, device: number, keys: string[]): Promise<LatestRow[]> {
+  const latest = await read<LatestRow>(deps, latestOfKeysQuery, { device, keys });
+  if (latest.length === 0) return [];
+  const times = `[${latest.map(({ ts }) => ts).join()}]`;
+  const markers = await read<Omit<LatestRow, 'order'>>(deps, markersQuery, { device, keys, times });
+  const nameOf = ({ key, ts, seq, marker }: Omit<LatestRow, 'order'>) => `${ts} ${seq} ${marker} ${key}`;
+  const names = new Set(markers.map(nameOf));
+  return latest.filter((row) => names.has(nameOf(row)));
 }
 
 /** Returns each delete that concerns latest values, with the keys whose latest value it covers. */
@@ -92,12 +143,18 @@ function parametersOf(all: readonly Erased[]): Parameters {
 
 /** Deletes all telemetry of some devices. */
 export async function eraseDevices(deps: CarryOutDeps, devices: number[]): Promise<void> {
+  await deleteLatestOfDevices(deps, devices);
+  await markErased(deps, erasedDevices, { devices });
+  // As in `eraseSeries`.
+  await deleteLatestOfDevices(deps, devices);
+}
+
+async function deleteLatestOfDevices(deps: CarryOutDeps, devices: number[]): Promise<void> {
   const rows = await read<{ device: string }>(deps, latestOfDevicesQuery, { devices });
   const found = rows.map(({ device }) => Number(device));
   if (found.length > 0) {
     await mutateLatest(deps, deleteLatestOfDevicesStatement(deps.cluster), { devices: found });
   }
-  await markErased(deps, erasedDevices, { devices });
 }
 
 interface Day {

@@ -861,6 +861,94 @@ test('many deletes of series share few statements, and each deletes only what it
   expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
 });
 
+/** A store whose rewrite of latest values reads points, and writes what it has read after something else was done. */
+function slowToRewrite(meanwhile: () => Promise<unknown>): ClickHouse {
+  let isDone = false;
+  return new Proxy(embedded.clickhouse, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown;
+      if (typeof value !== 'function') return value;
+      return async (...parameters: unknown[]) => {
+        const sql = String(parameters[0]);
+        if (isDone || name !== 'exec' || !sql.startsWith('INSERT INTO latest'))
+          return await value.apply(target, parameters);
+        isDone = true;
+        const select = sql.indexOf('SELECT');
+        await target.exec('CREATE TABLE was_read AS latest ENGINE = Memory');
+        await target.exec(sql.replace('latest', 'was_read'), parameters[1] as Record<string, unknown> as never);
+        await meanwhile();
+        const columns = sql.slice(sql.indexOf('(') + 1, sql.indexOf(')'));
+        await target.exec(`${sql.slice(0, select)} SELECT ${columns} FROM was_read`);
+        await target.exec('DROP TABLE was_read');
+      };
+    },
+  });
+}
+
+describe('a latest value that one delete rewrites while another delete covers it', () => {
+  const [first, second, third] = [someDay, someDay + 1000, someDay + 2000];
+  const ofSecond = { ...all, startTs: second, endTs: third };
+  const ofThird = { ...all, startTs: third, latest: 'rewrite' as const };
+
+  async function shipped(): Promise<number> {
+    const device = devices++;
+    await ship(device, orderAt(Date.now() - 1000, 1), [first, second, third]);
+    return device;
+  }
+
+  test('does not stay when it was written before its point was marked', async () => {
+    const device = await shipped();
+    const rewriting = host([1]);
+    const { remove } = host(
+      [1],
+      interrupted(() => rewriting.remove({ device, ...ofThird })),
+    );
+    expect(await remove({ device, ...ofSecond })).toBe('done');
+    // The second delete has deleted the value that the first one had made the latest.
+    expect(await readable(device)).toEqual([[first], []]);
+  });
+
+  test('does not stay when it was read before its point was marked, and written afterwards', async () => {
+    const device = await shipped();
+    const deleting = host([1]);
+    const { remove } = host(
+      [1],
+      slowToRewrite(() => deleting.remove({ device, ...ofSecond })),
+    );
+    expect(await remove({ device, ...ofThird })).toBe('done');
+    expect(await readable(device)).toEqual([[first], [first]]);
+  });
+
+  test('does not take a later value with it', async () => {
+    const device = await shipped();
+    const deleting = host([1]);
+    const later = third + 1000;
+    const { remove } = host(
+      [1],
+      slowToRewrite(async () => {
+        await deleting.remove({ device, ...ofSecond });
+        await ship(device, orderAt(Date.now() + 1000, 1), [later]);
+      }),
+    );
+    expect(await remove({ device, ...ofThird })).toBe('done');
+    expect(await readable(device)).toEqual([[first, later], [later]]);
+  });
+
+  test('does not stay when the device is deleted meanwhile', async () => {
+    const device = await shipped();
+    const deleting = host([1]);
+    const { remove } = host(
+      [1],
+      slowToRewrite(async () => {
+        await deleteDevices([device]);
+        await deleting.rounds();
+      }),
+    );
+    await remove({ device, ...ofThird });
+    expect(await readable(device)).toEqual([[], []]);
+  });
+});
+
 test('requests that come together share statements, and each is done', async () => {
   const numbers = Array.from({ length: 12 }, () => devices++);
   const order = orderAt(Date.now() - 1000, 1);
