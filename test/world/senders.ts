@@ -30,7 +30,7 @@ export const habits: readonly Habit[] = ['stamped', 'stamped', 'days', 'wide', '
 interface SenderWorld {
   time: VirtualTime;
   random: Random;
-  store: Store;
+  stores: readonly Store[];
   ack: AckLevel;
 }
 
@@ -62,12 +62,13 @@ export class Sender {
 
   /** Sends messages until `until`. Each goes to any of the workers, after the answer to the message before it. */
   async send(world: SenderWorld, workers: readonly Worker[], until: number): Promise<void> {
-    const { time, random, store, ack } = world;
+    const { time, random, stores, ack } = world;
     while (time.passed < until) {
       await time.sleep(random.between(1, random.next() < 0.1 ? 1_500 : 150));
       const { body, points } = this.#message(random);
       const outcome = await random.pick(workers).send(body, this.device);
-      const isEarly = ({ key, n }: Message['points'][number]) => key !== 'bad' && !store.has(this.device.number, n);
+      const isStored = (n: number) => stores.some((store) => store.has(this.device.number, n));
+      const isEarly = ({ key, n }: Message['points'][number]) => key !== 'bad' && !isStored(n);
       if (ack === 'store' && outcome === 'acknowledged') this.#early.push(...points.filter(isEarly).map(({ n }) => n));
       // The answer takes time to reach the device.
       await time.sleep(random.between(0.1, 2));

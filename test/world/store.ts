@@ -4,7 +4,8 @@
  */
 import { ClickHouseError as ServerError } from '@clickhouse/client';
 import { toClickHouseError } from '../../src/clickhouse/clickhouse-error.ts';
-import { type ClickHouse, ClickHouseError } from '../../src/clickhouse/client.ts';
+import { type ClickHouse, ClickHouseError, type Parameters } from '../../src/clickhouse/client.ts';
+import { bucketCount } from '../../src/clickhouse/shards.ts';
 import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
 import type { Random } from '../harness/random.ts';
 import type { ProcessTime, VirtualTime } from './virtual-time.ts';
@@ -22,6 +23,7 @@ export type Mood =
 
 type Table = 'telemetry' | 'latest';
 type ShippedTo = Pick<ClickHouse, 'insertBlocks' | 'endInserts' | 'ping'>;
+type MovedBetween = Pick<ClickHouse, 'rows' | 'exec' | 'copyTo'>;
 
 interface Running {
   mark: string;
@@ -77,6 +79,67 @@ export class Store {
         return !this.#isDown;
       },
     };
+  }
+
+  /** The client of one process that moves buckets to another store, and of those only. */
+  moverOf(process: ProcessTime): MovedBetween {
+    const client: MovedBetween = {
+      rows: async <T>(sql: string, { buckets } = {} as Parameters): Promise<T[]> => {
+        await this.#answer(process);
+        const rows = this.#ofBuckets(sql.includes('FROM latest') ? 'latest' : 'telemetry', buckets);
+        if (sql.includes('FROM latest')) return [{ count: String(rows.length) }] as T[];
+        const counts = new Map<number, number>();
+        for (const { ts } of rows) counts.set(dayOf(ts), (counts.get(dayOf(ts)) ?? 0) + 1);
+        const days = [...counts].sort(([a], [b]) => a - b);
+        return days.map(([day, count]) => ({ day: String(day), count: String(count) })) as T[];
+      },
+      exec: async (sql, _, { settings = {} } = {}) => {
+        const [, table, buckets] = /^ALTER TABLE (telemetry|latest) DELETE WHERE .* IN \((.*)\)$/.exec(sql)!;
+        await this.#answer(process);
+        const ended = this.#mutate(table as Table, buckets!.split(', ').map(Number));
+        if (settings['mutations_sync'] === '1')
+          await Promise.race([ended, process.sleep(statementMsMax).then(timeOut)]);
+      },
+      copyTo: async (target, { select }, { buckets, first, last }) => {
+        const table: Table = select.includes('FROM latest') ? 'latest' : 'telemetry';
+        await this.#answer(process);
+        const days = {
+          first: Number(first ?? Number.NEGATIVE_INFINITY),
+          last: Number(last ?? Number.POSITIVE_INFINITY),
+        };
+        const rows = this.#ofBuckets(table, buckets).filter(
+          ({ ts }) => dayOf(ts) >= days.first && dayOf(ts) <= days.last,
+        );
+        // The rows are on their way.
+        await process.sleep(this.#random.between(1, 200));
+        const to = stores.get(target)!;
+        const outcome = await Promise.race([to.#insert(table, rows, ''), process.sleep(statementMsMax).then(timedOut)]);
+        if (outcome !== 'stored') throw outcome;
+      },
+    };
+    stores.set(client, this);
+    return client;
+  }
+
+  /** Rejects as the mood says. */
+  async #answer(process: ProcessTime): Promise<void> {
+    const { mood } = this;
+    const [least, most] = mood.kind === 'slow' ? [1, mood.ms] : mood.kind === 'hangs' ? [1, 100_000] : [0.5, 20];
+    await process.sleep(this.#random.between(least, most));
+    if (this.#isDown) throw noAnswer('connection refused');
+    if (mood.kind === 'refuses') throw refused(mood.code);
+  }
+
+  #ofBuckets(table: Table, buckets: unknown): BlockRow[] {
+    const wanted = new Set(buckets as number[]);
+    return [...this[table].values()].filter(({ device }) => wanted.has(device % bucketCount));
+  }
+
+  /** Deletes what is there now, a while later. */
+  async #mutate(table: Table, buckets: number[]): Promise<void> {
+    const doomed = new Set(this.#ofBuckets(table, buckets));
+    await this.#time.sleep(this.#random.between(1, 2_000));
+    for (const [name, row] of this[table]) if (doomed.has(row)) this[table].delete(name);
   }
 
   /** `n`: the number of a record of this device, which is the value of its row. */
@@ -161,6 +224,18 @@ export class Store {
       }
     }
   }
+}
+
+/** The store of each client that moves buckets. */
+const stores = new WeakMap<object, Store>();
+const statementMsMax = 3_600_000;
+
+function dayOf(ts: number): number {
+  return Math.floor(ts / dayMs);
+}
+
+function timeOut(): never {
+  throw timedOut();
 }
 
 function pointOf({ device, key, ts, seq, version }: BlockRow): string {

@@ -10,8 +10,12 @@ import * as updates from '../../src/attributes/update-store.ts';
 import * as writes from '../../src/attributes/write-store.ts';
 import { PasswordHasher } from '../../src/auth/password.ts';
 import { systemClock as clock } from '../../src/base/clock.ts';
+import type { ClickHouse } from '../../src/clickhouse/client.ts';
+import { bucketCount } from '../../src/clickhouse/shards.ts';
 import type { StoredDevice } from '../../src/device/model/cached-device.ts';
 import { lookUpDevices } from '../../src/device/sql/look-up-store.ts';
+import * as journals from '../../src/ingest/journal-store.ts';
+import * as maps from '../../src/instance/stores/shard-map-store.ts';
 import { type Queries, sqlStateOf } from '../../src/postgres/client.ts';
 import * as rpcs from '../../src/rpc/store.ts';
 import { startTestPostgres, type TestPostgres } from '../harness/postgres-server.ts';
@@ -31,6 +35,8 @@ beforeAll(async () => {
   await seedFirstTenant(parts, { email: 'a@b.c', systemEmail: 's@b.c', password: 'pear-tree-7' });
   await seedDemoData(parts);
   await passwords.close();
+  const empty = { rows: async () => [{ count: '0' }] } as unknown as ClickHouse;
+  await maps.makeShardMap(server.postgres, empty, 1);
   const rows = await server.postgres.query<{ number: number }>('select number from device order by number limit 3');
   devices = await lookUpDevices(
     server.postgres,
@@ -66,7 +72,7 @@ class Calls {
   next(): [name: string, call: Call] {
     const calls = [
       ...[this.#rpc, this.#rpc, this.#shared, this.#shared, this.#shared, this.#remove],
-      ...[this.#cursor, this.#offer, this.#read],
+      ...[this.#cursor, this.#offer, this.#read, this.#map, this.#mapUse, this.#journal, this.#lease],
     ];
     this.#count += 1;
     return this.#random.pick(calls).call(this);
@@ -176,6 +182,65 @@ class Calls {
       async (queries) => {
         const { removed, version } = await writes.deleteShared(queries, device, keys, now, turn);
         return { removed: removed.sort(), version };
+      },
+    ];
+  }
+
+  #map(): [string, Call] {
+    const random = this.#random;
+    // Sometimes another call has written the version already.
+    const versions = random.next() < 0.8 ? 1 : random.below(3);
+    const shardOf = Uint8Array.from({ length: bucketCount }, () => random.below(3));
+    const movesTo = Uint8Array.from({ length: bucketCount }, () => (random.next() < 0.5 ? 255 : random.below(3)));
+    const isCopied = random.next() < 0.5;
+    return [
+      'readMovingMap, writeMovingMap',
+      async (queries) => {
+        const { version } = (await maps.readMovingMap(queries))!;
+        const next = { version: version + versions, shardOf, movesTo, isCopied };
+        const error = await maps.writeMovingMap(queries, next).catch(String);
+        return [error, await maps.readMovingMap(queries)];
+      },
+    ];
+  }
+
+  #mapUse(): [string, Call] {
+    const id = `33333333-0000-4000-8000-00000000000${this.#random.below(4)}`;
+    const [draw, mapVersion] = [this.#random.next(), this.#random.below(9)];
+    return [
+      'writeMapUse, removeMapUse, readEarlierMapUses',
+      async (queries) => {
+        if (draw < 0.7) await maps.writeMapUse(queries, { id, host: `host ${id.at(-1)}`, mapVersion });
+        else if (draw < 0.9) await maps.removeMapUse(queries, id);
+        else await maps.removeOldMapUses(queries);
+        return (await maps.readEarlierMapUses(queries, 5)).sort();
+      },
+    ];
+  }
+
+  #journal(): [string, Call] {
+    const random = this.#random;
+    const number = () => String(random.below(100));
+    const [writer, run, orderHeld] = [1 + random.below(3), number(), random.next() < 0.5 ? null : number()];
+    const orders = { orderHigh: number(), orderShipped: '0', orderDone: '0', orderRecovered: null, orderHeld };
+    const [settled, mapVersion] = [random.below(9), random.below(9)];
+    const own = { writer, run: random.next() < 0.5 ? '1' : run, ...orders, settled, mapVersion, isAhead: false };
+    return [
+      'writeJournals, readJournals',
+      async (queries) => {
+        await journals.writeJournals(queries, `host ${writer}`, [own]);
+        return await journals.readJournals(queries);
+      },
+    ];
+  }
+
+  #lease(): [string, Call] {
+    const [holder, draw] = [this.#random.pick(['a', 'b']), this.#random.next()];
+    return [
+      'takeLease, giveBackLease',
+      async (queries) => {
+        if (draw < 0.7) return await journals.takeLease(queries, 'moves', holder, 3_600_000);
+        await journals.giveBackLease(queries, 'moves', holder);
       },
     ];
   }

@@ -4,8 +4,10 @@
  */
 import { deletedKind, sharedScope } from '../../src/attributes/attribute-row.ts';
 import { limits } from '../../src/base/limits.ts';
+import { bucketCount, firstShardMap } from '../../src/clickhouse/shards.ts';
 import type { StoredDevice } from '../../src/device/model/cached-device.ts';
 import type { LoggedChange } from '../../src/device/sql/credential-log-store.ts';
+import type { MovingMap } from '../../src/instance/stores/shard-map-store.ts';
 import type { OwnedRpc, RpcStatus } from '../../src/rpc/store.ts';
 
 /** A statement at its commit. */
@@ -43,6 +45,24 @@ interface AttributeRow {
 
 type RpcRow = OwnedRpc & { open: boolean; owner: string | null; leasedUntil: number };
 
+interface JournalRow {
+  writer: number;
+  host: string;
+  run: string;
+  orderHigh: string;
+  orderHeld: string | null;
+  settled: number;
+  mapVersion: number;
+  heardTime: number;
+}
+
+interface MapUseRow {
+  id: string;
+  host: string;
+  mapVersion: number;
+  heardTime: number;
+}
+
 export class Tables {
   readonly devices = new Map<number, StoredDevice>();
   readonly changes: (LoggedChange & { transaction: bigint; createdTime: number })[] = [];
@@ -51,6 +71,13 @@ export class Tables {
   readonly heads = new Map<number, HeadRow>();
   readonly attributes = new Map<string, AttributeRow>();
   readonly turns = new Map<string, number>();
+  readonly journals = new Map<number, JournalRow>();
+  readonly mapUses = new Map<string, MapUseRow>();
+  readonly leases = new Map<string, { holder: string; until: number }>();
+  /** True: no process is known, as in no PostgreSQL: a world must notice that moves of buckets do not wait. */
+  liesAboutProcesses = false;
+  /** With one store, no room reads it. */
+  shardMap: MovingMap = { ...firstShardMap(1, false), isCopied: false };
   #changeId = 0;
 
   /** Adds a row to the log of changed credentials. */
@@ -109,6 +136,19 @@ const statements: [part: string, run: Statement][] = [
   ['select key from attribute where device', selectLiveKeys],
   ['delete from attribute_turn', () => []],
   ['octet_length(key)', () => [{ bytes: 0 }]],
+  ['from shard_map', selectShardMap],
+  ['update shard_map set', updateShardMap],
+  ['insert into shard_map_uses', upsertMapUse],
+  ['delete from shard_map_uses where id', deleteMapUse],
+  ['delete from shard_map_uses where not', deleteOldMapUses],
+  ['select host from shard_map_uses', selectEarlierMapUses],
+  ['insert into journals', upsertJournals],
+  ['from journals order by writer', selectJournals],
+  ['insert into lease', takeLease],
+  ['delete from lease', giveBackLease],
+  // No device of a store is deleted.
+  ['update tombstones set applied_at = null', () => []],
+  ['from tombstones where id = any', () => [{ count: 0 }]],
 ];
 
 const known = new Map<string, Statement>();
@@ -345,6 +385,79 @@ function selectLiveKeys({ attributes }: Tables, [device, scope, keys]: unknown[]
     const row = attributes.get(`${device} ${scope} ${key}`);
     return row && isRow(row) ? [{ key }] : [];
   });
+}
+
+function selectShardMap({ shardMap: { version, shardOf, movesTo, isCopied } }: Tables): object[] {
+  return [{ version, shardOf: Buffer.from(shardOf), movesTo: Buffer.from(movesTo), isCopied }];
+}
+
+function updateShardMap(tables: Tables, values: unknown[]): object[] {
+  const [version, shardOf, movesTo, isCopied] = values as [number, Buffer, Buffer, boolean];
+  if (tables.shardMap.version !== version - 1) return [];
+  if (shardOf.length !== bucketCount || movesTo.length !== bucketCount) throw violation('shard_map_check');
+  tables.shardMap = { version, shardOf: new Uint8Array(shardOf), movesTo: new Uint8Array(movesTo), isCopied };
+  return [{ id: 1 }];
+}
+
+function upsertMapUse({ mapUses }: Tables, [id, host, mapVersion]: unknown[], { now }: Commit): object[] {
+  const row = { id: id as string, host: host as string, mapVersion: mapVersion as number, heardTime: now };
+  mapUses.set(row.id, row);
+  return [];
+}
+
+function deleteMapUse({ mapUses }: Tables, [id]: unknown[]): object[] {
+  mapUses.delete(id as string);
+  return [];
+}
+
+function deleteOldMapUses({ mapUses }: Tables, [staleMs]: unknown[], { now }: Commit): object[] {
+  for (const [id, { heardTime }] of mapUses) if (Math.abs(now - heardTime) > (staleMs as number)) mapUses.delete(id);
+  return [];
+}
+
+function selectEarlierMapUses(tables: Tables, [staleMs, version]: unknown[], { now }: Commit): object[] {
+  const { mapUses, liesAboutProcesses } = tables;
+  if (liesAboutProcesses) return [];
+  return [...mapUses.values()]
+    .filter((row) => row.mapVersion < (version as number) && Math.abs(now - row.heardTime) <= (staleMs as number))
+    .map(({ host }) => ({ host }));
+}
+
+function upsertJournals({ journals }: Tables, values: unknown[], { now }: Commit): object[] {
+  const [host, writers, runs, orders, , settled, held, maps] = values as [string, ...(string | number)[][]];
+  for (const [n, writer] of writers!.entries()) {
+    const before = journals.get(Number(writer));
+    const run = String(runs![n]);
+    journals.set(Number(writer), {
+      ...{ writer: Number(writer), host, run, mapVersion: Number(maps![n]), heardTime: now },
+      orderHigh: String(orders![n]),
+      orderHeld: (held![n] as string | null) ?? null,
+      settled: before?.run === run ? Math.max(before.settled, Number(settled![n])) : Number(settled![n]),
+    });
+  }
+  return [];
+}
+
+function selectJournals({ journals, liesAboutProcesses }: Tables, [staleMs]: unknown[], { now }: Commit): object[] {
+  if (liesAboutProcesses) return [];
+  return [...journals.values()]
+    .sort((a, b) => a.writer - b.writer)
+    .map(({ heardTime, ...row }) => ({ ...row, isLive: Math.abs(now - heardTime) <= (staleMs as number) }));
+}
+
+function takeLease({ leases }: Tables, [name, holder, forMs]: unknown[], { now }: Commit): object[] {
+  const [until, by] = [now + (forMs as number), holder as string];
+  const before = leases.get(name as string);
+  const mayWrite = !before || before.holder === by || before.until < now || before.until > until;
+  if (!mayWrite) return [];
+  const lease = { holder: !before || before.until < now ? by : before.holder, until };
+  leases.set(name as string, lease);
+  return [{ holder: lease.holder }];
+}
+
+function giveBackLease({ leases }: Tables, [name, holder]: unknown[]): object[] {
+  if (leases.get(name as string)?.holder === holder) leases.delete(name as string);
+  return [];
 }
 
 /** Returns the head of the device with its next version. */

@@ -1,14 +1,18 @@
 /**
  * A worker of a world: the real journal, ingest and shipping, over a simulated disk, store and time, and the rooms that
- * meet over the bus (`rooms.ts`).
+ * meet over the bus (`rooms.ts`). With several stores the worker follows the map of shards and reports its journal.
  */
 import { Fault } from '../../src/base/errors.ts';
+import { limits } from '../../src/base/limits.ts';
 import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import type { ClickHouse } from '../../src/clickhouse/client.ts';
-import { Shards } from '../../src/clickhouse/shards.ts';
+import { type ShardMap, Shards } from '../../src/clickhouse/shards.ts';
 import { type AckLevel, Ingest } from '../../src/ingest/accept.ts';
+import { reportOf } from '../../src/ingest/journal-report.ts';
+import { writeJournals } from '../../src/ingest/journal-store.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
+import { ShardMapFollower } from '../../src/instance/stores/shard-map-follower.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import { openJournal } from '../../src/journal/open-journal.ts';
 import { Shipper } from '../../src/ship/ship.ts';
@@ -33,7 +37,7 @@ export type Outcome = 'acknowledged' | 'refused' | 'no answer';
 interface WorkerDeps {
   time: VirtualTime;
   random: Random;
-  store: Store;
+  stores: readonly Store[];
   database: Database;
   wire: Wire;
   writer: number;
@@ -62,6 +66,7 @@ export class Worker {
   disk = new SimDisk();
   #process: ProcessTime | undefined;
   #journal: Journal | undefined;
+  #shards: Shards | undefined;
   #ingest: Ingest | undefined;
   #isStarting = false;
   /** The rooms of the process that runs. */
@@ -85,7 +90,13 @@ export class Worker {
 
   /** True when every accepted row is in the store or in quarantine. */
   get isEmpty(): boolean {
-    return this.#journal?.empty === true && this.#journal.suspects.rows === 0;
+    const { empty, suspects, shardBacklog } = this.#journal ?? {};
+    return empty === true && suspects!.rows === 0 && shardBacklog!.shards().length === 0;
+  }
+
+  /** The map of shards by which the process reads; undefined before it knows one. */
+  get shardMap(): ShardMap | undefined {
+    return this.#shards?.map;
   }
 
   get quarantined(): number {
@@ -117,9 +128,11 @@ export class Worker {
   }
 
   async #start(): Promise<void> {
-    const { time, store, writer, skewMs, ack, log } = this.#deps;
+    const { time, stores, writer, skewMs, ack, log } = this.#deps;
     const process = new ProcessTime(time, skewMs);
     this.#process = process;
+    const shards = new Shards(stores.map((store) => store.clientOf(process) as unknown as ClickHouse));
+    if (shards.isDivided) this.#follow(process, shards);
     const { disk } = this;
     disk.sleep = process.sleep;
     let journal: Journal;
@@ -133,10 +146,11 @@ export class Worker {
       return;
     }
     if (process.isOver) return;
+    if (shards.isDivided) await this.#report(process, shards, journal);
     const metrics = new Metrics();
     const shipper: Shipper = new Shipper({
       journal,
-      shards: new Shards([store.clientOf(process) as unknown as ClickHouse]),
+      shards,
       clock: process,
       sleep: process.sleep,
       log: logTo(log, this.name),
@@ -174,9 +188,38 @@ export class Worker {
     });
     this.#journal = journal;
     this.#ingest = ingest;
+    this.#shards = shards;
     this.#isStarting = false;
     shipper.start();
     await this.#openRooms(process);
+  }
+
+  #follow(process: ProcessTime, shards: Shards): void {
+    const { database, log } = this.#deps;
+    const time = { clock: process, scheduler: process, log: logTo(log, this.name) };
+    void new ShardMapFollower({ ...time, postgres: database.queriesOf(process), shards }).start();
+  }
+
+  /** Reports the journal, as one worker of a host does. A new journal has its row before it has rows. */
+  async #report(process: ProcessTime, shards: Shards, journal: Journal): Promise<void> {
+    const { database, writer } = this.#deps;
+    const postgres = database.queriesOf(process);
+    const report = async (version: number): Promise<boolean> => {
+      const own = { ...reportOf(journal, writer, process, version), settled: 0 };
+      return await writeJournals(postgres, this.name, [own]).then(
+        () => true,
+        () => false,
+      );
+    };
+    while (!database.tables.journals.has(writer) && !(await report(0))) await process.sleep(1_000);
+    let [reported, at] = [-1, 0];
+    const again = async (): Promise<void> => {
+      const version = shards.versionInUse;
+      const isDue = process.monotonic() - at >= limits.journalReportMs;
+      if ((isDue || version !== reported) && (await report(version))) [reported, at] = [version, process.monotonic()];
+      process.after(1_000, () => void again());
+    };
+    process.after(1_000, () => void again());
   }
 
   async #openRooms(process: ProcessTime): Promise<void> {
@@ -231,6 +274,7 @@ export class Worker {
     before.crashAt = before.operations;
     this.#ingest = undefined;
     this.#journal = undefined;
+    this.#shards = undefined;
     this.#isStarting = false;
     for (const settle of [...this.#unanswered]) settle('no answer');
     this.#restart();

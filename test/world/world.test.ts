@@ -6,6 +6,7 @@
  *     sessions      a device has one session and valid credentials, 5 s after the last fault
  *     commands      one without persistence is executed once at most, with QoS 0; no caller is answered that a command
  *                   did not reach its device, when it did; a persistent one is executed
+ *     shards        while buckets of devices move between ClickHouse servers, a point that was readable stays readable
  *     attributes    a device has the shared attributes that are stored, 5 s after the last fault
  *     bus           nothing is sent when nothing happens, and no worker keeps a channel or a command that has ended
  *
@@ -55,6 +56,14 @@ test('a bus that loses messages without a gap is noticed', async () => {
   const size = { seed: 5, hosts: 2, workers: 2, hasRedis: true, busMsMax: 1 };
   const plan: Plan = { ...size, ack: 'journal', skewMsMax: 0, sendMs: 2_000, faults: [lie] };
   expect((await runWorld(plan)).faults.join('\n')).toMatch(/command \d+ of device \d+ after all faults: unreachable/);
+  expect((await runWorld({ ...plan, faults: [] })).faults).toEqual([]);
+});
+
+test('a move of buckets that waits for no process is noticed', async () => {
+  const lie = { at: 0, kind: 'lying database', seed: 1 } as const;
+  const size = { seed: 4, hosts: 1, workers: 3, hasRedis: false, busMsMax: 1, shards: 2 };
+  const plan: Plan = { ...size, ack: 'journal', skewMsMax: 0, sendMs: 2_500, faults: [lie] };
+  expect((await runWorld(plan)).faults.join('\n')).toMatch(/was acknowledged and is lost/);
   expect((await runWorld({ ...plan, faults: [] })).faults).toEqual([]);
 });
 

@@ -2,7 +2,10 @@
  * Runs hosts and workers of the real classes in virtual time, with devices that connect and users that send commands,
  * under faults that a seed chooses, and returns the promises that were broken. The same plan gives the same run.
  */
+import { bucketCount, firstShardMap } from '../../src/clickhouse/shards.ts';
+import type { BlockRow } from '../../src/telemetry/read-block.ts';
 import { Random } from '../harness/random.ts';
+import { BucketMover } from './bucket-mover.ts';
 import { Client, clientHabits } from './clients.ts';
 import { Database } from './database.ts';
 import type { Rooms, Wire } from './rooms.ts';
@@ -24,7 +27,8 @@ type FaultKind =
   | 'slow disk'
   | 'database'
   | 'bus'
-  | 'lying bus';
+  | 'lying bus'
+  | 'lying database';
 
 /** A fault of a plan. Each has a seed of its own, so that a fault stays the same when others are left out. */
 interface PlannedFault {
@@ -45,6 +49,8 @@ export interface Plan {
   /** The largest error of a host's clock. */
   skewMsMax: number;
   sendMs: number;
+  /** ClickHouse servers. With several, buckets of devices move between them. */
+  shards?: number;
   faults: PlannedFault[];
 }
 
@@ -102,7 +108,8 @@ export function planOf(seed: number): Plan {
   const workers = 1 + random.below(3);
   const hasRedis = hosts > 1 || random.next() < 0.3;
   const busMsMax = random.pick([0.5, 2, 20]);
-  return { seed, hosts, workers, ack, hasRedis, busMsMax, skewMsMax, sendMs, faults };
+  const shards = random.next() < 0.2 ? 2 + random.below(2) : 1;
+  return { seed, hosts, workers, ack, hasRedis, busMsMax, skewMsMax, sendMs, shards, faults };
 }
 
 export async function runWorld(plan: Plan): Promise<WorldResult> {
@@ -131,7 +138,11 @@ class World {
   readonly #plan: Plan;
   readonly #random: Random;
   readonly #time: VirtualTime;
-  readonly #store: Store;
+  readonly #stores: readonly Store[];
+  readonly #mover: BucketMover | undefined;
+  /** The most points of each device that a worker could read at once. */
+  readonly #readable = new Map<number, number>();
+  readonly #lostReads: string[] = [];
   /** Workers by host. */
   readonly #hosts: Worker[][];
   readonly #senders: Sender[];
@@ -145,7 +156,8 @@ class World {
     this.#plan = plan;
     this.#random = random;
     this.#time = new VirtualTime(new Random(plan.seed ^ 0x71e));
-    this.#store = new Store(this.#time, random);
+    const { shards = 1 } = plan;
+    this.#stores = Array.from({ length: shards }, () => new Store(this.#time, random));
     this.#database = new Database(this.#time, random);
     this.#redis = plan.hasRedis ? new Redis(this.#time, random, plan.busMsMax) : undefined;
     let writer = 0;
@@ -156,10 +168,18 @@ class World {
       return Array.from({ length: workers }, () => {
         writer += 1;
         const log = (line: string) => this.#note(line);
-        const stores = { store: this.#store, database: this.#database };
+        const stores = { stores: this.#stores, database: this.#database };
         return new Worker({ time: this.#time, random, ...stores, wire, writer, skewMs, ack, log });
       });
     });
+    if (shards > 1) {
+      const { tables } = this.#database;
+      tables.shardMap = { ...firstShardMap(random.next() < 0.5 ? shards : 1, false), isCopied: false };
+      const buckets = habits.map((_, n) => (n + 1) % bucketCount);
+      const note = (line: string) => this.#note(line);
+      const world = { time: this.#time, random, database: this.#database, stores: this.#stores };
+      this.#mover = new BucketMover({ ...world, buckets, note });
+    }
     this.#senders = habits.map((habit, n) => new Sender(n + 1, habit));
     this.#clients = clientHabits.map((habit, n) => this.#newClient(101 + n, habit));
     this.#users = new Users({
@@ -175,14 +195,21 @@ class World {
   async run(): Promise<WorldResult> {
     const { sendMs, faults } = this.#plan;
     const workers = this.#hosts.flat();
-    for (const worker of workers) worker.start();
+    // A worker that is added later makes its journal when buckets may move already.
+    const added = this.#mover ? workers.at(-1) : undefined;
+    for (const worker of workers) {
+      if (worker === added && workers.length > 1) this.#time.at(this.#random.below(sendMs), () => worker.start());
+      else worker.start();
+    }
+    void this.#mover?.run(sendMs);
+    if (this.#mover) this.#watchReads(workers);
     for (const fault of faults) this.#time.at(fault.at, () => this.#strike(fault));
     this.#time.at(50, () => this.#connectClients(sendMs));
     let sending = this.#senders.length;
     for (const sender of this.#senders) {
       // Hosts promise the order of writes as far as their clocks agree.
       const known = sender.needsOrder && this.#plan.skewMsMax > 0 ? this.#random.pick(this.#hosts) : workers;
-      const world = { time: this.#time, random: this.#random, store: this.#store, ack: this.#plan.ack };
+      const world = { time: this.#time, random: this.#random, stores: this.#stores, ack: this.#plan.ack };
       void sender.send(world, known, sendMs).then(() => {
         sending -= 1;
       });
@@ -191,7 +218,7 @@ class World {
     this.#heal(workers);
     const roomFaults = await this.#checkRooms(workers);
     await this.#time.run(() => sending === 0, sendMs + 60_000);
-    const isStored = () => workers.every(({ isEmpty }) => isEmpty);
+    const isStored = () => this.#mover?.isDone !== false && workers.every(({ isEmpty }) => isEmpty);
     const isDone = sending === 0 && (await this.#time.run(isStored, this.#time.passed + healMsMax));
     const stored = isDone ? this.#check(workers) : [`senders without an answer: ${sending}; ${this.#stuck(workers)}`];
     const acknowledged = this.#senders.reduce((sum, sender) => sum + sender.acknowledged, 0);
@@ -200,6 +227,7 @@ class World {
 
   #stuck(workers: readonly Worker[]): string {
     const names = workers.filter(({ isEmpty }) => !isEmpty).map(({ name }) => name);
+    if (this.#mover?.isDone === false) names.push('the move of buckets');
     return `rows are not stored ${healMsMax / 3_600_000} h after the last fault: ${names.join(', ')}`;
   }
 
@@ -210,21 +238,22 @@ class World {
     this.#note(`fault: ${kind} (${worker.name})`);
     if (kind === 'kill') worker.kill();
     else if (kind === 'power') for (const each of host) each.cutPower();
-    else if (kind === 'store') this.#setMood(moodOf(random), random.between(50, 30_000));
-    else if (kind === 'lying store') this.#setMood({ kind: 'lies' }, 1_000);
+    else if (kind === 'store') this.#setMood(random.pick(this.#stores), moodOf(random), random.between(50, 30_000));
+    else if (kind === 'lying store') this.#setMood(random.pick(this.#stores), { kind: 'lies' }, 1_000);
     else if (kind === 'stall') this.#stall(random.next() < 0.3 ? host : [worker], random.between(50, cutMsMax));
     else if (kind === 'database') this.#spoilDatabase(random);
     else if (kind === 'bus') this.#cutBus(host, worker, random);
+    else if (kind === 'lying database') this.#database.tables.liesAboutProcesses = true;
     else if (kind === 'lying bus' && this.#redis) this.#redis.lies = true;
     else if (kind === 'disk full') this.#fillDisk(worker, random.between(100, 5_000));
     else this.#spoilDisk(worker, kind === 'slow disk', random);
   }
 
-  #setMood(mood: Mood, ms: number): void {
-    this.#note(`the store ${JSON.stringify(mood)} for ${Math.round(ms)} ms`);
-    this.#store.mood = mood;
+  #setMood(store: Store, mood: Mood, ms: number): void {
+    this.#note(`the store ${this.#stores.indexOf(store)} ${JSON.stringify(mood)} for ${Math.round(ms)} ms`);
+    store.mood = mood;
     this.#time.after(ms, () => {
-      if (this.#store.mood === mood) this.#store.mood = { kind: 'well' };
+      if (store.mood === mood) store.mood = { kind: 'well' };
     });
   }
 
@@ -293,7 +322,7 @@ class World {
 
   #heal(workers: readonly Worker[]): void {
     this.#note('all faults end');
-    this.#store.mood = { kind: 'well' };
+    for (const store of this.#stores) store.mood = { kind: 'well' };
     this.#database.turn({ kind: 'well' }, 0);
     for (const { disk } of workers) {
       disk.fault = () => undefined;
@@ -359,19 +388,57 @@ class World {
   }
 
   #check(workers: readonly Worker[]): string[] {
-    const rows = [...this.#store.telemetry.values()];
+    const rows = this.#stores.flatMap((store) => [...store.telemetry.values()].filter(this.#isReadIn(store)));
     const faults = this.#senders.flatMap((sender) =>
       sender.faults(rows.filter(({ device }) => device === sender.device.number)),
     );
-    for (const [name, latest] of this.#store.latest) {
+    const latestValues = this.#stores.flatMap((store) =>
+      [...store.latest].filter(([, row]) => this.#isReadIn(store)(row)),
+    );
+    for (const [name, latest] of latestValues) {
       const series = rows.filter(({ device, key }) => name === `${device} ${key}`);
       const newest = series.reduce((a, b) => (isLater(b, a) ? b : a));
       if (newest.int !== latest.int) faults.push(`the latest value of ${name} is ${latest.int}, not ${newest.int}`);
     }
+    faults.push(...this.#lostReads.slice(0, 5));
     const hasBad = this.#senders.some((sender) => sender.habit === 'bad' && sender.hasSentBad);
     const quarantined = workers.reduce((sum, worker) => sum + worker.quarantined, 0);
     if (quarantined > 0 && !hasBad) faults.push(`${quarantined} good rows are in quarantine`);
     return faults;
+  }
+
+  /** Returns whether reads of the device of a row go to this store. */
+  #isReadIn(store: Store, { shardOf } = this.#database.tables.shardMap): ({ device }: BlockRow) => boolean {
+    const shard = this.#stores.indexOf(store);
+    return ({ device }) => this.#stores.length === 1 || shardOf[device % bucketCount] === shard;
+  }
+
+  /** Checks again and again that the points that a worker could read are read by every worker. */
+  #watchReads(workers: readonly Worker[]): void {
+    this.#time.after(this.#random.between(50, 1_500), () => {
+      const maps = new Map(
+        workers.flatMap(({ name, shardMap }) => (shardMap ? [[shardMap.version, { name, shardMap }]] : [])),
+      );
+      for (const { name, shardMap } of maps.values()) this.#read(name, shardMap);
+      if (this.#mover?.isDone === false) this.#watchReads(workers);
+    });
+  }
+
+  #read(worker: string, map: { version: number; shardOf: Uint8Array }): void {
+    const counts = new Map<number, number>();
+    for (const store of this.#stores) {
+      const isRead = this.#isReadIn(store, { ...this.#database.tables.shardMap, ...map });
+      for (const row of store.telemetry.values()) {
+        if (isRead(row)) counts.set(row.device, (counts.get(row.device) ?? 0) + 1);
+      }
+    }
+    for (const [device, before] of this.#readable) {
+      const count = counts.get(device) ?? 0;
+      if (count >= before) continue;
+      this.#lostReads.push(`${worker} reads ${count} of ${before} points of device ${device} (map ${map.version})`);
+      this.#note(this.#lostReads.at(-1)!);
+    }
+    for (const [device, count] of counts) this.#readable.set(device, Math.max(count, this.#readable.get(device) ?? 0));
   }
 
   #note(line: string): void {
