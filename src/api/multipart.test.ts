@@ -15,7 +15,7 @@ function file(content: string, disposition = 'form-data; name="file"; filename="
 }
 
 describe('parts', () => {
-  test('one file', () => {
+  test('a body with one file has its name, type and content', () => {
     expect(parts(file('abc'))).toEqual([{ name: 'file', fileName: 'a.bin', contentType: 'text/plain', text: 'abc' }]);
   });
 

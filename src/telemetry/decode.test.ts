@@ -326,7 +326,7 @@ describe('shapes', () => {
     for (const body of bodies) refused(body, 'malformed_json');
   });
 
-  it('limits depth', () => {
+  it('refuses JSON that is nested too deep', () => {
     const deep = (levels: number) => `{"k":${'['.repeat(levels)}${']'.repeat(levels)}}`;
     const kept = '['.repeat(limits.jsonDepthMax - 1) + ']'.repeat(limits.jsonDepthMax - 1);
     both(deep(limits.jsonDepthMax - 1), [`k@${now} json "${kept}"`]);

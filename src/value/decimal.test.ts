@@ -20,7 +20,7 @@ describe('decimal', () => {
     );
   });
 
-  it('handles the numbers that scripts print', () => {
+  it('is exact for the numbers that scripts print', () => {
     let unknown = 0;
     fc.assert(
       fc.property(fc.double({ min: 1e-4, max: 1e9, noNaN: true }), (num) => {
