@@ -5,8 +5,6 @@
  */
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { findFirstDevice, seedDemoData, seedFirstTenant } from './admin/seed.ts';
-import { costOf, PasswordHasher } from './auth/password.ts';
 import { systemClock } from './base/clock.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { limits } from './base/limits.ts';
@@ -14,15 +12,13 @@ import { createLog, type Log } from './base/log.ts';
 import { Metrics } from './base/metrics/metrics.ts';
 import { metricsPage } from './base/metrics/metrics-page.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
-import { endProcess, liveProcess } from './base/process-file.ts';
-import { type Config, checkedConfig, readConfig, shardUrlsOf } from './base/settings/config.ts';
+import { type Config, checkedConfig, readConfig } from './base/settings/config.ts';
 import { ownVersion } from './base/version.ts';
-import { migrateClickHouse } from './clickhouse/migrate.ts';
-import { checkShardNumber } from './clickhouse/shard-number.ts';
 import type { Shards } from './clickhouse/shards.ts';
 import { hasKnownDevices, knownFile } from './device/known/known-devices-file.ts';
 import { KnownDevicesWriter } from './device/known/known-devices-writer.ts';
 import { ClockWatch } from './instance/clock/clock-watch.ts';
+import { Ending } from './instance/ending.ts';
 import { FrozenWatch } from './instance/health/frozen-watch.ts';
 import { RefusalForecast } from './instance/health/refusal-forecast.ts';
 import { RefusalWatch, type WorkerRefusals } from './instance/health/refusal-watch.ts';
@@ -43,15 +39,13 @@ import { HostMetrics } from './instance/operators/host-metrics.ts';
 import { openMonitor } from './instance/operators/monitor.ts';
 import { AnalyticsProcess } from './instance/processes/analytics-process.ts';
 import { WorkerPool } from './instance/processes/worker-pool.ts';
-import { openStores, type RunningEngines, shardName, startEngines } from './instance/stores/engines.ts';
+import { openStores, startEngines } from './instance/stores/engines.ts';
 import { HostPoll } from './instance/stores/host-poll.ts';
 import { Installation } from './instance/stores/installation.ts';
 import { RestoredStores } from './instance/stores/restored-stores.ts';
-import { checkShardMap, makeShardMap } from './instance/stores/shard-map-store.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
-import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/stores/wrong-store-settings.ts';
+import { type Seeded, watchedStores } from './instance/watched-stores.ts';
 import type { Postgres } from './postgres/client.ts';
-import { inMigrationLock, migratePostgres } from './postgres/migrate.ts';
 import { hostPaceMs } from './ship/host-pace.ts';
 import { tryStreams } from './stream/prepare-streams.ts';
 
@@ -60,7 +54,6 @@ const refusalIntervalMs = 1_000;
 const closeMsMax = 5_000;
 /** The time for stopping the parts of a failed start. */
 const startStopMsMax = 60_000;
-const leftoverMsMax = 500;
 /** The most warnings about names: the environment of another program may have many names that look like settings. */
 const warningsMax = 20;
 const refusedWithoutStore = 'Telemetry is refused until ClickHouse answers (INGEST_ACK=store).';
@@ -147,10 +140,7 @@ export async function runPrimary(): Promise<void> {
     });
     running.add('watch', () => watch.stop());
     parts = () => watch.parts;
-    for (const store of Object.keys(watch.parts) as WatchedStore['name'][]) {
-      const help = '1 = the store answers this host, 0 = not.';
-      metrics.observed('store_up', help, () => watch.up(store), 'max', { store });
-    }
+    observeStores(metrics, watch);
     await inTime(engines.begun, knowsDevices ? limits.storesWaitMsMax : Number.POSITIVE_INFINITY);
     await clock.begin();
     await watch.begin(limits.storesWaitMsMax, knowsDevices ? undefined : 'postgres', (reason) => {
@@ -206,15 +196,9 @@ export async function runPrimary(): Promise<void> {
     running.add('poll of the host', () => hostPoll.stop());
     let isPolling = false;
     busFailure = () => pool.busFailure;
-    const forecastHelp =
-      'Time until telemetry would be refused if ClickHouse took nothing from now on, at the rate of the last 5 minutes.';
-    metrics.observed('time_until_refusal_seconds', forecastHelp, () => forecast.seconds, 'max');
     const refusals = new RefusalWatch(log);
     const frozen = new FrozenWatch(log);
-    const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
-    const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
-    metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
-    metrics.observed('ready', '1 while /readyz has the status ready.', () => Number(pool.state.status === 'ready'));
+    observePool(metrics, pool, forecast);
     publishState = () => {
       engines.setInsertPace(insertPaceOf(config, membership.fleetHosts));
       // Devices may be read only with this version's schema.
@@ -239,19 +223,19 @@ export async function runPrimary(): Promise<void> {
     });
     const isClickHouseUp = () => watch.up('clickhouse') === 1;
     const hostMetrics = new HostMetrics({ config, data, clickhouse: stores.shards.first, isClickHouseUp, metrics });
-    const { address, port } = config.monitor;
+    const { address, port, oldNames } = config.monitor;
     const monitor = await openMonitor({
       address,
       port,
       state: () => pool.state,
       silentHosts: () => membership.silentHosts,
       metrics: async () => {
-        const [, ofWorkers, ofReports] = await Promise.all([
+        const [, workersSamples, analyticsSamples = []] = await Promise.all([
           hostMetrics.refresh(),
           pool.collect(),
           analytics?.collect(),
         ]);
-        return metricsPage([metrics.snapshot(), ...ofWorkers, ofReports ?? []], config.monitor.oldNames);
+        return metricsPage([metrics.snapshot(), ...workersSamples, analyticsSamples], oldNames);
       },
       log,
     });
@@ -293,6 +277,23 @@ export async function runPrimary(): Promise<void> {
   }
 }
 
+function observeStores(metrics: Metrics, watch: StoreWatch): void {
+  for (const store of Object.keys(watch.parts) as WatchedStore['name'][]) {
+    const help = '1 = the store answers this host, 0 = not.';
+    metrics.observed('store_up', help, () => watch.up(store), 'max', { store });
+  }
+}
+
+function observePool(metrics: Metrics, pool: WorkerPool, forecast: RefusalForecast): void {
+  const forecastHelp =
+    'Time until telemetry would be refused if ClickHouse took nothing from now on, at the rate of the last 5 minutes.';
+  metrics.observed('time_until_refusal_seconds', forecastHelp, () => forecast.seconds, 'max');
+  const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
+  const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
+  metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
+  metrics.observed('ready', '1 while /readyz has the status ready.', () => Number(pool.state.status === 'ready'));
+}
+
 function insertPaceOf({ ingest }: Config, hosts: number): number {
   return hostPaceMs({ hosts, callersWait: ingest.ack === 'store', intervalMsMax: ingest.ship.intervalMsMax });
 }
@@ -306,237 +307,6 @@ function checkMachine(config: Config, dataDir: string, workers: number, log: Log
   const warnings = found.filter(({ level }) => level !== 'ok').map(({ says }) => says);
   if (warnings.length > 0) log.warn('machine_warnings', { reasons: warnings });
   return warnings;
-}
-
-interface WatchedDeps {
-  config: Config;
-  shards: Shards;
-  postgres: Postgres;
-  engines: RunningEngines;
-  clock: ClockWatch;
-  restored: RestoredStores;
-  membership: Membership;
-  installation: Installation;
-  secrets: Secrets;
-  log: Log;
-  /** Returns why a worker has no connection to Redis. */
-  busFailure: () => string | undefined;
-  /** Returns how long telemetry is accepted without ClickHouse, in a sentence. */
-  safety: () => string | undefined;
-  onSeeded: (seeded: Seeded) => void;
-}
-
-function watchedStores({
-  config,
-  shards,
-  postgres,
-  engines,
-  clock,
-  restored,
-  membership,
-  installation,
-  secrets,
-  log,
-  busFailure,
-  safety,
-  onSeeded,
-}: WatchedDeps): WatchedStore[] {
-  const { database, cluster, user } = config.clickhouse;
-  const { migrate: apply } = config.stores;
-  const urls = shardUrlsOf(config.clickhouse);
-  const ofShards = shards.all.map((clickhouse, shard): WatchedStore => {
-    const title = clickHouseTitle(urls[shard]!, shard);
-    return {
-      name: shardName(shard),
-      title,
-      ping: async () => {
-        const reason = await clickhouse.unavailability();
-        if (reason === undefined) return;
-        if (shard > 0) throw new Error(reason);
-        restored.clickhouseUnavailable();
-        throw new Error(engines.failure('clickhouse') ?? reason);
-      },
-      prepare: async () => {
-        const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
-        await migrateClickHouse(clickhouse, { database, cluster, apply, lock, log });
-        await restored.clickhousePrepared(clickhouse);
-        if (shards.isDivided) await checkShardNumber(clickhouse, { shard, title, apply });
-        if (shard === 0 && shards.isDivided) await makeShardMap(postgres, clickhouse, urls.length);
-      },
-      configurationError: (error) => clickHouseRefusal(error, title, user),
-      ...(shard === 0 && { note: safety }),
-    };
-  });
-  const postgresTitle = config.postgres.url
-    ? `PostgreSQL at ${postgres.address} (DATABASE_URL)`
-    : 'The embedded PostgreSQL';
-  return [
-    ...ofShards,
-    {
-      name: 'postgres',
-      title: postgresTitle,
-      ping: async () => {
-        if (await clock.measure()) return;
-        const failure = engines.failure('postgres');
-        throw failure === undefined ? clock.failure : new Error(failure);
-      },
-      prepare: async () => {
-        await migratePostgres(postgres, { log, apply });
-        await checkShardMap(postgres, urls.length);
-        await membership.join();
-        await installation.read();
-        // Runs before this start creates its first device.
-        await restored.postgresPrepared();
-        onSeeded(await seed(config, postgres, secrets.adminPassword));
-      },
-      configurationError: (error) => postgresRefusal(error, postgresTitle),
-    },
-    ...(config.redis.url === '' ? [] : [redisStore(busFailure)]),
-  ];
-}
-
-function clickHouseTitle(url: string, shard: number): string {
-  if (shard > 0) return `ClickHouse shard ${shard} at ${hostOf(url)} (CLICKHOUSE_SHARDS)`;
-  return url ? `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)` : 'The embedded ClickHouse';
-}
-
-/** The workers have the connections to Redis; the primary has none. */
-function redisStore(failure: () => string | undefined): WatchedStore {
-  return {
-    name: 'redis',
-    title: 'Redis (REDIS_URL)',
-    ping: async () => {
-      const reason = failure();
-      if (reason !== undefined) throw new Error(reason);
-    },
-    prepare: async () => {},
-    configurationError: () => undefined,
-  };
-}
-
-/** Creates the first content of a new installation; later starts find the demo device again. */
-async function seed(config: Config, postgres: Postgres, generatedPassword: string): Promise<Seeded> {
-  const passwords = new PasswordHasher(1, costOf(config.auth.passwordCost));
-  try {
-    const deps = { postgres, passwords, clock: systemClock };
-    const { email, systemEmail, password } = config.admin;
-    const admins = { email, systemEmail, password: password || generatedPassword };
-    const adminCreated = await seedFirstTenant(deps, admins);
-    if (config.demoData) await seedDemoData(deps);
-    return { adminCreated, demoDevice: await findFirstDevice(postgres) };
-  } finally {
-    await passwords.close();
-  }
-}
-
-interface Seeded {
-  adminCreated: boolean;
-  demoDevice: { id: string; token: string } | undefined;
-}
-
-/** `npm start` passes on a signal that its whole process group got: the second of two within this time is the first. */
-const sameSignalMs = 1_000;
-
-/** Ends the instance: SIGTERM and SIGINT drain, a second signal stops at once, a crash loop names its reason. */
-class Ending {
-  readonly #running: Started;
-  readonly #data: DataDirectory;
-  readonly #shutdown: Config['shutdown'];
-  readonly #msMax: number;
-  readonly #log: Log;
-  #isLeaving = false;
-  #signalledAt = 0;
-  pool: WorkerPool | undefined;
-  analytics: AnalyticsProcess | undefined;
-  begun = false;
-
-  constructor(running: Started, data: DataDirectory, shutdown: Config['shutdown'], log: Log) {
-    this.#running = running;
-    this.#data = data;
-    this.#shutdown = shutdown;
-    this.#msMax = shutdown.drainMsMax + shutdown.storesMsMax;
-    this.#log = log;
-    for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => this.#signalled(signal));
-  }
-
-  kill(): void {
-    this.pool?.kill();
-    this.analytics?.kill();
-  }
-
-  crashLoop(reason: string): void {
-    this.#log.error('crash_loop', { reason });
-    void this.#end(1, `stopped: ${reason}`);
-  }
-
-  /** Called when the database is of another installation than the one whose channels the workers use. */
-  otherInstallation(): void {
-    this.#log.error('other_installation', {});
-    void this.#end(1, 'stopped: the database is of another installation than at the last start; start again.');
-  }
-
-  #signalled(signal: string): void {
-    const now = performance.now();
-    if (this.#isLeaving && now - this.#signalledAt < sameSignalMs) return;
-    this.#signalledAt = now;
-    if (this.begun || this.#isLeaving) {
-      printProgress(`${signal} again: stopping at once.`);
-      this.kill();
-      process.exit(1);
-    }
-    this.#isLeaving = true;
-    void this.#leave(signal).then(() => this.#drain(signal));
-  }
-
-  /** Serves until balancers have noticed the stop, then closes MQTT connections at a rate. */
-  async #leave(signal: string): Promise<void> {
-    const { pool } = this;
-    const { delayMs, evictPerSecond, evictMsMax } = this.#shutdown;
-    if (!pool || (delayMs === 0 && evictPerSecond === 0)) return;
-    pool.leave();
-    if (delayMs > 0) printProgress(`${signal}: /readyz answers 503; this host still serves for ${delayMs / 1000} s.`);
-    await new Promise((resolve) => setTimeout(resolve, delayMs));
-    if (evictPerSecond === 0) return;
-    printProgress(`closing ${evictPerSecond} MQTT connections a second, for at most ${evictMsMax / 1000} s.`);
-    await pool.handOver(evictPerSecond, evictMsMax);
-  }
-
-  #drain(signal: string): void {
-    if (this.begun) return;
-    printProgress(`${signal}: finishing open requests and shipping the journal.`);
-    void this.#end(0, 'stopped; everything acknowledged is durable.');
-  }
-
-  /**
-   * Ends the stores when the time is over. A store recovers at its next start; journals and their positions are on
-   * disk.
-   */
-  async #endLeftovers(): Promise<void> {
-    this.kill();
-    const left = ['postgres', 'clickhouse', 'inserts'].flatMap((role) => {
-      const pid = liveProcess(this.#data.processFile(role));
-      return pid === undefined ? [] : [{ role, pid }];
-    });
-    // PostgreSQL ends its own children at SIGQUIT.
-    await Promise.all(
-      left.map(async ({ role, pid }) => {
-        const signal = role === 'postgres' ? 'SIGQUIT' : 'SIGKILL';
-        if (!(await endProcess(pid, signal, leftoverMsMax))) await endProcess(pid, 'SIGKILL', leftoverMsMax);
-      }),
-    );
-    await this.#data.release();
-  }
-
-  async #end(exitCode: number, last: string): Promise<void> {
-    if (this.begun) return;
-    this.begun = true;
-    const steps = new StopSteps({ msMax: this.#msMax, log: this.#log });
-    await this.#running.stop(steps);
-    if (steps.unfinished) await this.#endLeftovers();
-    const waits = steps.waits === '' ? '' : ` It took ${steps.seconds.toFixed(1)} s: ${steps.waits}.`;
-    printProgress(`${last}${waits}`);
-    process.exit(exitCode);
-  }
 }
 
 /** Resolves when `begun` does, or after `msMax`: engines may still be starting while workers serve. */
