@@ -47,6 +47,7 @@ import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts'
 import { type Seeded, watchedStores } from './instance/watched-stores.ts';
 import type { Postgres } from './postgres/client.ts';
 import { hostPaceMs } from './ship/host-pace.ts';
+import { findCopies } from './stream/copies-store.ts';
 import { tryStreams } from './stream/prepare-streams.ts';
 
 const stateIntervalMs = 500;
@@ -148,7 +149,8 @@ export async function runPrimary(): Promise<void> {
       printProgress(`waiting, because no device is known here yet. ${reason}`);
     });
     if (config.stream.url !== '') {
-      const unavailable = await tryStreams(config.stream, installation.id, (page) => {
+      const owner = { installation: installation.id, copies: await findCopies(stores.postgres) };
+      const unavailable = await tryStreams(config.stream, owner, (page) => {
         printProgress(`${page} of STREAM_MONITOR_URLS does not answer: the sync of its server is not checked.`);
       });
       if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);

@@ -2,6 +2,7 @@
  * `npm run restore -- DIR`: makes DATA_DIR, which must be empty, from a backup. Everything is checked before anything
  * is written; until the end a mark in the directory keeps it from being started. The next start replays the journals.
  */
+import { randomUUID } from 'node:crypto';
 import { existsSync, readdirSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
@@ -61,6 +62,7 @@ async function run([source, ...more]: string[]): Promise<void> {
       backup: dir,
       began: manifest.began,
       restored: new Date().toISOString(),
+      id: randomUUID(),
       pending: true,
     };
     data.keepPrivate(restoredFile, JSON.stringify(restored));

@@ -8,6 +8,7 @@ import type { Metrics } from '../base/metrics/metrics.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { type Journal, lanes, late, live } from '../journal/journal.ts';
 import type { Queries } from '../postgres/client.ts';
+import { findCopies } from './copies-store.ts';
 import { JsonRelay } from './json-relay.ts';
 import { LaneReader } from './lane-reader.ts';
 import { prepareStreams } from './prepare-streams.ts';
@@ -53,7 +54,9 @@ export interface OpenedStream {
 /** Resolves when the servers have answered, or have not answered within the time of one try. */
 export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, onFrame } = deps;
-  const client = new StreamClient(settings, log, name, (link) => prepareStreams(link, settings, installation));
+  const client = new StreamClient(settings, log, name, async (link) => {
+    await prepareStreams(link, settings, { installation, copies: await findCopies(postgres) });
+  });
   const { quarantine } = journal;
   const writer = new StreamWriter({ client, settings, clock, log, metrics, local: journal });
   const reading = { client, settings, log, metrics, quarantine, onFrame };

@@ -45,16 +45,27 @@ const versionMin = [2, 10] as const;
 
 const codes = { streamNotFound: 10_059, consumerNotFound: 10_014 };
 
+/** Whose streams may be used. */
+interface StreamOwner {
+  /** The id of the installation; empty while it is not known. */
+  installation: string;
+  /** The restores from which this instance has come, the latest one last; undefined while that is not known. */
+  copies: readonly string[] | undefined;
+  /** True: nothing of this host uses the streams yet. */
+  isStart?: boolean;
+}
+
 /**
- * `installation`: the id of the installation; empty while it is not known. `onUnchecked`: called with a monitoring page
+ * `onUnchecked`: called with a monitoring page
  * that does not answer, so that nothing is known of the sync of its server.
  */
 export async function prepareStreams(
   link: StreamLink,
   settings: StreamSettings,
-  installation: string,
+  owner: StreamOwner,
   onUnchecked: (page: string) => void = () => {},
 ): Promise<void> {
+  const { installation } = owner;
   checkServer(link, settings);
   await checkSync(settings, onUnchecked);
   for (const lane of lanes) {
@@ -77,16 +88,54 @@ export async function prepareStreams(
         max_ack_pending: unconfirmedMax,
       }));
     checkConsumer(name, consumer);
+    await takeUp(link, info, consumer, owner);
     if (consumer.config.ack_wait !== ack_wait) await link.manager.consumers.update(name, consumerName, { ack_wait });
     if (settings.json.enabled) await prepareJsonConsumer(link, name);
   }
-  if (settings.json.enabled) await prepareJsonStream(link, settings, installation);
+  if (settings.json.enabled) await prepareJsonStream(link, settings, owner);
 
   // A stream that is made again while this process runs keeps its form: processes of an older version may read it.
   function makeLane(name: string, subjects: string[], format: number): Promise<StreamInfo> {
     const limits = { discard: DiscardPolicy.New, max_bytes: settings.bytesMax };
-    return make(link, settings, installation, { name, subjects, ...limits }, format, 'STREAM_BYTES_MAX');
+    return make(link, settings, owner, { name, subjects, ...limits }, format, 'STREAM_BYTES_MAX');
   }
+}
+
+/** A member of the metadata of a stream: the restore that has taken it up; absent: none. */
+const copyMember = 'millrace_copy';
+
+/**
+ * Refuses a stream whose frames may be of another copy of this installation: a backup that is restored twice gives the
+ * same numbers to different devices. A restored instance takes up the stream of the instance that it replaces.
+ */
+async function takeUp(
+  { manager }: StreamLink,
+  info: StreamInfo,
+  { num_waiting }: ConsumerInfo,
+  { copies, isStart = false }: StreamOwner,
+): Promise<void> {
+  const { name, metadata = {} } = info.config;
+  const own = copies?.at(-1) ?? '';
+  const found = metadata[copyMember] ?? '';
+  if (copies === undefined || found === own) return;
+  if (found !== '' && !copies.includes(found)) {
+    refuse(
+      info,
+      'was taken up by another instance that was restored from a backup of this installation, and whose devices may ' +
+        'have the numbers of other devices here',
+      'choose another STREAM_NAME',
+    );
+  }
+  if (num_waiting === 0) {
+    await manager.streams.update(name, { metadata: { ...metadata, [copyMember]: own } });
+  } else if (isStart && found === '') {
+    refuse(
+      info,
+      'is in use by the instance from whose backup this one was restored, and each would take frames of the other',
+      'choose another STREAM_NAME, or stop that instance',
+    );
+  }
+  // Hosts that share their stores are restored one after the other, so a stream of an earlier restore may be in use.
 }
 
 type Made = Pick<StreamConfig, 'name' | 'subjects' | 'discard' | 'max_bytes'> & Partial<StreamConfig>;
@@ -94,7 +143,7 @@ type Made = Pick<StreamConfig, 'name' | 'subjects' | 'discard' | 'max_bytes'> & 
 async function make(
   { manager }: StreamLink,
   { replicas }: StreamSettings,
-  installation: string,
+  { installation, copies }: StreamOwner,
   config: Made,
   format: number,
   setting: string,
@@ -106,7 +155,11 @@ async function make(
       retention: RetentionPolicy.Limits,
       num_replicas: replicas,
       duplicate_window: nanosPerSecond,
-      metadata: { millrace_format: String(format), millrace_installation: installation },
+      metadata: {
+        millrace_format: String(format),
+        millrace_installation: installation,
+        ...(copies && copies.length > 0 && { [copyMember]: copies.at(-1)! }),
+      },
     });
   } catch (error) {
     if (!(error instanceof JetStreamApiError)) throw error;
@@ -132,17 +185,17 @@ async function prepareJsonConsumer({ manager }: StreamLink, stream: string): Pro
 }
 
 /** Its limits follow the settings: unlike a lane, the stream promises to keep nothing beyond them. */
-async function prepareJsonStream(link: StreamLink, settings: StreamSettings, installation: string): Promise<void> {
+async function prepareJsonStream(link: StreamLink, settings: StreamSettings, owner: StreamOwner): Promise<void> {
   const { bytesMax: max_bytes, keptSeconds } = settings.json;
   const name = jsonStreamName(settings);
   const limits = { discard: DiscardPolicy.Old, max_bytes, max_age: keptSeconds * nanosPerSecond };
   const config = { name, subjects: [`${settings.name}.json.>`], ...limits };
   const info = await found(link.manager.streams.info(name), codes.streamNotFound);
   if (!info) {
-    await make(link, settings, installation, config, jsonFormat, 'STREAM_JSON_BYTES_MAX');
+    await make(link, settings, owner, config, jsonFormat, 'STREAM_JSON_BYTES_MAX');
     return;
   }
-  checkOwner(info, installation);
+  checkOwner(info, owner.installation);
   const { discard, max_age, max_bytes: bytes } = info.config;
   if (discard !== limits.discard || max_age !== limits.max_age || bytes !== max_bytes) {
     await link.manager.streams.update(name, limits);
@@ -152,13 +205,13 @@ async function prepareJsonStream(link: StreamLink, settings: StreamSettings, ins
 /** Tries once, with a connection of its own. Returns why no server answers; undefined when the streams are usable. */
 export async function tryStreams(
   settings: StreamSettings,
-  installation: string,
+  owner: StreamOwner,
   onUnchecked?: (page: string) => void,
 ): Promise<string | undefined> {
   let link: StreamLink | undefined;
   try {
     link = await StreamLink.open(settings, 'millrace start');
-    await prepareStreams(link, settings, installation, onUnchecked);
+    await prepareStreams(link, settings, { ...owner, isStart: true }, onUnchecked);
     return undefined;
   } catch (error) {
     if (error instanceof StartError) throw error;

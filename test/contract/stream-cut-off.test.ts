@@ -26,7 +26,9 @@ afterAll(() => nodes?.stop());
 
 test('frames are acknowledged and given while the node of this process is cut off from the others', async () => {
   const settings = { ...loadConfig({}).stream, url: nodes.url, name: 'cut', bytesMax: 64 * 1024 ** 2 };
-  const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'cut'));
+  const client = new StreamClient(settings, log, 'test', (link) =>
+    prepareStreams(link, settings, { installation: 'cut', copies: [] }),
+  );
   const metrics = new Metrics();
   const local = { append: () => Promise.reject(new Error('not used')) };
   const writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics, local });
@@ -75,7 +77,9 @@ test('telemetry is refused while no majority answers, also when none was publish
     bytesMax: 64 * 1024 ** 2,
     ackMsMax: 1_000,
   };
-  const client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'idle'));
+  const client = new StreamClient(settings, log, 'test', (link) =>
+    prepareStreams(link, settings, { installation: 'idle', copies: [] }),
+  );
   const metrics = new Metrics();
   const local = { append: () => Promise.reject(new Error('not used')) };
   const writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics, local });

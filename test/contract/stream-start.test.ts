@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { DiscardPolicy, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
+import { DiscardPolicy, jetstream, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
 import { nkeys } from '@nats-io/transport-node';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
@@ -32,9 +32,9 @@ function settingsOf(changes: Partial<StreamSettings>): StreamSettings {
   return { ...defaults, url: nodes.url, bytesMax: 64 * 1024 ** 2, ...changes };
 }
 
-async function refusal(settings: StreamSettings, installation = 'one'): Promise<string> {
+async function refusal(settings: StreamSettings, installation = 'one', copies: string[] = []): Promise<string> {
   try {
-    return `accepted: ${await tryStreams(settings, installation)}`;
+    return `accepted: ${await tryStreams(settings, { installation, copies })}`;
   } catch (error) {
     if (error instanceof StartError) return error.message;
     throw error;
@@ -79,7 +79,9 @@ test('the settings of servers in the documentation make a cluster that is accept
   await withServer({ nodes: 3, linesOf }, async ({ url, monitorUrls }) => {
     const unchecked: string[] = [];
     const settings = { ...defaults, url, monitorUrls: `${monitorUrls},http://127.0.0.1:1` };
-    expect(await tryStreams(settings, 'one', (page) => unchecked.push(page))).toBeUndefined();
+    expect(
+      await tryStreams(settings, { installation: 'one', copies: [] }, (page) => unchecked.push(page)),
+    ).toBeUndefined();
     expect(unchecked).toContain('http://127.0.0.1:1');
     expect(new Set(unchecked).size).toBe(1);
   });
@@ -238,6 +240,44 @@ test('a stream of another installation, and one that is not of Millrace, are ref
   expect(await refusal(settings, 'two')).toMatch(/owned-live .* belongs to another installation: choose another/);
   await nodes.manage((manager) => manager.streams.add({ name: 'foreign-live', subjects: ['foreign.live.*'] }));
   expect(await refusal(settingsOf({ name: 'foreign' }))).toMatch(/was not made by Millrace/);
+});
+
+test('a restored instance takes up the streams of the one that it replaces, and no other copy may use them', async () => {
+  const settings = settingsOf({ name: 'copies' });
+  const accepts = async (copies: string[]) =>
+    expect(await refusal(settings, 'one', copies)).toBe('accepted: undefined');
+  await accepts([]);
+  await accepts(['first']);
+  await accepts(['first']);
+  const another = /copies-live .* was taken up by another instance .* restored .*: choose another STREAM_NAME/;
+  expect(await refusal(settings, 'one', ['second'])).toMatch(another);
+  expect(await refusal(settings, 'one', [])).toMatch(another);
+  // A restore of a backup of the restored instance.
+  await accepts(['first', 'third']);
+  expect(await refusal(settings, 'one', ['first'])).toMatch(another);
+  const { metadata } = (await nodes.manage((manager) => manager.streams.info('copies-late'))).config;
+  expect(metadata).toMatchObject({ millrace_installation: 'one', millrace_copy: 'third' });
+});
+
+test('streams that the instance of the backup still reads are refused to a restored one', async () => {
+  const settings = settingsOf({ name: 'read' });
+  expect(await refusal(settings)).toBe('accepted: undefined');
+  const connection = await nodes.connect();
+  try {
+    const consumer = await jetstream(connection).consumers.get('read-live', 'millrace');
+    const reading = await consumer.fetch({ max_messages: 1, expires: 30_000 });
+    const read = reading[Symbol.asyncIterator]().next();
+    const inUse = /read-live .* is in use by the instance from whose backup this one was restored.*: choose another/;
+    await eventually(() =>
+      nodes.manage(async (manager) => (await manager.consumers.info('read-live', 'millrace')).num_waiting > 0),
+    );
+    expect(await refusal(settings, 'one', ['first'])).toMatch(inUse);
+    reading.stop();
+    await read;
+  } finally {
+    await connection.close();
+  }
+  await eventually(async () => (await refusal(settings, 'one', ['first'])) === 'accepted: undefined', 30_000);
 });
 
 test('a stream of the earlier form is accepted, one of a later version is refused', async () => {

@@ -70,7 +70,9 @@ afterAll(() => nodes?.stop());
 beforeEach(async () => {
   installations += 1;
   settings = { ...loadConfig({}).stream, url: nodes.url, name: `watch${installations}`, bytesMax: 64 * mebibyte };
-  client = new StreamClient(settings, log, 'test', (link) => prepareStreams(link, settings, 'watch'));
+  client = new StreamClient(settings, log, 'test', (link) =>
+    prepareStreams(link, settings, { installation: 'watch', copies: [] }),
+  );
   await client.start();
   const local = { append: () => Promise.reject(new Error('not used')) };
   writer = new StreamWriter({ client, settings, clock: systemClock, log, metrics: new Metrics(), local });

@@ -24,6 +24,7 @@ afterEach(async () => {
 function setUp(last: number, clickhouseNumbers: { latest: number; telemetry?: number; copied?: number }) {
   const numbers = { device: last, copy: 0 };
   const copies = { all: 0 };
+  const restores: unknown[] = [];
   const queries = {
     query: async (text: string, values: unknown[] = []) => {
       const sequence = text.includes('device_copy_version') ? 'copy' : 'device';
@@ -34,6 +35,7 @@ function setUp(last: number, clickhouseNumbers: { latest: number; telemetry?: nu
         return [{}];
       }
       if (text.includes('device_outbox')) copies.all += 1;
+      if (text.includes('setting')) restores.push(values[1]);
       return [];
     },
   };
@@ -47,7 +49,7 @@ function setUp(last: number, clickhouseNumbers: { latest: number; telemetry?: nu
   };
   const parts = { postgres: postgres as unknown as Postgres };
   stores = new RestoredStores({ ...parts, data: new DataDirectory(dir), log });
-  return { stores, clickhouse: clickhouse as unknown as ClickHouse, numbers, copies };
+  return { stores, clickhouse: clickhouse as unknown as ClickHouse, numbers, copies, restores };
 }
 
 test('nothing changes when PostgreSQL is ahead of all', async () => {
@@ -79,13 +81,14 @@ test('newer copies for reports raise their versions, and all is copied again', a
 });
 
 test('the first start after a restore skips numbers and copies all for reports, the next does not', async () => {
-  const restored: Restored = { backup: '/b', began: '', restored: '', pending: true };
+  const restored: Restored = { backup: '/b', began: '', restored: '', id: 'of this restore', pending: true };
   writeFileSync(join(dir, 'restored.json'), JSON.stringify(restored));
   const first = setUp(7, { latest: 7 });
   await Promise.all([first.stores.postgresPrepared(), first.stores.clickhousePrepared(first.clickhouse)]);
   expect([first.numbers.device, first.copies.all]).toEqual([1_000_007, 1]);
+  expect(first.restores).toEqual(['of this restore']);
   await first.stores.stop();
   const second = setUp(1_000_007, { latest: 7 });
   await Promise.all([second.stores.postgresPrepared(), second.stores.clickhousePrepared(second.clickhouse)]);
-  expect([second.numbers.device, second.copies.all]).toEqual([1_000_007, 0]);
+  expect([second.numbers.device, second.copies.all, second.restores]).toEqual([1_000_007, 0, []]);
 });

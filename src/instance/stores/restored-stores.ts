@@ -4,6 +4,7 @@
  * devices again. A start without a restore costs three small queries. The repairs are made once for all hosts that
  * share the stores.
  */
+import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -21,6 +22,7 @@ import {
 } from '../../device/sql/number-store.ts';
 import { reopenTombstones } from '../../erase/tombstone-store.ts';
 import type { Postgres } from '../../postgres/client.ts';
+import { addCopy } from '../../stream/copies-store.ts';
 import type { DataDirectory } from '../host/data-directory.ts';
 import { restoredFile } from '../host/data-files.ts';
 
@@ -35,6 +37,8 @@ export interface Restored {
   backup: string;
   began: string;
   restored: string;
+  /** Names the restore; absent in a directory that an earlier version restored. */
+  id?: string;
   pending: boolean;
 }
 
@@ -133,6 +137,7 @@ export class RestoredStores {
     const last = Math.max(await lastNumber(postgres, 'device'), this.#known);
     await raiseNumbers(postgres, 'device', last + 1, last + skippedNumbers);
     await copyAllDevices(postgres);
+    await addCopy(postgres, restored.id ?? randomUUID());
     // Journals of the backup ship their rows again, and rows deleted between the snapshots of the stores exist again.
     await reopenTombstones(postgres);
     data.keepPrivate(restoredFile, JSON.stringify({ ...restored, pending: false } satisfies Restored));
