@@ -67,6 +67,37 @@ test('a backup has what was acknowledged before it, and a restore takes up the s
   expect(restored.events('stream_lost')).toEqual([]);
 }, 400_000);
 
+test('a second restore of the backup does not get frames of the first one, whose devices have the same numbers', async () => {
+  const dataDir = join(directory, 'again');
+  const made = await command('restore', backup, dataDir);
+  expect(made.code, made.output).toBe(0);
+  const again = await prepareEngine({ workers: 1, env, dataDir });
+  try {
+    again.spawn(env);
+    expect((await again.exit(60_000)).code).not.toBe(0);
+    expect(again.output).toMatch(
+      /The stream millrace-live .* was taken up by another instance .*: choose another STREAM_NAME/,
+    );
+    // A device of each restore has the same number.
+    await again.start({ ...env, STREAM_NAME: 'again' });
+    const devices = await Promise.all([restored!, again].map((of) => of.api.createDevice('same number')));
+    const numbers = await Promise.all(
+      [restored!, again].map(async (of, i) => {
+        const body = `{"ts":1000,"values":{"same":${i}}}`;
+        await accepted(of, devices[i]!.token, body);
+        await eventually(async () => (await countOf(of, 'same')) === 1, 60_000);
+        return (await of.clickhouse("SELECT DISTINCT device, int FROM telemetry WHERE key = 'same'"))[0]!.map(Number);
+      }),
+    );
+    expect(numbers).toEqual([
+      [numbers[0]![0], 0],
+      [numbers[0]![0], 1],
+    ]);
+  } finally {
+    await again.destroyAtOnce();
+  }
+}, 300_000);
+
 test('a backup is refused while the streams hold frames that ClickHouse does not have', async () => {
   const running = restored!;
   const device = await running.api.createDevice('waits');
