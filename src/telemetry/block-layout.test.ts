@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { Random } from '../../test/harness/random.ts';
 import { Kind } from '../value/typed.ts';
+import { columnHeads, writeSmall, writeVarint } from './block.ts';
 import { layoutOf, startOfBlock } from './block-layout.ts';
 import { keyOf } from './keys.ts';
 import { readBlock } from './read-block.ts';
@@ -60,4 +61,17 @@ test('bytes with a layout are read without an error, whichever byte of a block i
     expect(readBlock(damaged)).toHaveLength(3);
   }
   expect(whole).toBeGreaterThan(0);
+});
+
+test('a column that comes first takes no memory for more rows than there are bytes', () => {
+  const rows = 2 ** 30;
+  const block = Buffer.alloc(100);
+  let at = writeVarint(block, writeVarint(block, 0, 6), rows);
+  block.set(columnHeads.key, at);
+  at += columnHeads.key.length;
+  // Indexes of four bytes, one empty key.
+  for (const number of [1, 0x202, 1]) at = writeSmall(block, at, number);
+  at = writeSmall(block, at + 1, rows);
+  expect(layoutOf(block.subarray(0, at))).toBeUndefined();
+  expect(() => readBlock(block.subarray(0, at))).toThrow(/ends early/);
 });

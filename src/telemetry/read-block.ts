@@ -279,7 +279,7 @@ class Source {
     if (width < 0 || width > 2) throw new Error('unknown flags of LowCardinality in a block');
     const keys = Array.from({ length: this.#small() }, () => this.take(this.varint()));
     if (this.#small() !== count) throw new Error('a block whose keys and rows differ in number');
-    const data = view(this.take(count << width));
+    const data = view(this.take(count * 2 ** width));
     const keyIndexes = new Uint32Array(count);
     for (let row = 0; row < count; row += 1) {
       keyIndexes[row] =
