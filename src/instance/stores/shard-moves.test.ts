@@ -4,7 +4,7 @@ import { silentLog as log } from '../../../test/harness/clickhouse-server.ts';
 import { startTestPostgres } from '../../../test/harness/postgres-server.ts';
 import { Random } from '../../../test/harness/random.ts';
 import { systemClock as clock } from '../../base/clock.ts';
-import { systemScheduler } from '../../base/scheduler.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import { bucketCount, firstShardMap, noShard, Shards } from '../../clickhouse/shards.ts';
 import type { Queries } from '../../postgres/client.ts';
@@ -87,6 +87,49 @@ test('deletes are carried out again only when those that met the copy have ended
   await expect(moveBuckets(deps, () => new Map([[7, 1]]))).rejects.toThrow('reopened during a delete: false');
 });
 
+test('the lease is renewed during a copy that takes longer, and not after the end', async () => {
+  let renew: (() => void) | undefined;
+  const scheduler: Scheduler = {
+    ...systemScheduler,
+    sleep: async () => {},
+    every: (_, run) => {
+      renew = run;
+      return () => {
+        renew = undefined;
+      };
+    },
+  };
+  const map = { version: 1, shardOf: Buffer.alloc(bucketCount), movesTo: Buffer.alloc(bucketCount, noShard) };
+  let isCopied = false;
+  let leases = 0;
+  const answerTo = (text: string, values: readonly unknown[]): object[] => {
+    if (text.includes('insert into lease')) leases += 1;
+    if (text.includes('count(*)')) return [{ count: 0 }];
+    if (/from (journals|shard_map_uses)|update tombstones/.test(text)) return [];
+    if (text.includes('from shard_map')) return [{ ...map, isCopied }];
+    if (text.includes('update shard_map')) {
+      const [version, shardOf, movesTo, copied] = values as [number, Buffer, Buffer, boolean];
+      Object.assign(map, { version, shardOf, movesTo });
+      isCopied = copied;
+    }
+    return [{ holder: values[1] }];
+  };
+  const postgres = { query: async (text: string, values: readonly unknown[]) => answerTo(text, values) };
+  const renewed: number[] = [];
+  const clickhouse = {
+    rows: async (sql: string) => (sql.includes('latest') ? [{ count: '0' }] : []),
+    copyTo: async () => {
+      const before = leases;
+      renew?.();
+      renew?.();
+      renewed.push(leases - before);
+    },
+  } as unknown as ClickHouse;
+  const deps = { postgres: postgres as unknown as Queries, shards: [clickhouse, clickhouse], cluster: '', scheduler };
+  await moveBuckets({ ...deps, withoutSilent: false, say: () => {} }, () => (isCopied ? new Map() : new Map([[7, 1]])));
+  expect([renewed, renew]).toEqual([[2], undefined]);
+});
+
 test('a move waits for a process that has just read an earlier map, and for its work by that map', async () => {
   const { postgres, stop } = await startTestPostgres();
   const copied = vi.fn();
@@ -116,8 +159,8 @@ test('a move waits for a process that has just read an earlier map, and for its 
   const started = follower.start();
   await vi.waitFor(() => expect(isReading).toBe(true));
   let isMoved = false;
-  const sleep = (ms: number) => systemScheduler.sleep(Math.min(ms, 200));
-  const deps = { postgres, shards: servers, cluster: '', withoutSilent: true, say: () => {}, sleep };
+  const scheduler = { ...systemScheduler, sleep: (ms: number) => systemScheduler.sleep(Math.min(ms, 200)) };
+  const deps = { postgres, shards: servers, cluster: '', withoutSilent: true, say: () => {}, scheduler };
   const moving = moveBuckets(deps, () => new Map([[7, 1]])).then(() => {
     isMoved = true;
   });

@@ -14,7 +14,7 @@ import { randomUUID } from 'node:crypto';
 import { type Clock, systemClock } from '../../base/clock.ts';
 import { StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { type Sleep, systemScheduler } from '../../base/scheduler.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import {
   deleteBuckets,
@@ -39,11 +39,13 @@ interface MoveDeps {
   withoutSilent: boolean;
   say: (line: string) => void;
   clock?: Pick<Clock, 'monotonic'>;
-  sleep?: Sleep;
+  scheduler?: Scheduler;
 }
 
 const leaseName = 'shard moves';
-const leaseMs = 600_000;
+/** A call that was killed delays the next one for so long. */
+const leaseMs = 60_000;
+const renewMs = 15_000;
 const lookMs = 200;
 /** The time after which the processes that are waited for are named. */
 const namedMs = 10_000;
@@ -84,13 +86,15 @@ function spread(buckets: readonly number[], count: number): number[] {
 /** Continues what an earlier call has begun, then moves each bucket of `plan` to its shard. */
 export async function moveBuckets(deps: MoveDeps, plan: (map: MovingMap) => Map<number, number>): Promise<void> {
   const holder = randomUUID();
-  const { postgres } = deps;
+  const { postgres, scheduler = systemScheduler } = deps;
   if (!(await takeLease(postgres, leaseName, holder, leaseMs)))
-    throw new StartError('Buckets are being moved already.');
+    throw new StartError('Buckets are being moved already. A call that was killed ends this within a minute.');
   const keep = async () => {
     if (await takeLease(postgres, leaseName, holder, leaseMs)) return;
     throw new StartError('Another call moves buckets now: this one ends.');
   };
+  // A step may take longer than the lease. A renewal that fails is noticed before the next step.
+  const stopRenewing = scheduler.every(renewMs, () => void keep().catch(() => {}));
   try {
     const mover = new Mover(deps, keep);
     await mover.finish();
@@ -98,6 +102,7 @@ export async function moveBuckets(deps: MoveDeps, plan: (map: MovingMap) => Map<
     await mover.finish();
     await mover.clean();
   } finally {
+    stopRenewing();
     await giveBackLease(postgres, leaseName, holder);
   }
 }
@@ -106,13 +111,13 @@ class Mover {
   readonly #deps: MoveDeps;
   readonly #keep: () => Promise<void>;
   readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #sleep: Sleep;
+  readonly #scheduler: Scheduler;
 
   constructor(deps: MoveDeps, keep: () => Promise<void>) {
     this.#deps = deps;
     this.#keep = keep;
     this.#clock = deps.clock ?? systemClock;
-    this.#sleep = deps.sleep ?? systemScheduler.sleep;
+    this.#scheduler = deps.scheduler ?? systemScheduler;
   }
 
   async begin(plan: (map: MovingMap) => Map<number, number>): Promise<void> {
@@ -145,7 +150,7 @@ class Mover {
     }
     await this.#confirmed(map.version);
     // Reads that began before the change end within this time.
-    await this.#sleep(limits.telemetryQueryMsMax);
+    await this.#scheduler.sleep(limits.telemetryQueryMsMax);
     const movesTo = new Uint8Array(bucketCount).fill(noShard);
     map = await this.#write({ ...map, movesTo, isCopied: false });
     await this.#confirmed(map.version);
@@ -190,7 +195,7 @@ class Mover {
     const ids = await reopenBuckets(postgres, bucketCount, buckets);
     while ((await countOpen(postgres, ids)) > 0) {
       await this.#keep();
-      await this.#sleep(lookMs);
+      await this.#scheduler.sleep(lookMs);
     }
   }
 
@@ -225,7 +230,7 @@ class Mover {
         say(`waiting for ${hosts}; --without-silent leaves out hosts that have ended and do not report`);
       }
       await this.#keep();
-      await this.#sleep(lookMs);
+      await this.#scheduler.sleep(lookMs);
     }
   }
 
