@@ -47,7 +47,7 @@ export class BucketMover {
     const process = new ProcessTime(time, 0);
     const postgres = database.queriesOf(process);
     const shards = stores.map((store) => store.moverOf(process) as unknown as ClickHouse);
-    const own = { cluster: '', withoutSilent: random.next() < 0.5, clock: process, sleep: process.sleep };
+    const own = { cluster: '', withoutSilent: random.next() < 0.5, clock: process, scheduler: process };
     const say = (line: string) => note(`the move of buckets: ${line}`);
     const moved = moveBuckets({ ...own, postgres, shards, say }, ({ shardOf }) => this.#plan(shardOf)).then(
       () => true,

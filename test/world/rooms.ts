@@ -1,13 +1,15 @@
 /**
- * The rooms of a worker that meet over the bus: sessions, commands, shared attributes and changes of credentials. They
- * are the real classes, over a simulated bus and database.
+ * The rooms of a worker that meet over the bus: sessions, commands, shared attributes, changes of credentials and rate
+ * limits. They are the real classes, over a simulated bus and database.
  */
 import { AttributeUpdates } from '../../src/attributes/followers.ts';
 import { notifyShared } from '../../src/attributes/notify.ts';
 import { AttributeWriter } from '../../src/attributes/writer.ts';
+import { RateLimits } from '../../src/auth/rate-limits.ts';
 import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type Bus, type BusCounters, busCounters } from '../../src/bus/bus.ts';
+import { HomeExchange } from '../../src/bus/home-exchange.ts';
 import { IpcBus } from '../../src/bus/ipc.ts';
 import { channelNames, type LinkOwner, RedisBus } from '../../src/bus/redis.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
@@ -38,7 +40,17 @@ interface RoomsDeps {
   database: Database;
   wire: Wire;
   log: Log;
+  /** The workers of all hosts. */
+  workers: number;
+  /** True while this worker adds up the counts of all workers. */
+  isHome: () => boolean;
 }
+
+/** Messages of a device in a second, over all workers. */
+export const messagesPerSecond = 20;
+const unlimited = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
+const ofDevice = { ...unlimited, messages: `${messagesPerSecond}:1` };
+const settings = { device: ofDevice, gatewayDevice: unlimited, gateway: unlimited, tenant: unlimited };
 
 /** Deliveries of a persistent command that may stay without a confirmation. */
 const retriesMax = 20;
@@ -54,6 +66,7 @@ export class Rooms {
   readonly sessions: Sessions;
   readonly changes: CredentialChanges;
   readonly writer: AttributeWriter;
+  readonly rateLimits: RateLimits;
   readonly rpc: Rpc;
   readonly persistentRpcs: PersistentRpcs;
   readonly rpcStream: RpcStream;
@@ -63,8 +76,9 @@ export class Rooms {
   readonly #leaveBus: () => void;
   readonly #downlink: Downlink;
   readonly #updates: AttributeUpdates;
+  readonly #exchange: HomeExchange;
 
-  constructor({ node, process, database, wire, log }: RoomsDeps) {
+  constructor({ node, process, database, wire, log, workers, isHome }: RoomsDeps) {
     const { metrics } = this;
     const time = { clock: process, scheduler: process };
     this.node = node;
@@ -75,6 +89,8 @@ export class Rooms {
     this.bus = bus;
     this.link = link;
     this.#leaveBus = leave;
+    this.#exchange = new HomeExchange({ ...time, bus, fleet: { workers: () => workers, isHome } });
+    this.rateLimits = new RateLimits({ settings, exchange: this.#exchange, clock: process });
     const channels = openChannels(bus, time, node);
     const shared = { ...time, postgres, log, metrics };
     this.#downlink = new Downlink({ ...time, bus, channels, log, metrics });
@@ -102,6 +118,7 @@ export class Rooms {
   }
 
   async start(): Promise<void> {
+    await this.#exchange.start();
     await this.#downlink.start();
     await this.changes.start();
     this.#updates.start();

@@ -56,12 +56,22 @@ export class Users {
       const client = random.pick(clients);
       this.events += 1;
       const draw = random.next();
+      this.#send(rooms, client);
       if (draw < 0.35) this.call(rooms, client, random.between(300, 5_000));
       else if (draw < 0.55) this.#store(rooms, client);
       else if (draw < 0.85) this.#write(rooms, client);
       else if (draw < 0.95) this.#removeKeys(rooms, client);
       else if (draw < 0.99) this.#changeDevice(rooms, client, false);
       else if (client.habit === 'leaves') this.#changeDevice(rooms, client, true);
+    }
+  }
+
+  /** A message of the device counts in its rate limit at this worker. */
+  #send(rooms: Rooms, { number }: Client): void {
+    try {
+      rooms.rateLimits.message({ number, tenantId: 'mill' });
+    } catch (error) {
+      isExpected(error);
     }
   }
 

@@ -44,7 +44,15 @@ interface WorkerDeps {
   skewMs: number;
   ack: AckLevel;
   log: (line: string) => void;
+  /** The workers of all hosts. */
+  workers: number;
+  /** True for a worker of the host that started first; `leads`: the worker acts for its host. */
+  isFirst: boolean;
+  leads: boolean;
 }
+
+/** The time in which a host that has just started does not know the other hosts, and counts as the first. */
+const unawareMsMax = 2_000;
 
 const dir = '/journal/worker';
 const segmentBytes = 64 * 1024;
@@ -163,6 +171,7 @@ export class Worker {
       latestAheadMsMax: 0,
       callersWait: ack === 'store',
       onSuspects: (lane, orders) => ingest.suspected(lane, orders),
+      onDelayed: (lane, orders) => ingest.delayed(lane, orders),
       onFramesStored: (lane, orders) => ingest.stored(lane, orders),
       onShipped: () => ingest.shipped(),
     });
@@ -223,11 +232,14 @@ export class Worker {
   }
 
   async #openRooms(process: ProcessTime): Promise<void> {
-    const { time, database, wire, skewMs, log } = this.#deps;
+    const { time, random, database, wire, skewMs, log, workers, isFirst, leads } = this.#deps;
     this.#starts += 1;
+    const knowsAt = time.passed + random.below(unawareMsMax);
+    const isHome = (): boolean => leads && (isFirst || time.passed < knowsAt);
     const own = new ProcessTime(time, skewMs);
     const node = `${this.#deps.writer}-${this.#starts}`;
-    const rooms = new Rooms({ node, process: own, database, wire, log: logTo(log, this.name) });
+    const shared = { database, wire, workers, isHome, log: logTo(log, this.name) };
+    const rooms = new Rooms({ node, process: own, ...shared });
     this.#rooms = rooms;
     await rooms.start();
     if (!process.isOver && this.#rooms === rooms) this.#areRoomsOpen = true;

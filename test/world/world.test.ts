@@ -8,6 +8,7 @@
  *                   did not reach its device, when it did; a persistent one is executed
  *     shards        while buckets of devices move between ClickHouse servers, a point that was readable stays readable
  *     attributes    a device has the shared attributes that are stored, 5 s after the last fault
+ *     rate limits   after the last fault, all workers together accept what the limit of a device allows, and no less
  *     bus           nothing is sent when nothing happens, and no worker keeps a channel or a command that has ended
  *
  * `npm run bench -- world` runs more seeds.

@@ -8,6 +8,7 @@ import { Random } from '../harness/random.ts';
 import { BucketMover } from './bucket-mover.ts';
 import { Client, clientHabits } from './clients.ts';
 import { Database } from './database.ts';
+import { LimitedSender } from './limited-sender.ts';
 import type { Rooms, Wire } from './rooms.ts';
 import { habits, Sender } from './senders.ts';
 import { isLater, type Mood, Store } from './store.ts';
@@ -75,6 +76,11 @@ const quietMessagesMax = 10;
 /** The longest fault of the bus, of the database and of a process. */
 const cutMsMax = 2_000;
 const eventsMax = 200;
+/** Devices that send more than their rate limit after the last fault: to any worker, and to one. */
+const limitedDevices = [
+  { number: 201, isAnywhere: true },
+  { number: 202, isAnywhere: false },
+];
 const codes = [241, 252, 1000, 1001, 225, 243, 202, 159, 999, 60, 733, 48];
 
 export function planOf(seed: number): Plan {
@@ -108,7 +114,7 @@ export function planOf(seed: number): Plan {
   const workers = 1 + random.below(3);
   const hasRedis = hosts > 1 || random.next() < 0.3;
   const busMsMax = random.pick([0.5, 2, 20]);
-  const shards = random.next() < 0.2 ? 2 + random.below(2) : 1;
+  const shards = random.next() < 0.12 ? 2 + random.below(2) : 1;
   return { seed, hosts, workers, ack, hasRedis, busMsMax, skewMsMax, sendMs, shards, faults };
 }
 
@@ -161,15 +167,16 @@ class World {
     this.#database = new Database(this.#time, random);
     this.#redis = plan.hasRedis ? new Redis(this.#time, random, plan.busMsMax) : undefined;
     let writer = 0;
-    this.#hosts = Array.from({ length: plan.hosts }, () => {
+    this.#hosts = Array.from({ length: plan.hosts }, (_, host) => {
       const { ack, workers, skewMsMax } = plan;
       const skewMs = random.between(-skewMsMax, skewMsMax);
       const wire: Wire = this.#redis ? { redis: this.#redis } : { host: new Host(this.#time, random, skewMs) };
-      return Array.from({ length: workers }, () => {
+      return Array.from({ length: workers }, (__, slot) => {
         writer += 1;
         const log = (line: string) => this.#note(line);
         const stores = { stores: this.#stores, database: this.#database };
-        return new Worker({ time: this.#time, random, ...stores, wire, writer, skewMs, ack, log });
+        const place = { workers: plan.hosts * workers, isFirst: host === 0, leads: slot === 0 };
+        return new Worker({ time: this.#time, random, ...stores, ...place, wire, writer, skewMs, ack, log });
       });
     });
     if (shards > 1) {
@@ -336,9 +343,12 @@ class World {
     const settled = this.#time.passed + cutMsMax + 1_000 + settledMs;
     await this.#time.run(() => false, settled);
     const faults = this.#clients.flatMap((client) => this.#faultsOfClient(client));
+    const limited = limitedDevices.map((device) => new LimitedSender(device, this.#time, this.#random));
+    for (const each of limited) void each.send(() => this.#serving());
     const present = this.#clients.filter(({ number }) => this.#database.tables.devices.has(number));
     const probes = this.#serving().map((rooms) => this.#users.call(rooms, this.#random.pick(present), settledMs));
     await this.#time.run(() => false, settled + settledMs);
+    faults.push(...limited.flatMap((each) => each.faults()));
     await this.#time.run(() => this.#users.faults().length === 0, settled + executedMs);
     const published = this.#redis?.published ?? 0;
     await this.#time.run(() => false, this.#time.passed + quietMs);
