@@ -7,13 +7,13 @@
  */
 import { closeSync, existsSync, openSync, readdirSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock as clock } from './base/clock.ts';
 import { jsonLine, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics/metrics.ts';
+import { systemScheduler } from './base/scheduler.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
 import { sizeText } from './base/size-text.ts';
 import { reopenTombstones } from './erase/tombstone-store.ts';
@@ -235,7 +235,7 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   printLine(`${counted(journals.count, 'journal')} with ${sizeText(journals.bytes)} to ship to ClickHouse`);
   let loggedAt = clock.monotonic();
   while (journals.count > 0 && !stopped) {
-    await sleep(50);
+    await systemScheduler.sleep(50);
     if (clock.monotonic() - loggedAt < progressMs) continue;
     loggedAt = clock.monotonic();
     printLine(`${counted(journals.count, 'journal')} with ${sizeText(journals.bytes)} to ship`);

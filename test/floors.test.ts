@@ -90,28 +90,17 @@ const sqlFiles = [
  */
 const roomsWithTimers = [
   'backup.ts',
-  'journal.ts',
   'primary.ts',
   'bus',
-  'clickhouse',
   'clickhouse/embedded',
   'clickhouse/inserts',
-  'instance/host',
-  'instance/journals',
-  'instance/lifecycle',
-  'instance/membership',
   'instance/processes',
-  'instance/stores',
-  'mqtt',
   'mqtt/flow',
-  'mqtt/outgoing',
-  'mqtt/topics',
   'mqtt/transport',
   'postgres',
   'postgres/embedded',
   'stream',
   'uws',
-  'worker',
 ];
 
 /** Words that no text and no name may contain, and the words to use instead. */

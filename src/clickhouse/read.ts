@@ -7,6 +7,7 @@
 import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import { type ClickHouseSettings, parseError } from '@clickhouse/client';
+import { systemScheduler } from '../base/scheduler.ts';
 import { ClickHouseError } from './clickhouse-error.ts';
 
 /** Values that are bound to a statement by name; an array becomes an array of strings or numbers. */
@@ -106,7 +107,7 @@ function readRows<T>(answer: IncomingMessage, bytesMax: number, take: (row: T) =
       // Lets the event loop run before the rest of a long answer is parsed.
       turnEnd = bytes + turnBytes;
       answer.pause();
-      setImmediate(() => answer.resume());
+      systemScheduler.soon(() => answer.resume());
     },
     () => lines.end(),
   );

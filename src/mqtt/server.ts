@@ -1,8 +1,8 @@
 /** The MQTT door of a worker: its connections over any transport, their deadlines, and their end. */
-
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { beginEvent, endEvent } from '../base/running-work.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { Connection } from './connection.ts';
 import type { ConnectionDeps, MqttDeps } from './deps.ts';
 import { Addresses } from './flow/addresses.ts';
@@ -21,7 +21,7 @@ export class Mqtt {
   readonly #connections = new Set<Connection>();
   readonly #addresses: Addresses;
   readonly #deps: ConnectionDeps;
-  readonly #timer: NodeJS.Timeout;
+  readonly #stopSweeps: () => void;
   #draining = false;
   #isHandingOver = false;
   #isRebalancing = false;
@@ -66,8 +66,7 @@ export class Mqtt {
     );
     metrics.observed('mqtt_connections', 'Open MQTT connections.', () => this.#connections.size);
     this.#sweptAt = deps.clock.monotonic();
-    this.#timer = setInterval(() => this.#sweep(), limits.mqttSweepMs);
-    this.#timer.unref();
+    this.#stopSweeps = systemScheduler.every(limits.mqttSweepMs, () => this.#sweep());
   }
 
   get connections(): number {
@@ -146,7 +145,7 @@ export class Mqtt {
         connection.close('handed_over');
         leaving.delete(connection);
       }
-      await new Promise((resolve) => setTimeout(resolve, handOverStepMs));
+      await systemScheduler.sleep(handOverStepMs);
     }
   }
 
@@ -155,14 +154,14 @@ export class Mqtt {
    */
   async drain(msMax: number): Promise<void> {
     this.#draining = true;
-    clearInterval(this.#timer);
+    this.#stopSweeps();
     const { clock } = this.#deps;
     const deadline = clock.monotonic() + msMax;
     for (;;) {
       let waiting = 0;
       for (const connection of this.#connections) if (!connection.drain('server_shutdown')) waiting += 1;
       if (waiting === 0 || clock.monotonic() >= deadline) break;
-      await new Promise((resolve) => setTimeout(resolve, drainStepMs));
+      await systemScheduler.sleep(drainStepMs);
     }
     for (const connection of this.#connections) connection.close('server_shutdown');
     // The remaining transports send their own end.

@@ -9,6 +9,7 @@ import { dayMs } from '../base/durations.ts';
 import { StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { Shards } from '../clickhouse/shards.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { Eraser } from '../erase/erase.ts';
@@ -293,5 +294,5 @@ export type Channel = Awaited<ReturnType<typeof openChannel>>;
 function fail(link: PrimaryLink, log: Log, reason: string): void {
   log.error('journal_failed', { reason });
   void link.failed(new StartError(`the journal cannot be written: ${reason}`));
-  setTimeout(() => process.exit(1), 100);
+  systemScheduler.after(100, () => process.exit(1));
 }

@@ -2,7 +2,6 @@
  * Opens the sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, and MQTT. They are
  * the last section of a worker; only the sockets are opened before the stores.
  */
-
 import { reportsAt } from '../analytics/routes.ts';
 import { createApi } from '../api/api.ts';
 import { LongAnswers } from '../api/long-answer.ts';

@@ -20,7 +20,6 @@ import {
 } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { makeDirectories } from '../../base/directories.ts';
 import { messageOf, StartError } from '../../base/errors.ts';
 import { tryLock } from '../../base/file-lock.ts';
@@ -33,6 +32,7 @@ import {
   removeProcessFile,
   writeProcessFile,
 } from '../../base/process-file.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { isUuid } from '../../base/uuid.ts';
 import { hostFile, journalDirectory, restoringFile, runDirectory, secretsFile } from './data-files.ts';
 
@@ -135,7 +135,7 @@ export class DataDirectory {
             'or set DATA_DIR to another directory.',
         );
       }
-      await sleep(lockRetryMs);
+      await systemScheduler.sleep(lockRetryMs);
     }
   }
 

@@ -3,6 +3,7 @@
  * segment until the hold ends. `WorkerPool` of the primary owns the hold, which covers only the workers of this
  * instance.
  */
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { JournalCut } from '../../journal/journal.ts';
 
 export interface HoldRequest {
@@ -104,13 +105,13 @@ export class JournalHold {
       hold.answered = resolve;
       hold.failed = reject;
     });
-    const timer = setTimeout(() => hold.failed(new Error('a worker does not answer')), answerMsMax);
+    const stopTimer = systemScheduler.after(answerMsMax, () => hold.failed(new Error('a worker does not answer')));
     try {
       for (let slot = 0; slot < this.#slots; slot += 1) hold.missing.add(slot);
       for (let slot = 0; slot < this.#slots; slot += 1) this.#send(slot, { kind, id: hold.id });
       await answered;
     } finally {
-      clearTimeout(timer);
+      stopTimer();
     }
   }
 }

@@ -3,6 +3,7 @@
  * have answered or at the deadline. Called by `worker-pool.ts`; deletes use the result (`erase/erase.ts`).
  */
 import { limits } from '../../base/limits.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { JournalReport } from '../../ingest/journal-report.ts';
 
 export interface JournalReportsOfHost {
@@ -33,12 +34,12 @@ export class JournalReports {
         reports: [],
         isWhole: true,
         done: () => {
-          clearTimeout(timer);
+          stopTimer();
           this.#asked.delete(id);
           resolve({ reports: asked.reports, isWhole: asked.isWhole && asked.missing.size === 0 });
         },
       };
-      const timer = setTimeout(asked.done, limits.journalReportsMsMax);
+      const stopTimer = systemScheduler.after(limits.journalReportsMsMax, () => asked.done());
       this.#asked.set(id, asked);
       for (const slot of slots) {
         if (ask(slot, id)) asked.missing.add(slot);

@@ -6,9 +6,9 @@
  */
 import { randomInt } from 'node:crypto';
 import { basename } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../../base/errors.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { goneReport, reportOf } from '../../ingest/journal-report.ts';
 import type { StoredJournal } from '../../ingest/journal-store.ts';
 import type { RefusedRowsOfJournal } from '../../ingest/refused-points.ts';
@@ -154,7 +154,7 @@ export class OrphanJournals {
       await Promise.all([...this.#shippers.values()].map((shipper) => shipper.drain(deadline - clock.monotonic())));
       // The remaining rows are suspects: their trials take minutes, and the rows are durable.
       if ([...this.#waiting.values()].every((journal) => journal?.backlogBytes === 0)) break;
-      await sleep(10);
+      await systemScheduler.sleep(10);
     }
     this.#stopping.abort();
     await this.#running;
@@ -170,7 +170,7 @@ export class OrphanJournals {
         if (journal && !signal.aborted) await this.#ship(dir, journal);
       }
       await this.#lookAtQuarantines();
-      await sleep(retryMs, undefined, { signal }).catch(() => {});
+      await systemScheduler.sleep(retryMs, signal);
     }
   }
 

@@ -4,6 +4,7 @@
  */
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 
 interface StopStepsDeps {
   msMax: number;
@@ -52,12 +53,10 @@ export class StopSteps {
   async step(name: string, work: () => Promise<unknown> | unknown): Promise<void> {
     const begun = this.#monotonic();
     const ended = this.#run(name, work);
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<'late'>((resolve) => {
-      timer = setTimeout(resolve, this.msLeft, 'late');
-    });
+    const ending = new AbortController();
+    const late = systemScheduler.sleep(this.msLeft, ending.signal).then((): 'late' => 'late');
     const outcome = await Promise.race([ended, late]);
-    clearTimeout(timer);
+    ending.abort();
     this.#note(name, begun, outcome === 'late');
   }
 

@@ -6,6 +6,7 @@
 import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 
 interface SupervisorDeps {
   name: string;
@@ -22,7 +23,8 @@ export class Supervisor {
   #aliveSince = Number.POSITIVE_INFINITY;
   #downSince = 0;
   #failure: string | undefined;
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next start. */
+  #stopTimer = () => {};
   #stopped = false;
 
   constructor(deps: SupervisorDeps) {
@@ -64,14 +66,14 @@ export class Supervisor {
       onCrashLoop?.(`${name} ended ${this.#quickDeaths} times in a row right after its start: ${reason}`);
     if (this.#stopped) return;
     const delayMs = Math.min(limits.restartDelayMs * 2 ** (this.#quickDeaths - 1), limits.restartDelayMsMax);
-    this.#timer = setTimeout(() => {
+    this.#stopTimer = systemScheduler.after(delayMs, () => {
       restart().catch((error: unknown) => this.died(messageOf(error)));
-    }, delayMs);
+    });
   }
 
   stop(): void {
     this.#stopped = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
   }
 
   #worked(): boolean {

@@ -8,6 +8,7 @@ import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import type { Postgres } from '../../postgres/client.ts';
 import { mismatchOf } from './equal-settings.ts';
 import {
@@ -22,6 +23,7 @@ import {
 } from './host-store.ts';
 
 interface MembershipDeps {
+  scheduler?: Scheduler;
   postgres: Postgres;
   host: HostDescription;
   /** Returns undefined while this host takes no MQTT connections. */
@@ -37,17 +39,19 @@ const leaveMsMax = 2_000;
 
 export class Membership {
   readonly #deps: MembershipDeps;
+  readonly #scheduler: Scheduler;
   #epoch: number | undefined;
   #hosts: FleetHost[] = [];
   #mismatch: string | undefined;
   #beating: Promise<void> = Promise.resolve();
-  #timer: NodeJS.Timeout | undefined;
+  #stopTimer: (() => void) | undefined;
   #isBeating = false;
   #isObserved = false;
   #stopped = false;
 
   constructor(deps: MembershipDeps) {
     this.#deps = deps;
+    this.#scheduler = deps.scheduler ?? systemScheduler;
   }
 
   /** One line about the setting that differs from that of another host; undefined while all settings agree. */
@@ -86,25 +90,23 @@ export class Membership {
   async join(): Promise<void> {
     if (this.#epoch === undefined) await this.#join();
     if (this.#mismatch !== undefined) throw new StartError(this.#mismatch);
-    this.#timer ??= setInterval(() => this.#next(), limits.hostHeartbeatMs);
+    this.#stopTimer ??= this.#scheduler.every(limits.hostHeartbeatMs, () => this.#next());
   }
 
   /** Other hosts see at once that this one has left. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearInterval(this.#timer);
+    this.#stopTimer?.();
     await this.#beating;
     if (this.#epoch === undefined) return;
     const { postgres, host, log } = this.#deps;
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, leaveMsMax);
-    });
+    const leaving = new AbortController();
+    const late = this.#scheduler.sleep(leaveMsMax, leaving.signal);
     const left = leaveFleet(postgres, host.id, this.#epoch).catch((error: unknown) =>
       log.info('host_not_removed', { reason: messageOf(error) }),
     );
     await Promise.race([left, late]);
-    clearTimeout(timer);
+    leaving.abort();
   }
 
   #next(): void {

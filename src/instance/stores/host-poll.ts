@@ -7,6 +7,7 @@ import { hostMonotonic } from '../../base/clock.ts';
 import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import { isOtherHistory, type Settled, settledOf } from '../../device/sql/credential-log-store.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
 import { type Polled, type PollResult, polledKinds } from '../../postgres/shared-poll.ts';
@@ -15,6 +16,7 @@ import { pollStore } from './host-poll-store.ts';
 interface HostPollDeps {
   postgres: Queries;
   log: Log;
+  scheduler?: Scheduler;
   onResult: (result: PollResult) => void;
 }
 
@@ -26,7 +28,8 @@ export class HostPoll {
   #number = 0;
   /** The results of the last poll; undefined before the first one. */
   #last: { settled: Settled; ended: number; tenantLimits: number; shardMap: number | null } | undefined;
-  #timer: NodeJS.Timeout | undefined;
+  /** Stops the timer of the next poll. */
+  #stopTimer = () => {};
   #polling: Promise<void> = Promise.resolve();
   #stopped = false;
 
@@ -41,13 +44,14 @@ export class HostPoll {
       if (this.#stopped) return;
       // The time of a slow answer counts, because workers that miss a result read by themselves.
       const waitMs = limits.hostPollMs - (hostMonotonic() - startedAt);
-      this.#timer = setTimeout(() => this.start(), Math.max(pauseMsMin, waitMs));
+      const { scheduler = systemScheduler } = this.#deps;
+      this.#stopTimer = scheduler.after(Math.max(pauseMsMin, waitMs), () => this.start());
     });
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
     await this.#polling;
   }
 

@@ -7,9 +7,9 @@
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import {
   copyAllDevices,
@@ -98,8 +98,8 @@ export class RestoredStores {
   async postgresPrepared(): Promise<void> {
     const { signal } = this.#ending;
     const waiting = new AbortController();
-    const waited = sleep(clickhouseWaitMsMax, undefined, { signal: AbortSignal.any([signal, waiting.signal]) });
-    await Promise.race([this.#clickhouseKnown, waited.catch(() => {})]);
+    const waited = systemScheduler.sleep(clickhouseWaitMsMax, AbortSignal.any([signal, waiting.signal]));
+    await Promise.race([this.#clickhouseKnown, waited]);
     waiting.abort();
     await this.#finishRestore();
     await settleTransactions(this.#deps.postgres);
@@ -156,7 +156,7 @@ export class RestoredStores {
       } catch (error) {
         log.debug('device_numbers_note', { reason: messageOf(error) });
       }
-      await sleep(noteMs, undefined, { signal }).catch(() => {});
+      await systemScheduler.sleep(noteMs, signal);
     }
   }
 }

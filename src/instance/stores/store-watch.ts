@@ -7,6 +7,7 @@
 import { messageOf, type StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { PartState } from '../health/state.ts';
 
 export interface WatchedStore {
@@ -93,7 +94,7 @@ export class StoreWatch {
   /** A running migration continues in the database: the next start finds its result. */
   async stop(): Promise<void> {
     this.#ending.abort();
-    await Promise.race([Promise.all(this.#loops), pause(stopMsMax)]);
+    await Promise.race([Promise.all(this.#loops), systemScheduler.sleep(stopMsMax)]);
   }
 
   get parts(): Record<string, PartState> {
@@ -117,7 +118,7 @@ export class StoreWatch {
     const { signal } = this.#ending;
     while (!signal.aborted) {
       await this.#look(watched);
-      await pause(limits.storeCheckMs, signal);
+      await systemScheduler.sleep(limits.storeCheckMs, signal);
     }
   }
 
@@ -181,11 +182,11 @@ export class StoreWatch {
   #changed(msMax: number): Promise<void> {
     return new Promise((resolve) => {
       const end = () => {
-        clearTimeout(timer);
+        stopTimer();
         this.#waiting.delete(end);
         resolve();
       };
-      const timer = setTimeout(end, Math.max(0, msMax));
+      const stopTimer = systemScheduler.after(Math.max(0, msMax), end);
       this.#waiting.add(end);
     });
   }
@@ -201,17 +202,3 @@ function withNote(store: WatchedStore, reason = ''): string {
 }
 
 const stopMsMax = 2_000;
-
-/** Resolves after `ms`, or as soon as `signal` aborts. */
-function pause(ms: number, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      signal?.removeEventListener('abort', end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    signal?.addEventListener('abort', end);
-    if (signal?.aborted) end();
-  });
-}

@@ -3,10 +3,10 @@
  * slice as the client reads them, so a worker holds `mqttFileUnreadBytesMax` of the file and one slice. No other packet
  * may be written meanwhile. `Outgoing` makes the object, and its sweep checks that the client still reads.
  */
-import { setImmediate as turn } from 'node:timers/promises';
 import type { Clock } from '../../base/clock.ts';
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { SlicedFile } from '../../ota/chunks.ts';
 import type { Transport } from '../transport/transport.ts';
 
@@ -79,7 +79,7 @@ export class OutgoingFile {
       this.#transport.write(slice);
       at += slice.length;
       // Without this turn a file in memory, sent to a fast client, would block the event loop.
-      await turn();
+      await new Promise<void>((resolve) => systemScheduler.soon(resolve));
     }
     this.#end(true);
   }
@@ -108,7 +108,7 @@ export class OutgoingFile {
         if (isDeleted || this.#hasEnded || this.#clock.monotonic() - since > limits.mqttFileStoreMsMax)
           return undefined;
       }
-      await new Promise((resolve) => setTimeout(resolve, limits.mqttFileRetryMs));
+      await systemScheduler.sleep(limits.mqttFileRetryMs);
     }
   }
 

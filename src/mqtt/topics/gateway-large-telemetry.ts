@@ -3,11 +3,11 @@
  * points as a commit of their own. Later messages of the gateway wait for this one (`Gateway.run`), so that points of a
  * device keep their order. A message that names a new child, or one that may not send, is decoded a second time.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Admission } from '../../activity/admission.ts';
 import type { Clock } from '../../base/clock.ts';
 import { asFault, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { chunksWith, type GatewayDecodeThread } from '../../gateway/decode-thread.ts';
 import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
@@ -112,7 +112,7 @@ async function accept(ingest: Ingest, chunks: Chunk[], message: GatewayTelemetry
     } catch (error) {
       if (!(error instanceof Fault) || !isJournalRefusal(error) || leftMs <= 0) throw error;
     }
-    await sleep(limits.mqttJournalCheckMs);
+    await systemScheduler.sleep(limits.mqttJournalCheckMs);
     leftMs -= limits.mqttJournalCheckMs;
   }
 }

@@ -3,9 +3,9 @@
  * Usually all devices are known and the message is handled at once. A message with a new name is copied and waits until
  * the device exists. A large message is decoded in a thread (`gateway-large-telemetry.ts`).
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { childLost } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
@@ -75,7 +75,7 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
         const takeLater = async (): Promise<void> => {
           let leftMs: number = limits.mqttPausedMsMax;
           do {
-            await sleep(limits.mqttJournalCheckMs);
+            await systemScheduler.sleep(limits.mqttJournalCheckMs);
             leftMs -= limits.mqttJournalCheckMs;
           } while (!isDone(leftMs > 0));
         };
