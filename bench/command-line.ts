@@ -34,6 +34,12 @@ export function parseCommandLine(args: string[]): CommandLine {
   const { against = '', peer = '', help = false, ...flags } = values;
   const [name = '', ...overrides] = positionals;
   const line = { name, overrides, against: String(against), peer: String(peer), isHelp: help === true };
+  for (const [flag, value, owner] of [
+    ['against', against, 'versions'],
+    ['peer', peer, 'peers'],
+  ] as const)
+    if (value !== '' && name !== owner)
+      throw new UsageError(`--${flag} is a flag of ${owner}, not of ${name || 'bench'}.`);
   if (flags['target'] !== undefined) return { ...line, flags };
   const { user, password, ...others } = flags;
   const signIn = peer === '' ? {} : { ...(user && { user }), ...(password && { password }) };

@@ -35,6 +35,8 @@ test('a flag is a setting without a target, and an order with one', () => {
   ]);
   expect(() => parseCommandLine(['http', '--rate', '5'])).toThrow('--rate goes with --target.');
   expect(() => parseCommandLine(['lists', '--rates', '5'])).toThrow('lists has no --rates');
+  expect(() => parseCommandLine(['http', '--against', 'x'])).toThrow('--against is a flag of versions, not of http.');
+  expect(() => parseCommandLine(['quick', '--peer', 'a=b'])).toThrow('--peer is a flag of peers, not of quick.');
   const order = httpOrder('--token', 'a,b', '--rate', '500', '--duration', '10s', '--ramp', '500ms');
   expect(order).toMatchObject({ server: { host: 'host', port: 8080 }, tokens: ['a', 'b'], devices: 2, connections: 2 });
   expect(order).toMatchObject({ rate: 500, seconds: 10, rampSeconds: 0.5 });
@@ -71,6 +73,8 @@ test.each([
   [['--token', 'a', '--find-rate'], '--find-rate needs its bound'],
   [['--token', 'a', '--rate', 'max', '--ramp', '5s'], '--ramp needs a --rate'],
   [['--token', 'a', '--duration', 'long'], '--duration must be a time such as 30s'],
+  [['--token', 'a', '--seconds', '4'], 'With --target there is no --seconds: `npm run bench -- http --help`'],
+  [['--user', 'b', '--password', 'c', '--rest', 'host:8080'], '--rest must be an address such as http://'],
   [['--token', 'a', '--window', '4'], '--window is a flag of mqtt and gateway, not of http.'],
   [['--token', 'a', '--payload', '3'], '--payload must be a whole number from 4 to 10'],
   [['--token', 'a', '--target', 'mqtt://host'], '--target of http must be an address such as http://localhost:8080.'],

@@ -91,7 +91,10 @@ const defaultRate = 1_000;
 
 export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   for (const name of Object.keys(flags) as TargetFlag[]) {
-    const { kinds = targetKinds }: Flag = targetFlags[name];
+    const flag: Flag | undefined = targetFlags[name];
+    if (flag === undefined)
+      throw new UsageError(`With --target there is no --${name}: \`npm run bench -- ${kind} --help\` names the flags.`);
+    const { kinds = targetKinds } = flag;
     if (!kinds.includes(kind)) throw new UsageError(`--${name} is a flag of ${kinds.join(' and ')}, not of ${kind}.`);
   }
   const text = (name: TargetFlag, otherwise = '') => String(flags[name] ?? otherwise);
@@ -191,7 +194,9 @@ function urlOf(flag: string, text: string, kind: TargetKind): URL {
 }
 
 function restOf(target: URL, rest: string): string {
-  if (rest !== '') return rest.replace(/\/+$/, '');
+  const protocol = rest === '' ? '' : URL.parse(rest)?.protocol;
+  if (protocol === 'http:' || protocol === 'https:') return rest.replace(/\/+$/, '');
+  if (rest !== '') throw new UsageError(`--rest must be an address such as http://localhost:8080, not "${rest}".`);
   if (target.protocol === 'http:') return `http://${target.host}`;
   throw new UsageError('Give --rest with the address of the REST interface, for instance http://localhost:8080.');
 }
