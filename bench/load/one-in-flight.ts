@@ -4,6 +4,7 @@
  * millisecond in which a request was due, however late it left, so that a stalled server cannot hide its stall.
  */
 import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Counting } from './counting.ts';
 import { DueTimes, Pace } from './pace.ts';
 import type { ProcessResult } from './processes.ts';
@@ -93,9 +94,9 @@ export class Loop {
     } else {
       for (const slot of ready) this.#send(slot, performance.now());
     }
-    await elapse(rampMs + warmupMs);
+    await sleep(rampMs + warmupMs);
     this.#counting.beginMeasuring();
-    await elapse(durationMs);
+    await sleep(durationMs);
     this.#counting.endMeasuring();
     pace.stop();
     await this.#stop();
@@ -111,7 +112,7 @@ export class Loop {
       const fault = await this.#attempt(slot);
       if (fault === '') return;
       this.#counting.refuse(fault);
-      await elapse(retryMs * (0.5 + Math.random()));
+      await sleep(retryMs * (0.5 + Math.random()));
     }
   }
 
@@ -221,7 +222,7 @@ export class Loop {
       this.#drained = resolve;
     });
     this.#stopping = true;
-    if (this.#open > 0) await Promise.race([drained, elapse(stallMsMax)]);
+    if (this.#open > 0) await Promise.race([drained, sleep(stallMsMax)]);
   }
 }
 
@@ -245,8 +246,4 @@ class Slot {
   next(): Buffer {
     return this.#requests.next();
   }
-}
-
-function elapse(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

@@ -4,6 +4,7 @@
  * millisecond in which a message was due, however late it left, so that a stalled server cannot hide its stall.
  */
 import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Counting } from '../counting.ts';
 import { serveOrder } from '../generator-process.ts';
 import { recordText } from '../moving-record.ts';
@@ -108,9 +109,9 @@ class Generator {
       }
     }
     if (this.#order.cutAtMs > 0) setTimeout(() => this.#cut(), this.#order.cutAtMs);
-    await elapse(rampMs + warmupMs);
+    await sleep(rampMs + warmupMs);
     this.#counting.beginMeasuring();
-    await (turns > 0 ? this.#allSent() : elapse(durationMs));
+    await (turns > 0 ? this.#allSent() : sleep(durationMs));
     this.#counting.endMeasuring();
     pace.stop();
     await this.#stop();
@@ -135,7 +136,7 @@ class Generator {
       const fault = await this.#attempt(connection);
       if (fault === '') return;
       this.#counting.refuse(fault);
-      await elapse(retryMs * (0.5 + Math.random()));
+      await sleep(retryMs * (0.5 + Math.random()));
     }
   }
 
@@ -290,7 +291,7 @@ class Generator {
       this.#drained = resolve;
     });
     this.#stopping = true;
-    if (this.#inFlight > 0) await Promise.race([drained, elapse(stallMsMax)]);
+    if (this.#inFlight > 0) await Promise.race([drained, sleep(stallMsMax)]);
   }
 }
 
@@ -475,10 +476,6 @@ class Ring<T> {
     this.#length -= 1;
     return item;
   }
-}
-
-function elapse(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
 serveOrder((order: MqttProcessOrder, connected) => new Generator(order).run(connected));

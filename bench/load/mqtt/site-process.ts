@@ -3,6 +3,7 @@
  * second, and replies to commands. The parent gives the tasks; times are measured here.
  */
 import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
 import {
   connectPacket,
@@ -119,7 +120,7 @@ class Site {
         this.#take(slot + 1, startedAt + (next * 1000) / length);
         this.#socket!.write(this.#ring.bytes(slot, 1));
       }
-      await elapse(1);
+      await sleep(1);
     }
     await this.#allAnswered();
     const cpu = process.cpuUsage(cpuAtStart);
@@ -140,7 +141,7 @@ class Site {
       if (fault === '') return;
       this.#count(fault);
       if (tries === connectTriesMax) throw new Error(`the gateway is refused: ${fault}`);
-      await elapse(retryMs);
+      await sleep(retryMs);
     }
   }
 
@@ -234,10 +235,6 @@ class Site {
       };
     });
   }
-}
-
-function elapse(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
 function tell(note: SiteNote): void {
