@@ -1,7 +1,7 @@
 /**
  * The limits that tenant profiles set, as this worker knows them. A change takes effect at once where the bus delivers
- * it, and within a second otherwise. The settings count until PostgreSQL has answered for the first time,
- * and for tenants whose profile sets no limit.
+ * it, and within a second otherwise. The settings count until PostgreSQL has answered for the first time, and for
+ * tenants whose profile sets no limit.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';

@@ -1,7 +1,7 @@
 /**
  * Messages of the bus as JSON of a known shape. A message can reach every worker of every host at once, so a handler
- * reads with `readMessage`: a message that is no JSON or has another shape is counted and dropped by the
- * bus (`subscriptions.ts`). Members may be added under one protocol number: readers ignore those that they do not know.
+ * reads with `readMessage`: a message that is no JSON or has another shape is counted and dropped by the bus
+ * (`subscriptions.ts`). Members may be added under one protocol number: readers ignore those that they do not know.
  */
 
 import { limits } from '../base/limits.ts';

@@ -1,7 +1,7 @@
 /**
- * The bus over Redis pub/sub. Unanswered messages are bounded, and nothing is queued while Redis is unavailable.
- * The connections are a `RedisLink`: redis-single.ts for one server, redis-cluster.ts for a cluster. Channels carry the
- * id of the installation, because Redis' pub/sub knows no database numbers, and the number of the protocol.
+ * The bus over Redis pub/sub. Unanswered messages are bounded, and nothing is queued while Redis is unavailable. The
+ * connections are a `RedisLink`: redis-single.ts for one server, redis-cluster.ts for a cluster. Channels carry the id
+ * of the installation, because Redis' pub/sub knows no database numbers, and the number of the protocol.
  */
 import type { RedisOptions } from 'ioredis';
 import { limits } from '../base/limits.ts';

@@ -112,7 +112,8 @@ async function rememberGateways(postgres: Queries, moved: Parameters<typeof upda
 }
 
 /**
- * Returns additional info that names the gateway; undefined when it names it already, is too long, or is not an object.
+ * Returns additional info that names the gateway; undefined when the info of the device names the gateway already, is
+ * too long, or is not an object.
  */
 function infoBehind({ id, info }: NamedRow, gatewayId: string): string | undefined {
   if (info === undefined) return undefined;

@@ -1,6 +1,6 @@
 /**
- * Leaves expired points out of a report: points older than `TELEMETRY_TTL_DAYS`, or than the days that the
- * present profiles of their device and tenant set. ClickHouse's copy of the device data names the device's profile.
+ * Leaves expired points out of a report: points older than `TELEMETRY_TTL_DAYS`, or than the days that the present
+ * profiles of their device and tenant set. ClickHouse's copy of the device data names the device's profile.
  */
 import { expiredBefore, listProfileDays } from '../device/sql/telemetry-days-store.ts';
 import type { Queries } from '../postgres/client.ts';

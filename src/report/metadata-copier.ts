@@ -1,7 +1,7 @@
 /**
- * Updates ClickHouse's copy of device data: reads the present state of the devices named by the outbox, writes it, and
- * only then deletes the rows of the outbox. A crash repeats both steps; the newest version number counts. One host runs
- * it at a time.
+ * Updates ClickHouse's copy of device data: reads the present state of the devices named by the outbox, writes this
+ * state, and only then deletes the rows of the outbox. A crash repeats both steps; the newest version number counts.
+ * One host copies at a time.
  */
 import { activityKeys } from '../attributes/store.ts';
 import type { Clock } from '../base/clock.ts';
@@ -206,7 +206,7 @@ export class MetadataCopier {
     }
   }
 
-  /** Nothing when no report names `lastActivityTime`, or another host copies. */
+  /** Does nothing when no report names `lastActivityTime`, or another host copies. */
   async #copyActivity(queries: Queries): Promise<void> {
     if (!(await isLastActivityKept(queries)) || !(await store.tryCopyLock(queries))) return;
     const version = await store.nextVersion(queries);

@@ -13,8 +13,7 @@ const digitsMax = 300;
 
 /**
  * Returns the offset after the value at `at`, or -1 when the value must be read exactly. `depth` as for
- * `JsonReader.value`. `bytes[last]` is `}` or `]`: only the search for the end of a string can pass this
- * byte.
+ * `JsonReader.value`. `bytes[last]` is `}` or `]`: only the search for the end of a string can pass this byte.
  */
 export function endOfPlain(bytes: Uint8Array, at: number, last: number, depth: number): number {
   return plainValue(bytes, at, last, depth, 0);

@@ -1,6 +1,6 @@
 /**
- * The five types of a value (docs/http.md#values): how a JSON value gets its type, and how a stored value is
- * written out again. Doubles stay doubles (`42.0`), longs keep all 64 bits.
+ * The five types of a value (docs/http.md#values): how a JSON value gets its type, and how a stored value is written
+ * out again. Doubles stay doubles (`42.0`), longs keep all 64 bits.
  */
 import { limits } from '../base/limits.ts';
 import { type Json, JsonNumber, writeJson } from './json.ts';

@@ -2,10 +2,10 @@
  * Sets the CPU priority of the engine below ingest. Merges, inserts and statements with ClickHouse's setting `priority`
  * get the full nice value, reads with a waiting caller half of it. An insert that senders of telemetry wait for is not
  * lowered: its end is their acknowledgement. A `priority` above 1 doubles the nice value: late rows have it while
- * senders of live rows wait for their inserts. A thread of the engine serves statements of all
- * kinds, so the priority of the thread is lowered for one statement and raised again. Linux allows the raise with
- * CAP_SYS_NICE only. Without this capability the priority of the whole process is lowered permanently. With this
- * capability the engine would reset a nice value of the process.
+ * senders of live rows wait for their inserts. A thread of the engine serves statements of all kinds, so the priority
+ * of the thread is lowered for one statement and raised again. Linux allows the raise with CAP_SYS_NICE only. Without
+ * this capability the priority of the whole process is lowered permanently. With this capability the engine would reset
+ * a nice value of the process.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setPriority } from 'node:os';

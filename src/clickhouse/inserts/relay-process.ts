@@ -1,6 +1,6 @@
 /**
- * Main module of the process of the insert relay (`relay.ts`). The process tells its parent when it listens,
- * takes the pace from its parent, and ends when the parent requests it or has ended.
+ * Main module of the process of the insert relay (`relay.ts`). The process tells its parent when it listens, takes the
+ * pace from its parent, and ends when the parent requests it or has ended.
  */
 import { once } from 'node:events';
 import { createRelay } from './relay.ts';

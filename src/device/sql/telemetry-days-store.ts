@@ -1,8 +1,8 @@
 /**
- * Reads for how long telemetry is shown: the fewest days that the device's present profile
- * (`telemetryTtlDays`), the profile of its tenant (`defaultStorageTtlDays`) and the installation (`TELEMETRY_TTL_DAYS`)
- * set. A read of history leaves out older points from the moment at which they
- * expire; `erase/retention.ts` frees their disk later. Latest values are not concerned.
+ * Reads for how long telemetry is shown: the fewest days that the device's present profile (`telemetryTtlDays`), the
+ * profile of its tenant (`defaultStorageTtlDays`) and the installation (`TELEMETRY_TTL_DAYS`) set. A read of history
+ * leaves out older points from the moment at which they expire; `erase/retention.ts` frees their disk later. Latest
+ * values are not concerned.
  */
 import { dayMs } from '../../base/durations.ts';
 import type { Queries } from '../../postgres/client.ts';

@@ -12,7 +12,7 @@ import type { JournalWaiter, JournalWaiters } from './journal-waiters.ts';
 /** Why a connection is not read at the moment; several reasons may hold at once. */
 export const hold = {
   signIn: 1,
-  /** Too many messages of an MQTT 3 client wait for their answers. */
+  /** Too many messages wait for their answers: of QoS 0, or of any QoS from an MQTT 3 client. */
   answers: 2,
   /** The journal refuses. */
   journal: 4,

@@ -35,7 +35,7 @@ interface LoginDeps {
   clock: Clock;
 }
 
-/** The answer to a client that has reset its connection, which does not get it. */
+/** The outcome of a sign-in whose client has reset the connection. No client gets this answer. */
 const ofNobody: SignInRefused = { refused: 'unavailable' };
 
 export function createSignIn(deps: LoginDeps): SignIn {
