@@ -14,49 +14,86 @@ export interface CsvRow {
  * then lets the event loop go on. Throws 400 at a quote that is not closed, and after `rowsMax` rows.
  */
 export function* csvRows(text: string, delimiter: string, rowsMax: number): Generator<CsvRow | undefined> {
-  let rows = 0;
-  let at = text.charCodeAt(0) === 0xfeff ? 1 : 0;
-  let line = 1;
-  let turnEnd = at + limits.importTurnChars;
-  while (at < text.length) {
-    const row: CsvRow = { line, cells: [] };
-    let isBlank = true;
-    for (;;) {
-      let quoted = '';
-      if (text[at] === '"') {
-        const firstLine = line;
-        at += 1;
-        for (let isClosed = false; !isClosed; ) {
-          const end = endOfQuoted(text, at, at + limits.importTurnChars);
-          if (end === text.length) throw badRequest('csv_quote', `Line ${firstLine}: a quote is not closed.`);
-          const part = text.slice(at, end).replaceAll('""', '"');
-          quoted += part;
-          line += part.split('\n').length - 1;
-          isClosed = text[end] === '"' && text[end + 1] !== '"';
-          at = isClosed ? end + 1 : end;
-          if (at < turnEnd) continue;
-          turnEnd = at + limits.importTurnChars;
-          yield undefined;
-        }
-      }
-      const end = endOfCell(text, at, delimiter);
-      const cell = quoted + text.slice(at, end);
-      if (row.cells.length < limits.importColumnsMax) row.cells.push(cell);
-      isBlank &&= cell.trim() === '';
-      at = end;
-      if (at >= turnEnd) {
-        turnEnd = at + limits.importTurnChars;
-        yield undefined;
-      }
-      if (!text.startsWith(delimiter, at)) break;
-      at += delimiter.length;
-    }
-    at += text[at] === '\r' && text[at + 1] === '\n' ? 2 : 1;
-    line += 1;
-    if (isBlank) continue;
+  const reader = new CsvReader(text, delimiter);
+  for (let rows = 0; !reader.hasEnded; ) {
+    const row = yield* reader.row();
+    if (row === undefined) continue;
     if (rows === rowsMax) throw badRequest('csv_rows', `The file has more than ${rowsMax} rows: import it in parts.`);
     rows += 1;
     yield row;
+  }
+}
+
+class CsvReader {
+  readonly #text: string;
+  readonly #delimiter: string;
+  #at: number;
+  /** The line of `#at`, counted from 1. */
+  #line = 1;
+  /** The position from which on the event loop must go on first. */
+  #turnEnd: number;
+
+  constructor(text: string, delimiter: string) {
+    this.#text = text;
+    this.#delimiter = delimiter;
+    this.#at = text.charCodeAt(0) === byteOrderMark ? 1 : 0;
+    this.#turnEnd = this.#at + limits.importTurnChars;
+  }
+
+  get hasEnded(): boolean {
+    return this.#at >= this.#text.length;
+  }
+
+  /** Reads a row with its end of line. Returns undefined when all of its cells are blank. */
+  *row(): Generator<undefined, CsvRow | undefined> {
+    const text = this.#text;
+    const row: CsvRow = { line: this.#line, cells: [] };
+    let isBlank = true;
+    for (;;) {
+      const quoted = text[this.#at] === '"' ? yield* this.#quoted() : '';
+      const cell = quoted + this.#unquoted();
+      if (row.cells.length < limits.importColumnsMax) row.cells.push(cell);
+      isBlank &&= cell.trim() === '';
+      if (this.#isTurnOver()) yield undefined;
+      if (!text.startsWith(this.#delimiter, this.#at)) break;
+      this.#at += this.#delimiter.length;
+    }
+    this.#at += text[this.#at] === '\r' && text[this.#at + 1] === '\n' ? 2 : 1;
+    this.#line += 1;
+    return isBlank ? undefined : row;
+  }
+
+  /** Reads from a quote to behind the quote that closes it. Returns what is between them, doubled quotes as one. */
+  *#quoted(): Generator<undefined, string> {
+    const text = this.#text;
+    const firstLine = this.#line;
+    let content = '';
+    this.#at += 1;
+    for (;;) {
+      const end = endOfQuoted(text, this.#at, this.#at + limits.importTurnChars);
+      if (end === text.length) throw badRequest('csv_quote', `Line ${firstLine}: a quote is not closed.`);
+      const part = text.slice(this.#at, end).replaceAll('""', '"');
+      content += part;
+      this.#line += part.split('\n').length - 1;
+      const isClosed = text[end] === '"' && text[end + 1] !== '"';
+      this.#at = isClosed ? end + 1 : end;
+      if (this.#isTurnOver()) yield undefined;
+      if (isClosed) return content;
+    }
+  }
+
+  /** Reads the characters up to the next delimiter or end of line. */
+  #unquoted(): string {
+    const from = this.#at;
+    this.#at = endOfCell(this.#text, from, this.#delimiter);
+    return this.#text.slice(from, this.#at);
+  }
+
+  /** True once for each turn: the caller lets the event loop go on. */
+  #isTurnOver(): boolean {
+    if (this.#at < this.#turnEnd) return false;
+    this.#turnEnd = this.#at + limits.importTurnChars;
+    return true;
   }
 }
 
@@ -88,6 +125,7 @@ function endOfCell(text: string, from: number, delimiter: string): number {
   return at;
 }
 
+const byteOrderMark = 0xfeff;
 const quote = 0x22;
 const lineFeed = 0x0a;
 const carriageReturn = 0x0d;
