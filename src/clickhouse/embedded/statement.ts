@@ -34,48 +34,61 @@ export function readStatement(text: string): Statement {
   let settings: Word | undefined;
   let input: Call | undefined;
   let selects = false;
-  let ended = false;
-  let depth = 0;
   let previous: Word | undefined;
+  for (const { word, sign, at, depth } of tokensOf(text)) {
+    if (!word) {
+      if (sign === '(' && previous?.upper === 'INPUT' && verb === 'INSERT') input ??= readCall(text, previous, at);
+      previous = undefined;
+      continue;
+    }
+    previous = word;
+    verb ||= word.upper;
+    if (depth !== 0) continue;
+    const isInsert = verb === 'INSERT';
+    if (word.upper === 'SETTINGS') settings = word;
+    if (word.upper === 'SELECT' || word.upper === 'WITH') selects = true;
+    if (isInsert && word.upper === 'VALUES') return { verb, resultFormat, rows: valuesRows(text, word, settings) };
+    if (word.upper !== 'FORMAT') continue;
+    const format = wordAt(text, skipSpaces(text, word.end));
+    // INSERT ... SELECT has no rows after it unless it reads `input`: the word is then a column.
+    if (format && isInsert && (!selects || input)) {
+      return { verb, resultFormat, rows: formatRows(text, word, format, settings, input) };
+    }
+    resultFormat = format?.text;
+  }
+  return { verb, resultFormat, rows: undefined };
+}
+
+/** A word, or one other character that is no blank. */
+interface Token {
+  word: Word | undefined;
+  /** The first character. */
+  sign: string;
+  at: number;
+  /** Brackets that are open before the token. */
+  depth: number;
+}
+
+/** Leaves out literals and comments. Throws at the beginning of a second statement. */
+function* tokensOf(text: string): Generator<Token> {
+  let depth = 0;
+  let ended = false;
   for (let at = 0; at < text.length; ) {
-    const skipped = skipLiteralOrComment(text, at);
+    const sign = text[at]!;
+    if (ended && !/[\s;]/.test(sign) && !isComment(text, at)) throw severalStatements();
+    const skipped = ' \n\t\r\v\f'.includes(sign) ? at + 1 : skipLiteralOrComment(text, at);
     if (skipped !== at) {
-      if (ended && !isComment(text, at)) throw severalStatements();
       at = skipped;
       continue;
     }
     const word = wordAt(text, at);
-    const char = text[at]!;
-    if (ended && !/[\s;]/.test(char)) throw severalStatements();
-    if (!word) {
-      if (char === '(' && previous?.upper === 'INPUT' && verb === 'INSERT' && !input)
-        input = readCall(text, previous, at);
-      if (char === '(' || char === '[' || char === '{') depth += 1;
-      else if (char === ')' || char === ']' || char === '}') depth -= 1;
-      else if (char === ';') ended = true;
-      if (!/\s/.test(char)) previous = undefined;
-      at += 1;
-      continue;
-    }
-    at = word.end;
-    if (verb === '') verb = word.upper;
-    if (depth === 0) {
-      if (word.upper === 'SETTINGS') settings = word;
-      if (word.upper === 'SELECT' || word.upper === 'WITH') selects = true;
-      if (verb === 'INSERT' && word.upper === 'VALUES')
-        return { verb, resultFormat, rows: valuesRows(text, word, settings) };
-      if (word.upper === 'FORMAT') {
-        const format = wordAt(text, skipSpaces(text, word.end));
-        // INSERT ... SELECT has no rows after it unless it reads `input`: the word is then a column.
-        if (format && verb === 'INSERT' && (!selects || input)) {
-          return { verb, resultFormat, rows: formatRows(text, word, format, settings, input) };
-        }
-        resultFormat = format?.text;
-      }
-    }
-    previous = word;
+    yield { word, sign, at, depth };
+    at = word?.end ?? at + 1;
+    if (word) continue;
+    if ('([{'.includes(sign)) depth += 1;
+    else if (')]}'.includes(sign)) depth -= 1;
+    else if (sign === ';') ended = true;
   }
-  return { verb, resultFormat, rows: undefined };
 }
 
 function formatRows(
@@ -156,7 +169,8 @@ function skipSpaces(text: string, at: number): number {
 }
 
 function isComment(text: string, at: number): boolean {
-  return text.startsWith('--', at) || text.startsWith('/*', at) || /#[ !]/y.test(text.slice(at, at + 2));
+  if (text[at] === '#') return text[at + 1] === ' ' || text[at + 1] === '!';
+  return text.startsWith('--', at) || text.startsWith('/*', at);
 }
 
 /** Returns the position after the literal or comment that begins at `at`; `at` itself when none begins there. */
