@@ -44,12 +44,20 @@ function setUp(changes: Partial<typeof limits> = {}) {
   };
   const clock = { now: () => time.now, monotonic: () => time.monotonic };
   const here = new LocalDevices();
-  const cache = new TokenCache(lookUp, { ...limits, ...changes }, here, clock);
+  const doubted: [string, DeviceRow][] = [];
+  const withoutStore = {
+    isStoreUnavailable: false,
+    storeFailed: () => {},
+    tokens: async () => new Map<string, DeviceRow>(),
+    doubt: (token: string, row: DeviceRow) => void doubted.push([token, row]),
+  };
+  const cache = new TokenCache(lookUp, { ...limits, ...changes }, here, clock, withoutStore);
   return {
     cache,
     here,
     known,
     batches,
+    doubted,
     time,
     holdUntil: (promise: Promise<void> | undefined) => {
       hold = promise;
@@ -211,6 +219,30 @@ describe('TokenCache', () => {
     expect((await first)?.number).toBe(1);
     failWith(new Error('connection refused'));
     expect((await cache.lookup('one'))?.number).toBe(1);
+  });
+
+  it('has a device checked whose change met the last answer before an outage', async () => {
+    const { cache, known, holdUntil, failWith, doubted } = setUp();
+    let release = () => {};
+    holdUntil(
+      new Promise((resolve) => {
+        release = resolve;
+      }),
+    );
+    const first = cache.lookup('one');
+    await new Promise((resolve) => setImmediate(resolve));
+    known.delete('one');
+    cache.invalidate('one');
+    const failing = new Promise<void>((_, reject) => reject(new Error('connection refused')));
+    failing.catch(() => {});
+    holdUntil(failing);
+    release();
+    expect((await first)?.number).toBe(1);
+    expect(doubted).toEqual([['one', expect.objectContaining({ number: 1 })]]);
+    holdUntil(undefined);
+    failWith(undefined);
+    cache.invalidate('one');
+    expect(await cache.lookup('one')).toBeNull();
   });
 
   it('never asks the store for a text that it cannot take', async () => {

@@ -25,6 +25,8 @@ interface TokensWithoutStore {
   storeFailed(): void;
   /** Never rejects. */
   tokens(tokens: string[]): Promise<Map<string, DeviceRow>>;
+  /** Called for an answer that the store must confirm when it is back. */
+  doubt(credentialsId: string, row: DeviceRow): void;
 }
 
 /** Computes the digest of a token under the key of a file. */
@@ -270,7 +272,10 @@ export class TokenCache {
   async #settleWithoutStore(batch: Pending[], fault: Fault): Promise<void> {
     const rows = await this.#withoutStore?.tokens(batch.map((pending) => pending.token));
     for (const pending of batch) {
-      const row = rows?.get(pending.token) ?? pending.outdated;
+      const { token, outdated } = pending;
+      const row = rows?.get(token) ?? outdated;
+      // The change has been passed on, and would not be passed on again.
+      if (row && row === outdated) this.#withoutStore?.doubt(token, row);
       if (row) {
         this.#settle(pending, row);
       } else {

@@ -239,6 +239,7 @@ test('what was answered is doubted once when the store is back; too much of it m
   expect(doubted).not.toBe('all');
   expect((doubted as LoggedChange[]).map(({ credentialsId, deviceNumber }) => [credentialsId, deviceNumber])).toEqual([
     ['one', 1],
+    ['', 1],
     ['', 2],
   ]);
   expect([known.isStoreUnavailable, known.storeAnswers()]).toEqual([false, []]);

@@ -74,8 +74,8 @@ export class KnownDevices {
   /** True when the store has answered since the file was read: changes were possible. */
   #mayHaveChanged = true;
   #isStoreUnavailable = false;
-  /** Device → a change to check: the file answered for the device while the store was unavailable. */
-  readonly #answered = new Map<number, CredentialChange>();
+  /** Device and its credentials, '' = its name → a change to check, because the store was not there to ask. */
+  readonly #answered = new Map<string, CredentialChange>();
   #answeredTooMany = false;
 
   constructor(deps: KnownDevicesDeps) {
@@ -96,8 +96,8 @@ export class KnownDevices {
   }
 
   /**
-   * Called when the store answers and this process knows all changes of credentials. Returns each device that must be
-   * checked, once.
+   * Called when the store answers and this process knows all changes of credentials. Returns the devices that must be
+   * checked, each by what it was asked for.
    */
   storeAnswers(): CredentialChange[] | 'all' {
     this.#isStoreUnavailable = false;
@@ -110,6 +110,16 @@ export class KnownDevices {
     this.#answeredTooMany = false;
     this.#answered.clear();
     return answered;
+  }
+
+  /** Notes an answer that was read from the store before a change: the device is checked with those of the file. */
+  doubt(credentialsId: string, row: DeviceRow): void {
+    const asked = `${row.number} ${credentialsId}`;
+    if (this.#answered.size >= limits.knownAnsweredMax && !this.#answered.has(asked)) {
+      this.#answeredTooMany = true;
+      return;
+    }
+    this.#answered.set(asked, { credentialsId, deviceId: row.id, deviceNumber: row.number, deleted: false });
   }
 
   async close(): Promise<void> {
@@ -194,13 +204,7 @@ export class KnownDevices {
 
   #note(credentialsId: string, { row }: KnownDevice): void {
     this.#answers.add(1);
-    if (this.#answered.size >= limits.knownAnsweredMax && !this.#answered.has(row.number)) {
-      this.#answeredTooMany = true;
-      return;
-    }
-    const former = this.#answered.get(row.number)?.credentialsId;
-    const change = { deviceId: row.id, deviceNumber: row.number, deleted: false };
-    this.#answered.set(row.number, { ...change, credentialsId: credentialsId || (former ?? '') });
+    this.doubt(credentialsId, row);
   }
 
   /** Returns the index, at most a second old. Concurrent callers share one read. */
