@@ -249,6 +249,17 @@ describe('Sessions', () => {
     expect(mine.ends).toEqual(['credentials_changed']);
   });
 
+  it('reads again when the device was deleted while it signed in once more', async () => {
+    const { sessions } = await open();
+    const [former, late] = [owner(), owner()];
+    sessions.open(row(1), former, 1);
+    stored.delete(1);
+    sessions.changed(change(1, true));
+    sessions.open(row(1), late, 1);
+    await settled();
+    expect([former.ends, late.ends]).toEqual([['device_deleted'], ['device_deleted']]);
+  });
+
   it('holds many sessions against the store with one query', async () => {
     const { sessions } = await open();
     for (const number of [1, 2, 3]) sessions.open(row(number), owner(), 1);

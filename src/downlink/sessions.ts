@@ -224,15 +224,13 @@ export class Sessions {
       return;
     }
     const { deviceNumber: number } = change;
+    // Delete first: setting again moves the device to the end of the eviction order.
+    this.#changed.delete(number);
+    this.#changed.set(number, now);
     const session = this.#here.get(number);
-    if (session && change.deleted) {
-      this.#over(session, 'device_deleted');
-    } else {
-      // Delete first: setting again moves the device to the end of the eviction order.
-      this.#changed.delete(number);
-      this.#changed.set(number, now);
-      if (session) this.#checkSoon(number);
-    }
+    if (!session) return;
+    if (change.deleted) this.#over(session, 'device_deleted');
+    else this.#checkSoon(number);
   }
 
   /** Called by `DeviceSession.end`. */
