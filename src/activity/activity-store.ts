@@ -113,13 +113,26 @@ export async function readEnded(
   return { last, timeline, ended };
 }
 
-/** Records that all that the writer received before `settledTime` is stored. */
-export async function reportSettled(queries: Queries, writer: string, settledTime: number, now: number): Promise<void> {
-  await queries.query(
-    `insert into activity_writer (id, settled_time, seen_time) values ($1, $2, $3)
-     on conflict (id) do update set settled_time = excluded.settled_time, seen_time = excluded.seen_time`,
-    [writer, settledTime, now],
+interface SettledReport {
+  writer: string;
+  /** All that the writer received before this time is stored. */
+  settledTime: number;
+  now: number;
+  /** The timeline of the server on which it is stored. */
+  timeline: string | null;
+}
+
+/** Returns false when another server answers, which may lack what was stored: nothing is recorded. */
+export async function reportSettled(queries: Queries, report: SettledReport): Promise<boolean> {
+  const { writer, settledTime, now, timeline } = report;
+  const rows = await queries.query(
+    `insert into activity_writer (id, settled_time, seen_time)
+     select $1, $2, $3 where server_timeline() is not distinct from $4
+     on conflict (id) do update set settled_time = excluded.settled_time, seen_time = excluded.seen_time
+     returning 1`,
+    [writer, settledTime, now, timeline],
   );
+  return rows.length > 0;
 }
 
 /** Removes a writer that has stored all that it received. */

@@ -13,9 +13,12 @@ import { PasswordHasher } from '../auth/password.ts';
 import { type Clock, systemClock as clock } from '../base/clock.ts';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
+import { nullUuid } from '../base/uuid.ts';
 import { CachedDevice } from '../device/model/cached-device.ts';
 import { lookUpTokens } from '../device/sql/look-up-store.ts';
 import type { Postgres } from '../postgres/client.ts';
+import type { OnPoll } from '../postgres/shared-poll.ts';
 import { Activity } from './activity.ts';
 import { recordMarks, reportSettled } from './activity-store.ts';
 import { Silence } from './silence.ts';
@@ -62,8 +65,43 @@ async function attributes({ number }: CachedDevice): Promise<Record<string, stri
   return Object.fromEntries(rows.map(({ key, value }) => [key, value.int]));
 }
 
+async function timeline(): Promise<string | null> {
+  const [row] = await postgres.query<{ timeline: string | null }>('select server_timeline() as timeline');
+  return row!.timeline;
+}
+
+/** As if a standby took over. */
+async function takenOver(name: string): Promise<void> {
+  await postgres.query(
+    `create or replace function server_timeline() returns text language sql as 'select ''${name}'''`,
+  );
+}
+
 const minute = 60_000;
 const { activityLateMs: lateMs } = limits;
+
+/** The database, with something that happens before each call. */
+function onEachCall(before: () => unknown): Postgres {
+  return new Proxy(postgres, {
+    get: (target, name) => {
+      const member = Reflect.get(target, name) as (...args: unknown[]) => unknown;
+      if (typeof member !== 'function') return member;
+      return async (...args: unknown[]) => {
+        await before();
+        return await member.apply(target, args);
+      };
+    },
+  });
+}
+
+interface WorkerOptions {
+  inactivityMs?: number;
+  store?: Postgres;
+  onPoll?: OnPoll;
+}
+
+/** Rounds and polls run when the test calls them. */
+const unscheduled: Scheduler = { ...systemScheduler, after: () => () => {} };
 
 /** A worker whose clock and rounds the test drives. */
 class Worker {
@@ -72,7 +110,8 @@ class Worker {
   readonly events: string[] = [];
   readonly activity: Activity;
 
-  constructor(time: number, { inactivityMs = minute, store = postgres } = {}) {
+  constructor(time: number, options: WorkerOptions = {}) {
+    const { inactivityMs = minute, store = postgres, onPoll } = options;
     this.time = time;
     const note = (event: string) => this.events.push(event);
     this.activity = new Activity({
@@ -81,6 +120,8 @@ class Worker {
       log: { ...log, warn: note, error: note },
       inactivityMs,
       checkMs: 0,
+      scheduler: unscheduled,
+      ...(onPoll && { onPoll }),
     });
   }
 
@@ -280,12 +321,82 @@ test('a worker asks for all its devices again when another server has used the s
   worker.activity.touch(device);
   await worker.activity.round();
   await postgres.query('update device_activity set active = false');
-  await postgres.query(
-    `create or replace function server_timeline() returns text language sql as 'select ''0000000A'''`,
-  );
+  await takenOver('0000000A');
   worker.activity.touch(device);
   await worker.activity.round();
   expect(await attributes(device)).toMatchObject({ active: '1' });
+  await worker.activity.stop();
+});
+
+test('a standby that takes over without the last blocks gets them again, and judges no silence before', async () => {
+  const [device] = devices as [CachedDevice];
+  // The poll of the host has found nothing since the start.
+  const worker = new Worker(1_000_000, { onPoll: () => {} });
+  worker.activity.start();
+  worker.activity.touch(device);
+  await worker.rounds(40_000, 10);
+  const state = () =>
+    postgres.query<{ times: Buffer; settled: number }>(
+      'select times, settled_time as settled from activity_block, activity_writer',
+    );
+  const [before] = await state();
+  worker.activity.touch(device);
+  const sentTs = worker.time;
+  await worker.rounds(40_000, 10);
+  expect(await attributes(device)).toMatchObject({ lastActivityTime: String(sentTs) });
+  await takenOver('0000000B');
+  await postgres.query('update activity_block set times = $1', [before!.times]);
+  await postgres.query('update activity_writer set settled_time = $1', [before!.settled]);
+  await worker.rounds(10_000, 1);
+  const judged = worker.time - lateMs;
+  await checkedBefore(judged);
+  expect(await check(judged)).toBe(0);
+  await worker.rounds(4_000, 8);
+  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(sentTs) });
+  await worker.activity.stop();
+});
+
+test('others wait for a worker from its first statement on, and while a round writes many devices', async () => {
+  const [device] = devices as [CachedDevice];
+  const many = (await make('woken', 3 * limits.activityRowsMax)).map(
+    (number) => new CachedDevice({ ...devices[0]!, number }),
+  );
+  const reported: number[] = [];
+  const store = onEachCall(async () => {
+    worker.pass(2_000);
+    const [row] = await postgres.query<{ seen: number }>('select seen_time as seen from activity_writer');
+    reported.push(row === undefined ? 0 : worker.time - row.seen);
+  });
+  const worker: Worker = new Worker(1_000_000, { store });
+  worker.activity.touch(device);
+  for (const one of many) worker.activity.touch(one);
+  await worker.activity.round();
+  for (const age of reported.slice(2)) {
+    expect(age).toBeGreaterThan(0);
+    expect(age).toBeLessThan(16_000);
+  }
+  await worker.activity.stop();
+  await postgres.query('delete from device where number = any($1)', [many.map(({ number }) => number)]);
+});
+
+test('a clock that jumps within a round ends the activity of no device', async () => {
+  const [device] = devices as [CachedDevice];
+  const inactivityMs = 20_000;
+  let jumpMs = 0;
+  const store = onEachCall(() => {
+    worker.time += jumpMs;
+    jumpMs = 0;
+  });
+  const worker: Worker = new Worker(1_000_000, { inactivityMs, store });
+  worker.activity.touch(device);
+  await worker.rounds(10_000, 20);
+  await checkedBefore(worker.time - lateMs);
+  worker.pass(1_000);
+  jumpMs = 15_000;
+  await worker.activity.round();
+  expect(await check(worker.time - lateMs, { inactivityMs })).toBe(0);
+  await worker.activity.round();
+  expect(worker.events).toContain('activity_held');
   await worker.activity.stop();
 });
 
@@ -350,7 +461,7 @@ test('a device whose worker died with its activity becomes inactive, whichever h
   expect(await there.check()).toBe(0);
   // A worker writes that the device woke up, and ends before the turn of its block.
   await recordMarks(postgres, [{ device: device.number, activeTs: time, connectTs: 0, disconnectTs: 0 }], time);
-  await reportSettled(postgres, '00000000-0000-4000-8000-000000000000', time, time);
+  await reportSettled(postgres, { writer: nullUuid, settledTime: time, now: time, timeline: await timeline() });
   time += minute + 1_000;
   await checkedBefore(time - lateMs);
   expect(await here.check()).toBe(0);

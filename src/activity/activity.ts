@@ -93,8 +93,8 @@ export class Activity {
       this.#mayHaveEnded = true;
       return true;
     };
-    const { clock, onPoll } = deps;
-    this.#endedPoll = onPoll && new SharedPoll({ kind: 'ended', clock, read }, onPoll);
+    const { clock, scheduler, onPoll } = deps;
+    this.#endedPoll = onPoll && new SharedPoll({ kind: 'ended', clock, scheduler, read }, onPoll);
   }
 
   /** Notes an activity. On the hot path: finds one block and assigns one time. `now` saves a reading of the clock. */
@@ -142,6 +142,7 @@ export class Activity {
     try {
       await this.#noticeStep();
       await this.#applyEnded();
+      await this.#reportSettled();
       if (this.#loaded !== undefined) this.#loaded = await this.#loadActive(this.#loaded);
       const due = this.#seen.takeDue(this.#round % this.#turns, this.#turns, limits.activityIdleTurnsMax);
       for (const block of due) this.#overdue.add(block);
@@ -186,7 +187,7 @@ export class Activity {
     const { clock, postgres, log } = this.#deps;
     const shift = clock.now() - clock.monotonic();
     const stepMs = Math.round(shift - this.#shift);
-    if (Math.abs(stepMs) <= clockStepMs) {
+    if (!this.#hasStepped()) {
       this.#shift = shift;
       return;
     }
@@ -198,6 +199,11 @@ export class Activity {
     }
     this.#shift = shift;
     log.warn('activity_held', { reason: 'The clock jumped: silence counts from now on.', stepMs });
+  }
+
+  #hasStepped(): boolean {
+    const { clock } = this.#deps;
+    return Math.abs(clock.now() - clock.monotonic() - this.#shift) > clockStepMs;
   }
 
   /** Reads which devices became inactive, so that their next message wakes them. */
@@ -224,8 +230,9 @@ export class Activity {
     const isWhole = !isOther && ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
     if (!isWhole || (ended.length === 0 && next < last)) {
       // Numbers are missing or mean other judgements, because rows were pruned or the database is another one. The
-      // state of devices that sent lately is read from the store again.
+      // state of devices that sent lately is read from the store again. Another server may lack the last blocks, too.
       this.#seen.forgetActive(clock.now() - inactivityMs);
+      this.#seen.forgetStored();
       this.#ended = last;
       return false;
     }
@@ -258,6 +265,7 @@ export class Activity {
     for (let i = 0; i < marks.length; i += limits.activityRowsMax) {
       try {
         await recordMarks(postgres, marks.slice(i, i + limits.activityRowsMax), clock.now());
+        await this.#reportSettled();
       } catch (error) {
         this.#keepMarks(marks.slice(i));
         throw error;
@@ -293,6 +301,7 @@ export class Activity {
   async #writeBlocks(blocks: SeenBlock[]): Promise<void> {
     for (let i = 0; i < blocks.length; i += limits.activityBlocksMax) {
       await this.#writeSome(blocks.slice(i, i + limits.activityBlocksMax));
+      await this.#reportSettled();
     }
   }
 
@@ -317,16 +326,25 @@ export class Activity {
     for (const seen of blocks) this.#overdue.delete(seen);
   }
 
+  /**
+   * Reports up to which time all activity is stored, when a report is due. Runs before the first write and after each
+   * further one: a check waits only for workers that have reported lately, and a round may be long.
+   */
   async #reportSettled(): Promise<void> {
     const { postgres, clock } = this.#deps;
     const monotonic = clock.monotonic();
     const everyMs = Math.min(limits.activityReportMs, this.#turns * limits.activityWriteMs);
-    if (monotonic - this.#reportedMs < everyMs) return;
+    // The next round notices a jump of the clock, before a report.
+    if (monotonic - this.#reportedMs < everyMs || this.#hasStepped()) return;
     const now = clock.now();
-    const settled = this.#seen.settledTime(now);
-    await reportSettled(postgres, this.#writer, settled, now);
+    const settledTime = this.#seen.settledTime(now);
+    const timeline = this.#endedTimeline ?? null;
+    if (!(await reportSettled(postgres, { writer: this.#writer, settledTime, now, timeline }))) {
+      this.#mayHaveEnded = true;
+      return;
+    }
     this.#reportedMs = monotonic;
-    this.#settledTime = settled;
+    this.#settledTime = settledTime;
   }
 
   /** Logs a failure, which the next round repeats. An unavailable database and a lost race are expected failures. */

@@ -127,6 +127,15 @@ export class SeenTimes {
     }
   }
 
+  /** Forgets what is stored: all that was received here is written again. */
+  forgetStored(): void {
+    for (const block of this.#eachBlock()) {
+      let since = block.unwrittenSince || Number.POSITIVE_INFINITY;
+      for (const time of block.times) if (time > 0 && time < since) since = time;
+      if (since !== Number.POSITIVE_INFINITY) block.unwrittenSince = since;
+    }
+  }
+
   /** Returns the blocks whose turn, one of `turns`, has come; removes blocks without activity for `idleTurnsMax`. */
   takeDue(turn: number, turns: number, idleTurnsMax: number): SeenBlock[] {
     const due: SeenBlock[] = [];
