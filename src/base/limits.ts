@@ -226,9 +226,9 @@ export const limits = {
   /** Time from the connection to its CONNECT. */
   mqttConnectMsMax: 10_000,
   /** The shortest silence of an MQTT client after which the kernel probes it. Each socket has another one. */
-  mqttProbeSecondsMin: 60,
+  mqttProbeMsMin: 60_000,
   /** The longest silence of an MQTT client after which the kernel probes it. */
-  mqttProbeSecondsMax: 120,
+  mqttProbeMsMax: 120_000,
   /** Time of a TLS handshake. */
   mqttTlsHandshakeMsMax: 5_000,
   /** Time from the connection of a trusted proxy to the end of its PROXY header. */

@@ -29,7 +29,7 @@ const rising: readonly (readonly Limit[])[] = [
   ['newDevicesPerTransaction', 'newDevicesPerRequest'],
   ['relationsOfEntityMax', 'relationsMax'],
   ['passwordCharsMin', 'passwordCharsMax'],
-  ['mqttProbeSecondsMin', 'mqttProbeSecondsMax'],
+  ['mqttProbeMsMin', 'mqttProbeMsMax'],
   // One batch fits into its queue.
   ['diagnosedNewPerTenantMax', 'diagnosedNewPerSecondMax', 'diagnosedDevicesMax'],
   ['refusalsListedMax', 'diagnosedDevicesMax'],

@@ -61,8 +61,7 @@ export async function listenTcp(address: string, port: number, deps: ListenDeps)
  * the thousands that connected together, and its queue drops all but a thousand (`net.core.netdev_max_backlog`).
  */
 function probeLater(socket: Socket): void {
-  const { mqttProbeSecondsMin, mqttProbeSecondsMax } = limits;
-  socket.setKeepAlive(true, 1000 * randomInt(mqttProbeSecondsMin, mqttProbeSecondsMax));
+  socket.setKeepAlive(true, randomInt(limits.mqttProbeMsMin, limits.mqttProbeMsMax));
 }
 
 interface TlsFiles {
