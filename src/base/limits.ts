@@ -225,6 +225,10 @@ export const limits = {
   mqttTooLargeLoggedMax: 10_000,
   /** Time from the connection to its CONNECT. */
   mqttConnectMsMax: 10_000,
+  /** Accepted MQTT connections of a worker that are not read yet, while the kernel has further ones to accept. */
+  mqttArrivalsMax: 4_096,
+  /** Accepted MQTT connections that a worker begins to read in one turn of the event loop. */
+  mqttArrivalsPerTurn: 8,
   /** The shortest silence of an MQTT client after which the kernel probes it. Each socket has another one. */
   mqttProbeMsMin: 60_000,
   /** The longest silence of an MQTT client after which the kernel probes it. */

@@ -13,6 +13,7 @@ import type { Log } from '../../base/log.ts';
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 import { Accepting } from './accepting.ts';
+import { Arrivals } from './arrivals.ts';
 import { certificateOf } from './certificate.ts';
 import { ProxiedSockets } from './proxied-sockets.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
@@ -40,13 +41,16 @@ const certificateCheckMs = 5_000;
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
   const sockets = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
-  const hasRoom = () => deps.connections() + sockets.waiting < deps.connectionsMax;
-  const server = createServer(socketOptions, (socket) => {
+  const arrivals = new Arrivals();
+  const hasRoom = () => deps.connections() + sockets.waiting + arrivals.size < deps.connectionsMax;
+  const server = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
-    sockets.take(socket, (ready, clientAddress) => {
-      // Bytes after a PROXY header wait in a paused socket until its handlers are set.
-      if (ready.isPaused()) accept(ready.resume(), clientAddress, deps, undefined);
-      else accept(withReadBuffer(ready as OwnedSocket), clientAddress, deps, undefined);
+    arrivals.add(() => {
+      sockets.take(socket, (ready, clientAddress) => {
+        // Bytes after a PROXY header wait in a paused socket until its handlers are set.
+        if (ready.bytesRead > 0) accept(ready.resume(), clientAddress, deps, undefined);
+        else accept(withReadBuffer(ready as OwnedSocket), clientAddress, deps, undefined);
+      });
     });
     accepting.check();
   });
@@ -99,15 +103,18 @@ export async function listenTls(
   // A handshake, and a PROXY header before it, occupy the place of the connection that they become.
   let [sockets, secured] = [0, 0];
   const proxied = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
-  const front = createServer(socketOptions, (socket) => {
+  const arrivals = new Arrivals();
+  const front = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
     sockets += 1;
     socket.once('close', () => {
       sockets -= 1;
     });
-    proxied.take(socket, (ready, clientAddress) => {
-      addresses.add(ready, clientAddress);
-      server.emit('connection', ready);
+    arrivals.add(() => {
+      proxied.take(socket, (ready, clientAddress) => {
+        addresses.add(ready, clientAddress);
+        server.emit('connection', ready);
+      });
     });
     accepting.check();
   });

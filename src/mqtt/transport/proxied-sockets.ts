@@ -33,9 +33,17 @@ export class ProxiedSockets {
     return this.#waiting;
   }
 
-  /** Calls `passOn` now, or after the header of the socket; not at all for a socket that sends no valid header. */
+  /**
+   * Takes a socket that is not read yet. Calls `passOn` now, or after the header of the socket; not at all for a socket
+   * that sends no valid header or that its client has reset.
+   */
   take(socket: Socket, passOn: PassOn): void {
-    const { remoteAddress = '' } = socket;
+    const { remoteAddress } = socket;
+    if (remoteAddress === undefined) {
+      this.#deps.refused('connection_lost');
+      socket.destroy();
+      return;
+    }
     if (!this.#deps.sendsHeader(remoteAddress)) {
       passOn(socket, remoteAddress);
       return;
@@ -83,6 +91,7 @@ export class ProxiedSockets {
     socket.on('error', ignore);
     socket.on('end', onEnd);
     socket.on('close', onClosed);
+    socket.resume();
   }
 
   #refused(proxy: string, cause: string): void {
