@@ -86,6 +86,10 @@ export async function prepareStreams(
         ack_wait,
         max_deliver: -1,
         max_ack_pending: unconfirmedMax,
+        // The servers keep in memory which frames are confirmed: in files it costs them almost as much as the frames.
+        // When all of them stop at once, frames that were not removed yet are given again. Frames that wait to be given
+        // as JSON are removed much later, so with them it is kept in files.
+        mem_storage: !settings.json.enabled,
       }));
     checkConsumer(name, consumer);
     await takeUp(link, info, consumer, owner);

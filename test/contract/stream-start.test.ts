@@ -64,6 +64,13 @@ test('three nodes are accepted, and a second start finds its streams', async () 
     discard: DiscardPolicy.New,
     retention: RetentionPolicy.Limits,
   });
+  const placeInMemory = async (stream: string) =>
+    (await nodes.manage((manager) => manager.consumers.info(stream, 'millrace'))).config.mem_storage ?? false;
+  expect(await placeInMemory('fine-live')).toBe(true);
+  // Stored frames stay until they were given as JSON.
+  const json = { ...settings, name: 'json', json: { ...settings.json, enabled: true } };
+  expect(await refusal(json)).toBe('accepted: undefined');
+  expect(await placeInMemory('json-live')).toBe(false);
 });
 
 test('the settings of servers in the documentation make a cluster that is accepted', async () => {
