@@ -1,4 +1,5 @@
 /** Latest and historical telemetry (docs/rest.md#telemetry). These paths answer their own errors as plain text. */
+import { callsFull } from '../auth/request-callers.ts';
 import { everyone, type Principal, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -15,7 +16,8 @@ import { sortDirection } from '../rest/parameters.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
-import { type Point, readLatest, readLatestKeys } from '../telemetry/latest.ts';
+import { type Point, readLatestKeys } from '../telemetry/latest.ts';
+import { LatestReads } from '../telemetry/latest-reads.ts';
 import { aggregations, readAggregate, readHistory } from '../telemetry/query.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
@@ -32,6 +34,8 @@ export interface TimeseriesDeps {
   saveSeries: SaveSeries;
   deleteSeries: DeleteSeries;
 }
+
+type InTurn = Call['inTurn'];
 
 const prefix = '/api/plugins/telemetry/:entityType/:entityId';
 const limitDefault = 100;
@@ -75,16 +79,23 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
   const { postgres, shards, clock, longAnswers, saveSeries, deleteSeries } = deps;
   /** Requested device → its number in ClickHouse, which never changes. */
   const numbers = new FifoMap<string, number>(limits.askedDevicesMax);
+  const latestReads = new LatestReads({ shards, waitingMax: limits.restCallsWaitingMax, refusal: callsFull });
 
-  async function latest(principal: Principal, target: Target, keys: string[], strict: boolean): Promise<HttpResponse> {
+  async function latest(
+    principal: Principal,
+    target: Target,
+    keys: string[],
+    strict: boolean,
+    inTurn: InTurn,
+  ): Promise<HttpResponse> {
     return await plainText(async () => {
       // Reads both stores at once, where possible; data that the caller may not see is dropped.
       const read = (device: number) =>
-        readLatest(shards.readsOf(principal.tenantId).of(device), device, keys.length > 0 ? keys : undefined);
+        latestReads.read(principal, device, keys.length > 0 ? keys : undefined, (query) => inTurn(query));
       const known = isDevice(target) ? numbers.get(target.entityId) : undefined;
       const early = known === undefined ? undefined : read(known);
       early?.catch(() => {});
-      const device = await seriesNumber(postgres, principal, target, 'read');
+      const device = await inTurn(() => seriesNumber(postgres, principal, target, 'read'), []);
       if (isDevice(target)) numbers.set(target.entityId, device);
       const points = await (early ?? read(device));
       return await longAnswers.json(principal, (text) => text.addAll(latestTexts(points, keys, strict, clock.now())));
@@ -185,15 +196,17 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       summary: 'Latest values, or with startTs and endTs historical ones',
       roles: everyone,
       readsTelemetry: true,
+      // One turn is for the latest values that several callers ask for.
+      waits: true,
       query: historyQuery,
       answer,
       plainTextErrors: true,
-      async handle({ principal, params, query }) {
+      async handle({ principal, params, query, inTurn }) {
         const { startTs, endTs } = query;
         if (startTs === undefined || endTs === undefined) {
-          return await latest(principal, params, keyList(query), query.useStrictDataTypes ?? false);
+          return await latest(principal, params, keyList(query), query.useStrictDataTypes ?? false, inTurn);
         }
-        return await history(principal, params, { ...query, startTs, endTs });
+        return await inTurn(() => history(principal, params, { ...query, startTs, endTs }));
       },
     }),
     route({

@@ -4,6 +4,7 @@
  * order.
  */
 import type { Clock } from '../base/clock.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import type { Turns } from '../base/turns.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -37,6 +38,10 @@ export interface RequestCallerDeps {
 
 /** A call that reads more than a few rows, of which few run at once: from ClickHouse, or a page of a list. */
 export type LongRead = 'telemetry' | 'page';
+
+export function callsFull(): Fault {
+  return unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.');
+}
 
 /** The caller of a request, and the account of the caller. */
 export interface KnownCaller {

@@ -490,6 +490,8 @@ export const limits = {
   telemetryQueryMsMax: 10_000,
   /** Latest values that one read returns when it names no keys. */
   latestValuesMax: 10_000,
+  /** Devices whose latest values one query reads, for callers that ask at the same time. */
+  latestReadDevicesMax: 64,
   /** Names of keys that one read returns. */
   keyNamesMax: 100_000,
   /** Keys and ids that one REST request may name. */

@@ -50,8 +50,11 @@ interface PublicCall<Path = object, Query = object, Body = unknown> {
 export interface Call<Path = object, Query = object, Body = unknown> extends PublicCall<Path, Query, Body> {
   principal: Principal;
   account: Account;
-  /** For a route that waits: runs its statements when it is the caller's turn. */
-  inTurn<T>(work: () => Promise<T>): Promise<T>;
+  /**
+   * For a route that waits: runs its statements when it is the caller's turn. `kinds`: the long reads among them, by
+   * default those of the route.
+   */
+  inTurn<T>(work: () => Promise<T>, kinds?: readonly LongRead[]): Promise<T>;
 }
 
 /** The description of a route in its row of the table. */
@@ -143,7 +146,7 @@ export function route<
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       callers.admit(principal);
-      const inTurn = <T>(work: () => Promise<T>): Promise<T> => callers.inTurn(principal, work, kinds);
+      const inTurn = <T>(work: () => Promise<T>, own = kinds): Promise<T> => callers.inTurn(principal, work, own);
       const answering = input.waits
         ? handle({ ...read(request), principal, account, inTurn }, deps)
         : // A call that waits for its turn holds only bytes: the values in them may take many times as much memory.

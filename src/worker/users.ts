@@ -5,9 +5,10 @@ import { openAuth } from '../auth/auth.ts';
 import { FailedSignIns } from '../auth/failed-sign-ins.ts';
 import { openJwt } from '../auth/jwt.ts';
 import { costOf, PasswordHasher } from '../auth/password.ts';
+import { callsFull } from '../auth/request-callers.ts';
 import { RequestLimits } from '../auth/request-limits.ts';
 import { systemClock as clock } from '../base/clock.ts';
-import { Fault, unavailable } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Config } from '../base/settings/config.ts';
 import { Turns } from '../base/turns.ts';
@@ -41,7 +42,7 @@ export async function openUsers(
   const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };
   const waitingCalls = {
     waitingMax: limits.restCallsWaitingMax,
-    refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
+    refusal: callsFull,
   };
   const calls = new Turns({ atOnceMax: limits.restCallsPerConnection * config.postgres.poolMax, ...waitingCalls });
   const pageReads = new Turns({ atOnceMax: pagesAtOnce(config.postgres.poolMax), ...waitingCalls });

@@ -48,6 +48,28 @@ test('a device with more keys than one answer holds is asked for by key', async 
   expect((await api.readLatest(device.id, ['k7', 'k10000']))['k10000']![0]!.value).toBe(10_000);
 });
 
+test('latest values that are asked for at the same time are those of each device, and only its own are refused', async () => {
+  const api = sharedEngine();
+  const devices = await Promise.all(Array.from({ length: 5 }, () => newDevice()));
+  const many = Array.from({ length: 10_001 }, (_, n) => `"k${n}":${n}`).join(',');
+  const ts = Date.now();
+  for (const [n, { token }] of devices.entries()) {
+    const values = n === 4 ? many : `"k":${n},"m":${-n}`;
+    expect(await api.postTelemetry(token, `{"ts":${ts},"values":{${values}}}`)).toBe(200);
+  }
+  const answerOf = async (device: number) => {
+    const response = await api.send('GET', prefix(devices[device]!.id));
+    return response.status === 200 ? await response.json() : response.status;
+  };
+  const expected = devices.map((_, n) => (n === 4 ? 400 : { k: [{ ts, value: `${n}` }], m: [{ ts, value: `${-n}` }] }));
+  await eventually(async () => {
+    for (const n of devices.keys()) expect(await answerOf(n)).toEqual(expected[n]);
+    return true;
+  }, 15_000);
+  const asked = Array.from({ length: 60 }, (_, n) => n % devices.length);
+  expect(await Promise.all(asked.map(answerOf))).toEqual(asked.map((n) => expected[n]));
+});
+
 test('the greatest ts is the latest, not the last arrival; the same ts is overwritten', async () => {
   const api = sharedEngine();
   const device = await newDevice();
