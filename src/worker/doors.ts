@@ -31,7 +31,7 @@ import type { Mqtt } from '../mqtt/server.ts';
 import { createSignIn } from '../mqtt/sign-in/login.ts';
 import { type ListeningSocket, listenTcp, listenTls } from '../mqtt/transport/listen.ts';
 import { webSocketDoor } from '../mqtt/transport/websocket.ts';
-import { register } from '../rest/route.ts';
+import { register, type ServedRoute } from '../rest/route.ts';
 import { HttpServer } from '../uws/server.ts';
 import type { Channel } from './channel.ts';
 import type { Commands } from './commands.ts';
@@ -60,106 +60,18 @@ export function openServers({ config, begin, log, metrics, started, proxies }: W
 type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
-  const { config, begin, link, log, metrics, started } = deps;
-  const { postgres, bus, exchange, shards, cluster, tokens, logins, sessions, rateLimits, activity, admission } =
-    engine;
-  const { troubles, strangers, diagnostics } = engine;
-  const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
-    engine;
-  const { castNumericStrings } = decoding;
+  const { config, link, metrics, started } = deps;
   const users = await openUsers(deps, engine, engine);
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
-  const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
-  const attributeDecoder = new AttributeDecoder(decoding);
+  const polls = new LongPolls({ tokens: engine.tokens, metrics, heldMax, waitMsDefault, waitMsMax });
+  const attributeDecoder = new AttributeDecoder(engine.decoding);
   started.add('decoding thread of attributes', () => attributeDecoder.close());
-  const api = createApi({
-    ...engine.admin,
-    ...engine.claims,
-    auth: users.auth,
-    apiKeys: users.apiKeys,
-    apiKeyPrefix: config.auth.apiKeyPrefix,
-    saveSeries: seriesWriter({ devices: engine.devices, ingest, thread, decode, clock }),
-    deleteSeries: seriesDeleter({
-      ...{ postgres, shards, cluster, clock, log, journals: engine.journals },
-      latestAheadMsMax: config.telemetry.latestFutureSecondsMax * 1000,
-    }),
-    shards,
-    longAnswers: new LongAnswers(metrics),
-    config,
-    attributeDecoder,
-    downloads,
-    rpc,
-    persistentRpcs: engine.persistentRpcs,
-    diagnostics,
-    signingKey: engine.signingKey,
-    refusedPoints: engine.refusedPoints,
-    rateLimits,
-    maximaOf: (tenantId) => engine.tenantLimits.of(tenantId),
-    rpcTimeouts: config.rpc,
-    elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],
-  });
-  const consoleDoor = createConsole({ docs: config.docs.enabled });
-
-  const isTrustedProxy = (address: string) => deps.proxies.isTrusted(address);
-  const { perMinuteMax: wrongMax } = config.wrongCredentials;
-  const wrongCredentials =
-    wrongMax === 0 ? undefined : new WrongCredentials({ bus, exchange, wrongMax, isTrustedProxy, clock, metrics });
-  await wrongCredentials?.start();
-  started.add('wrong credentials', () => wrongCredentials?.stop());
-  const deviceAuth = new DeviceAuth({ tokens, wrong: wrongCredentials, admission, troubles, strangers, log });
-  const guards = { rateLimits, wrongCredentials, troubles, strangers };
+  const api = restApi(deps, engine, users, attributeDecoder);
+  const wrongCredentials = await openWrongCredentials(deps, engine);
   const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
-  const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax, {
-    room: (tenantId) => ingest.roomForLarge(tenantId),
-  });
-  started.add('decoding thread of gateways', () => gatewayThread.close());
-  const mqtt = openMqtt({
-    config,
-    connectionsMax,
-    isTrustedProxy,
-    gateways: engine.gateways,
-    gatewayThread,
-    gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, admission }),
-    worker: config.http.tellWorker ? String(begin.slot) : '',
-    signIn: createSignIn({ logins, sessions, certificates: engine.certificates, ...guards, clock }),
-    ingest,
-    decode,
-    readBody,
-    castNumericStrings,
-    attributeDecoder,
-    admission,
-    troubles,
-    attributes,
-    updates,
-    downloads,
-    rpc,
-    rpcSessions,
-    calls,
-    claims: engine.claims,
-    provisioning: engine.provisioning,
-    clock,
-    log,
-    metrics,
-  });
-  const { emptyPollTimeout } = config.rpc;
-  for (const server of servers) {
-    telemetryDoor({ server, deviceAuth, ingest, thread, clock, decode, metrics });
-    attributesDoor({ server, deviceAuth, attributes, updates, polls, decoder: attributeDecoder });
-    firmwareDoor({ server, deviceAuth, downloads });
-    rpcDoor({ server, deviceAuth, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
-    claimDoor({ server, deviceAuth, claims: engine.claims, readBody });
-    provisionDoor({ server, provisioning: engine.provisioning, readBody });
-    register(server, api);
-    for (const path of notOffered) server.refusePath(path);
-    consoleDoor(server);
-    healthDoor({
-      server,
-      state: () => link.state,
-      refusal: () => (ingest.refusal() ?? clockFault(link.state.clock))?.message,
-    });
-    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt, gatewayBytesMax(config));
-    server.seal();
-  }
+  const mqtt = mqttDoor(deps, engine, { attributeDecoder, wrongCredentials, connectionsMax });
+  const serve = httpDoors(deps, engine, { api, attributeDecoder, mqtt, polls, wrongCredentials });
+  for (const server of servers) serve(server);
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
   const listeners = await listenMqtt(deps, mqtt, connectionsMax);
@@ -171,7 +83,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
   link.onHandOver(handOver, (count, perSecond) => void mqtt.handOverSome(count, perSecond));
 
   started.add('open requests', async (steps) => {
-    const areOpen = () => ingest.awaitsStore || servers.some((server) => server.openRequests > 0);
+    const areOpen = () => engine.ingest.awaitsStore || servers.some((server) => server.openRequests > 0);
     while (areOpen() && steps.msLeft > 0) await systemScheduler.sleep(5);
   });
   started.add('MQTT connections', (steps) => mqtt.drain(steps.msLeft));
@@ -179,10 +91,145 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     for (const server of servers) server.drain();
     for (const listener of listeners) listener.close();
     polls.close();
-    calls.close();
-    rpc.close();
+    engine.calls.close();
+    engine.rpc.close();
   });
   return mqtt;
+}
+
+function restApi(
+  { config, log, metrics }: WorkerDeps,
+  engine: Engine,
+  { auth, apiKeys }: Awaited<ReturnType<typeof openUsers>>,
+  attributeDecoder: AttributeDecoder,
+): ServedRoute[] {
+  const { postgres, shards, cluster, devices, ingest, thread, decode, journals } = engine;
+  const { downloads, rpc, persistentRpcs, diagnostics, signingKey, refusedPoints, rateLimits } = engine;
+  return createApi({
+    ...engine.admin,
+    ...engine.claims,
+    auth,
+    apiKeys,
+    apiKeyPrefix: config.auth.apiKeyPrefix,
+    saveSeries: seriesWriter({ devices, ingest, thread, decode, clock }),
+    deleteSeries: seriesDeleter({
+      ...{ postgres, shards, cluster, clock, log, journals },
+      latestAheadMsMax: config.telemetry.latestFutureSecondsMax * 1000,
+    }),
+    shards,
+    longAnswers: new LongAnswers(metrics),
+    config,
+    attributeDecoder,
+    downloads,
+    rpc,
+    persistentRpcs,
+    diagnostics,
+    signingKey,
+    refusedPoints,
+    rateLimits,
+    maximaOf: (tenantId) => engine.tenantLimits.of(tenantId),
+    rpcTimeouts: config.rpc,
+    elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],
+  });
+}
+
+/** Returns undefined when the settings let an address try without limit. */
+async function openWrongCredentials(
+  { config, metrics, started, proxies }: WorkerDeps,
+  { bus, exchange }: Engine,
+): Promise<WrongCredentials | undefined> {
+  const { perMinuteMax: wrongMax } = config.wrongCredentials;
+  const isTrustedProxy = (address: string) => proxies.isTrusted(address);
+  const wrongCredentials =
+    wrongMax === 0 ? undefined : new WrongCredentials({ bus, exchange, wrongMax, isTrustedProxy, clock, metrics });
+  await wrongCredentials?.start();
+  started.add('wrong credentials', () => wrongCredentials?.stop());
+  return wrongCredentials;
+}
+
+interface MqttParts {
+  attributeDecoder: AttributeDecoder;
+  wrongCredentials: WrongCredentials | undefined;
+  connectionsMax: number;
+}
+
+function mqttDoor(
+  { config, begin, log, metrics, started, proxies }: WorkerDeps,
+  engine: Engine,
+  { attributeDecoder, wrongCredentials, connectionsMax }: MqttParts,
+): Mqtt {
+  const { ingest, decoding, decode, readBody, admission, troubles, strangers, activity } = engine;
+  const { gateways, attributes, updates, downloads, rpc, rpcSessions, calls, claims, provisioning } = engine;
+  const { logins, sessions, certificates, rateLimits } = engine;
+  const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax, {
+    room: (tenantId) => ingest.roomForLarge(tenantId),
+  });
+  started.add('decoding thread of gateways', () => gatewayThread.close());
+  const guards = { rateLimits, wrongCredentials, troubles, strangers };
+  return openMqtt({
+    config,
+    connectionsMax,
+    isTrustedProxy: (address) => proxies.isTrusted(address),
+    gateways,
+    gatewayThread,
+    gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, admission }),
+    worker: config.http.tellWorker ? String(begin.slot) : '',
+    signIn: createSignIn({ logins, sessions, certificates, ...guards, clock }),
+    ingest,
+    decode,
+    readBody,
+    castNumericStrings: decoding.castNumericStrings,
+    attributeDecoder,
+    admission,
+    troubles,
+    attributes,
+    updates,
+    downloads,
+    rpc,
+    rpcSessions,
+    calls,
+    claims,
+    provisioning,
+    clock,
+    log,
+    metrics,
+  });
+}
+
+interface HttpParts {
+  api: ServedRoute[];
+  attributeDecoder: AttributeDecoder;
+  mqtt: Mqtt;
+  polls: LongPolls;
+  wrongCredentials: WrongCredentials | undefined;
+}
+
+/** Returns a function that gives a server all of its routes. */
+function httpDoors(
+  { config, link, log, metrics }: WorkerDeps,
+  engine: Engine,
+  { api, attributeDecoder: decoder, mqtt, polls, wrongCredentials: wrong }: HttpParts,
+): (server: HttpServer) => void {
+  const { tokens, admission, troubles, strangers, ingest, thread, decode, readBody } = engine;
+  const { attributes, updates, downloads, rpcSessions: sessions, rpc, calls, claims, provisioning } = engine;
+  const deviceAuth = new DeviceAuth({ tokens, wrong, admission, troubles, strangers, log });
+  const consoleDoor = createConsole({ docs: config.docs.enabled });
+  const { emptyPollTimeout } = config.rpc;
+  const refusal = () => (ingest.refusal() ?? clockFault(link.state.clock))?.message;
+  return (server) => {
+    telemetryDoor({ server, deviceAuth, ingest, thread, clock, decode, metrics });
+    attributesDoor({ server, deviceAuth, attributes, updates, polls, decoder });
+    firmwareDoor({ server, deviceAuth, downloads });
+    rpcDoor({ server, deviceAuth, polls, sessions, rpc, calls, readBody, emptyPollTimeout });
+    claimDoor({ server, deviceAuth, claims, readBody });
+    provisionDoor({ server, provisioning, readBody });
+    register(server, api);
+    for (const path of notOffered) server.refusePath(path);
+    consoleDoor(server);
+    healthDoor({ server, state: () => link.state, refusal });
+    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt, gatewayBytesMax(config));
+    server.seal();
+  };
 }
 
 async function listenMqtt(
