@@ -6,6 +6,7 @@
 import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
+import { isObject } from '../base/schema.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
@@ -184,7 +185,7 @@ function changeOfCustomer(input: DeviceInput, stored: LockedDevice): DeviceInput
 }
 
 function membersOf(json: unknown): Record<string, unknown> {
-  return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Record<string, unknown>) : {};
+  return isObject(json) ? json : {};
 }
 
 /** Deletes a device, its credentials and, through a tombstone, its telemetry. */

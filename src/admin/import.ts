@@ -6,6 +6,7 @@ import type { Attributes, Scope } from '../attributes/attributes.ts';
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { isObject } from '../base/schema.ts';
 import type { NewCredentials } from '../device/model/credentials.ts';
 import type { Device } from '../device/model/device.ts';
 import { findCredentials } from '../device/sql/credentials-store.ts';
@@ -166,7 +167,7 @@ async function saveValues(
 
 function infoOf({ description, isGateway }: ImportRow, stored: unknown): unknown {
   if (description === undefined && isGateway === undefined) return stored;
-  const info = typeof stored === 'object' && stored !== null && !Array.isArray(stored) ? stored : {};
+  const info = isObject(stored) ? stored : {};
   return {
     ...info,
     ...(description !== undefined && { description }),

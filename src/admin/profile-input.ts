@@ -4,6 +4,7 @@
  */
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { isObject } from '../base/schema.ts';
 import { isUuid } from '../base/uuid.ts';
 import { certificateCredentials } from '../device/model/credentials.ts';
 import {
@@ -166,10 +167,6 @@ function isRegExp(pattern: string): boolean {
 
 function isWhole(value: unknown, max: number): boolean {
   return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= max;
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function malformedData(rule: string): Fault {

@@ -5,6 +5,7 @@ import { authenticationFailed } from '../auth/unauthorized.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
+import { isObject } from '../base/schema.ts';
 import { flag, parseJson } from '../rest/body.ts';
 import { empty, json, publicRoute, type Route, route } from '../rest/route.ts';
 import { errorShape, tokenPairShape } from '../rest/shapes.ts';
@@ -131,7 +132,7 @@ export function loginRoutes(auth: Auth): Route[] {
 function membersOf(request: HttpRequest): Record<string, unknown> {
   try {
     const body = parseJson(request.body);
-    if (typeof body === 'object' && body !== null && !Array.isArray(body)) return body as Record<string, unknown>;
+    if (isObject(body)) return body;
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
   }

@@ -1,6 +1,7 @@
 /** Sends a committed change of shared attributes to the sessions of the device, over the downlink. */
 import { limits } from '../base/limits.ts';
-import { isCount, isObject, isText, UnreadMessage } from '../bus/messages.ts';
+import { isObject } from '../base/schema.ts';
+import { isCount, isText, UnreadMessage } from '../bus/messages.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import { changesJson, deletionsJson, type Update } from './update.ts';
 import type { SharedChange } from './writer.ts';

@@ -158,10 +158,15 @@ export function faultOf(of: Schema, value: unknown): SchemaFault | undefined {
   }
 }
 
+/** True for an object of JSON, which is neither null nor an array. */
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
 function isOfType(type: NonNullable<Keywords['type']>, value: unknown): boolean {
   switch (type) {
     case 'object':
-      return typeof value === 'object' && value !== null && !Array.isArray(value);
+      return isObject(value);
     case 'array':
       return Array.isArray(value);
     case 'integer':

@@ -5,8 +5,9 @@
  */
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
+import { isObject } from '../base/schema.ts';
 import type { Bus } from './bus.ts';
-import { isName, isObject, isWhole, readMessage } from './messages.ts';
+import { isName, isWhole, readMessage } from './messages.ts';
 
 interface GatherDeps<Question, Answer> {
   bus: Bus;

@@ -8,9 +8,10 @@
 import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
+import { isObject } from '../base/schema.ts';
 import type { Bus } from './bus.ts';
 import { JsonChannel } from './json-channel.ts';
-import { isCount, isListOf, isName, isObject } from './messages.ts';
+import { isCount, isListOf, isName } from './messages.ts';
 
 /** The workers that count together, as this worker knows. */
 interface Fleet {

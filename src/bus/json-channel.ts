@@ -3,8 +3,9 @@
  * its own messages.
  */
 import { randomUUID } from 'node:crypto';
+import { isObject } from '../base/schema.ts';
 import type { Bus } from './bus.ts';
-import { isName, isObject, readMessage } from './messages.ts';
+import { isName, readMessage } from './messages.ts';
 
 interface JsonChannelDeps<Content extends object> {
   bus: Bus;

@@ -22,10 +22,6 @@ export function readMessage<T>(payload: Buffer, isMessage: (value: unknown) => v
   return message;
 }
 
-export function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
 export function isText(value: unknown): value is string {
   return typeof value === 'string';
 }

@@ -10,8 +10,9 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Scheduler } from '../base/scheduler.ts';
+import { isObject } from '../base/schema.ts';
 import type { Bus } from '../bus/bus.ts';
-import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
+import { isListOf, isText, isWhole, readMessage } from '../bus/messages.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import {

@@ -4,9 +4,10 @@
  * many answered.
  */
 import { limits } from '../base/limits.ts';
+import { isObject } from '../base/schema.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Gather } from '../bus/gather.ts';
-import { isListOf, isObject, isText, isWhole } from '../bus/messages.ts';
+import { isListOf, isText, isWhole } from '../bus/messages.ts';
 import { isOddTimes, mergeOddTimes, type OddTimes, type OddTimesOfDevices } from './odd-times.ts';
 import { isOutcome, mergeOutcomes, type Outcome } from './outcome.ts';
 import { isStranger, type Stranger, type Strangers } from './strangers.ts';

@@ -6,7 +6,8 @@
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
-import { isObject, isWhole } from '../bus/messages.ts';
+import { isObject } from '../base/schema.ts';
+import { isWhole } from '../bus/messages.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { FirstRecords } from './first-records.ts';
 import { type OddTimeKind, oddTimeKinds } from './odd-time.ts';

@@ -4,7 +4,8 @@
  * over the bus as they are.
  */
 import { limits } from '../base/limits.ts';
-import { isObject, isText, isWhole } from '../bus/messages.ts';
+import { isObject } from '../base/schema.ts';
+import { isText, isWhole } from '../bus/messages.ts';
 
 export const doors = ['http', 'mqtt', 'gateway'] as const;
 /** `gateway`: a message that a gateway sent for the device. */

@@ -6,7 +6,8 @@ import type { Clock } from '../base/clock.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
-import { isObject, isText, isWhole } from '../bus/messages.ts';
+import { isObject } from '../base/schema.ts';
+import { isText, isWhole } from '../bus/messages.ts';
 import type { Door } from './outcome.ts';
 
 export interface Stranger {

@@ -9,8 +9,9 @@ import { type Clock, systemClock } from '../base/clock.ts';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
+import { isObject } from '../base/schema.ts';
 import type { Bus } from '../bus/bus.ts';
-import { isName, isObject, isText, readMessage, UnreadMessage } from '../bus/messages.ts';
+import { isName, isText, readMessage, UnreadMessage } from '../bus/messages.ts';
 
 /** A message as it is sent: `from` is the node of its sender. */
 interface Envelope {

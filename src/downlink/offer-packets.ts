@@ -1,5 +1,6 @@
 /** The packets of an offer between workers: their JSON, and the channel of a worker's own packets. */
-import { isName, isObject, isText, isWhole } from '../bus/messages.ts';
+import { isObject } from '../base/schema.ts';
+import { isName, isText, isWhole } from '../bus/messages.ts';
 
 /**
  * `from` is a node: a worker, whose inbox has a new name with each start. `heardAt`: the time at which the worker that

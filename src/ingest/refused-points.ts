@@ -6,10 +6,11 @@
 import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { isObject } from '../base/schema.ts';
 import { Turns } from '../base/turns.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Gather } from '../bus/gather.ts';
-import { isCount, isListOf, isObject, isText, isWhole } from '../bus/messages.ts';
+import { isCount, isListOf, isText, isWhole } from '../bus/messages.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import type { Suspects } from '../journal/suspects.ts';
 import { readBlock } from '../telemetry/read-block.ts';

@@ -1,6 +1,7 @@
 /** Decodes bodies of the report API into checked views and requests. Every fault is a 400 that names the member. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { isObject } from '../base/schema.ts';
 import { isUuid } from '../base/uuid.ts';
 import { dateGroupings, groupUnits } from './dates.ts';
 import * as views from './view.ts';
@@ -287,7 +288,7 @@ function list(entry: unknown, at: string, countMax: number): unknown[] {
 }
 
 function object(entry: unknown, at: string): Members {
-  if (typeof entry === 'object' && entry !== null && !Array.isArray(entry)) return entry as Members;
+  if (isObject(entry)) return entry;
   throw bad(at, 'must be an object');
 }
 

@@ -2,7 +2,8 @@
  * Messages to the owner of a command, from the worker of a session, from the worker that got the reply, and from other
  * owners. They use the owners' channel of the device, so every owner of a command of this device receives them.
  */
-import { isObject, isText, UnreadMessage } from '../bus/messages.ts';
+import { isObject } from '../base/schema.ts';
+import { isText, UnreadMessage } from '../bus/messages.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import { isRpcId } from './rpc.ts';
 

@@ -1,6 +1,7 @@
 /** Commands to devices (server-side RPC): the types, and the rules that need no store and no bus. */
 import { badRequest, Fault, notFound, unavailable } from '../base/errors.ts';
-import { isObject, isText, isWhole } from '../bus/messages.ts';
+import { isObject } from '../base/schema.ts';
+import { isText, isWhole } from '../bus/messages.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { CommandOwners } from './shares.ts';
 

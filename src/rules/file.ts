@@ -4,6 +4,7 @@
 import { fileURLToPath } from 'node:url';
 import { messageOf, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { isObject } from '../base/schema.ts';
 import { readYaml } from '../base/settings/settings.ts';
 import { compileRule, type RuleText } from './table.ts';
 
@@ -43,8 +44,4 @@ function textOf(rule: unknown): RuleText {
   if (typeof answer !== 'string') throw new Error('answer must be JSON text in quotes');
   if (setShared !== null && typeof setShared !== 'string') throw new Error('setShared must be JSON text in quotes');
   return { method, answer, setShared };
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
