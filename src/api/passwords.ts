@@ -9,6 +9,7 @@ import { empty, json, publicRoute, type Route } from '../rest/route.ts';
 import { closed, errorShape, nullable, textAnswer, tokenPairShape } from '../rest/shapes.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
 import { type PasswordPage, passwordForm, passwordSaved, tokenNames } from './password-page.ts';
+import { mailQuery } from './queries.ts';
 
 const policyShape = closed(
   {
@@ -26,7 +27,6 @@ const policyShape = closed(
   'UserPasswordPolicy',
 );
 
-const mailQuery = Type.Object({ sendActivationMail: Type.Optional(Type.Boolean()) });
 const bodies = {
   activate: Type.Object({ activateToken: Type.String(), password: Type.String() }),
   resetPassword: Type.Object({ resetToken: Type.String(), password: Type.String(), revokeApiKeys: flag }),

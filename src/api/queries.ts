@@ -1,4 +1,4 @@
-/** Query parameters that calls of several resources have: the rule for a taken name, and a list of keys. */
+/** Query parameters that calls of several files have: the rule for a taken name, a list of keys, a wish for a mail. */
 import type { NameConflict } from '../admin/name-conflict.ts';
 import * as Type from '../base/schema.ts';
 import { commaList } from '../rest/parameters.ts';
@@ -25,3 +25,6 @@ export const keysQuery = Type.Object({
 export function keyList({ keys = [], key = [] }: Type.Static<typeof keysQuery>): string[] {
   return [...new Set([...keys, ...key].filter((each) => each !== ''))];
 }
+
+/** A wish for a mail to the user. There is no mail server: `users.ts` refuses the wish, an activation ignores it. */
+export const mailQuery = Type.Object({ sendActivationMail: Type.Optional(Type.Boolean()) });

@@ -36,6 +36,7 @@ import { empty, json, type Route, route } from '../rest/route.ts';
 import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape } from '../rest/shapes.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { type PasswordPage, tokenNames } from './password-page.ts';
+import { mailQuery } from './queries.ts';
 import { userJson, userShape } from './shapes.ts';
 
 export interface UserRoutesDeps extends UserDeps {
@@ -62,7 +63,6 @@ const userBody = Type.Object({
 });
 
 const enabledQuery = Type.Object({ userCredentialsEnabled: Type.Optional(Type.Boolean()) });
-const mailQuery = Type.Object({ sendActivationMail: Type.Optional(Type.Boolean()) });
 
 export function userRoutes(deps: UserRoutesDeps): Route[] {
   const { postgres, auth } = deps;
