@@ -267,6 +267,22 @@ test('devices that go on sending write their block twice a minute and no row', a
   await worker.activity.stop();
 });
 
+test('a reader sees the last activity of a device of a minute ago, however late PostgreSQL answers', async () => {
+  const [device] = devices as [CachedDevice];
+  const worker: Worker = new Worker(1_000_000, {
+    inactivityMs: 10 * minute,
+    store: onEachCall(() => worker.pass(1_000)),
+  });
+  let oldest = 0;
+  while (worker.time < 1_000_000 + 10 * minute) {
+    worker.activity.touch(device);
+    await worker.rounds(500, 1);
+    oldest = Math.max(oldest, worker.time - Number((await attributes(device))['lastActivityTime'] ?? 0));
+  }
+  expect(oldest).toBeLessThan(minute);
+  await worker.activity.stop();
+});
+
 test('a device that wakes up is active with the next round, on a worker that knew it as active too', async () => {
   const [device] = devices as [CachedDevice];
   const workers = [new Worker(1_000_000), new Worker(1_000_000)];

@@ -59,12 +59,14 @@ export class Activity {
   #checking: Promise<void> | undefined;
   #stopped = false;
   /**
-   * A block has one turn in this many rounds. So the stored time of a device that keeps sending is at most this many
-   * rounds old.
+   * A block has one turn of this many. A turn lasts `activityWriteMs`: usually each round has one, and a round after a
+   * long one has those that have passed. So the stored time of a device that keeps sending is as old as all turns.
    */
   readonly #turns: number;
-  /** Random at the start, so that two workers seldom write the same block at once. */
-  #round = Math.floor(Math.random() * 1_000);
+  /** The last turn; random at the start, so that two workers seldom write the same block at once. */
+  #turn = Math.floor(Math.random() * 1_000);
+  /** Monotonic time of the last turn. */
+  #turnMs: number;
   /** The id of this process in `activity_writer`. */
   readonly #writer = randomUUID();
   #reportedMs = Number.NEGATIVE_INFINITY;
@@ -88,7 +90,8 @@ export class Activity {
     const steadyMs = Math.min(limits.activitySteadyMsMax, deps.inactivityMs / 20);
     this.#turns = Math.max(1, Math.floor(steadyMs / limits.activityWriteMs));
     this.#silence = deps.checkMs === 0 ? undefined : new Silence(deps);
-    this.#shift = deps.clock.now() - deps.clock.monotonic();
+    this.#turnMs = deps.clock.monotonic();
+    this.#shift = deps.clock.now() - this.#turnMs;
     const read = async () => {
       this.#mayHaveEnded = true;
       return true;
@@ -138,14 +141,12 @@ export class Activity {
 
   /** Runs one round: writes woken devices and the blocks whose turn has come, and starts a check when one is due. */
   async round(): Promise<void> {
-    this.#round += 1;
     try {
       await this.#noticeStep();
       await this.#applyEnded();
       await this.#reportSettled();
       if (this.#loaded !== undefined) this.#loaded = await this.#loadActive(this.#loaded);
-      const due = this.#seen.takeDue(this.#round % this.#turns, this.#turns, limits.activityIdleTurnsMax);
-      for (const block of due) this.#overdue.add(block);
+      this.#takeDue();
       await this.#writeMarks();
       await this.#writeBlocks([...this.#overdue]);
       await this.#reportSettled();
@@ -257,6 +258,18 @@ export class Activity {
       this.#seen.learnActive(await readActiveNumbers(postgres, first, pageDevices));
     }
     return from + pages * pageDevices;
+  }
+
+  /** Takes the blocks of the turns that have passed since the last round, at least of one. */
+  #takeDue(): void {
+    const monotonic = this.#deps.clock.monotonic();
+    const passed = Math.max(1, Math.round((monotonic - this.#turnMs) / limits.activityWriteMs));
+    this.#turnMs = monotonic;
+    for (let n = Math.min(passed, this.#turns); n > 0; n -= 1) {
+      this.#turn = (this.#turn + 1) % this.#turns;
+      const due = this.#seen.takeDue(this.#turn, this.#turns, limits.activityIdleTurnsMax);
+      for (const block of due) this.#overdue.add(block);
+    }
   }
 
   async #writeMarks(): Promise<void> {
