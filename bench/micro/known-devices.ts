@@ -79,7 +79,7 @@ async function activity(devices: number): Promise<number> {
   const before = await used();
   const seen = new SeenTimes();
   for (let n = 1; n <= devices; n += 1) seen.note(n, 1_800_000_000_000);
-  seen.takeWoken();
+  seen.takeWoken(devices);
   const bytes = (await used()) - before;
   found += seen.timeOf(1);
   return Math.round((bytes / devices) * 10) / 10;

@@ -644,6 +644,34 @@ test('what cannot be written waits, and all of it is written when the database i
   await worker.activity.stop();
 });
 
+test('a round in an outage takes as long whether few or many devices woke up', async () => {
+  const store = new Proxy(postgres, {
+    get: (target, name) => {
+      const member = Reflect.get(target, name) as (...args: unknown[]) => unknown;
+      if (typeof member !== 'function') return member;
+      // What is known of the fleet can be read; the devices that woke up cannot be written.
+      return (...args: unknown[]) =>
+        String(args[0]).includes('select device, active')
+          ? Promise.reject(unavailable('postgres_away', 'away'))
+          : member.apply(target, args);
+    },
+  });
+  const leastMs = async (count: number): Promise<number> => {
+    const worker = new Worker(1_000_000, { store });
+    await worker.activity.round();
+    for (let number = 0; number < count; number += 1) worker.activity.touch({ number });
+    let least = Number.POSITIVE_INFINITY;
+    for (let n = 0; n < 10; n += 1) {
+      const startedAt = performance.now();
+      await worker.activity.round();
+      least = Math.min(least, performance.now() - startedAt);
+    }
+    return least;
+  };
+  const [few, many] = [await leastMs(2 * limits.activityRowsMax), await leastMs(200 * limits.activityRowsMax)];
+  expect(many).toBeLessThan(10 * few);
+});
+
 test('a device that is gone is left out', async () => {
   await recordMarks(postgres, [{ device: 999_999_999, activeTs: 1, connectTs: 0, disconnectTs: 0 }], 10_000);
   expect(await postgres.query('select 1 from device_activity where device = 999999999')).toEqual([]);

@@ -50,7 +50,7 @@ export class Activity {
   readonly #silence: Silence | undefined;
   readonly #seen = new SeenTimes();
   /** Sessions that began or ended, by device. */
-  #sessions = new Map<number, SessionTimes>();
+  readonly #sessions = new Map<number, SessionTimes>();
   /** Blocks that could not be written in their turn. */
   readonly #overdue = new Set<SeenBlock>();
   /** Stops the timer of the next round. */
@@ -272,31 +272,35 @@ export class Activity {
     }
   }
 
+  /** Writes what was noted before this call, some at a time: in an outage a million devices may wake up. */
   async #writeMarks(): Promise<void> {
     const { postgres, clock } = this.#deps;
-    const marks = this.#takeMarks();
-    for (let i = 0; i < marks.length; i += limits.activityRowsMax) {
+    for (let left = this.#seen.woken + this.#sessions.size; left > 0; left -= limits.activityRowsMax) {
+      const marks = this.#takeMarks(limits.activityRowsMax);
+      if (marks.length === 0) continue;
       try {
-        await recordMarks(postgres, marks.slice(i, i + limits.activityRowsMax), clock.now());
-        await this.#reportSettled();
+        await recordMarks(postgres, marks, clock.now());
       } catch (error) {
-        this.#keepMarks(marks.slice(i));
+        this.#keepMarks(marks);
         throw error;
       }
+      await this.#reportSettled();
     }
   }
 
-  #takeMarks(): ActivityMark[] {
+  #takeMarks(count: number): ActivityMark[] {
     const marks = new Map<number, ActivityMark>();
     const now = this.#deps.clock.now();
-    for (const device of this.#seen.takeWoken()) {
+    for (const device of this.#seen.takeWoken(count)) {
       const activeTs = Math.min(this.#seen.timeOf(device), now);
-      marks.set(device, { device, activeTs, connectTs: 0, disconnectTs: 0 });
+      marks.set(device, { device, activeTs, connectTs: 0, disconnectTs: 0, ...this.#sessions.get(device) });
+      this.#sessions.delete(device);
     }
     for (const [device, session] of this.#sessions) {
-      marks.set(device, { device, activeTs: 0, ...marks.get(device), ...session });
+      if (marks.size >= count) break;
+      marks.set(device, { device, activeTs: 0, ...session });
+      this.#sessions.delete(device);
     }
-    this.#sessions = new Map();
     return [...marks.values()];
   }
 

@@ -15,7 +15,7 @@ it('notes times and marks of devices, near and far apart', () => {
     ...new Set(devices.map((device) => Math.floor(device / blockDevices))),
   ]);
   seen.learnActive([2, far]);
-  expect(seen.takeWoken()).toEqual(devices.filter((device) => device !== 2 && device !== far));
+  expect(seen.takeWoken(10)).toEqual(devices.filter((device) => device !== 2 && device !== far));
   expect(seen.settledTime(9_000)).toBe(1_000);
 });
 
@@ -32,7 +32,21 @@ it('takes a block in its turn, and removes it after turns without activity, alon
   expect([seen.timeOf(0), seen.timeOf(3 * blockDevices)]).toEqual([0, 2_000]);
   expect([...seen.blocks].map(({ block }) => block)).toEqual([3]);
   // The device is not known as active any more.
-  seen.takeWoken();
+  seen.takeWoken(10);
   seen.note(0, 4_000);
-  expect([seen.takeWoken(), seen.timeOf(0)]).toEqual([[0], 4_000]);
+  expect([seen.takeWoken(10), seen.timeOf(0)]).toEqual([[0], 4_000]);
+});
+
+it('gives woken devices some at a time, those that could not be written first', () => {
+  const seen = new SeenTimes();
+  for (let device = 0; device < 5; device += 1) seen.note(device, 1_000);
+  expect(seen.takeWoken(2)).toEqual([0, 1]);
+  seen.keepWoken([1]);
+  seen.note(5, 1_000);
+  expect(seen.woken).toBe(5);
+  expect(seen.takeWoken(3)).toEqual([1, 2, 3]);
+  expect(seen.takeWoken(3)).toEqual([4, 5]);
+  seen.note(6, 1_000);
+  seen.keepWoken([4, 5]);
+  expect([seen.takeWoken(9), seen.takeWoken(9), seen.woken]).toEqual([[4, 5, 6], [], 0]);
 });

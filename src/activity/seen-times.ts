@@ -63,6 +63,8 @@ export class SeenBlock {
 export class SeenTimes {
   readonly #pages = new Map<number, SeenPage>();
   #woken: number[] = [];
+  /** The place of the first woken device that is not taken. */
+  #nextWoken = 0;
 
   get blocks(): Iterable<SeenBlock> {
     return this.#eachBlock();
@@ -94,15 +96,31 @@ export class SeenTimes {
     return this.#block(blockOf(device))?.times[placeOf(device)] ?? 0;
   }
 
-  takeWoken(): number[] {
-    const woken = this.#woken;
-    this.#woken = [];
-    return woken.filter((device) => this.#block(blockOf(device))?.active[placeOf(device)] !== stored);
+  /** The number of devices that are listed as woken. */
+  get woken(): number {
+    return this.#woken.length - this.#nextWoken;
   }
 
-  /** Lists devices again that could not be written as active. */
+  /** Takes the first `count` woken devices. Returns those that are not stored as active by now. */
+  takeWoken(count: number): number[] {
+    const taken = this.#woken.slice(this.#nextWoken, this.#nextWoken + count);
+    this.#nextWoken += taken.length;
+    if (this.woken === 0) {
+      this.#woken = [];
+      this.#nextWoken = 0;
+    }
+    return taken.filter((device) => this.#block(blockOf(device))?.active[placeOf(device)] !== stored);
+  }
+
+  /** Lists devices again that were taken and could not be written as active. */
   keepWoken(devices: number[]): void {
-    this.#woken = [...devices, ...this.#woken];
+    if (devices.length > this.#nextWoken) {
+      this.#woken = [...devices, ...this.#woken.slice(this.#nextWoken)];
+      this.#nextWoken = 0;
+      return;
+    }
+    this.#nextWoken -= devices.length;
+    for (const [n, device] of devices.entries()) this.#woken[this.#nextWoken + n] = device;
   }
 
   /** Notes devices that became inactive. A device that sent after `judgedTime` is listed as woken again. */
