@@ -38,10 +38,11 @@ export interface ListeningSocket {
 const socketOptions = { noDelay: true, allowHalfOpen: true };
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
+/** One for all listening sockets of the worker, because they share its places. */
+const arrivals = new Arrivals();
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
   const sockets = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
-  const arrivals = new Arrivals();
   const hasRoom = () => deps.connections() + sockets.waiting + arrivals.size < deps.connectionsMax;
   const server = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
@@ -103,14 +104,13 @@ export async function listenTls(
   // A handshake, and a PROXY header before it, occupy the place of the connection that they become.
   let [sockets, secured] = [0, 0];
   const proxied = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
-  const arrivals = new Arrivals();
   const front = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
-    sockets += 1;
-    socket.once('close', () => {
-      sockets -= 1;
-    });
     arrivals.add(() => {
+      sockets += 1;
+      socket.once('close', () => {
+        sockets -= 1;
+      });
       proxied.take(socket, (ready, clientAddress) => {
         addresses.add(ready, clientAddress);
         server.emit('connection', ready);
@@ -124,7 +124,7 @@ export async function listenTls(
       secured -= 1;
     });
   });
-  const hasRoom = () => deps.connections() + sockets - secured < deps.connectionsMax;
+  const hasRoom = () => deps.connections() + sockets - secured + arrivals.size < deps.connectionsMax;
   const accepting = await Accepting.on(front, address, port, { hasRoom, log });
   const stopWatching = watchCertificate(server, files, log);
   return {
