@@ -42,6 +42,7 @@ import { WorkerPool } from './instance/processes/worker-pool.ts';
 import { openStores, startEngines } from './instance/stores/engines.ts';
 import { HostPoll } from './instance/stores/host-poll.ts';
 import { Installation } from './instance/stores/installation.ts';
+import { PartsWatch } from './instance/stores/parts-watch.ts';
 import { RestoredStores } from './instance/stores/restored-stores.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
 import { type Seeded, watchedStores } from './instance/watched-stores.ts';
@@ -196,13 +197,18 @@ export async function runPrimary(): Promise<void> {
     running.add('known devices', () => known.stop());
     const hostPoll = new HostPoll({ postgres: stores.postgres, log, onResult: (result) => pool.polled(result) });
     running.add('poll of the host', () => hostPoll.stop());
+    const clickhouse = { clickhouse: stores.shards.first, isClickHouseUp: () => watch.up('clickhouse') === 1 };
+    const partsWatch = new PartsWatch(clickhouse);
+    // Only joined inserts have a pace.
+    if (engines.engines.clickhouse.relayUrl !== undefined) partsWatch.start();
+    running.add('parts of the tables', () => partsWatch.stop());
     let isPolling = false;
     busFailure = () => pool.busFailure;
     const refusals = new RefusalWatch(log);
     const frozen = new FrozenWatch(log);
     observePool(metrics, pool, forecast);
     publishState = () => {
-      engines.setInsertPace(insertPaceOf(config, membership.fleetHosts));
+      engines.setInsertPace(insertPaceOf(config, membership.fleetHosts, partsWatch.partsOfPartition));
       // Devices may be read only with this version's schema.
       if (!isPolling && isPostgresReady()) {
         isPolling = true;
@@ -223,8 +229,7 @@ export async function runPrimary(): Promise<void> {
     running.add('workers and analytics', async () => {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
-    const isClickHouseUp = () => watch.up('clickhouse') === 1;
-    const hostMetrics = new HostMetrics({ config, data, clickhouse: stores.shards.first, isClickHouseUp, metrics });
+    const hostMetrics = new HostMetrics({ config, data, ...clickhouse, metrics });
     const { address, port, oldNames } = config.monitor;
     const monitor = await openMonitor({
       address,
@@ -296,8 +301,9 @@ function observePool(metrics: Metrics, pool: WorkerPool, forecast: RefusalForeca
   metrics.observed('ready', '1 while /readyz has the status ready.', () => Number(pool.state.status === 'ready'));
 }
 
-function insertPaceOf({ ingest }: Config, hosts: number): number {
-  return hostPaceMs({ hosts, callersWait: ingest.ack === 'store', intervalMsMax: ingest.ship.intervalMsMax });
+function insertPaceOf({ ingest }: Config, hosts: number, partsOfPartition: number): number {
+  const { intervalMsMax } = ingest.ship;
+  return hostPaceMs({ hosts, callersWait: ingest.ack === 'store', intervalMsMax, partsOfPartition });
 }
 
 /** Logs what this machine allows; returns the warnings. Throws StartError when no store could start. */

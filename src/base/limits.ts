@@ -784,6 +784,10 @@ export const limits = {
   /** Rows of a file of devices that are worked on at once. */
   importedAtOnce: 4,
 
+  /** Interval at which a host reads how many parts the tables of ClickHouse have. */
+  partsPollMs: 5_000,
+  /** Time for which that number counts. */
+  partsKnownMs: 60_000,
   /** Interval at which a process checks on which map of shards its work relies. */
   mapUsePollMs: 1_000,
   /** Interval at which a process reports a map of shards that does not change. */

@@ -444,7 +444,7 @@ export async function queryClickhouse(address: ClickhouseAddress, sql: string): 
 }
 
 /** The deadline is generous: a crash run reads back all that it wrote, on a machine that may do much else. */
-async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: string): Promise<string> {
+export async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: string): Promise<string> {
   const response = await fetch(`${url}/?database=millrace`, {
     method: 'POST',
     headers: { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` },

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, inherited, queryClickhouse, root, startEngine } from '../harness/engine.ts';
+import { askClickhouse, type Engine, inherited, queryClickhouse, root, startEngine } from '../harness/engine.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;
@@ -89,6 +89,34 @@ test('the workers of a host make two new parts a second in a table at most', asy
   // Two tables, and the insert that ran when the time began.
   expect((await writtenParts()) - before).toBeLessThanOrEqual(2 * (2 * elapsed + 2));
 });
+
+test('while a table has many parts, inserts are rarer', async () => {
+  const address = stores.clickhouse.address();
+  await askClickhouse(address, 'SYSTEM STOP MERGES millrace.telemetry');
+  try {
+    // A part for each row, all on the day of the epoch, which no other row has.
+    const rows = `SELECT 1, 'part', number, 3, 1, 1 FROM numbers(900)`;
+    const oneByOne = 'SETTINGS max_block_size = 1, min_insert_block_size_rows = 1, max_insert_threads = 1';
+    await askClickhouse(address, 'ALTER TABLE millrace.telemetry MODIFY SETTING fsync_after_insert = 0');
+    await askClickhouse(
+      address,
+      `INSERT INTO millrace.telemetry (device, key, ts, kind, num, version) ${rows} ${oneByOne}`,
+    );
+    const partsIn = async (ms: number) => {
+      const before = await writtenParts();
+      const until = performance.now() + ms;
+      while (performance.now() < until) {
+        expect(await engine.api.postTelemetry(device.token, `{"ts":${Date.now()},"values":{"rare":1}}`)).toBe(200);
+        await sleep(20);
+      }
+      return (await writtenParts()) - before;
+    };
+    // Two tables, 500 ms as usual, and three times as long with 900 parts.
+    await eventually(async () => (await partsIn(4_000)) <= 8, 40_000);
+  } finally {
+    await askClickhouse(address, 'SYSTEM START MERGES millrace.telemetry');
+  }
+}, 180_000);
 
 test('without the relay telemetry is stored all the same, and the relay comes back', async () => {
   const relay = engine.pids().get('inserts')!;
