@@ -3,6 +3,8 @@ import { expect, test } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { late, live } from '../journal/journal.ts';
+import { keyOf } from '../telemetry/keys.ts';
+import { Rows } from '../telemetry/rows.ts';
 import { LaneLoop } from './lane.ts';
 import { type ShipDeps, shipMetrics } from './ship-deps.ts';
 import type { WideRows } from './wide-rows.ts';
@@ -47,6 +49,15 @@ test('a commit without rows of a lane does not wake the lane', async () => {
   await lane.stop();
 });
 
+const block = blockOfOneRow();
+
+function blockOfOneRow(): Buffer {
+  const rows = new Rows();
+  rows.addDouble(keyOf('temperature')!, 21.5);
+  rows.endRecord(1, 1_000_000);
+  return Buffer.concat(rows.encode({ order: 0n, micros: 0, firstPlace: 0 }));
+}
+
 /** Runs a live lane that always has rows, until `isOver`; returns when it inserted, by its own clock. */
 async function insertTimes(
   from: number,
@@ -77,7 +88,7 @@ async function insertTimes(
       rowsUntaken: () => (hasEnded() ? 0 : 1),
       next: async () => {
         inserts.push(virtual.ms);
-        return { payloads: [], orders: [], orderMin: 0n, orderMax: 0n, rows: 1 };
+        return { lane: live, payloads: [block], orders: [0n], orderMin: 0n, orderMax: 0n, rows: 1 };
       },
       confirm: async () => {},
     },
