@@ -66,7 +66,7 @@ describe.each(['stream', 'store'] as const)('INGEST_ACK=%s', (level) => {
   }
 
   if (level === 'store') {
-    test('two hosts make 25 new parts a second in a table at most', async () => {
+    test('two hosts make 25 new parts a second in a table at most', { timeout: 60_000 }, async () => {
       const sql = `SELECT toUInt32(value) FROM system.events WHERE event = 'MergeTreeDataWriterBlocks'`;
       const parts = async () => Number((await queryClickhouse(stores.clickhouse.address(), sql))[0]?.[0] ?? 0);
       const [before, start] = [await parts(), performance.now()];
