@@ -130,13 +130,13 @@ describe('Logins', () => {
     const begun = performance.now();
     await Promise.all([names('', 'a'), names('', 'b')]);
     const logins: Promise<Login>[] = [];
-    // A fast machine has more turns than logins may wait.
+    // A fast machine has more turns in that time than logins may wait.
     while (batches.length === 1 && logins.length < limits.loginQueueMax) {
       logins.push(names('', `token-${logins.length}`));
       await new Promise((resolve) => setImmediate(resolve));
     }
-    const isFull = logins.length === limits.loginQueueMax;
-    if (!isFull) expect(performance.now() - begun).toBeGreaterThanOrEqual(limits.loginGatherMsMax);
+    const hasWaited = performance.now() - begun >= limits.loginGatherMsMax;
+    expect(hasWaited || logins.length === limits.loginQueueMax).toBe(true);
     await Promise.all(logins);
   });
 

@@ -77,6 +77,16 @@ const faultOf = async (promise: Promise<unknown>) => {
   return error as Fault;
 };
 
+/** Holds the answers of the store. Returns the function that lets them go. */
+function held(holdUntil: (released: Promise<void>) => void): () => void {
+  let release = () => {};
+  const released = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  holdUntil(released);
+  return release;
+}
+
 describe('TokenCache', () => {
   it('answers a known token from memory', async () => {
     const { cache, batches } = setUp();
@@ -153,12 +163,7 @@ describe('TokenCache', () => {
 
   it('refuses with 503 when too many tokens wait', async () => {
     const { cache, holdUntil } = setUp({ tokenLookupTimeoutMs: 1_000 });
-    let release = () => {};
-    holdUntil(
-      new Promise((resolve) => {
-        release = resolve;
-      }),
-    );
+    const release = held(holdUntil);
     const waiting = ['a', 'b', 'c', 'd'].map((token) => cache.lookup(token));
     expect((await faultOf(cache.lookup('e'))).status).toBe(503);
     release();
@@ -186,12 +191,7 @@ describe('TokenCache', () => {
 
   it('does not keep what a query read before the change', async () => {
     const { cache, known, holdUntil, batches } = setUp();
-    let release = () => {};
-    holdUntil(
-      new Promise((resolve) => {
-        release = resolve;
-      }),
-    );
+    const release = held(holdUntil);
     const early = cache.lookup('one');
     await new Promise((resolve) => setImmediate(resolve));
     expect(batches).toHaveLength(1);
@@ -206,12 +206,7 @@ describe('TokenCache', () => {
 
   it('keeps a new device whose first request met the message about its creation', async () => {
     const { cache, holdUntil, failWith } = setUp();
-    let release = () => {};
-    holdUntil(
-      new Promise((resolve) => {
-        release = resolve;
-      }),
-    );
+    const release = held(holdUntil);
     const first = cache.lookup('one');
     await new Promise((resolve) => setImmediate(resolve));
     cache.invalidate('one');
@@ -223,12 +218,7 @@ describe('TokenCache', () => {
 
   it('has a device checked whose change met the last answer before an outage', async () => {
     const { cache, known, holdUntil, failWith, doubted } = setUp();
-    let release = () => {};
-    holdUntil(
-      new Promise((resolve) => {
-        release = resolve;
-      }),
-    );
+    const release = held(holdUntil);
     const first = cache.lookup('one');
     await new Promise((resolve) => setImmediate(resolve));
     known.delete('one');
