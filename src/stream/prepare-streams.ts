@@ -57,8 +57,8 @@ interface StreamOwner {
 
 /**
  * Creates the streams and their consumers where they are missing, and refuses settings and streams that cannot keep the
- * promise. `onUnchecked`: called with a monitoring page that does not answer, so that nothing is known of the sync of its
- * server.
+ * promise. `onUnchecked`: called with a monitoring page that does not answer, so that nothing is known of the sync of
+ * its server.
  */
 export async function prepareStreams(
   link: StreamLink,
