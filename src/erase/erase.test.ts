@@ -17,13 +17,12 @@ import {
   forgetJournal,
   forgetOldJournals,
   forgetRestoredJournals,
-  giveBackLease,
   readJournals,
-  takeLease,
   takeWriterId,
 } from '../ingest/journal-store.ts';
 import { writerIdOf } from '../ingest/writer-id.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
+import { giveBackLease, takeLease } from '../postgres/lease.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { readLatest } from '../telemetry/latest.ts';
 import { readHistory } from '../telemetry/query.ts';

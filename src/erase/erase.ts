@@ -18,17 +18,16 @@ import {
   expireStoredOrders,
   forgetJournal,
   forgetOldJournals,
-  giveBackLease,
   type JournalRow,
   keepStoredOrders,
   type OwnJournal,
   readFence,
   readJournals,
   registerRuns,
-  takeLease,
   writeJournals,
 } from '../ingest/journal-store.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
+import { giveBackLease, takeLease } from '../postgres/lease.ts';
 import { Settling } from './delete-settling.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
 import type { SteadyClock } from './steady-clock.ts';

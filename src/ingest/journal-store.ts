@@ -1,7 +1,6 @@
 /**
  * SQL of the journals of all hosts: how far each is stored, so that deletes wait for the journals that may still ship
- * rows that they cover, and receipts say what is stored. `erase/erase.ts` writes the journals of its host. Also the SQL
- * of leases: work that one process of all hosts does at a time.
+ * rows that they cover, and receipts say what is stored. `erase/erase.ts` writes the journals of its host.
  */
 import { limits } from '../base/limits.ts';
 import { writerIdMax } from '../journal/identity.ts';
@@ -280,27 +279,4 @@ const ordersPerMs = orderUpTo(0) + 1n;
 function mayCover(parameter: number): string {
   return `(order_number is null
     or greatest(order_number, (select max(ahead) from unnest(ahead_orders) as ahead)) >= $${parameter}::bigint)`;
-}
-
-/**
- * Returns true when this process holds the lease for the next `forMs`. At most one process of all hosts holds a lease.
- * All holders of a lease pass the same `forMs`: a lease that ends later was taken before the clock of the database was
- * set back. Such a lease is shortened to `forMs`, so that its holder can take it again.
- */
-export async function takeLease(queries: Queries, name: string, holder: string, forMs: number): Promise<boolean> {
-  const rows = await queries.query<{ holder: string }>(
-    `insert into lease (name, holder, until) values ($1, $2, clock_timestamp() + $3 * interval '1 millisecond')
-     on conflict (name) do update
-       set holder = case when lease.until < clock_timestamp() then excluded.holder else lease.holder end,
-           until = excluded.until
-      where lease.holder = excluded.holder or lease.until < clock_timestamp()
-            or lease.until > clock_timestamp() + $3 * interval '1 millisecond'
-     returning holder`,
-    [name, holder, forMs],
-  );
-  return rows[0]?.holder === holder;
-}
-
-export async function giveBackLease(queries: Queries, name: string, holder: string): Promise<void> {
-  await queries.query('delete from lease where name = $1 and holder = $2', [name, holder]);
 }

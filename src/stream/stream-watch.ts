@@ -12,10 +12,10 @@ import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
-import { takeLease } from '../ingest/journal-store.ts';
 import { type Lane, laneNames, lanes } from '../journal/journal.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
+import { takeLease } from '../postgres/lease.ts';
 import { findLosses, type Loss } from './losses.ts';
 import { addStream, keepStreamPosition, readStreamPosition, type StreamPosition } from './position-store.ts';
 import {

@@ -17,6 +17,7 @@ import { lookUpDevices } from '../../src/device/sql/look-up-store.ts';
 import * as journals from '../../src/ingest/journal-store.ts';
 import * as maps from '../../src/instance/stores/shard-map-store.ts';
 import { type Queries, sqlStateOf } from '../../src/postgres/client.ts';
+import * as leases from '../../src/postgres/lease.ts';
 import * as rpcs from '../../src/rpc/store.ts';
 import { startTestPostgres, type TestPostgres } from '../harness/postgres-server.ts';
 import { Random } from '../harness/random.ts';
@@ -239,8 +240,8 @@ class Calls {
     return [
       'takeLease, giveBackLease',
       async (queries) => {
-        if (draw < 0.7) return await journals.takeLease(queries, 'moves', holder, 3_600_000);
-        await journals.giveBackLease(queries, 'moves', holder);
+        if (draw < 0.7) return await leases.takeLease(queries, 'moves', holder, 3_600_000);
+        await leases.giveBackLease(queries, 'moves', holder);
       },
     ];
   }

@@ -26,8 +26,9 @@ import {
 } from '../../clickhouse/move-statements.ts';
 import { bucketCount, noShard } from '../../clickhouse/shards.ts';
 import { countOpen, reopenBuckets } from '../../erase/tombstone-store.ts';
-import { giveBackLease, readJournals, takeLease } from '../../ingest/journal-store.ts';
+import { readJournals } from '../../ingest/journal-store.ts';
 import type { Queries } from '../../postgres/client.ts';
+import { giveBackLease, takeLease } from '../../postgres/lease.ts';
 import { type MovingMap, readEarlierMapUses, readMovingMap, writeMovingMap } from './shard-map-store.ts';
 
 interface MoveDeps {
