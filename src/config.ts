@@ -4,7 +4,7 @@
  * start would refuse these settings.
  */
 import { columns } from './base/columns.ts';
-import { printLine } from './base/command.ts';
+import { printFailure, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { type Config, readConfig } from './base/settings/config.ts';
 import { describeUnknown } from './base/settings/setting-names.ts';
@@ -48,6 +48,5 @@ function faultsOfWhole(config: Config): string[] {
 try {
   run(process.argv.slice(2));
 } catch (error) {
-  process.stderr.write(`millrace: ${messageOf(error)}\n`);
-  process.exitCode = 1;
+  printFailure(error);
 }

@@ -4,8 +4,8 @@
  * PostgreSQL only. With an external PostgreSQL they work while Millrace is stopped on this host.
  */
 import { columns } from './base/columns.ts';
-import { printLine } from './base/command.ts';
-import { messageOf, StartError } from './base/errors.ts';
+import { printFailure, printLine } from './base/command.ts';
+import { StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
 import { type FleetHost, isLive, readHosts, requestHandOver } from './instance/membership/host-store.ts';
@@ -90,6 +90,6 @@ function rowOf(host: FleetHost): string[] {
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {
-  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  printFailure(error);
   process.exit(1);
 });

@@ -8,7 +8,7 @@
 import { closeSync, existsSync, openSync, readdirSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
-import { jsonLine, printLine } from './base/command.ts';
+import { jsonLine, printFailure, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
@@ -272,6 +272,6 @@ async function repeatDeletes(postgres: Postgres): Promise<void> {
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {
-  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  printFailure(error);
   process.exit(1);
 });

@@ -2,7 +2,7 @@
  * `npm run migrate`: brings the schemas of PostgreSQL and ClickHouse to this version and ends, before hosts with
  * MIGRATE=false start or while they run. May run several times at once: one run migrates while the others wait.
  */
-import { printLine } from './base/command.ts';
+import { printFailure, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig, shardUrlsOf } from './base/settings/config.ts';
@@ -75,6 +75,6 @@ async function reported(
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {
-  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  printFailure(error);
   process.exit(1);
 });

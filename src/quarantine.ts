@@ -6,7 +6,7 @@
  */
 import { join } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
-import { jsonLine, printLine } from './base/command.ts';
+import { jsonLine, printFailure, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -165,6 +165,6 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {
-  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  printFailure(error);
   process.exit(1);
 });

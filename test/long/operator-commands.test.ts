@@ -281,3 +281,24 @@ test('without an instance, doctor checks ports and packages, and a bundle says w
   expect(output).toMatch(/^ok +clickhouse +The embedded ClickHouse \S+ is installed and does not run now\.$/m);
   expect(output).toMatch(/^ok +round trip +No instance runs/m);
 });
+
+test.each([
+  ['hosts'],
+  ['shards', 'list'],
+  ['shards', '--no-such-flag'],
+  ['migrate'],
+  ['migrate', '--no-such-flag'],
+  ['journal', '--no-such-flag'],
+  ['quarantine', '--no-such-flag'],
+  ['config', '--no-such-flag'],
+  ['stream', '--no-such-flag'],
+])('without its stores or with a wrong word a command says so in one line: %s %s', async (command, ...words) => {
+  const env = {
+    ...engine.environment,
+    DATABASE_URL: 'postgres://u:p@127.0.0.1:1/none',
+    CLICKHOUSE_URL: 'http://127.0.0.1:1',
+  };
+  const { code, output } = await runWith(env, command, ...words);
+  expect(code).toBe(1);
+  expect(output).toMatch(/^millrace: [^\n]*\n$/);
+});
