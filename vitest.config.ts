@@ -19,6 +19,8 @@ export default defineConfig({
     isolate: false,
     passWithNoTests: false,
     allowOnly: false,
+    // A machine that stalls for seconds makes a condition late, not wrong.
+    expect: { poll: { timeout: 20_000 } },
     // A call that a failed test left behind, on a connection that the test then closed itself.
     onUnhandledError: ({ name }) => name !== 'AbandonedError',
     projects: [

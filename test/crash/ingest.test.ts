@@ -175,7 +175,7 @@ test('a full disk is 503 with Retry-After, and telemetry is welcome again when t
   expect(await send({ a: 2 }).outcome).toMatchObject({ status: 503, reason: 'disk_full', retryAfterSeconds: 5 });
   expect(() => send({ a: 3 })).toThrow(/disk of the journal is full/);
   disk.fault = () => undefined;
-  await vi.waitFor(() => expect(ingest.refusal()).toBeUndefined(), { timeout: 5000 });
+  await vi.waitFor(() => expect(ingest.refusal()).toBeUndefined(), 20_000);
   expect(await send({ a: 4 }).outcome).toBe('acknowledged');
   expect((await journaled()).map((row) => row.int)).toEqual([1n, 4n]);
   expect(failed).not.toHaveBeenCalled();
@@ -226,7 +226,7 @@ test('a slow sync is refused after its time instead of piling up', async () => {
   await start(disk, 'journal', { unsyncedMsMax: 200 });
   disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 800 : undefined);
   const waiting = send({ a: 1 });
-  await vi.waitFor(() => expect(ingest.refusal()).toMatchObject({ reason: 'journal_slow' }), { timeout: 3000 });
+  await vi.waitFor(() => expect(ingest.refusal()).toMatchObject({ reason: 'journal_slow' }), 20_000);
   expect(await waiting.outcome).toBe('acknowledged');
 });
 
@@ -323,7 +323,7 @@ test('a body that waits for room learns of a stalled disk in time', async () => 
   await start(disk, 'journal', { unsyncedMsMax: 1000 });
   slow(disk, 3000);
   const senders = [send({ a: 1 })];
-  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0));
+  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0), 20_000);
   senders.push(sendDecoded({ a: 2 }, device));
   const settled: string[] = [];
   void senders[0]!.outcome.then(() => settled.push('written'));
@@ -339,7 +339,7 @@ test('what is sent after a decoded message was taken has the higher order', asyn
   await start(disk);
   slow(disk, 50);
   const senders = [sendDecoded({ other: 1 }, device)];
-  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0));
+  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0), 20_000);
   const ts = clock.now();
   senders.push(sendDecoded({ ts, values: { a: 1 } }, device));
   await taken;
@@ -353,7 +353,7 @@ test('a decoded message has a higher order than what was accepted before it', as
   await start(disk);
   slow(disk, 50);
   const senders = [send({ other: 1 })];
-  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0));
+  await vi.waitFor(() => expect(journal.unsyncedBytes).toBeGreaterThan(0), 20_000);
   const ts = clock.now();
   senders.push(send({ ts, values: { a: 1 } }), sendDecoded({ ts, values: { a: 2 } }, device));
   for (const { outcome } of senders) expect(await outcome).toBe('acknowledged');
@@ -409,7 +409,7 @@ test('a journal at its cap refuses until ClickHouse has taken some of it', async
   }).rejects.toThrow(/has not taken data for so long/);
   const unit = await journal.next(0, { rowsMax: 1e6, bytesMax: 1e9 });
   await journal.confirm(unit!);
-  await vi.waitFor(() => expect(ingest.refusal()).toBeUndefined(), { timeout: 3000 });
+  await vi.waitFor(() => expect(ingest.refusal()).toBeUndefined(), 20_000);
 });
 
 test('points older than yesterday take the late lane, also beside new ones', async () => {

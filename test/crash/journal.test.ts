@@ -472,7 +472,7 @@ test('late frames that wait do not keep the disk space of the live frames beside
     await append(journal, ledger, frames);
     await shipAllOf(journal, ledger, 0);
   }
-  await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(7 * segmentBytes));
+  await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(7 * segmentBytes), 20_000);
   expect(disk.usedBytes()).toBeLessThan(14 * segmentBytes);
   expect(journal.fileBytes).toBeLessThan(14 * segmentBytes);
   await checkRecovered(
@@ -498,7 +498,7 @@ test('a unit that was open while its segments were packed is confirmed as a whol
     await appendBoth();
     await shipAllOf(journal, ledger, 0);
   }
-  await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(2 * segmentBytes));
+  await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(2 * segmentBytes), 20_000);
   // A report from before the packing, and a new report, contain every late frame and no damage.
   for (const { segments } of [before, await inspectJournal(dir, disk)]) {
     for (const segment of segments) {

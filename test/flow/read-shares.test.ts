@@ -29,7 +29,7 @@ test('a read of one tenant does not wait for the reads that another tenant has a
   await expect
     .poll(async () => (await read(long, other.admin.token)).a?.length, { timeout: 20_000 })
     .toBe(points.length);
-  await expect.poll(async () => (await read(short, admin)).a?.length, { timeout: 20_000 }).toBe(1);
+  await expect.poll(async () => (await read(short, admin)).a?.length).toBe(1);
 
   let answered = 0;
   const flood = Array.from({ length: 30 }, async () => {

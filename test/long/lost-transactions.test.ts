@@ -53,7 +53,7 @@ test('a change with the number of a lost transaction reaches every worker', asyn
     await changes.start();
     host.start();
     const before = results.length;
-    await expect.poll(() => results.length, { timeout: 20_000 }).toBeGreaterThan(before + 2);
+    await expect.poll(() => results.length).toBeGreaterThan(before + 2);
     isAway = true;
     await first.close();
     await a.stop('immediate');
@@ -67,9 +67,9 @@ test('a change with the number of a lost transaction reaches every worker', asyn
     [seen, inUse] = [[], second];
     const { length } = results;
     isAway = false;
-    await expect.poll(() => results.length, { timeout: 20_000 }).toBeGreaterThan(length + 1);
+    await expect.poll(() => results.length).toBeGreaterThan(length + 1);
     expect(results.slice(length).flatMap(({ found }) => found)).toContain('heads');
-    await expect.poll(() => seen, { timeout: 20_000 }).toContain('all');
+    await expect.poll(() => seen).toContain('all');
   } finally {
     await host.stop();
     await changes.stop();

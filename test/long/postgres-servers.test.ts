@@ -91,7 +91,7 @@ test('a primary that is frozen is left for the one that takes over', async () =>
   try {
     const { id } = await engine.api.createDevice('still');
     const has = () => standby.sql(`select count(*) from device where id = '${id}'`);
-    await expect.poll(has, { timeout: 20_000 }).toBe('1');
+    await expect.poll(has).toBe('1');
     a.signal('SIGSTOP');
     await standby.promote();
     const begun = performance.now();
@@ -141,14 +141,14 @@ class Users {
     // A worker reads the creation once more from the list of changes and then drops its entry.
     await sleep(2_500);
     this.#running = Promise.all([this.#send(), this.#save()]);
-    await expect.poll(() => this.#saves.length, { timeout: 20_000 }).toBeGreaterThan(5);
+    await expect.poll(() => this.#saves.length).toBeGreaterThan(5);
   }
 
   /** Resolves when a save succeeds. */
   async writeAgain(): Promise<void> {
     const begun = performance.now();
     const isSaved = () => this.#saves.some(({ status, at }) => status === 200 && at > begun);
-    await expect.poll(isSaved, { timeout: 20_000 }).toBe(true);
+    await expect.poll(isSaved).toBe(true);
     expect(performance.now() - begun).toBeLessThan(5_000);
   }
 
@@ -180,5 +180,5 @@ class Users {
 /** Resolves when the standby of `primary` has all that the primary has written. */
 async function eventuallySynced(primary: PostgresNode): Promise<void> {
   const query = `select count(*) from pg_stat_replication where state = 'streaming'`;
-  await expect.poll(() => primary.sql(query), { timeout: 20_000 }).toBe('1');
+  await expect.poll(() => primary.sql(query)).toBe('1');
 }

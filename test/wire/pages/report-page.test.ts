@@ -35,7 +35,7 @@ test('a view link asks for a sign-in and shows the table', async () => {
       await page.click('#run');
       return await page.textContent('tbody');
     };
-    await expect.poll(runAgain, { timeout: 5_000 }).toBe(`${name}1`);
+    await expect.poll(runAgain).toBe(`${name}1`);
     const [download] = await Promise.all([page.waitForEvent('download'), page.click('#csv')]);
     expect(download.suggestedFilename()).toMatch(/\.csv$/);
     await page.reload();
