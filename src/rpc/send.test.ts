@@ -2,8 +2,8 @@
  * Commands between two workers over the process bus: deliveries that fail, order, the bus disconnected, retries of
  * persistent ones.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
@@ -40,11 +40,11 @@ class Rows implements Queries {
   askMs = 0;
 
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
-    if (this.askMs > 0 && text.startsWith('select 1 from rpc')) await sleep(this.askMs);
+    if (this.askMs > 0 && text.startsWith('select 1 from rpc')) await steadySleep(this.askMs);
     if (text.startsWith("update rpc set status = 'SUCCESSFUL'")) {
       this.storing += 1;
       this.storedAtOnce = Math.max(this.storedAtOnce, this.storing);
-      await sleep(1);
+      await steadySleep(1);
       this.storing -= 1;
     }
     return this.#rows(text, values) as Row[];
@@ -101,6 +101,8 @@ async function open(): Promise<Worker> {
   };
   return { bus, downlink, rpc, sessions: new RpcSessions(downlink), persistent: new PersistentRpcs(parts) };
 }
+
+useSteadyClock();
 
 beforeEach(async () => {
   hub = new BusHub(new Metrics());
@@ -205,12 +207,12 @@ test('no session takes it: unreachable at its time; taken and silent: unanswered
 
 test('a command whose listener answered too late is offered again', async () => {
   const session = listen(there, { confirmed: true });
-  await sleep(200);
+  await steadySleep(200);
   // The worker of the listener is paused: its answers do not reach the bus in time.
   const publish = vi.spyOn(there.bus, 'publish').mockImplementation(() => {});
   const calling = call(here, 'again', true, 10_000);
-  await vi.waitFor(() => expect(publish).toHaveBeenCalled());
-  await sleep(limits.offerWaitMs + 100);
+  await vi.waitFor(() => expect(publish).toHaveBeenCalled(), 20_000);
+  await steadySleep(limits.offerWaitMs + 100);
   publish.mockRestore();
   expect(await calling).toEqual({ kind: 'delivered' });
   expect(session.taken).toHaveLength(1);
@@ -218,12 +220,12 @@ test('a command whose listener answered too late is offered again', async () => 
 
 test('a worker that answers an offer after its end gets the command at once, not at the next repetition', async () => {
   const session = listen(there, { confirmed: true });
-  await sleep(200);
+  await steadySleep(200);
   const held: Parameters<typeof there.bus.publish>[] = [];
   const publish = vi.spyOn(there.bus, 'publish').mockImplementation((...message) => void held.push(message));
   const calling = call(here, 'late', true, 10_000);
-  await vi.waitFor(() => expect(publish).toHaveBeenCalled());
-  await sleep(limits.offerWaitMs + 100);
+  await vi.waitFor(() => expect(publish).toHaveBeenCalled(), 20_000);
+  await steadySleep(limits.offerWaitMs + 100);
   publish.mockRestore();
   const begin = performance.now();
   for (const message of held) there.bus.publish(...message);
@@ -236,7 +238,7 @@ test('commands of two owners reach a session that opens later in the order of th
   const callings = [];
   for (let n = 0; n < 6; n += 1) {
     callings.push(call(n % 2 ? there : here, `m${n}`, true));
-    await sleep(80);
+    await steadySleep(80);
   }
   const session = listen(there, { confirmed: true });
   await Promise.all(callings);
@@ -245,9 +247,9 @@ test('commands of two owners reach a session that opens later in the order of th
 
 test('a device whose owner died does not block the commands of another for long', async () => {
   void call(here, 'old', true).catch(() => {});
-  await sleep(80);
+  await steadySleep(80);
   const calling = call(there, 'young', true);
-  await sleep(300);
+  await steadySleep(300);
   await here.bus.close();
   listen(there, { confirmed: true });
   const begin = performance.now();
@@ -335,7 +337,7 @@ test.each([
   const caller = new AbortController();
   const expirationTime = clock.now() + 60_000;
   const calling = here.rpc.call({ ...owners, method: 'm', params: '1', oneway: true, expirationTime }, caller.signal);
-  await vi.waitFor(() => expect([here.rpc.waiting, session?.taken.length ?? 0]).toEqual([1, isTaken ? 1 : 0]));
+  await vi.waitFor(() => expect([here.rpc.waiting, session?.taken.length ?? 0]).toEqual([1, isTaken ? 1 : 0]), 20_000);
   caller.abort();
   expect(await calling).toEqual({ kind: 'unreachable' });
   expect(here.rpc.waiting).toBe(0);
@@ -361,10 +363,10 @@ test.each([
   'a persistent command that is deleted while it is on offer is not given to a listener that opens on %s',
   async (_, opener) => {
     await persist(here);
-    await sleep(80);
+    await steadySleep(80);
     rows.deleted = true;
     const session = listen(opener());
-    await sleep(300);
+    await steadySleep(300);
     expect(session.taken).toEqual([]);
     rows.deleted = false;
     await persist(there);
@@ -378,13 +380,13 @@ test('a persistent command is given once to a new listener, however slow the sto
   rows.askMs = 250;
   const early = await listenInForce(there);
   await persist(here);
-  await sleep(600);
+  await steadySleep(600);
   expect(early.taken.map(({ request }) => request.id)).toEqual([1]);
   early.leave();
   await persist(here);
-  await sleep(80);
+  await steadySleep(80);
   const late = listen(there);
-  await sleep(600);
+  await steadySleep(600);
   expect(late.taken.map(({ request }) => request.id)).toEqual([2]);
   await here.persistent.stop();
 });
