@@ -1,5 +1,6 @@
-import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, expect, it, vi } from 'vitest';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
@@ -13,6 +14,8 @@ import { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import { AttributeUpdates } from './followers.ts';
 import type { Update } from './update.ts';
+
+useSteadyClock();
 
 const log = createLog('error', 'test');
 const device = 7;
@@ -60,8 +63,8 @@ async function start(lossFree: boolean): Promise<void> {
   updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics: new Metrics(), lossFree });
   polls = 0;
   updates.start();
-  if (lossFree) await vi.waitFor(() => expect(polls).toBe(1), 5_000);
-  await sleep(20);
+  if (lossFree) await vi.waitFor(() => expect(polls).toBe(1), 20_000);
+  await steadySleep(20);
 }
 
 afterEach(async () => {
@@ -84,8 +87,8 @@ function follow() {
 
 /** Resolves when the store has answered. */
 async function isFollowing(): Promise<void> {
-  await vi.waitFor(() => expect(asked).toBeGreaterThan(0), 5_000);
-  await sleep(20);
+  await vi.waitFor(() => expect(asked).toBeGreaterThan(0), 20_000);
+  await steadySleep(20);
 }
 
 function change(version: number): void {
@@ -113,7 +116,7 @@ it('reads the store when a version is missing, and sends no version twice', asyn
   change(1);
   expect(arrived).toHaveLength(1);
   change(3);
-  await vi.waitFor(() => expect(asked).toBeGreaterThan(before), 5_000);
+  await vi.waitFor(() => expect(asked).toBeGreaterThan(before), 20_000);
 });
 
 it('waits for the bus before it reads a version that the store has: later changes need no confirmation', async () => {
@@ -123,10 +126,10 @@ it('waits for the bus before it reads a version that the store has: later change
   const before = asked;
   head.version = 1;
   heads = [{ device, version: 1 }];
-  await vi.waitFor(() => expect(heads).toEqual([]), 5_000);
-  await sleep(20);
+  await vi.waitFor(() => expect(heads).toEqual([]), 20_000);
+  await steadySleep(20);
   change(1);
-  await sleep(limits.updateBusMs);
+  await steadySleep(limits.updateBusMs);
   change(2);
   expect(arrived.map(({ version }) => version)).toEqual([1, 2]);
   expect(asked).toBe(before);
@@ -138,13 +141,13 @@ it('reads a version that the bus has lost', async () => {
   await isFollowing();
   head.version = 1;
   heads = [{ device, version: 1 }];
-  await vi.waitFor(() => expect(arrived.map(({ version }) => version)).toEqual([1]), 5_000);
+  await vi.waitFor(() => expect(arrived.map(({ version }) => version)).toEqual([1]), 20_000);
 });
 
 it('reads the store also for a poll that ended at once, so that the next one receives later changes', async () => {
   await start(true);
   follow().following.leave();
-  await vi.waitFor(() => expect(asked).toBe(1));
+  await vi.waitFor(() => expect(asked).toBe(1), 20_000);
 });
 
 it('asks nothing of the store for a device that is known to know everything', async () => {
@@ -155,7 +158,7 @@ it('asks nothing of the store for a device that is known to know everything', as
   first.following.leave();
   const before = asked;
   follow();
-  await sleep(30);
+  await steadySleep(30);
   expect(asked).toBe(before);
 });
 
@@ -166,17 +169,17 @@ it('sends a change that arrives before an older answer of the store', async () =
     deliver = resolve;
   });
   const { arrived } = follow();
-  await vi.waitFor(() => expect(asked).toBe(1));
+  await vi.waitFor(() => expect(asked).toBe(1), 20_000);
   change(1);
   deliver();
-  await vi.waitFor(() => expect(arrived.map(({ version }) => version)).toEqual([1]), 500);
+  await vi.waitFor(() => expect(arrived.map(({ version }) => version)).toEqual([1]), 20_000);
 });
 
 it('switched off, sends only changes made while a listener is there, and never reads the store', async () => {
   await start(false);
   change(5);
   const { arrived, following } = follow();
-  await sleep(30);
+  await steadySleep(30);
   change(9);
   following.leave();
   change(10);

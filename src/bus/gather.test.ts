@@ -1,7 +1,10 @@
 import { expect, test } from 'vitest';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import type { Bus, Handler } from './bus.ts';
 import { Gather } from './gather.ts';
 import { isText } from './messages.ts';
+
+useSteadyClock();
 
 /** Joins the buses of several workers; a worker that is cut neither sends nor receives. */
 class Wire {
@@ -64,7 +67,7 @@ async function worker(wire: Wire, name: string) {
 }
 
 /** Resolves when the announcements of all workers have arrived. */
-const settled = () => new Promise((resolve) => setTimeout(resolve, 20));
+const settled = () => steadySleep(20);
 
 test('every worker answers; one that comes later, stops, hangs or returns is known', async () => {
   const wire = new Wire();

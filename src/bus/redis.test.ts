@@ -1,9 +1,11 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it, vi } from 'vitest';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters } from './bus.ts';
 import { busProtocol, channelNames, type LinkOwner, RedisBus } from './redis.ts';
+
+useSteadyClock();
 
 function open(protocol = busProtocol) {
   const published: string[] = [];
@@ -42,10 +44,10 @@ it('reports a gap only when both directions are open again: notified handlers mu
   const { bus, link, owner, reconnects } = open();
   link.canPublish = false;
   owner.onRestored();
-  await sleep(120);
+  await steadySleep(120);
   expect(reconnects()).toBe(0);
   link.canPublish = true;
-  await vi.waitFor(() => expect(reconnects()).toBe(1), 5_000);
+  await vi.waitFor(() => expect(reconnects()).toBe(1), 20_000);
   await bus.close();
 });
 
@@ -54,7 +56,7 @@ it('reports a gap when only the outgoing direction was closed', async () => {
   link.canPublish = false;
   bus.publish('channel', 'lost');
   link.canPublish = true;
-  await vi.waitFor(() => expect(reconnects()).toBe(1), 5_000);
+  await vi.waitFor(() => expect(reconnects()).toBe(1), 20_000);
   await bus.close();
 });
 
@@ -62,7 +64,7 @@ it('reports none when a healthy server refuses a message', async () => {
   const { bus, link, reconnects } = open();
   link.failing = true;
   bus.publish('channel', 'refused');
-  await sleep(120);
+  await steadySleep(120);
   expect(reconnects()).toBe(0);
   await bus.close();
 });
