@@ -1,10 +1,13 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { afterEach, expect, test, vi } from 'vitest';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type HttpRequest, HttpServer } from './server.ts';
+
+useSteadyClock();
 
 test('a route appears in the metrics with its first call', async () => {
   const metrics = new Metrics();
@@ -50,7 +53,7 @@ async function post(port: number, path: string, bytes: number): Promise<Socket> 
   socket.on('error', () => {});
   const head = `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: ${bytes}\r\n\r\n`;
   socket.write(`${head}${'x'.repeat(bytes - 1)}`);
-  await new Promise((resolve) => setTimeout(resolve, 50));
+  await steadySleep(50);
   socket.write('x');
   return socket;
 }
@@ -170,7 +173,7 @@ test('a body without room is refused when its sender may try again', async () =>
   const answerOf = async (socket: Socket) => String((await once(socket, 'data'))[0]);
   const first = begin('a');
   // The address may hold one body of the largest size.
-  await vi.waitFor(() => expect(heldBytes()).toBe(100_000));
+  await vi.waitFor(() => expect(heldBytes()).toBe(100_000), 20_000);
   const started = performance.now();
   const refusal = await answerOf(begin('b'));
   expect(performance.now() - started).toBeGreaterThan(990);
@@ -199,11 +202,11 @@ test('a refusal that is held back leaves when the server begins to stop', async 
   const first = await begin('a', 'Content-Length: 100000');
   first.socket.write('x'.repeat(60_000));
   // The address may hold one body of the largest size.
-  await vi.waitFor(() => expect(heldBytes()).toBe(100_000));
+  await vi.waitFor(() => expect(heldBytes()).toBe(100_000), 20_000);
   const waiting = [await begin('full', 'Content-Length: 50000'), await begin('b', 'Content-Length: 100000')];
   waiting[1]!.socket.write('x'.repeat(60_000));
   const isAnswered = Promise.race(waiting.map(({ answer }) => answer));
-  expect(await Promise.race([isAnswered, new Promise((resolve) => setTimeout(resolve, 300, 'none'))])).toBe('none');
+  expect(await Promise.race([isAnswered, steadySleep(300).then(() => 'none')])).toBe('none');
   const started = performance.now();
   server.drain();
   for (const { answer } of waiting) expect(await answer).toMatch(/^HTTP\/1.1 503 /);
