@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { cpuMs } from '../../test/harness/cpu-time.ts';
 import { limits } from '../base/limits.ts';
 import { testOf } from './key-filter.ts';
 import { containsTest } from './text-search.ts';
@@ -25,10 +26,10 @@ function costlyTexts(length: number) {
 test.each(['CONTAINS', 'NOT_CONTAINS'])('%s reads each character of a long text about once', (operation) => {
   const { wanted, text } = costlyTexts(30_000);
   const test = testOf({ type: 'STRING', operation, value: wanted, ignoreCase: true });
-  const startedAt = performance.now();
+  const startedAt = cpuMs();
   expect(test(text)).toBe(operation !== 'CONTAINS');
   // The product of the lengths takes seconds.
-  expect(performance.now() - startedAt).toBeLessThan(1000);
+  expect(cpuMs() - startedAt).toBeLessThan(1000);
 });
 
 test('a long value is compared by its first characters, and by ENDS_WITH by its last', () => {

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { cpuMs } from '../../../test/harness/cpu-time.ts';
 import { limits } from '../../base/limits.ts';
 import type { Session } from '../session/session.ts';
 import { Subscriptions } from '../session/subscriptions.ts';
@@ -20,7 +21,7 @@ const packets = 9_000;
 test('packets of a few bytes cost little, also with as many filters as a session may have', () => {
   const session = newSession();
   for (let i = 0; i < limits.mqttFiltersMax; i += 1) add(session, `v1/devices/me/attributes/response/${i}`);
-  const startedAt = performance.now();
+  const startedAt = cpuMs();
   for (let i = 0; i < packets; i += 1) expect(remove(session, 'a').codes[0]).toBe(0x8f);
   for (let i = 0; i < packets; i += 1) {
     add(session, 'v1/devices/me/attributes/response/0');
@@ -31,7 +32,7 @@ test('packets of a few bytes cost little, also with as many filters as a session
     expect(remove(session, 'v1/devices/me/attributes')).toEqual({ codes: [0], stopped: ['attributes'] });
   }
   // A search through all filters for each packet would take ten seconds.
-  expect(performance.now() - startedAt).toBeLessThan(5000);
+  expect(cpuMs() - startedAt).toBeLessThan(5000);
 });
 
 test('a stream stops with the last filter that covers it', () => {

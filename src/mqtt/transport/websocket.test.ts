@@ -253,5 +253,5 @@ test('WebSockets count as connections while they are open, and a full server ref
     client = await RawWebSocket.open(port);
     if (client.upgrade.status !== 101) client.close();
     expect(client.upgrade.status).toBe(101);
-  }, 5_000);
+  }, 20_000);
 });
