@@ -279,7 +279,7 @@ describe('Sessions', () => {
     await settled();
     expect(mine.ends).toEqual([]);
     isAway = false;
-    await vi.waitFor(() => expect(mine.ends).toEqual(['credentials_changed']), 5_000);
+    await vi.waitFor(() => expect(mine.ends).toEqual(['credentials_changed']), 20_000);
   });
 
   it('stays when the answer of the store is older than its credentials', async () => {

@@ -220,8 +220,8 @@ describe('operations', () => {
     gateway.end();
     const sessions = owners.size;
     release();
-    await vi.waitFor(() => expect(seen).toEqual(['new 0 2', 'known 0 1']));
-    await vi.waitFor(() => expect(gateway.size).toBe(0));
+    await vi.waitFor(() => expect(seen).toEqual(['new 0 2', 'known 0 1']), 20_000);
+    await vi.waitFor(() => expect(gateway.size).toBe(0), 20_000);
     expect(owners.size).toBe(sessions);
     expect(borrowed).toEqual(new Set());
     expect(followers.size).toBe(0);
@@ -258,11 +258,11 @@ describe('children', () => {
     await connect(...Array.from({ length: 2000 }, (_, n) => `child ${n}`));
     gateway.setAttributes(true);
     expect(followers.size).toBeLessThan(2000);
-    await vi.waitFor(() => expect(followers.size).toBe(2000));
+    await vi.waitFor(() => expect(followers.size).toBe(2000), 20_000);
     gateway.setAttributes(false);
     gateway.setAttributes(true);
     gateway.setAttributes(false);
-    await vi.waitFor(() => expect(followers.size).toBe(0));
+    await vi.waitFor(() => expect(followers.size).toBe(0), 20_000);
   });
 
   it('that another session takes over are dropped, and the gateway is notified', async () => {
@@ -324,7 +324,7 @@ describe('a gateway of a customer', () => {
     expect(gateway.child('A')).toBeUndefined();
     gateway.device.refresh({ ...rowOf(hubNumber, 'hub'), customerId: 'd', version: 2 });
     gateway.checkChildren();
-    await vi.waitFor(() => expect(gateway.size).toBe(0));
+    await vi.waitFor(() => expect(gateway.size).toBe(0), 20_000);
   });
 });
 

@@ -129,7 +129,7 @@ test('a report that lost its thread while it queried keeps its place of queries 
     isMade = true;
     return answer;
   });
-  await vi.waitFor(() => expect(pool.running).toBe(1));
+  await vi.waitFor(() => expect(pool.running).toBe(1), 20_000);
   expect(await run('another', never, 'another')).toBe('another');
   expect(isMade).toBe(false);
   drop();

@@ -37,15 +37,15 @@ test('entries of the quarantine expire only while the clock is trusted, by the t
     typeof Trials
   >[0]);
   trials.start();
-  await vi.waitFor(() => expect(asked).toBe(1));
+  await vi.waitFor(() => expect(asked).toBe(1), 20_000);
   expect(journal.quarantine.entries).toBe(1);
   time = systemClock.now();
   skippedMs = 4_000_000;
-  await vi.waitFor(() => expect(asked).toBe(2));
+  await vi.waitFor(() => expect(asked).toBe(2), 20_000);
   expect(journal.quarantine.entries).toBe(1);
   time = systemClock.now() + 31 * dayMs;
   skippedMs = 8_000_000;
-  await vi.waitFor(() => expect(journal.quarantine.entries).toBe(0));
+  await vi.waitFor(() => expect(journal.quarantine.entries).toBe(0), 20_000);
   await trials.stop();
   await journal.close();
   rmSync(dir, { recursive: true });
@@ -69,11 +69,11 @@ test('entries that an operator removes are noticed within seconds', async () => 
     typeof Trials
   >[0]);
   trials.start();
-  await vi.waitFor(() => expect(rests).not.toEqual([]));
+  await vi.waitFor(() => expect(rests).not.toEqual([]), 20_000);
   await removeQuarantined(await listQuarantine(path));
-  await vi.waitFor(() => expect(journal.quarantine.entries).toBe(0));
+  await vi.waitFor(() => expect(journal.quarantine.entries).toBe(0), 20_000);
   expect(rests[0]).toBeLessThanOrEqual(5_000);
-  await vi.waitFor(() => expect(rests.at(-1)).toBe(60_000));
+  await vi.waitFor(() => expect(rests.at(-1)).toBe(60_000), 20_000);
   await trials.stop();
   await journal.close();
   rmSync(dir, { recursive: true });

@@ -46,9 +46,9 @@ test('a part that waited for room is stored, also when nothing else waits by the
   const second = take();
   for (const stored of [1, 2]) {
     // One insert for each table.
-    await vi.waitFor(() => expect(answers).toHaveLength(2));
+    await vi.waitFor(() => expect(answers).toHaveLength(2), 20_000);
     for (const answer of answers.splice(0)) answer();
-    await vi.waitFor(() => expect(confirmed).toHaveLength(stored));
+    await vi.waitFor(() => expect(confirmed).toHaveLength(stored), 20_000);
   }
   expect(await second).toBe(true);
   expect(wide.busy).toBe(false);

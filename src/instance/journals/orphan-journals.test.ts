@@ -190,7 +190,7 @@ test('the quarantine that a removed journal leaves expires as any other', async 
   const orphans = orphansOf([dir], clickhouse, new Metrics(), onStoredAtOnce, expiring);
   await orphans.start();
   expect(orphans.quarantineEntries).toBe(2);
-  await vi.waitFor(() => expect(orphans.quarantineEntries).toBe(1));
+  await vi.waitFor(() => expect(orphans.quarantineEntries).toBe(1), 20_000);
   expect((await listQuarantine(dir)).map(({ order }) => order)).toEqual(['2']);
   await orphans.drain(0);
 });

@@ -157,7 +157,7 @@ test('a move waits for a process that has just read an earlier map, and for its 
   const shards = new Shards(servers);
   const follower = new ShardMapFollower({ postgres: slow, shards, clock, log });
   const started = follower.start();
-  await vi.waitFor(() => expect(isReading).toBe(true));
+  await vi.waitFor(() => expect(isReading).toBe(true), 20_000);
   let isMoved = false;
   const scheduler = { ...systemScheduler, sleep: (ms: number) => systemScheduler.sleep(Math.min(ms, 200)) };
   const deps = { postgres, shards: servers, cluster: '', withoutSilent: true, say: () => {}, scheduler };
@@ -166,16 +166,16 @@ test('a move waits for a process that has just read an earlier map, and for its 
   });
   const versionOf = async () => (await readShardMap(postgres))!.version;
   try {
-    await vi.waitFor(async () => expect(await versionOf()).toBe(2));
+    await vi.waitFor(async () => expect(await versionOf()).toBe(2), 20_000);
     answer();
     await started;
     const end = shards.begin();
-    await vi.waitFor(() => expect(shards.map?.version).toBe(2), { timeout: 5_000 });
+    await vi.waitFor(() => expect(shards.map?.version).toBe(2), 20_000);
     // The move looks five times a second.
     await new Promise((resolve) => setTimeout(resolve, 1_000));
     expect([copied.mock.calls.length, isMoved]).toEqual([0, false]);
     end();
-    await vi.waitFor(() => expect(copied).toHaveBeenCalled(), { timeout: 5_000 });
+    await vi.waitFor(() => expect(copied).toHaveBeenCalled(), 20_000);
   } finally {
     answer();
     await follower.stop();
