@@ -1,7 +1,8 @@
-import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { eventually } from '../../test/harness/api.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -12,6 +13,8 @@ import { portPair } from '../bus/port.ts';
 import { openChannels } from './device-channels.ts';
 import { Downlink, type Listener } from './downlink.ts';
 import type { OfferOutcome } from './offer.ts';
+
+useSteadyClock();
 
 const log = createLog('fatal', 'test');
 const device = 70;
@@ -193,7 +196,7 @@ describe('offer of a message that a store may withdraw', () => {
       now: () => true,
       stored: async () => {
         want.reads += 1;
-        await sleep(ms);
+        await steadySleep(ms);
         return isWanted;
       },
     };
@@ -299,7 +302,7 @@ describe('onOpened', () => {
       const listener = ear();
       there.listen(number, 'rpc', listener);
       // Either the offer finds the listener, or the opening of the listener is announced.
-      const late = sleep(5_000, undefined, { ref: false });
+      const late = steadySleep(5_000);
       const isTaken = outcome.then(async (found) => found === 'taken' || (await late));
       expect(await Promise.race([granted.then(() => true), isTaken])).toBe(true);
       end();

@@ -1,7 +1,8 @@
-import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { eventually } from '../../test/harness/api.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters, type Handler } from '../bus/bus.ts';
@@ -12,6 +13,8 @@ import { LocalDevices } from '../device/local-devices.ts';
 import type { DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
 import { openChannels } from './device-channels.ts';
 import { type SessionEnd, Sessions } from './sessions.ts';
+
+useSteadyClock();
 
 const log = createLog('error', 'test');
 const row = (number: number): DeviceRow => ({
@@ -157,7 +160,7 @@ describe('Sessions', () => {
     there.bus.connected = false;
     const [old, young] = [owner(), owner()];
     here.sessions.open(row(1), old);
-    await sleep(2);
+    await steadySleep(2);
     there.sessions.open(row(1), young);
     await settled();
     expect([old.ends, young.ends]).toEqual([[], []]);
@@ -181,11 +184,11 @@ describe('Sessions', () => {
     ];
     const [old, young] = [owner(), owner()];
     here.sessions.open(row(1), old);
-    await sleep(5);
+    await steadySleep(5);
     there.sessions.open(row(1), young);
     await eventually(() => there.bus.published === 1);
     await settled();
-    await sleep(5);
+    await steadySleep(5);
     activate();
     await eventually(() => old.ends.length === 1);
     expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
