@@ -1,7 +1,7 @@
 /** The messages that each bucket counts, when it refuses, and that several workers share a bucket. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, expect, test } from 'vitest';
 import { aloneExchange, exchangeOf } from '../../test/harness/exchange.ts';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault, StartError } from '../base/errors.ts';
 import { environmentNames, loadConfig } from '../base/settings/config.ts';
@@ -10,6 +10,8 @@ import type { HomeExchange } from '../bus/home-exchange.ts';
 import { readLimits } from './profile-limits.ts';
 import type { RateLimitSettings } from './rate-kinds.ts';
 import { parseRateLimits, RateLimits } from './rate-limits.ts';
+
+useSteadyClock();
 
 class TestClock implements Clock {
   ms = 1_000_000;
@@ -95,7 +97,7 @@ test('without a limit no message is counted', async () => {
   const [rateLimits] = await openTwo(settings({}), bus);
   expect(rateLimits.isActive).toBe(false);
   for (let n = 0; n < 1000; n += 1) rateLimits.message(pump);
-  await sleep(20);
+  await steadySleep(20);
   expect(bus.published).toBe(0);
 });
 

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
@@ -7,6 +8,8 @@ import { type Login, Logins, type LoginsWithoutStore } from './logins.ts';
 import type { NewCredentials } from './model/credentials.ts';
 import { mqttBasicCredentials, tokenCredentials } from './model/credentials.ts';
 import type { LoginRow } from './sql/look-up-store.ts';
+
+useSteadyClock();
 
 const log = createLog('fatal' as 'error', 'test');
 
@@ -143,8 +146,7 @@ describe('Logins', () => {
   it('asks for each login that has waited for others, however long, unless its client no longer waits', async () => {
     const rows = Array.from({ length: limits.loginBatchMax + 2 }, (_, i) => row(i, tokenCredentials(`token-${i}`)));
     const { logins, batches, state } = setUp(rows);
-    const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
-    state.hold = pause(20);
+    state.hold = steadySleep(20);
     const find = (i: number, isAbandoned?: () => boolean) =>
       logins.find({ kind: 'names', clientId: '', userName: `token-${i}`, password: undefined }, isAbandoned);
     const first = Array.from({ length: limits.loginBatchMax }, (_, i) => find(i));
@@ -154,7 +156,7 @@ describe('Logins', () => {
     await Promise.all(first);
     isGone = true;
     state.waitedMs = limits.loginLookupTimeoutMs;
-    state.hold = pause(100);
+    state.hold = steadySleep(100);
     expect(outcomeOf(await patient)).toBe(limits.loginBatchMax);
     expect(outcomeOf(await impatient)).toBe('unavailable');
     expect(batches.slice(1)).toEqual([[`token-${limits.loginBatchMax}`]]);

@@ -1,9 +1,10 @@
 import { expect, test } from 'vitest';
 import { silentLog } from '../../../test/harness/clickhouse-server.ts';
+import { steadySleep, useSteadyClock } from '../../../test/harness/steady-clock.ts';
 import { Started } from './started.ts';
 import { StopSteps } from './stop-steps.ts';
 
-const after = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+useSteadyClock();
 
 test('what was started last is stopped first, each once, and a failure stops no other', async () => {
   const started = new Started();
@@ -11,7 +12,7 @@ test('what was started last is stopped first, each once, and a failure stops no 
   started.add('stores', () => stopped.push('stores'));
   started.add('bus', () => Promise.reject(new Error('gone')));
   started.add('doors', async () => {
-    await after(5);
+    await steadySleep(5);
     stopped.push('doors');
   });
   await started.stop(new StopSteps({ msMax: 10_000, log: silentLog }));
@@ -23,7 +24,7 @@ test('only what must be whole is waited for when the time is over', async () => 
   const started = new Started();
   const stopped: string[] = [];
   started.addWhole('journal', async () => {
-    await after(50);
+    await steadySleep(50);
     stopped.push('journal');
   });
   started.add('requests', () => new Promise(() => {}));

@@ -1,9 +1,12 @@
 import { expect, test } from 'vitest';
 import { silentLog } from '../../../test/harness/clickhouse-server.ts';
+import { steadySleep, useSteadyClock } from '../../../test/harness/steady-clock.ts';
 import { StopSteps } from './stop-steps.ts';
 
+useSteadyClock();
+
 const never = () => new Promise(() => {});
-const after = (ms: number) => () => new Promise((resolve) => setTimeout(resolve, ms));
+const after = (ms: number) => () => steadySleep(ms);
 
 test('all steps share one time, a late one is abandoned and named', async () => {
   const begun = performance.now();

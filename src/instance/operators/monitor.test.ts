@@ -1,8 +1,11 @@
 import { expect, test } from 'vitest';
 import { silentLog } from '../../../test/harness/clickhouse-server.ts';
+import { steadySleep, useSteadyClock } from '../../../test/harness/steady-clock.ts';
 import { unmeasuredClock } from '../clock/clock-offset.ts';
 import type { InstanceState } from '../health/state.ts';
 import { openMonitor } from './monitor.ts';
+
+useSteadyClock();
 
 const state: InstanceState = {
   status: 'ready',
@@ -20,8 +23,8 @@ test('scrapes that come at once share one collection, the next one has its own',
   let collections = 0;
   const metrics = async () => {
     collections += 1;
-    // On a loaded machine fifty connections take their time.
-    await new Promise((resolve) => setTimeout(resolve, collections === 1 ? 1_000 : 0));
+    // Fifty connections take their time.
+    await steadySleep(collections === 1 ? 1_000 : 0);
     return `collections ${collections}\n`;
   };
   let status: InstanceState['status'] = 'ready';
