@@ -1,9 +1,8 @@
 /**
  * A clock on which a test's minutes take milliseconds, with the sleep that belongs to it. Sockets stay as fast as ever.
  */
-import { setTimeout as timer } from 'node:timers/promises';
 import type { Clock } from '../../src/base/clock.ts';
-import type { Sleep } from '../../src/base/scheduler.ts';
+import { type Sleep, systemScheduler } from '../../src/base/scheduler.ts';
 
 export interface FastClock extends Clock {
   sleep: Sleep;
@@ -17,6 +16,6 @@ export function fastClock(factor: number): FastClock {
   return {
     now: () => Math.floor(startedAt + passed()),
     monotonic: () => started + passed(),
-    sleep: (ms, signal) => timer(ms / factor, undefined, { signal }).catch(() => {}),
+    sleep: (ms, signal) => systemScheduler.sleep(ms / factor, signal),
   };
 }
