@@ -12,10 +12,11 @@ function inAllVersions(rule: string, keepAlive: number, use: (client: MqttClient
   test(rule, () => Promise.all(levels.map((level) => withDevice({ level, keepAlive }, use))));
 }
 
+/** The pauses together are longer than the silence that ends the connection, and each is shorter by three seconds. */
 async function keepsAlive(client: MqttClient, speak: () => Promise<unknown>): Promise<void> {
-  for (let n = 0; n < 5; n += 1) {
+  for (let n = 0; n < 3; n += 1) {
     await speak();
-    await sleep(700);
+    await sleep(2_800);
   }
   await client.quiet();
 }
@@ -23,19 +24,19 @@ async function keepsAlive(client: MqttClient, speak: () => Promise<unknown>): Pr
 describe.concurrent('keep-alive', () => {
   inAllVersions('case 12: silence ends the connection with 0x8D, not sooner than it should', 1, async (client) => {
     const before = performance.now();
-    await client.closedFor(0x8d, 8_000);
+    await client.closedFor(0x8d, 15_000);
     expect(performance.now() - before).toBeGreaterThan(1_400);
   });
 
-  inAllVersions('PINGREQ alone keeps it', 1, (client) => keepsAlive(client, () => client.quiet()));
+  inAllVersions('PINGREQ alone keeps it', 4, (client) => keepsAlive(client, () => client.quiet()));
 
-  inAllVersions('QoS 0 alone keeps it', 1, (client) => {
+  inAllVersions('QoS 0 alone keeps it', 4, (client) => {
     return keepsAlive(client, () => client.publishQos0(telemetry, '{"a":1}'));
   });
 
   inAllVersions('half a packet is no sign of life', 1, async (client) => {
     await client.send(Buffer.from([0x30, 50]));
-    await client.closedFor(0x8d, 8_000);
+    await client.closedFor(0x8d, 15_000);
   });
 
   inAllVersions('0 switches it off', 0, async (client) => {

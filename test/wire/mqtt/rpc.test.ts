@@ -136,7 +136,14 @@ test('commands that wait come at once when the device subscribes, the oldest fir
     await client.nothingFor(100);
     const begin = performance.now();
     await listening(client);
-    for (let n = 0; n < 4; n += 1) expect((await client.message()).json.method).toBe(`m${n}`);
+    const methods = [];
+    for (let n = 0; n < 4; n += 1) {
+      const { topic, json } = await client.message();
+      expect(topic).toBe(`${requests}${n + 1}`);
+      methods.push(json.method);
+    }
+    // A busy machine may number two commands in the other order.
+    expect(methods.sort()).toEqual(['m0', 'm1', 'm2', 'm3']);
     expect(performance.now() - begin).toBeLessThan(5_000);
     expect(await Promise.all(callings)).toEqual([200, 200, 200, 200]);
   });
@@ -156,14 +163,16 @@ test('after UNSUBSCRIBE no command comes, and it waits for the next SUBSCRIBE', 
 test('of a poll and a connection of one device exactly one gets the command', () =>
   withDevice({}, async (client, device) => {
     await listening(client);
-    const polling = poll(operators[1]!, device, '?timeout=1000').then(({ status }) => status === 200);
-    const pushing = client.message(`${requests}1`, { waitMsMax: 1_500 }).then(
-      () => true,
-      () => false,
-    );
+    const polling = poll(operators[1]!, device, '?timeout=6000');
     await sleep(100);
-    expect((await command(operators[0]!, 'oneway', device, { method: 'once' })).status).toBe(200);
-    expect((await Promise.all([polling, pushing])).sort()).toEqual([false, true]);
+    const calling = command(operators[0]!, 'oneway', device, { method: 'once' });
+    if (await Promise.race([client.message(`${requests}1`).then(() => true), polling.then(() => false)])) {
+      expect((await polling).status).toBe(408);
+    } else {
+      expect((await polling).status).toBe(200);
+      await client.nothingFor(500);
+    }
+    expect((await calling).status).toBe(200);
   }));
 
 test('a persistent command to an offline device is delivered when it subscribes', async () => {
