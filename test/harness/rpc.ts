@@ -33,8 +33,8 @@ export async function command(
   return await restOn(connection, token, { path: `${prefix}/${kind}/${device.id}`, body: text });
 }
 
-export function poll(connection: RawConnection, device: Device, query = '?timeout=5000'): Promise<RawResponse> {
-  return connection.ask({ method: 'GET', path: `/api/v1/${device.token}/rpc${query}` }, 20_000);
+export function poll(connection: RawConnection, device: Device, query = '?timeout=15000'): Promise<RawResponse> {
+  return connection.ask({ method: 'GET', path: `/api/v1/${device.token}/rpc${query}` }, 30_000);
 }
 
 export function received(response: RawResponse): Received {

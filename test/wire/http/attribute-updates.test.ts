@@ -13,8 +13,11 @@ const port = () => sharedEngine().address.port;
 /** Long enough for a poll to be held by any worker. */
 const heldMs = 150;
 
+/** Longer than a poll with an answer lasts on any machine. */
+const longMs = 20_000;
+
 /** Starts a poll; the poll is held when this function returns. */
-async function heldPoll(device: DeviceUser, timeoutMs = 5_000) {
+async function heldPoll(device: DeviceUser, timeoutMs = longMs) {
   const answer = device.poll(timeoutMs);
   await sleep(heldMs);
   return { answer };
@@ -96,7 +99,7 @@ test('HEAD does not take an update', async () => {
   const device = await startedDevice();
   await device.set('SHARED_SCOPE', '{"k":1}');
   expect((await device.ask('HEAD', 'attributes/updates?timeout=100')).status).toBe(405);
-  expect((await device.poll(1_000)).body).toBe('{"k":1}');
+  expect((await device.poll(longMs)).body).toBe('{"k":1}');
 });
 
 test('the first poll only starts the cursor: earlier values are not sent', async () => {
@@ -109,7 +112,7 @@ test('what changed between two polls comes with the next one, once and together'
   const device = await startedDevice();
   for (let i = 1; i <= 5; i += 1) await device.set('SHARED_SCOPE', `{"k":${i}}`);
   await device.set('SHARED_SCOPE', '{"m":"x"}');
-  expect((await device.poll(1_000)).body).toBe('{"k":5,"m":"x"}');
+  expect((await device.poll(longMs)).body).toBe('{"k":5,"m":"x"}');
   expect((await device.poll(300)).status).toBe(408);
 });
 
@@ -119,8 +122,8 @@ test('changes are sent first, deletions with the next poll', async () => {
   expect((await device.poll(1)).status).toBe(408);
   await device.delete('SHARED_SCOPE', 'gone');
   await device.set('SHARED_SCOPE', '{"stays":2}');
-  expect((await device.poll(1_000)).body).toBe('{"stays":2}');
-  expect((await device.poll(1_000)).body).toBe('{"deleted":["gone"]}');
+  expect((await device.poll(longMs)).body).toBe('{"stays":2}');
+  expect((await device.poll(longMs)).body).toBe('{"deleted":["gone"]}');
   expect((await device.poll(300)).status).toBe(408);
 });
 
@@ -130,20 +133,22 @@ test('a key that was deleted and set again is sent with its new value', async ()
   expect((await device.poll(1)).status).toBe(408);
   await device.delete('SHARED_SCOPE', 'k,m');
   await device.set('SHARED_SCOPE', '{"k":2}');
-  expect((await device.poll(1_000)).body).toBe('{"k":2}');
-  expect((await device.poll(1_000)).body).toBe('{"deleted":["m"]}');
+  expect((await device.poll(longMs)).body).toBe('{"k":2}');
+  expect((await device.poll(longMs)).body).toBe('{"deleted":["m"]}');
   expect((await device.poll(300)).status).toBe(408);
 });
 
 test('a change that meets no client is sent to the next one', () =>
   withWorkers(port(), async ([first, second]) => {
     const device = await startedDevice();
-    await first!.send(`GET /api/v1/${device.device.token}/attributes/updates?timeout=5000 HTTP/1.1\r\nHost: x\r\n\r\n`);
+    await first!.send(
+      `GET /api/v1/${device.device.token}/attributes/updates?timeout=20000 HTTP/1.1\r\nHost: x\r\n\r\n`,
+    );
     await sleep(heldMs);
     first!.close();
     await sleep(50);
     await device.set('SHARED_SCOPE', '{"k":1}');
-    expect((await pollOn(second!, device, 1_000)).body.toString()).toBe('{"k":1}');
+    expect((await pollOn(second!, device, longMs)).body.toString()).toBe('{"k":1}');
   }));
 
 test('a poll on one worker receives a change made on another', () =>
@@ -156,7 +161,7 @@ test('a poll on one worker receives a change made on another', () =>
       const receivedMs = async () => {
         const device = await DeviceUser.create();
         const path = `/api/plugins/telemetry/${device.device.id}/SHARED_SCOPE`;
-        const answer = pollOn(poller, device, 5_000);
+        const answer = pollOn(poller, device, longMs);
         await sleep(heldMs);
         const startedAt = performance.now();
         const written = await restOn(writer, token, { path, body: '{"k":7}' });
@@ -173,9 +178,10 @@ test('the next poll may reach another worker: nothing is lost and nothing sent t
     const device = await startedDevice();
     for (let i = 0; i < 12; i += 1) {
       await device.set('SHARED_SCOPE', `{"k":${i}}`);
-      const answered = await pollOn(connections[i % 2]!, device, 1_000);
+      const answered = await pollOn(connections[i % 2]!, device, longMs);
       expect(answered.body.toString()).toBe(`{"k":${i}}`);
-      await sleep(20);
+      // The other worker learns a moment later that the answer was received.
+      await sleep(heldMs);
       expect((await pollOn(connections[(i + 1) % 2]!, device, 50)).status).toBe(408);
     }
   }));
@@ -210,7 +216,7 @@ test('deleting the device ends its polls with 403, and its attributes are gone',
   const device = await DeviceUser.create();
   await device.post('{"a":1}');
   await device.set('SHARED_SCOPE', '{"b":1}');
-  const { answer } = await heldPoll(device, 20_000);
+  const { answer } = await heldPoll(device);
   expect((await sharedEngine().send('DELETE', `/api/device/${device.device.id}`)).status).toBe(200);
   const { status, body } = await answer;
   expect([status, JSON.parse(body).message]).toEqual([403, 'Device was deleted!']);
@@ -221,7 +227,7 @@ test('deleting the device ends its polls with 403, and its attributes are gone',
 
 test('a new token ends the polls of the old one as expired', async () => {
   const device = await DeviceUser.create();
-  const { answer } = await heldPoll(device, 20_000);
+  const { answer } = await heldPoll(device);
   const path = `/api/device/${device.device.id}/credentials`;
   const credentials = (await (await sharedEngine().send('GET', path)).json()) as object;
   const changed = { ...credentials, credentialsId: `${device.device.token}-new` };
@@ -244,10 +250,8 @@ test('clients that disconnect free their places at once', async () => {
 });
 
 function pollOn(connection: RawConnection, device: DeviceUser, timeoutMs: number): Promise<RawResponse> {
-  return connection.ask({
-    method: 'GET',
-    path: `/api/v1/${device.device.token}/attributes/updates?timeout=${timeoutMs}`,
-  });
+  const path = `/api/v1/${device.device.token}/attributes/updates?timeout=${timeoutMs}`;
+  return connection.ask({ method: 'GET', path }, 2 * longMs);
 }
 
 async function pollsHeld(): Promise<number> {
