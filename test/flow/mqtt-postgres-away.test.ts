@@ -68,6 +68,6 @@ test('without the database known devices connect and send, others are refused fo
   const path = `/api/device/${revoked!.id}/credentials`;
   const credentials = (await (await engine.api.send('GET', path)).json()) as object;
   await engine.api.send('POST', '/api/device/credentials', { ...credentials, credentialsId: 'changed' });
-  await doomed.closedFor(0x98, 3_000);
+  await doomed.closedFor(0x98);
   held.cut();
 });

@@ -101,7 +101,7 @@ test('a dead worker is replaced and nothing acknowledged is lost', async () => {
   await eventually(() => {
     const now = engine.pids().get('worker-0');
     return now !== undefined && now !== before;
-  }, 5_000);
+  });
   await eventually(async () => (await engine.readiness()) === 200, 10_000);
   await send(50);
   await allStored();

@@ -45,7 +45,7 @@ describe.concurrent('sessions', () => {
     for (const worker of [0, 1, 1, 0]) {
       const old = last;
       last = await connectMqttOn(worker, { token: device.token });
-      await old.closedFor(0x8e, 2_000);
+      await old.closedFor(0x8e);
       expect(last.worker).toBe(worker);
     }
     await sleep(writtenMs);

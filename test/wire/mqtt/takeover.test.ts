@@ -40,7 +40,7 @@ test('the newer connection wins across workers, both ways', async () => {
   ] as const) {
     const old = await connectMqttOn(from, { token });
     const young = await connectMqttOn(to, { token });
-    await old.closedFor(takenOver, 2_000);
+    await old.closedFor(takenOver);
     await young.nothingFor(100);
     await young.quiet();
     young.cut();
@@ -58,7 +58,7 @@ test('of many that connect at once over all workers exactly one stays', async ()
     );
     const opened = clients.filter((client): client is MqttClient => client !== undefined);
     const living = () => opened.filter(({ isClosed }) => !isClosed);
-    await eventually(() => living().length <= 1, 3_000);
+    await eventually(() => living().length <= 1);
     await new Promise((resolve) => setTimeout(resolve, 100));
     expect(living()).toHaveLength(1);
     await living()[0]!.quiet();

@@ -458,8 +458,7 @@ describe('views', () => {
       role: 'ROW',
     }));
     const row = async () => (await preview(viewOf(profile, [...fields, site]))).dataTable[0];
-    const becomes = (members: object) =>
-      eventually(async () => expect(await row()).toMatchObject(members) ?? true, 4_000);
+    const becomes = (members: object) => eventually(async () => expect(await row()).toMatchObject(members) ?? true);
     const device = await ok('GET', `/api/device/${devices[0]!.id}`);
     const customerId = await newCustomer();
     await ok('POST', '/api/device', {
@@ -475,7 +474,7 @@ describe('views', () => {
     await ok('POST', `/api/plugins/telemetry/DEVICE/${devices[0]!.id}/SERVER_SCOPE`, { site: 42.0 });
     await becomes({ Site: 42 });
     await ok('DELETE', `/api/device/${devices[0]!.id}`);
-    await eventually(async () => (await row()) === undefined, 4_000);
+    await eventually(async () => (await row()) === undefined);
   });
 });
 

@@ -232,7 +232,7 @@ test('a deleted device is gone: its token on every worker, its data, its id', as
   await eventually(async () => {
     const statuses = await Promise.all(Array.from({ length: 12 }, () => api.postTelemetry(device.token, '{"a":2}')));
     return statuses.every((status) => status === 401);
-  }, 5_000);
+  });
 });
 
 test('a new device may send at once, though its token was refused a moment ago', async () => {
@@ -243,7 +243,7 @@ test('a new device may send at once, though its token was refused a moment ago',
   await eventually(async () => {
     const statuses = await Promise.all(Array.from({ length: 8 }, () => api.postTelemetry(token, '{"a":1}')));
     return statuses.every((status) => status === 200);
-  }, 2_000);
+  });
 });
 
 test('changed credentials replace the old token', async () => {
@@ -253,7 +253,7 @@ test('changed credentials replace the old token', async () => {
   const token = `next-${randomUUID()}`;
   const saved = await api.send('POST', '/api/device/credentials', { ...credentials, credentialsId: token });
   expect(saved.status).toBe(200);
-  await eventually(async () => (await api.postTelemetry(device.token, '{"a":1}')) === 401, 3_000);
+  await eventually(async () => (await api.postTelemetry(device.token, '{"a":1}')) === 401);
   expect(await api.postTelemetry(token, '{"a":1}')).toBe(200);
 });
 
