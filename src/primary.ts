@@ -39,7 +39,7 @@ import { HostMetrics } from './instance/operators/host-metrics.ts';
 import { openMonitor } from './instance/operators/monitor.ts';
 import { AnalyticsProcess } from './instance/processes/analytics-process.ts';
 import { WorkerPool } from './instance/processes/worker-pool.ts';
-import { openStores, startEngines } from './instance/stores/engines.ts';
+import { openStores, shardName, startEngines } from './instance/stores/engines.ts';
 import { HostPoll } from './instance/stores/host-poll.ts';
 import { Installation } from './instance/stores/installation.ts';
 import { PartsWatch } from './instance/stores/parts-watch.ts';
@@ -198,17 +198,28 @@ export async function runPrimary(): Promise<void> {
     const hostPoll = new HostPoll({ postgres: stores.postgres, log, onResult: (result) => pool.polled(result) });
     running.add('poll of the host', () => hostPoll.stop());
     const clickhouse = { clickhouse: stores.shards.first, isClickHouseUp: () => watch.up('clickhouse') === 1 };
-    const partsWatch = new PartsWatch(clickhouse);
+    const partsWatches = stores.shards.all.map(
+      (shard, n) =>
+        new PartsWatch({
+          clickhouse: shard,
+          isClickHouseUp: () => watch.up(shardName(n)) === 1,
+          hosts: () => membership.fleetHosts,
+        }),
+    );
     // Only joined inserts have a pace.
-    if (engines.engines.clickhouse.relayUrl !== undefined) partsWatch.start();
-    running.add('parts of the tables', () => partsWatch.stop());
+    if (engines.engines.clickhouse.relayUrls !== undefined) for (const parts of partsWatches) parts.start();
+    running.add('parts of the tables', () => {
+      for (const parts of partsWatches) parts.stop();
+    });
     let isPolling = false;
     busFailure = () => pool.busFailure;
     const refusals = new RefusalWatch(log);
     const frozen = new FrozenWatch(log);
     observePool(metrics, pool, forecast);
     publishState = () => {
-      engines.setInsertPace(insertPaceOf(config, membership.fleetHosts, partsWatch.partsOfPartition));
+      engines.setInsertPace(
+        partsWatches.map(({ partsOfPartition }) => insertPaceOf(config, membership.fleetHosts, partsOfPartition)),
+      );
       // Devices may be read only with this version's schema.
       if (!isPolling && isPostgresReady()) {
         isPolling = true;

@@ -784,10 +784,14 @@ export const limits = {
   /** Rows of a file of devices that are worked on at once. */
   importedAtOnce: 4,
 
-  /** Interval at which a host reads how many parts the tables of ClickHouse have. */
+  /** Interval at which a host reads how many parts the tables of ClickHouse have, and the longest time of this read. */
   partsPollMs: 5_000,
-  /** Time for which that number counts. */
-  partsKnownMs: 60_000,
+  /** The least milliseconds for each live host between two reads of one host: all hosts make one read a second. */
+  partsPollMsPerHost: 1_000,
+  /** The longest interval between two reads of the parts. */
+  partsPollMsMax: 30_000,
+  /** Time for which a number of parts counts after its read. */
+  partsKnownMs: 75_000,
   /** Interval at which a process checks on which map of shards its work relies. */
   mapUsePollMs: 1_000,
   /** Interval at which a process reports a map of shards that does not change. */

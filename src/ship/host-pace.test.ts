@@ -16,3 +16,8 @@ test('a table with many parts gets fewer inserts, down to an eighth', () => {
   );
   expect(paces.map(Math.round)).toEqual([1_000, 1_000, 2_000, 3_333, 8_000, 8_000]);
 });
+
+test('a pace that parts make slower stays below the time after which a shard counts as unanswering', () => {
+  const paceOf = (intervalMsMax: number) => hostPaceMs({ ...usual, hosts: 60, intervalMsMax, partsOfPartition: 2_400 });
+  expect([4_000, 15_000, 25_000].map(paceOf)).toEqual([15_000, 15_000, 25_000]);
+});

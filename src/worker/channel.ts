@@ -75,7 +75,7 @@ export async function openChannel(
   const expiryTime = () => steadyClock.time();
   const expiring = { quarantineKeptDays: config.ingest.quarantine.keptDays, expiryTime };
   const shipping = { shards, clock, log, metrics, ...expiring, latestAheadMsMax, ...config.ingest.ship };
-  const isRelayed = begin.engines.clickhouse.relayUrl !== undefined;
+  const isRelayed = begin.engines.clickhouse.relayUrls !== undefined;
   const shipper: Shipper = new Shipper({
     ...shipping,
     journal: stream?.journal ?? journal,

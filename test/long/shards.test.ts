@@ -10,6 +10,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import {
+  askClickhouse,
   type ClickhouseAddress,
   type Engine,
   engineMain,
@@ -155,6 +156,44 @@ test('a report has the points of every shard, and leaves no tables', async () =>
   const left = `SELECT name FROM system.tables WHERE name LIKE 'report_%'`;
   expect(await Promise.all(addresses().map((address) => queryClickhouse(address, left)))).toEqual([[], []]);
 });
+
+/** Blocks that inserts have written on each shard: each is a new part. */
+async function writtenParts(): Promise<number[]> {
+  const query = `SELECT toUInt32(value) FROM system.events WHERE event = 'MergeTreeDataWriterBlocks'`;
+  const answers = await Promise.all(addresses().map((address) => queryClickhouse(address, query)));
+  return answers.map((rows) => Number(rows[0]![0]));
+}
+
+test('a shard with many parts gets rarer inserts, by its own count', async () => {
+  const seconds = 8;
+  const written = async () => {
+    const before = await writtenParts();
+    const until = performance.now() + 1_000 * seconds;
+    while (performance.now() < until) await post(devices, 'paced');
+    return (await writtenParts()).map((parts, shard) => parts - before[shard]!);
+  };
+  // Two tables, an insert of both workers each 500 ms, and those that ran when the time began.
+  expect(Math.max(...(await written()))).toBeLessThanOrEqual(2 * (2 * seconds + 2));
+  const { address } = other;
+  await askClickhouse(address(), 'SYSTEM STOP MERGES millrace.telemetry');
+  try {
+    // A part for each row, all on the day of the epoch, which no other row has.
+    const rows = `SELECT 4000000000, 'part', number, 3, 1, 1 FROM numbers(1500)`;
+    const oneByOne = 'SETTINGS max_block_size = 1, min_insert_block_size_rows = 1, max_insert_threads = 1';
+    await askClickhouse(address(), 'ALTER TABLE millrace.telemetry MODIFY SETTING fsync_after_insert = 0');
+    await askClickhouse(address(), 'ALTER TABLE millrace.telemetry MODIFY SETTING parts_to_delay_insert = 10000');
+    await askClickhouse(
+      address(),
+      `INSERT INTO millrace.telemetry (device, key, ts, kind, num, version) ${rows} ${oneByOne}`,
+    );
+    // Five times as long between two inserts with 1 500 parts: 2.5 s.
+    await eventually(async () => (await written())[1]! <= 2 * (seconds / 2.5 + 1), 60_000);
+    const ts = await post(devices, 'readable');
+    for (const device of devices) await eventually(async () => (await history(device, 'readable')).times[0] === ts);
+  } finally {
+    await askClickhouse(address(), 'SYSTEM START MERGES millrace.telemetry');
+  }
+}, 180_000);
 
 test('a start that names the servers in another order is refused', async () => {
   const { CLICKHOUSE_URL: url, ...settings } = hostSettings(stores);

@@ -1,9 +1,10 @@
 /**
- * Main module of the process of the insert relay (`relay.ts`). The process tells its parent when it listens, takes the
- * pace from its parent, and ends when the parent requests it or has ended.
+ * Main module of the process of the insert relay (`relay.ts`) in front of one ClickHouse server, or of each shard. The
+ * process tells its parent when it listens, takes the paces from its parent, and ends when the parent requests it or
+ * has ended.
  */
 import { once } from 'node:events';
-import { createRelay } from './relay.ts';
+import { createRelay, heldBytesMaxDefault } from './relay.ts';
 import { type FromRelay, type RelaySettings, relaySettingsVariable, type ToRelay } from './relay-settings.ts';
 
 /** Inserts that run at a stop may take this long. */
@@ -12,11 +13,18 @@ const drainMsMax = 5_000;
 async function main(): Promise<void> {
   const settings = JSON.parse(process.env[relaySettingsVariable] ?? '') as RelaySettings;
   delete process.env[relaySettingsVariable];
-  let everyMs = 0;
-  const relay = createRelay({ url: settings.url, everyMs: () => everyMs });
+  const { servers } = settings;
+  let everyMs: readonly number[] = [];
+  const heldBytesMax = Math.floor(heldBytesMaxDefault / servers.length);
+  const relays = servers.map(({ url }, n) => createRelay({ url, everyMs: () => everyMs[n] ?? 0, heldBytesMax }));
   const stop = (): void => {
-    relay.close(() => process.exit(0));
-    relay.closeIdleConnections();
+    const closed = relays.map((relay) => {
+      const end = once(relay, 'close');
+      relay.close();
+      relay.closeIdleConnections();
+      return end;
+    });
+    void Promise.all(closed).then(() => process.exit(0));
     setTimeout(() => process.exit(0), drainMsMax).unref();
   };
   process.on('message', (message: ToRelay) => {
@@ -29,8 +37,12 @@ async function main(): Promise<void> {
   });
   process.on('SIGINT', () => {});
   process.on('disconnect', stop);
-  relay.listen(settings.port, '127.0.0.1');
-  await once(relay, 'listening');
+  await Promise.all(
+    relays.map(async (relay, n) => {
+      relay.listen(servers[n]!.port, '127.0.0.1');
+      await once(relay, 'listening');
+    }),
+  );
   process.send?.({ listens: true } satisfies FromRelay);
 }
 

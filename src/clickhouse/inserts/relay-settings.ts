@@ -4,12 +4,11 @@
 export const relaySettingsVariable = 'MILLRACE_INSERT_RELAY';
 
 export interface RelaySettings {
-  /** The ClickHouse server behind the relay. */
-  url: string;
-  port: number;
+  /** The ClickHouse servers, which are the shards, each with the port at which the relay takes its inserts. */
+  servers: { url: string; port: number }[];
 }
 
-/** `everyMs`: the least milliseconds between two inserts of one statement. */
-export type ToRelay = { everyMs: number } | { stop: true };
-/** Sent once, when the relay listens. */
+/** `everyMs`: for each server, the least milliseconds between two inserts of one statement. */
+export type ToRelay = { everyMs: readonly number[] } | { stop: true };
+/** Sent once, when the relay listens on every port. */
 export type FromRelay = { listens: true };

@@ -45,7 +45,7 @@ const bodyBytesMax = 64 * 1024 * 1024;
 /** Rows of more bytes are worth a part of their own: about 200 000 numbers. */
 const joinedBytesMax = 8 * 1024 * 1024;
 const joinMs = 5;
-const heldBytesMaxDefault = 512 * 1024 * 1024;
+export const heldBytesMaxDefault = 512 * 1024 * 1024;
 const connectionsMax = 1_024;
 const answerBytesMax = 1024 * 1024;
 const urlBytesMax = 256 * 1024;

@@ -13,11 +13,13 @@ interface InsertRelayDeps extends RelaySettings {
 }
 
 export interface InsertRelay {
-  /** Sets the least milliseconds between two inserts of one statement. */
-  setPace(everyMs: number): void;
+  /** Sets, for each server, the least milliseconds between two inserts of one statement. */
+  setPace(everyMs: readonly number[]): void;
   stop(): Promise<void>;
   onExit(callback: (reason: string) => void): void;
 }
+
+const portsOf = ({ servers }: RelaySettings): string => servers.map(({ port }) => port).join(', ');
 
 const startMsMax = 10_000;
 const stopMsMax = 8_000;
@@ -41,7 +43,7 @@ export async function startInsertRelay({ processFile, ...settings }: InsertRelay
   if (failure !== undefined) {
     child.kill('SIGKILL');
     removeProcessFile(processFile);
-    throw new StartError(`The insert relay cannot start on 127.0.0.1:${settings.port}: ${failure}.`);
+    throw new StartError(`The insert relay cannot start on port ${portsOf(settings)} of 127.0.0.1: ${failure}.`);
   }
   return {
     setPace: (everyMs) => void send({ everyMs }),

@@ -15,6 +15,7 @@ import { type Config, shardUrlsOf } from '../../base/settings/config.ts';
 import { openClickHouse } from '../../clickhouse/client.ts';
 import { startEmbeddedClickHouse } from '../../clickhouse/embedded/embedded.ts';
 import { installedClickHouse } from '../../clickhouse/embedded/installed.ts';
+import type { RelaySettings } from '../../clickhouse/inserts/relay-settings.ts';
 import { type InsertRelay, startInsertRelay } from '../../clickhouse/inserts/start-relay.ts';
 import { Shards } from '../../clickhouse/shards.ts';
 import { openPostgres, type Postgres } from '../../postgres/client.ts';
@@ -27,8 +28,11 @@ import { Supervisor } from '../lifecycle/supervisor.ts';
 
 /** The addresses of the running engines. */
 export interface Engines {
-  /** `relayUrl`: the relay of this host for inserts (`clickhouse/inserts/relay.ts`); absent: none. */
-  clickhouse: { url: string; user: string; password: string; relayUrl?: string };
+  /**
+   * `relayUrls`: where the relay of this host takes the inserts of each shard (`clickhouse/inserts/relay.ts`); absent:
+   * there is no relay.
+   */
+  clickhouse: { url: string; user: string; password: string; relayUrls?: readonly string[] };
   postgresUrl: string;
 }
 
@@ -43,8 +47,8 @@ export interface RunningEngines {
   begun: Promise<void>;
   /** Returns the reason why an embedded engine does not run; undefined while it runs. */
   failure(store: 'clickhouse' | 'postgres'): string | undefined;
-  /** Sets the least milliseconds between two inserts of this host into a table, where inserts are joined. */
-  setInsertPace(everyMs: number): void;
+  /** Sets, for each shard, the least milliseconds between two joined inserts of this host into a table. */
+  setInsertPace(everyMs: readonly number[]): void;
   stop(): Promise<void>;
 }
 
@@ -72,27 +76,28 @@ export async function startEngines(deps: Deps): Promise<RunningEngines> {
   const { clickhouse, postgres } = config;
   if (clickhouse.url === '') installedClickHouse();
   if (postgres.url === '') installedPostgres();
-  const [clickhousePort, postgresPort, relayPort] = await Promise.all([
+  // A single worker has nothing to join.
+  const relayed = clickhouse.url !== '' && clickhouse.joinInserts && workers > 1 ? shardUrlsOf(clickhouse) : [];
+  const [clickhousePort, postgresPort, relays] = await Promise.all([
     clickhouse.embedded.port || freePort(),
     postgres.embedded.port || freePort(),
-    freePort(),
+    Promise.all(relayed.map(async (url) => ({ url, port: await freePort() }))),
   ]);
   const ownClickHouse = clickhouse.url
     ? undefined
     : new KeptEngine('clickhouse', deps, clickHouseStarter(deps, clickhousePort));
   const ownPostgres = postgres.url ? undefined : new KeptEngine('postgres', deps, postgresStarter(deps, postgresPort));
-  const pace: InsertPace = { everyMs: 0, relay: undefined };
-  // A single worker has nothing to join. The relay has one server.
+  const pace: InsertPace = { everyMs: [], relay: undefined };
   const ownRelay =
-    clickhouse.url !== '' && clickhouse.joinInserts && workers > 1 && shardUrlsOf(clickhouse).length === 1
-      ? new KeptEngine('inserts', { ...deps, mustStart: false }, relayStarter(deps, relayPort, pace))
+    relays.length > 0
+      ? new KeptEngine('inserts', { ...deps, mustStart: false }, relayStarter(deps, relays, pace))
       : undefined;
   const engines: Engines = {
     clickhouse: ownClickHouse
       ? { url: `http://127.0.0.1:${clickhousePort}`, user: 'default', password: secrets.clickhousePassword }
       : {
           ...{ url: clickhouse.url, user: clickhouse.user, password: clickhouse.password },
-          ...(ownRelay && { relayUrl: `http://127.0.0.1:${relayPort}` }),
+          ...(ownRelay && { relayUrls: relays.map(({ port }) => `http://127.0.0.1:${port}`) }),
         },
     postgresUrl: ownPostgres ? embeddedPostgresUrl(secrets.postgresPassword, postgresPort) : postgres.url,
   };
@@ -177,10 +182,20 @@ function openShards(
   );
 }
 
-function serversOf(config: Config, first: Engines['clickhouse']): Engines['clickhouse'][] {
+interface ShardAddress {
+  url: string;
+  user: string;
+  password: string;
+  relayUrl?: string;
+}
+
+function serversOf(config: Config, { relayUrls, ...first }: Engines['clickhouse']): ShardAddress[] {
   const { user, password } = config.clickhouse;
   const [, ...others] = shardUrlsOf(config.clickhouse);
-  return [first, ...others.map((url) => ({ url, user, password }))];
+  return [first, ...others.map((url) => ({ url, user, password }))].map((server, shard) => {
+    const relayUrl = relayUrls?.[shard];
+    return { ...server, ...(relayUrl !== undefined && { relayUrl }) };
+  });
 }
 
 /** Returns what a thread needs to open the shards for reads, in their order. */
@@ -240,14 +255,14 @@ function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): 
 
 /** The pace of inserts, which a restarted relay gets again. */
 interface InsertPace {
-  everyMs: number;
+  everyMs: readonly number[];
   relay: InsertRelay | undefined;
 }
 
-function relayStarter({ config, data }: Deps, port: number, pace: InsertPace): () => Promise<Embedded> {
+function relayStarter({ data }: Deps, servers: RelaySettings['servers'], pace: InsertPace): () => Promise<Embedded> {
   return async () => {
     const processFile = data.processFile('inserts');
-    pace.relay = await startInsertRelay({ url: config.clickhouse.url, port, processFile });
+    pace.relay = await startInsertRelay({ servers, processFile });
     pace.relay.setPace(pace.everyMs);
     return pace.relay;
   };

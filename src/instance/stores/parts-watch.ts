@@ -1,6 +1,7 @@
 /**
- * Reads from time to time how many parts the fullest partition of ClickHouse has, by which a host sets the pace of its
- * inserts (`ship/host-pace.ts`). After a failure the last number counts for a while only.
+ * Reads from time to time how many parts the fullest partition of one ClickHouse server has, by which a host sets the
+ * pace of its inserts into this server (`ship/host-pace.ts`). After a failure the last number counts for a while only.
+ * All hosts read, so each one reads more rarely when there are many.
  */
 import { type Clock, systemClock } from '../../base/clock.ts';
 import { limits } from '../../base/limits.ts';
@@ -11,6 +12,8 @@ import { partsOfTables } from '../../clickhouse/parts-statements.ts';
 interface PartsWatchDeps {
   clickhouse: ClickHouse;
   isClickHouseUp: () => boolean;
+  /** Live hosts. */
+  hosts: () => number;
   clock?: Pick<Clock, 'monotonic'>;
   scheduler?: Scheduler;
 }
@@ -20,9 +23,8 @@ export class PartsWatch {
   readonly #clock: Pick<Clock, 'monotonic'>;
   #parts = 0;
   #readAt = Number.NEGATIVE_INFINITY;
-  #isReading = false;
-  /** Stops the timer of the reads. */
-  #stopTimer = () => {};
+  /** Ends the wait for the next read; undefined while the watch is stopped. */
+  #endWait: (() => void) | undefined;
 
   constructor(deps: PartsWatchDeps) {
     this.#deps = deps;
@@ -35,25 +37,34 @@ export class PartsWatch {
   }
 
   start(): void {
-    const { scheduler = systemScheduler } = this.#deps;
-    this.#stopTimer = scheduler.every(limits.partsPollMs, () => void this.#read());
+    this.#readLater();
   }
 
   stop(): void {
-    this.#stopTimer();
+    this.#endWait?.();
+    this.#endWait = undefined;
+  }
+
+  #readLater(): void {
+    const { hosts, scheduler = systemScheduler } = this.#deps;
+    const intervalMs = Math.min(
+      limits.partsPollMsMax,
+      Math.max(limits.partsPollMs, hosts() * limits.partsPollMsPerHost),
+    );
+    this.#endWait = scheduler.after(intervalMs, async () => {
+      await this.#read();
+      if (this.#endWait) this.#readLater();
+    });
   }
 
   async #read(): Promise<void> {
     const { clickhouse, isClickHouseUp } = this.#deps;
-    if (this.#isReading || !isClickHouseUp()) return;
-    this.#isReading = true;
+    if (!isClickHouseUp()) return;
     try {
       this.#parts = (await partsOfTables(clickhouse, limits.partsPollMs)).partsOfPartitionMax;
       this.#readAt = this.#clock.monotonic();
     } catch {
       // The watch of the stores reports an outage.
-    } finally {
-      this.#isReading = false;
     }
   }
 }
