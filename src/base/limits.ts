@@ -521,17 +521,19 @@ export const limits = {
    * dropped.
    */
   busMessagesInFlightMax: 20_000,
-  /** Bytes of the messages that `busMessagesInFlightMax` counts; further messages are dropped. */
+  /** Bytes of the messages that `busMessagesInFlightMax` counts, or one larger message; further ones are dropped. */
   busBytesInFlightMax: 8 * 1024 * 1024,
+  /** Characters, or bytes, of one message of the bus; a sender drops a larger one. */
+  busSentCharsMax: 8 * 1024 * 1024,
   /** Time that a subscription waits for its confirmation. */
   busTimeoutMs: 1_000,
   /** Shortest time between two batches of subscriptions, or of announcements: under load each then has more of them. */
   busGatherMs: 5,
-  /** Bytes of one message that a process reads: three for each character of `busBytesInFlightMax`. */
+  /** Bytes of one message that a process reads: three for each character of `busSentCharsMax`. */
   busMessageBytesMax: 24 * 1024 * 1024,
   /** Characters of a name in a message, as of a process, a network or a tenant. */
   busNameCharsMax: 100,
-  /** Interval at which a process logs that it dropped an unreadable message. */
+  /** Interval at which a process logs that it dropped an unreadable or too large message. */
   busUnreadLogMs: 1_000,
   /** Mean time between two reports of a worker to the home, and between two announcements of the home. */
   homeMs: 250,

@@ -3,6 +3,7 @@
  * Two implementations: redis.ts (several hosts), ipc.ts (one host). Without the bus commands may be lost; ingest
  * continues.
  */
+import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 
@@ -58,7 +59,36 @@ export function busCounters(metrics: Metrics, log?: Log): BusCounters {
     delivered: metrics.counter('bus_delivered_total', 'Messages handed to subscribers.'),
     dropped: metrics.counter(
       'bus_dropped_total',
-      'Messages that the bus dropped because it was full or not connected.',
+      'Messages that the bus dropped because it was full or not connected, or they were too large.',
     ),
   };
+}
+
+/**
+ * Drops messages that are too large at their sender, where the log names their channel. Such a message would fill the
+ * buffers of every process between the sender and the subscribers, and Redis disconnects a subscriber for that.
+ */
+export class SizeCheck {
+  readonly #counters: BusCounters;
+  /** Monotonic time of the last log line. */
+  #loggedAt = Number.NEGATIVE_INFINITY;
+
+  constructor(counters: BusCounters) {
+    this.#counters = counters;
+  }
+
+  /** Returns false for a message that was counted and must not be sent. */
+  admits(channel: string, payload: Buffer | string): boolean {
+    const { length } = payload;
+    const { busSentCharsMax: most, busUnreadLogMs } = limits;
+    if (length <= most) return true;
+    const { dropped, log } = this.#counters;
+    dropped.add(1);
+    const now = performance.now();
+    if (now - this.#loggedAt >= busUnreadLogMs) {
+      this.#loggedAt = now;
+      log?.error('bus_message_too_large', { channel, length, reason: `a message has at most ${most} characters` });
+    }
+    return false;
+  }
 }

@@ -1,7 +1,7 @@
 /** The bus of one host, as a worker sees it: everything goes through the hub in the primary (ipc-primary.ts). */
 import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import type { Bus, BusCounters, Handler } from './bus.ts';
+import { type Bus, type BusCounters, type Handler, SizeCheck } from './bus.ts';
 import { decodePayload, encodeEntry, isBusMessage, type Port, PortSender } from './port.ts';
 import { ChannelSubscriptions } from './subscriptions.ts';
 
@@ -11,6 +11,7 @@ export class IpcBus implements Bus {
   readonly #sender: PortSender;
   readonly #scheduler: Scheduler;
   readonly #counters: BusCounters;
+  readonly #size: SizeCheck;
   readonly #subscriptions: ChannelSubscriptions;
   readonly #waiting = new Map<number, () => void>();
   #nextId = 1;
@@ -19,6 +20,7 @@ export class IpcBus implements Bus {
   constructor(port: Port, counters: BusCounters, scheduler = systemScheduler) {
     this.#scheduler = scheduler;
     this.#counters = counters;
+    this.#size = new SizeCheck(counters);
     this.#subscriptions = new ChannelSubscriptions(counters);
     const { busMessagesInFlightMax: messagesMax, busBytesInFlightMax: bytesMax } = limits;
     this.#sender = new PortSender(port, { dropped: counters.dropped, messagesMax, bytesMax, scheduler });
@@ -38,7 +40,8 @@ export class IpcBus implements Bus {
 
   publish(channel: string, payload: Buffer | string): void {
     if (this.#closed) this.#counters.dropped.add(1);
-    else if (this.#sender.carry(encodeEntry(channel, payload))) this.#counters.published.add(1);
+    else if (this.#size.admits(channel, payload) && this.#sender.carry(encodeEntry(channel, payload)))
+      this.#counters.published.add(1);
   }
 
   async subscribe(channel: string, handler: Handler): Promise<() => void> {

@@ -65,7 +65,7 @@ export class PortSender {
   carry(entry: Entry): boolean {
     const { dropped, messagesMax, bytesMax, scheduler } = this.#deps;
     const bytes = bytesOf(entry);
-    if (this.#messages >= messagesMax || this.#bytes + bytes > bytesMax) {
+    if (this.#messages >= messagesMax || (this.#messages > 0 && this.#bytes + bytes > bytesMax)) {
       dropped.add(1);
       return false;
     }

@@ -7,7 +7,7 @@ import type { RedisOptions } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import type { Bus, BusCounters, Handler } from './bus.ts';
+import { type Bus, type BusCounters, type Handler, SizeCheck } from './bus.ts';
 import { ChannelSubscriptions } from './subscriptions.ts';
 
 export interface RedisLink {
@@ -59,6 +59,7 @@ export class RedisBus implements Bus {
   readonly #link: RedisLink;
   readonly #subscriptions: ChannelSubscriptions;
   readonly #counters: BusCounters;
+  readonly #size: SizeCheck;
   readonly #names: ChannelNames;
   readonly #callbacks: (() => void)[] = [];
   #messagesInFlight = 0;
@@ -78,6 +79,7 @@ export class RedisBus implements Bus {
     this.#names = names;
     this.#scheduler = scheduler;
     this.#counters = counters;
+    this.#size = new SizeCheck(counters);
     this.#subscriptions = new ChannelSubscriptions(counters);
     this.#link = openLink({
       channels: () => this.#subscriptions.channels(),
@@ -100,11 +102,12 @@ export class RedisBus implements Bus {
   }
 
   publish(channel: string, payload: Buffer | string): void {
+    if (!this.#size.admits(channel, payload)) return;
     const name = this.#names.written + channel;
     const bytes = name.length + payload.length;
     const full =
       this.#messagesInFlight >= limits.busMessagesInFlightMax ||
-      this.#bytesInFlight + bytes > limits.busBytesInFlightMax;
+      (this.#messagesInFlight > 0 && this.#bytesInFlight + bytes > limits.busBytesInFlightMax);
     if (full || !this.#link.canPublish) {
       this.#counters.dropped.add(1);
       if (!this.#link.canPublish) this.#missed();

@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
+import { limits } from '../../src/base/limits.ts';
 import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import type { Bus } from '../../src/bus/bus.ts';
@@ -32,7 +33,10 @@ const memberSource = `
 import { openBus } from './dist/bus/open.js';
 import { Metrics } from './dist/base/metrics/metrics.js';
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
-const bus = await openBus({ redis: JSON.parse(process.argv[2] ?? '{"url":""}'), installation: 'test', log: silent, metrics: new Metrics() });
+const logged = [];
+const log = { ...silent, error: (event, fields) => logged.push({ event, ...fields }) };
+const metrics = new Metrics();
+const bus = await openBus({ redis: JSON.parse(process.argv[2] ?? '{"url":""}'), installation: 'test', log, metrics });
 const tell = (event, fields) => process.send({ member: event, ...fields });
 const leave = new Map();
 const verbs = {
@@ -41,6 +45,10 @@ const verbs = {
   },
   unsubscribe: ({ channel }) => leave.get(channel)(),
   publish: ({ channel, texts }) => texts.forEach((text) => bus.publish(channel, text)),
+  publishText: ({ channel, letter, length }) => bus.publish(channel, letter.repeat(length)),
+  publishNoise: ({ channel, length }) => bus.publish(channel, Buffer.alloc(length, 200)),
+  logged: () => logged.splice(0),
+  dropped: () => metrics.snapshot().find(({ name }) => name === 'bus_dropped_total')?.value,
   publishBytes: ({ channel, hex }) => bus.publish(channel, Buffer.from(hex, 'hex')),
   connected: () => bus.connected,
   block: ({ ms }) => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms),
@@ -200,6 +208,32 @@ describe.each([
     await one.tell('publish', { channel: 'bytes', texts: ['é\u0000€'] });
     await until(() => two.textsOn('bytes').length === 3);
     expect(two.textsOn('bytes')).toEqual([bytes.toString('latin1'), '', Buffer.from('é\u0000€').toString('latin1')]);
+  });
+
+  it('delivers a message of the largest size, refuses a larger one at its sender, and goes on', async () => {
+    await two.tell('subscribe', { channel: 'large' });
+    const most = limits.busSentCharsMax;
+    const lengths = () => two.textsOn('large').map(({ length }) => length);
+    const droppedBefore = Number(await one.tell('dropped'));
+    await one.tell('publishNoise', { channel: 'large', length: 8_000_000 });
+    await until(() => lengths().length === 1, 30_000);
+    // A character of a text has up to three bytes.
+    await one.tell('publishText', { channel: 'large', letter: '€', length: most });
+    await until(() => lengths().length === 2, 30_000);
+    await one.tell('publishNoise', { channel: 'large', length: most });
+    await until(() => lengths().length === 3, 30_000);
+    for (const verb of ['publishText', 'publishNoise']) {
+      await one.tell(verb, { channel: 'large', letter: 'x', length: most + 1 });
+    }
+    await one.tell('publish', { channel: 'large', texts: ['small'] });
+    await until(() => two.textsOn('large').includes('small'), 30_000);
+    expect(lengths()).toEqual([8_000_000, 3 * most, most, 5]);
+    expect(await one.tell('dropped')).toBe(droppedBefore + 2);
+    const reason = `a message has at most ${most} characters`;
+    expect(await one.tell('logged')).toEqual([
+      { event: 'bus_message_too_large', channel: 'large', length: most + 1, reason },
+    ]);
+    expect([one.reconnects, two.reconnects]).toEqual([0, 0]);
   });
 
   it('is silent after the subscription ended, and speaks when it is made again', async () => {
