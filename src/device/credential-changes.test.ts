@@ -76,3 +76,16 @@ it('after a store went back in time the places in its log count again', async ()
   changes.publish([change(1, 'device')]);
   expect(passedOn).toEqual(['device', 'all', 'device']);
 });
+
+it('a device that must be checked is no change of the log, and a change of the log reaches its own handlers first', async () => {
+  await changes.stop();
+  const doubted = [{ credentialsId: 'token', deviceId: 'doubted', deviceNumber: 2, deleted: false }];
+  changes = new CredentialChanges({ postgres, bus, clock, log: createLog('error', 'test'), onAnswered: () => doubted });
+  changes.onChange((each) => passedOn.push(each === 'all' ? 'all' : each.deviceId));
+  changes.onLogged(({ deviceId }) => passedOn.push(`logged ${deviceId}`));
+  await changes.start();
+  passedOn = [];
+  deliver(change(1, 'theirs'));
+  await nextPoll();
+  expect(passedOn).toEqual(['logged theirs', 'theirs', 'doubted']);
+});

@@ -28,6 +28,9 @@ import {
 /** A change, or 'all' when so much time passed that the log may have lost rows. */
 type ChangeHandler = (change: CredentialChange | 'all') => void;
 
+/** A change that the log has. */
+type LoggedHandler = (change: LoggedChange) => void;
+
 const channel = 'credentials';
 
 function isChanges(value: unknown): value is LoggedChange[] {
@@ -54,6 +57,7 @@ interface CredentialChangesDeps {
 export class CredentialChanges {
   readonly #deps: CredentialChangesDeps;
   readonly #handlers: ChangeHandler[] = [];
+  readonly #loggedHandlers: LoggedHandler[] = [];
   /**
    * Changes that were passed on: place in the log → device. The device is needed because another installation on the
    * same Redis has its own log.
@@ -83,6 +87,11 @@ export class CredentialChanges {
 
   onChange(handler: ChangeHandler): void {
     this.#handlers.push(handler);
+  }
+
+  /** `handler` receives a change before those of `onChange`, which are also called for devices that must be checked. */
+  onLogged(handler: LoggedHandler): void {
+    this.#loggedHandlers.push(handler);
   }
 
   /** Called before the first lookup of a token: later changes are noticed. PostgreSQL may be unavailable. */
@@ -125,6 +134,7 @@ export class CredentialChanges {
   #passOnOnce(change: LoggedChange): void {
     if (this.#passedOn.get(change.id) === change.deviceId) return;
     this.#passedOn.set(change.id, change.deviceId);
+    for (const handler of this.#loggedHandlers) handler(change);
     this.#passOn(change);
   }
 

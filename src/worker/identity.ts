@@ -39,6 +39,7 @@ export async function openIdentity(
   });
   const onAnswered = () => known.storeAnswers();
   const changes = new CredentialChanges({ postgres, bus, clock, log, onAnswered, onPoll: link.onPoll });
+  changes.onLogged(({ deviceId }) => known.changed(deviceId));
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   changes.onChange((change) => {
     if (change === 'all') load.restart();

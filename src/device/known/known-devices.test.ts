@@ -245,6 +245,42 @@ test('what was answered is doubted once when the store is back; too much of it m
   expect([known.isStoreUnavailable, known.storeAnswers()]).toEqual([false, []]);
 });
 
+test('a device that changed after the file was written is not found until the file has the change', async () => {
+  await write();
+  const known = reader();
+  known.storeFailed();
+  const { id, name } = store.rows.get('one')!;
+  known.changed(id);
+  expect(await numbers(known, 'one', 'two')).toEqual([undefined, 2]);
+  expect((await known.logins(['one', 'two'])).size).toBe(1);
+  expect((await known.names(tenantId, [name])).size).toBe(0);
+  store.save(tokenCredentials('one'), 1, { id, name: 'renamed' });
+  await write();
+  expect(await numbers(known, 'one', 'two')).toEqual([1, 2]);
+});
+
+test('while the store answers, changes are forgotten after the time in which they are written', async () => {
+  await write();
+  const known = reader();
+  // The log passes the changes on again after the file has them, and nothing else changes.
+  for (const token of ['one', 'two']) known.changed(store.rows.get(token)!.id);
+  pass(limits.knownChangedMs);
+  known.changed(store.rows.get('two')!.id);
+  expect(await numbers(known, 'one', 'two')).toEqual([undefined, undefined]);
+  known.storeAnswers();
+  expect(await numbers(known, 'one', 'two')).toEqual([1, undefined]);
+});
+
+test('more changes than are remembered: no device is found before the file is newer', async () => {
+  await write();
+  const known = reader();
+  for (let n = 0; n <= limits.knownChangedMax; n += 1) known.changed(`device ${n}`);
+  expect(await numbers(known, 'one')).toEqual([undefined]);
+  store.save(tokenCredentials('four'), 4);
+  await write();
+  expect(await numbers(known, 'one', 'four')).toEqual([1, 4]);
+});
+
 test('a device is found while its record is written again, while the file is replaced, and without a free descriptor', async () => {
   await write();
   const known = reader(closing(disk));

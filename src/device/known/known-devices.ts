@@ -2,7 +2,8 @@
  * Answers for devices while PostgreSQL is unavailable: tokens, logins and names of gateways' devices, from the file
  * that the primary writes. The file is read at the first need: streamed once into an index of 12 bytes an entry; later
  * appends are read before each further answer. Answers from the file are compared with the store when the store is
- * back, because the file may lack the changes of the last second.
+ * back, because the file may lack the changes of the last second. A device that changed after the file was written is
+ * not found: the bus may pass on changes of other hosts while this host alone has no store.
  */
 import { timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../../base/clock.ts';
@@ -57,6 +58,8 @@ interface Loaded {
   credentials: DigestIndex;
   names: DigestIndex;
   profiles: Map<string, { transportType: KnownDevice['transportType']; topics: ProfileTopics | undefined }>;
+  /** The file has all changes that were committed before this time. */
+  at: number;
   bytes: number;
   /** Calls that are reading records. A dropped file is closed after the last of these calls. */
   readers: number;
@@ -77,6 +80,10 @@ export class KnownDevices {
   /** Device and its credentials, '' = its name → a change to check, because the store was not there to ask. */
   readonly #answered = new Map<string, CredentialChange>();
   #answeredTooMany = false;
+  /** Device → the time at which this process received its last change, until the file surely has the change. */
+  readonly #changed = new Map<string, number>();
+  /** Changes of any device were received up to this time: `#changed` had no room for all of them. */
+  #anyChanged = Number.NEGATIVE_INFINITY;
 
   constructor(deps: KnownDevicesDeps) {
     this.#deps = deps;
@@ -95,6 +102,15 @@ export class KnownDevices {
     this.#isStoreUnavailable = true;
   }
 
+  /** Called when a device or its credentials changed. The file may lack the change. */
+  changed(deviceId: string): void {
+    const now = this.#deps.clock.now();
+    // Delete first: setting again moves the device to the end, so the oldest change is the first entry.
+    this.#changed.delete(deviceId);
+    if (this.#changed.size >= limits.knownChangedMax) this.#anyChanged = now;
+    else this.#changed.set(deviceId, now);
+  }
+
   /**
    * Called when the store answers and this process knows all changes of credentials. Returns the devices that must be
    * checked, each by what it was asked for.
@@ -102,6 +118,7 @@ export class KnownDevices {
   storeAnswers(): CredentialChange[] | 'all' {
     this.#isStoreUnavailable = false;
     this.#mayHaveChanged = true;
+    this.#forgetWrittenChanges();
     // Frees the index; another outage reads the file again.
     if (this.#loaded && !this.#loading && this.#deps.clock.monotonic() - this.#checkedMs > limits.knownKeptMs) {
       this.#drop().catch(() => {});
@@ -177,7 +194,18 @@ export class KnownDevices {
     return found;
   }
 
-  /** Returns undefined when the record cannot be read or is not the newest one of its credentials. */
+  /** Forgets the changes that the primary has had time to write. */
+  #forgetWrittenChanges(): void {
+    const writtenBefore = this.#deps.clock.now() - limits.knownChangedMs;
+    for (const [device, time] of this.#changed) {
+      if (time > writtenBefore) break;
+      this.#changed.delete(device);
+    }
+  }
+
+  /**
+   * Returns undefined when the record cannot be read, is not the newest one of its credentials, or may lack a change.
+   */
   async #read(loaded: Loaded, index: DigestIndex, digest: Buffer): Promise<KnownDevice | undefined> {
     for (;;) {
       const offset = index.get(digest, 0);
@@ -195,11 +223,16 @@ export class KnownDevices {
       const head = decodeRecordHead(bytes, 0);
       if (head?.kind !== 'device') return undefined;
       const device = decodeDevice(bytes.subarray(0, head.bytes));
-      return loaded.credentials.get(device.digest, 0) === offset ? device : undefined;
+      const isNewest = loaded.credentials.get(device.digest, 0) === offset;
+      return isNewest && !this.#mayLackChange(loaded, device) ? device : undefined;
     } catch (error) {
       this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
       return undefined;
     }
+  }
+
+  #mayLackChange({ at }: Loaded, { row }: KnownDevice): boolean {
+    return Math.max(this.#anyChanged, this.#changed.get(row.id) ?? Number.NEGATIVE_INFINITY) >= at;
   }
 
   #note(credentialsId: string, { row }: KnownDevice): void {
@@ -256,7 +289,7 @@ export class KnownDevices {
     const entries = Math.ceil((await file.size()) / 160);
     const loaded: Loaded = {
       ...{ file, key, digester: new Digester(key), profiles: new Map(), bytes: headerBytes },
-      ...{ readers: 0, dropped: false },
+      ...{ at: Number.NEGATIVE_INFINITY, readers: 0, dropped: false },
       credentials: new DigestIndex(entries),
       names: new DigestIndex(entries),
     };
@@ -287,9 +320,11 @@ export class KnownDevices {
       const chunk = await readAt(file, loaded.bytes, Math.min(limits.knownReadBytes, size - loaded.bytes));
       let at = 0;
       while (at + blockHeadBytes <= chunk.length) {
-        const end = at + blockHeadBytes + decodeBlockHead(chunk, at).bytes;
+        const head = decodeBlockHead(chunk, at);
+        const end = at + blockHeadBytes + head.bytes;
         if (end > chunk.length) break;
         if (!isWholeBlock(chunk.subarray(at, end)) || !index(loaded, chunk, at + blockHeadBytes, end)) break;
+        loaded.at = head.at;
         at = end;
       }
       loaded.bytes += at;
