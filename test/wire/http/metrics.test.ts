@@ -137,7 +137,7 @@ const faults: Record<string, [line: string, earlier?: string]> = {
 };
 
 /**
- * Other tests compare these metrics with a running engine: test/flow/mqtt-faults.test.ts,
+ * Other tests compare these metrics with a running engine: test/long/mqtt-faults.test.ts,
  * test/flow/start-and-stop.test.ts, and those above.
  */
 const provoked = [
