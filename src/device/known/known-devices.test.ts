@@ -279,6 +279,11 @@ test('more changes than are remembered: no device is found before the file is ne
   store.save(tokenCredentials('four'), 4);
   await write();
   expect(await numbers(known, 'one', 'four')).toEqual([1, 4]);
+  known.changed('one more');
+  pass(limits.knownChangedMs);
+  expect(await numbers(known, 'one')).toEqual([undefined]);
+  known.storeAnswers();
+  expect(await numbers(known, 'one')).toEqual([1]);
 });
 
 test('a device is found while its record is written again, while the file is replaced, and without a free descriptor', async () => {

@@ -197,6 +197,7 @@ export class KnownDevices {
   /** Forgets the changes that the primary has had time to write. */
   #forgetWrittenChanges(): void {
     const writtenBefore = this.#deps.clock.now() - limits.knownChangedMs;
+    if (this.#anyChanged <= writtenBefore) this.#anyChanged = Number.NEGATIVE_INFINITY;
     for (const [device, time] of this.#changed) {
       if (time > writtenBefore) break;
       this.#changed.delete(device);
