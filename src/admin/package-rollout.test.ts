@@ -4,6 +4,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { systemClock as clock } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { createPackage } from '../ota/packages.ts';
@@ -15,6 +16,7 @@ import {
   takeRolloutDevices,
 } from '../ota/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
+import { createDevices } from './bulk-create.ts';
 import { createDevice, deleteDevice, type NewDeviceDeps, saveDevice } from './devices.ts';
 import { noLimits } from './entity-limits.ts';
 import { insertTenant } from './store.ts';
@@ -191,6 +193,93 @@ describe('a profile with a pace', () => {
     // The share of the small profile that is left over is the large one's only when the large one comes later.
     expect([2, 3]).toContain(count(large));
     expect([count(small), count(own)]).toEqual([1, 2]);
+  });
+
+  it('notifies a fleet at its percentage and its rate, once each, and reads few rows while 20 000 wait', {
+    timeout: 180_000,
+  }, async () => {
+    const count = 20_000;
+    const none = { type: 'fleet', label: null, profileId: null, customerId: null, additionalInfo: null };
+    const inputs = Array.from({ length: count }, (_, n) => ({ ...none, name: `fleet ${n}`, accessToken: '' }));
+    await createDevices(deps, tenantId, inputs);
+    const [profile] = await postgres.query<{ id: string }>(
+      `select id from device_profile where tenant_id = $1 and name = 'fleet'`,
+      [tenantId],
+    );
+    const { id } = profile!;
+    const pace = (perMinute: number | null, percent: number, isPaused = false) =>
+      postgres.query(
+        'update device_profile set firmware_id = $2, ota_per_minute = $3, ota_percent = $4, ota_paused = $5 where id = $1',
+        [id, firmwareId, perMinute, percent, isPaused],
+      );
+    await pace(null, 20);
+    await postgres.query('insert into ota_rollout (device_profile_id) values ($1)', [id]);
+    while (await expandRolloutProfile(postgres, limits.otaRolloutExpandMax));
+    await postgres.query('analyze ota_rollout');
+    const waiting = () => countRolloutDevices(postgres, id);
+    expect(await waiting()).toBe(count);
+
+    const notified = new Set<string>();
+    /** The rows of the queue that this connection has read lately. */
+    const rowsRead = async (queries: Queries): Promise<number> => {
+      const [read] = await queries.query<{ rows: number }>(
+        `select (seq_tup_read + coalesce(idx_tup_fetch, 0))::int as rows
+           from pg_stat_xact_user_tables where relname = 'ota_rollout'`,
+      );
+      return read!.rows;
+    };
+    /** Notifies one batch, and returns its size. */
+    const batch = () =>
+      postgres.transaction(async (queries) => {
+        const before = await rowsRead(queries);
+        const taken = await takeRolloutDevices(queries, limits.otaRolloutBatchMax);
+        // Besides the devices that are taken, a few rows of each profile.
+        expect((await rowsRead(queries)) - before).toBeLessThanOrEqual(2 * taken.length + 20);
+        const devices = await readOutdated(queries, [...new Set(taken.map(({ deviceId }) => deviceId))]);
+        const updates = devices.map((device) => ({ id: device.id, firmwareId, softwareId: null }));
+        const rolloutIds = taken.map(({ rolloutId }) => rolloutId);
+        await finishRolloutDevices(queries, rolloutIds, updates);
+        for (const device of updates) {
+          expect(notified.has(device.id)).toBe(false);
+          notified.add(device.id);
+        }
+        return taken.length;
+      });
+
+    const [below] = await postgres.query<{ count: number }>(
+      'select count(*) as count from ota_rollout where place < 20',
+    );
+    while ((await batch()) > 0);
+    const fifth = notified.size;
+    expect(fifth).toBe(below!.count);
+    expect(Math.abs(fifth - count / 5)).toBeLessThan(count / 50);
+    expect(await waiting()).toBe(count - fifth);
+
+    const perMinute = 600;
+    await pace(perMinute, 100);
+    await lastNotified(id, '0 s');
+    const [seconds, began] = [60, performance.now()];
+    for (let second = 0; second < seconds; second += 1) {
+      // Time passes for the pace of this profile alone.
+      await postgres.query(
+        `update ota_pace set taken_until = taken_until - interval '1 second' where device_profile_id = $1`,
+        [id],
+      );
+      while ((await batch()) > 0);
+    }
+    const passed = seconds + (performance.now() - began) / 1000;
+    const inTime = notified.size - fifth;
+    expect(inTime).toBeGreaterThan(0.9 * (perMinute / 60) * seconds);
+    expect(inTime).toBeLessThan(1.1 * (perMinute / 60) * passed);
+
+    await pace(null, 100, true);
+    expect(await batch()).toBe(0);
+    expect(await waiting()).toBe(count - notified.size);
+    await pace(null, 100);
+    const beforeLast = notified.size;
+    for (let n = 0; n < 5; n += 1) expect(await batch()).toBe(limits.otaRolloutBatchMax);
+    expect(notified.size).toBe(beforeLast + 5 * limits.otaRolloutBatchMax);
+    expect(await waiting()).toBe(count - notified.size);
   });
 
   it('costs no statement while its pace allows no device', async () => {
