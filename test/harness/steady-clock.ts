@@ -1,6 +1,6 @@
 /**
  * A clock for unit tests that wait for timers and for each other in one process. It passes with real time, in steps of
- * 5 ms, but a stall of the machine lasts one step on it: no deadline ends because nobody had the CPU.
+ * 5 ms, but a stall of the machine lasts one step on it: no deadline ends while the process has no CPU.
  */
 import { afterEach, beforeEach, vi } from 'vitest';
 
