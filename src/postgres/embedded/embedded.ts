@@ -7,6 +7,7 @@ import type { ChildProcess } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { chownSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
+import { totalmem } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Client as PgClient } from 'pg';
@@ -158,6 +159,11 @@ async function startServer(
   }
 }
 
+/** Returns a 48th of the memory of the machine, between 256 MB and 1 GB. */
+function sharedMegabytes(): number {
+  return Math.floor(Math.min(1_024, Math.max(256, totalmem() / 48 / 1024 ** 2)));
+}
+
 function serverArguments(cluster: string, port: number, connectionsMax: number): string[] {
   const settings = {
     listen_addresses: '127.0.0.1',
@@ -165,9 +171,9 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     // Socket paths are limited to 107 characters and nothing here needs one.
     unix_socket_directories: '',
     max_connections: connectionsMax,
-    // Memory is taken when pages are first used. A search of a million devices reads 115 MB, which the kernel would
-    // copy each time.
-    shared_buffers: '256MB',
+    // Memory is taken when pages are first used. Lists of a million devices read indexes of 400 MB, which the kernel
+    // would copy each time.
+    shared_buffers: `${sharedMegabytes()}MB`,
     // systemd removes what a user has in /dev/shm when the user signs out (RemoveIPC), and then the server would refuse
     // every new connection. The memory is part of the server's own; files in the cluster are for more than that.
     dynamic_shared_memory_type: 'mmap',
