@@ -4,6 +4,9 @@
  */
 import { expect, test } from 'vitest';
 import { benchBusCost, benchLimitsCost } from '../bench/micro/bus-cost.ts';
+import { useSteadyClock } from './harness/steady-clock.ts';
+
+useSteadyClock();
 
 const deliveriesMax = 6;
 

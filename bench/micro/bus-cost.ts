@@ -3,12 +3,13 @@
  * downlink and the rate limits of many workers in one process, on a bus in memory that counts. Every device is
  * connected and listens for commands and attributes, as over MQTT.
  */
-import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { setImmediate as turn } from 'node:timers/promises';
 import { RateLimits } from '../../src/auth/rate-limits.ts';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { limits } from '../../src/base/limits.ts';
 import { createLog } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { systemScheduler } from '../../src/base/scheduler.ts';
 import type { Bus, Handler } from '../../src/bus/bus.ts';
 import { HomeExchange } from '../../src/bus/home-exchange.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
@@ -152,7 +153,7 @@ function connect({ sessions, downlink }: Worker, number: number): void {
 
 /** Waits longer than announcements do. */
 async function gathered(): Promise<void> {
-  await sleep(10 * limits.busGatherMs);
+  await systemScheduler.sleep(10 * limits.busGatherMs);
 }
 
 async function settled(): Promise<void> {
@@ -193,7 +194,7 @@ export async function benchLimitsCost(workers: number, seconds = 4): Promise<Lim
     const startedAt = performance.now();
     while (performance.now() - startedAt < seconds * 1000) {
       work();
-      await sleep(20);
+      await systemScheduler.sleep(20);
     }
     const elapsed = (performance.now() - startedAt) / 1000;
     const rates = [...bus.deliveredTo].map(([member, count]) => (count - (before.get(member) ?? 0)) / elapsed);

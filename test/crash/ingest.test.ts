@@ -477,7 +477,7 @@ test('ingest.ack memory answers before the disk does', async () => {
 test('ingest.ack store waits for the shipment', async () => {
   await start(new SimDisk(), 'store');
   const sender = send({ a: 1 });
-  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   const early = Promise.race([sender.outcome, new Promise((resolve) => setTimeout(resolve, 50, 'still waiting'))]);
   expect(await early).toBe('still waiting');
   await shipLane(0);
@@ -497,7 +497,7 @@ test('ingest.ack store: a message that cannot be read back from the journal is n
   const senders: Sender[] = [];
   for (const a of [1.5, 2.5, 3.5]) {
     senders.push(send({ a }));
-    await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(senders.length), { timeout: 10_000 });
+    await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(senders.length), { timeout: 30_000 });
   }
   const segment = disk.content(disk.paths().find((path) => path.endsWith('.seg'))!);
   const number = Buffer.alloc(8);
@@ -524,7 +524,7 @@ test('ingest.ack store: frames that are stored before their append has returned 
     await held;
   });
   const sender = send({ a: 1 });
-  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   await shipLane(0);
   release();
   expect(await sender.outcome).toBe('acknowledged');
@@ -556,9 +556,9 @@ test('ingest.ack store: a lane does not wait for the other one, and a message in
       converted: [] as never[],
     } as unknown as Chunk;
   };
-  await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([1, 1]), { timeout: 10_000 });
+  await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([1, 1]), { timeout: 30_000 });
   ingest.acceptDecoded([chunk(Date.now()), chunk(old)], both, device);
-  await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([2, 2]), { timeout: 10_000 });
+  await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([2, 2]), { timeout: 30_000 });
   await shipLane(0);
   expect(await Promise.all([live, late, both].map(settledOf))).toEqual(['acknowledged', 'waiting', 'waiting']);
   await shipLane(1);
@@ -570,10 +570,10 @@ test('ingest.ack store: a late message that is stored before an earlier one is a
   const old = Date.now() - 3 * 86_400_000;
   const all = { rowsMax: 1e6, bytesMax: 1e9 };
   const first = send({ ts: old, values: { a: 1 } });
-  await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 30_000 });
   const long = (await journal.next(1, all))!;
   const second = send({ ts: old, values: { a: 2 } });
-  await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 30_000 });
   const short = (await journal.next(1, all))!;
   ingest.stored(1, new Set(short.orders));
   await journal.confirm(short);
@@ -594,7 +594,7 @@ test('ingest.ack store: a message that waits too long is 503, and then nothing i
   await shipLane(0);
   expect(ingest.refusal()).toBeUndefined();
   const second = send({ a: 3 });
-  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   await shipLane(0);
   expect(await second.outcome).toBe('acknowledged');
 });
@@ -604,7 +604,7 @@ test('ingest.ack store: closing refuses what ClickHouse has not stored, which a 
   expect(ingest.awaitsStore).toBe(false);
   const [stored, others] = [send({ a: 1 }), [send({ ts: 1, values: { b: 2 } }), send({ ts: 2, values: { b: 3 } })]];
   expect(ingest.awaitsStore).toBe(true);
-  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   await shipLane(0);
   expect(await stored.outcome).toBe('acknowledged');
   expect(ingest.awaitsStore).toBe(true);
@@ -619,7 +619,7 @@ test('ingest.ack store: closing refuses what ClickHouse has not stored, which a 
 test('ingest.ack store: rows that ClickHouse refuses are never acknowledged', async () => {
   await start(new SimDisk(), 'store');
   const sender = send({ a: 1 });
-  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
   ingest.suspected(0, new Set([unit!.orderMax]));
   ingest.stored(0, new Set(unit!.orders));

@@ -116,7 +116,7 @@ export class NatsCluster {
   }
 
   /** Calls with a connection to the nodes that run. */
-  async manage<T>(call: (manager: JetStreamManager) => Promise<T>, timeout = 3_000): Promise<T> {
+  async manage<T>(call: (manager: JetStreamManager) => Promise<T>, timeout = 15_000): Promise<T> {
     const connection = await this.connect();
     try {
       return await call(await jetstreamManager(connection, { checkAPI: false, timeout }));
@@ -127,7 +127,7 @@ export class NatsCluster {
 
   connect(): Promise<NatsConnection> {
     const servers = this.#ports.filter((_, i) => this.#processes[i] !== undefined);
-    return connectNats({ servers: servers.map(({ client }) => `127.0.0.1:${client}`), timeout: 1_000 });
+    return connectNats({ servers: servers.map(({ client }) => `127.0.0.1:${client}`), timeout: 5_000 });
   }
 
   async kill(node: number): Promise<void> {
