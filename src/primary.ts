@@ -12,6 +12,7 @@ import { createLog, type Log } from './base/log.ts';
 import { Metrics } from './base/metrics/metrics.ts';
 import { metricsPage } from './base/metrics/metrics-page.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
+import { systemScheduler } from './base/scheduler.ts';
 import { type Config, checkedConfig, readConfig } from './base/settings/config.ts';
 import { ownVersion } from './base/version.ts';
 import type { Shards } from './clickhouse/shards.ts';
@@ -259,14 +260,16 @@ export async function runPrimary(): Promise<void> {
     });
     running.add('monitor', () => monitor.close());
     serving = true;
-    const publishing = setInterval(publishState, stateIntervalMs);
-    running.add('state', () => clearInterval(publishing));
-    const checking = setInterval(() => {
+    running.add(
+      'state',
+      systemScheduler.every(stateIntervalMs, () => publishState()),
+    );
+    const endChecks = systemScheduler.every(refusalIntervalMs, () => {
       refusals.check(pool.refusals);
       frozen.check(pool.silences);
       forecast.add(pool.rooms);
-    }, refusalIntervalMs);
-    running.add('refusals', () => clearInterval(checking));
+    });
+    running.add('refusals', endChecks);
     publishState();
     await starting.close();
     await Promise.all([pool.start(), analytics?.start()]);
@@ -331,12 +334,8 @@ function checkMachine(config: Config, dataDir: string, workers: number, log: Log
 /** Resolves when `begun` does, or after `msMax`: engines may still be starting while workers serve. */
 async function inTime(begun: Promise<void>, msMax: number): Promise<void> {
   if (msMax === Number.POSITIVE_INFINITY) return await begun;
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, msMax);
-  });
-  await Promise.race([begun, late]);
-  clearTimeout(timer);
+  const ended = new AbortController();
+  await Promise.race([begun, systemScheduler.sleep(msMax, ended.signal)]).finally(() => ended.abort());
 }
 
 async function closeStores({ shards, postgres }: { shards: Shards; postgres: Postgres }): Promise<void> {

@@ -5,6 +5,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { isObject } from '../base/schema.ts';
 import type { Bus } from './bus.ts';
 import { isName, isWhole, readMessage } from './messages.ts';
@@ -21,6 +22,7 @@ interface GatherDeps<Question, Answer> {
    */
   answer: (question: Question) => Answer | Promise<Answer>;
   waitMsMax?: number;
+  scheduler?: Scheduler;
 }
 
 interface Gathered<Answer> {
@@ -81,7 +83,7 @@ export class Gather<Question, Answer> {
   }
 
   async ask(question: Question): Promise<Gathered<Answer>> {
-    const { bus, channel, answer, waitMsMax = limits.gatherMsMax } = this.#deps;
+    const { bus, channel, answer, waitMsMax = limits.gatherMsMax, scheduler = systemScheduler } = this.#deps;
     const own = Promise.resolve(answer(question));
     // The error of an answer is thrown where the answer is awaited, which may be later.
     own.catch(() => {});
@@ -92,11 +94,11 @@ export class Gather<Question, Answer> {
     const answers = new Map<string, Answer>();
     await new Promise<void>((resolve) => {
       const end = () => {
-        clearTimeout(timer);
+        stopTimer();
         this.#open.delete(id);
         resolve();
       };
-      const timer = setTimeout(end, waitMsMax);
+      const stopTimer = scheduler.after(waitMsMax, end);
       this.#open.set(id, { answers, awaited, end });
       this.#publish(channel, { kind: 'ask', from: this.#worker, id, question });
     });

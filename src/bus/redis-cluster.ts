@@ -6,6 +6,7 @@
  */
 import { Cluster, Command, Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
 import type { ClusterAddress } from './redis-address.ts';
 import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
@@ -35,7 +36,7 @@ export class ClusterLink implements RedisLink {
   /** By number. */
   readonly #slots = new Map<number, Slot>();
   readonly #batches = new SubscriptionBatches((entered, left) => this.#change(entered, left));
-  readonly #heartbeat: NodeJS.Timeout;
+  readonly #endHeartbeat: () => void;
   #settling = false;
   #missed = false;
   #closed = false;
@@ -61,12 +62,12 @@ export class ClusterLink implements RedisLink {
     this.#publisher.on('error', (error: Error) => {
       this.failure = error.message;
     });
-    this.#heartbeat = setInterval(() => {
+    this.#endHeartbeat = systemScheduler.every(limits.busTimeoutMs, () => {
       const listening = [...this.#nodes.values()].map(({ redis }) => redis);
       for (const redis of [...listening, ...this.#publisher.nodes('master')]) {
         if (redis.status === 'ready') redis.ping().catch(() => {});
       }
-    }, limits.busTimeoutMs).unref();
+    });
   }
 
   get canPublish(): boolean {
@@ -91,7 +92,7 @@ export class ClusterLink implements RedisLink {
 
   close(): void {
     this.#closed = true;
-    clearInterval(this.#heartbeat);
+    this.#endHeartbeat();
     this.#publisher.disconnect();
     for (const { redis } of this.#nodes.values()) redis.disconnect();
   }
@@ -123,7 +124,7 @@ export class ClusterLink implements RedisLink {
       const placed = await Promise.all(
         [...missing].map(([number, channels]) => this.#place(number, channels, n % 2 === 1)),
       );
-      if (placed.includes(false)) await new Promise((resolve) => setTimeout(resolve, retryMs));
+      if (placed.includes(false)) await systemScheduler.sleep(retryMs);
       missing = this.#missing();
     }
     this.#settling = false;
@@ -230,7 +231,7 @@ export class ClusterLink implements RedisLink {
     redis.on('moved', () => {
       node.moves += 1;
       // By then the answers to subscriptions of this link are no longer counted.
-      if (node.moves === 1) setImmediate(() => void this.#verify(address, node));
+      if (node.moves === 1) systemScheduler.soon(() => void this.#verify(address, node));
     });
     redis.on('end', () => {
       this.#nodes.delete(address);

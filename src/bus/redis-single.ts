@@ -4,6 +4,7 @@
  */
 import { Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
 import type { ServerAddress } from './redis-address.ts';
 import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
@@ -14,7 +15,7 @@ export class SingleLink implements RedisLink {
   readonly #publisher: Redis;
   readonly #subscriber: Redis;
   readonly #owner: LinkOwner;
-  readonly #heartbeat: NodeJS.Timeout;
+  readonly #endHeartbeat: () => void;
   readonly #batches = new SubscriptionBatches((entered, left) => this.#change(entered, left));
   #isCorked = false;
   #wasRestored = false;
@@ -39,11 +40,11 @@ export class SingleLink implements RedisLink {
     this.#subscriber.on('close', () => {
       this.restored = false;
     });
-    this.#heartbeat = setInterval(() => {
+    this.#endHeartbeat = systemScheduler.every(limits.busTimeoutMs, () => {
       for (const redis of [this.#publisher, this.#subscriber]) {
         if (redis.status === 'ready') redis.ping().catch(() => {});
       }
-    }, limits.busTimeoutMs).unref();
+    });
   }
 
   get canPublish(): boolean {
@@ -69,7 +70,7 @@ export class SingleLink implements RedisLink {
 
   close(): void {
     this.#closed = true;
-    clearInterval(this.#heartbeat);
+    this.#endHeartbeat();
     this.#publisher.disconnect();
     this.#subscriber.disconnect();
   }
@@ -91,9 +92,9 @@ export class SingleLink implements RedisLink {
    */
   #connectAgain(redis: Redis): void {
     if (this.#closed) return;
-    setTimeout(() => {
+    systemScheduler.after(reconnectMs, () => {
       if (!this.#closed) redis.connect().catch(() => {});
-    }, reconnectMs).unref();
+    });
   }
 
   /** Does nothing without a connection: the next one restores all subscriptions. */

@@ -2,8 +2,9 @@
  * Makes and ends the subscriptions of a link in batches: requests that come while a batch runs make the next one. One
  * batch runs at a time, because Redis disconnects a subscriber for which too many replies wait.
  */
-
+import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 
 /** Channels in one command. */
 export const channelsPerCommand = 1000;
@@ -17,14 +18,22 @@ interface Batch {
 
 export class SubscriptionBatches {
   readonly #run: (entered: string[], left: string[]) => Promise<void>;
+  readonly #clock: Pick<Clock, 'monotonic'>;
+  readonly #scheduler: Scheduler;
   readonly #queue: Batch[] = [];
   #isRunning = false;
   /** Monotonic time. */
   #begunMs = Number.NEGATIVE_INFINITY;
 
   /** `run` never rejects. No channel is in both lists. */
-  constructor(run: (entered: string[], left: string[]) => Promise<void>) {
+  constructor(
+    run: (entered: string[], left: string[]) => Promise<void>,
+    clock: Pick<Clock, 'monotonic'> = systemClock,
+    scheduler = systemScheduler,
+  ) {
     this.#run = run;
+    this.#clock = clock;
+    this.#scheduler = scheduler;
   }
 
   /** Resolves when the batch of the channel has run. */
@@ -60,7 +69,7 @@ export class SubscriptionBatches {
     while (this.#queue.length > 0) {
       await this.#gathered();
       const batch = this.#queue.shift()!;
-      this.#begunMs = performance.now();
+      this.#begunMs = this.#clock.monotonic();
       await this.#run([...batch.entered], [...batch.left]);
       batch.resolve();
     }
@@ -69,8 +78,9 @@ export class SubscriptionBatches {
 
   /** Resolves after this turn of the loop, whose requests share a batch; later if a batch has just begun. */
   #gathered(): Promise<unknown> {
-    const waitMs = this.#begunMs + limits.busGatherMs - performance.now();
+    const waitMs = this.#begunMs + limits.busGatherMs - this.#clock.monotonic();
     const isFull = this.#queue.length > 1;
-    return new Promise((resolve) => (waitMs > 0 && !isFull ? setTimeout(resolve, waitMs) : setImmediate(resolve)));
+    if (waitMs > 0 && !isFull) return this.#scheduler.sleep(waitMs);
+    return new Promise((resolve) => this.#scheduler.soon(() => resolve(undefined)));
   }
 }

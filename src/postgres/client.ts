@@ -8,6 +8,7 @@ import { assert, Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { CopyValue } from './copy.ts';
 import { Pool, types } from './driver.ts';
@@ -69,7 +70,7 @@ export class Postgres implements SnapshotQueries {
   #waitSeconds = 0;
   #closing = false;
   #held = false;
-  #watch: NodeJS.Timeout | undefined;
+  #endWatch = () => {};
 
   constructor({ url, poolMax, behindPooler = false, log, isUp = () => true, metrics }: PostgresDeps) {
     this.#outage = new StoreOutage({ store: 'postgres', log, isUp });
@@ -94,11 +95,9 @@ export class Postgres implements SnapshotQueries {
     this.#servers = new Servers({ url, open, onError });
     if (this.#servers.areSeveral) {
       // A frozen server would otherwise be noticed only at the deadline of a statement.
-      this.#watch = setInterval(
-        () => void this.ping(limits.postgresServerAskMsMax).catch(() => {}),
-        limits.postgresPingMs,
-      );
-      this.#watch.unref();
+      this.#endWatch = systemScheduler.every(limits.postgresPingMs, () => {
+        void this.ping(limits.postgresServerAskMsMax).catch(() => {});
+      });
     }
     if (metrics) this.#observe(metrics);
   }
@@ -221,7 +220,7 @@ export class Postgres implements SnapshotQueries {
   /** Waits for running statements; they have deadlines. */
   async close(): Promise<void> {
     this.#closing = true;
-    clearInterval(this.#watch);
+    this.#endWatch();
     await this.#servers.close();
   }
 

@@ -6,6 +6,7 @@
 import type { Duplex } from 'node:stream';
 import type { ClientConfig, Client as PgClient, Pool as PgPool, PoolClient } from 'pg';
 import { limits } from '../base/limits.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { Client } from './driver.ts';
 
 interface ServersDeps {
@@ -121,7 +122,7 @@ export class Servers {
 
   async #find(): Promise<void> {
     const waitMs = this.#changedAt + limits.postgresServersMs - performance.now();
-    if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
+    if (waitMs > 0) await systemScheduler.sleep(waitMs);
     this.#changedAt = performance.now();
     const states = await Promise.allSettled(this.#urls.map(isWritable));
     const writable = this.#urls.filter((_, i) => {

@@ -4,6 +4,8 @@
  * each request alone: each request gets the answer for its own rows. Used by the embedded engine, and by the relay of
  * this host in front of other servers (`relay.ts`).
  */
+import { type Clock, systemClock } from '../../base/clock.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 
 const membersMax = 32;
 /** Ends the `log_comment` of an insert that may be joined. ClickHouse itself ignores this word. */
@@ -32,6 +34,8 @@ interface JoinOptions<Rows> {
   windowMs: number;
   /** The least milliseconds between the starts of two inserts of one pace; absent: no pause. */
   everyMs?: () => number;
+  clock?: Pick<Clock, 'monotonic'>;
+  scheduler?: Scheduler;
   /** Returns the rows of several inserts, in their order; `remove` is called when they are no longer used. */
   join(all: readonly Rows[]): { rows: Rows; remove?(): void };
 }
@@ -55,7 +59,7 @@ interface Kind {
 interface Group<Rows, Result> {
   members: Member<Rows, Result>[];
   bytes: number;
-  timer: NodeJS.Timeout;
+  stopTimer: () => void;
 }
 
 /** Returns the `log_comment` of an insert that may be joined with others. */
@@ -72,7 +76,7 @@ export function readMark(logComment: string): { mark: string; isJoinable: boolea
 export class JoinedInserts<Rows extends { readonly bytes: number }, Result> {
   readonly #options: JoinOptions<Rows>;
   readonly #groups = new Map<string, Group<Rows, Result>>();
-  /** Pace → the time of its last start by `performance.now()`. */
+  /** Pace → the monotonic time of its last start. */
   readonly #starts = new Map<string, number>();
 
   constructor(options: JoinOptions<Rows>) {
@@ -102,23 +106,24 @@ export class JoinedInserts<Rows extends { readonly bytes: number }, Result> {
   }
 
   #newGroup(same: string, pace: string): Group<Rows, Result> {
-    const timer = setTimeout(() => this.#start(same, group), this.#waitMs(pace));
-    const group: Group<Rows, Result> = { members: [], bytes: 0, timer };
+    const { scheduler = systemScheduler } = this.#options;
+    const stopTimer = scheduler.after(this.#waitMs(pace), () => this.#start(same, group));
+    const group: Group<Rows, Result> = { members: [], bytes: 0, stopTimer };
     this.#groups.set(same, group);
     return group;
   }
 
   #start(same: string, group: Group<Rows, Result>): void {
-    clearTimeout(group.timer);
+    group.stopTimer();
     this.#groups.delete(same);
     void this.#run(group.members);
   }
 
   /** Takes the next start, and returns the milliseconds until then. */
   #waitMs(pace: string): number {
-    const { windowMs, everyMs } = this.#options;
+    const { windowMs, everyMs, clock = systemClock } = this.#options;
     if (!everyMs) return windowMs;
-    const now = performance.now();
+    const now = clock.monotonic();
     const start = Math.max(now + windowMs, (this.#starts.get(pace) ?? Number.NEGATIVE_INFINITY) + everyMs());
     // Delete first: setting again moves the pace to the end of the order in which paces are forgotten.
     this.#starts.delete(pace);

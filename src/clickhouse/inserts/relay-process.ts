@@ -4,6 +4,7 @@
  * has ended.
  */
 import { once } from 'node:events';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { createRelay, heldBytesMaxDefault } from './relay.ts';
 import { type FromRelay, type RelaySettings, relaySettingsVariable, type ToRelay } from './relay-settings.ts';
 
@@ -25,7 +26,7 @@ async function main(): Promise<void> {
       return end;
     });
     void Promise.all(closed).then(() => process.exit(0));
-    setTimeout(() => process.exit(0), drainMsMax).unref();
+    systemScheduler.after(drainMsMax, () => process.exit(0));
   };
   process.on('message', (message: ToRelay) => {
     if ('stop' in message) stop();

@@ -6,6 +6,7 @@ import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { messageOf, StartError } from '../../base/errors.ts';
 import { removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { type FromRelay, type RelaySettings, relaySettingsVariable, type ToRelay } from './relay-settings.ts';
 
 interface InsertRelayDeps extends RelaySettings {
@@ -38,8 +39,10 @@ export async function startInsertRelay({ processFile, ...settings }: InsertRelay
   if (child.pid !== undefined) writeProcessFile(processFile, child.pid);
   const send = (message: ToRelay) => child.connected && child.send(message, () => {});
   const listens = new Promise<undefined>((resolve) => child.once('message', (_: FromRelay) => resolve(undefined)));
-  const late = new Promise<string>((resolve) => setTimeout(resolve, startMsMax, 'it does not listen in time').unref());
+  const started = new AbortController();
+  const late = systemScheduler.sleep(startMsMax, started.signal).then(() => 'it does not listen in time');
   const failure = await Promise.race([listens, exited, late]);
+  started.abort();
   if (failure !== undefined) {
     child.kill('SIGKILL');
     removeProcessFile(processFile);
@@ -50,9 +53,9 @@ export async function startInsertRelay({ processFile, ...settings }: InsertRelay
     stop: async () => {
       if (child.connected) send({ stop: true });
       else child.kill('SIGTERM');
-      const timer = setTimeout(() => child.kill('SIGKILL'), stopMsMax);
+      const stopTimer = systemScheduler.after(stopMsMax, () => child.kill('SIGKILL'));
       await exited;
-      clearTimeout(timer);
+      stopTimer();
       removeProcessFile(processFile);
     },
     onExit: (callback) => void exited.then(callback),

@@ -3,6 +3,7 @@ import { systemClock } from '../../base/clock.ts';
 import { limits } from '../../base/limits.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
 import { block, type Work } from '../../base/running-work.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { JournalCut } from '../../journal/journal.ts';
 import type { OnPoll, PollResult } from '../../postgres/shared-poll.ts';
 import type { ClockState } from '../clock/clock-offset.ts';
@@ -122,7 +123,7 @@ export class PrimaryLink {
   reportStatus(status: () => Status): void {
     const report = () => void send({ kind: 'status', ...status() });
     report();
-    setInterval(report, limits.statusIntervalMs).unref();
+    systemScheduler.every(limits.statusIntervalMs, report);
   }
 
   onReportJournals(report: (flush: boolean) => Promise<JournalReportsOfHost>): void {
@@ -138,11 +139,12 @@ export class PrimaryLink {
     const id = this.#lastAsked;
     return new Promise((resolve) => {
       const answer = (host: JournalReportsOfHost) => {
-        clearTimeout(timer);
+        stopTimer();
         this.#askedJournals.delete(id);
         resolve(host);
       };
-      const timer = setTimeout(answer, 2 * limits.journalReportsMsMax, { reports: [], isWhole: false });
+      const late = () => answer({ reports: [], isWhole: false });
+      const stopTimer = systemScheduler.after(2 * limits.journalReportsMsMax, late);
       this.#askedJournals.set(id, answer);
       send({ kind: 'askJournals', id, flush });
     });

@@ -8,6 +8,7 @@ import type { Log } from '../../base/log.ts';
 import { KeptCounts } from '../../base/metrics/kept-counts.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
 import { writeProcessFile } from '../../base/process-file.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import { Supervisor } from '../lifecycle/supervisor.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 
@@ -101,11 +102,11 @@ export class SupervisedChild {
     const id = ++this.#lastCollection;
     return new Promise((resolve) => {
       const done = (samples: Sample[] | undefined) => {
-        clearTimeout(timer);
+        stopTimer();
         this.#collections.delete(id);
         resolve(samples === undefined ? this.#counts.known : this.#counts.with(samples));
       };
-      const timer = setTimeout(() => done(undefined), collectMsMax).unref();
+      const stopTimer = systemScheduler.after(collectMsMax, () => done(undefined));
       this.#collections.set(id, done);
       this.send({ kind: 'collect', id });
     });
@@ -117,8 +118,9 @@ export class SupervisedChild {
     if (!child) return;
     const exit = new Promise((resolve) => child.once('exit', resolve));
     this.send({ kind: 'drain' });
-    setTimeout(() => child.kill('SIGKILL'), msMax).unref();
+    const stopTimer = systemScheduler.after(msMax, () => child.kill('SIGKILL'));
     await exit;
+    stopTimer();
   }
 
   kill(): void {

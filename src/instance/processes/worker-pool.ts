@@ -6,6 +6,7 @@ import type { ChildProcess } from 'node:child_process';
 import cluster from 'node:cluster';
 import type { Log } from '../../base/log.ts';
 import type { Counter, Metrics, Sample } from '../../base/metrics/metrics.ts';
+import { systemScheduler } from '../../base/scheduler.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { BusHub } from '../../bus/ipc-primary.ts';
 import { childPort } from '../../bus/port.ts';
@@ -230,9 +231,9 @@ export class WorkerPool {
   handOver(perSecond: number, msMax: number): Promise<void> {
     this.#handOverRate = perSecond / this.#slots.length;
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, msMax);
+      const stopTimer = systemScheduler.after(msMax, resolve);
       this.#onHandedOver = () => {
-        clearTimeout(timer);
+        stopTimer();
         resolve();
       };
       for (const slot of this.#slots) if (slot.worker.isReady) this.#letHandOver(slot, this.#handOverRate!);

@@ -6,6 +6,7 @@
 import type { Clock } from '../../base/clock.ts';
 import type { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 
 export interface JournalWaiter {
   /** Called when the journal accepts again, or may accept. */
@@ -17,12 +18,14 @@ export interface JournalWaiter {
 export class JournalWaiters {
   readonly #clock: Clock;
   readonly #refusal: () => Fault | undefined;
+  readonly #scheduler: Scheduler;
   readonly #waiting = new Set<JournalWaiter>();
   #isScheduled = false;
 
-  constructor(clock: Clock, refusal: () => Fault | undefined) {
+  constructor(clock: Clock, refusal: () => Fault | undefined, scheduler = systemScheduler) {
     this.#clock = clock;
     this.#refusal = refusal;
+    this.#scheduler = scheduler;
   }
 
   get size(): number {
@@ -60,11 +63,10 @@ export class JournalWaiters {
   #schedule(): void {
     if (this.#isScheduled) return;
     this.#isScheduled = true;
-    const timer = setTimeout(() => {
+    this.#scheduler.after(limits.mqttJournalCheckMs, () => {
       this.#isScheduled = false;
       this.round();
       if (this.#waiting.size > 0) this.#schedule();
-    }, limits.mqttJournalCheckMs);
-    timer.unref();
+    });
   }
 }

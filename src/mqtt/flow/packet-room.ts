@@ -4,6 +4,7 @@
  * gateway or tenant has no share left is skipped. A connection waits for at most one packet.
  */
 import { type BudgetOwner, ByteBudget, Held } from '../../base/byte-budget.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import type { CachedDevice } from '../../device/model/cached-device.ts';
 import type { Room } from '../wire/large-packet.ts';
 
@@ -21,10 +22,12 @@ export class PacketRoom {
   readonly #budget: ByteBudget;
   readonly #bytesMax: number;
   readonly #packetBytesMax: number;
+  readonly #scheduler: Scheduler;
   readonly #waiting = new Map<RoomWaiter, Waiting>();
   #isOffering = false;
 
-  constructor(bytesMax: number, packetBytesMax: number) {
+  constructor(bytesMax: number, packetBytesMax: number, scheduler = systemScheduler) {
+    this.#scheduler = scheduler;
     this.#budget = new ByteBudget(bytesMax);
     this.#bytesMax = bytesMax;
     this.#packetBytesMax = packetBytesMax;
@@ -71,7 +74,7 @@ export class PacketRoom {
   #offer(): void {
     if (this.#isOffering || this.#waiting.size === 0) return;
     this.#isOffering = true;
-    setImmediate(() => {
+    this.#scheduler.soon(() => {
       this.#isOffering = false;
       for (const [waiter, { bytes, owners }] of [...this.#waiting]) {
         if (this.#budget.held + bytes > this.#bytesMax) return;
