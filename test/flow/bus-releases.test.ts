@@ -3,7 +3,7 @@
  * in `test/flow/bus-messages-1.json`, as its workers sent them (1 = the number of the bus protocol): workers of this
  * version read each of them, and what this version sends in the same scenario has all that the last release reads.
  *
- * `RECORD_BUS_MESSAGES=true` adds to the file what it lacks. Some messages depend on the moment, so run it ten times. Do
+ * `RECORD_BUS_MESSAGES=true` adds to the file what it lacks. Some messages depend on the moment: run it ten times. Do
  * that with the code of a release, without the file, for the version that follows. A message of another shape needs the
  * next number (docs/releases.md).
  */
