@@ -7,7 +7,8 @@
  * - Several workers that use an owner report what they take. The home announces what is left, and each of them may take
  *   a share of that: half of all shares are equal, half go by what each worker took in the last second.
  * - What was taken beyond the limit is a debt, which later messages pay. In any time, all workers together take at most
- *   the refill of that time, one full bucket for each worker, and one for each change of the home.
+ *   the refill of that time, one full bucket for each worker, one for each change of the home, and the refill of the
+ *   time between two reports.
  * - While the home is silent, a worker without a lease has the limit ÷ the number of workers. Without the bus it has
  *   the whole limit.
  */
