@@ -21,6 +21,7 @@ export default defineConfig({
     allowOnly: false,
     // A machine that stalls for seconds makes a condition late, not wrong.
     expect: { poll: { timeout: 20_000 } },
+    setupFiles: ['test/harness/property-seed.ts'],
     // A call that a failed test left behind, on a connection that the test then closed itself.
     onUnhandledError: ({ name }) => name !== 'AbandonedError',
     projects: [

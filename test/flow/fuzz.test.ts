@@ -1,13 +1,13 @@
 /**
- * A short run of the fuzzers of the readers (`npm run fuzz -- mqtt`, `-- http`) against one engine. A failure names its
- * seed: FUZZ_SEED repeats it.
+ * A short run of the fuzzers of the readers (`npm run fuzz -- mqtt`, `-- http`) against one engine. FUZZ_SEED
+ * chooses other packets and requests.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fuzzHttp } from '../../fuzz/http.ts';
 import { fuzzMqtt } from '../../fuzz/mqtt.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 
-const seed = Number(process.env['FUZZ_SEED'] ?? Math.floor(Math.random() * 1_000_000));
+const seed = Number(process.env['FUZZ_SEED'] ?? 7);
 // Deadlines leave room for a busy machine: the test proves only that they exist.
 const options = { seed, cases: 250, servedMsMax: 10_000, closedMsMax: 10_000, isPatient: false };
 
