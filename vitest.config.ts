@@ -1,9 +1,9 @@
 /**
  * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
- * for the whole run, `own-engine` starts, kills and restarts engines of its own. `npm run test:long` runs what takes
- * minutes, in one test or because a file starts many processes (`long`), fifty lost hosts for each level of
- * acknowledgement (`long-hosts`), and calls of the API with every invalid input (`long-engine`); 15 minutes are its
- * budget on a quiet machine.
+ * for the whole run, `own-engine` starts, kills and restarts engines of its own; eight minutes on two cores are its budget.
+ * `npm run test:long` runs what takes minutes, because a file starts many processes or waits for long faults (`long`),
+ * fifty lost hosts for each level of acknowledgement (`long-hosts`), and calls of the API with every invalid input
+ * (`long-engine`).
  */
 import { defineConfig } from 'vitest/config';
 
@@ -13,7 +13,7 @@ const ownEngine = ['test/flow/**/*.test.ts', 'test/crash/run.test.ts'];
 export default defineConfig({
   test: {
     // Tests wait for sockets and child processes more than they compute.
-    maxWorkers: 3,
+    maxWorkers: 4,
     pool: 'forks',
     // A process runs many files: its start and the modules that all of them share cost more than most tests.
     isolate: false,
@@ -44,7 +44,7 @@ export default defineConfig({
           include: ['test/wire/**/*.test.ts', 'test/deploy.test.ts'],
           globalSetup: ['test/harness/global-setup.ts'],
           // One engine serves them all, and most of them wait for it. Groups run one after the other.
-          maxWorkers: 4,
+          maxWorkers: 5,
           sequence: { groupOrder: 0 },
           // Real processes share the cores: a deadline that another process made late may be tried again.
           retry: 2,
@@ -96,7 +96,7 @@ export default defineConfig({
           name: 'long',
           include: ['test/long/**/*.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
-          maxWorkers: 2,
+          maxWorkers: 3,
           sequence: { groupOrder: 3 },
           retry: 1,
           testTimeout: 900_000,

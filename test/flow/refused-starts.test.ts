@@ -12,8 +12,8 @@ import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { limits } from '../../src/base/limits.ts';
 import { eventually } from '../harness/api.ts';
+import { createCertificate } from '../harness/certificate.ts';
 import { type Engine, freePort, inherited, prepareEngine } from '../harness/engine.ts';
-import { createCertificate } from './certificate.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));

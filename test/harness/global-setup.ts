@@ -3,8 +3,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
-import { createCertificate } from '../flow/certificate.ts';
 import build from './build-setup.ts';
+import { createCertificate } from './certificate.ts';
 import { freePort, startEngine } from './engine.ts';
 import type { SharedEngine } from './shared-engine.ts';
 

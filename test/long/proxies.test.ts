@@ -11,13 +11,13 @@ import { connect as connectTls } from 'node:tls';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { Balancer } from '../harness/balancer.ts';
+import { createCertificate } from '../harness/certificate.ts';
 import { type Engine, freePort, startEngine } from '../harness/engine.ts';
 import { leastMs } from '../harness/least-time.ts';
 import { connectBytes } from '../harness/mqtt-bytes.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { proxyV1, proxyV2 } from '../harness/proxy-header.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
-import { createCertificate } from './certificate.ts';
 
 const proxy = '127.0.0.2';
 

@@ -3,11 +3,11 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect, test } from 'vitest';
-import { judged, makeCalls, right } from '../bench/load/rest/calls.ts';
-import { ReportClient } from '../bench/load/rest/reports.ts';
-import { Api } from './harness/api.ts';
-import { freePort } from './harness/engine.ts';
-import { requestBytes } from './harness/raw.ts';
+import { judged, makeCalls, right } from '../../bench/load/rest/calls.ts';
+import { ReportClient } from '../../bench/load/rest/reports.ts';
+import { Api } from '../harness/api.ts';
+import { freePort } from '../harness/engine.ts';
+import { requestBytes } from '../harness/raw.ts';
 
 /** Answers the sign-in, and the n-th other request with the n-th status; 0 = the connection breaks. */
 async function answering(statuses: number[]): Promise<{ server: Server; port: number }> {

@@ -3,8 +3,8 @@
  * of workers. The sessions, the downlink and the rate limits of simulated workers are the real classes.
  */
 import { expect, test } from 'vitest';
-import { benchBusCost, benchLimitsCost } from '../bench/micro/bus-cost.ts';
-import { useSteadyClock } from './harness/steady-clock.ts';
+import { benchBusCost, benchLimitsCost } from '../../bench/micro/bus-cost.ts';
+import { useSteadyClock } from '../harness/steady-clock.ts';
 
 useSteadyClock();
 
