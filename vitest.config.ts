@@ -1,6 +1,6 @@
 /**
  * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
- * for the whole run, `own-engine` starts, kills and restarts engines of its own; eight minutes on two cores are its budget.
+ * for the whole run, `own-engine` starts, kills and restarts its own; eight minutes on two cores are the budget.
  * `npm run test:long` runs what takes minutes, because a file starts many processes or waits for long faults (`long`),
  * fifty lost hosts for each level of acknowledgement (`long-hosts`), and calls of the API with every invalid input
  * (`long-engine`).
