@@ -85,7 +85,7 @@ export default defineConfig({
           include: ['test/flow/lost-hosts.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
           env: { HOST_LOSSES: process.env['HOST_LOSSES'] ?? '50' },
-          maxWorkers: 2,
+          maxWorkers: 3,
           sequence: { groupOrder: 3 },
           hookTimeout: 120_000,
         },
