@@ -56,7 +56,7 @@ export function pageOf<T>(data: T[], totalElements: number, { page, pageSize }: 
 }
 
 /** Returns the total of a list whose last page has these rows; undefined when the page may not be the last one. */
-function totalOfLast(data: unknown[], { page, pageSize }: PageLink): number | undefined {
+export function totalOfLast(data: unknown[], { page, pageSize }: PageLink): number | undefined {
   if (data.length === pageSize || (data.length === 0 && page > 0)) return undefined;
   return page * pageSize + data.length;
 }

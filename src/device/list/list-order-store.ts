@@ -3,6 +3,7 @@
  * group by group when several devices share a value of the order. `list-store.ts` uses it.
  */
 import type { PageLink } from '../../postgres/page.ts';
+import type { DeviceInfo } from '../model/device.ts';
 import { activeBit, isActive, withBits } from './list-filter-store.ts';
 
 export interface Sort {
@@ -217,6 +218,54 @@ export function countedGroups(sort: Sort, where: string[]): string {
 /** Returns a select of the number of devices that have the conditions. */
 export function countedAll(where: string[]): string {
   return `${usesBits(where) ? withBits : ''} select count(*) as count from device d where ${where.join(' and ')}`;
+}
+
+/** The members of a device by which a list is walked. */
+export type Walked = Pick<DeviceInfo, 'id' | 'createdTime' | 'name' | 'label'>;
+
+/** The columns of a `Walked`. */
+export const walkedColumns = 'd.id, d.created_time as "createdTime", d.name, d.label';
+
+/**
+ * Returns a select of the number of devices that have the conditions and come after `last`; undefined = of all. The
+ * select reads the index of the order. Adds the members of `last` to the parameters.
+ */
+export function countedAfter(
+  { walk }: Sort,
+  where: string[],
+  values: unknown[],
+  link: PageLink,
+  last: Walked | undefined,
+): string {
+  const counted = (condition: string) =>
+    `(select count(*) from device d where ${where.join(' and ')} and ${condition})`;
+  const parts = last ? restOf(walk, link, last, (value, type) => `$${values.push(value)}::${type}`) : ['true'];
+  return `${usesBits(where) ? withBits : ''} select ${parts.map(counted).join(' + ')} as count`;
+}
+
+/** Returns conditions of which each device after `last` has exactly one. No label comes after every label. */
+function restOf(
+  walk: string[],
+  { sortOrder }: PageLink,
+  { id, createdTime, name, label }: Walked,
+  parameter: (value: unknown, type: string) => string,
+): string[] {
+  const isDown = sortOrder === 'DESC';
+  const after = isDown ? '<' : '>';
+  const none = 'd.label is null';
+  if (walk[0] === 'd.label' && label === null) {
+    const rest = `${none} and d.id ${after} ${parameter(id, 'uuid')}`;
+    return isDown ? [rest, 'd.label is not null'] : [rest];
+  }
+  const members: Record<string, [value: unknown, type: string]> = {
+    'd.id': [id, 'uuid'],
+    'd.created_time': [createdTime, 'bigint'],
+    'd.name': [name, 'text'],
+    'd.label': [label, 'text'],
+  };
+  const lasts = walk.map((column) => parameter(...members[column]!));
+  const rest = `(${walk.join(', ')}) ${after} (${lasts.join(', ')})`;
+  return walk[0] === 'd.label' && !isDown ? [rest, none] : [rest];
 }
 
 /** Returns a select of groups that were counted before; adds their values to the parameters. */

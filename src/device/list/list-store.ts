@@ -1,14 +1,15 @@
 /**
  * Lists of devices. A list without a search and without `active` has its total from counts that triggers keep, and is
- * read from the nearer end of an index. For any other list a few devices are read first. When the list has no more
- * devices, these are sorted; else all of its devices are counted, and the page is read in its order
+ * read from the nearer end of an index. A search of a whole tenant that the index of letters does not help is read in
+ * its order up to the end of the page, and the rest is counted. For any other list a few devices are read first. When
+ * the list has no more devices, these are sorted; else the devices are counted, and the page is read in its order
  * (docs/rest.md#lists). The page and the total are of one moment: devices that are created or deleted meanwhile would
  * shift a page that is read from the far end. A list uses one connection, and its statements share one deadline.
  */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Queries, SnapshotQueries } from '../../postgres/client.ts';
-import { checkBytes, type Page, type PageLink, pageOf } from '../../postgres/page.ts';
+import { checkBytes, type Page, type PageLink, pageOf, totalOfLast } from '../../postgres/page.ts';
 import type { DeviceInfo } from '../model/device.ts';
 import { documents, infoColumns, infoJoins } from '../sql/store.ts';
 import {
@@ -24,6 +25,7 @@ import {
 } from './list-filter-store.ts';
 import {
   byId,
+  countedAfter,
   countedAll,
   countedGroups,
   type Group,
@@ -44,7 +46,9 @@ import {
   sorts,
   throughGroups,
   usesBits,
+  type Walked,
   walked,
+  walkedColumns,
 } from './list-order-store.ts';
 
 /** A list of so many devices is sorted as a whole, whatever the order. */
@@ -60,7 +64,7 @@ interface Reading {
   sortedMax: number;
 }
 
-type Listed = Pick<DeviceInfo, 'id'>;
+type Listed = Walked;
 
 /** Tests have a smaller `sortedMax`. Throws 400 for a page whose documents together are too long. */
 export async function listDevices(
@@ -77,8 +81,8 @@ export async function listDeviceIds(
   postgres: SnapshotQueries,
   filter: DeviceFilter,
   link: PageLink,
-): Promise<Page<Listed>> {
-  return await list(postgres, filter, link, { columns: 'd.id' }, usualSortedMax);
+): Promise<Page<Pick<DeviceInfo, 'id'>>> {
+  return await list(postgres, filter, link, { columns: walkedColumns }, usualSortedMax);
 }
 
 async function list(
@@ -249,6 +253,7 @@ const notCounted = Number.MAX_SAFE_INTEGER;
 /** Lists more than `sortedMax` devices, of which the page is not near the start. */
 async function listMany(queries: Queries, reading: Reading): Promise<Page<Listed>> {
   const { resolved, sort, link } = reading;
+  if (isWalk(reading)) return await listWalked(queries, reading);
   if (sort.groups === 'activity') {
     return await listByActivity(queries, reading, await countEach(queries, resolved));
   }
@@ -268,14 +273,23 @@ async function listNear(queries: Queries, reading: Reading): Promise<Page<Listed
   return pageOf(data, await countMatches(queries, resolved), link);
 }
 
-/**
- * Counts in no order, so that PostgreSQL reads the smallest index that has the columns of the conditions. This index
- * stays in the shared buffers; the indexes of all orders together do not.
- */
 async function countMatches(queries: Queries, resolved: ResolvedFilter): Promise<number> {
   const { where, values } = conditionsOf(resolved);
   const [row] = await queries.query<{ count: number }>(countedAll(where), values);
   return row!.count;
+}
+
+/** Reads the index of the order once: up to the end of the page, and then the rest of it, to count. */
+async function listWalked(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+  const { resolved, sort, link } = reading;
+  const data = await readOrdered(queries, reading, notCounted);
+  const known = totalOfLast(data, link);
+  if (known !== undefined) return pageOf(data, known, link);
+  const before = link.page * link.pageSize;
+  const last = data.at(-1);
+  const { where, values } = conditionsOf(resolved);
+  const [row] = await queries.query<{ count: number }>(countedAfter(sort, where, values, link, last), values);
+  return pageOf(data, (last ? before + data.length : 0) + row!.count, link);
 }
 
 async function readGroups(queries: Queries, { resolved, sort }: Reading): Promise<Group[]> {
