@@ -271,6 +271,16 @@ test('while the store answers, changes are forgotten after the time in which the
   expect(await numbers(known, 'one', 'two')).toEqual([1, undefined]);
 });
 
+test('while the store answers, changes of a clock that was set back are forgotten', async () => {
+  await write();
+  const known = reader();
+  known.changed(store.rows.get('one')!.id);
+  pass(-3_600_000);
+  known.storeAnswers();
+  pass(3_600_000);
+  expect(await numbers(known, 'one')).toEqual([1]);
+});
+
 test('more changes than are remembered: no device is found before the file is newer', async () => {
   await write();
   const known = reader();

@@ -194,12 +194,13 @@ export class KnownDevices {
     return found;
   }
 
-  /** Forgets the changes that the primary has had time to write. */
+  /** Forgets the changes that the primary has had time to write, and those of a clock that was set back since. */
   #forgetWrittenChanges(): void {
-    const writtenBefore = this.#deps.clock.now() - limits.knownChangedMs;
-    if (this.#anyChanged <= writtenBefore) this.#anyChanged = Number.NEGATIVE_INFINITY;
+    const now = this.#deps.clock.now();
+    const mayWait = (time: number) => time > now - limits.knownChangedMs && time <= now;
+    if (!mayWait(this.#anyChanged)) this.#anyChanged = Number.NEGATIVE_INFINITY;
     for (const [device, time] of this.#changed) {
-      if (time > writtenBefore) break;
+      if (mayWait(time)) break;
       this.#changed.delete(device);
     }
   }
