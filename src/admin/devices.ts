@@ -154,7 +154,7 @@ export async function saveDevice(
 ): Promise<Device> {
   const { tenantId } = caller;
   const { postgres, changes, clock, onAssigned, gatewayNotices } = deps;
-  const { device, stored, change, assigned } = await postgres.transaction(async (queries) => {
+  const { device, stored, change, assigned, keepsAccess } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
     requireCustomerOf(caller, stored.customerId);
@@ -166,9 +166,10 @@ export async function saveDevice(
     const assigned = await deviceAssigned(queries, id);
     const change = await recordChange(queries, id, stored.number, false, clock.now());
     const { number, version } = stored;
-    return { device: { ...row, number, type: profile.name, version: version + 1 }, stored, change, assigned };
+    const device = { ...row, number, type: profile.name, version: version + 1 };
+    return { device, stored, change, assigned, keepsAccess: hasAccessOf(row, stored) };
   }, lostRaceAgain);
-  changes.publish(change);
+  changes.publish(keepsAccess ? change.map((logged) => ({ ...logged, keepsAccess })) : change);
   if (assigned) onAssigned?.();
   if (stored.name !== device.name) await gatewayNotices?.renamed(tenantId, { id, ...stored }, device.name);
   return device;
@@ -182,6 +183,19 @@ function changeOfCustomer(input: DeviceInput, stored: LockedDevice): DeviceInput
   const allowed = { ...input, customerId, profileId, firmwareId, softwareId };
   if (wanted === gateway && wantedScope === gatewayScope) return allowed;
   return { ...allowed, additionalInfo: { ...info, gateway, gatewayScope } };
+}
+
+/** True when a save changed nothing by which the device is found or admitted. */
+function hasAccessOf(saved: CheckedRow, stored: LockedDevice): boolean {
+  const { gateway, gatewayScope } = membersOf(stored.additionalInfo);
+  const { gateway: savedGateway, gatewayScope: savedScope } = membersOf(saved.additionalInfo);
+  return (
+    saved.name === stored.name &&
+    saved.profileId === stored.profileId &&
+    saved.customerId === stored.customerId &&
+    savedGateway === gateway &&
+    savedScope === gatewayScope
+  );
 }
 
 function membersOf(json: unknown): Record<string, unknown> {

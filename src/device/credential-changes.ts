@@ -39,8 +39,9 @@ function isChanges(value: unknown): value is LoggedChange[] {
 
 function isChange(value: unknown): value is LoggedChange {
   if (!isObject(value)) return false;
-  const { id, credentialsId, deviceId, deviceNumber, deleted } = value;
-  return [id, deviceNumber].every(isWhole) && [credentialsId, deviceId].every(isText) && typeof deleted === 'boolean';
+  const { id, credentialsId, deviceId, deviceNumber, deleted, keepsAccess = true } = value;
+  const isNamed = [id, deviceNumber].every(isWhole) && [credentialsId, deviceId].every(isText);
+  return isNamed && typeof deleted === 'boolean' && keepsAccess === true;
 }
 
 interface CredentialChangesDeps {

@@ -39,7 +39,9 @@ export async function openIdentity(
   });
   const onAnswered = () => known.storeAnswers();
   const changes = new CredentialChanges({ postgres, bus, clock, log, onAnswered, onPoll: link.onPoll });
-  changes.onLogged(({ deviceId }) => known.changed(deviceId));
+  changes.onLogged(({ deviceId, keepsAccess }) => {
+    if (!keepsAccess) known.changed(deviceId);
+  });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   changes.onChange((change) => {
     if (change === 'all') load.restart();

@@ -77,8 +77,8 @@ test('a device that was changed on another host meanwhile is refused, and any ot
     credentialsValue: JSON.stringify({ clientId: names.clientId, userName: names.username, password }),
   });
   const childName = `child-${randomUUID()}`;
-  const [kept, moved, deleted, basic] = await here.api.createDevices(
-    ['kept', 'moved', 'deleted', 'basic'].map((name) => ({ name: `${name}-${randomUUID()}` })),
+  const [kept, saved, moved, deleted, basic] = await here.api.createDevices(
+    ['kept', 'saved', 'moved', 'deleted', 'basic'].map((name) => ({ name: `${name}-${randomUUID()}` })),
   );
   const child = await here.api.createDevice(childName);
   const gateway = await here.api.createGateway('hub');
@@ -97,6 +97,7 @@ test('a device that was changed on another host meanwhile is refused, and any ot
     await changeCredentials(moved!, { credentialsId: `${moved!.token}-new` });
     await changeCredentials(basic!, basicOf('weir'));
     for (const { id } of [deleted!, child]) await ok('DELETE', `/api/device/${id}`);
+    await ok('POST', '/api/device', { ...(await ok('GET', `/api/device/${saved!.id}`)), label: 'by the river' });
     for (const { token } of [moved!, deleted!]) {
       await eventually(async () => !(await statuses(token)).has(200));
       expect(await statuses(token)).toEqual(new Set([503]));
@@ -105,8 +106,10 @@ test('a device that was changed on another host meanwhile is refused, and any ot
     expect(await signIn(names)).toBe(unavailable);
     const ack = await hub.publish('v1/gateway/telemetry', { [childName]: [{ a: 1 }] });
     expect(ack.reasonCode ?? 0).not.toBe(0);
-    expect(await statuses(kept!.token)).toEqual(new Set([200]));
-    expect(await signIn({ token: kept!.token })).toBe(0);
+    for (const { token } of [kept!, saved!]) {
+      expect(await statuses(token)).toEqual(new Set([200]));
+      expect(await signIn({ token })).toBe(0);
+    }
   } finally {
     link.join();
     hub.cut();

@@ -14,6 +14,8 @@ export interface CredentialChange {
 /** A change with its id in the log, which identifies it. */
 export interface LoggedChange extends CredentialChange {
   id: number;
+  /** A save that changed nothing by which the device is found or admitted. Only the bus carries this member. */
+  keepsAccess?: true;
 }
 
 export const changeColumns = `id, credentials_id as "credentialsId", device_id as "deviceId", device_number as "deviceNumber",
