@@ -105,8 +105,8 @@ const refusedMsMin = 5_000;
 const leftInsertsMs = 250;
 /** Bytes of the bodies that are inserted at once. */
 const parallelBytesMax = 32 * 1024 * 1024;
-/** Bytes of a body whose memory is used again. */
-const keptBodyBytesMax = 16 * 1024 * 1024;
+/** Bytes of a body whose memory is used again. A unit has 16 MiB, but rows of joined blocks may gain columns. */
+const keptBodyBytesMax = 32 * 1024 * 1024;
 
 type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
 

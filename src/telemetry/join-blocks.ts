@@ -137,22 +137,37 @@ function areEqual(a: Part, b: Part): boolean {
 }
 
 const fixedBytes = 2 * varintBytesMax + Object.values(heads).reduce((sum, { length }) => sum + length, 0) + 32;
-/** Of a row: all columns of fixed width, an index of four bytes, an empty text. */
-const rowBytesMax = 4 + 8 + 4 + 8 + 4 + 1 + 8 + 8 + 1 + 8;
+/** Of a row: `device`, `ts`, `kind`, `num` and `version`, which each block has. */
+const rowBytes = 8 + 8 + 1 + 8 + 8;
 
+/** Columns that only some blocks have. */
+type OptionalColumns = Record<'expires' | 'seq' | 'int' | 'text', boolean>;
+
+/** Returns the columns that a block of the run has. */
+function optionalOf(layouts: readonly Part[]): OptionalColumns {
+  const has = (column: keyof OptionalColumns) => layouts.some((layout) => layout[column] > 0);
+  return { expires: has('expires'), seq: has('seq'), int: has('int'), text: has('text') };
+}
+
+/** Returns the bytes of the joined block, or slightly more: the heads of columns that it does not have. */
 function bytesMaxOf({ layouts, rows, keys }: Run): number {
-  let bytes = fixedBytes + keys.bytes + rows * rowBytesMax;
-  for (const { text, textEnd } of layouts) bytes += textEnd - text;
+  const { expires, seq, int, text } = optionalOf(layouts);
+  const ofRow = rowBytes + (1 << keys.width) + (expires ? 4 : 0) + (seq ? 4 : 0) + (int ? 8 : 0);
+  let bytes = fixedBytes + keys.bytes + rows * ofRow;
+  if (text) for (const layout of layouts) bytes += textBytesOf(layout);
   return bytes;
+}
+
+/** Returns the bytes of the texts of a block. Each row of a block without texts has an empty one, of one byte. */
+function textBytesOf({ text, textEnd, rows }: Part): number {
+  return text === 0 ? rows : textEnd - text;
 }
 
 /** Writes a run as one block and returns the offset after it. */
 function writeRun({ layouts, rows, keys }: Run, target: Buffer, start: number): number {
-  const has = (column: 'expires' | 'seq' | 'int' | 'text') => layouts.some((layout) => layout[column] > 0);
-  const optional = [has('expires'), has('seq'), has('int'), has('text')];
-  const [hasExpires, hasSeq, hasInt, hasText] = optional;
+  const optional = optionalOf(layouts);
   const view = new DataView(target.buffer, target.byteOffset, target.byteLength);
-  let at = writeVarint(target, start, 6 + optional.filter((each) => each).length);
+  let at = writeVarint(target, start, 6 + Object.values(optional).filter((each) => each).length);
   at = writeVarint(target, at, rows);
   const column = (name: 'expires' | 'device' | 'ts' | 'seq' | 'kind' | 'num' | 'int' | 'version', width: number) => {
     at = headed(heads[name], target, at);
@@ -165,19 +180,19 @@ function writeRun({ layouts, rows, keys }: Run, target: Buffer, start: number): 
       at += bytes;
     }
   };
-  if (hasExpires) column('expires', 4);
+  if (optional.expires) column('expires', 4);
   column('device', 8);
   at = writeKeys(layouts, rows, keys, target, at);
   column('ts', 8);
-  if (hasSeq) column('seq', 4);
+  if (optional.seq) column('seq', 4);
   column('kind', 1);
   column('num', 8);
-  if (hasInt) column('int', 8);
-  if (hasText) {
+  if (optional.int) column('int', 8);
+  if (optional.text) {
     at = headed(heads.text, target, at);
     for (const layout of layouts) {
-      const { text, textEnd } = layout;
-      const bytes = text === 0 ? layout.rows : textEnd - text;
+      const { text } = layout;
+      const bytes = textBytesOf(layout);
       if (text === 0) target.fill(0, at, at + bytes);
       else copy(layout, text, bytes, target, view, at);
       at += bytes;
