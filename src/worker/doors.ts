@@ -80,6 +80,9 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     for (const listener of listeners) listener.close();
     return mqtt.handOver(perSecond);
   };
+  link.onAheadOfOthers((isAhead) => {
+    for (const listener of listeners) listener.leaveToOthers(isAhead);
+  });
   link.onHandOver(handOver, (count, perSecond) => void mqtt.handOverSome(count, perSecond));
 
   started.add('open requests', async (steps) => {

@@ -44,6 +44,8 @@ export type ToWorker =
   | { kind: 'handOver'; perSecond: number }
   /** Some MQTT connections leave at this rate; the worker takes new ones as before. */
   | { kind: 'handOverSome'; count: number; perSecond: number }
+  /** True: the other workers of this host have clearly fewer MQTT connections, and accept the next ones. */
+  | { kind: 'aheadOfOthers'; isAhead: boolean }
   /** The result of the host's poll of PostgreSQL. */
   | { kind: 'polled'; result: PollResult }
   | { kind: 'drain' };

@@ -36,6 +36,7 @@ export class PrimaryLink {
   #drain: () => void = () => process.exit(0);
   #handOver: (perSecond: number) => Promise<void> = () => Promise.resolve();
   #handOverSome: (count: number, perSecond: number) => void = () => {};
+  #onAhead: (isAhead: boolean) => void = () => {};
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
   #onState: (state: InstanceState) => void = () => {};
@@ -88,6 +89,11 @@ export class PrimaryLink {
   onHandOver(all: (perSecond: number) => Promise<void>, some: (count: number, perSecond: number) => void): void {
     this.#handOver = all;
     this.#handOverSome = some;
+  }
+
+  /** Called with true when the other workers of this host are to accept the next MQTT connections, and with false. */
+  onAheadOfOthers(handler: (isAhead: boolean) => void): void {
+    this.#onAhead = handler;
   }
 
   /** `release` returns true when every hold lasted until the release. */
@@ -186,6 +192,9 @@ export class PrimaryLink {
         return;
       case 'handOverSome':
         this.#handOverSome(message.count, message.perSecond);
+        return;
+      case 'aheadOfOthers':
+        this.#onAhead(message.isAhead);
         return;
       case 'polled':
         for (const handler of this.#onPoll) handler(message.result);

@@ -22,6 +22,7 @@ import { journalName } from '../host/data-files.ts';
 import { JournalHold } from '../journals/journal-hold.ts';
 import { JournalReports, type JournalReportsOfHost } from '../journals/journal-reports.ts';
 import type { Engines } from '../stores/engines.ts';
+import { connectionsMost } from './connection-spread.ts';
 import { CrashingWork } from './crashing-work.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
@@ -35,6 +36,8 @@ interface Slot {
   busFailure: string | undefined;
   room: Omit<JournalRoom, 'worker'> | undefined;
   mqttConnections: number;
+  /** True while the worker leaves new MQTT connections to the others. */
+  isAhead: boolean;
   /** Reasons of the worker to be degraded. */
   degraded: string[];
   /** Monotonic time of the last report of the worker. */
@@ -261,6 +264,17 @@ export class WorkerPool {
     }
   }
 
+  /** Called after each report and each death of a worker: the others accept again when one does not report any more. */
+  #spreadConnections(): void {
+    const most = connectionsMost(this.#serving, performance.now());
+    for (const slot of this.#serving) {
+      const isAhead = slot.mqttConnections > most;
+      if (isAhead === slot.isAhead) continue;
+      slot.isAhead = isAhead;
+      slot.worker.send({ kind: 'aheadOfOthers', isAhead });
+    }
+  }
+
   #handedOver(slot: Slot): void {
     if (this.#handingOver.delete(slot) && this.#handingOver.size === 0) this.#onHandedOver();
   }
@@ -331,6 +345,7 @@ export class WorkerPool {
       busFailure: undefined,
       room: undefined,
       mqttConnections: 0,
+      isAhead: false,
       degraded: [],
       reportedAt: performance.now(),
     };
@@ -363,10 +378,13 @@ export class WorkerPool {
     const { worker } = slot;
     if (worker.isReady) {
       slot.reportedAt = performance.now();
+      // A process that has just started has no connections, and accepts.
+      [slot.mqttConnections, slot.isAhead] = [0, false];
       this.broadcast();
       if (this.#handOverRate !== undefined) this.#letHandOver(slot, this.#handOverRate);
     } else if (!worker.isRunning) {
       this.journalHold.workerEnded();
+      this.#spreadConnections();
       this.#handedOver(slot);
     }
     if (!this.#draining) this.#settle();
@@ -383,6 +401,7 @@ export class WorkerPool {
         slot.mqttConnections = message.mqttConnections;
         slot.degraded = message.degraded;
         slot.reportedAt = performance.now();
+        this.#spreadConnections();
         return;
       case 'journalsHeld':
         this.journalHold.received(slot.number, message);

@@ -1,7 +1,8 @@
 /**
- * One listening socket of a worker, which accepts while the worker has room for connections. Without room it closes, so
- * that the kernel gives new connections to other workers of this host; with room it listens again. Made by `listen.ts`.
- * When all workers of the host are full, nothing listens and new connections are refused by the kernel.
+ * One listening socket of a worker, which accepts while the worker has room for connections and not clearly more of
+ * them than the other workers of this host. Otherwise it closes, so that the kernel gives new connections to the
+ * others, and listens again later. Made by `listen.ts`. When all workers of the host are full, nothing listens and new
+ * connections are refused by the kernel.
  */
 import type { Server } from 'node:net';
 import { messageOf } from '../../base/errors.ts';
@@ -22,10 +23,14 @@ export class Accepting {
   readonly #address: string;
   readonly #port: number;
   readonly #deps: AcceptingDeps;
-  /** Runs while the socket is closed for lack of room. */
+  /** Runs while the socket is closed although this worker serves. */
   #roomCheck: NodeJS.Timeout | undefined;
-  #fullSince = 0;
+  /** Undefined while there is room. */
+  #fullSince: number | undefined;
+  #isOpening = false;
   #isClosed = false;
+  /** True while other workers of this host are to accept. */
+  #leavesToOthers = false;
 
   private constructor(server: Server, address: string, port: number, deps: AcceptingDeps) {
     this.#server = server;
@@ -41,14 +46,23 @@ export class Accepting {
     return accepting;
   }
 
-  /** Called after each accepted connection: a listening socket that closes now accepts no further one. */
+  /** Called after each accepted connection, among others: a listening socket that closes now accepts no further one. */
   check(): void {
-    if (this.#isClosed || this.#roomCheck !== undefined || this.#deps.hasRoom()) return;
+    if (this.#isClosed || this.#roomCheck !== undefined || this.#mayAccept()) return;
     this.#server.close();
-    this.#fullSince = performance.now();
-    const reason = 'this worker has as many connections as MQTT_CONNECTIONS_MAX and the file limit allow';
-    this.#deps.log.warn('mqtt_not_accepting', { address: this.#address, port: this.#port, reason });
+    if (!this.#deps.hasRoom()) {
+      this.#fullSince = performance.now();
+      const reason = 'this worker has as many connections as MQTT_CONNECTIONS_MAX and the file limit allow';
+      this.#deps.log.warn('mqtt_not_accepting', { address: this.#address, port: this.#port, reason });
+    }
     this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);
+  }
+
+  /** True: other workers of this host accept from now on. False: this worker does so, too. */
+  leaveToOthers(leaves: boolean): void {
+    this.#leavesToOthers = leaves;
+    if (leaves) this.check();
+    else if (this.#roomCheck !== undefined) this.#listenWithRoom();
   }
 
   /** May be called again. */
@@ -58,24 +72,34 @@ export class Accepting {
     this.#server.close();
   }
 
+  #mayAccept(): boolean {
+    return this.#deps.hasRoom() && !this.#leavesToOthers;
+  }
+
   #listenWithRoom(): void {
-    if (this.#server.listening || !this.#deps.hasRoom()) return;
+    if (this.#isOpening || this.#server.listening || !this.#mayAccept()) return;
+    this.#isOpening = true;
     const { log } = this.#deps;
     const place = { address: this.#address, port: this.#port };
     clearInterval(this.#roomCheck);
     this.#listen().then(
       () => {
+        this.#isOpening = false;
         this.#roomCheck = undefined;
         // `close` was called while the socket was being opened.
         if (this.#isClosed) {
           this.#server.close();
           return;
         }
-        log.info('mqtt_accepting', { ...place, fullMs: Math.round(performance.now() - this.#fullSince) });
+        if (this.#fullSince !== undefined) {
+          log.info('mqtt_accepting', { ...place, fullMs: Math.round(performance.now() - this.#fullSince) });
+          this.#fullSince = undefined;
+        }
         // Connections may have arrived over another socket of this worker meanwhile.
         this.check();
       },
       (error: unknown) => {
+        this.#isOpening = false;
         if (this.#isClosed) return;
         log.error('mqtt_listen_failed', { ...place, reason: messageOf(error) });
         this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);

@@ -30,6 +30,8 @@ interface ListenDeps {
 }
 
 export interface ListeningSocket {
+  /** True: other workers of this host accept from now on. False: this worker does so, too. */
+  leaveToOthers(leaves: boolean): void;
   /** Stops accepting connections. */
   close(): void;
 }
@@ -56,7 +58,7 @@ export async function listenTcp(address: string, port: number, deps: ListenDeps)
     accepting.check();
   });
   const accepting = await Accepting.on(server, address, port, { hasRoom, log: deps.log });
-  return { close: () => accepting.close() };
+  return accepting;
 }
 
 /**
@@ -128,6 +130,7 @@ export async function listenTls(
   const accepting = await Accepting.on(front, address, port, { hasRoom, log });
   const stopWatching = watchCertificate(server, files, log);
   return {
+    leaveToOthers: (leaves) => accepting.leaveToOthers(leaves),
     close: () => {
       stopWatching();
       accepting.close();
