@@ -236,7 +236,7 @@ function httpDoors(
 }
 
 async function listenMqtt(
-  { config, proxies, log }: WorkerDeps,
+  { config, link, proxies, log }: WorkerDeps,
   mqtt: Mqtt,
   connectionsMax: number,
 ): Promise<ListeningSocket[]> {
@@ -244,7 +244,9 @@ async function listenMqtt(
   if (!enabled) return [];
   const { open, refused } = mqtt;
   const sendsProxyHeader = (peer: string) => proxyProtocol && proxies.isTrusted(peer);
-  const deps = { open, refused, connections: () => mqtt.connections, connectionsMax, sendsProxyHeader, log };
+  const accepted = (count: number) => link.acceptedConnection(count);
+  const connections = () => mqtt.connections;
+  const deps = { open, refused, connections, connectionsMax, accepted, sendsProxyHeader, log };
   const plain = await listenTcp(address, port, deps);
   return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
 }

@@ -4,10 +4,10 @@
  * after the other a worker of four took 123 and another one 9. A gateway stays for months, with all its load.
  */
 
-/** Connections above the mean that a worker may have. */
-const aheadMax = 4;
-/** The part of the mean that a worker may have above it, so that the workers of a storm all accept. */
-const aheadShareMax = 0.1;
+/** Connections that are not clearly more. */
+const slack = 4;
+/** The same as a part, so that in a storm all workers accept. */
+const slackShare = 0.1;
 /** Age of a report after which a worker may be frozen: it accepts nothing, and the others must. */
 const reportMsMax = 1_000;
 
@@ -17,6 +17,11 @@ interface ReportedConnections {
   reportedAt: number;
 }
 
+/** Returns the largest number of connections that is not clearly more than `connections`. */
+export function slightlyMore(connections: number): number {
+  return connections * (1 + slackShare) + slack;
+}
+
 /**
  * Returns the number of connections above which a worker leaves new ones to the others. The worker with the fewest
  * connections is never above it, so there is always a worker that accepts.
@@ -24,6 +29,5 @@ interface ReportedConnections {
 export function connectionsMost(workers: readonly ReportedConnections[], now: number): number {
   const living = workers.filter(({ reportedAt }) => now - reportedAt <= reportMsMax);
   if (living.length < 2) return Number.POSITIVE_INFINITY;
-  const mean = living.reduce((sum, { mqttConnections }) => sum + mqttConnections, 0) / living.length;
-  return mean * (1 + aheadShareMax) + aheadMax;
+  return slightlyMore(living.reduce((sum, { mqttConnections }) => sum + mqttConnections, 0) / living.length);
 }

@@ -63,6 +63,8 @@ export type ToPrimary =
       room: Omit<JournalRoom, 'worker'>;
       mqttConnections: number;
     } & Omit<WorkerRefusals, 'worker'>)
+  /** The worker has accepted clearly more connections since its last status. */
+  | { kind: 'mqttConnections'; count: number }
   | { kind: 'samples'; id: number; samples: Sample[] }
   | HoldAnswer
   /** `flush`: rows that wait for more rows are shipped now. */

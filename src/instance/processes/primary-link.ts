@@ -10,6 +10,7 @@ import type { ClockState } from '../clock/clock-offset.ts';
 import { unmeasuredClock } from '../clock/clock-offset.ts';
 import type { InstanceState } from '../health/state.ts';
 import type { JournalReportsOfHost } from '../journals/journal-reports.ts';
+import { slightlyMore } from './connection-spread.ts';
 import type { Begin, ToPrimary, ToWorker } from './messages.ts';
 
 type Status = Omit<Extract<ToPrimary, { kind: 'status' }>, 'kind'>;
@@ -37,6 +38,7 @@ export class PrimaryLink {
   #handOver: (perSecond: number) => Promise<void> = () => Promise.resolve();
   #handOverSome: (count: number, perSecond: number) => void = () => {};
   #onAhead: (isAhead: boolean) => void = () => {};
+  #reportedConnections = 0;
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
   #onState: (state: InstanceState) => void = () => {};
@@ -127,9 +129,20 @@ export class PrimaryLink {
   }
 
   reportStatus(status: () => Status): void {
-    const report = () => void send({ kind: 'status', ...status() });
+    const report = () => {
+      const current = status();
+      this.#reportedConnections = current.mqttConnections;
+      void send({ kind: 'status', ...current });
+    };
     report();
     systemScheduler.every(limits.statusIntervalMs, report);
+  }
+
+  /** Called after each accepted MQTT connection with the number of them: a burst does not wait for the next status. */
+  acceptedConnection(count: number): void {
+    if (count <= slightlyMore(this.#reportedConnections)) return;
+    this.#reportedConnections = count;
+    void send({ kind: 'mqttConnections', count });
   }
 
   onReportJournals(report: (flush: boolean) => Promise<JournalReportsOfHost>): void {

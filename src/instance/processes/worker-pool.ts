@@ -403,6 +403,10 @@ export class WorkerPool {
         slot.reportedAt = performance.now();
         this.#spreadConnections();
         return;
+      case 'mqttConnections':
+        slot.mqttConnections = message.count;
+        this.#spreadConnections();
+        return;
       case 'journalsHeld':
         this.journalHold.received(slot.number, message);
         return;

@@ -24,6 +24,8 @@ interface ListenDeps {
   refused: (reason: CloseReason) => void;
   connections: () => number;
   connectionsMax: number;
+  /** Called after each accepted connection with the number of connections, those that are not read yet included. */
+  accepted: (count: number) => void;
   /** True for the address of a proxy that sends a PROXY header. */
   sendsProxyHeader: (address: string) => boolean;
   log: Log;
@@ -45,7 +47,7 @@ const arrivals = new Arrivals();
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
   const sockets = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
-  const hasRoom = () => deps.connections() + sockets.waiting + arrivals.size < deps.connectionsMax;
+  const count = () => deps.connections() + sockets.waiting + arrivals.size;
   const server = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
     arrivals.add(() => {
@@ -55,8 +57,10 @@ export async function listenTcp(address: string, port: number, deps: ListenDeps)
         else accept(withReadBuffer(ready as OwnedSocket), clientAddress, deps, undefined);
       });
     });
+    deps.accepted(count());
     accepting.check();
   });
+  const hasRoom = () => count() < deps.connectionsMax;
   const accepting = await Accepting.on(server, address, port, { hasRoom, log: deps.log });
   return accepting;
 }
@@ -118,6 +122,7 @@ export async function listenTls(
         server.emit('connection', ready);
       });
     });
+    deps.accepted(count());
     accepting.check();
   });
   server.on('secureConnection', (socket: TLSSocket) => {
@@ -126,7 +131,8 @@ export async function listenTls(
       secured -= 1;
     });
   });
-  const hasRoom = () => deps.connections() + sockets - secured + arrivals.size < deps.connectionsMax;
+  const count = () => deps.connections() + sockets - secured + arrivals.size;
+  const hasRoom = () => count() < deps.connectionsMax;
   const accepting = await Accepting.on(front, address, port, { hasRoom, log });
   const stopWatching = watchCertificate(server, files, log);
   return {
