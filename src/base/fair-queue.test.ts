@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { Random } from '../../test/harness/random.ts';
 import { FairQueue } from './fair-queue.ts';
 
 /** Pushes items named `tenant/caller/n`; returns the refused ones. */
@@ -44,7 +45,13 @@ test('a caller finds room beside a caller of its own tenant, though another tena
 test('what may not go yet keeps its place; what was removed is gone', () => {
   const queue = new FairQueue<string>(4);
   pushAll(queue, ['a/x/1', 'a/y/1', 'b/z/1']);
-  expect(queue.shift(({ caller }) => caller === 'y')).toBe('a/y/1');
+  expect(
+    queue.shift(
+      () => true,
+      ({ caller }) => caller === 'y',
+    ),
+  ).toBe('a/y/1');
+  expect(queue.shift((tenant) => tenant === 'c')).toBeUndefined();
   expect(queue.remove({ tenant: 'b', caller: 'z' }, 'b/z/1')).toBe(true);
   expect(queue.remove({ tenant: 'b', caller: 'z' }, 'b/z/1')).toBe(false);
   expect(drain(queue)).toEqual(['a/x/1']);
@@ -101,4 +108,51 @@ test('an item of a long line costs as much as one of a short line', () => {
   const short = msOf(100, 1_000);
   // An array that is shifted takes some hundred times as long.
   expect(msOf(1, 100_000)).toBeLessThan(20 * short);
+});
+
+test('a full queue takes room from the largest caller of the largest tenant, whatever came and went before', () => {
+  const queue = new FairQueue<string>(30);
+  const sizes = new Map<string, number>();
+  const add = (item: string, change: number) => {
+    const [tenant = '', caller = ''] = item.split('/');
+    for (const name of [tenant, `${tenant}/${caller}`]) sizes.set(name, (sizes.get(name) ?? 0) + change);
+  };
+  const most = (prefix: RegExp) => Math.max(0, ...[...sizes].flatMap(([name, n]) => (prefix.test(name) ? [n] : [])));
+  const random = new Random(7);
+  for (let n = 0; n < 20_000; n += 1) {
+    if (random.below(3) === 0 && n % 300 > 100) {
+      const taken = queue.shift();
+      if (taken !== undefined) add(taken, -1);
+      continue;
+    }
+    const [tenant, caller] = [random.pick(['a', 'a', 'a', 'b', 'c']), random.pick(['x', 'x', 'y', 'z'])];
+    const item = `${tenant}/${caller}/${n}`;
+    const refused = queue.push({ tenant, caller }, item);
+    if (refused !== undefined && refused !== item) {
+      const [of = '', by = ''] = refused.split('/');
+      expect(sizes.get(of) === most(/^.$/) || of === tenant).toBe(true);
+      expect(sizes.get(`${of}/${by}`)).toBe(most(new RegExp(`^${of}/`)));
+      add(refused, -1);
+    }
+    if (refused === item) {
+      expect(most(/^.$/)).toBeLessThanOrEqual((sizes.get(tenant) ?? 0) + 1);
+      expect(most(new RegExp(`^${tenant}/`))).toBeLessThanOrEqual((sizes.get(`${tenant}/${caller}`) ?? 0) + 1);
+    } else {
+      add(item, 1);
+    }
+  }
+});
+
+test('a full queue of many callers refuses one more at the cost of a queue of few', () => {
+  const msOf = (callers: number) => {
+    const queue = new FairQueue<number>(callers);
+    for (let n = 0; n < callers; n += 1) queue.push({ tenant: 'a', caller: `${n}` }, n);
+    const started = performance.now();
+    for (let n = 0; n < 5_000; n += 1) expect(queue.push({ tenant: 'a', caller: `late ${n}` }, n)).toBe(n);
+    return performance.now() - started;
+  };
+  msOf(100);
+  const few = msOf(100);
+  // A look at each caller takes some hundred times as long.
+  expect(msOf(20_000)).toBeLessThan(10 * few + 50);
 });

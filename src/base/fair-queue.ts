@@ -23,6 +23,8 @@ interface Caller<T> {
 interface Tenant<T> {
   length: number;
   credit: number;
+  /** No caller has more items. */
+  callerMax: number;
   /** The caller whose turn is next comes first. */
   readonly callers: Map<string, Caller<T>>;
 }
@@ -32,6 +34,8 @@ export class FairQueue<T> {
   readonly #quantum: number;
   /** The tenant whose turn is next comes first. */
   readonly #tenants = new Map<string, Tenant<T>>();
+  /** No tenant has more items. */
+  #tenantMax = 0;
   #length = 0;
 
   /** A turn lasts until items of the cost `quantum` were taken; a dearer item uses up later turns. */
@@ -62,7 +66,7 @@ export class FairQueue<T> {
     }
     let tenant = this.#tenants.get(owner.tenant);
     if (!tenant) {
-      tenant = { length: 0, credit: this.#quantum, callers: new Map() };
+      tenant = { length: 0, credit: this.#quantum, callerMax: 0, callers: new Map() };
       this.#tenants.set(owner.tenant, tenant);
     }
     let caller = tenant.callers.get(owner.caller);
@@ -70,14 +74,23 @@ export class FairQueue<T> {
     caller.entries.push({ item, cost });
     tenant.length += 1;
     this.#length += 1;
+    tenant.callerMax = Math.max(tenant.callerMax, caller.entries.length);
+    this.#tenantMax = Math.max(this.#tenantMax, tenant.length);
     return displaced;
   }
 
-  /** Removes and returns the oldest item of the next caller, among the callers that `mayGo` accepts. */
-  shift(mayGo: (owner: ItemOwner) => boolean = always): T | undefined {
+  /**
+   * Removes and returns the oldest item of the next caller, among the callers that `mayGo` accepts of the tenants that
+   * `mayTenantGo` accepts. A tenant that is not accepted costs one call, however many callers wait.
+   */
+  shift(
+    mayTenantGo: (tenant: string) => boolean = always,
+    mayGo: (owner: ItemOwner) => boolean = always,
+  ): T | undefined {
     // An owner whose turn is used up moves to the end, where this loop reaches it again with the credit of one more
     // turn.
     for (const [name, tenant] of this.#tenants) {
+      if (!mayTenantGo(name)) continue;
       const accepts = (caller: string) => mayGo({ tenant: name, caller });
       if (tenant.credit <= 0) {
         if (some(tenant.callers.keys(), accepts)) this.#goLast(this.#tenants, name, tenant);
@@ -108,18 +121,22 @@ export class FairQueue<T> {
     return true;
   }
 
-  /** Returns the caller with most items in the tenant with most; undefined when `owner` would then have as many. */
+  /**
+   * Returns the caller with most items in the tenant with most; undefined when `owner` would then have as many. Visits
+   * the tenants or callers only when one of them may have more: of thousands with one item each, none has.
+   */
   #largerThan({ tenant, caller }: ItemOwner): ItemOwner | undefined {
-    const [largest, its] = largestOf(this.#tenants, ({ length }) => length);
     const own = this.#tenants.get(tenant);
     const ownLength = own?.length ?? 0;
-    if (its && its.length > ownLength + 1) {
-      return { tenant: largest, caller: largestOf(its.callers, ({ entries }) => entries.length)[0] };
+    if (this.#tenantMax > ownLength + 1) {
+      const [name, length] = largestOf(this.#tenants, (each) => each.length, this.#tenantMax);
+      this.#tenantMax = length;
+      if (length > ownLength + 1) return { tenant: name, caller: largestCaller(this.#tenants.get(name)!)[0] };
     }
-    if (!own) return undefined;
-    const [most, theirs] = largestOf(own.callers, ({ entries }) => entries.length);
-    const isLarger = theirs !== undefined && theirs.entries.length > (own.callers.get(caller)?.entries.length ?? 0) + 1;
-    return isLarger ? { tenant, caller: most } : undefined;
+    const callerLength = own?.callers.get(caller)?.entries.length ?? 0;
+    if (own === undefined || own.callerMax <= callerLength + 1) return undefined;
+    const [name, length] = largestCaller(own);
+    return length > callerLength + 1 ? { tenant, caller: name } : undefined;
   }
 
   #take(tenant: string, caller: string, which: 'oldest' | 'newest'): Entry<T> {
@@ -191,9 +208,24 @@ function some(names: Iterable<string>, accepts: (name: string) => boolean): bool
   return false;
 }
 
-function largestOf<Value>(map: Map<string, Value>, sizeOf: (value: Value) => number): [string, Value | undefined] {
-  let largest: [string, Value | undefined] = ['', undefined];
-  for (const [name, value] of map)
-    if (largest[1] === undefined || sizeOf(value) > sizeOf(largest[1])) largest = [name, value];
+/** Returns the caller with most items, and their number. */
+function largestCaller<T>(tenant: Tenant<T>): [string, number] {
+  const largest = largestOf(tenant.callers, ({ entries }) => entries.length, tenant.callerMax);
+  tenant.callerMax = largest[1];
+  return largest;
+}
+
+/** Returns the first one with the largest size, and this size. No size is above `max`. */
+function largestOf<Value>(
+  map: Map<string, Value>,
+  sizeOf: (value: Value) => number,
+  max: number,
+): [name: string, size: number] {
+  let largest: [string, number] = ['', 0];
+  for (const [name, value] of map) {
+    const size = sizeOf(value);
+    if (size > largest[1]) largest = [name, size];
+    if (size === max) break;
+  }
   return largest;
 }

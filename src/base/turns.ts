@@ -63,9 +63,12 @@ export class Turns {
   }
 
   #goOn(): void {
-    const mayGo = (owner: ItemOwner) => this.#places.outcome(ownersOf(owner)) === 'taken';
-    while (this.#queue.length > 0) {
-      const next = this.#queue.shift(mayGo);
+    const hasPlace = (owners: PlaceOwner[]) => this.#places.outcome(owners) === 'taken';
+    while (this.#queue.length > 0 && hasPlace([])) {
+      const next = this.#queue.shift(
+        (tenant) => hasPlace(ownersOf({ tenant, caller: '' })),
+        (owner) => hasPlace(ownersOf(owner)),
+      );
       if (next === undefined) return;
       next.go();
     }

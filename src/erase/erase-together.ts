@@ -103,7 +103,7 @@ export class EraseTogether {
     const batch: Waiting[] = [];
     let bytes = 0;
     while (batch.length < limits.eraseRangesMax) {
-      const next = this.#takeKept() ?? this.#waiting.shift(({ tenant }) => !this.#running.has(tenant));
+      const next = this.#takeKept() ?? this.#waiting.shift((tenant) => !this.#running.has(tenant));
       if (!next) break;
       if (next.until <= now) continue;
       bytes += listBytesOf(next.erased);

@@ -185,7 +185,7 @@ export class ChildNames {
     const { tenantId } = first;
     const batch = [first];
     while (batch.length < limits.childNamesBatchMax) {
-      const next = this.#queue.shift(({ tenant }) => tenant === tenantId);
+      const next = this.#queue.shift((tenant) => tenant === tenantId);
       if (!next) break;
       batch.push(next);
     }

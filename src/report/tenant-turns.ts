@@ -73,7 +73,10 @@ export class TenantTurns {
   release(owner: ItemOwner): void {
     this.#count(owner, -1);
     for (;;) {
-      const next = this.#waiting.shift((each) => this.#mayGo(each));
+      const next = this.#waiting.shift(
+        (tenant) => this.#mayTenantGo(tenant),
+        (each) => this.#mayGo(each),
+      );
       if (!next) return;
       this.#count(next.owner, 1);
       next.admit();
@@ -82,9 +85,13 @@ export class TenantTurns {
 
   /** A customer leaves a quarter of the places to the other customers of its tenant. */
   #mayGo({ tenant, caller }: ItemOwner): boolean {
-    const { max } = this.#options;
     const ofCustomer = caller === '' ? 0 : (this.#heldByCustomer.get(caller) ?? 0);
-    if (ofCustomer > 0 && ofCustomer >= Math.floor(max * 0.75)) return false;
+    if (ofCustomer > 0 && ofCustomer >= Math.floor(this.#options.max * 0.75)) return false;
+    return this.#mayTenantGo(tenant);
+  }
+
+  #mayTenantGo(tenant: string): boolean {
+    const { max } = this.#options;
     return this.#held < max || (this.#held === max && !this.#heldByTenant.has(tenant));
   }
 

@@ -104,7 +104,7 @@ export class BodyThread<Request extends BodyRequest, Reply> {
   #next(): void {
     if (this.#current) return;
     const { room } = this.#options;
-    const task = this.#queue.shift(room && (({ tenant }) => this.#hasRoom(tenant, room)));
+    const task = this.#queue.shift(room && ((tenant) => this.#hasRoom(tenant, room)));
     if (!task) {
       if (this.#queue.length === 0) this.#rooms.clear();
       return;
