@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { eventually } from '../../test/harness/api.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
 import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
+import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters, type Handler } from '../bus/bus.ts';
@@ -250,6 +251,17 @@ describe('Sessions', () => {
     sessions.open(row(1), mine, 1);
     await settled();
     expect(mine.ends).toEqual(['credentials_changed']);
+  });
+
+  it('reads again when the credentials changed while the device signed in, however many others changed since', async () => {
+    const { sessions } = await open();
+    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    sessions.changed(change(1));
+    for (let n = 0; n < limits.sessionChangesMax; n += 1) sessions.changed(change(10 + n));
+    const late = owner();
+    sessions.open(row(1), late, 1);
+    await settled();
+    expect(late.ends).toEqual(['credentials_changed']);
   });
 
   it('reads again when the device was deleted while it signed in once more', async () => {

@@ -140,7 +140,7 @@ export class Sessions {
   readonly #here = new Map<number, DeviceSession>();
   /** Device → monotonic time of its last change. A login that started earlier is checked again. */
   readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
-  /** Monotonic time at which any device may have changed. */
+  /** Monotonic time up to which any device may have changed. */
   #allChangedMs = Number.NEGATIVE_INFINITY;
   /** Devices whose session may be based on outdated credentials. */
   readonly #unchecked = new Set<number>();
@@ -226,7 +226,9 @@ export class Sessions {
     const { deviceNumber: number } = change;
     // Delete first: setting again moves the device to the end of the eviction order.
     this.#changed.delete(number);
-    this.#changed.set(number, now);
+    const evictedAt = this.#changed.set(number, now);
+    // The evicted device may be signing in, and so may any other one.
+    if (evictedAt !== undefined) this.#allChangedMs = Math.max(this.#allChangedMs, evictedAt);
     const session = this.#here.get(number);
     if (!session) return;
     if (change.deleted) this.#over(session, 'device_deleted');
