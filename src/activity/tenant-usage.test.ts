@@ -72,6 +72,21 @@ test('two workers count together; above the quota of messages both refuse until 
   expect(await readUsage(server.postgres, '2026-12-01', tenantId)).toEqual({ messages: 1, points: 1 });
 });
 
+test('after a clock that was ahead was set back, messages count for the month of now again', async () => {
+  now = november + 60_000;
+  const tenantId = await newTenant();
+  const usage = open(tenantId, { maxTransportMessages: 3 });
+  for (let n = 0; n < 3; n += 1) usage.add(tenantId, 1);
+  await usage.stop();
+  expect(refusal(usage, tenantId)?.reason).toBe('quota_messages');
+  now = november;
+  expect(refusal(usage, tenantId)).toBeUndefined();
+  usage.add(tenantId, 1);
+  await usage.stop();
+  expect(await readUsage(server.postgres, '2026-12-01', tenantId)).toEqual({ messages: 3, points: 3 });
+  expect(await readUsage(server.postgres, '2026-11-01', tenantId)).toEqual({ messages: 1, points: 1 });
+});
+
 test('a quota of data points is used up by one large message; a higher one counts at once', async () => {
   now = november;
   const tenantId = await newTenant();
@@ -124,6 +139,8 @@ test('the counts of a tenant that was deleted are dropped', async () => {
 });
 
 test('a month is that of UTC', () => {
-  expect(monthOf(Date.UTC(2026, 11, 31, 23, 59, 59, 999))).toEqual({ day: '2026-12-01', end: Date.UTC(2027, 0, 1) });
-  expect(monthOf(Date.UTC(2028, 1, 29))).toEqual({ day: '2028-02-01', end: Date.UTC(2028, 2, 1) });
+  const december = { day: '2026-12-01', begin: Date.UTC(2026, 11, 1), end: Date.UTC(2027, 0, 1) };
+  expect(monthOf(Date.UTC(2026, 11, 31, 23, 59, 59, 999))).toEqual(december);
+  const february = { day: '2028-02-01', begin: Date.UTC(2028, 1, 1), end: Date.UTC(2028, 2, 1) };
+  expect(monthOf(Date.UTC(2028, 1, 29))).toEqual(february);
 });

@@ -138,7 +138,7 @@ export class TenantUsage {
 
   async #writeCounts(): Promise<void> {
     const { postgres, clock, log } = this.#deps;
-    // What was counted since the last write counts for the new month.
+    // What was counted since the last write counts for the month of now.
     this.#rollMonth(clock.now());
     const month = this.#month;
     const counted: UsageOfTenant[] = [];
@@ -174,8 +174,9 @@ export class TenantUsage {
     if (tenantId === this.#lastTenant) this.#lastTenant = '';
   }
 
+  /** Begins another month: the next one, or an earlier one after a clock that was ahead was set back. */
   #rollMonth(now: number): void {
-    if (now < this.#month.end) return;
+    if (now >= this.#month.begin && now < this.#month.end) return;
     this.#month = monthOf(now);
     for (const use of this.#uses.values()) {
       use.messagesSum = 0;
@@ -207,7 +208,8 @@ function quotaReached(kind: Kind, { messagesMax, pointsMax, profile }: Quota, se
 interface Month {
   /** Its first day, as `2026-11-01`. */
   day: string;
-  /** The milliseconds at which the next month begins. */
+  /** The milliseconds at which it begins, and at which the next month begins. */
+  begin: number;
   end: number;
 }
 
@@ -215,5 +217,6 @@ interface Month {
 export function monthOf(ms: number): Month {
   const date = new Date(ms);
   const [year, month] = [date.getUTCFullYear(), date.getUTCMonth()];
-  return { day: new Date(Date.UTC(year, month, 1)).toISOString().slice(0, 10), end: Date.UTC(year, month + 1, 1) };
+  const begin = Date.UTC(year, month, 1);
+  return { day: new Date(begin).toISOString().slice(0, 10), begin, end: Date.UTC(year, month + 1, 1) };
 }
