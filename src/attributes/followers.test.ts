@@ -144,6 +144,37 @@ it('reads a version that the bus has lost', async () => {
   await vi.waitFor(() => expect(arrived.map(({ version }) => version)).toEqual([1]), 20_000);
 });
 
+it('reads the store once at a time, also when a follower confirms an update at once', async () => {
+  await start(true);
+  head.version = 1;
+  let deliver = () => {};
+  const arrived: number[] = [];
+  const following = updates.follow(
+    { number: device, tenantId: 'mill', customerId: null },
+    {
+      update: (update) => {
+        arrived.push(update.version);
+        if (update.version > 1) return;
+        head = { version: 2, changesSeen: 1, deletionsSeen: 1 };
+        delivery = new Promise((resolve) => {
+          deliver = resolve;
+        });
+        following.confirmed(update);
+      },
+      failed: () => {},
+      close: () => {},
+    },
+  );
+  await vi.waitFor(() => expect(arrived).toEqual([1]), 20_000);
+  await steadySleep(20);
+  following.confirmed({ kind: 'changes', version: 0, json: '{}' });
+  await steadySleep(20);
+  deliver();
+  await vi.waitFor(() => expect(arrived.length).toBeGreaterThan(1), 20_000);
+  await steadySleep(100);
+  expect(arrived).toEqual([1, 2]);
+});
+
 it('reads the store also for a poll that ended at once, so that the next one receives later changes', async () => {
   await start(true);
   follow().following.leave();

@@ -254,9 +254,20 @@ export class Following implements Listener {
 
   async #ask(): Promise<void> {
     try {
+      const update = await this.#nextUpdate();
+      // The follower may confirm at once, which asks for the next update.
+      if (update && !this.#left) this.#follower.update(update);
+    } catch (error) {
+      if (!this.#left) this.#follower.failed(error);
+    }
+  }
+
+  /** Returns undefined when the follower has every change. */
+  async #nextUpdate(): Promise<Update | undefined> {
+    try {
       for (;;) {
         const { version, update } = await this.#owner.pendingUpdate(this.#followed, this.#since);
-        if (this.#left) return;
+        if (this.#left) return undefined;
         if (update && !this.#hasWaited) {
           // The confirmation of the last answer may still be in transit from another worker. A second read after a wait
           // then finds nothing.
@@ -264,21 +275,15 @@ export class Following implements Listener {
           await this.#owner.scheduler.sleep(limits.updateSettleMs);
           continue;
         }
-        if (update) {
-          this.#asking = false;
-          this.#follower.update(update);
-          return;
-        }
+        if (update) return update;
         if (version >= this.#latest) {
           this.#known = version;
           this.#hasWaited = true;
-          return;
+          return undefined;
         }
         // A newer version exists: read again, once. A store whose version stays lower was restored from an older state.
         this.#latest = version;
       }
-    } catch (error) {
-      if (!this.#left) this.#follower.failed(error);
     } finally {
       this.#asking = false;
     }
