@@ -22,11 +22,15 @@ let changes: SharedChange[] = [];
 /** The reactions of the store to the next statements; it accepts all later ones. */
 let script: ((statement: Statement) => unknown)[] = [];
 let version = 0;
+/** The failure of the deletes of old rows. */
+let pruneOutcome: Error | undefined;
 
 const postgres: Queries = {
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
-    // These tests do not check the deletes of old rows.
-    if (text.startsWith('delete from attribute_turn')) return [];
+    if (text.startsWith('delete from attribute_turn')) {
+      if (pruneOutcome) throw pruneOutcome;
+      return [];
+    }
     const statement = { text, values };
     statements.push(statement);
     await new Promise((resolve) => setTimeout(resolve, 2));
@@ -45,6 +49,7 @@ afterEach(() => {
   changes = [];
   script = [];
   version = 0;
+  pruneOutcome = undefined;
 });
 
 function open(storedBytesMax?: number): AttributeWriter {
@@ -72,6 +77,14 @@ function refusePoison(times: number): void {
     values.some((value) => String(value).includes('poison')) ? refusal('22P05') : [];
   script = Array.from({ length: times }, () => judge);
 }
+
+it('stores a write although another host deletes the old rows of turns at the same moment', async () => {
+  pruneOutcome = refusal('40P01');
+  await open().save(2, client, entries({ a: 'x' }));
+  // An unhandled error would end the process.
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  expect(statements).toHaveLength(1);
+});
 
 describe('batches', () => {
   it('puts what one turn brings into one statement', async () => {
