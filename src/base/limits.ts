@@ -364,8 +364,8 @@ export const limits = {
   knownGrowthBytes: 16 * 1024 * 1024,
   /** Devices that were answered from the file of known devices and are checked in the store later. */
   knownAnsweredMax: 50_000,
-  /** Changed devices that a worker remembers until the file of known devices has the changes. */
-  knownChangedMax: 50_000,
+  /** Ranges of 32 768 devices whose changes a worker remembers until the file of known devices has them. */
+  knownChangedPagesMax: 2_048,
   /** Time after which the file of known devices surely has a change, while the store answers. */
   knownChangedMs: 5_000,
   /** Interval at which a worker checks for a newer file of known devices while the store does not answer. */

@@ -39,8 +39,8 @@ export async function openIdentity(
   });
   const onAnswered = () => known.storeAnswers();
   const changes = new CredentialChanges({ postgres, bus, clock, log, onAnswered, onPoll: link.onPoll });
-  changes.onLogged(({ deviceId, keepsAccess }) => {
-    if (!keepsAccess) known.changed(deviceId);
+  changes.onLogged(({ deviceNumber, keepsAccess }) => {
+    if (!keepsAccess) known.changed(deviceNumber);
   });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   changes.onChange((change) => {

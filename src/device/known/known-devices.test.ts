@@ -250,7 +250,7 @@ test('a device that changed after the file was written is not found until the fi
   const known = reader();
   known.storeFailed();
   const { id, name } = store.rows.get('one')!;
-  known.changed(id);
+  known.changed(1);
   expect(await numbers(known, 'one', 'two')).toEqual([undefined, 2]);
   expect((await known.logins(['one', 'two'])).size).toBe(1);
   expect((await known.names(tenantId, [name])).size).toBe(0);
@@ -263,9 +263,9 @@ test('while the store answers, changes are forgotten after the time in which the
   await write();
   const known = reader();
   // The log passes the changes on again after the file has them, and nothing else changes.
-  for (const token of ['one', 'two']) known.changed(store.rows.get(token)!.id);
+  for (const device of [1, 2]) known.changed(device);
   pass(limits.knownChangedMs);
-  known.changed(store.rows.get('two')!.id);
+  known.changed(2);
   expect(await numbers(known, 'one', 'two')).toEqual([undefined, undefined]);
   known.storeAnswers();
   expect(await numbers(known, 'one', 'two')).toEqual([1, undefined]);
@@ -274,22 +274,46 @@ test('while the store answers, changes are forgotten after the time in which the
 test('while the store answers, changes of a clock that was set back are forgotten', async () => {
   await write();
   const known = reader();
-  known.changed(store.rows.get('one')!.id);
+  known.changed(1);
   pass(-3_600_000);
   known.storeAnswers();
   pass(3_600_000);
   expect(await numbers(known, 'one')).toEqual([1]);
 });
 
+test('changes of any number of devices are remembered, and keep no other device out', async () => {
+  await write();
+  const known = reader();
+  for (let n = 0; n < 300_000; n += 1) {
+    known.changed(2 + n);
+    if (n % 25_000 === 0) pass(limits.knownChangedMs);
+  }
+  expect(await numbers(known, 'one', 'two', 'three')).toEqual([1, undefined, undefined]);
+  known.storeAnswers();
+  expect(await numbers(known, 'one', 'two')).toEqual([1, 2]);
+});
+
+test('while the store answers, a device is found again although others change all the time', async () => {
+  await write();
+  const known = reader();
+  known.changed(2);
+  for (let ms = 0; ms < 10 * limits.knownChangedMs; ms += 100) {
+    known.changed(100);
+    if (ms % 1_000 === 0) known.storeAnswers();
+    pass(100);
+  }
+  expect(await numbers(known, 'one', 'two')).toEqual([1, 2]);
+});
+
 test('more changes than are remembered: no device is found before the file is newer', async () => {
   await write();
   const known = reader();
-  for (let n = 0; n <= limits.knownChangedMax; n += 1) known.changed(`device ${n}`);
+  for (let n = 0; n <= limits.knownChangedPagesMax; n += 1) known.changed(32_768 * (n + 1));
   expect(await numbers(known, 'one')).toEqual([undefined]);
   store.save(tokenCredentials('four'), 4);
   await write();
   expect(await numbers(known, 'one', 'four')).toEqual([1, 4]);
-  known.changed('one more');
+  known.changed(5);
   pass(limits.knownChangedMs);
   expect(await numbers(known, 'one')).toEqual([undefined]);
   known.storeAnswers();

@@ -15,6 +15,7 @@ import { type Disk, type DiskFile, realDisk } from '../../journal/disk.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { type ProfileTopics, topicsOf } from '../model/profile-topics.ts';
 import type { CredentialChange } from '../sql/credential-log-store.ts';
+import { ChangedDevices } from './changed-devices.ts';
 import { DigestIndex } from './digest-index.ts';
 import {
   blockBytesMax,
@@ -80,10 +81,8 @@ export class KnownDevices {
   /** Device and its credentials, '' = its name → a change to check, because the store was not there to ask. */
   readonly #answered = new Map<string, CredentialChange>();
   #answeredTooMany = false;
-  /** Device → the time at which this process received its last change, until the file surely has the change. */
-  readonly #changed = new Map<string, number>();
-  /** Changes of any device were received up to this time: `#changed` had no room for all of them. */
-  #anyChanged = Number.NEGATIVE_INFINITY;
+  /** Devices whose changes this process received, until the file surely has the changes. */
+  readonly #changed = new ChangedDevices();
 
   constructor(deps: KnownDevicesDeps) {
     this.#deps = deps;
@@ -103,12 +102,8 @@ export class KnownDevices {
   }
 
   /** Called when a device or its credentials changed. The file may lack the change. */
-  changed(deviceId: string): void {
-    const now = this.#deps.clock.now();
-    // Delete first: setting again moves the device to the end, so the oldest change is the first entry.
-    this.#changed.delete(deviceId);
-    if (this.#changed.size >= limits.knownChangedMax) this.#anyChanged = now;
-    else this.#changed.set(deviceId, now);
+  changed(device: number): void {
+    this.#changed.add(device, this.#deps.clock.now());
   }
 
   /**
@@ -118,7 +113,8 @@ export class KnownDevices {
   storeAnswers(): CredentialChange[] | 'all' {
     this.#isStoreUnavailable = false;
     this.#mayHaveChanged = true;
-    this.#forgetWrittenChanges();
+    // The primary has had time to write the older changes.
+    this.#changed.forgetOld(this.#deps.clock.now());
     // Frees the index; another outage reads the file again.
     if (this.#loaded && !this.#loading && this.#deps.clock.monotonic() - this.#checkedMs > limits.knownKeptMs) {
       this.#drop().catch(() => {});
@@ -194,17 +190,6 @@ export class KnownDevices {
     return found;
   }
 
-  /** Forgets the changes that the primary has had time to write, and those of a clock that was set back since. */
-  #forgetWrittenChanges(): void {
-    const now = this.#deps.clock.now();
-    const mayWait = (time: number) => time > now - limits.knownChangedMs && time <= now;
-    if (!mayWait(this.#anyChanged)) this.#anyChanged = Number.NEGATIVE_INFINITY;
-    for (const [device, time] of this.#changed) {
-      if (mayWait(time)) break;
-      this.#changed.delete(device);
-    }
-  }
-
   /**
    * Returns undefined when the record cannot be read, is not the newest one of its credentials, or may lack a change.
    */
@@ -226,15 +211,11 @@ export class KnownDevices {
       if (head?.kind !== 'device') return undefined;
       const device = decodeDevice(bytes.subarray(0, head.bytes));
       const isNewest = loaded.credentials.get(device.digest, 0) === offset;
-      return isNewest && !this.#mayLackChange(loaded, device) ? device : undefined;
+      return isNewest && !this.#changed.mayHaveChanged(device.row.number, loaded.at) ? device : undefined;
     } catch (error) {
       this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
       return undefined;
     }
-  }
-
-  #mayLackChange({ at }: Loaded, { row }: KnownDevice): boolean {
-    return Math.max(this.#anyChanged, this.#changed.get(row.id) ?? Number.NEGATIVE_INFINITY) >= at;
   }
 
   #note(credentialsId: string, { row }: KnownDevice): void {
