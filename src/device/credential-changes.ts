@@ -60,8 +60,8 @@ export class CredentialChanges {
   readonly #handlers: ChangeHandler[] = [];
   readonly #loggedHandlers: LoggedHandler[] = [];
   /**
-   * Changes that were passed on: place in the log → device. The device is needed because another installation on the
-   * same Redis has its own log.
+   * Changes that were passed on: place in the log → device. The device is needed because a log that went back in time
+   * uses its places again, for other devices.
    */
   readonly #passedOn = new FifoMap<number, string>(limits.credentialChangesPassedOnMax);
   #unsubscribe: (() => void) | undefined;
