@@ -80,6 +80,17 @@ test('rows that would be too many together are inserted at once, and the next on
   expect(done.map(({ marks }) => marks)).toEqual([['0'], ['1', '2']]);
 });
 
+test('inserts that start early, because they are full, do not delay the next one beyond its pace', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });
+  const { send, done } = inserts({ everyMs: 100 });
+  const begin = performance.now();
+  // Each of these starts the one before it.
+  const sent = Array.from({ length: 50 }, (_, n) => send('a', String(n), 'x'.repeat(600)));
+  await vi.advanceTimersByTimeAsync(200);
+  expect(done).toHaveLength(sent.length);
+  expect(done.at(-1)!.at - begin).toBe(100);
+});
+
 test('a statement starts no more often than its pace, and the first one at once', async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });
   const { send, done } = inserts({ everyMs: 100 });

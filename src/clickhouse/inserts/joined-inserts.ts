@@ -59,6 +59,9 @@ interface Kind {
 interface Group<Rows, Result> {
   members: Member<Rows, Result>[];
   bytes: number;
+  pace: string;
+  /** The monotonic time at which the timer starts the group. */
+  startsAt: number;
   stopTimer: () => void;
 }
 
@@ -106,9 +109,11 @@ export class JoinedInserts<Rows extends { readonly bytes: number }, Result> {
   }
 
   #newGroup(same: string, pace: string): Group<Rows, Result> {
-    const { scheduler = systemScheduler } = this.#options;
-    const stopTimer = scheduler.after(this.#waitMs(pace), () => this.#start(same, group));
-    const group: Group<Rows, Result> = { members: [], bytes: 0, stopTimer };
+    const { scheduler = systemScheduler, clock = systemClock } = this.#options;
+    const now = clock.monotonic();
+    const startsAt = this.#takeStart(pace, now);
+    const stopTimer = scheduler.after(startsAt - now, () => this.#start(same, group));
+    const group: Group<Rows, Result> = { members: [], bytes: 0, pace, startsAt, stopTimer };
     this.#groups.set(same, group);
     return group;
   }
@@ -116,20 +121,30 @@ export class JoinedInserts<Rows extends { readonly bytes: number }, Result> {
   #start(same: string, group: Group<Rows, Result>): void {
     group.stopTimer();
     this.#groups.delete(same);
+    this.#giveBackStart(group);
     void this.#run(group.members);
   }
 
-  /** Takes the next start, and returns the milliseconds until then. */
-  #waitMs(pace: string): number {
-    const { windowMs, everyMs, clock = systemClock } = this.#options;
-    if (!everyMs) return windowMs;
-    const now = clock.monotonic();
-    const start = Math.max(now + windowMs, (this.#starts.get(pace) ?? Number.NEGATIVE_INFINITY) + everyMs());
+  /** Takes the next start of the pace, and returns its monotonic time. */
+  #takeStart(pace: string, now: number): number {
+    const { windowMs, everyMs } = this.#options;
+    if (!everyMs) return now + windowMs;
+    const startsAt = Math.max(now + windowMs, (this.#starts.get(pace) ?? Number.NEGATIVE_INFINITY) + everyMs());
     // Delete first: setting again moves the pace to the end of the order in which paces are forgotten.
     this.#starts.delete(pace);
-    this.#starts.set(pace, start);
+    this.#starts.set(pace, startsAt);
     if (this.#starts.size > pacesMax) this.#starts.delete(this.#starts.keys().next().value!);
-    return start - now;
+    return startsAt;
+  }
+
+  /**
+   * Called when a group starts. A full group starts before its time: without this, each full group would move the next
+   * start of its pace farther into the future, and few rows after many would wait for minutes.
+   */
+  #giveBackStart({ pace, startsAt }: Group<Rows, Result>): void {
+    const { clock = systemClock } = this.#options;
+    const now = clock.monotonic();
+    if (startsAt > now && this.#starts.get(pace) === startsAt) this.#starts.set(pace, now);
   }
 
   async #run(members: readonly Member<Rows, Result>[]): Promise<void> {
