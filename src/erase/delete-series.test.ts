@@ -164,3 +164,35 @@ test('a delete is finished at once only when no row of its device waits for a sh
   // By another map the rows that wait for shard 1 may be of this device.
   expect(await outcomeWith({ orderHeld: '5', shardsBehind: [1], mapVersion: 3 })).toBe('recorded');
 });
+
+test('a delete waits for a stream that has no report for a moment, because its servers do not answer', async () => {
+  const postgres = {
+    query: (text: string, values: unknown[]) => {
+      if (text.includes('insert into tombstones')) return Promise.resolve([{ id: 1, rowVersion: '1' }]);
+      return Promise.resolve(text.includes('set applied_at') ? (values[0] as number[]).map((id) => ({ id })) : []);
+    },
+  } as unknown as Queries;
+  const reportOf = (writer: number, orderShipped: string) => {
+    return { writer, run: '1', orderHigh: '5', orderShipped, orderDone: orderShipped, orderHeld: null };
+  };
+  const journal = reportOf(1, '5');
+  const answers = [[journal, reportOf(2, '3')], [journal], [journal], [journal, reportOf(2, '5')]];
+  let asked = 0;
+  const journals = () => {
+    const reports = (answers[asked] ?? answers.at(-1)!) as JournalReport[];
+    asked += 1;
+    return Promise.resolve({ reports, isWhole: true });
+  };
+  let askedBefore = 0;
+  const rows = () => {
+    askedBefore ||= asked;
+    return Promise.resolve([]);
+  };
+  const clickhouse = { rows, exec: () => Promise.resolve() } as unknown as ClickHouse;
+  const remove = seriesDeleter({
+    ...{ postgres, shards: new Shards([clickhouse]), cluster: '', clock, log: { warn: () => {} } as unknown as Log },
+    journals,
+  });
+  expect(await remove({ device: 2, keys: ['k'], startTs: 0, endTs: 1, latest: 'keep' })).toBe('done');
+  expect(askedBefore).toBe(answers.length);
+});

@@ -222,9 +222,12 @@ async function allSettled(
   // `orderHigh` decreases when the append that was in flight at the first report has failed.
   const isShipped = ({ writer, orderHigh, orderShipped }: JournalReport) =>
     BigInt(orderShipped) >= (target.get(writer) ?? 0n) || orderShipped === orderHigh;
+  // A stream has no report while its servers do not answer: what it held at the first report may still wait then.
+  const areShipped = (reports: readonly JournalReport[]) =>
+    own.every(({ writer }) => reports.some((report) => report.writer === writer && isShipped(report)));
   if (own.some(isHeld)) return undefined;
   let isFlushed = false;
-  while (!host.isWhole || !host.reports.every(isShipped)) {
+  while (!host.isWhole || !areShipped(host.reports)) {
     if (clock.monotonic() >= deadline) return undefined;
     await sleep(lookMs);
     host = await statements.journalsOfHost(!isFlushed);
