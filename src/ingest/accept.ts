@@ -93,8 +93,11 @@ export class Ingest {
   readonly #deps: IngestDeps;
   /** Undefined unless `ingest.ack` is `store`. */
   readonly #storeAcks: StoreAcks | undefined;
-  /** Frames that were stored during the append that runs: its own frames may be stored before it returns. */
-  readonly #storedEarly: Record<Lane, Set<bigint>> = { 0: new Set(), 1: new Set() };
+  /**
+   * Notices of shipping during the append that runs, in order. Shipping may take the frames of an append before the
+   * append returns, and their messages wait in `#storeAcks` only after the append: these notices are repeated then.
+   */
+  readonly #earlyNotices: (() => void)[] = [];
   /** Messages that were decoded in a thread, and messages with a time to live. */
   readonly #large: LargeQueue<LargeMessage>;
   readonly #messagesTotal: Counter;
@@ -272,19 +275,25 @@ export class Ingest {
 
   /** Called when frames are in ClickHouse: acknowledges waiters of `ingest.ack: store`. */
   stored(lane: Lane, orders: ReadonlySet<bigint>): void {
-    if (!this.#storeAcks) return;
-    if (this.#writing) for (const order of orders) this.#storedEarly[lane].add(order);
-    this.#storeAcks.stored(lane, orders);
+    this.#notify((acks) => acks.stored(lane, orders));
   }
 
   /** Called when rows of these frames are suspects: refuses waiters of `ingest.ack: store`. */
   suspected(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#storeAcks?.refused(lane, orders);
+    this.#notify((acks) => acks.refused(lane, orders));
   }
 
   /** Called when rows of these frames wait for their shard: refuses waiters of `ingest.ack: store`. */
   delayed(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#storeAcks?.delayed(lane, orders);
+    this.#notify((acks) => acks.delayed(lane, orders));
+  }
+
+  /** Calls `notify` now, and once more when the append that runs has returned. */
+  #notify(notify: (acks: StoreAcks) => void): void {
+    const acks = this.#storeAcks;
+    if (acks === undefined) return;
+    if (this.#writing) this.#earlyNotices.push(() => notify(acks));
+    notify(acks);
   }
 
   /** True while messages of `ingest.ack: store` have no answer. A stop waits for the answers before `close`. */
@@ -438,7 +447,7 @@ export class Ingest {
         this.#storeAcks.add(commit.waitersOf(lane), own, commit.since);
       }
       this.#storeAcks.add(commit.waitersOf('both'), frames, commit.since);
-      for (const lane of lanes) this.#storeAcks.stored(lane, this.#storedEarly[lane]);
+      for (const notify of this.#earlyNotices) notify();
       this.shipped();
     } else {
       for (const waiter of waiters) waiter.acknowledge();
@@ -456,7 +465,7 @@ export class Ingest {
   #release(commit: Commit): void {
     assert(this.#writing === commit, 'one commit at a time');
     this.#writing = undefined;
-    for (const lane of lanes) this.#storedEarly[lane].clear();
+    this.#earlyNotices.length = 0;
     if (commit instanceof Gathering) {
       commit.reset();
       this.#spare = commit;

@@ -510,24 +510,46 @@ test('ingest.ack store: a message that cannot be read back from the journal is n
   expect(journal.quarantine.entries).toBe(1);
 });
 
-test('ingest.ack store: frames that are stored before their append has returned are acknowledged', async () => {
-  const disk = new SimDisk();
-  await start(disk, 'store');
-  // The check of the owner follows the write, which makes the frames visible to the lane.
+/** Appends return only when the returned function is called; shipping has their frames before. */
+function holdAppends(): () => void {
   let release = () => {};
   const held = new Promise<void>((resolve) => {
     release = resolve;
   });
+  // The check of the owner follows the write, which makes the frames visible to the lane.
   const append = journal.append.bind(journal);
   vi.spyOn(journal, 'append').mockImplementation(async (frames) => {
     await append(frames);
     await held;
   });
+  return release;
+}
+
+test('ingest.ack store: frames that are stored before their append has returned are acknowledged', async () => {
+  await start(new SimDisk(), 'store');
+  const release = holdAppends();
   const sender = send({ a: 1 });
   await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   await shipLane(0);
   release();
   expect(await sender.outcome).toBe('acknowledged');
+});
+
+test.each([
+  ['store_refused', 'are refused', (orders: Set<bigint>) => ingest.suspected(0, orders)],
+  ['store_away', 'wait for their shard', (orders: Set<bigint>) => ingest.delayed(0, orders)],
+])('ingest.ack store: %s, also for rows that %s before their append has returned', async (reason, _what, say) => {
+  await start(new SimDisk(), 'store');
+  const release = holdAppends();
+  const sender = send({ a: 1 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
+  const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
+  say(new Set(unit!.orders));
+  ingest.stored(0, new Set(unit!.orders));
+  await journal.confirm(unit!);
+  ingest.shipped();
+  release();
+  expect(await sender.outcome).toMatchObject({ status: 503, reason });
 });
 
 function settledOf(sender: Sender): Promise<'acknowledged' | Fault | 'waiting'> {
