@@ -28,16 +28,21 @@ export async function readStreamPosition(queries: Queries, name: string): Promis
   return row && { ...row, floor: Number(row.floor), last: Number(row.last) };
 }
 
+/**
+ * Replaces a position. Returns false when another process has replaced it since it was read, as after this process was
+ * stopped for longer than its lease.
+ */
 export async function keepStreamPosition(
   queries: Queries,
-  { name, created, floor, last }: Omit<StreamPosition, 'writer'>,
-): Promise<void> {
-  await queries.query('update streams set created = $2, floor = $3, last = $4 where name = $1', [
-    name,
-    created,
-    floor,
-    last,
-  ]);
+  read: Omit<StreamPosition, 'writer'>,
+  { created, floor, last }: Omit<StreamPosition, 'writer' | 'name'>,
+): Promise<boolean> {
+  const rows = await queries.query(
+    `update streams set created = $2, floor = $3, last = $4
+      where name = $1 and created = $5 and floor = $6 and last = $7 returning name`,
+    [read.name, created, floor, last, read.created, read.floor, read.last],
+  );
+  return rows.length > 0;
 }
 
 /** Adds a stream that was not known. Returns undefined while no writer id is free. */

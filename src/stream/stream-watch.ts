@@ -60,6 +60,8 @@ interface Seen extends LaneState, ConsumerState {
 
 const roundMs = 500;
 const leaseMs = 10_000;
+/** A host without the lease asks for it again after this time, so that hosts without it cost PostgreSQL little. */
+const leaseAgainMs = 5_000;
 /** A state that is older than this says nothing about the stream any more. */
 const staleMs = 10_000;
 /** A stream that ends too early for this long has lost messages. */
@@ -78,10 +80,14 @@ export class StreamWatch {
   #written = 0;
   readonly #frameBytes: [number, number] = [0, 0];
   readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
+  /** Another host has had the lease: it is not asked for before. */
+  #leaseAgainAt = Number.NEGATIVE_INFINITY;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
-  #failure = '';
+  /** The present failure of each lane; empty: none. */
+  readonly #failures: [string, string] = ['', ''];
+  readonly #isMissing: [boolean, boolean] = [false, false];
 
   constructor(deps: WatchDeps) {
     this.#deps = deps;
@@ -171,17 +177,19 @@ export class StreamWatch {
       try {
         await (isLeader() ? this.#lead(link, lane) : this.#follow(link, lane));
         await this.#forgetLost(link, lane);
+        this.#isMissing[lane] = false;
+        this.#failures[lane] = '';
       } catch (error) {
         if (isMissing(error)) await this.#repair(lane);
-        else if (!isAway(error)) this.#warn(lane, messageOf(error));
+        else if (!isAway(error)) this.#warn(lane, 'stream_watch_failed', messageOf(error));
       }
     }
   }
 
   /** Logs a failure when it begins or changes: rounds are frequent. */
-  #warn(lane: Lane, reason: string): void {
-    if (reason !== this.#failure) this.#deps.log.warn('stream_watch_failed', { lane: laneNames[lane], reason });
-    this.#failure = reason;
+  #warn(lane: Lane, event: string, reason: string): void {
+    if (reason !== this.#failures[lane]) this.#deps.log.warn(event, { lane: laneNames[lane], reason });
+    this.#failures[lane] = reason;
   }
 
   #fresh(lane: Lane): Seen | undefined {
@@ -263,15 +271,20 @@ export class StreamWatch {
     const { settings, postgres } = this.#deps;
     const name = streamName(settings, lane);
     const seen = await this.#look(link, lane);
+    if (seen.writer !== undefined && this.#deps.clock.monotonic() < this.#leaseAgainAt) return;
     try {
       const position = (await readStreamPosition(postgres, name)) ?? (await addStream(postgres, name, seen));
       if (!position) return;
       seen.writer = position.writer;
       const newest = this.#seen[lane];
       if (newest) newest.writer = position.writer;
-      if (await takeLease(postgres, leaseName, this.#holder, leaseMs)) await this.#advance(link, lane, seen, position);
+      if (await takeLease(postgres, leaseName, this.#holder, leaseMs)) {
+        await this.#advance(link, lane, seen, position);
+        return;
+      }
+      this.#leaseAgainAt = this.#deps.clock.monotonic() + leaseAgainMs;
       // Another host looks at the stream, so what this one noticed says nothing of what it finds later.
-      else this.#cutSince[lane] = undefined;
+      this.#cutSince[lane] = undefined;
     } catch (error) {
       // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
       if (!isAway(error)) throw error;
@@ -305,10 +318,13 @@ export class StreamWatch {
       : isOther
         ? seen.floor
         : Math.max(seen.floor, known.floor);
-    await keepStreamPosition(postgres, { name, created: seen.created, floor, last: seen.last });
+    const isKept = await keepStreamPosition(postgres, position, { created: seen.created, floor, last: seen.last });
+    if (!isKept) return;
     // After a cut, new messages get numbers that were removed before.
     if (isCut && seen.removed > 0) await link.noteRemoved(name, 0);
-    if (!isCut) await this.#remove(link, lane, { ...seen, floor });
+    // The position may know more as stored than the consumer: after a cut that was not noticed, frames that no process
+    // has shipped have the numbers of former ones.
+    if (!isCut) await this.#remove(link, lane, seen);
   }
 
   #isCutForLong(lane: Lane): boolean {
@@ -340,13 +356,14 @@ export class StreamWatch {
     const { client, settings, postgres, log } = this.#deps;
     const name = streamName(settings, lane);
     try {
-      log.error('stream_missing', { stream: name });
+      if (!this.#isMissing[lane]) log.error('stream_missing', { stream: name });
+      this.#isMissing[lane] = true;
       await client.prepareAgain();
       const position = await readStreamPosition(postgres, name);
       const state = await client.link?.laneState(name);
       if (position && state && position.created !== state.created) log.warn('stream_made_again', { stream: name });
     } catch (error) {
-      log.warn('stream_not_ready', { stream: name, reason: messageOf(error) });
+      this.#warn(lane, 'stream_not_ready', messageOf(error));
     }
   }
 

@@ -37,17 +37,27 @@ const log = { debug: () => {}, info: note, warn: note, error: note } as unknown 
 /** The tables `streams` and `lease` in memory. */
 class Positions implements Queries {
   isUnavailable = false;
+  /** Called when a lease is taken, before the answer. */
+  onLease: (() => Promise<void>) | undefined;
+  /** The other host that has the lease; undefined: each caller gets it. */
+  holder: string | undefined;
+  queries = 0;
   readonly rows = new Map<string, { name: string; writer: number; created: string; floor: string; last: string }>();
 
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
+    this.queries += 1;
     if (this.isUnavailable) throw Object.assign(new Error('no server'), { code: 'ECONNREFUSED' });
-    const [name, created, floor, last] = values as [string, string, number, number];
+    const [name, created, floor, last, ...read] = values as [string, string, number, number, string, number, number];
     const row = this.rows.get(name);
     if (text.startsWith('select name, writer')) return (row ? [row] : []) as Row[];
-    if (text.startsWith('insert into lease')) return [{ holder: values[1] }] as Row[];
+    if (text.startsWith('insert into lease')) {
+      await this.onLease?.();
+      return [{ holder: this.holder ?? values[1] }] as Row[];
+    }
     if (text.startsWith('update streams')) {
+      if ([row!.created, row!.floor, row!.last].join() !== read.join()) return [];
       this.rows.set(name, { ...row!, created, floor: String(floor), last: String(last) });
-      return [];
+      return [{ name }] as Row[];
     }
     throw new Error(`unexpected: ${text}`);
   }
@@ -241,4 +251,51 @@ test('the room of the stream shrinks by what any process appends, and is not kno
     return watch.room()!.left === 64 * mebibyte;
   }, 30_000);
   expect(watch.room()!.written).toBe(written);
+});
+
+test('a host without the lease reports the streams, and does not ask PostgreSQL in each round', async () => {
+  positions.holder = 'another host';
+  await append();
+  await watch.round();
+  const { queries } = positions;
+  for (let round = 0; round < 3; round += 1) await watch.round();
+  expect(positions.queries).toBe(queries);
+  expect(await liveReport()).toMatchObject({ orderShipped: '0' });
+});
+
+test('a process that was stopped for longer than its lease does not set the position back', async () => {
+  const name = `${settings.name}-live`;
+  await append();
+  await confirmAll();
+  const other = newWatch();
+  let last = 0;
+  positions.onLease = async () => {
+    positions.onLease = undefined;
+    await append();
+    await confirmAll();
+    await eventually(async () => {
+      await other.round();
+      const state = await client.link!.laneState(name);
+      ({ last } = state);
+      return state.first === last + 1;
+    }, 30_000);
+  };
+  await watch.round();
+  expect(positions.rows.get(name)).toMatchObject({ floor: String(last), last: String(last) });
+  await newWatch().round();
+  expect(events.filter(({ event }) => event === 'stream_lost')).toEqual([]);
+});
+
+test('frames that took the numbers of stored ones, which the servers had lost, stay until they are stored', async () => {
+  const name = `${settings.name}-live`;
+  for (let n = 0; n < 3; n += 1) await append();
+  const { last } = await client.link!.laneState(name);
+  positions.rows.set(name, { ...positions.rows.get(name)!, floor: '2', last: String(last) });
+  for (let round = 0; round < 2; round += 1) await watch.round();
+  expect(await client.link!.laneState(name)).toMatchObject({ first: 1, last });
+  await confirmAll();
+  await eventually(async () => {
+    await watch.round();
+    return (await client.link!.laneState(name)).first === last + 1;
+  }, 30_000);
 });
