@@ -51,6 +51,7 @@ export class LaneReader {
   readonly #redelivered: Counter;
   readonly #damaged: Counter;
   readonly #open = new Map<ShipUnit, Held[]>();
+  readonly #given = new WeakSet<ShipUnit>();
   readonly #renewing: NodeJS.Timeout;
   readonly #stopping = new AbortController();
   #untaken: Held[] = [];
@@ -135,15 +136,19 @@ export class LaneReader {
       writtenMsMax: Math.max(...times),
     };
     this.#open.set(unit, taken);
+    this.#given.add(unit);
     return unit;
   }
 
-  has(unit: ShipUnit): boolean {
-    return this.#open.has(unit);
+  /** True for a unit of `next`. */
+  gave(unit: ShipUnit): boolean {
+    return this.#given.has(unit);
   }
 
   confirm(unit: ShipUnit): void {
     const held = this.#open.get(unit);
+    // An insert may end after `close`, which has given the frames back to the servers.
+    if (held === undefined && this.#stopping.signal.aborted) return;
     assert(held, 'a unit of this stream is confirmed once');
     this.#open.delete(unit);
     for (const { message, head, payload } of held) {

@@ -51,7 +51,7 @@ export class StreamJournal implements TakesFrames, GivesUnits {
 
   async confirm(unit: ShipUnit): Promise<void> {
     const reader = this.#readers[unit.lane];
-    if (reader.has(unit)) reader.confirm(unit);
+    if (reader.gave(unit)) reader.confirm(unit);
     else await this.#journal.confirm(unit);
   }
 

@@ -204,6 +204,15 @@ describe.each(implementations)('%s', (_name, make) => {
     expect(texts(units)).toContain('a');
   });
 
+  test('an insert that ends after the close may confirm its unit', async () => {
+    const seam = await begin();
+    await seam.append([frame('late')]);
+    const [unit] = await take(seam, 1);
+    await opened!.close();
+    opened = undefined;
+    await seam.confirm(unit!);
+  });
+
   test('counts rows and bytes until they are confirmed', async () => {
     const seam = await begin();
     expect([seam.rowsWaiting(0), seam.bytesWaiting(0), seam.oldestWaitingAt(0)]).toEqual([0, 0, undefined]);
