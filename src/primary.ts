@@ -153,7 +153,8 @@ export async function runPrimary(): Promise<void> {
     if (config.stream.url !== '') {
       const owner = { installation: installation.id, copies: await findCopies(stores.postgres) };
       const unavailable = await tryStreams(config.stream, owner, (page) => {
-        printProgress(`${page} of STREAM_MONITOR_URLS does not answer: the sync of its server is not checked.`);
+        const what = 'does not answer, or its server has JetStream off';
+        printProgress(`${page} of STREAM_MONITOR_URLS ${what}: the sync of that server is not checked.`);
       });
       if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);
     }

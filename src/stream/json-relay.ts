@@ -14,6 +14,7 @@ import { type JsonFilter, type JsonMessage, jsonFilterOf, jsonMessages } from '.
 import type { Senders } from './senders.ts';
 import {
   jsonConsumerName,
+  jsonStreamName,
   type StreamClient,
   type StreamLink,
   type StreamSettings,
@@ -155,10 +156,13 @@ export class JsonRelay {
   }
 
   async #publishAll(link: StreamLink, frame: JsMsg, messages: readonly JsonMessage[]): Promise<void> {
+    const stream = jsonStreamName(this.#deps.settings);
     for (let from = 0; from < messages.length; from += messagesMax) {
       if (from > 0) frame.working();
       const some = messages.slice(from, from + messagesMax);
-      await Promise.all(some.map(({ subject, body }) => link.publish(subject, Buffer.from(body), publishMsMax)));
+      const publish = ({ subject, body }: JsonMessage) =>
+        link.publish(stream, subject, Buffer.from(body), publishMsMax);
+      await Promise.all(some.map(publish));
     }
   }
 

@@ -11,9 +11,9 @@ import type { Queries } from '../postgres/client.ts';
 import { findCopies } from './copies-store.ts';
 import { JsonRelay } from './json-relay.ts';
 import { LaneReader } from './lane-reader.ts';
-import { prepareStreams } from './prepare-streams.ts';
+import { checkRunningStreams, prepareStreams } from './prepare-streams.ts';
 import { Senders } from './senders.ts';
-import { StreamClient, type StreamSettings } from './stream-client.ts';
+import { StreamClient, type StreamLink, type StreamSettings } from './stream-client.ts';
 import { StreamJournal } from './stream-journal.ts';
 import { withStream } from './stream-report.ts';
 import { StreamWatch } from './stream-watch.ts';
@@ -54,9 +54,9 @@ export interface OpenedStream {
 /** Resolves when the servers have answered, or have not answered within the time of one try. */
 export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, onFrame } = deps;
-  const client = new StreamClient(settings, log, name, async (link) => {
-    await prepareStreams(link, settings, { installation, copies: await findCopies(postgres) });
-  });
+  const prepare = async (link: StreamLink) =>
+    prepareStreams(link, settings, { installation, copies: await findCopies(postgres) });
+  const client = new StreamClient(settings, log, name, prepare, (link) => checkRunningStreams(link, settings));
   const { quarantine } = journal;
   const writer = new StreamWriter({ client, settings, clock, log, metrics, local: journal });
   const reading = { client, settings, log, metrics, quarantine, onFrame };

@@ -24,6 +24,7 @@ import {
   isLogin,
   jsonConsumerName,
   jsonStreamName,
+  maySkip,
   payloadBytesMin,
   StreamLink,
   type StreamSettings,
@@ -57,8 +58,8 @@ interface StreamOwner {
 
 /**
  * Creates the streams and their consumers where they are missing, and refuses settings and streams that cannot keep the
- * promise. `onUnchecked`: called with a monitoring page that does not answer, so that nothing is known of the sync of
- * its server.
+ * promise. `onUnchecked`: called with a monitoring page that does not answer, or whose server has JetStream off: then
+ * nothing is known of the sync of that server.
  */
 export async function prepareStreams(
   link: StreamLink,
@@ -229,7 +230,7 @@ export async function tryStreams(
 
 /**
  * Checks the servers, and the streams that are there, without a change of them. Returns the version of the server, and
- * the monitoring pages that do not answer.
+ * the monitoring pages of servers of which nothing is known.
  */
 export async function inspectStreams(settings: StreamSettings): Promise<{ version: string; unchecked: string[] }> {
   const unchecked: string[] = [];
@@ -244,6 +245,21 @@ export async function inspectStreams(settings: StreamSettings): Promise<{ versio
     return { version: link.connection.info?.version ?? 'of an unknown version', unchecked };
   } finally {
     await link.close().catch(() => {});
+  }
+}
+
+/**
+ * Throws a StartError when the streams were changed so that an acknowledged frame could be lost. Their limits are
+ * compared at a start only: an operator may raise them while hosts run.
+ */
+export async function checkRunningStreams({ manager }: StreamLink, settings: StreamSettings): Promise<void> {
+  for (const lane of lanes) {
+    const name = streamName(settings, lane);
+    // A missing stream or consumer is made again (`stream-watch.ts`).
+    const info = await found(manager.streams.info(name), codes.streamNotFound);
+    if (info) checkKept(info, settings);
+    const consumer = info && (await found(manager.consumers.info(name, consumerName), codes.consumerNotFound));
+    if (consumer) checkConsumer(name, consumer);
   }
 }
 
@@ -266,7 +282,8 @@ function checkServer({ connection, shortfall }: StreamLink, { replicas }: Stream
         'acknowledgement (sync_interval: always): use version 2.10 or later.',
     );
   }
-  if (info?.jetstream !== true) {
+  // A server of a cluster turns JetStream off when its disk is full, and its clients reach that of the other servers.
+  if (info?.jetstream !== true && info?.cluster === undefined) {
     throw new StartError(
       `The NATS server ${connection.getServer()} has no JetStream: add "jetstream" to its settings.`,
     );
@@ -283,16 +300,18 @@ function checkServer({ connection, shortfall }: StreamLink, { replicas }: Stream
 async function checkSync({ monitorUrls }: StreamSettings, onUnchecked: (page: string) => void): Promise<void> {
   for (const url of listOfSetting(monitorUrls)) {
     const page = new URL('/jsz', url);
-    let config: { sync_always?: boolean } | undefined;
+    let state: { config?: { sync_always?: boolean }; disabled?: boolean };
     try {
       const response = await fetch(page, { signal: AbortSignal.timeout(monitorMsMax) });
-      ({ config } = (await response.json()) as { config?: { sync_always?: boolean } });
+      state = (await response.json()) as typeof state;
     } catch {
       // A node that does not answer is checked by the next start; the others keep the promise meanwhile.
       onUnchecked(page.origin);
       continue;
     }
-    if (config?.sync_always !== true) {
+    // So is a node that has turned JetStream off, as after a full disk: it acknowledges nothing.
+    if (state.disabled === true) onUnchecked(page.origin);
+    else if (state.config?.sync_always !== true) {
       throw new StartError(
         `The NATS server at ${page.origin} does not sync each message before its acknowledgement: set ` +
           '"sync_interval: always" in the jetstream block of every server (STREAM_MONITOR_URLS).',
@@ -320,53 +339,61 @@ function checkOwner(info: StreamInfo, installation: string): void {
   }
 }
 
-function checkStream(info: StreamInfo, subjects: string[], settings: StreamSettings, installation: string): void {
+/** Checks that each frame is kept until it is removed. */
+function checkKept(info: StreamInfo, settings: StreamSettings): void {
   const { config } = info;
   const { name } = config;
-  const wrong = (what: string, remedy: string): never => refuse(info, what, remedy);
-  checkOwner(info, installation);
   if (config.num_replicas < settings.replicas) {
-    wrong(
+    refuse(
+      info,
       `has ${config.num_replicas} replicas and STREAM_REPLICAS is ${settings.replicas}`,
       `run "nats stream edit ${name} --replicas ${settings.replicas}"`,
     );
   }
-  if (config.storage !== StorageType.File) wrong('is kept in memory only', 'remove it when it is empty');
+  if (config.storage !== StorageType.File) refuse(info, 'is kept in memory only', 'remove it when it is empty');
   if (config.discard !== DiscardPolicy.New) {
-    wrong('discards its oldest frames when it is full', `run "nats stream edit ${name} --discard new"`);
+    refuse(info, 'discards its oldest frames when it is full', `run "nats stream edit ${name} --discard new"`);
   }
   if (config.retention !== RetentionPolicy.Limits) {
-    wrong('does not have the retention "limits"', 'remove it when it is empty');
+    refuse(info, 'does not have the retention "limits"', 'remove it when it is empty');
   }
   if (config.max_age > 0 || config.max_msgs > 0 || config.max_msgs_per_subject > 0) {
-    wrong(
+    refuse(
+      info,
       'forgets frames by their age or number',
       `run "nats stream edit ${name} --max-age 0 --max-msgs=-1 --max-msgs-per-subject=-1"`,
     );
   }
+}
+
+function checkStream(info: StreamInfo, subjects: string[], settings: StreamSettings, installation: string): void {
+  const { config } = info;
+  const { name } = config;
+  checkOwner(info, installation);
+  checkKept(info, settings);
   if (config.max_msg_size > 0 && config.max_msg_size < payloadBytesMin) {
-    wrong(`takes messages of ${config.max_msg_size} bytes only`, `run "nats stream edit ${name} --max-msg-size=-1"`);
+    refuse(
+      info,
+      `takes messages of ${config.max_msg_size} bytes only`,
+      `run "nats stream edit ${name} --max-msg-size=-1"`,
+    );
   }
   if (config.max_bytes !== settings.bytesMax) {
-    wrong(
+    refuse(
+      info,
       `holds ${config.max_bytes} bytes and STREAM_BYTES_MAX is ${settings.bytesMax}`,
       `run "nats stream edit ${name} --max-bytes ${settings.bytesMax}", or change the setting`,
     );
   }
   if (!subjects.every((subject) => config.subjects.includes(subject))) {
-    wrong(`does not take the subject ${subjects.join()}`, 'choose another STREAM_NAME');
+    refuse(info, `does not take the subject ${subjects.join()}`, 'choose another STREAM_NAME');
   }
 }
 
 function checkConsumer(stream: string, { config }: ConsumerInfo): void {
-  const isRight =
-    config.ack_policy === AckPolicy.Explicit &&
-    (config.max_deliver ?? -1) <= 0 &&
-    (config.filter_subject ?? '') === '' &&
-    (config.inactive_threshold ?? 0) === 0;
-  if (isRight) return;
+  if (!maySkip(config) && (config.inactive_threshold ?? 0) === 0) return;
   throw new StartError(
     `The consumer ${consumerName} of the stream ${stream} was changed, so it may skip frames: run ` +
-      `"nats consumer rm ${stream} ${consumerName}"; the next start makes it again, and it gives every frame again.`,
+      `"nats consumer rm ${stream} ${consumerName}"; it is made again, and gives every frame again.`,
   );
 }

@@ -7,12 +7,16 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  AckPolicy,
   type Consumer,
+  type ConsumerConfig,
+  DeliverPolicy,
   JetStreamApiError,
   type JetStreamClient,
   type JetStreamManager,
   jetstreamManager,
   type OrderedConsumerOptions,
+  type PubAck,
 } from '@nats-io/jetstream';
 import {
   AuthorizationError,
@@ -45,6 +49,8 @@ const reconnectMs = 250;
 const callMsMax = 3_000;
 /** A connection that is lost for so long is tried again apart, to learn why it does not return. */
 const lostMsMax = 4_000;
+/** After so many times of `lostMsMax` the settings of the streams are checked again: about half a minute. */
+const roundsOfCheck = 8;
 /** A stop waits so long for servers that do not answer. */
 const flushMsMax = 1_000;
 /** A server without an answer for so long is left for another one: the others may have a majority without it. */
@@ -67,7 +73,6 @@ export interface LaneState {
   firstAtMs: number | undefined;
   /** Messages after the first one that are not there any more. */
   lost: number[];
-  lostCount: number;
   /** Messages up to this one may be gone, because ClickHouse has them (`noteRemoved`). */
   removed: number;
 }
@@ -76,7 +81,7 @@ export interface LaneState {
 const removedMember = 'millrace_removed';
 
 export interface ConsumerState {
-  /** Every message up to this one is confirmed. */
+  /** Every message up to this one is confirmed; 0 when the consumer may have skipped messages. */
   floor: number;
   /** Messages that are not confirmed. */
   waiting: number;
@@ -165,12 +170,21 @@ export function connectReason(error: unknown): string {
   if (isCertificate(error)) {
     return `the certificate of the servers is not accepted (${reason}): renew it, or check STREAM_TLS_CA`;
   }
+  if (isWithoutListener(error)) return jetStreamOff;
   return reason;
 }
 
 export function isLogin(error: unknown): boolean {
   return error instanceof AuthorizationError || error instanceof UserAuthenticationExpiredError;
 }
+
+/** True when no server listens for the stream. A server turns JetStream off when its disk is full. */
+export function isWithoutListener(error: unknown): boolean {
+  return error instanceof Error && error.name === 'JetStreamNotEnabled';
+}
+
+export const jetStreamOff =
+  'no server answers for the stream: a majority is unavailable, or has JetStream off, as after a full disk';
 
 function isCertificate(error: unknown): boolean {
   const { code, cause } = error as { code?: unknown; cause?: unknown };
@@ -179,6 +193,21 @@ function isCertificate(error: unknown): boolean {
 }
 
 export const noMajority = 'no majority of its servers answers';
+
+/** An acknowledgement of another stream, which no worker ships: a removed stream leaves its subjects to any other. */
+export class OtherStream extends Error {}
+
+/** True for a consumer that confirms messages which it has not given, or gives them without their bytes. */
+export function maySkip(config: Partial<ConsumerConfig>): boolean {
+  const filters = [config.filter_subject ?? '', ...(config.filter_subjects ?? [])];
+  return (
+    config.ack_policy !== AckPolicy.Explicit ||
+    config.deliver_policy !== DeliverPolicy.All ||
+    (config.max_deliver ?? -1) > 0 ||
+    filters.some((filter) => filter !== '') ||
+    config.headers_only === true
+  );
+}
 
 /** Calls that need a majority of the servers. */
 type MajorityCall = 'publish' | 'read' | 'prepare';
@@ -241,17 +270,20 @@ export class StreamLink {
     return this.#silentSince === undefined ? 0 : performance.now() - this.#silentSince;
   }
 
-  /** Resolves with the number of the message when a majority has synced it. */
-  async publish(subject: string, bytes: Uint8Array, msMax: number): Promise<number> {
+  /** Resolves with the number of the message when a majority has synced it in this stream. */
+  async publish(stream: string, subject: string, bytes: Uint8Array, msMax: number): Promise<number> {
     if (!this.isConnected) throw new Error('not connected to any server');
+    let answer: PubAck;
     try {
-      const { seq } = await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 });
-      this.answered('publish');
-      return seq;
+      answer = await this.#publisher.publish(subject, bytes, { timeout: msMax, retries: 0 });
     } catch (error) {
       this.failed('publish', error);
       throw error;
     }
+    this.answered('publish');
+    if (answer.stream === stream) return answer.seq;
+    const other = answer.stream;
+    throw new OtherStream(`the subjects of the stream ${stream} belong to the stream ${other}: remove ${other}`);
   }
 
   /**
@@ -300,7 +332,7 @@ export class StreamLink {
 
   async laneState(stream: string): Promise<LaneState> {
     const { created, state, config } = await this.manager.streams.info(stream, { deleted_details: true });
-    const { messages, first_seq, last_seq, bytes, first_ts, deleted = [], num_deleted = 0 } = state;
+    const { messages, first_seq, last_seq, bytes, first_ts, deleted = [] } = state;
     return {
       created: String(created),
       first: messages === 0 ? last_seq + 1 : first_seq,
@@ -308,7 +340,6 @@ export class StreamLink {
       bytes,
       firstAtMs: messages === 0 ? undefined : Date.parse(String(first_ts)),
       lost: deleted,
-      lostCount: num_deleted,
       removed: Number(config.metadata?.[removedMember] ?? 0),
     };
   }
@@ -316,7 +347,8 @@ export class StreamLink {
   async consumerState(stream: string, name = consumerName): Promise<ConsumerState> {
     const info = await this.manager.consumers.info(stream, name);
     const waiting = info.num_pending + info.num_ack_pending;
-    return { floor: info.ack_floor.stream_seq, waiting, redelivered: info.num_redelivered };
+    const floor = maySkip(info.config) ? 0 : info.ack_floor.stream_seq;
+    return { floor, waiting, redelivered: info.num_redelivered };
   }
 
   /** Notes in the stream itself that messages up to this one are removed although the position does not say so. */
@@ -345,6 +377,8 @@ export class StreamClient {
   readonly #name: string;
   /** Makes and checks the streams, over a new connection. */
   readonly #prepare: (link: StreamLink) => Promise<void>;
+  /** Throws a StartError when the streams do not keep the promise any more. */
+  readonly #check: (link: StreamLink) => Promise<void>;
   #link: StreamLink | undefined;
   #failure: string | undefined = 'not connected yet';
   /** Why a connection that was lost does not return. */
@@ -353,11 +387,18 @@ export class StreamClient {
   #running: Promise<void> = Promise.resolve();
   #wake: () => void = () => {};
 
-  constructor(settings: StreamSettings, log: Log, name: string, prepare: (link: StreamLink) => Promise<void>) {
+  constructor(
+    settings: StreamSettings,
+    log: Log,
+    name: string,
+    prepare: (link: StreamLink) => Promise<void>,
+    check: (link: StreamLink) => Promise<void> = async () => {},
+  ) {
     this.#settings = settings;
     this.#log = log;
     this.#name = name;
     this.#prepare = prepare;
+    this.#check = check;
   }
 
   /** Connects until it succeeds. Resolves after the first try. */
@@ -372,7 +413,7 @@ export class StreamClient {
     return this.#link;
   }
 
-  /** Why there is no usable stream yet; undefined when it was found usable. */
+  /** Why there is no usable stream; undefined when it was found usable. */
   get failure(): string | undefined {
     return this.#failure ?? this.#link?.shortfall;
   }
@@ -383,6 +424,20 @@ export class StreamClient {
     if (link === undefined || link.silentMs < this.#settings.ackMsMax) return undefined;
     if (link.isConnected) return noMajority;
     return this.#lost === undefined ? 'no server can be reached' : `no server can be reached: ${this.#lost}`;
+  }
+
+  /** Checks again what an operator may have changed since the connection was made. */
+  async checkAgain(): Promise<void> {
+    const link = this.#link;
+    if (link?.isConnected !== true) return;
+    try {
+      await this.#check(link);
+      if (this.#failure !== undefined) this.#log.info('stream_ready', {});
+      this.#failure = undefined;
+    } catch (error) {
+      // Messages and readers notice servers that do not answer.
+      if (error instanceof StartError) this.#noteFailure(error.message);
+    }
   }
 
   /** Makes and checks the streams again, because one is missing. */
@@ -408,13 +463,11 @@ export class StreamClient {
         if (this.#failure !== undefined) this.#log.info('stream_ready', {});
         this.#failure = undefined;
         onTried();
-        void this.#explainLosses(opened);
+        void this.#supervise(opened);
         return;
       } catch (error) {
         opened?.failed('prepare', error);
-        const failure = connectReason(error);
-        if (failure !== this.#failure) this.#log.warn('stream_not_ready', { reason: failure });
-        this.#failure = failure;
+        this.#noteFailure(connectReason(error));
         onTried();
       }
       await this.#pause(4 * reconnectMs);
@@ -422,20 +475,31 @@ export class StreamClient {
     await opened?.close();
   }
 
-  /** Tries another connection while the present one is lost: the client does not say why its own tries fail. */
-  async #explainLosses(link: StreamLink): Promise<void> {
-    while (!this.#closed) {
+  #noteFailure(failure: string): void {
+    if (failure !== this.#failure) this.#log.warn('stream_not_ready', { reason: failure });
+    this.#failure = failure;
+  }
+
+  /** Explains losses of the connection, and checks the streams less often. */
+  async #supervise(link: StreamLink): Promise<void> {
+    for (let rounds = 1; !this.#closed; rounds += 1) {
       await this.#pause(lostMsMax);
+      if (this.#closed) return;
       if (link.isConnected) this.#lost = undefined;
-      if (link.isConnected || link.silentMs < lostMsMax || this.#closed) continue;
-      try {
-        const other = await connect(streamConnection(this.#settings, this.#name));
-        await other.close();
-      } catch (error) {
-        const lost = connectReason(error);
-        if (lost !== this.#lost) this.#log.warn('stream_not_connected', { reason: lost });
-        this.#lost = lost;
-      }
+      else if (link.silentMs >= lostMsMax) await this.#explainLoss();
+      if (rounds % roundsOfCheck === 0) await this.checkAgain();
+    }
+  }
+
+  /** Tries another connection while the present one is lost: the client does not say why its own tries fail. */
+  async #explainLoss(): Promise<void> {
+    try {
+      const other = await connect(streamConnection(this.#settings, this.#name));
+      await other.close();
+    } catch (error) {
+      const lost = connectReason(error);
+      if (lost !== this.#lost) this.#log.warn('stream_not_connected', { reason: lost });
+      this.#lost = lost;
     }
   }
 

@@ -12,7 +12,17 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Journal, type JournalFrame, lanes, live } from '../journal/journal.ts';
 import { OwnFrames } from './own-frames.ts';
-import { leaderlessCode, noMajority, type StreamClient, type StreamSettings, subjectOf } from './stream-client.ts';
+import {
+  isWithoutListener,
+  jetStreamOff,
+  leaderlessCode,
+  noMajority,
+  OtherStream,
+  type StreamClient,
+  type StreamSettings,
+  streamName,
+  subjectOf,
+} from './stream-client.ts';
 import { frameTooLarge, streamAway, streamFull, streamSlow } from './stream-faults.ts';
 import { encodeStreamFrame, payloadBytesOf, plainStreamFrame } from './stream-frame.ts';
 import { bucketOf } from './stream-frames.ts';
@@ -164,14 +174,15 @@ export class StreamWriter {
     const payloadBytes = payloadBytesOf(frame);
     const writtenMs = clock.now();
     let message: { format: number; bytes: Buffer } | undefined;
+    const stream = streamName(settings, frame.lane);
     const subject = subjectOf(settings, frame.lane, bucketOf(frame.device ?? 0, settings.subjects));
     for (;;) {
       let why = client.failure ?? noMajority;
       const left = deadline - clock.monotonic();
       try {
         const { link } = client;
-        // A server that takes less than any commit may need is no fault of these messages.
-        if (link && link.shortfall === undefined) {
+        // A server that takes less than a commit may need, or a stream that was changed, is no fault of these messages.
+        if (link && client.failure === undefined) {
           if (link.payloadBytesMax > 0 && payloadBytes + messageHeadBytes > link.payloadBytesMax) {
             throw frameTooLarge(payloadBytes, link.payloadBytesMax);
           }
@@ -179,7 +190,7 @@ export class StreamWriter {
           if (message?.format !== format) {
             message = { format, bytes: await encodeStreamFrame(frame, writtenMs, format) };
           }
-          return await link.publish(subject, message.bytes, Math.max(1, Math.min(attemptMsMax, left)));
+          return await link.publish(stream, subject, message.bytes, Math.max(1, Math.min(attemptMsMax, left)));
         }
       } catch (error) {
         if (error instanceof Fault) throw error;
@@ -197,11 +208,9 @@ export class StreamWriter {
 
   #whyOf(error: unknown): string {
     const { client } = this.#deps;
+    if (error instanceof OtherStream) return error.message;
     if (client.silence !== undefined) return client.silence;
-    // No server listens for the stream. A server turns JetStream off when its disk is full.
-    if (error instanceof Error && error.name === 'JetStreamNotEnabled') {
-      return 'no server answers for the stream: a majority is unavailable, or has JetStream off, as after a full disk';
-    }
+    if (isWithoutListener(error)) return jetStreamOff;
     return error instanceof JetStreamApiError && error.code !== leaderlessCode ? error.message : noMajority;
   }
 
@@ -231,7 +240,7 @@ export class StreamWriter {
     // A bucket that no device has.
     const subject = subjectOf(settings, live, 'probe');
     try {
-      await client.link.publish(subject, bytes, attemptMsMax);
+      await client.link.publish(streamName(settings, live), subject, bytes, attemptMsMax);
     } catch (error) {
       // A stream without room has a majority: that refusal has a reason of its own.
       if (!isFull(error)) {

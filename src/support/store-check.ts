@@ -107,7 +107,10 @@ export async function checkStreams({ stream }: Config): Promise<Finding[]> {
     if (unchecked.length === 0 && stream.monitorUrls !== '') {
       return [{ subject, level: 'ok', says: `${title} and syncs each message.` }];
     }
-    const why = stream.monitorUrls === '' ? 'name the monitoring pages of the servers' : 'these pages do not answer';
+    const why =
+      stream.monitorUrls === ''
+        ? 'name the monitoring pages of the servers'
+        : 'these pages do not answer, or their servers have JetStream off';
     const pages = unchecked.length === 0 ? '' : `: ${unchecked.join(', ')}`;
     const says = `${title}; whether each server syncs each message is not known: ${why} (STREAM_MONITOR_URLS)${pages}.`;
     return [{ subject, level: 'warning', says }];

@@ -4,6 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
+import { DiscardPolicy, type JetStreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { systemClock } from '../../src/base/clock.ts';
 import type { Log } from '../../src/base/log.ts';
@@ -11,7 +12,7 @@ import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
 import { live } from '../../src/journal/journal.ts';
 import type { Queries } from '../../src/postgres/client.ts';
-import { prepareStreams } from '../../src/stream/prepare-streams.ts';
+import { checkRunningStreams, prepareStreams } from '../../src/stream/prepare-streams.ts';
 import { StreamClient, type StreamSettings } from '../../src/stream/stream-client.ts';
 import { StreamWatch } from '../../src/stream/stream-watch.ts';
 import { StreamWriter } from '../../src/stream/stream-writer.ts';
@@ -80,8 +81,12 @@ afterAll(() => nodes?.stop());
 beforeEach(async () => {
   installations += 1;
   settings = { ...loadConfig({}).stream, url: nodes.url, name: `watch${installations}`, bytesMax: 64 * mebibyte };
-  client = new StreamClient(settings, log, 'test', (link) =>
-    prepareStreams(link, settings, { installation: 'watch', copies: [] }),
+  client = new StreamClient(
+    settings,
+    log,
+    'test',
+    (link) => prepareStreams(link, settings, { installation: 'watch', copies: [] }),
+    (link) => checkRunningStreams(link, settings),
   );
   await client.start();
   const local = { append: () => Promise.reject(new Error('not used')) };
@@ -137,7 +142,7 @@ test('a report has the frames that were there when it was requested, of every pu
     return (await liveReport())?.orderShipped === '1';
   }, 30_000);
   // A process publishes a frame and ends: no other report knows of it.
-  await client.link!.publish(`${settings.name}.live.0`, Buffer.from('frame'), 10_000);
+  await client.link!.publish(`${settings.name}-live`, `${settings.name}.live.0`, Buffer.from('frame'), 10_000);
   expect(await liveReport()).toMatchObject({ orderHigh: '2', orderShipped: '1' });
 });
 
@@ -298,4 +303,62 @@ test('frames that took the numbers of stored ones, which the servers had lost, s
     await watch.round();
     return (await client.link!.laneState(name)).first === last + 1;
   }, 30_000);
+});
+
+/** A writer that answers soon. */
+function impatientWriter(): StreamWriter {
+  const local = { append: () => Promise.reject(new Error('not used')) };
+  const deps = { client, clock: systemClock, log, metrics: new Metrics(), local };
+  return new StreamWriter({ ...deps, settings: { ...settings, ackMsMax: 300 } });
+}
+
+test('what another stream takes in the place of a removed one is not acknowledged', async () => {
+  const name = `${settings.name}-live`;
+  await append();
+  await nodes.manage(async (manager) => {
+    await manager.streams.delete(name);
+    await manager.streams.add({ name: 'other', subjects: [`${settings.name}.live.*`] });
+  });
+  writer.close();
+  writer = impatientWriter();
+  await expect(append()).rejects.toMatchObject({
+    reason: 'stream_away',
+    message: expect.stringMatching(/the subjects of the stream watch\d+-live belong to the stream other: remove other/),
+  });
+  // A stream that cannot be made again is an event, and not one of each round.
+  for (let round = 0; round < 3; round += 1) await watch.round();
+  const logged = events.map(({ event }) => event).filter((event) => /stream_(missing|not_ready)/.test(event));
+  expect(logged).toEqual(['stream_missing', 'stream_not_ready']);
+  await nodes.manage((manager) => manager.streams.delete('other'));
+  await client.prepareAgain();
+});
+
+test('streams that were changed meanwhile, and keep the promise no more, accept nothing until they are repaired', async () => {
+  const name = `${settings.name}-live`;
+  await append();
+  await client.checkAgain();
+  expect(writer.refusal()).toBeUndefined();
+  const changed = async (change: (manager: JetStreamManager) => Promise<unknown>, reason: RegExp) => {
+    await nodes.manage(change);
+    await client.checkAgain();
+    expect(writer.refusal()).toMatchObject({ reason: 'stream_away', message: expect.stringMatching(reason) });
+  };
+  const repaired = async (change: (manager: JetStreamManager) => Promise<unknown>) => {
+    await nodes.manage(change);
+    await client.checkAgain();
+    expect(writer.refusal()).toBeUndefined();
+    await append();
+  };
+  await changed(({ streams }) => streams.update(name, { discard: DiscardPolicy.Old }), /discards its oldest frames/);
+  await repaired(({ streams }) => streams.update(name, { discard: DiscardPolicy.New }));
+  const filter_subjects = [`${settings.name}.live.7`, `${settings.name}.live.8`];
+  await changed(({ consumers }) => consumers.update(name, 'millrace', { filter_subjects }), /so it may skip frames/);
+  // Frames that such a consumer passes over are not stored.
+  for (let round = 0; round < 2; round += 1) await watch.round();
+  expect(await client.link!.laneState(name)).toMatchObject({ first: 1 });
+  await repaired(async ({ consumers }) => {
+    await consumers.delete(name, 'millrace');
+    await watch.round();
+  });
+  await confirmAll();
 });

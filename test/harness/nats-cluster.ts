@@ -36,13 +36,15 @@ interface NatsOptions {
   /** Lines of the block `jetstream`; absent: the sync of each message. */
   jetstream?: string;
   nodes?: number;
+  /** Nodes that have JetStream; absent: all of them. */
+  replicas?: number;
   /** Nodes reach each other through links that `cut` cuts. */
   linked?: boolean;
   /** All lines of the settings of a node, in the place of those of this file. */
   linesOf?: (node: NodeOfCluster) => string;
 }
 
-interface NodeOfCluster {
+export interface NodeOfCluster {
   name: string;
   client: number;
   cluster: number;
@@ -200,7 +202,7 @@ export class NatsCluster {
 
   /** Resolves when the servers answer as a cluster that can make a stream. */
   async ready(): Promise<void> {
-    const { nodes = nodeCount } = this.#options;
+    const { nodes = nodeCount, replicas = nodes } = this.#options;
     await eventually(
       async () => {
         const states = await Promise.all(this.#ports.map(({ client }) => accepts(client)));
@@ -214,7 +216,7 @@ export class NatsCluster {
       async () => {
         try {
           await this.manage(async (manager) => {
-            await manager.streams.add({ name: 'probe', subjects: ['probe'], num_replicas: nodes });
+            await manager.streams.add({ name: 'probe', subjects: ['probe'], num_replicas: replicas });
             await manager.streams.delete('probe');
           }, electionMsMax);
           return true;

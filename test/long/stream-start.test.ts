@@ -12,11 +12,11 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
 import { createLog } from '../../src/base/log.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
-import { tryStreams } from '../../src/stream/prepare-streams.ts';
+import { prepareStreams, tryStreams } from '../../src/stream/prepare-streams.ts';
 import { StreamClient, type StreamSettings } from '../../src/stream/stream-client.ts';
 import { eventually } from '../harness/api.ts';
 import { CertificateMaker } from '../harness/certificates.ts';
-import { NatsCluster, oldNatsServer } from '../harness/nats-cluster.ts';
+import { NatsCluster, type NodeOfCluster, oldNatsServer } from '../harness/nats-cluster.ts';
 
 let nodes: NatsCluster;
 
@@ -110,6 +110,35 @@ test.skipIf(!existsSync(oldNatsServer()))(
 test('a server that syncs later is refused when its monitoring page says so', async () => {
   await withServer({ jetstream: '', nodes: 3 }, async ({ url, monitorUrls }) => {
     expect(await refusal(settingsOf({ url, monitorUrls }))).toMatch(/set "sync_interval: always"/);
+  });
+});
+
+test('a node that has JetStream off, as after a full disk, is no refusal while the others have a majority', async () => {
+  const without = 3;
+  const linesOf = ({ name, client, cluster, monitor, routes, directory }: NodeOfCluster) => `server_name: ${name}
+host: 127.0.0.1
+port: ${client}
+http: "127.0.0.1:${monitor}"
+${name === `n${without}` ? '' : `jetstream { store_dir: "${directory}", sync_interval: always }`}
+cluster { name: test, host: 127.0.0.1, port: ${cluster}, routes: [${routes}] }
+`;
+  await withServer({ nodes: without + 1, replicas: without, linesOf }, async ({ url, monitorUrls }) => {
+    const unchecked: string[] = [];
+    const owner = { installation: 'one', copies: [] };
+    const onUnchecked = (page: string) => void unchecked.push(page);
+    // Only the node without JetStream is named, so the start is connected to this one.
+    const settings = { ...defaults, url: url.split(',')[without]!, monitorUrls, bytesMax: 64 * 1024 ** 2 };
+    expect(await tryStreams(settings, owner, onUnchecked)).toBeUndefined();
+    expect(unchecked).toEqual([monitorUrls.split(',')[without]]);
+    const client = new StreamClient(settings, createLog('error', 'test'), 'test', (link) =>
+      prepareStreams(link, settings, owner),
+    );
+    await client.start();
+    try {
+      expect(await client.link!.publish('millrace-live', 'millrace.live.0', Buffer.from('frame'), 10_000)).toBe(1);
+    } finally {
+      await client.close();
+    }
   });
 });
 
@@ -317,9 +346,13 @@ test.each(changes)('a stream %s is refused', async (_what, change, reason) => {
   expect(await refusal(settingsOf({ name }))).toMatch(reason);
 });
 
-test('a consumer that would pass over frames is refused', async () => {
-  const settings = settingsOf({ name: 'skips' });
+test.each([
+  ['deliver', { max_deliver: 3 }],
+  ['filter', { filter_subjects: ['filter.live.1', 'filter.live.2'] }],
+  ['headers', { headers_only: true }],
+])('a consumer that would pass over frames, or give them without their bytes, is refused: %s', async (name, change) => {
+  const settings = settingsOf({ name });
   expect(await refusal(settings)).toBe('accepted: undefined');
-  await nodes.manage((manager) => manager.consumers.update('skips-live', 'millrace', { max_deliver: 3 }));
-  expect(await refusal(settings)).toMatch(/was changed, so it may skip frames: run "nats consumer rm skips-live/);
+  await nodes.manage((manager) => manager.consumers.update(`${name}-live`, 'millrace', change));
+  expect(await refusal(settings)).toMatch(/-live was changed, so it may skip frames: run "nats consumer rm \w+-live/);
 });
