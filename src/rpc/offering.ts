@@ -131,7 +131,9 @@ export class Offering {
     const { earlyConfirm } = delivery;
     delivery.offering = undefined;
     delivery.earlyConfirm = undefined;
-    if (outcome === 'taken' || earlyConfirm) {
+    const isTaken = outcome === 'taken' || earlyConfirm !== undefined;
+    order.offered(device, isTaken);
+    if (isTaken) {
       delivery.repeatMs = limits.rpcRepeatMsMin;
       if (waiters.has(command)) {
         waiters.take(command);

@@ -1,7 +1,8 @@
 /**
  * Lets the oldest command of a device go first when several workers, also of several hosts, own commands of this
- * device. Owners announce to each other which commands wait. An owner that died withdraws nothing, so after
- * `rpcElderWaitMs` the younger command is offered.
+ * device. Owners announce to each other which commands wait. An owner that died withdraws nothing, so a command waits
+ * for older ones for `rpcElderWaitMs` at most, and is then offered before them. When no session takes it, the older
+ * commands count again: without a session a living owner cannot deliver them either.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -21,6 +22,8 @@ interface OldestFirstDeps {
 interface DeviceOrder {
   /** Commands that wait at other owners, as these owners announced. */
   readonly elsewhere: Set<number>;
+  /** Those among them that did not go within `rpcElderWaitMs`: the next offer does not wait for them. */
+  readonly passedOver: Set<number>;
   /** Ends the wait for an older command; undefined while no command waits for another. */
   stopWait: (() => void) | undefined;
   /** Stops the announcement that is due. */
@@ -40,7 +43,12 @@ export class OldestFirst {
   /** Called when this worker owns a first command of the device. */
   begin(device: number): void {
     assert(!this.#devices.has(device), 'the order of the commands of a device begins once');
-    this.#devices.set(device, { elsewhere: new Set(), stopWait: undefined, stopAnnouncement: undefined });
+    this.#devices.set(device, {
+      elsewhere: new Set(),
+      passedOver: new Set(),
+      stopWait: undefined,
+      stopAnnouncement: undefined,
+    });
   }
 
   /** Called when this worker owns no command of the device any more. */
@@ -77,18 +85,27 @@ export class OldestFirst {
     if (order === undefined || !this.isHeldUp(command)) return false;
     order.stopWait ??= this.#deps.scheduler.after(limits.rpcElderWaitMs, () => {
       order.stopWait = undefined;
+      for (const id of order.elsewhere) order.passedOver.add(id);
       order.elsewhere.clear();
       this.#deps.onFree(device);
     });
     return true;
   }
 
+  /** Called with the outcome of an offer: whether a session took the command. */
+  offered(device: number, isTaken: boolean): void {
+    const order = this.#devices.get(device);
+    if (order === undefined) return;
+    if (!isTaken) for (const id of order.passedOver) noteElsewhere(order, id);
+    order.passedOver.clear();
+  }
+
   /** Called when another owner announced a command. `isNew`: this worker must announce its commands in return. */
   held(device: number, id: number, isNew: boolean): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
-    order.elsewhere.add(id);
-    if (order.elsewhere.size > limits.rpcElsewhereMax) order.elsewhere.delete(order.elsewhere.values().next().value!);
+    order.passedOver.delete(id);
+    noteElsewhere(order, id);
     if (!isNew) return;
     for (const command of this.#deps.queued(device)) {
       if (this.#announced.has(command)) this.#deps.send(device, { kind: 'held', id: command.id, isNew: false });
@@ -97,7 +114,8 @@ export class OldestFirst {
 
   /** Called when a command of another owner no longer waits. */
   gone(device: number, id: number): void {
-    if (this.#devices.get(device)?.elsewhere.delete(id)) this.#deps.onFree(device);
+    const order = this.#devices.get(device);
+    if (order?.elsewhere.delete(id) || order?.passedOver.delete(id)) this.#deps.onFree(device);
   }
 
   /** Called when a command of this worker no longer waits: a session took the command, or the command has ended. */
@@ -105,11 +123,19 @@ export class OldestFirst {
     if (this.#announced.delete(command)) this.#deps.send(command.device, { kind: 'gone', id: command.id });
   }
 
+  /** Announces new commands. To the first one the other owners answer with all of theirs. */
   #announce(device: number): void {
+    let isNew = true;
     for (const command of this.#deps.queued(device)) {
       if (this.#announced.has(command)) continue;
       this.#announced.add(command);
-      this.#deps.send(device, { kind: 'held', id: command.id, isNew: true });
+      this.#deps.send(device, { kind: 'held', id: command.id, isNew });
+      isNew = false;
     }
   }
+}
+
+function noteElsewhere({ elsewhere }: DeviceOrder, id: number): void {
+  elsewhere.add(id);
+  if (elsewhere.size > limits.rpcElsewhereMax) elsewhere.delete(elsewhere.values().next().value!);
 }

@@ -245,6 +245,29 @@ test('commands of two owners reach a session that opens later in the order of th
   expect(session.taken.map(({ request }) => request.id)).toEqual([1, 2, 3, 4, 5, 6]);
 });
 
+test('commands of two owners wait long for a session, and reach it in the order of their ids', async () => {
+  const callings = [];
+  for (let n = 0; n < 4; n += 1) {
+    callings.push(call(n % 2 ? there : here, `m${n}`, true, 20_000));
+    await steadySleep(80);
+  }
+  // Meanwhile the owner of the younger commands offers them before the older ones.
+  await steadySleep(limits.rpcElderWaitMs + limits.offerWaitMs + 200);
+  const session = listen(there, { confirmed: true });
+  await Promise.all(callings);
+  expect(session.taken.map(({ request }) => request.id)).toEqual([1, 2, 3, 4]);
+});
+
+test('owners of many commands announce each command to each other a few times only', async () => {
+  const sent = [here, there].map(({ downlink }) => vi.spyOn(downlink, 'send'));
+  const callings = [];
+  for (let n = 0; n < 60; n += 1) callings.push(call(n % 2 ? there : here, `m${n}`, true, 20_000));
+  await steadySleep(200);
+  expect(sent.reduce((sum, { mock }) => sum + mock.calls.length, 0)).toBeLessThan(60 * 5);
+  listen(there, { confirmed: true });
+  await Promise.all(callings);
+}, 20_000);
+
 test('a device whose owner died does not block the commands of another for long', async () => {
   void call(here, 'old', true).catch(() => {});
   await steadySleep(80);
