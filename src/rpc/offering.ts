@@ -88,11 +88,19 @@ export class Offering {
     return this.#deliveries.get(command.device)?.offering === command;
   }
 
-  /** Calls `confirm` now, or, when the command is on offer, after the offer was taken. */
-  confirm(command: Command, confirm: () => void): void {
+  /**
+   * Tells the command the outcome of its delivery: now, or, when the command is on offer, after the offer was taken.
+   */
+  confirm(command: Command, delivered: boolean, error?: string): void {
+    const confirm = () => command.confirmed(delivered, error);
     const delivery = this.#deliveries.get(command.device);
-    if (delivery?.offering === command) delivery.earlyConfirm = confirm;
-    else confirm();
+    if (delivery?.offering === command) {
+      delivery.earlyConfirm = confirm;
+      return;
+    }
+    // The offer ended as doubtful, and the session took the command nevertheless: no other session may get it.
+    if (delivered && command.stage === 'queued') this.#taken(command);
+    confirm();
   }
 
   async #deliver(device: number): Promise<void> {
@@ -133,21 +141,20 @@ export class Offering {
     delivery.earlyConfirm = undefined;
     const isTaken = outcome === 'taken' || earlyConfirm !== undefined;
     order.offered(device, isTaken);
+    // A caller gets the answer that its command may have run, and the command ends; a persistent one is offered again.
+    if (outcome === 'doubtful' && !isTaken && waiters.has(command)) command.doubtful();
     if (isTaken) {
       delivery.repeatMs = limits.rpcRepeatMsMin;
       if (waiters.has(command)) {
-        waiters.take(command);
-        order.left(command);
-        command.taken();
+        this.#taken(command);
         earlyConfirm?.();
       }
       delivery.offersAgain = true;
     } else if (!waiters.has(command)) {
       delivery.offersAgain = true;
-    } else if (outcome === 'away' || outcome === 'doubtful') {
-      if (outcome === 'doubtful') command.doubtful();
+    } else if (outcome === 'away') {
       for (const queued of [...(waiters.line(device)?.queued ?? [])]) if (queued !== command) queued.away();
-      if (outcome === 'away') command.away();
+      command.away();
     } else if (isHeldUp) {
       // A session exists, but an older command was announced while this one was offered.
       order.mustWait(command);
@@ -156,12 +163,19 @@ export class Offering {
     }
   }
 
+  #taken(command: Command): void {
+    const { waiters, order } = this.#deps;
+    waiters.take(command);
+    order.left(command);
+    command.taken();
+  }
+
   /**
-   * Offers the command again later. No listener took the command in time, but a listener may exist on a worker that
-   * answered too late: such a listener opened before the command came and is not announced again. The pauses are random
-   * within a quarter, so that commands of many devices are not offered in the same millisecond. The pauses double and
-   * end above `rpcRepeatMsMax`: a later listener is announced when it opens, and commands of offline devices need no
-   * further work.
+   * Offers the command again later. No listener is known to have taken the command, but a listener may exist on a
+   * worker that answered too late or not at all: such a listener opened before the command came and is not announced
+   * again. The pauses are random within a quarter, so that commands of many devices are not offered in the same
+   * millisecond. The pauses double and end above `rpcRepeatMsMax`: a later listener is announced when it opens, and
+   * commands of offline devices need no further work.
    */
   #repeatLater(device: number, delivery: Delivery): void {
     if (delivery.repeatMs > limits.rpcRepeatMsMax) return;

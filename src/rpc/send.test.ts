@@ -312,6 +312,52 @@ test.each([
   publish?.mockRestore();
 });
 
+/** A session that takes each command; the answer of its worker to the first grant is lost. */
+async function listenWithLostAnswer(worker: Worker) {
+  const given: RpcRequest[] = [];
+  const publish = vi.spyOn(worker.bus, 'publish');
+  worker.sessions.listen(device, {
+    deliver: (request, confirm) => {
+      given.push(request);
+      if (given.length === 1) publish.mockImplementationOnce(() => {});
+      else confirm(true);
+      return true;
+    },
+    close() {},
+  });
+  // The announcement of the session lets owners offer again.
+  await steadySleep(100);
+  return given;
+}
+
+test('a persistent command whose offer ended as doubtful is offered again', async () => {
+  const given = await listenWithLostAnswer(there);
+  await persist(here);
+  await hasStatuses(['SENT', 'DELIVERED']);
+  expect(given.map(({ id }) => id)).toEqual([1, 1]);
+  await here.persistent.stop();
+});
+
+test('a persistent command that is confirmed after its offer ended as doubtful is not delivered again', async () => {
+  const given = await listenWithLostAnswer(there);
+  await persist(here);
+  await steadySleep(2 * limits.offerWaitMs + 200);
+  there.downlink.send(device, 'rpc-climb', { kind: 'confirm', id: 1, delivered: true });
+  await hasStatuses(['SENT', 'DELIVERED']);
+  await steadySleep(1.25 * limits.rpcRepeatMsMin);
+  expect(given.map(({ id }) => id)).toEqual([1]);
+  await here.persistent.stop();
+});
+
+test('a command that ends as doubtful does not end the other commands of the device', async () => {
+  const given = await listenWithLostAnswer(there);
+  const callings = [call(here, 'first', true), call(here, 'second', true)];
+  const [first, second] = await Promise.allSettled(callings);
+  expect(first).toMatchObject({ status: 'rejected', reason: { reason: 'rpc_doubtful' } });
+  expect(second).toEqual({ status: 'fulfilled', value: { kind: 'delivered' } });
+  expect(given.map(({ id }) => id)).toEqual([1, 2]);
+});
+
 test('without the bus a session of the same worker is still served', async () => {
   await here.bus.close();
   const session = listen(here);

@@ -211,7 +211,7 @@ export class Rpc {
         if (command && this.#hasSession(command)) void this.#replied(command, message.text);
         return;
       case 'confirm':
-        if (command) this.#offering.confirm(command, () => command.confirmed(message.delivered, message.error));
+        if (command) this.#offering.confirm(command, message.delivered, message.error);
         return;
       case 'withdraw':
         command?.withdrawn();
