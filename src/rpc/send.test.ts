@@ -358,6 +358,13 @@ test('a command that ends as doubtful does not end the other commands of the dev
   expect(given.map(({ id }) => id)).toEqual([1, 2]);
 });
 
+test('a command that gets its number after the end of this worker began is refused', async () => {
+  const calling = call(here, 'late');
+  here.rpc.close();
+  await expect(calling).rejects.toMatchObject({ status: 503, reason: 'draining' });
+  expect(here.rpc.waiting).toBe(0);
+});
+
 test('without the bus a session of the same worker is still served', async () => {
   await here.bus.close();
   const session = listen(here);

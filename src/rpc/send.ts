@@ -45,6 +45,7 @@ export class Rpc {
   readonly #offering: Offering;
   /** Commands with a waiting caller at this worker, each with the function that fails the caller. */
   readonly #calls = new Map<Command, (error: unknown) => void>();
+  #isClosed = false;
   /** Limits the statements that store replies: a device may send any number of replies, even without a command. */
   readonly #stores = new Turns({
     atOnceMax: limits.rpcRepliesAtOnceMax,
@@ -109,6 +110,7 @@ export class Rpc {
     const deadline = clock.monotonic() + waitMs;
     const id = await numbers.next(call);
     if (callerGone?.aborted) return { kind: 'unreachable' };
+    if (this.#isClosed) throw draining();
     const { device, tenantId, customerId, method, params, oneway } = call;
     // True when a session took the command: the device may have executed it, also when no confirmation came.
     let mayRun = false;
@@ -199,8 +201,8 @@ export class Rpc {
 
   /** Refuses all waiting callers, who may send the command again to another server. */
   close(): void {
-    const fault = unavailable('draining', 'This server is stopping; send the command again.');
-    for (const fail of [...this.#calls.values()]) fail(fault);
+    this.#isClosed = true;
+    for (const fail of [...this.#calls.values()]) fail(draining());
     this.#waiters.close();
   }
 
@@ -237,4 +239,8 @@ export class Rpc {
   #hasSession(command: Command): boolean {
     return command.stage === 'taken' || this.#offering.isOffered(command);
   }
+}
+
+function draining() {
+  return unavailable('draining', 'This server is stopping; send the command again.');
 }
