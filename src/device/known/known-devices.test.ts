@@ -177,6 +177,27 @@ test('a file that is damaged before its end answers nothing, and is made again w
   expect(await numbers(reader(), 'one', 'many-7')).toEqual([1, 17]);
 });
 
+test('a file that could be read in part answers nothing: its other part may revoke credentials', async () => {
+  await write();
+  for (let n = 0; n < 10_000; n += 1) store.save(tokenCredentials(`many-${n}`), 10 + n, { name: 'x'.repeat(200) });
+  await write();
+  store.remove('one');
+  await write();
+  const known = reader();
+  const isFurtherRead = (from: number, to: number) => to - from > recordBytesMax && from > headerBytes;
+  let failed = 0;
+  disk.fault = (operation, _, from = 0, to = 0) => {
+    if (operation !== 'read' || !isFurtherRead(from, to)) return undefined;
+    failed += 1;
+    return 'EIO';
+  };
+  expect(await numbers(known, 'one')).toEqual([undefined]);
+  expect(failed).toBe(1);
+  expect((await known.tokens(['one'])).size).toBe(0);
+  disk.fault = () => undefined;
+  expect(await numbers(known, 'one', 'two')).toEqual([undefined, 2]);
+});
+
 test('another database at the same address, an older one, a promoted standby, and a pruned log: all devices are read again', async () => {
   await write();
   const again = async (change: () => void, expected: number) => {

@@ -233,7 +233,8 @@ export class KnownDevices {
     this.#loading = this.#refresh()
       .catch((error: unknown) => {
         this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
-        return undefined;
+        // The part that was not read may revoke credentials.
+        return this.#drop().catch(() => undefined);
       })
       .finally(() => {
         // A damaged file is not read again until the primary had time to write another one.
