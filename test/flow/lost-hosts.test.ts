@@ -8,7 +8,7 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Acknowledged, expectStoredOnce, postValues, publishValues } from '../harness/acknowledged.ts';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { type Engine, queryClickhouse, startEngine, startEngines } from '../harness/engine.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
@@ -24,7 +24,8 @@ describe.each(['stream', 'store'] as const)('INGEST_ACK=%s', (level) => {
   let env: Record<string, string>;
 
   beforeAll(async () => {
-    [stores, nodes] = await Promise.all([startStores(), level === 'stream' ? NatsCluster.start() : undefined]);
+    stores = await startStores();
+    nodes = level === 'stream' ? await NatsCluster.start() : undefined;
     env = {
       ...hostSettings(stores),
       INGEST_ACK: level,
@@ -35,7 +36,10 @@ describe.each(['stream', 'store'] as const)('INGEST_ACK=%s', (level) => {
         STREAM_REDELIVER_SECONDS: '3',
       }),
     };
-    [stays, lost] = await Promise.all([startEngine({ workers: 1, env }), startEngine({ workers: 1, env })]);
+    [stays, lost] = await startEngines([
+      { workers: 1, env },
+      { workers: 1, env },
+    ]);
     device = await stays.api.createDevice(`lost-${randomUUID()}`, randomUUID().replaceAll('-', ''));
   });
 

@@ -93,6 +93,18 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
   return engine;
 }
 
+/** Starts several engines at the same time. When one does not start, none is left. */
+export async function startEngines<Options extends EngineOptions[]>(
+  options: [...Options],
+): Promise<{ [N in keyof Options]: Engine }> {
+  const starts = await Promise.allSettled(options.map((each) => startEngine(each)));
+  const failed = starts.find((start) => start.status === 'rejected');
+  const started = starts.flatMap((start) => (start.status === 'fulfilled' ? [start.value] : []));
+  if (failed === undefined) return started as { [N in keyof Options]: Engine };
+  await Promise.all(started.map((engine) => engine.destroyAtOnce()));
+  throw failed.reason;
+}
+
 /** Engines of this process that may run, or have a directory to remove. */
 const engines = new Set<Engine>();
 

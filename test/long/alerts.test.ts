@@ -10,7 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { firing, scrape } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngines } from '../harness/engine.ts';
 import { MqttClient } from '../harness/mqtt-client.ts';
 
 const faultMsMax = 480_000;
@@ -24,9 +24,9 @@ let quarantineBefore: string;
 
 beforeAll(async () => {
   const env = { JOURNAL_SEGMENT_BYTES: '4MiB' };
-  [stalled, picky] = await Promise.all([
-    startEngine({ workers: 1, env: { ...env, DATABASE_POOL_MAX: '16' }, filesMax }),
-    startEngine({ workers: 1, env }),
+  [stalled, picky] = await startEngines([
+    { workers: 1, env: { ...env, DATABASE_POOL_MAX: '16' }, filesMax },
+    { workers: 1, env },
   ]);
   device = await stalled.api.createDevice('alerts');
   const refused = await picky.api.createDevice('refused');

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { firing, scrape } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngines } from '../harness/engine.ts';
 import { MachineClock } from '../harness/machine-clock.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
@@ -31,9 +31,9 @@ beforeAll(async () => {
     DEFAULT_INACTIVITY_TIMEOUT: '5',
     DEFAULT_STATE_CHECK_INTERVAL: '1',
   };
-  [good, bad] = await Promise.all([
-    startEngine({ workers: 1, env }),
-    startEngine({ workers: 2, env: { ...env, ...clock.environment } }),
+  [good, bad] = await startEngines([
+    { workers: 1, env },
+    { workers: 2, env: { ...env, ...clock.environment } },
   ]);
   steady = [await good.api.createDevice('steady here'), await good.api.createDevice('steady there')];
   sending = setInterval(() => {

@@ -5,8 +5,8 @@
  */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
-import { HostNetwork, mayMakeNetworks, type Place } from '../harness/host-network.ts';
+import { type Engine, startEngine, startEngines } from '../harness/engine.ts';
+import { HostNetwork, mayMakeNetworks } from '../harness/host-network.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
@@ -33,11 +33,11 @@ describe.skipIf(!mayMakeNetworks)('hosts with a network each', () => {
     }
     const env = JSON.parse(settings) as Record<string, string>;
     const places = Array.from({ length: hostCount }, (_, host) => network.place(host));
-    const start = (place: Place) => startEngine({ workers: 1, env, place });
-    engines = await Promise.all(places.slice(0, 2).map(start));
+    const options = places.map((place) => ({ workers: 1, env, place }));
+    engines = await startEngines(options.slice(0, 2));
     devices = await Promise.all(Array.from({ length: 8 }, () => engines[0]!.api.newDevice()));
     // A host reads the whole fleet at its start, so it knows these devices without the database.
-    engines.push(await start(places[2]!));
+    engines.push(await startEngine(options[2]!));
   }, 180_000);
 
   // A failed test leaves no host without a network to the next one.

@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngines } from '../harness/engine.ts';
 import { Link } from '../harness/link.ts';
 import { codeOf, connectMqtt, type Login, MqttClient } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
@@ -24,9 +24,9 @@ beforeAll(async () => {
   link = await Link.to(Number(postgres.port));
   postgres.port = String(link.port);
   const env = hostSettings(stores);
-  [here, there] = await Promise.all([
-    startEngine({ workers: 1, env }),
-    startEngine({ workers: 2, env: { ...env, DATABASE_URL: postgres.href } }),
+  [here, there] = await startEngines([
+    { workers: 1, env },
+    { workers: 2, env: { ...env, DATABASE_URL: postgres.href } },
   ]);
 });
 

@@ -6,7 +6,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngines } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { type RedisNode, RedisNodes } from '../harness/redis-nodes.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
@@ -37,9 +37,10 @@ const answeringMsMax = 200_000;
 const deviceCount = 12;
 
 async function startHosts(env: Record<string, string>): Promise<[Engine, Engine]> {
-  const settings = { ...hostSettings(stores), ...env };
-  hosts = await Promise.all([0, 1].map(() => startEngine({ workers: 2, env: settings })));
-  return hosts as [Engine, Engine];
+  const options = { workers: 2, env: { ...hostSettings(stores), ...env } };
+  const started = await startEngines([options, options]);
+  hosts = started;
+  return started;
 }
 
 /** A device that is connected to one host and answers each command that it gets, also one that comes late. */

@@ -24,7 +24,8 @@ let pump: Device;
 let valve: Device;
 
 beforeAll(async () => {
-  [stores, nodes] = await Promise.all([startStores(), NatsCluster.start()]);
+  stores = await startStores();
+  nodes = await NatsCluster.start();
   engine = await startEngine({
     workers: 2,
     env: {

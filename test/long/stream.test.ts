@@ -33,7 +33,8 @@ let device: Device;
 let env: Record<string, string>;
 
 beforeAll(async () => {
-  [stores, nodes] = await Promise.all([startStores(), NatsCluster.start()]);
+  stores = await startStores();
+  nodes = await NatsCluster.start();
   env = {
     ...hostSettings(stores),
     INGEST_ACK: 'stream',

@@ -6,7 +6,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngines } from '../harness/engine.ts';
 import { leastMs } from '../harness/least-time.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { postForReceipt, readReceipt } from '../harness/receipts.ts';
@@ -24,7 +24,10 @@ beforeAll(async () => {
     DEFAULT_STATE_CHECK_INTERVAL: '1',
   };
   // Starts both hosts at once, so that both migrate a new database.
-  [here, there] = await Promise.all([startEngine({ workers: 2, env }), startEngine({ workers: 2, env })]);
+  [here, there] = await startEngines([
+    { workers: 2, env },
+    { workers: 2, env },
+  ]);
 });
 
 afterAll(async () => {
