@@ -110,6 +110,32 @@ test('a worker that is frozen is named, and the instance is degraded until it ru
   expect(again).toMatchObject({ level: 'info', worker: 1, awayMs: expect.any(Number) });
 });
 
+test('a frozen worker leaves the work for its host to another one: a deleted device is erased', async () => {
+  const gone = await engine.api.createDevice('gone');
+  expect(await engine.api.postTelemetry(gone.token, '{"gone":1}')).toBe(200);
+  const count = async () =>
+    (await engine.clickhouse("SELECT count() FROM telemetry FINAL WHERE key = 'gone' AND kind != 0"))[0]![0];
+  await eventually(async () => (await count()) === '1');
+  const token = await engine.api.adminToken();
+  const pid = engine.pids().get('worker-0')!;
+  process.kill(pid, 'SIGSTOP');
+  try {
+    // The frozen worker may get the connection.
+    await eventually(async () => {
+      const answer = await fetch(`${engine.api.http}/api/device/${gone.id}`, {
+        method: 'DELETE',
+        headers: { 'x-authorization': `Bearer ${token}`, connection: 'close' },
+        signal: AbortSignal.timeout(1_000),
+      }).catch(() => undefined);
+      return answer?.status === 200 || answer?.status === 404;
+    }, 30_000);
+    await eventually(async () => (await count()) === '0', 90_000);
+  } finally {
+    process.kill(pid, 'SIGCONT');
+  }
+  await eventually(async () => (await engine.status()).status === 'ready', 20_000);
+});
+
 test('a worker that starts later than another one is named until it serves', async () => {
   await engine.stop();
   engine.spawn();

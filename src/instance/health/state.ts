@@ -11,7 +11,8 @@ export interface InstanceState {
   /** True as soon as PostgreSQL has the tables of this version; stays true. */
   postgresReady: boolean;
   /**
-   * The slot of the worker that does what one worker of an instance does for all; undefined while no worker is ready.
+   * The slot of the worker that does what one worker of an instance does for all: the first one that is ready and not
+   * frozen. Undefined while there is none.
    */
   leader: number | undefined;
   /** The workers of all live hosts of the installation. */

@@ -117,7 +117,8 @@ export class WorkerPool {
   }
 
   get state(): InstanceState {
-    const ready = this.#slots.filter((slot) => slot.worker.isReady && silentMs(slot) === 0).length;
+    const reporting = this.#slots.filter((slot) => slot.worker.isReady && silentMs(slot) === 0);
+    const ready = reporting.length;
     const parts: Record<string, PartState> = {
       ...this.#parts,
       workers: ready === this.#slots.length ? 'up' : this.#slots.some(isAway) ? 'away' : 'starting',
@@ -149,7 +150,7 @@ export class WorkerPool {
       parts,
       reasons,
       postgresReady: this.#deps.isPostgresReady(),
-      leader: this.#slots.find(({ worker }) => worker.isReady)?.number,
+      leader: reporting[0]?.number,
       fleetWorkers: this.#deps.fleetWorkers(),
       isHomeHost: this.#deps.isHomeHost(),
       blocked: this.#crashing.blocked,
