@@ -59,7 +59,8 @@ export class Histogram {
     let seen = 0;
     for (let i = 0; i < this.counts.length; i += 1) {
       seen += this.counts[i]!;
-      if (seen >= rank) return highestOf(i) / 1000;
+      // Where the greatest value is known, a percentile is not above it.
+      if (seen >= rank) return (this.max > 0 ? Math.min(highestOf(i), this.max) : highestOf(i)) / 1000;
     }
     return this.max / 1000;
   }

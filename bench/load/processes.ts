@@ -5,8 +5,9 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { machineCpu } from '../cpu.ts';
-import { measuring } from '../report.ts';
+import { measuring, say } from '../report.ts';
 import type { ProcessSecond } from './counting.ts';
+import { addedUp, type Counts, totalOf } from './counts.ts';
 import { beginNote, countBetween, secondNote } from './generator-process.ts';
 import { Histogram, type LatencyBar, type LatencySummary, summaryOf } from './histogram.ts';
 import { type Second, Timeline } from './timeline.ts';
@@ -18,7 +19,7 @@ export interface ProcessResult {
   /** Acknowledged inside the measured time. */
   measured: number;
   measuredMs: number;
-  refused: Record<string, number>;
+  refused: Counts;
   /** Connections that broke. */
   broken: number;
   /** Messages that were in flight then: they may or may not be stored. */
@@ -44,12 +45,15 @@ export interface LoadResult {
   sentLateP99Ms: number;
   /** The latencies of the measured time as a bar chart. */
   bars: LatencyBar[];
-  refused: Record<string, number>;
+  refused: Counts;
   broken: number;
   unsure: number;
   unsent: number;
   /** What each second showed, warm-up included. */
   seconds: Second[];
+  /** Seconds before the measured time: the ramp and the warm-up. */
+  leadSeconds: number;
+  measuredSeconds: number;
   /** Share of one core that the busiest generator process used. */
   generatorCpuShare: number;
   machineIdleShare: number;
@@ -63,13 +67,17 @@ export interface LoadResult {
 
 /** Above this a generator process has no time left to send faster. */
 const generatorShareMax = 0.97;
+/** Of the messages of a fixed rate; with fewer the server, or the generator, is too slow for that rate. */
+const answeredShareMin = 0.98;
 const machineIdleShareMin = 0.05;
 
 /** How a run goes: `rate` is that of all processes together, 0 = as fast as answers come. */
 interface RunOptions {
   rate: number;
-  /** Seconds of warm-up and measured time; 0 = not known. */
-  lastsSeconds: number;
+  /** Of the ramp and the warm-up. */
+  leadSeconds: number;
+  /** Of the measured time; 0 = not known. */
+  seconds: number;
   /** Called when every process is connected; no process sends before this call has ended. */
   onConnected?: (() => void | Promise<void>) | undefined;
   /** Called with the number of accepted messages; the connections stay open until this call has ended. */
@@ -93,10 +101,10 @@ export function endGenerators(): void {
 export async function runProcesses<Result extends ProcessResult>(
   entry: string,
   orders: object[],
-  { rate, lastsSeconds, onConnected, onAnswered, isBeside = false }: RunOptions,
+  { rate, leadSeconds, seconds, onConnected, onAnswered, isBeside = false }: RunOptions,
 ): Promise<{ results: Result[]; load: LoadResult }> {
   const children = orders.map(() => new Child(fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })));
-  const timeline = new Timeline(children.length, lastsSeconds, isBeside);
+  const timeline = new Timeline(children.length, seconds === 0 ? 0 : leadSeconds + seconds, isBeside);
   for (const child of children) running.add(child);
   begun += 1;
   const name = `load ${begun}`;
@@ -108,7 +116,7 @@ export async function runProcesses<Result extends ProcessResult>(
     timeline.begin();
     for (const child of children) child.onSecond = (second) => timeline.add(second);
     const results = (await Promise.all(children.map((child) => child.ask(beginNote)))) as Result[];
-    const load = loadOf(results, rate, idleBefore, timeline.end());
+    const load = { ...loadOf(results, rate, idleBefore), seconds: timeline.end(), leadSeconds };
     ended();
     measuring(name, () => load);
     await onAnswered?.(load.accepted);
@@ -127,11 +135,9 @@ function loadOf(
   results: ProcessResult[],
   rate: number,
   idleBefore: { idle: number; total: number },
-  seconds: Second[],
-): LoadResult {
+): Omit<LoadResult, 'seconds' | 'leadSeconds'> {
   const idleAfter = machineCpu();
   const [histogram, sentLate] = [new Histogram(), new Histogram()];
-  const refused: Record<string, number> = {};
   const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsure: 0, unsent: 0 };
   for (const result of results) {
     const part = new Histogram(result.counts);
@@ -143,11 +149,13 @@ function loadOf(
     sum.broken += result.broken;
     sum.unsure += result.unsure;
     sum.unsent += result.unsent;
-    for (const [status, count] of Object.entries(result.refused)) refused[status] = (refused[status] ?? 0) + count;
   }
   const generatorCpuShare = Math.max(...results.map(({ cpuMs, elapsedMs }) => cpuMs / elapsedMs));
   const machineIdleShare = (idleAfter.idle - idleBefore.idle) / Math.max(1, idleAfter.total - idleBefore.total);
-  const missedRate = rate > 0 && sum.requestsPerSecond < 0.98 * rate;
+  const answered = results.reduce((count, { measured }) => count + measured, 0);
+  const measuredSeconds = Math.max(...results.map(({ measuredMs }) => measuredMs)) / 1000;
+  // A message that was due at an end of the measured time may be answered outside.
+  const missedRate = answered + results.length < answeredShareMin * rate * measuredSeconds;
   const invalid =
     generatorCpuShare > generatorShareMax && machineIdleShare > machineIdleShareMin
       ? `the generator used ${(generatorCpuShare * 100).toFixed(0)} % of a core while the machine had time left`
@@ -162,14 +170,20 @@ function loadOf(
     latency,
     sentLateP99Ms: sentLate.percentileMs(99),
     bars,
-    refused,
+    refused: addedUp(results.map(({ refused }) => refused)),
     generatorCpuShare,
     machineIdleShare,
     invalid,
     startedAtMs,
     between,
-    seconds,
+    measuredSeconds,
   };
+}
+
+/** Prints what was refused and which connections broke, if any: both are results. */
+export function sayFailures({ refused, broken, unsure }: LoadResult): void {
+  if (totalOf(refused) > 0) say(`refused: ${JSON.stringify(refused)}`);
+  if (broken > 0) say(`connections that broke: ${broken}, with ${unsure} messages in flight`);
 }
 
 /** One generator process. */

@@ -1,22 +1,32 @@
 /**
- * `npm run bench -- compare A.json B.json [C.json …]`: the loads that all results have, with the difference of each
- * later one to the first. The noise is computed from the seconds of each load: a difference below twice the standard
- * error, or below two percent, does not count. Results of other settings or another machine are compared with a
- * warning.
+ * `npm run bench -- compare A.json B.json [C.json …]`: the loads that results have in common, with the difference of
+ * each later one to the first. The noise is computed from the seconds of each load: a difference that the seconds do
+ * not prove with 95 % confidence, or one below two percent, does not count. Results of other settings or another
+ * machine are compared with a warning, and so are loads that say nothing about the server.
  */
 import { readFileSync } from 'node:fs';
+import { totalOf } from '../load/counts.ts';
+import type { Second } from '../load/timeline.ts';
 import { type Cell, figure, say, table } from '../report.ts';
 import { UsageError } from '../settings.ts';
 import { type FoundLoad, loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
 
 const leastRatio = 0.02;
-const errorsMin = 2;
+/** CPU time is counted in hundredths of a second. */
+const tickMicroseconds = 10_000;
+/** Of Student's t, for the confidence of 95 %, by degrees of freedom from 1 on. */
+const quantiles = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
+
+export const compareHelp = [
+  '\ncompare A.json B.json [C.json …]: the loads that results have in common, with the difference of each later one to A',
+  '\nIt has no settings. It ends with 1 when a figure is worse than that of A by more than the noise of both.',
+];
 
 interface Figure {
   name: string;
   value: number;
-  /** Standard error; 0 = unknown. */
+  /** So far the mean of all seconds may be from the mean of these, with 95 % confidence; Infinity = unknown. */
   error: number;
   isHigherBetter: boolean;
 }
@@ -32,22 +42,24 @@ export function compareResults(paths: string[]): boolean {
       `${letterOf(n)}  ${at}  commit ${commit || 'unknown'}, Node ${machine.node}, ${machine.cores} × ${machine.cpu}`,
     );
   }
-  for (const [n, { result }] of files.entries())
+  for (const [n, { result }] of files.entries()) {
     if ('isInterrupted' in result) say(`WARNING: ${letterOf(n)} was interrupted: its loads include the warm-up`);
+    for (const fault of loadsOf(result).flatMap(faultsOf)) say(`WARNING: ${letterOf(n)}: ${fault}`);
+  }
   for (const [n, file] of others.entries())
     for (const warning of warningsOf(first, file, letterOf(n + 1))) say(`WARNING: ${warning}`);
   const rows: Cell[][] = [];
   let isWorse = false;
   for (const { path, load } of loadsOf(first.result)) {
-    for (const base of figuresOf(load)) {
+    for (const base of figuresOf(load).filter(({ value }) => value > 0)) {
       for (const [n, other] of others.entries()) {
         const found = loadsOf(other.result).find((each) => each.path === path);
         const compared = found && figuresOf(found.load).find(({ name }) => name === base.name);
-        if (compared === undefined) continue;
+        if (compared === undefined || !Number.isFinite(compared.value)) continue;
         const verdict = verdictOf(base, compared);
         if (verdict === 'worse') isWorse = true;
         const change = compared.value / base.value - 1;
-        const noise = `± ${(noiseOf(base, compared) * 100).toFixed(1)} %`;
+        const noise = verdict === 'unknown' ? '-' : `± ${(noiseOf(base, compared) * 100).toFixed(1)} %`;
         rows.push([
           `${path} ${base.name}`,
           base.value,
@@ -65,8 +77,17 @@ export function compareResults(paths: string[]): boolean {
   return !isWorse;
 }
 
+/** Why the figures of a load say little about its server; the load of an interrupted run has no such counts. */
+function faultsOf({ path, load: { invalid = '', refused = {}, broken = 0 } }: FoundLoad): string[] {
+  const faults = invalid === '' ? [] : [`${path} is INVALID: ${invalid}`];
+  const failed = totalOf(refused) + broken;
+  if (failed > 0) faults.push(`${path}: ${figure(failed)} messages were refused or lost their connection`);
+  return faults;
+}
+
 function figuresOf(load: FoundLoad['load']): Figure[] {
-  const { requestsPerSecond, storedRequestsPerSecond, latency, cpuMicrosecondsPerRequest = {}, seconds } = load;
+  const { accepted, requestsPerSecond, storedRequestsPerSecond, latency, cpuMicrosecondsPerRequest = {} } = load;
+  const seconds = measuredSeconds(load);
   const rateError = errorOf(seconds.map(({ rate }) => rate));
   const figures: Figure[] = [
     { name: 'acknowledged/s', value: requestsPerSecond, error: rateError, isHigherBetter: true },
@@ -76,30 +97,40 @@ function figuresOf(load: FoundLoad['load']): Figure[] {
   if (storedRequestsPerSecond !== undefined)
     figures.push({ name: 'stored/s', value: storedRequestsPerSecond, error: rateError, isHigherBetter: true });
   for (const [role, us] of Object.entries(cpuMicrosecondsPerRequest)) {
-    const error = (us * rateError) / requestsPerSecond;
+    const error = Math.hypot((us * rateError) / requestsPerSecond, tickMicroseconds / accepted);
     if (us > 0) figures.push({ name: `CPU us/message ${role}`, value: us, error, isHigherBetter: false });
   }
-  return figures.filter(({ value }) => Number.isFinite(value) && value > 0);
+  return figures;
 }
 
-export function verdictOf(base: Figure, other: Figure): 'better' | 'worse' | 'same' {
+/** Without those of the warm-up, and those after the measured time; all of them when the result does not say. */
+function measuredSeconds({ seconds, leadSeconds = 0, measuredSeconds: count }: FoundLoad['load']): Second[] {
+  const until = leadSeconds + (count ?? Number.POSITIVE_INFINITY);
+  return seconds.filter(({ second }) => second > leadSeconds && second <= until);
+}
+
+export function verdictOf(base: Figure, other: Figure): 'better' | 'worse' | 'same' | 'unknown' {
   const change = other.value / base.value - 1;
+  if (!Number.isFinite(noiseOf(base, other))) return 'unknown';
   if (Math.abs(change) <= noiseOf(base, other)) return 'same';
   return change > 0 === base.isHigherBetter ? 'better' : 'worse';
 }
 
 /** The noise of a difference, relative to the first figure. */
 function noiseOf(base: Figure, other: Figure): number {
-  return Math.max(leastRatio, (errorsMin * Math.hypot(base.error, other.error)) / base.value);
+  return Math.max(leastRatio, Math.hypot(base.error, other.error) / base.value);
 }
 
-/** The standard error of a mean. */
-function errorOf(values: number[]): number {
+/** Half of the confidence interval of a mean: few seconds prove less than many. */
+export function errorOf(values: number[]): number {
   const known = values.filter((value) => Number.isFinite(value));
-  if (known.length < 2) return 0;
+  if (known.length < 2) return Number.POSITIVE_INFINITY;
   const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
   const variance = known.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (known.length - 1);
-  return Math.sqrt(variance / known.length);
+  const freedom = known.length - 1;
+  // Beyond the table the approximation is off by less than a hundredth.
+  const quantile = quantiles[freedom - 1] ?? 1.96 + 2.6 / freedom;
+  return quantile * Math.sqrt(variance / known.length);
 }
 
 function warningsOf(first: ResultFile, other: ResultFile, letter: string): string[] {

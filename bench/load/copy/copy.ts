@@ -13,5 +13,5 @@ const entry = fileURLToPath(new URL('./copy-process.js', import.meta.url));
 /** `rate`: COPYs/s; 0 = closed loop. */
 export async function runCopyLoad({ warmupSeconds, seconds, ...load }: CopyLoad): Promise<LoadResult> {
   const order: CopyOrder = { ...load, rampMs: 0, warmupMs: warmupSeconds * 1000, durationMs: seconds * 1000 };
-  return (await runProcesses(entry, [order], { rate: load.rate, lastsSeconds: warmupSeconds + seconds })).load;
+  return (await runProcesses(entry, [order], { rate: load.rate, leadSeconds: warmupSeconds, seconds })).load;
 }

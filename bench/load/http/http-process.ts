@@ -1,12 +1,13 @@
 /** One generator process of the HTTP load: keep-alive sockets with one request in flight each. */
 import { serveOrder } from '../generator-process.ts';
-import { accepted, type Conversation, InTurn, Loop, type LoopOrder, type Reader } from '../one-in-flight.ts';
+import { type Conversation, InTurn, Loop, type LoopOrder } from '../one-in-flight.ts';
 import type { ProcessResult } from '../processes.ts';
-import { AnswerReader } from './answer-reader.ts';
 import { LinesRequest } from './lines.ts';
 import { DeviceRequest, DrawnRequests, type MessageKind } from './requests.ts';
+import { StatusReader } from './status-reader.ts';
 
 export interface ProcessOrder extends LoopOrder {
+  hostHeader: string;
   tokens: string[];
   sockets: number;
   firstTs: number;
@@ -23,23 +24,6 @@ export interface ProcessOrder extends LoopOrder {
 export interface HttpProcessResult extends ProcessResult {
   /** Token and `ts` of the last request of each device that sent any; empty when devices are drawn. */
   lastTs: [token: string, ts: number][];
-}
-
-const okStatus = 0x32;
-const lineFeed = 10;
-
-/** An accepted message is answered by one small segment: a status line that begins with 2 and a head without body. */
-class StatusReader implements Reader {
-  readonly #answer = new AnswerReader();
-
-  read(buffer: Buffer, length: number): number {
-    const isComplete = !this.#answer.isPartial && buffer[length - 1] === lineFeed && buffer[9] === okStatus;
-    return isComplete ? accepted : this.#answer.read(buffer, length);
-  }
-
-  forget(): void {
-    this.#answer.forget();
-  }
 }
 
 async function run(order: ProcessOrder, connected: () => Promise<void>): Promise<HttpProcessResult> {

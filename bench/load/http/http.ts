@@ -8,6 +8,8 @@ import type { MessageKind } from './requests.ts';
 interface HttpLoad {
   host: string;
   port: number;
+  /** What a balancer may choose a server by (localhost). */
+  hostHeader?: string;
   tokens: string[];
   sockets: number;
   processes: number;
@@ -40,7 +42,8 @@ export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
   const orders = Array.from({ length: load.processes }, (_, n) => orderFor(load, n));
   const { results, load: seen } = await runProcesses<HttpProcessResult>(entry, orders, {
     rate: load.rate,
-    lastsSeconds: (load.rampSeconds ?? 0) + load.warmupSeconds + load.seconds,
+    leadSeconds: (load.rampSeconds ?? 0) + load.warmupSeconds,
+    seconds: load.seconds,
     onConnected: load.onConnected,
     onAnswered: load.onAnswered,
     isBeside: load.isBeside,
@@ -55,6 +58,7 @@ function orderFor(load: HttpLoad, n: number): ProcessOrder {
   return {
     host: load.host,
     port: load.port,
+    hostHeader: load.hostHeader ?? 'localhost',
     tokens,
     sockets: Math.min(share(load.sockets), Math.ceil(tokens.length / messageDevices)),
     messageDevices,

@@ -16,6 +16,7 @@ const bodies: Record<MessageKind, (ts: number, points: number) => string> = {
 /** What the requests of a run have in common. */
 interface RequestForm {
   kind: MessageKind;
+  hostHeader: string;
   /** Of each record of telemetry. */
   points: number;
   firstTs: number;
@@ -23,11 +24,11 @@ interface RequestForm {
   stepMs: number;
 }
 
-function requestText(token: string, { kind, points }: RequestForm, ts: number) {
+function requestText(token: string, { kind, hostHeader, points }: RequestForm, ts: number) {
   const body = bodies[kind](ts, points);
   const begin = 'POST /api/v1/';
   const head =
-    `${begin}${token}/${kind} HTTP/1.1\r\nHost: localhost\r\n` +
+    `${begin}${token}/${kind} HTTP/1.1\r\nHost: ${hostHeader}\r\n` +
     `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`;
   return { text: head + body, tokenAt: begin.length, tsAt: head.length + body.indexOf(':') + 1 };
 }

@@ -34,7 +34,7 @@ export async function runMqttLoad(load: MqttLoad): Promise<LoadResult> {
     const faults = { reconnects, cutAtMs, cutShare };
     return { host, port, clients, window, level, qos, messageDevices, points, drawn, turns, ...times, ...faults };
   });
-  const lastsSeconds = load.turns ? 0 : rampSeconds + warmupSeconds + seconds;
   const { rate, onConnected, onAnswered, isBeside } = load;
-  return (await runProcesses(entry, orders, { rate, lastsSeconds, onConnected, onAnswered, isBeside })).load;
+  const times = { rate, leadSeconds: rampSeconds + warmupSeconds, seconds: load.turns ? 0 : seconds };
+  return (await runProcesses(entry, orders, { ...times, onConnected, onAnswered, isBeside })).load;
 }

@@ -39,6 +39,8 @@ export class CallSeconds {
       latency: summaryOf(whole),
       bars: whole.bars(),
       seconds: this.#seconds.map(secondOf),
+      leadSeconds: 0,
+      measuredSeconds: elapsedSeconds,
       sentLateP99Ms: Number.NaN,
       generatorCpuShare: Number.NaN,
       machineIdleShare: Number.NaN,

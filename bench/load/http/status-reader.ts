@@ -1,0 +1,30 @@
+/** Reads whether a message was accepted, from the answers on one keep-alive connection. */
+import { accepted, type Reader } from '../one-in-flight.ts';
+import { AnswerReader } from './answer-reader.ts';
+
+const two = 0x32;
+const lineFeed = 10;
+
+/**
+ * A server answers each accepted message with the same few bytes and no body, so an answer of that length is not
+ * parsed. Any other answer is: another server may send a body, also in a later segment.
+ */
+export class StatusReader implements Reader {
+  readonly #answer = new AnswerReader();
+  /** Bytes of an answer without a body that was parsed; 0 = there was none yet. */
+  #emptyBytes = 0;
+
+  read(buffer: Buffer, length: number): number {
+    if (length === this.#emptyBytes && !this.#answer.isPartial && buffer[9] === two && buffer[length - 1] === lineFeed)
+      return accepted;
+    const isFirstPiece = !this.#answer.isPartial;
+    const status = this.#answer.read(buffer, length);
+    const isAccepted = status >= 200 && status < 300;
+    if (isAccepted && isFirstPiece && this.#answer.body.length === 0) this.#emptyBytes = length;
+    return isAccepted ? accepted : status;
+  }
+
+  forget(): void {
+    this.#answer.forget();
+  }
+}
