@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMsOf, cpuMsOfFamily } from './cpu.ts';
 import type { EngineUnderLoad, LoadOrder } from './engine-under-load.ts';
 import { recordPoints } from './load/moving-record.ts';
-import type { LoadResult } from './load/processes.ts';
+import { type LoadResult, sayFailures } from './load/processes.ts';
 import type { Peer } from './peers/start.ts';
 import type { StorePeer } from './peers/stores.ts';
 import { type FlagValues, targetOrder } from './target/order.ts';
@@ -43,6 +43,7 @@ export function peerContender(peer: Peer, offer: (order: LoadOrder) => Promise<L
       const cpuBefore = cpuMsOf(peer.pid);
       const load = await offer({ ...times, firstTs: Date.now(), stepMs });
       const server = ((cpuMsOf(peer.pid) - cpuBefore) * 1000) / load.accepted;
+      sayFailures(load);
       return { messagesPerSecond: load.requestsPerSecond, cpuMicroseconds: { server }, load, verified: undefined };
     },
     close: async () => peer.close(),

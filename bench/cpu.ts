@@ -47,6 +47,10 @@ export function residentBytesOf(pid: number): number {
   }
 }
 
+export function residentBytesOfAll(pids: number[]): number {
+  return pids.reduce((sum, pid) => sum + residentBytesOf(pid), 0);
+}
+
 export function machineCpu(): { idle: number; total: number } {
   const line = readFileSync('/proc/stat', 'utf8').split('\n', 1)[0]!;
   const ticks = line.trim().split(/\s+/).slice(1).map(Number);
@@ -76,10 +80,19 @@ export function cpuByRole(pids: Map<string, number>): Map<string, number> {
 
 /** Returns the milliseconds between two moments; those of workers are added up. */
 export function cpuBetween(before: Map<string, number>, after: Map<string, number>): Record<string, number> {
-  const spent: Record<string, number> = {};
-  for (const [role, milliseconds] of after) {
+  return byKind([...after].map(([role, milliseconds]) => [role, milliseconds - (before.get(role) ?? 0)]));
+}
+
+/** Returns the resident bytes of several roles; those of workers are added up. */
+export function residentByRole(pids: Map<string, number>): Record<string, number> {
+  return byKind([...pids].map(([role, pid]) => [role, residentBytesOf(pid)]));
+}
+
+function byKind(figures: [role: string, value: number][]): Record<string, number> {
+  const sums: Record<string, number> = {};
+  for (const [role, value] of figures) {
     const name = role.startsWith('worker-') ? 'workers' : role;
-    spent[name] = (spent[name] ?? 0) + milliseconds - (before.get(role) ?? 0);
+    sums[name] = (sums[name] ?? 0) + value;
   }
-  return spent;
+  return sums;
 }

@@ -8,7 +8,7 @@ import { type Engine, type EngineOptions, startEngine } from '../test/harness/en
 import { cpuBetween, cpuByRole } from './cpu.ts';
 import { runHttpLoad } from './load/http/http.ts';
 import { recordPoints } from './load/moving-record.ts';
-import type { LoadResult } from './load/processes.ts';
+import { type LoadResult, sayFailures } from './load/processes.ts';
 import type { BenchSettings } from './settings.ts';
 import { watchEngine } from './watch-engine.ts';
 
@@ -51,7 +51,19 @@ export function httpGenerator({ sockets, processes }: BenchSettings['http']): Ge
     runHttpLoad({ host: '127.0.0.1', port: engine.port, tokens, sockets, processes, ...order });
 }
 
-/** Makes devices named `prefix-n`, with tokens of one width, so that every request of a run has the same length. */
+/** Returns the token that `createFleet` gives device `n`; all have one width, so requests have one length. */
+export function tokenOf(prefix: string, n: number): string {
+  return `${prefix}${String(n).padStart(15, '0')}`;
+}
+
+const benchPrefix = 'bench';
+
+/** Returns the tokens of so many devices, as `createDevices` gives them: a server without devices takes the same. */
+export function benchTokens(count: number): string[] {
+  return Array.from({ length: count }, (_, n) => tokenOf(benchPrefix, n));
+}
+
+/** Makes devices named `prefix-n`, with the tokens of `tokenOf`. */
 export async function createFleet(
   api: Api,
   prefix: string,
@@ -63,7 +75,7 @@ export async function createFleet(
     const size = Math.min(creationsAtOnce, count - fleet.length);
     const devices = Array.from({ length: size }, (_, i) => {
       const n = fleet.length + i;
-      return { name: `${prefix}-${n}`, accessToken: `${prefix}${String(n).padStart(15, '0')}`, ...fieldsOf(n) };
+      return { name: `${prefix}-${n}`, accessToken: tokenOf(prefix, n), ...fieldsOf(n) };
     });
     fleet.push(...(await api.createDevices(devices)));
   }
@@ -72,7 +84,7 @@ export async function createFleet(
 
 /** Makes devices that only send, and returns their tokens. */
 export async function createDevices(api: Api, count: number, fields: object = {}): Promise<string[]> {
-  return (await createFleet(api, 'bench', count, () => fields)).map(({ token }) => token);
+  return (await createFleet(api, benchPrefix, count, () => fields)).map(({ token }) => token);
 }
 
 export class EngineUnderLoad {
@@ -161,6 +173,7 @@ export class EngineUnderLoad {
     };
     const order = { rate, seconds, warmupSeconds, firstTs, stepMs, onConnected, onAnswered: answered };
     const result = await generator(this.engine, this.tokens, order);
+    sayFailures(result);
     const perDeviceMax = Math.ceil((4 * result.accepted) / this.tokens.length) + 10_000;
     this.#nextTs += perDeviceMax * stepMs;
     return result;

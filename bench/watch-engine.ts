@@ -3,7 +3,7 @@
  * ClickHouse. CPU and memory come from /proc each second, the rest from /metrics every five seconds.
  */
 import type { Engine } from '../test/harness/engine.ts';
-import { cpuBetween, cpuByRole, residentBytesOf } from './cpu.ts';
+import { cpuBetween, cpuByRole, residentByRole } from './cpu.ts';
 import { watch } from './load/watch.ts';
 
 const scrapeMs = 5_000;
@@ -35,12 +35,8 @@ export function watchEngine(engine: Engine): () => void {
 }
 
 function memoryByRole(pids: Map<string, number>): Record<string, number> {
-  const sums: Record<string, number> = {};
-  for (const [role, pid] of pids) {
-    const name = role.startsWith('worker-') ? 'workers' : role;
-    sums[name] = (sums[name] ?? 0) + residentBytesOf(pid) / mebibyte;
-  }
-  return sums;
+  const bytes = Object.entries(residentByRole(pids));
+  return Object.fromEntries(bytes.map(([role, each]) => [role, each / mebibyte]));
 }
 
 /** Empty for a metric that the page does not have, such as one of a store that does not answer. */

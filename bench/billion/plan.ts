@@ -3,6 +3,7 @@
  * every stored point is known in advance, and readers can judge an answer by its content.
  */
 
+import { tokenOf } from '../engine-under-load.ts';
 import { recordKeys, recordPoints, recordPointsMax } from '../load/moving-record.ts';
 import type { MqttLoad } from '../load/mqtt/mqtt.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -79,7 +80,7 @@ export class DayPlan {
   /** Returns the load of gateways for some turns of each device, with the tokens of `createFleet`. */
   loadOf(port: number, { window, processes }: BenchSettings['billion'], { from, to }: Turns): MqttLoad {
     const clients = Array.from({ length: this.gateways }, (_, gateway) => ({
-      token: `${gatewayPrefix}${String(gateway).padStart(15, '0')}`,
+      token: tokenOf(gatewayPrefix, gateway),
       children: Array.from({ length: this.#childrenOfOne }, (__, n) => this.nameOf(gateway * this.#childrenOfOne + n)),
     }));
     return {

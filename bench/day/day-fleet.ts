@@ -7,6 +7,7 @@ import { eventually } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { requestBytes } from '../../test/harness/raw.ts';
 import { createFleet } from '../engine-under-load.ts';
+import { addedUp } from '../load/counts.ts';
 import { dayOfSeconds } from '../load/day-of-seconds.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { type MqttLoad, runMqttLoad } from '../load/mqtt/mqtt.ts';
@@ -163,7 +164,7 @@ export class DayFleet {
       ...{ port, connections: restConnections, rate, warmupSeconds: 0, seconds, callOf, seen },
     });
     const load = view.result();
-    return { ...load, refused: { ...load.refused, ...refused }, broken: unanswered, unsure: unanswered };
+    return { ...load, refused: addedUp([load.refused, refused]), broken: unanswered, unsure: unanswered };
   }
 }
 

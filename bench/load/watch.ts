@@ -34,7 +34,8 @@ export function readWatched(): Watched {
   for (const [what, before] of watches) {
     const now = { at: performance.now(), cpuMs: what.cpuMs() };
     const elapsedMs = Math.max(1, now.at - before.at);
-    addAll(read.cpu, now.cpuMs, (ms, role) => (ms - (before.cpuMs[role] ?? 0)) / elapsedMs);
+    // A process that took the place of a killed one has used less.
+    addAll(read.cpu, now.cpuMs, (ms, role) => Math.max(0, ms - (before.cpuMs[role] ?? 0)) / elapsedMs);
     addAll(read.memoryMiB, what.memoryMiB(), (mib) => mib);
     addAll(read.gauges, what.gauges(), (value) => value);
     watches.set(what, now);

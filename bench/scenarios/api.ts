@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled } from '../cpu.ts';
 import { createDevices, EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
+import { totalOf } from '../load/counts.ts';
 import { buckets, dayOfSeconds } from '../load/day-of-seconds.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { type Call, type CallOrder, type CallsResult, judged, makeCalls } from '../load/rest/calls.ts';
@@ -202,7 +203,7 @@ function readRow(when: string, measured: Measured): Cell[] {
 }
 
 function telemetryRow(name: string, { requestsPerSecond, latency, refused, broken }: LoadResult): Cell[] {
-  const failed = Object.values(refused).reduce((sum, count) => sum + count, broken);
+  const failed = totalOf(refused) + broken;
   return [name, requestsPerSecond, Number.NaN, Number.NaN, failed, latency.p50Ms, latency.p99Ms, '', ''];
 }
 

@@ -9,8 +9,8 @@ import { existsSync, renameSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { copyDirectory, type Engine, startEngine } from '../../test/harness/engine.ts';
-import { machineSettled, residentBytesOf } from '../cpu.ts';
-import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad } from '../engine-under-load.ts';
+import { machineSettled, residentByRole } from '../cpu.ts';
+import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad, tokenOf } from '../engine-under-load.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { ownDirectory } from '../own-directory.ts';
@@ -129,11 +129,6 @@ function nameOf(n: number): string {
   return `${prefix}-${String(n).padStart(9, '0')}`;
 }
 
-/** Returns the token that `createFleet` gives device `n`. */
-function tokenOf(kind: string, n: number): string {
-  return `${kind}${String(n).padStart(15, '0')}`;
-}
-
 function httpOf({ sockets, processes }: FleetSettings): Generator {
   return (engine, tokens, order) => {
     return runHttpLoad({ host: '127.0.0.1', port: engine.port, tokens, sockets, processes, drawn: true, ...order });
@@ -228,11 +223,7 @@ async function firstMinute(fleet: Fleet, settings: FleetSettings): Promise<First
     const from = load.startedAtMs + n * partMs;
     return load.between(from, from + partMs) / (partMs / 1000);
   });
-  const resident: Record<string, number> = {};
-  for (const [role, pid] of engine.pids()) {
-    const name = role.startsWith('worker-') ? 'workers' : role;
-    resident[name] = (resident[name] ?? 0) + residentBytesOf(pid);
-  }
+  const resident = residentByRole(engine.pids());
   say(
     `${figure(fleet.devices)} devices: ready in ${readySeconds.toFixed(1)} s, then ${rates.map(figure).join(', ')} requests/s`,
   );

@@ -12,6 +12,7 @@ import { call, makeTenant } from '../../test/harness/tenants.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
 import { type Running, startAttack, startBurner } from '../load/attack.ts';
 import type { AttackOrder } from '../load/attack-process.ts';
+import { totalOf } from '../load/counts.ts';
 import { type CallsResult, judged, makeCalls, right } from '../load/rest/calls.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -162,7 +163,7 @@ async function compete(engine: Engine, { victim, attack }: Contest, settings: Be
 
 function summary(result: CallsResult, counts: Record<string, number>): Omit<Measure, 'cores'> {
   const { count: calls, p50Ms, p99Ms } = judged(result).answered;
-  const refused = Object.values(result.refused).reduce((sum, each) => sum + each, 0);
+  const refused = totalOf(result.refused);
   const outcomes = { ...counts, unanswered: result.unanswered, 'refused connects': refused };
   const failed = Object.entries(outcomes).reduce((sum, [outcome, count]) => sum + (outcome === right ? 0 : count), 0);
   return { calls, p50Ms, p99Ms, failed, outcomes };

@@ -12,7 +12,8 @@ import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../../test/harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../../test/harness/stores.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
-import { createFleet } from '../engine-under-load.ts';
+import { createFleet, tokenOf } from '../engine-under-load.ts';
+import { addedUp } from '../load/counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { type BusCost, benchBusCost, benchLimitsCost, type LimitsCost } from '../micro/bus-cost.ts';
@@ -113,7 +114,7 @@ async function measure(
       return await Promise.all(parts);
     });
     const messages = rate * (seconds + 1);
-    const refused = Object.assign({}, ...load.result.map((part) => part.refused)) as Record<string, number>;
+    const refused = addedUp(load.result.map((part) => part.refused));
 
     const key = await hosts.first.api.createKey();
     const callers = (n: number) => engines[(n + 1) % count]!;
@@ -327,8 +328,7 @@ async function nameCost({ postgres: { url } }: Stores, statements: number): Prom
   const [named, unnamed] = [false, true].map((behindPooler) => openPostgres({ url, poolMax: 1, log, behindPooler }));
   const micros = async (postgres: Postgres): Promise<number> => {
     const began = performance.now();
-    for (let n = 0; n < statements; n += 1)
-      await lookUpLogins(postgres, [`bench-hosts-1${String(n).padStart(15, '0')}`]);
+    for (let n = 0; n < statements; n += 1) await lookUpLogins(postgres, [tokenOf('bench-hosts-1', n)]);
     return ((performance.now() - began) * 1000) / statements;
   };
   try {

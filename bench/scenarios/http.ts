@@ -5,8 +5,15 @@
 import { availableParallelism } from 'node:os';
 import { runAutocannon } from '../autocannon.ts';
 import { cpuMsOf } from '../cpu.ts';
-import { EngineUnderLoad, httpGenerator, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
+import {
+  benchTokens,
+  EngineUnderLoad,
+  httpGenerator,
+  type LoadOrder,
+  type MeasuredLoad,
+} from '../engine-under-load.ts';
 import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
+import { sayFailures } from '../load/processes.ts';
 import { startBare } from '../peers/start.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -23,6 +30,7 @@ export async function runHttp(settings: BenchSettings): Promise<boolean> {
   const workers = settings.http.workers || availableParallelism();
   const bare = await measureBare(settings.http);
   say(`bare uWebSockets.js: ${figure(bare.requestsPerSecond)} requests/s`);
+  sayFailures(bare);
   const one = await measureOneWorker(settings.http);
   say(`Millrace, 1 worker: ${figure(one.storedRequestsPerSecond)} requests/s stored`);
   const many = await measureAllWorkers(workers, settings);
@@ -52,6 +60,8 @@ export async function runHttp(settings: BenchSettings): Promise<boolean> {
   say(
     `autocannon at ${many.autocannon.rate} requests/s: p50 ${many.autocannon.p50Ms} ms, p99 ${many.autocannon.p99Ms} ms`,
   );
+  const { non2xx, errors } = many.autocannon;
+  if (non2xx + errors > 0) say(`autocannon: ${non2xx} answers were refusals, ${errors} connections failed`);
   const ratio = one.storedRequestsPerSecond / bare.requestsPerSecond;
   const verified = one.verified && many.peak.verified && many.half.verified;
   say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once' : 'NO'}`);
@@ -96,8 +106,7 @@ async function measureBare(http: BenchSettings['http']): Promise<BareResult> {
 /** The load of the settings on a server that knows no devices. */
 export function offerBare(port: number, http: BenchSettings['http'], order: LoadOrder): Promise<HttpLoadResult> {
   const { devices, sockets, processes } = http;
-  const tokens = Array.from({ length: devices }, (_, n) => `bench${String(n).padStart(15, '0')}`);
-  return runHttpLoad({ host: '127.0.0.1', port, tokens, sockets, processes, ...order });
+  return runHttpLoad({ host: '127.0.0.1', port, tokens: benchTokens(devices), sockets, processes, ...order });
 }
 
 async function measureOneWorker(http: BenchSettings['http']): Promise<MeasuredLoad> {

@@ -7,8 +7,9 @@ import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Api, eventually } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
-import { residentBytesOf } from '../cpu.ts';
+import { residentBytesOfAll } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
+import { addedUp } from '../load/counts.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { HeldPolls } from '../load/http/polls.ts';
 import { figure, say, table, writeResult } from '../report.ts';
@@ -50,7 +51,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
     const holdMore = async (part: string[], inAll: number) => {
       held.push(await HeldPolls.open({ host: '127.0.0.1', port: engine.port, tokens: part, path }));
       await heldBy(engine, inAll);
-      const atFirst = residentBytes(engine);
+      const atFirst = residentBytesOfAll(engine.workers());
       return { atFirst, resident: await settledBytes(engine), heap: await heapBytes(engine) };
     };
     // The first half also includes costs that all polls share: heap growth, tables, code. The second half shows the
@@ -90,9 +91,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
     const stillHeld = await countHeld(engine);
     const unexpected = held.reduce((sum, part) => sum + part.unexpected, 0);
     say(`still held after ${samples} updates: ${figure(stillHeld)}; polls that ended by themselves: ${unexpected}`);
-    const refused: Record<string, number> = {};
-    for (const part of held)
-      for (const [why, count] of Object.entries(part.refused)) refused[why] = (refused[why] ?? 0) + count;
+    const refused = addedUp(held.map((part) => part.refused));
     if (Object.keys(refused).length > 0) say(`refused: ${JSON.stringify(refused)}`);
     say(`target: ${figure(bytesPerPollMax)} bytes for a held poll`);
     writeResult('longpoll', settings, {
@@ -115,19 +114,15 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
 }
 
 async function settledBytes(engine: Engine): Promise<number> {
-  let least = residentBytes(engine);
+  let least = residentBytesOfAll(engine.workers());
   let unchanged = 0;
   for (const begin = performance.now(); performance.now() - begin < settleMsMax && unchanged < settledAfterReadings; ) {
     await sleep(readingEveryMs);
-    const now = residentBytes(engine);
+    const now = residentBytesOfAll(engine.workers());
     unchanged = now > least * 0.99 ? unchanged + 1 : 0;
     least = Math.min(least, now);
   }
   return least;
-}
-
-function residentBytes(engine: Engine): number {
-  return engine.workers().reduce((sum, pid) => sum + residentBytesOf(pid), 0);
 }
 
 async function countHeld(engine: Engine): Promise<number> {

@@ -5,9 +5,15 @@
  */
 import { availableParallelism } from 'node:os';
 import { cpuMsOf, machineSettled } from '../cpu.ts';
-import { EngineUnderLoad, type Generator, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
+import {
+  benchTokens,
+  EngineUnderLoad,
+  type Generator,
+  type LoadOrder,
+  type MeasuredLoad,
+} from '../engine-under-load.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
-import type { LoadResult } from '../load/processes.ts';
+import { type LoadResult, sayFailures } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -93,11 +99,12 @@ export function offer(port: number, tokens: string[], settings: BenchSettings, w
 
 function peerRun(peer: Peer, settings: BenchSettings, window: number): Contender['run'] {
   const { connections } = settings.mqtt;
-  const tokens = Array.from({ length: connections }, (_, n) => `bench${String(n).padStart(15, '0')}`);
+  const tokens = benchTokens(connections);
   return async (order) => {
     const cpuBefore = cpuMsOf(peer.pid);
     const load = await offer(peer.port, tokens, settings, window, { ...order, firstTs: Date.now(), stepMs: 100 });
     const cpuMs = cpuMsOf(peer.pid) - cpuBefore;
+    sayFailures(load);
     const cpuMicrosecondsPerMessage = { broker: (cpuMs * 1000) / load.accepted };
     return {
       messagesPerSecond: load.requestsPerSecond,

@@ -15,8 +15,9 @@ import {
   targetContender,
 } from '../contender.ts';
 import { machineSettled } from '../cpu.ts';
-import { createDevices, EngineUnderLoad, httpGenerator, type LoadOrder } from '../engine-under-load.ts';
+import { benchTokens, createDevices, EngineUnderLoad, httpGenerator, type LoadOrder } from '../engine-under-load.ts';
 import { runCopyLoad } from '../load/copy/copy.ts';
+import { addedUp } from '../load/counts.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { recordPoints } from '../load/moving-record.ts';
 import type { LoadResult } from '../load/processes.ts';
@@ -91,7 +92,7 @@ export async function runPeers(settings: BenchSettings, { peer, flags }: Command
   for (const [name, version] of Object.entries(versions)) say(`${name} ${version}`);
   for (const { name, peak, fixed } of rows) {
     for (const { load } of [peak, fixed]) if (load.invalid !== '') say(`INVALID ${name}: ${load.invalid}`);
-    const refused = { ...peak.load.refused, ...fixed.load.refused };
+    const refused = addedUp([peak.load.refused, fixed.load.refused]);
     if (Object.keys(refused).length > 0) say(`${name} refused ${JSON.stringify(refused)}`);
   }
   const wrong = rows.filter(({ peak, fixed }) => peak.verified === false || fixed.verified === false);
@@ -149,7 +150,7 @@ function entriesOfOne(settings: BenchSettings, stores: StoreKind[]): Entry[] {
   const { sessions, rate } = settings.peers;
   const workers = settings.peers.workers || availableParallelism();
   const entry = (door: string, start: Entry['start']): Entry => ({ door, records: 1, rate, start });
-  const mqttTokens = tokensOf(mqtt.connections);
+  const mqttTokens = benchTokens(mqtt.connections);
   const broker = (start: () => Promise<Peer>) => {
     return entry('MQTT', () =>
       startPeer(start, (port, order) => offerMqtt(port, mqttTokens, settings, mqtt.window, order)),
@@ -221,7 +222,7 @@ async function startStore(
   { devices, messageDevices, sockets, sessions }: StoreSize,
 ): Promise<Started> {
   const store: StorePeer = await kind.start();
-  const tokens = tokensOf(devices);
+  const tokens = benchTokens(devices);
   const form = { host, port: store.port, tokens, messageDevices };
   const offer = (order: LoadOrder) => {
     if (kind.name === 'PostgreSQL') return runCopyLoad({ ...form, ...postgresLogin, sessions, ...order });
@@ -256,8 +257,4 @@ function platformEntry(words: string, signIn: CommandLine['flags'], settings: Be
       return { contender, version: 'unknown', acknowledges: 'as that server is set up' };
     },
   };
-}
-
-function tokensOf(count: number): string[] {
-  return Array.from({ length: count }, (_, n) => `bench${String(n).padStart(15, '0')}`);
 }

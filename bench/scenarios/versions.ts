@@ -30,6 +30,7 @@ interface Measured {
   clickhouseMicroseconds: number[];
   verified: boolean;
   bytesPerPoint: number;
+  loads: MeasuredLoad[];
 }
 
 interface Compared {
@@ -139,6 +140,7 @@ async function measuredOf(engine: EngineUnderLoad, loads: MeasuredLoad[]): Promi
     clickhouseMicroseconds: loads.map(({ cpuMicrosecondsPerRequest: { clickhouse = 0 } }) => clickhouse),
     verified: loads.every(({ verified }) => verified),
     bytesPerPoint: (await engine.bytesPerPoint()).merged,
+    loads,
   };
 }
 

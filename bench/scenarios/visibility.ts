@@ -27,12 +27,13 @@ export async function runVisibility(settings: BenchSettings): Promise<boolean> {
     await sleep(2_000);
     const deadline = performance.now() + (settings.visibility.loadSeconds - 3) * 1000;
     const loaded = await sample(load.engine, device, settings.visibility.samples, deadline);
-    await offered;
+    const { invalid } = await offered;
     const row = (name: string, { p50Ms, p99Ms, maxMs }: LatencySummary) => [name, p50Ms, p99Ms, maxMs];
     table(
       ['ack to readable', 'p50 ms', 'p99 ms', 'max ms'],
       [row('idle', summaryOf(idle)), row(`at ${rate} requests/s`, summaryOf(loaded))],
     );
+    if (invalid !== '') say(`INVALID: ${invalid}`);
     say(`targets: idle ${idleMsMax} ms, at half of peak p99 ${loadedP99MsMax} ms`);
     writeResult('visibility', settings, {
       rate,

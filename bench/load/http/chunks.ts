@@ -2,9 +2,9 @@
  * Devices that take a file over HTTP in chunks, each on a connection of its own, one request in flight each; and the
  * memory that the workers need meanwhile.
  */
-import { readFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { residentBytesOf } from '../../cpu.ts';
 
 interface ChunkLoad {
   host: string;
@@ -136,12 +136,12 @@ class Taker {
 
 /** Resident bytes of each process at the start, and at most until `stop`. */
 export function watchMemory(pids: number[]): { stop(): Promise<{ before: number; peak: number }[]> } {
-  const before = pids.map(residentBytes);
+  const before = pids.map(residentBytesOf);
   const peak = before.slice();
   let stopped = false;
   const watching = (async () => {
     while (!stopped) {
-      for (const [n, pid] of pids.entries()) peak[n] = Math.max(peak[n]!, residentBytes(pid));
+      for (const [n, pid] of pids.entries()) peak[n] = Math.max(peak[n]!, residentBytesOf(pid));
       await sleep(50);
     }
   })();
@@ -152,9 +152,4 @@ export function watchMemory(pids: number[]): { stop(): Promise<{ before: number;
       return before.map((bytes, n) => ({ before: bytes, peak: peak[n]! }));
     },
   };
-}
-
-function residentBytes(pid: number): number {
-  const [, kilobytes] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'latin1')) ?? [];
-  return Number(kilobytes) * 1024;
 }

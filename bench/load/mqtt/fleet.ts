@@ -2,6 +2,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { openFilesMax } from '../../../src/base/file-limit.ts';
+import { addedUp } from '../counts.ts';
 import type { FleetOrder } from './fleet-devices.ts';
 import type { FleetNote, FleetTask } from './fleet-process.ts';
 
@@ -77,10 +78,7 @@ export class Fleet {
     const connections = this.#sizes.reduce((sum, size) => sum + size, 0);
     const startedAtMs = Math.min(...notes.map((note) => note.startedAtMs));
     const endedAtMs = Math.max(...notes.map((note) => note.endedAtMs));
-    const failed: Record<string, number> = {};
-    for (const note of notes) {
-      for (const [what, count] of Object.entries(note.failed)) failed[what] = (failed[what] ?? 0) + count;
-    }
+    const failed = addedUp(notes.map((note) => note.failed));
     const lost = notes.reduce((sum, note) => sum + note.lost, 0);
     const cpuMs = notes.reduce((sum, note) => sum + note.cpuMs, 0);
     const busiestShare = Math.max(...notes.map((note) => note.cpuMs / (note.endedAtMs - note.startedAtMs)));

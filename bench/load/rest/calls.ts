@@ -5,6 +5,7 @@
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { totalOf } from '../counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
 import { AnswerReader } from '../http/answer-reader.ts';
 
@@ -57,8 +58,7 @@ export function makeCalls(order: CallOrder): Promise<CallsResult> {
 /** Counts the calls with a right answer and those without; a refused connect belongs to the latter. */
 export function judged({ outcomes, unanswered, refused }: CallsResult): { answered: Outcome; failed: number } {
   const { [right]: answered = { count: 0, perSecond: 0, ...summaryOf(new Histogram()) }, ...others } = outcomes;
-  const refusals = Object.values(refused).reduce((sum, count) => sum + count, 0);
-  const failed = Object.values(others).reduce((sum, { count }) => sum + count, unanswered + refusals);
+  const failed = Object.values(others).reduce((sum, { count }) => sum + count, unanswered + totalOf(refused));
   return { answered, failed };
 }
 
