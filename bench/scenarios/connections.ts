@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { RedisNodes } from '../../test/harness/redis-nodes.ts';
 import { type AcceptQueueCounts, acceptQueueCounts } from '../accept-queue.ts';
-import { cpuBetween, cpuByRole, machineCpu, residentBytesOf } from '../cpu.ts';
+import { cpuBetween, cpuByRole, machineCpu, residentBytesOfAll } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
@@ -47,138 +47,51 @@ interface Storm {
   machineIdleShare: number;
 }
 
+type ConnectionsSettings = BenchSettings['connections'];
+
+/** Devices of the fleet that are connected and silent, and what each of them takes. */
+interface Idle {
+  /** The devices that lose the network in a storm, and the others. */
+  first: OpenFleet;
+  second: OpenFleet;
+  /** Resident bytes of the workers before any device was connected. */
+  fresh: number;
+  bytesPerConnection: number;
+  /** With what all connections share: heap growth, tables, code. */
+  bytesPerConnectionFromStart: number;
+}
+
+type OpenFleet = Awaited<ReturnType<typeof Fleet.open>>;
+
 export async function runConnections(settings: BenchSettings): Promise<boolean> {
-  const { devices, stormDevices, workers, processes, stormRounds, othersConnections, othersRate } =
-    settings.connections;
-  const { settleSeconds, quietSeconds, targets, overRedis } = settings.connections;
+  const { devices, workers, stormRounds, othersConnections, quietSeconds, targets, overRedis } = settings.connections;
   const redis = new RedisNodes();
   const bus = overRedis === 1 ? { REDIS_URL: (await redis.one()).url } : {};
   const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn', ...bus } });
   const fleets: Fleet[] = [];
   try {
     const tokens = await createDevices(engine.api, devices + othersConnections);
-    const others = tokens.splice(devices);
+    const others = new Others(engine, tokens.splice(devices), settings.connections);
     // A heap that grew while devices were created would have room for connections already.
     await engine.restart();
-    const connect = async (part: string[], parts: number): Promise<{ fleet: Fleet; connected: FleetConnected }> => {
-      const opened = await Fleet.open('127.0.0.1', engine.mqttPort, part, parts);
-      fleets.push(opened.fleet);
-      return opened;
-    };
-    // Garbage of the connects is collected in idle time.
-    const settle = () => sleep(settleSeconds * 1000);
-    // Code and buffers that the first connections bring along are not counted.
-    const warmup = await connect(tokens.slice(0, warmupConnections), 1);
-    warmup.fleet.close();
-    await settle();
-    const fresh = residentBytes(engine);
-    // The first part also includes costs that all connections share: heap growth, tables, code.
-    const stormProcesses = Math.max(1, Math.round((processes * stormDevices) / devices));
-    const first = await connect(tokens.slice(0, stormDevices), stormProcesses);
-    await settle();
-    const afterFirst = residentBytes(engine);
-    const second = await connect(tokens.slice(stormDevices), Math.max(1, processes - stormProcesses));
-    await settle();
-    const afterAll = residentBytes(engine);
-    const bytesPerConnection = (afterAll - afterFirst) / (devices - stormDevices);
-    const bytesPerConnectionFromStart = (afterAll - fresh) / devices;
-    for (const { connected } of [first, second]) {
-      const { connections, connectsPerSecond, failed } = connected;
-      say(`${figure(connections)} connected: ${figure(connectsPerSecond)}/s, failed ${JSON.stringify(failed)}`);
-    }
-
-    let nextTs = Date.now() - 3_600_000;
-    const send = (seconds: number): Promise<LoadResult> => {
-      nextTs += 600_000;
-      const clients = others.map((token) => ({ token, children: [] }));
-      const order = { rate: othersRate, warmupSeconds: 1, seconds, firstTs: nextTs, stepMs: 1, level: 4 as const };
-      return runMqttLoad({
-        host: '127.0.0.1',
-        port: engine.mqttPort,
-        clients,
-        processes: 1,
-        window: othersWindow,
-        ...order,
-      });
-    };
-    const quiet = await send(quietSeconds);
+    const idle = await connectAll(engine, tokens, settings.connections, fleets);
+    const { first, second, fresh, bytesPerConnection, bytesPerConnectionFromStart } = idle;
+    const quiet = await others.send(quietSeconds);
     const storms: Storm[] = [];
     for (let round = 0; round < stormRounds; round += 1) {
-      const sending = send(stormDevices / stormConnectsPerSecondMin + beforeStormMs / 1000);
-      await sleep(beforeStormMs);
-      const endedBefore = await endedConnections(engine);
-      const queueBefore = acceptQueueCounts();
-      const before = cpuByRole(engine.pids());
-      const machineBefore = machineCpu();
-      const storm = await first.fleet.storm();
-      const cpu = cpuBetween(before, cpuByRole(engine.pids()));
-      const machineAfter = machineCpu();
-      const queueAfter = acceptQueueCounts();
-      const result = await sending;
-      const stormMs = storm.endedAtMs - storm.startedAtMs;
-      const acknowledged = result.between(storm.startedAtMs, storm.endedAtMs);
-      // The processes of the workers report their counts once a second.
-      await settle();
-      storms.push({
-        storm,
-        cpu,
-        othersPerSecond: (acknowledged / stormMs) * 1000,
-        others: result,
-        ended: increases(endedBefore, await endedConnections(engine)),
-        queue: {
-          overflows: queueAfter.overflows - queueBefore.overflows,
-          drops: queueAfter.drops - queueBefore.drops,
-          packets: queueAfter.packets - queueBefore.packets,
-        },
-        machineIdleShare: (machineAfter.idle - machineBefore.idle) / (machineAfter.total - machineBefore.total),
-      });
+      storms.push(await measureStorm(engine, first.fleet, others, settings.connections));
     }
     const noticed = (await second.fleet.lost()) + Math.max(...storms.map(({ storm }) => storm.lost));
     // The kernel may drop the packet that tells a client of the end.
     const lost = Math.max(noticed, devices - (await openConnections(engine, devices)));
-    const afterStorms = (residentBytes(engine) - fresh) / devices;
+    const afterStorms = (residentBytesOfAll(engine.workers()) - fresh) / devices;
     table(
       [`${figure(devices)} connections, ${workers} workers`, 'bytes each', 'from a fresh start', 'after the storms'],
       [['idle', bytesPerConnection, bytesPerConnectionFromStart, afterStorms]],
     );
     say('');
-    table(
-      ['', 'connects/s', 'failed attempts', 'others: messages/s', 'p50 ms', 'p99 ms', 'max ms'],
-      [
-        ['quiet', 0, 0, quiet.requestsPerSecond, quiet.latency.p50Ms, quiet.latency.p99Ms, quiet.latency.maxMs],
-        ...storms.map(({ storm, othersPerSecond, others: { latency } }, n) => [
-          `storm ${n + 1}`,
-          storm.connectsPerSecond,
-          sumOf(storm.failed),
-          othersPerSecond,
-          latency.p50Ms,
-          latency.p99Ms,
-          latency.maxMs,
-        ]),
-      ],
-    );
-    for (const { storm, cpu, ended, queue, machineIdleShare } of storms) {
-      const perConnect = (ms: number) => figure((ms * 1000) / storm.connections);
-      const costs = Object.entries(cpu).map(([role, ms]) => `${role} ${perConnect(ms)}`);
-      say(`CPU us/connect, with that of the others: ${costs.join(', ')}`);
-      say(`  the fleet itself: ${perConnect(storm.cpuMs)}`);
-      const { half, nineTenths, almostAll } = storm.connectedAfterMs;
-      const seconds = [half, nineTenths, almostAll].map((ms) => figure(ms / 1000)).join(', ');
-      say(`50, 90 and 99 % connected after ${seconds} s; the machine was idle for ${percent(machineIdleShare)} %`);
-      if (storm.busiestShare > fleetShareMax && machineIdleShare > machineIdleShareMin) {
-        const share = percent(storm.busiestShare);
-        say(`INVALID: a process of the fleet used ${share} % of a core while the machine had time left`);
-      }
-      say(`failed attempts: ${JSON.stringify(storm.failed)}; ended in the engine: ${JSON.stringify(ended)}`);
-      const { overflows, drops, packets } = queue;
-      say(`full queues of the kernel: ${figure(overflows)} connections, ${figure(drops)} of their packets dropped`);
-      say(`  ${figure(packets)} packets of any connection dropped`);
-    }
-    for (const [name, { refused }] of [
-      ['quiet', quiet] as const,
-      ...storms.map(({ others }, n) => [`storm ${n + 1}`, others] as const),
-    ])
-      if (Object.keys(refused).length > 0) say(`others, ${name}: refused ${JSON.stringify(refused)}`);
+    tellOthers(quiet, storms);
+    for (const storm of storms) tellStorm(storm);
     const refused =
       [first.connected, second.connected].reduce((sum, { failed }) => sum + sumOf(failed, [waited]), 0) +
       storms.reduce((sum, storm) => sum + refusedIn(storm), 0);
@@ -197,6 +110,141 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
     await engine.destroy();
     await redis.remove();
   }
+}
+
+/** Connects the fleet in two parts: the second one shows what one more connection takes. */
+async function connectAll(
+  engine: Engine,
+  tokens: string[],
+  { devices, stormDevices, processes, settleSeconds }: ConnectionsSettings,
+  fleets: Fleet[],
+): Promise<Idle> {
+  const connect = async (part: string[], parts: number): Promise<OpenFleet> => {
+    const opened = await Fleet.open('127.0.0.1', engine.mqttPort, part, parts);
+    fleets.push(opened.fleet);
+    return opened;
+  };
+  // Garbage of the connects is collected in idle time.
+  const settledBytes = async () => {
+    await sleep(settleSeconds * 1000);
+    return residentBytesOfAll(engine.workers());
+  };
+  // Code and buffers that the first connections bring along are not counted.
+  const warmup = await connect(tokens.slice(0, warmupConnections), 1);
+  warmup.fleet.close();
+  const fresh = await settledBytes();
+  // The first part also includes costs that all connections share: heap growth, tables, code.
+  const stormProcesses = Math.max(1, Math.round((processes * stormDevices) / devices));
+  const first = await connect(tokens.slice(0, stormDevices), stormProcesses);
+  const afterFirst = await settledBytes();
+  const second = await connect(tokens.slice(stormDevices), Math.max(1, processes - stormProcesses));
+  const afterAll = await settledBytes();
+  for (const { connected } of [first, second]) {
+    const { connections, connectsPerSecond, failed } = connected;
+    say(`${figure(connections)} connected: ${figure(connectsPerSecond)}/s, failed ${JSON.stringify(failed)}`);
+  }
+  const bytesPerConnection = (afterAll - afterFirst) / (devices - stormDevices);
+  return { first, second, fresh, bytesPerConnection, bytesPerConnectionFromStart: (afterAll - fresh) / devices };
+}
+
+/** Devices that send telemetry while the others are silent or reconnect. */
+class Others {
+  readonly #engine: Engine;
+  readonly #tokens: string[];
+  readonly #rate: number;
+  #nextTs = Date.now() - 3_600_000;
+
+  constructor(engine: Engine, tokens: string[], { othersRate }: ConnectionsSettings) {
+    this.#engine = engine;
+    this.#tokens = tokens;
+    this.#rate = othersRate;
+  }
+
+  send(seconds: number): Promise<LoadResult> {
+    this.#nextTs += 600_000;
+    const clients = this.#tokens.map((token) => ({ token, children: [] }));
+    const place = { host: '127.0.0.1', port: this.#engine.mqttPort };
+    const times = { rate: this.#rate, warmupSeconds: 1, seconds, firstTs: this.#nextTs, stepMs: 1 };
+    return runMqttLoad({ ...place, ...times, clients, processes: 1, window: othersWindow, level: 4 });
+  }
+}
+
+async function measureStorm(
+  engine: Engine,
+  fleet: Fleet,
+  others: Others,
+  { stormDevices, settleSeconds }: ConnectionsSettings,
+): Promise<Storm> {
+  const sending = others.send(stormDevices / stormConnectsPerSecondMin + beforeStormMs / 1000);
+  await sleep(beforeStormMs);
+  const endedBefore = await endedConnections(engine);
+  const queueBefore = acceptQueueCounts();
+  const before = cpuByRole(engine.pids());
+  const machineBefore = machineCpu();
+  const storm = await fleet.storm();
+  const cpu = cpuBetween(before, cpuByRole(engine.pids()));
+  const machineAfter = machineCpu();
+  const queueAfter = acceptQueueCounts();
+  const result = await sending;
+  const stormMs = storm.endedAtMs - storm.startedAtMs;
+  const acknowledged = result.between(storm.startedAtMs, storm.endedAtMs);
+  // The processes of the workers report their counts once a second.
+  await sleep(settleSeconds * 1000);
+  return {
+    storm,
+    cpu,
+    othersPerSecond: (acknowledged / stormMs) * 1000,
+    others: result,
+    ended: increases(endedBefore, await endedConnections(engine)),
+    queue: {
+      overflows: queueAfter.overflows - queueBefore.overflows,
+      drops: queueAfter.drops - queueBefore.drops,
+      packets: queueAfter.packets - queueBefore.packets,
+    },
+    machineIdleShare: (machineAfter.idle - machineBefore.idle) / (machineAfter.total - machineBefore.total),
+  };
+}
+
+/** Prints what the others saw without a storm and in each. */
+function tellOthers(quiet: LoadResult, storms: Storm[]): void {
+  table(
+    ['', 'connects/s', 'failed attempts', 'others: messages/s', 'p50 ms', 'p99 ms', 'max ms'],
+    [
+      ['quiet', 0, 0, quiet.requestsPerSecond, quiet.latency.p50Ms, quiet.latency.p99Ms, quiet.latency.maxMs],
+      ...storms.map(({ storm, othersPerSecond, others: { latency } }, n) => [
+        `storm ${n + 1}`,
+        storm.connectsPerSecond,
+        sumOf(storm.failed),
+        othersPerSecond,
+        latency.p50Ms,
+        latency.p99Ms,
+        latency.maxMs,
+      ]),
+    ],
+  );
+  for (const [name, { refused }] of [
+    ['quiet', quiet] as const,
+    ...storms.map(({ others }, n) => [`storm ${n + 1}`, others] as const),
+  ])
+    if (Object.keys(refused).length > 0) say(`others, ${name}: refused ${JSON.stringify(refused)}`);
+}
+
+function tellStorm({ storm, cpu, ended, queue, machineIdleShare }: Storm): void {
+  const perConnect = (ms: number) => figure((ms * 1000) / storm.connections);
+  const costs = Object.entries(cpu).map(([role, ms]) => `${role} ${perConnect(ms)}`);
+  say(`CPU us/connect, with that of the others: ${costs.join(', ')}`);
+  say(`  the fleet itself: ${perConnect(storm.cpuMs)}`);
+  const { half, nineTenths, almostAll } = storm.connectedAfterMs;
+  const seconds = [half, nineTenths, almostAll].map((ms) => figure(ms / 1000)).join(', ');
+  say(`50, 90 and 99 % connected after ${seconds} s; the machine was idle for ${percent(machineIdleShare)} %`);
+  if (storm.busiestShare > fleetShareMax && machineIdleShare > machineIdleShareMin) {
+    const share = percent(storm.busiestShare);
+    say(`INVALID: a process of the fleet used ${share} % of a core while the machine had time left`);
+  }
+  say(`failed attempts: ${JSON.stringify(storm.failed)}; ended in the engine: ${JSON.stringify(ended)}`);
+  const { overflows, drops, packets } = queue;
+  say(`full queues of the kernel: ${figure(overflows)} connections, ${figure(drops)} of their packets dropped`);
+  say(`  ${figure(packets)} packets of any connection dropped`);
 }
 
 /**
@@ -237,8 +285,4 @@ async function openConnections(engine: Engine, expected: number): Promise<number
 function increases(before: Record<string, number>, after: Record<string, number>): Record<string, number> {
   const grown = Object.entries(after).map(([name, count]) => [name, count - (before[name] ?? 0)] as const);
   return Object.fromEntries(grown.filter(([, count]) => count > 0));
-}
-
-function residentBytes(engine: Engine): number {
-  return engine.workers().reduce((sum, pid) => sum + residentBytesOf(pid), 0);
 }
