@@ -7,7 +7,7 @@ import { loadavg } from 'node:os';
 import { type Baseline, type Ratio, readBaseline, verdictOf, writeBaseline } from '../baseline.ts';
 import { type Contender, engineContender, peerContender, type Turn } from '../contender.ts';
 import { idleShare } from '../cpu.ts';
-import type { LoadOrder } from '../engine-under-load.ts';
+import { benchTokens, type LoadOrder } from '../engine-under-load.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { type Peer, startAedes, startBare, startMosquitto } from '../peers/start.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
@@ -47,19 +47,23 @@ export async function runQuick(settings: BenchSettings): Promise<boolean> {
   const rows = kinds.flatMap(({ name, millrace: own, peers }) => [...peers, own].map((row) => rowOf(name, row)));
   say('');
   table(['', '', 'messages/s', 'p50 ms', 'p99 ms', 'CPU us/message', 'generator CPU'], rows);
-  const isRecording = settings.quick.record !== 0;
-  if (isRecording) {
-    const [at, commit, machine] = [new Date().toISOString(), commitOf(), thisMachine()];
-    say(`\nbaseline written to ${writeBaseline({ at, commit, machine, loadBefore, versions, ratios })}`);
-  }
-  const isWithin = compare(ratios, readBaseline());
   const turns = kinds.flatMap(({ millrace: own, peers }) => [own, ...peers]).flatMap((row) => row.turns);
   const isVerified = turns.every(({ verified }) => verified !== false);
-  for (const { load } of turns) if (load.invalid !== '') say(`INVALID: ${load.invalid}`);
+  const invalid = turns.map(({ load }) => load.invalid).filter((reason) => reason !== '');
+  if (settings.quick.record !== 0) record({ loadBefore, versions, ratios }, isVerified && invalid.length === 0);
+  const isWithin = compare(ratios, readBaseline());
+  for (const reason of invalid) say(`INVALID: ${reason}`);
   say(`stored and verified in ClickHouse: ${isVerified ? 'every acknowledged record, once' : 'NO'}`);
   say(`took ${figure((performance.now() - startedAt) / 1000)} s`);
   writeResult('quick', settings.quick, { loadBefore, versions, ratios, kinds });
   return isVerified && (isWithin || settings.quick.targets === 0);
+}
+
+/** Makes the ratios the baseline, unless a load says nothing about its server or a record was not found. */
+function record(figures: Pick<Baseline, 'loadBefore' | 'versions' | 'ratios'>, isSound: boolean): void {
+  const [at, commit, machine] = [new Date().toISOString(), commitOf(), thisMachine()];
+  if (isSound) say(`\nbaseline written to ${writeBaseline({ at, commit, machine, ...figures })}`);
+  else say('\nthe baseline is not written: see below');
 }
 
 /** Runs the servers of one load in turn; the server that begins alternates from round to round. */
@@ -97,11 +101,10 @@ function peersOf(kind: Kind['name']): (() => Promise<Peer>)[] {
 
 function offerOf(kind: Kind['name'], { port }: Peer, settings: BenchSettings) {
   const { http, mqtt, gateway } = settings;
-  const tokens = (count: number) => Array.from({ length: count }, (_, n) => `bench${String(n).padStart(15, '0')}`);
   return (order: LoadOrder): Promise<LoadResult> => {
     if (kind === 'http') return offerBare(port, http, order);
-    if (kind === 'mqtt') return offerMqtt(port, tokens(mqtt.connections), settings, mqtt.window, order);
-    return offerGateways(port, tokens(gateway.gateways), gateway, 4, order);
+    if (kind === 'mqtt') return offerMqtt(port, benchTokens(mqtt.connections), settings, mqtt.window, order);
+    return offerGateways(port, benchTokens(gateway.gateways), gateway, 4, order);
   };
 }
 
