@@ -93,6 +93,25 @@ const flagsOf: Record<string, [flag: string, about: string][]> = {
   versions: [['--against DIR', 'the other checkout, built']],
 };
 
+const sizesOfLoads = ['http', 'mqtt', 'gateway'];
+
+/** Groups of settings that a scenario reads beside its own. */
+const otherGroups: Record<string, string[]> = {
+  api: ['http'],
+  attributes: ['http'],
+  http: ['autocannon'],
+  levels: [...sizesOfLoads, 'storeAcks'],
+  longpoll: ['http'],
+  peers: sizesOfLoads,
+  quick: sizesOfLoads,
+  report: ['http'],
+  soak: ['http'],
+  storeacks: ['http'],
+  tails: ['http'],
+  versions: sizesOfLoads,
+  visibility: ['http'],
+};
+
 /** The settings of a scenario with what config/bench.yaml says of each, and its flags. */
 export function helpOf(scenario: string, about: string): string[] {
   const group = groupOf(scenario);
@@ -108,6 +127,13 @@ export function helpOf(scenario: string, about: string): string[] {
       const comment = (before ?? '').replaceAll(/\s*\n\s*/g, ' ').trim();
       lines.push(`  ${`${key}=${value}`.padEnd(28)}${comment}`.trimEnd());
     }
+  }
+  const others = otherGroups[scenario] ?? [];
+  if (others.length > 0)
+    lines.push(`\nIt also reads settings of ${others.join(', ')}, changed as GROUP.NAME=NUMBER:\n`);
+  for (const name of others) {
+    const values = Object.entries(groupOf(name.toLowerCase()).settings).map(([key, value]) => `${key}=${value}`);
+    lines.push(`  ${name}: ${values.join(', ')}`);
   }
   const flags = flagsOf[scenario] ?? [];
   if (flags.length > 0) lines.push('\nFlags:\n', ...flags.map(([flag, text]) => `  ${flag.padEnd(28)}${text}`));

@@ -21,4 +21,8 @@ test('the help of a benchmark has each setting with what it means, or says that 
   expect(help).toContain('--NAME NUMBER');
   expect(help).toMatch(/^ {2}rounds=\d+ +Each load is measured this often/m);
   expect(helpOf('micro', 'parts')).toEqual(['\nmicro: parts', '\nIt has no settings.']);
+  const others = helpOf('levels', 'acknowledgements').join('\n');
+  expect(others).toContain('It also reads settings of http, mqtt, gateway, storeAcks, changed as GROUP.NAME=NUMBER:');
+  expect(others).toMatch(/^ {2}http: devices=\d+, sockets=\d+, /m);
+  expect(others).toMatch(/^ {2}storeAcks: rate=\d+, /m);
 });
