@@ -9,8 +9,8 @@ import { stopStores } from '../test/harness/stores.ts';
 import { type CommandLine, helpOf, parseCommandLine } from './command-line.ts';
 import { sentenceOf } from './error-sentence.ts';
 import { endGenerators, GeneratorEnded } from './load/processes.ts';
-import { say, writeUnfinished } from './report.ts';
-import { compareResults } from './result/compare.ts';
+import { beginScenario, say, writeUnfinished } from './report.ts';
+import { compareHelp, compareResults } from './result/compare.ts';
 import { runApi } from './scenarios/api.ts';
 import { runAttributes } from './scenarios/attributes.ts';
 import { runBillion } from './scenarios/billion.ts';
@@ -41,7 +41,7 @@ import { runVisibility } from './scenarios/visibility.ts';
 import { runWorlds } from './scenarios/world.ts';
 import { type BenchSettings, loadBenchSettings, UsageError } from './settings.ts';
 import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
-import { runTarget } from './target/run.ts';
+import { closeTargets, runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
 /** SIGHUP: the terminal was closed. */
@@ -164,7 +164,11 @@ async function main(): Promise<number> {
     say('Settings: config/bench.yaml. Results: bench/results/.');
     return 0;
   }
-  if (name === 'compare') return compareResults(line.overrides) ? 0 : 1;
+  if (name === 'compare') {
+    if (!line.isHelp) return compareResults(line.overrides) ? 0 : 1;
+    for (const text of compareHelp) say(text);
+    return 0;
+  }
   const chosen = name === 'all' ? Object.keys(scenarios).filter((key) => !notOfAll.includes(key)) : [name];
   const unknown = chosen.find((key) => scenarios[key] === undefined);
   if (unknown !== undefined) {
@@ -179,6 +183,7 @@ async function main(): Promise<number> {
   const settings = loadBenchSettings(line.overrides, name);
   let failed = 0;
   for (const key of chosen) {
+    beginScenario();
     say(`\n== ${key}: ${scenarios[key]!.about}\n`);
     const good = await runToTheEnd(key, settings, line);
     if (!good) failed += 1;
@@ -190,6 +195,10 @@ async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promis
   const kind = targetKinds.find((each) => each === name);
   if (kind === undefined) throw new UsageError(`--target goes with ${targetKinds.join(', ')}, not with ${name}.`);
   if (overrides.length > 0) throw new UsageError(`With --target, ${overrides[0]} has no effect: give flags.`);
+  onFault = (error) => {
+    say(sentenceOf(error));
+    void closeTargets().finally(() => process.exit(1));
+  };
   const good = await runTarget(targetOrder(kind satisfies TargetKind, flags));
   return good ? 0 : Number(process.exitCode ?? 1);
 }
@@ -254,7 +263,7 @@ process.on('uncaughtException', (error) => {
 
 /** Engines end before their stores. */
 async function endServers(endEngines = destroyEngines): Promise<void> {
-  await endEngines();
+  await Promise.all([closeTargets(), endEngines()]);
   await stopStores();
 }
 

@@ -3,9 +3,9 @@ import { writeResultFile } from './result/result-file.ts';
 
 export type Cell = string | number;
 
-/** Lines that were printed since the last result. */
+/** Lines that were printed since the scenario began. */
 let printed: string[] = [];
-/** Figures that were measured since the last result, by name: an interrupted run writes these. */
+/** Figures that were measured since the scenario began, by name: an interrupted run writes these. */
 const measured = new Map<string, () => unknown>();
 
 export function say(line: string): void {
@@ -58,11 +58,16 @@ function isEmpty(value: unknown): boolean {
   return value === undefined || (Array.isArray(value) && value.length === 0);
 }
 
-/** The page shows what was printed since the last result. */
+/** Forgets lines and figures of a scenario that has ended without a result: they are not of the next one. */
+export function beginScenario(): void {
+  printed = [];
+  measured.clear();
+}
+
+/** The page shows what was printed since the scenario began. */
 export function writeResult(scenario: string, settings: object, result: object): void {
   const path = writeResultFile(scenario, settings, printed, result);
   say(`\nwritten to ${path}`);
   say(`page:      ${path.replace(/json$/, 'html')}`);
-  printed = [];
-  measured.clear();
+  beginScenario();
 }

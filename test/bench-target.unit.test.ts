@@ -8,9 +8,11 @@ import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
 import { parseCommandLine } from '../bench/command-line.ts';
 import { LinesRequest } from '../bench/load/http/lines.ts';
+import { StatusReader } from '../bench/load/http/status-reader.ts';
 import type { LoadResult } from '../bench/load/processes.ts';
 import type { Second } from '../bench/load/timeline.ts';
-import { compareResults, verdictOf } from '../bench/result/compare.ts';
+import { beginScenario, measuring, say, writeUnfinished } from '../bench/report.ts';
+import { compareResults, errorOf, verdictOf } from '../bench/result/compare.ts';
 import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
@@ -25,7 +27,16 @@ function loadOf(members: Partial<LoadResult>): LoadResult {
   const latency = { p50Ms: 1, p90Ms: 2, p99Ms: 3, p999Ms: 4, maxMs: 5 };
   const counts = { accepted: 1000, requestsPerSecond: 100, broken: 0, unsure: 0, unsent: 0 };
   const shares = { generatorCpuShare: 0.1, sentLateP99Ms: 0, machineIdleShare: 0.9, startedAtMs: 0, invalid: '' };
-  return { ...counts, ...shares, latency, bars: [], refused: {}, seconds: [], between: () => 0, ...members };
+  const times = { seconds: [], leadSeconds: 0, measuredSeconds: 30 };
+  return { ...counts, ...shares, ...times, latency, bars: [], refused: {}, between: () => 0, ...members };
+}
+
+/** Seconds of a load with these rates, the first of which has the number 1. */
+function secondsOf(rates: number[]): Second[] {
+  return rates.map((rate, n) => {
+    const latency = { p50Ms: 1, p99Ms: 3, maxMs: 5 };
+    return { second: n + 1, rate, refused: 0, waiting: 0, ...latency, cpu: {}, memoryMiB: {}, gauges: {} };
+  });
 }
 
 test('a flag is a setting without a target, and an order with one', () => {
@@ -75,6 +86,9 @@ test.each([
   [['--token', 'a', '--duration', 'long'], '--duration must be a time such as 30s'],
   [['--token', 'a', '--seconds', '4'], 'With --target there is no --seconds: `npm run bench -- http --help`'],
   [['--user', 'b', '--password', 'c', '--rest', 'host:8080'], '--rest must be an address such as http://'],
+  [['--token', 'a', '--devices', '9'], '--devices creates devices, which goes with --user'],
+  [['--token', 'a', '--find-rate', '--p99-max', '9ms', '--repeat', '2'], '--repeat has no effect with --find-rate'],
+  [['--token', 'a', '--target', 'http://host/base'], '--target must be an address without a path'],
   [['--token', 'a', '--window', '4'], '--window is a flag of mqtt and gateway, not of http.'],
   [['--token', 'a', '--payload', '3'], '--payload must be a whole number from 4 to 10'],
   [['--token', 'a', '--target', 'mqtt://host'], '--target of http must be an address such as http://localhost:8080.'],
@@ -89,10 +103,20 @@ test('the plan of a dry run names what is created, and what cannot be seen from 
   expect([...plan.values()].join()).not.toContain('secret');
 });
 
+test('gateways that exist already get devices that stay', () => {
+  const args = ['gateway', '--target', 'mqtt://host', '--token', 'a,b', '--children', '5'];
+  const plan = new Map(planOf(targetOrder('gateway', parseCommandLine(args).flags)));
+  expect(plan.get('devices')).toBe(
+    '2 gateways given by their tokens; their messages create 5 devices of each, which stay',
+  );
+});
+
 test('the search finds the highest rate whose p99 holds, and one below where it begins', async () => {
   for (const [capacity, begin] of [
     [7_300, 1_000],
     [90, 1_000],
+    // Neighbours differ by more than the search asks for.
+    [8, 10],
   ] as const) {
     const measured: number[] = [];
     await findRate({ rate: begin, p99MsMax: 25 }, async (rate) => {
@@ -103,42 +127,98 @@ test('the search finds the highest rate whose p99 holds, and one below where it 
     const best = Math.max(...measured.filter((rate) => rate <= capacity));
     expect(best).toBeGreaterThan(capacity / 1.06);
     expect(measured.length).toBeLessThan(12);
+    expect(new Set(measured).size).toBe(measured.length);
   }
 });
 
 test('a difference within the noise of either result is no difference', () => {
   const rate = (value: number, error: number) => ({ name: 'rate', value, error, isHigherBetter: true });
   const p99 = (value: number, error: number) => ({ name: 'p99', value, error, isHigherBetter: false });
-  expect(verdictOf(rate(1000, 50), rate(900, 50))).toBe('same');
+  expect(verdictOf(rate(1000, 100), rate(900, 100))).toBe('same');
   expect(verdictOf(rate(1000, 10), rate(900, 10))).toBe('worse');
   expect(verdictOf(rate(1000, 0), rate(1015, 0))).toBe('same');
   expect(verdictOf(p99(20, 1), p99(10, 1))).toBe('better');
 });
 
-test('results of which one was interrupted, and one has no load of the first, are compared with a warning', () => {
+/** Compares results of one load each, the first with the others; returns what was printed and the verdict of all. */
+function compared(...results: { name?: string; load: Partial<LoadResult>; members?: object }[]) {
   const directory = mkdtempSync(join(tmpdir(), 'millrace-compare-'));
   const machine = { cores: 2, cpu: 'c', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };
-  const write = (file: string, name: string, requestsPerSecond: number, members: object = {}) => {
-    const path = join(directory, file);
-    const seconds = [0, 1].map(() => ({ rate: requestsPerSecond, p50Ms: 1, p99Ms: 3 }));
-    const result = { [name]: loadOf({ requestsPerSecond, seconds: seconds as Second[] }), ...members };
+  const paths = results.map(({ name = 'peak', load, members }, n) => {
+    const path = join(directory, `${n}.json`);
+    const result = { [name]: loadOf(load), ...members };
     writeFileSync(path, JSON.stringify({ scenario: 'http', at: 'now', machine, commit: '', settings: {}, result }));
     return path;
-  };
+  });
   const printed = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
   try {
-    const first = write('a.json', 'peak', 1000);
-    const others = [write('b.json', 'other', 5), write('c.json', 'peak', 500, { isInterrupted: true })];
-    const isGood = compareResults([first, ...others]);
-    const lines = printed.mock.calls.map(([line]) => String(line)).join('');
-    expect(lines).toContain('WARNING: B has no load of A\n');
-    expect(lines).toContain('WARNING: C was interrupted');
-    expect(lines).toMatch(/^peak acknowledged\/s .* C 500 .* worse *$/m);
-    expect(isGood).toBe(false);
+    const isGood = compareResults(paths);
+    return { isGood, lines: printed.mock.calls.map(([line]) => String(line)).join('') };
   } finally {
     printed.mockRestore();
     rmSync(directory, { recursive: true });
   }
+}
+
+const steady = (rate: number): Partial<LoadResult> => ({ requestsPerSecond: rate, seconds: secondsOf([rate, rate]) });
+
+test('results of which one was interrupted, and one has no load of the first, are compared with a warning', () => {
+  const interrupted = { load: steady(500), members: { isInterrupted: true } };
+  const { lines, isGood } = compared({ load: steady(1000) }, { name: 'other', load: steady(5) }, interrupted);
+  expect(lines).toContain('WARNING: B has no load of A\n');
+  expect(lines).toContain('WARNING: C was interrupted');
+  expect(lines).toMatch(/^peak acknowledged\/s .* C 500 .* worse *$/m);
+  expect(isGood).toBe(false);
+});
+
+test('the seconds of a warm-up and of the end are no noise', () => {
+  const times = { leadSeconds: 2, measuredSeconds: 4 };
+  const load = (rate: number) => {
+    const seconds = secondsOf([0, rate / 2, rate - 5, rate + 5, rate, rate, 0]);
+    return { load: { requestsPerSecond: rate, seconds, ...times } };
+  };
+  expect(compared(load(1000), load(900)).lines).toMatch(/^peak acknowledged\/s .* -10.0 % .* worse *$/m);
+});
+
+test('a load that nothing answers is worse, and one that says little about its server has a warning', () => {
+  const silent = { p50Ms: Number.NaN, p90Ms: Number.NaN, p99Ms: Number.NaN, p999Ms: Number.NaN, maxMs: 0 };
+  const failed = { latency: silent, refused: { 503: 7 }, broken: 2, invalid: '0 of 1000 messages/s were answered' };
+  const { lines, isGood } = compared({ load: steady(1000) }, { load: { ...steady(0), ...failed } });
+  expect(lines).toContain('WARNING: B: peak is INVALID: 0 of 1000 messages/s were answered\n');
+  expect(lines).toContain('WARNING: B: peak: 9 messages were refused or lost their connection\n');
+  expect(lines).toMatch(/^peak acknowledged\/s .* B 0 .* -100.0 % .* worse *$/m);
+  expect(isGood).toBe(false);
+});
+
+test('few seconds prove less than many, and one second proves nothing', () => {
+  expect(errorOf([10, 12, 14])).toBeCloseTo((4.3 * 2) / Math.sqrt(3));
+  expect(errorOf(Array.from({ length: 31 }, (_, n) => (n % 2 === 0 ? 1 : 3)))).toBeCloseTo(0.37, 2);
+  const single = (value: number) => ({ name: 'rate', value, error: errorOf([value]), isHigherBetter: true });
+  expect(verdictOf(single(1000), single(500))).toBe('unknown');
+});
+
+test('what a scenario without a result has printed and measured is not of the next one', () => {
+  const printed = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+  try {
+    say('of the first scenario');
+    measuring('of the first scenario', () => 1);
+    beginScenario();
+    expect(writeUnfinished('second', {})).toBe(false);
+  } finally {
+    printed.mockRestore();
+  }
+});
+
+test('an answer counts when all of it has arrived, whatever its body and its segments are', () => {
+  const reader = new StatusReader();
+  const read = (...pieces: string[]) => pieces.map((piece) => reader.read(Buffer.from(piece), piece.length));
+  const empty = 'HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n';
+  expect(read(empty, empty)).toEqual([200, 200]);
+  expect(read('HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n', '{"accepted":true}', empty)).toEqual([0, 200, 200]);
+  const chunked = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n';
+  expect(read(chunked, '2\r\n{}\r\n', '0\r\n\r\n', empty)).toEqual([0, 0, 200, 200]);
+  expect(read('HTTP/1.1 204 No Content\r\n\r\n')).toEqual([200]);
+  expect(read('HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\n\r\n', '{}', empty)).toEqual([0, 429, 200]);
 });
 
 test('a load is named after its server and round, whatever else was measured', () => {

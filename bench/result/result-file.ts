@@ -56,7 +56,7 @@ export function thisMachine(): Machine {
 
 /** False for passwords and tokens, because the file may be given to others. */
 function isPublic(arg: string, n: number, args: string[]): boolean {
-  const secrets = ['--password', '--token', '--user'];
+  const secrets = ['--password', '--token'];
   return !secrets.some((name) => arg === name || arg.startsWith(`${name}=`) || args[n - 1] === name);
 }
 

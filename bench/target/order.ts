@@ -53,6 +53,8 @@ export type FlagValues = Partial<Record<TargetFlag, string | boolean>>;
 interface Server {
   host: string;
   port: number;
+  /** As the address has it, with brackets and without a usual port. */
+  authority: string;
 }
 
 export interface TargetOrder {
@@ -104,15 +106,23 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   if (tokens.length > 0 && user !== '') throw new UsageError('Give --user to create devices, or tokens, not both.');
   if (tokens.length === 0 && user === '')
     throw new UsageError('Give --user (and --password) to create devices, or --token with those of existing devices.');
+  if (tokens.length > 0 && flags.devices !== undefined)
+    throw new UsageError('--devices creates devices, which goes with --user: each token is a device that exists.');
   const devices = tokens.length || wholeOf('devices', text('devices', kind === 'gateway' ? '4' : '100'), 1);
   const rate = text('rate', String(defaultRate));
   const p99MsMax = flags['p99-max'] === undefined ? 0 : secondsOf('p99-max', text('p99-max')) * 1000;
   const isSearch = flags['find-rate'] === true;
   if (isSearch && p99MsMax === 0) throw new UsageError('--find-rate needs its bound, for instance --p99-max 25ms.');
+  if (isSearch && flags.repeat !== undefined)
+    throw new UsageError('--repeat has no effect with --find-rate, which measures each rate once.');
   if (isSearch && rate === 'max') throw new UsageError('--find-rate begins at a rate: give a number as --rate.');
   const order: TargetOrder = {
     kind,
-    server: { host: url.hostname.replace(/^\[|\]$/g, ''), port: Number(url.port) || ports[url.protocol]! },
+    server: {
+      host: url.hostname.replace(/^\[|\]$/g, ''),
+      port: Number(url.port) || ports[url.protocol]!,
+      authority: url.host,
+    },
     rest: user === '' ? '' : restOf(url, text('rest')),
     user,
     password: text('password', process.env['BENCH_PASSWORD'] ?? ''),
@@ -143,10 +153,9 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
 
 /** The plan in lines of two columns. */
 export function planOf(order: TargetOrder): [string, string][] {
-  const { kind, server, rest, user, tokens, devices, children, connections, points, rate, window } = order;
-  const { rampSeconds, warmupSeconds, seconds, repeat, p99MsMax, isSearch, processes, keep, qos, level } = order;
+  const { kind, server, tokens, children, connections, points, rate, window } = order;
+  const { rampSeconds, warmupSeconds, seconds, repeat, p99MsMax, isSearch, processes, qos, level } = order;
   const address = `${server.host}:${server.port}`;
-  const things = kind === 'gateway' ? `${devices} gateways of ${children} devices` : `${devices} devices`;
   const protocol =
     kind === 'http' ? `HTTP` : `MQTT ${level === 4 ? '3.1.1' : '5'}, QoS ${qos}, ${window} messages in flight`;
   const records = kind === 'gateway' ? `${children} records` : '1 record';
@@ -160,12 +169,7 @@ export function planOf(order: TargetOrder): [string, string][] {
   const search = `search from ${figure(rate)} messages/s on the highest rate with p99 at most ${figure(p99MsMax)} ms`;
   return [
     ['target', `${address}, telemetry over ${protocol}`],
-    [
-      'devices',
-      tokens.length > 0
-        ? `${devices} given by their tokens; nothing is created or removed`
-        : `${things}, created by ${user} at ${rest}${keep ? ', and kept' : ', removed at the end'}`,
-    ],
+    ['devices', devicesText(order)],
     [
       'load',
       `${isSearch ? search : pace}, ${connections} connections, ${processes} generator process${processes > 1 ? 'es' : ''}, ` +
@@ -182,10 +186,22 @@ export function planOf(order: TargetOrder): [string, string][] {
   ];
 }
 
+function devicesText({ kind, rest, user, tokens, devices, children, keep }: TargetOrder): string {
+  const isGateway = kind === 'gateway';
+  if (tokens.length > 0 && isGateway)
+    return `${devices} gateways given by their tokens; their messages create ${children} devices of each, which stay`;
+  if (tokens.length > 0) return `${devices} given by their tokens; nothing is created or removed`;
+  const things = isGateway ? `${devices} gateways of ${children} devices` : `${devices} devices`;
+  return `${things}, created by ${user} at ${rest}${keep ? ', and kept' : ', removed at the end'}`;
+}
+
 function urlOf(flag: string, text: string, kind: TargetKind): URL {
   const url = URL.parse(text);
   const protocol = kind === 'http' ? 'http:' : 'mqtt:';
-  if (url?.protocol === protocol) return url;
+  if (url?.protocol === protocol) {
+    if (/^\/?$/.test(url.pathname)) return url;
+    throw new UsageError(`--${flag} must be an address without a path, not "${text}".`);
+  }
   if (url && (url.protocol === 'https:' || url.protocol === 'mqtts:'))
     throw new UsageError(`--${flag}: the generators speak no TLS. Give the plain port, or one behind a TLS proxy.`);
   throw new UsageError(

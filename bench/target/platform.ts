@@ -8,6 +8,7 @@ import { UsageError } from '../settings.ts';
 const bulkSize = 1_000;
 const callsAtOnce = 16;
 const pageSize = 100;
+const removeRoundsMax = 5;
 const timeoutMs = 30_000;
 /** Of an answer in a message: a balancer may answer with a page. */
 const textCharsMax = 200;
@@ -69,11 +70,22 @@ export class Platform {
     }
   }
 
-  async remove(ids: string[]): Promise<void> {
-    await inTurns(ids, async (id) => {
-      const { status } = await this.#send('DELETE', `/api/device/${id}`);
-      if (status !== 200 && status !== 404) throw new Error(`DELETE /api/device/${id} was answered ${status}`);
-    });
+  /**
+   * Removes the devices whose names begin so; returns how many. The server may still handle the last messages of a
+   * gateway, which create its devices again, so the devices are listed until none is left.
+   */
+  async removeAll(prefix: string): Promise<number> {
+    const removed = new Set<string>();
+    for (let round = 0; round < removeRoundsMax; round += 1) {
+      const ids = await this.idsOf(prefix);
+      if (ids.length === 0) return removed.size;
+      await inTurns(ids, async (id) => {
+        const { status } = await this.#send('DELETE', `/api/device/${id}`);
+        if (status !== 200 && status !== 404) throw new Error(`DELETE /api/device/${id} was answered ${status}`);
+      });
+      for (const id of ids) removed.add(id);
+    }
+    throw new Error('the server still lists devices that it has removed');
   }
 
   /** Counts the points of a key that the devices have in a range, both ends included. */
@@ -153,7 +165,10 @@ function bulkBody(devices: NewDevice[]): object {
   return { devices: rows };
 }
 
-/** Calls for all items, a few at once, until it is interrupted; results in the order of the items. */
+/**
+ * Calls for all items, a few at once, until it is interrupted or a call fails; results in the order of the items. No
+ * call is in flight when it ends: a device that is still being created could not be listed and removed.
+ */
 async function inTurns<Item, Result>(
   items: Item[],
   call: (item: Item) => Promise<Result>,
@@ -161,13 +176,19 @@ async function inTurns<Item, Result>(
 ): Promise<Result[]> {
   const results = new Array<Result>(items.length);
   let next = 0;
+  let hasFailed = false;
   const goOn = async (): Promise<void> => {
-    while (next < items.length) {
+    while (next < items.length && !hasFailed) {
       interrupted?.throwIfAborted();
       const n = next++;
-      results[n] = await call(items[n]!);
+      results[n] = await call(items[n]!).catch((error: unknown) => {
+        hasFailed = true;
+        throw error;
+      });
     }
   };
-  await Promise.all(Array.from({ length: callsAtOnce }, goOn));
+  const ended = await Promise.allSettled(Array.from({ length: callsAtOnce }, goOn));
+  const failure = ended.find((each) => each.status === 'rejected');
+  if (failure) throw failure.reason;
   return results;
 }

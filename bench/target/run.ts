@@ -4,7 +4,9 @@
  */
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Device } from '../../test/harness/api.ts';
 import { sentenceOf } from '../error-sentence.ts';
+import { totalOf } from '../load/counts.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { endGenerators, type LoadResult } from '../load/processes.ts';
@@ -29,14 +31,13 @@ const removeRetryMs = 1_000;
 export async function runTarget(order: TargetOrder): Promise<boolean> {
   for (const [name, text] of planOf(order)) say(`${name.padEnd(10)}${text}`);
   if (order.isDryRun) return true;
-  const interrupted = new AbortController();
-  const run = new TargetRun(order, interrupted.signal);
+  const run = new TargetRun(order);
   const interrupt = () => {
-    if (interrupted.signal.aborted) {
+    if (run.isInterrupted) {
       say(`The devices whose names begin with ${run.prefix} may be left.`);
       process.exit(exitInterrupted);
     }
-    interrupted.abort();
+    run.interrupt();
     endGenerators();
   };
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
@@ -46,7 +47,7 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
     await run.prepare();
     good = await run.measure();
   } catch (error) {
-    if (!interrupted.signal.aborted) throw error;
+    if (!run.isInterrupted) throw error;
     say('\ninterrupted');
     process.exitCode = exitInterrupted;
     writeUnfinished(resultName(order), publicPart(order));
@@ -58,23 +59,32 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   return good;
 }
 
+/** Runs whose devices were not removed yet. */
+const open = new Set<TargetRun>();
+
+/** Ends the runs that an interrupted scenario has left, and removes their devices. */
+export async function closeTargets(): Promise<void> {
+  for (const run of open) run.interrupt();
+  await Promise.all([...open].map((run) => run.close()));
+}
+
 /** The devices of a run at a target, and the loads that it offers. */
 export class TargetRun {
   readonly #order: TargetOrder;
-  readonly #interrupted: AbortSignal;
+  readonly #interrupted = new AbortController();
   readonly #run = `bench-${randomBytes(3).toString('hex')}`;
   #platform: Platform | undefined;
   #tokens: string[];
-  #hasCreated = false;
+  #creating: Promise<Device[]> | undefined;
+  #closing: Promise<boolean> | undefined;
   #accepted = 0;
   #unsure = 0;
   /** The points that this run writes have times from here to `#nextTs`, which is exclusive. */
   readonly #firstTs = Date.now() - 6 * hourMs;
   #nextTs = this.#firstTs;
 
-  constructor(order: TargetOrder, interrupted = new AbortController().signal) {
+  constructor(order: TargetOrder) {
     this.#order = order;
-    this.#interrupted = interrupted;
     this.#tokens = order.tokens;
   }
 
@@ -83,19 +93,29 @@ export class TargetRun {
     return `${this.#run}-`;
   }
 
+  get isInterrupted(): boolean {
+    return this.#interrupted.signal.aborted;
+  }
+
+  /** What goes on ends at its next call to the server, with an error. */
+  interrupt(): void {
+    this.#interrupted.abort();
+  }
+
   async prepare(): Promise<void> {
     const { rest, user, password, devices, kind } = this.#order;
     if (rest === '') return;
     this.#platform = await Platform.signIn(rest, user, password);
-    this.#interrupted.throwIfAborted();
-    this.#hasCreated = true;
+    this.#interrupted.signal.throwIfAborted();
+    open.add(this);
     const rows = Array.from({ length: devices }, (_, n): NewDevice => {
       const number = String(n).padStart(tokenDigits, '0');
       const name = `${this.prefix}${number}`;
       return { name, accessToken: name.replaceAll('-', ''), isGateway: kind === 'gateway' };
     });
     const startedAt = performance.now();
-    this.#tokens = (await this.#platform.create(rows, this.#interrupted)).map(({ token }) => token);
+    this.#creating = this.#platform.create(rows, this.#interrupted.signal);
+    this.#tokens = (await this.#creating).map(({ token }) => token);
     say(`${'created'.padEnd(10)}${figure(devices)} in ${figure((performance.now() - startedAt) / 1000)} s\n`);
     // The first messages of a gateway create its devices.
     if (kind === 'gateway') await this.offer({ rate: devices, warmupSeconds: 0, rampSeconds: 0, seconds: 2 });
@@ -115,13 +135,19 @@ export class TargetRun {
   }
 
   /** Removes the devices that this run has created. Returns false when the server does not let it. */
-  async close(): Promise<boolean> {
-    if (!this.#hasCreated || this.#platform === undefined || this.#order.keep) return true;
+  close(): Promise<boolean> {
+    this.#closing ??= this.#removeCreated().finally(() => open.delete(this));
+    return this.#closing;
+  }
+
+  async #removeCreated(): Promise<boolean> {
+    if (this.#creating === undefined || this.#platform === undefined || this.#order.keep) return true;
+    // A device that is being created is not listed yet.
+    await this.#creating.catch(() => {});
     for (let tries = 1; ; tries += 1) {
       try {
-        const ids = await this.#platform.idsOf(this.prefix);
-        await this.#platform.remove(ids);
-        say(`removed ${figure(ids.length)} devices`);
+        const removed = await this.#platform.removeAll(this.prefix);
+        say(`removed ${figure(removed)} devices`);
         return true;
       } catch (error) {
         if (tries < removeTriesMax) {
@@ -148,18 +174,19 @@ export class TargetRun {
     warmupSeconds: number;
     seconds: number;
   }): Promise<LoadResult> {
-    this.#interrupted.throwIfAborted();
+    this.#interrupted.signal.throwIfAborted();
     const { kind, server, connections, children, processes, points, window, level, qos } = this.#order;
-    const common = { ...server, processes, points, firstTs: this.#nextTs, stepMs: 1, ...times };
+    const { authority: hostHeader, ...place } = server;
+    const common = { ...place, processes, points, firstTs: this.#nextTs, stepMs: 1, ...times };
     const load =
       kind === 'http'
-        ? await runHttpLoad({ ...common, tokens: this.#tokens, sockets: connections })
+        ? await runHttpLoad({ ...common, hostHeader, tokens: this.#tokens, sockets: connections })
         : await runMqttLoad({ ...common, clients: this.#clients(children), window, level, qos, reconnects: true });
     this.#accepted += load.accepted;
     this.#unsure += load.unsure;
     // Times of the next load begin after all times of this one, because no device sends more messages than all devices
-    // together.
-    this.#nextTs += load.accepted + load.unsure + connections * window + 1;
+    // together. A refused message has taken a time, too.
+    this.#nextTs += load.accepted + load.unsure + totalOf(load.refused) + connections * window + 1;
     return load;
   }
 
@@ -184,12 +211,12 @@ export class TargetRun {
     const count = async () => {
       const ids = await platform.idsOf(this.prefix);
       const [fromTs, untilTs] = [this.#firstTs - hourMs, this.#nextTs + hourMs];
-      return await platform.countPoints(ids, countedKey, fromTs, untilTs, this.#interrupted);
+      return await platform.countPoints(ids, countedKey, fromTs, untilTs, this.#interrupted.signal);
     };
     for (let hasTold = false; ; ) {
       // A server under load may refuse reads for a while.
       const found = await count().catch((error: unknown) => sentenceOf(error));
-      this.#interrupted.throwIfAborted();
+      this.#interrupted.signal.throwIfAborted();
       const isLate = performance.now() > deadline;
       const failure = typeof found === 'string' ? found : '';
       if (typeof found === 'string') {

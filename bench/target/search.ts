@@ -2,6 +2,7 @@
  * Measurements of a target at several rates: whether one holds its bound, the search for the highest rate that does,
  * the spread of several at one rate.
  */
+import { totalOf } from '../load/counts.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { figure, median } from '../report.ts';
 import type { TargetOrder } from './order.ts';
@@ -20,7 +21,7 @@ const stepsMax = 16;
 
 /** Messages that were refused or whose connection broke. */
 export function failuresOf({ refused, broken }: LoadResult): number {
-  return Object.values(refused).reduce((sum, count) => sum + count, broken);
+  return totalOf(refused) + broken;
 }
 
 /** `p99MsMax` 0: no bound. */
@@ -41,7 +42,8 @@ export async function findRate(
   let holding = 0;
   let failing = Number.POSITIVE_INFINITY;
   let next = rate;
-  while (measurements.length < stepsMax && next >= 1 && failing > holding * nearRatio) {
+  // At low rates the middle of two neighbours is the lower one, which holds already.
+  while (measurements.length < stepsMax && next > holding && failing > holding * nearRatio) {
     const measurement = await measureAt(next);
     measurements.push(measurement);
     if (holds(measurement, p99MsMax)) holding = next;

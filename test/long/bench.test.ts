@@ -5,10 +5,11 @@
 import { execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
-import { createServer, type Server } from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { loadsOf } from '../../bench/result/loads.ts';
@@ -98,6 +99,7 @@ test('the tails of acknowledgements are measured with ClickHouse, without it, an
 });
 
 const times = ['--rate', '50', '--warmup', '500ms', '--duration', '2s'];
+const brief = ['--seconds', '1', '--warmup', '0', '--latencySeconds', '1', '--rate', '50', '--settleSeconds', '0'];
 
 let engine: Engine | undefined;
 
@@ -142,6 +144,46 @@ test('any server of the same protocol is measured, and what is refused is a resu
   } finally {
     server.close();
     server.closeAllConnections();
+  }
+});
+
+const signIn = ['--user', 'me@x.org', '--password', 'secret'];
+
+test('another platform is measured and read back, also after messages that it refused', async () => {
+  let messages = 0;
+  const platform = await OtherPlatform.listen({ isRefused: () => messages++ < 40 });
+  try {
+    const target = ['http', '--target', platform.url, ...signIn, '--devices', '1', '--repeat', '2'];
+    const output = await run(...target, ...times);
+    expect(output).toContain('refused with 429');
+    expect(output).toMatch(/^verified: the server shows all [\d ]+ acknowledged records$/m);
+    expect(output).toContain('removed 1 devices');
+    expect(platform.devices.size).toBe(0);
+  } finally {
+    platform.close();
+  }
+});
+
+const few = ['--blocks', '0', '--brokers', '0', 'http.devices=50', 'mqtt.connections=50'];
+
+test.each([
+  // The first device is created long before the others, whose calls are in flight at the interrupt.
+  ['http', ['--devices', '20'], (n: number) => 100 * n, (platform: OtherPlatform) => platform.devices.size > 0],
+  ['peers', few, () => 0, (platform: OtherPlatform) => platform.messages > 100],
+] as const)('an interrupt of %s %j leaves no device on another platform', async (scenario, flags, createMs, isDue) => {
+  const platform = await OtherPlatform.listen({ createMs });
+  const address = scenario === 'peers' ? ['--peer', `other=${platform.url}`, ...brief] : ['--target', platform.url];
+  const words = ['dist-bench/bench/main.js', scenario, ...flags, ...address, ...signIn];
+  const child = spawn(process.execPath, words, { stdio: 'ignore' });
+  try {
+    await eventually(async () => isDue(platform), timeoutMs, 5);
+    child.kill('SIGINT');
+    const [code] = (await once(child, 'exit')) as [number];
+    expect(code).toBe(130);
+    expect(platform.devices.size).toBe(0);
+  } finally {
+    child.kill('SIGKILL');
+    platform.close();
   }
 });
 
@@ -264,8 +306,6 @@ test('what an interrupted load has measured is a result, with the seconds until 
   }
 });
 
-const brief = ['--seconds', '1', '--warmup', '0', '--latencySeconds', '1', '--rate', '50', '--settleSeconds', '0'];
-
 test('databases and a platform that runs already take the same records; each store has all of them', async () => {
   const { port, api } = await runningEngine();
   const { adminEmail, adminPassword } = api.address;
@@ -277,7 +317,6 @@ test('databases and a platform that runs already take the same records; each sto
     '--password',
     adminPassword,
   ];
-  const few = ['--blocks', '0', '--brokers', '0', 'http.devices=50', 'mqtt.connections=50'];
   const output = await run('peers', ...brief, ...few, ...platform);
   expect(output).toContain('stored and read back: every acknowledged record, once');
   for (const name of ['PostgreSQL', 'Millrace', 'thingsboard'])
@@ -358,4 +397,82 @@ async function standIn(onRequest = () => {}): Promise<Server> {
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   return server;
+}
+
+/**
+ * Another server with ThingsBoard's device protocol and REST interface: it creates devices one at a time, and answers a
+ * message with a body, in a later segment than the head.
+ */
+class OtherPlatform {
+  readonly devices = new Map<string, { name: string; times: Set<number> }>();
+  messages = 0;
+  url = '';
+  readonly #server = createServer((request, response) => {
+    const pieces: Buffer[] = [];
+    request.on('data', (piece: Buffer) => pieces.push(piece));
+    request.once('end', () => void this.#answer(request, Buffer.concat(pieces).toString(), response));
+  });
+  readonly #isRefused: () => boolean;
+  readonly #createMs: (n: number) => number;
+  #created = 0;
+
+  private constructor(isRefused: () => boolean, createMs: (n: number) => number) {
+    this.#isRefused = isRefused;
+    this.#createMs = createMs;
+  }
+
+  /** `createMs`: the time that the creation of the n-th device takes. */
+  static async listen({ isRefused = () => false, createMs = (_: number) => 0 }): Promise<OtherPlatform> {
+    const platform = new OtherPlatform(isRefused, createMs);
+    platform.#server.listen(0, '127.0.0.1');
+    await once(platform.#server, 'listening');
+    platform.url = `http://localhost:${(platform.#server.address() as AddressInfo).port}`;
+    return platform;
+  }
+
+  close(): void {
+    this.#server.close();
+    this.#server.closeAllConnections();
+  }
+
+  async #answer({ method, url = '', headers }: IncomingMessage, body: string, response: ServerResponse): Promise<void> {
+    const { pathname, searchParams } = new URL(url, this.url);
+    const [, kind, id = ''] = /^\/api\/(v1|device|plugins\/telemetry\/DEVICE)\/([^/]+)/.exec(pathname) ?? [];
+    const json = (answer: object, status = 200) => {
+      const text = JSON.stringify(answer);
+      response.writeHead(status, { 'Content-Length': text.length }).flushHeaders();
+      setImmediate(() => response.end(text));
+    };
+    if (pathname === '/api/auth/login') json({ token: 'jwt' });
+    else if (kind === 'v1') json(...this.#take(id, body, headers.host));
+    else if (headers['x-authorization'] !== 'Bearer jwt') json({}, 401);
+    else if (pathname === '/api/device') json(await this.#create(searchParams.get('accessToken')!, body));
+    else if (pathname === '/api/tenant/devices') json(this.#page(searchParams));
+    else if (method === 'DELETE') json({}, this.devices.delete(id) ? 200 : 404);
+    else if (kind?.startsWith('plugins')) json({ temperature: [{ value: String(this.devices.get(id)!.times.size) }] });
+    else json({}, 404);
+  }
+
+  /** A balancer finds the server by its name. */
+  #take(token: string, body: string, host: string | undefined): [answer: object, status: number] {
+    this.messages += 1;
+    const device = this.devices.get(token);
+    if (this.#isRefused()) return [{ message: 'too many' }, 429];
+    if (device === undefined || host !== new URL(this.url).host) return [{}, 401];
+    device.times.add((JSON.parse(body) as { ts: number }).ts);
+    return [{ accepted: true }, 200];
+  }
+
+  async #create(token: string, body: string): Promise<object> {
+    await sleep(this.#createMs(this.#created++));
+    this.devices.set(token, { name: (JSON.parse(body) as { name: string }).name, times: new Set() });
+    return { id: { id: token } };
+  }
+
+  #page(query: URLSearchParams): object {
+    const [size, page, search] = [Number(query.get('pageSize')), Number(query.get('page')), query.get('textSearch')!];
+    const found = [...this.devices].filter(([, { name }]) => name.startsWith(search));
+    const data = found.slice(page * size, (page + 1) * size).map(([id, { name }]) => ({ id: { id }, name }));
+    return { data, hasNext: found.length > (page + 1) * size };
+  }
 }
