@@ -23,7 +23,7 @@ import type { BenchSettings } from '../settings.ts';
 
 type GatewaySettings = BenchSettings['gateway'];
 
-const pointsPerSecondMin = 600_000;
+const pointsPerSecondMin = 2_000_000;
 const commandP99MsMax = 20;
 const commandsAfterReconnect = 100;
 const attributesAfterReconnect = 20;

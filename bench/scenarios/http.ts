@@ -19,8 +19,8 @@ import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 /** The least ratio of one worker to one process of the bare server. */
-const ratioMin = 0.6;
-const latencyP99MsMax = 5;
+const ratioMin = 0.5;
+const latencyP99MsMax = 25;
 
 interface BareResult extends HttpLoadResult {
   cpuMicrosecondsPerRequest: number;

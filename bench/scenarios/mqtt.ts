@@ -19,7 +19,7 @@ import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 /** The least ratio of one worker to the one process of Mosquitto. */
-const ratioMin = 0.7;
+const ratioMin = 1.1;
 
 /** A server under one form of the load. */
 interface Contender {
