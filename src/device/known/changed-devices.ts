@@ -1,6 +1,6 @@
 /**
  * The devices that changed lately: one bit each, by the number of the device, so that a tenant that changes any number
- * of its devices takes the room of no other tenant. Changes of `knownChangedMs` are one generation, and the time of the
+ * of its devices takes the room of no other tenant. Changes of `generationMs` are one generation, and the time of the
  * last one counts for all of them.
  */
 import { limits } from '../../base/limits.ts';
@@ -17,8 +17,14 @@ interface Generation {
 /** A page takes 4 KiB. */
 const pageDevices = 32_768;
 
-/** While the store answers, the older ones are forgotten. Otherwise the two oldest become one. */
-const generationsMax = 4;
+/** Shorter than the time between two writes of the file: few changes that the file has count as later ones. */
+const generationMs = 500;
+
+/**
+ * More than those of `knownChangedMs`, so that none is merged while the store answers and the older ones are forgotten.
+ * While it does not answer, the file stays as it is, and the two oldest become one.
+ */
+const generationsMax = limits.knownChangedMs / generationMs + 2;
 
 export class ChangedDevices {
   /** The oldest first. */
@@ -26,7 +32,7 @@ export class ChangedDevices {
 
   add(device: number, now: number): void {
     let newest = this.#generations.at(-1);
-    if (newest === undefined || !isWithin(newest.begunAt, now) || newest.lastAt > now) {
+    if (newest === undefined || newest.begunAt <= now - generationMs || newest.lastAt > now) {
       newest = { pages: new Map(), isAny: false, begunAt: now, lastAt: now };
       this.#generations.push(newest);
       if (this.#generations.length > generationsMax) merge(this.#generations.shift()!, this.#generations[0]!);
@@ -42,15 +48,11 @@ export class ChangedDevices {
     return this.#generations.some((generation) => generation.lastAt >= since && has(generation, device));
   }
 
-  /** Forgets the changes that are older than `knownChangedMs`, and those of a clock that was set back since. */
+  /** Forgets the changes that are older than `knownChangedMs`. */
   forgetOld(now: number): void {
-    this.#generations = this.#generations.filter(({ lastAt }) => isWithin(lastAt, now));
+    // A time after now is that of a clock that was set back since.
+    this.#generations = this.#generations.filter(({ lastAt }) => lastAt > now - limits.knownChangedMs && lastAt <= now);
   }
-}
-
-/** Returns true when `time` is less than `knownChangedMs` before now, and not after it. */
-function isWithin(time: number, now: number): boolean {
-  return time > now - limits.knownChangedMs && time <= now;
 }
 
 function has({ pages, isAny }: Generation, device: number): boolean {
