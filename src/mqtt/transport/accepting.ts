@@ -77,7 +77,7 @@ export class Accepting {
   }
 
   #listenWithRoom(): void {
-    if (this.#isOpening || this.#server.listening || !this.#mayAccept()) return;
+    if (this.#isClosed || this.#isOpening || this.#server.listening || !this.#mayAccept()) return;
     this.#isOpening = true;
     const { log } = this.#deps;
     const place = { address: this.#address, port: this.#port };
