@@ -80,8 +80,11 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     for (const listener of listeners) listener.close();
     return mqtt.handOver(perSecond);
   };
-  link.onAheadOfOthers((isAhead) => {
-    for (const listener of listeners) listener.leaveToOthers(isAhead);
+  const leave = () => {
+    for (const listener of listeners) listener.leaveToOthers();
+  };
+  link.onAheadOfOthers(leave, async () => {
+    await Promise.all(listeners.map((listener) => listener.acceptAgain()));
   });
   link.onHandOver(handOver, (count, perSecond) => void mqtt.handOverSome(count, perSecond));
 

@@ -1,4 +1,6 @@
 /** MQTT connections are spread over the workers of a host, and there is always a worker that accepts. */
+import { once } from 'node:events';
+import { connect as openSocket, type Socket } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { MqttClient } from '../harness/mqtt-client.ts';
@@ -53,3 +55,25 @@ test('when the worker that accepts is frozen or killed, the one that left connec
   signal(1, 'SIGKILL');
   expect((await connect()).worker).toBe(0);
 });
+
+test('no connection is refused while the workers leave connections to each other in turn', async () => {
+  const bursts: Socket[] = [];
+  const failures: string[] = [];
+  const open = async () => {
+    const socket = openSocket(engine.mqttPort, '127.0.0.1').on('error', (error) => failures.push(error.message));
+    await Promise.race([once(socket, 'connect'), once(socket, 'close')]);
+    return socket;
+  };
+  // Each burst is clearly more than both workers have, and mostly goes to the one that does not leave it.
+  try {
+    for (let round = 0; round < 6; round += 1) {
+      const burst = Array.from({ length: 30 * (round + 1) }, open);
+      const until = performance.now() + 1_000;
+      while (performance.now() < until) (await open()).destroy();
+      bursts.push(...(await Promise.all(burst)));
+    }
+  } finally {
+    for (const socket of bursts) socket.destroy();
+  }
+  expect(failures).toEqual([]);
+}, 60_000);

@@ -11,10 +11,15 @@ const slackShare = 0.1;
 /** Age of a report after which a worker may be frozen: it accepts nothing, and the others must. */
 const reportMsMax = 1_000;
 
-interface ReportedConnections {
+/** What the primary knows of a worker. */
+export interface AcceptingWorker {
   mqttConnections: number;
   /** Monotonic time of the report. */
   reportedAt: number;
+  /** False from the moment at which the worker is to leave connections to the others, until it listens again. */
+  accepts: boolean;
+  /** True while the worker is to leave connections to the others. */
+  isAhead: boolean;
 }
 
 /** Returns the largest number of connections that is not clearly more than `connections`. */
@@ -23,11 +28,17 @@ export function slightlyMore(connections: number): number {
 }
 
 /**
- * Returns the number of connections above which a worker leaves new ones to the others. The worker with the fewest
- * connections is never above it, so there is always a worker that accepts.
+ * Returns the workers that are to leave new connections to the others, or to accept them again. The listening socket
+ * ends when no worker listens, and then all connections that it holds end with it. So a worker leaves only when two
+ * others listen, or the only other one does. When that one of two workers is killed, connections are refused for the
+ * milliseconds until the first one listens again.
  */
-export function connectionsMost(workers: readonly ReportedConnections[], now: number): number {
+export function changesOf<T extends AcceptingWorker>(workers: readonly T[], now: number): T[] {
   const living = workers.filter(({ reportedAt }) => now - reportedAt <= reportMsMax);
-  if (living.length < 2) return Number.POSITIVE_INFINITY;
-  return slightlyMore(living.reduce((sum, { mqttConnections }) => sum + mqttConnections, 0) / living.length);
+  const mean = living.reduce((sum, { mqttConnections }) => sum + mqttConnections, 0) / living.length;
+  const isAhead = ({ mqttConnections }: T) => living.length > 1 && mqttConnections > slightlyMore(mean);
+  const returning = workers.filter((worker) => worker.isAhead && !isAhead(worker));
+  const listening = living.filter(({ accepts }) => accepts);
+  const leaving = listening.filter(isAhead).sort((a, b) => b.mqttConnections - a.mqttConnections);
+  return [...returning, ...leaving.slice(0, Math.max(0, listening.length - Math.min(2, living.length - 1)))];
 }

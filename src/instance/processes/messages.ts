@@ -44,7 +44,10 @@ export type ToWorker =
   | { kind: 'handOver'; perSecond: number }
   /** Some MQTT connections leave at this rate; the worker takes new ones as before. */
   | { kind: 'handOverSome'; count: number; perSecond: number }
-  /** True: the other workers of this host have clearly fewer MQTT connections, and accept the next ones. */
+  /**
+   * True: the other workers of this host have clearly fewer MQTT connections, and accept the next ones. False: this
+   * worker accepts them, too, and answers with `acceptsAgain` when it listens.
+   */
   | { kind: 'aheadOfOthers'; isAhead: boolean }
   /** The result of the host's poll of PostgreSQL. */
   | { kind: 'polled'; result: PollResult }
@@ -65,6 +68,7 @@ export type ToPrimary =
     } & Omit<WorkerRefusals, 'worker'>)
   /** The worker has accepted clearly more connections since its last status. */
   | { kind: 'mqttConnections'; count: number }
+  | { kind: 'acceptsAgain' }
   | { kind: 'samples'; id: number; samples: Sample[] }
   | HoldAnswer
   /** `flush`: rows that wait for more rows are shipped now. */

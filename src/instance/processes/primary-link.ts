@@ -37,7 +37,8 @@ export class PrimaryLink {
   #drain: () => void = () => process.exit(0);
   #handOver: (perSecond: number) => Promise<void> = () => Promise.resolve();
   #handOverSome: (count: number, perSecond: number) => void = () => {};
-  #onAhead: (isAhead: boolean) => void = () => {};
+  #leaveToOthers: () => void = () => {};
+  #acceptAgain: () => Promise<void> = () => Promise.resolve();
   #reportedConnections = 0;
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
@@ -93,9 +94,10 @@ export class PrimaryLink {
     this.#handOverSome = some;
   }
 
-  /** Called with true when the other workers of this host are to accept the next MQTT connections, and with false. */
-  onAheadOfOthers(handler: (isAhead: boolean) => void): void {
-    this.#onAhead = handler;
+  /** `leave`: the other workers of this host are to accept the next MQTT connections; `again`: this one, too. */
+  onAheadOfOthers(leave: () => void, again: () => Promise<void>): void {
+    this.#leaveToOthers = leave;
+    this.#acceptAgain = again;
   }
 
   /** `release` returns true when every hold lasted until the release. */
@@ -207,7 +209,8 @@ export class PrimaryLink {
         this.#handOverSome(message.count, message.perSecond);
         return;
       case 'aheadOfOthers':
-        this.#onAhead(message.isAhead);
+        if (message.isAhead) this.#leaveToOthers();
+        else void this.#acceptAgain().then(() => send({ kind: 'acceptsAgain' }));
         return;
       case 'polled':
         for (const handler of this.#onPoll) handler(message.result);

@@ -22,12 +22,12 @@ import { journalName } from '../host/data-files.ts';
 import { JournalHold } from '../journals/journal-hold.ts';
 import { JournalReports, type JournalReportsOfHost } from '../journals/journal-reports.ts';
 import type { Engines } from '../stores/engines.ts';
-import { connectionsMost } from './connection-spread.ts';
+import { type AcceptingWorker, changesOf } from './connection-spread.ts';
 import { CrashingWork } from './crashing-work.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
-interface Slot {
+interface Slot extends AcceptingWorker {
   readonly number: number;
   readonly worker: SupervisedChild;
   refusal: Refusal | undefined;
@@ -35,13 +35,8 @@ interface Slot {
   /** Why the worker has no connection to Redis. */
   busFailure: string | undefined;
   room: Omit<JournalRoom, 'worker'> | undefined;
-  mqttConnections: number;
-  /** True while the worker leaves new MQTT connections to the others. */
-  isAhead: boolean;
   /** Reasons of the worker to be degraded. */
   degraded: string[];
-  /** Monotonic time of the last report of the worker. */
-  reportedAt: number;
 }
 
 /** Time without a report after which a worker counts as one that does not serve. It reports every 250 ms. */
@@ -267,12 +262,10 @@ export class WorkerPool {
 
   /** Called after each report and each death of a worker: the others accept again when one does not report any more. */
   #spreadConnections(): void {
-    const most = connectionsMost(this.#serving, performance.now());
-    for (const slot of this.#serving) {
-      const isAhead = slot.mqttConnections > most;
-      if (isAhead === slot.isAhead) continue;
-      slot.isAhead = isAhead;
-      slot.worker.send({ kind: 'aheadOfOthers', isAhead });
+    for (const slot of changesOf(this.#serving, performance.now())) {
+      slot.isAhead = !slot.isAhead;
+      slot.accepts = false;
+      slot.worker.send({ kind: 'aheadOfOthers', isAhead: slot.isAhead });
     }
   }
 
@@ -346,6 +339,7 @@ export class WorkerPool {
       busFailure: undefined,
       room: undefined,
       mqttConnections: 0,
+      accepts: true,
       isAhead: false,
       degraded: [],
       reportedAt: performance.now(),
@@ -380,7 +374,7 @@ export class WorkerPool {
     if (worker.isReady) {
       slot.reportedAt = performance.now();
       // A process that has just started has no connections, and accepts.
-      [slot.mqttConnections, slot.isAhead] = [0, false];
+      Object.assign(slot, { mqttConnections: 0, accepts: true, isAhead: false });
       this.broadcast();
       if (this.#handOverRate !== undefined) this.#letHandOver(slot, this.#handOverRate);
     } else if (!worker.isRunning) {
@@ -407,6 +401,9 @@ export class WorkerPool {
       case 'mqttConnections':
         slot.mqttConnections = message.count;
         this.#spreadConnections();
+        return;
+      case 'acceptsAgain':
+        slot.accepts = true;
         return;
       case 'journalsHeld':
         this.journalHold.received(slot.number, message);

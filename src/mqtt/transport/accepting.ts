@@ -31,6 +31,7 @@ export class Accepting {
   #isClosed = false;
   /** True while other workers of this host are to accept. */
   #leavesToOthers = false;
+  #onListening: () => void = () => {};
 
   private constructor(server: Server, address: string, port: number, deps: AcceptingDeps) {
     this.#server = server;
@@ -58,11 +59,20 @@ export class Accepting {
     this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);
   }
 
-  /** True: other workers of this host accept from now on. False: this worker does so, too. */
-  leaveToOthers(leaves: boolean): void {
-    this.#leavesToOthers = leaves;
-    if (leaves) this.check();
-    else if (this.#roomCheck !== undefined) this.#listenWithRoom();
+  /** Other workers of this host accept from now on. */
+  leaveToOthers(): void {
+    this.#leavesToOthers = true;
+    this.check();
+  }
+
+  /** Resolves when this worker listens as well. */
+  acceptAgain(): Promise<void> {
+    this.#leavesToOthers = false;
+    if (this.#roomCheck === undefined) return Promise.resolve();
+    return new Promise((resolve) => {
+      this.#onListening = resolve;
+      this.#listenWithRoom();
+    });
   }
 
   /** May be called again. */
@@ -95,6 +105,7 @@ export class Accepting {
           log.info('mqtt_accepting', { ...place, fullMs: Math.round(performance.now() - this.#fullSince) });
           this.#fullSince = undefined;
         }
+        this.#onListening();
         // Connections may have arrived over another socket of this worker meanwhile.
         this.check();
       },

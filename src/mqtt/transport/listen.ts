@@ -32,8 +32,10 @@ interface ListenDeps {
 }
 
 export interface ListeningSocket {
-  /** True: other workers of this host accept from now on. False: this worker does so, too. */
-  leaveToOthers(leaves: boolean): void;
+  /** Other workers of this host accept from now on. */
+  leaveToOthers(): void;
+  /** Resolves when this worker listens as well. */
+  acceptAgain(): Promise<void>;
   /** Stops accepting connections. */
   close(): void;
 }
@@ -136,7 +138,8 @@ export async function listenTls(
   const accepting = await Accepting.on(front, address, port, { hasRoom, log });
   const stopWatching = watchCertificate(server, files, log);
   return {
-    leaveToOthers: (leaves) => accepting.leaveToOthers(leaves),
+    leaveToOthers: () => accepting.leaveToOthers(),
+    acceptAgain: () => accepting.acceptAgain(),
     close: () => {
       stopWatching();
       accepting.close();
