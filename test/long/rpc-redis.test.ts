@@ -238,8 +238,8 @@ test('Redis is killed under load: every command ends, no reply goes astray, and 
       operating.push(...pair.map((connection, worker) => operate(connection, worker, jwt)));
     }
     await eventually(allServed(0), 60_000);
-    await redis.kill();
     const killedAt = performance.now();
+    await redis.kill();
     // Commands that were under way have ended, and later ones are refused.
     await eventually(() => answers.filter(({ status }) => status === 503).length >= 50, 60_000);
     await eventually(async () => (await engine.status()).parts?.['redis'] === 'away');
