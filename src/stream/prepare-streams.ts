@@ -21,6 +21,7 @@ import { lanes } from '../journal/journal.ts';
 import {
   connectReason,
   consumerName,
+  found,
   isLogin,
   jsonConsumerName,
   jsonStreamName,
@@ -29,6 +30,7 @@ import {
   StreamLink,
   type StreamSettings,
   streamName,
+  streamNotFound,
   subjectOf,
 } from './stream-client.ts';
 import { streamFormat } from './stream-frame.ts';
@@ -44,7 +46,7 @@ const jsonFormat = 1;
 const monitorMsMax = 2_000;
 const versionMin = [2, 10] as const;
 
-const codes = { streamNotFound: 10_059, consumerNotFound: 10_014 };
+const codes = { streamNotFound, consumerNotFound: 10_014 };
 
 /** Whose streams may be used. */
 interface StreamOwner {
@@ -171,7 +173,8 @@ async function make(
     if (!(error instanceof JetStreamApiError)) throw error;
     throw new StartError(
       `The stream ${config.name} with ${replicas} replicas of ${sizeText(config.max_bytes)} cannot be made: ` +
-        `${error.message}. Give the servers room (max_file_store) or nodes, or lower ${setting}.`,
+        `${error.message}. Each replica needs a node with room for it: raise max_file_store of the servers, lower ` +
+        `${setting}, or set STREAM_REPLICAS to the number of nodes, at least 3.`,
     );
   }
 }
@@ -260,15 +263,6 @@ export async function checkRunningStreams({ manager }: StreamLink, settings: Str
     if (info) checkKept(info, settings);
     const consumer = info && (await found(manager.consumers.info(name, consumerName), codes.consumerNotFound));
     if (consumer) checkConsumer(name, consumer);
-  }
-}
-
-async function found<T>(reading: Promise<T>, missing: number): Promise<T | undefined> {
-  try {
-    return await reading;
-  } catch (error) {
-    if (error instanceof JetStreamApiError && error.code === missing) return undefined;
-    throw error;
   }
 }
 

@@ -3,9 +3,9 @@
  * reader ends. A slow reader delays no other one: a frame that ClickHouse has leaves its stream, read or not.
  */
 import { DeliverPolicy } from '@nats-io/jetstream';
-import { messageOf, StartError } from '../base/errors.ts';
+import { StartError } from '../base/errors.ts';
 import { lanes } from '../journal/journal.ts';
-import { StreamLink, type StreamSettings, streamName } from './stream-client.ts';
+import { connectReason, found, StreamLink, type StreamSettings, streamName, streamNotFound } from './stream-client.ts';
 
 const framesAtOnce = 250;
 const fetchMsMax = 1_000;
@@ -26,11 +26,31 @@ export async function* readFrames(settings: StreamSettings, wanted: Wanted): Asy
   try {
     const opened = (link = await StreamLink.open(settings, 'millrace stream'));
     const streams = wanted.stream === undefined ? lanes.map((lane) => streamName(settings, lane)) : [wanted.stream];
+    for (const stream of streams) await checkFrames(opened, stream);
     yield* merged(streams.map((stream) => readStream(opened, stream, wanted)));
   } catch (error) {
-    throw new StartError(`The streams at STREAM_URL cannot be read: ${messageOf(error)}.`);
+    if (error instanceof StartError) throw error;
+    throw new StartError(`The streams at STREAM_URL cannot be read: ${connectReason(error)}.`);
   } finally {
     await link?.close();
+  }
+}
+
+/** Throws a StartError when the stream is missing, or holds something else than frames. */
+async function checkFrames(link: StreamLink, stream: string): Promise<void> {
+  const info = await found(link.manager.streams.info(stream), streamNotFound);
+  if (info === undefined) {
+    throw new StartError(
+      `The servers at STREAM_URL have no stream ${stream}: "nats stream ls" lists those that they have. ` +
+        'Millrace makes its own at its first start with STREAM_URL (STREAM_NAME).',
+    );
+  }
+  // Every subject of frames ends with a bucket, none of JSON does.
+  const json = info.config.subjects?.find((subject) => subject.endsWith('.json.>'));
+  if (json !== undefined) {
+    throw new StartError(
+      `The stream ${stream} holds JSON, which needs no decoding: read it with any client of NATS, as "nats sub '${json}'".`,
+    );
   }
 }
 

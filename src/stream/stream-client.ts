@@ -57,6 +57,7 @@ const flushMsMax = 1_000;
 const unansweredMsMax = 4_000;
 /** The servers' code for a server that knows no leader of the servers. */
 export const leaderlessCode = 10_008;
+export const streamNotFound = 10_059;
 
 /** The least `max_payload`: the default of the servers. */
 export const payloadBytesMin = 1024 * 1024;
@@ -102,7 +103,46 @@ export function subjectOf(settings: StreamSettings, lane: Lane, bucket: number |
   return `${settings.name}.${laneNames[lane]}.${bucket}`;
 }
 
-function streamConnection(settings: StreamSettings, name: string): NodeConnectionOptions {
+/**
+ * Connects to one of the servers. Throws why none accepts the connection. Each server is tried alone first, because the
+ * client asks a cluster that refuses it again and again, at once and without an end: it adds each server that it has
+ * given up when another one names it.
+ */
+async function connectTo(settings: StreamSettings, name: string): Promise<NatsConnection> {
+  const options = streamConnection(settings, name);
+  await tryServers(options);
+  const giveUpAt = performance.now() + connectMsMax * (options.servers.length + 1);
+  let isFirst = true;
+  const connection = await connect({
+    ...options,
+    // The client asks for this delay before each try. An error ends its tries.
+    reconnectDelayHandler: () => {
+      if (isFirst && performance.now() > giveUpAt) throw new Error('no server accepts a connection');
+      return reconnectMs + Math.random() * reconnectMs;
+    },
+  });
+  isFirst = false;
+  return connection;
+}
+
+/** Resolves when one of the servers accepts a connection. */
+async function tryServers(options: StreamConnectionOptions): Promise<void> {
+  const tries = options.servers.map(async (server) => {
+    const connection = await connect({ ...options, servers: [server], ignoreClusterUpdates: true });
+    void connection.close().catch(() => {});
+  });
+  try {
+    await Promise.any(tries);
+  } catch (error) {
+    const { errors } = error as AggregateError;
+    // A server that is stopped says less than one that refuses.
+    throw errors.find(isLogin) ?? errors.find(isCertificate) ?? errors[0];
+  }
+}
+
+type StreamConnectionOptions = NodeConnectionOptions & { servers: string[] };
+
+function streamConnection(settings: StreamSettings, name: string): StreamConnectionOptions {
   const { url, user, password, creds, tlsCa } = settings;
   const servers = listOfSetting(url);
   const isTls = tlsCa !== '' || servers.some((server) => server.startsWith('tls://'));
@@ -110,8 +150,6 @@ function streamConnection(settings: StreamSettings, name: string): NodeConnectio
     servers: servers.map((server) => server.replace(/^(nats|tls):\/\//, '')),
     name,
     timeout: connectMsMax,
-    reconnectTimeWait: reconnectMs,
-    reconnectJitter: reconnectMs,
     maxReconnectAttempts: -1,
     pingInterval: pingIntervalMs,
     maxPingOut: pingsMax,
@@ -170,7 +208,7 @@ export function connectReason(error: unknown): string {
   if (isCertificate(error)) {
     return `the certificate of the servers is not accepted (${reason}): renew it, or check STREAM_TLS_CA`;
   }
-  if (isWithoutListener(error)) return jetStreamOff;
+  if (isWithoutListener(error)) return noMajority;
   return reason;
 }
 
@@ -179,12 +217,9 @@ export function isLogin(error: unknown): boolean {
 }
 
 /** True when no server listens for the stream. A server turns JetStream off when its disk is full. */
-export function isWithoutListener(error: unknown): boolean {
+function isWithoutListener(error: unknown): boolean {
   return error instanceof Error && error.name === 'JetStreamNotEnabled';
 }
-
-export const jetStreamOff =
-  'no server answers for the stream: a majority is unavailable, or has JetStream off, as after a full disk';
 
 function isCertificate(error: unknown): boolean {
   const { code, cause } = error as { code?: unknown; cause?: unknown };
@@ -192,7 +227,18 @@ function isCertificate(error: unknown): boolean {
   return cause instanceof Error && isCertificate(cause);
 }
 
-export const noMajority = 'no majority of its servers answers';
+/** Resolves with undefined when the servers answer with the code `missing`. */
+export async function found<T>(reading: Promise<T>, missing: number): Promise<T | undefined> {
+  try {
+    return await reading;
+  } catch (error) {
+    if (error instanceof JetStreamApiError && error.code === missing) return undefined;
+    throw error;
+  }
+}
+
+export const noMajority =
+  'no majority of its servers answers: they are unavailable, or have JetStream off, as after a full disk';
 
 /** An acknowledgement of another stream, which no worker ships: a removed stream leaves its subjects to any other. */
 export class OtherStream extends Error {}
@@ -246,7 +292,7 @@ export class StreamLink {
   }
 
   static async open(settings: StreamSettings, name: string): Promise<StreamLink> {
-    const connection = await connect(streamConnection(settings, name));
+    const connection = await connectTo(settings, name);
     const manager = await jetstreamManager(connection, { checkAPI: false, timeout: callMsMax });
     return new StreamLink(connection, manager);
   }
@@ -422,8 +468,9 @@ export class StreamClient {
   get silence(): string | undefined {
     const link = this.#link;
     if (link === undefined || link.silentMs < this.#settings.ackMsMax) return undefined;
-    if (link.isConnected) return noMajority;
-    return this.#lost === undefined ? 'no server can be reached' : `no server can be reached: ${this.#lost}`;
+    // While a server without a majority is left for another one, there is no connection for a moment, and no reason.
+    if (link.isConnected || this.#lost === undefined) return noMajority;
+    return `no server can be reached: ${this.#lost}`;
   }
 
   /** Checks again what an operator may have changed since the connection was made. */
@@ -494,8 +541,7 @@ export class StreamClient {
   /** Tries another connection while the present one is lost: the client does not say why its own tries fail. */
   async #explainLoss(): Promise<void> {
     try {
-      const other = await connect(streamConnection(this.#settings, this.#name));
-      await other.close();
+      await tryServers(streamConnection(this.#settings, this.#name));
     } catch (error) {
       const lost = connectReason(error);
       if (lost !== this.#lost) this.#log.warn('stream_not_connected', { reason: lost });

@@ -28,7 +28,7 @@ const answerOf = (err_code: number, description: string) => new JetStreamApiErro
 const notEnabled = Object.assign(new Error('jetstream is not enabled'), { name: 'JetStreamNotEnabled' });
 
 test.each([
-  ['no answer', new Error('timeout'), /\(no majority of its servers answers\)/],
+  ['no answer', new Error('timeout'), /\(no majority of its servers answers: /],
   ['no leader', answerOf(10_008, 'JetStream system temporarily unavailable'), /\(no majority of its servers/],
   ['no listener', notEnabled, /JetStream off, as after a full disk\)/],
   ['another answer', answerOf(10_074, 'replicas > 1 not supported'), /\(replicas > 1 not supported\)/],

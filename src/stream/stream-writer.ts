@@ -13,8 +13,6 @@ import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Journal, type JournalFrame, lanes, live } from '../journal/journal.ts';
 import { OwnFrames } from './own-frames.ts';
 import {
-  isWithoutListener,
-  jetStreamOff,
   leaderlessCode,
   noMajority,
   OtherStream,
@@ -210,7 +208,6 @@ export class StreamWriter {
     const { client } = this.#deps;
     if (error instanceof OtherStream) return error.message;
     if (client.silence !== undefined) return client.silence;
-    if (isWithoutListener(error)) return jetStreamOff;
     return error instanceof JetStreamApiError && error.code !== leaderlessCode ? error.message : noMajority;
   }
 

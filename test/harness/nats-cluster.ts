@@ -40,6 +40,8 @@ interface NatsOptions {
   replicas?: number;
   /** Nodes reach each other through links that `cut` cuts. */
   linked?: boolean;
+  /** A user that `settings` names, for the connections of the test itself. */
+  login?: { user: string; pass: string };
   /** All lines of the settings of a node, in the place of those of this file. */
   linesOf?: (node: NodeOfCluster) => string;
 }
@@ -129,7 +131,8 @@ export class NatsCluster {
 
   connect(): Promise<NatsConnection> {
     const servers = this.#ports.filter((_, i) => this.#processes[i] !== undefined);
-    return connectNats({ servers: servers.map(({ client }) => `127.0.0.1:${client}`), timeout: 5_000 });
+    const { login } = this.#options;
+    return connectNats({ servers: servers.map(({ client }) => `127.0.0.1:${client}`), timeout: 5_000, ...login });
   }
 
   async kill(node: number): Promise<void> {

@@ -234,7 +234,10 @@ test('`npm run stream` prints what waits, what comes, and what is in a file or i
   expect(damaged.errors).toContain(`5 bytes at byte ${frames[0]!.length} are no intact frame`);
   expect(damaged.lines.length).toBeGreaterThan(1);
   expect((await stream(['show', '--from', 'none'])).errors).toMatch(
-    /^millrace: The streams at STREAM_URL cannot be read/,
+    /^millrace: The servers at STREAM_URL have no stream none: "nats stream ls" lists/,
+  );
+  expect((await stream(['show', '--from', 'millrace-json'])).errors).toMatch(
+    /^millrace: The stream millrace-json holds JSON, which needs no decoding: .*nats sub 'millrace\.json\.>'/,
   );
   expect((await stream(['decode', join(directory, 'missing')])).errors).toMatch(
     /^millrace: The file of frames cannot be read: ENOENT.*\n$/,

@@ -6,13 +6,22 @@ import { randomUUID } from 'node:crypto';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { DiscardPolicy, jetstream, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
-import { nkeys } from '@nats-io/transport-node';
+import {
+  AckPolicy,
+  DiscardPolicy,
+  jetstream,
+  jetstreamManager,
+  RetentionPolicy,
+  StorageType,
+  type StreamConfig,
+} from '@nats-io/jetstream';
+import { AuthorizationError, connect, nkeys } from '@nats-io/transport-node';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
 import { createLog } from '../../src/base/log.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
-import { prepareStreams, tryStreams } from '../../src/stream/prepare-streams.ts';
+import { inspectStreams, prepareStreams, tryStreams } from '../../src/stream/prepare-streams.ts';
+import { readFrames } from '../../src/stream/read-frames.ts';
 import { StreamClient, type StreamSettings } from '../../src/stream/stream-client.ts';
 import { eventually } from '../harness/api.ts';
 import { CertificateMaker } from '../harness/certificates.ts';
@@ -161,6 +170,54 @@ test('a wrong login is refused, the right one accepted', async () => {
     expect(await refusal(settingsOf(login))).toMatch(/the login was refused .* STREAM_PASSWORD/);
     // With the right login the start reaches the next check.
     expect(await refusal(settingsOf({ ...login, password: 'right' }))).toMatch(/is in no cluster/);
+  });
+});
+
+test('a wrong login is refused by a cluster, whose servers name each other', async () => {
+  const settings = 'authorization { users: [{ user: millrace, password: right }] }';
+  await withServer({ settings, nodes: 3, login: { user: 'millrace', pass: 'right' } }, async (servers) => {
+    const wrong = settingsOf({ url: servers.url, user: 'millrace', password: 'wrong' });
+    expect(await refusal(wrong)).toMatch(/the login was refused .* STREAM_PASSWORD/);
+    await expect(inspectStreams(wrong)).rejects.toThrow(AuthorizationError);
+    const frames = readFrames(wrong, {
+      stream: undefined,
+      subject: undefined,
+      follows: false,
+      signal: new AbortController().signal,
+    });
+    await expect(frames.next()).rejects.toThrow(/the login was refused .* STREAM_PASSWORD/);
+    expect(await refusal(settingsOf({ ...wrong, password: 'right' }))).toBe('accepted: undefined');
+    await servers.kill(0);
+    await servers.kill(2);
+    expect(await refusal(wrong)).toMatch(/the login was refused .* STREAM_PASSWORD/);
+  });
+});
+
+test('the logins of the documentation: one makes the streams, one reads the JSON and changes nothing', async () => {
+  const [, lines] = /```text\n(authorization \{[\s\S]+?)```/.exec(readFileSync('docs/durability.md', 'utf8'))!;
+  const login = { user: 'millrace', pass: '…' };
+  await withServer({ settings: lines!, nodes: 3, login }, async (servers) => {
+    const settings = settingsOf({ url: servers.url, user: login.user, password: login.pass });
+    const json = { ...settings, json: { ...settings.json, enabled: true } };
+    expect(await refusal(json)).toBe('accepted: undefined');
+    await servers.manage((manager) => manager.jetstream().publish('millrace.json.t.p.d', '{}'));
+    const connection = await connect({ servers: servers.url.split(','), user: 'reader', pass: '…' });
+    try {
+      const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 2_000 });
+      await manager.consumers.add('millrace-json', { durable_name: 'reader', ack_policy: AckPolicy.Explicit });
+      const consumer = await manager.jetstream().consumers.get('millrace-json', 'reader');
+      const message = await consumer.next({ expires: 5_000 });
+      expect(message?.string()).toBe('{}');
+      expect(await message!.ackAck()).toBe(true);
+      await manager.consumers.delete('millrace-json', 'reader');
+      const denied = /Permissions Violation/;
+      await expect(manager.jetstream().publish('millrace.live.0', 'no')).rejects.toThrow(denied);
+      await expect(manager.streams.purge('millrace-json')).rejects.toThrow(denied);
+      await expect(manager.streams.delete('millrace-json')).rejects.toThrow(denied);
+      await expect(manager.consumers.delete('millrace-live', 'millrace')).rejects.toThrow(denied);
+    } finally {
+      await connection.close();
+    }
   });
 });
 
