@@ -81,6 +81,11 @@ export class SlowReader {
     if (this.#stalledAt === 0) return false;
     const { bufferedBytes, sendingBytes = 0 } = this.#transport;
     const mark = bufferedBytes + sendingBytes;
+    if (mark === 0) {
+      // Node has no event for the end of a small write that waited. Over TLS every write waits.
+      this.drained();
+      return false;
+    }
     if (mark < this.#unreadMark) this.#stalledAt = now;
     this.#unreadMark = mark;
     return now - this.#stalledAt > limits.mqttStallMsMax;
