@@ -250,6 +250,8 @@ class SocketTransport implements Transport {
   readonly events: TransportEvents;
   #paused = false;
   #hasEnded = false;
+  /** Set when this side has ended. */
+  #endTimer: NodeJS.Timeout | undefined = undefined;
 
   constructor(
     socket: OwnedSocket,
@@ -305,15 +307,37 @@ class SocketTransport implements Transport {
 
   end(): void {
     const socket = this.#socket;
-    if (socket.destroyed) return;
+    if (socket.destroyed || this.#endTimer !== undefined) return;
     socket.end();
     // Further input is ignored, but unread bytes would make the kernel drop the bytes just written.
     socket.resume();
-    socket.setTimeout(endMsMax, () => socket.destroy());
+    this.#destroyLater(this.#unsentBytes);
+  }
+
+  /** Called when the socket is closed. */
+  closed(): void {
+    clearTimeout(this.#endTimer);
+    this.events.onClosed();
   }
 
   destroy(): void {
     this.#socket.destroy();
+  }
+
+  get #unsentBytes(): number {
+    return this.bufferedBytes + this.sendingBytes;
+  }
+
+  /**
+   * Waits again while the client reads what was written. Bytes that the client sends win no time: a client that does
+   * not notice the end must get an error for what it sends.
+   */
+  #destroyLater(unsentBytes: number): void {
+    this.#endTimer = setTimeout(() => {
+      const unsent = this.#unsentBytes;
+      if (unsent > 0 && unsent < unsentBytes) this.#destroyLater(unsent);
+      else this.destroy();
+    }, endMsMax).unref();
   }
 }
 
@@ -330,7 +354,7 @@ function onDrain(this: OwnedSocket): void {
 }
 
 function onClose(this: OwnedSocket): void {
-  this.transport.events.onClosed();
+  this.transport.closed();
 }
 
 /** Ignores an error, because the event 'close' follows. */

@@ -1,11 +1,15 @@
 /** A device has one session: a newer one ends the older, with any client id, on any worker (docs/mqtt.md#sessions). */
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
+import { connectBytes, publishBytes } from '../../harness/mqtt-bytes.ts';
 import { connectMqtt, levelName, levels, type MqttClient, withMqtt } from '../../harness/mqtt-client.ts';
 import { telemetry } from '../../harness/mqtt-device.ts';
 import { connectMqttOn } from '../../harness/mqtt-workers.ts';
-import { newDevice } from '../../harness/shared-engine.ts';
+import { mqttPort, newDevice } from '../../harness/shared-engine.ts';
 
 const takenOver = 0x8e;
 
@@ -20,6 +24,23 @@ for (const level of levels) {
     });
   });
 }
+
+test('an older connection whose client does not notice the end and sends on is cut', async () => {
+  const { token } = await newDevice();
+  const old = connect({ port: mqttPort(), host: '127.0.0.1', allowHalfOpen: true });
+  const closed = new Promise((resolve) => old.on('error', () => {}).on('close', resolve));
+  old.write(connectBytes({ username: token }));
+  await once(old, 'data');
+  old.resume();
+  const sending = setInterval(() => old.write(publishBytes({ topic: telemetry, payload: '{"a":1}' })), 100);
+  await withMqtt({ token }, async (young) => {
+    await once(old, 'end');
+    await Promise.race([closed, sleep(10_000, undefined, { ref: false })]);
+    clearInterval(sending);
+    expect(old.destroyed).toBe(true);
+    await young.quiet();
+  });
+});
 
 test('two devices with the same client id both stay', async () => {
   const [one, two] = [await newDevice(), await newDevice()];
