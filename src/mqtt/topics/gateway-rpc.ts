@@ -26,13 +26,19 @@ export function gatewayRpcTopics(
         const { session, payload } = publish;
         const reply = readBody(payload, readReply);
         admission.childMessage(session.device);
-        const child = sessions.of(session).child(reply.device);
-        if (!child) {
-          publish.acknowledge();
-          return;
-        }
-        admission.touch(child.device);
-        run(publish, () => rpc.reply(child.device, reply.id, reply.data));
+        const gateway = sessions.of(session);
+        const take = () => {
+          const child = gateway.child(reply.device);
+          if (!child) {
+            publish.acknowledge();
+            return;
+          }
+          admission.touch(child.device);
+          run(publish, () => rpc.reply(child.device, reply.id, reply.data));
+        };
+        // A connect of the device may be in progress. Other replies do not wait for the messages of other devices.
+        if (gateway.child(reply.device)) take();
+        else gateway.run([], take);
       },
     },
   };

@@ -87,6 +87,25 @@ test('a reply for a child that is not connected here goes nowhere and makes noth
   });
 });
 
+test('a reply right after the connect of its child reaches the caller: the gateway lost its connection meanwhile', async () => {
+  await withGateway({}, async (client, gateway) => {
+    const device = childName();
+    await client.subscribe(rpc);
+    await client.publish(connect, { device });
+    const answer = call(await childNamed(device), { method: 'm' });
+    const { json } = await client.message(rpc);
+    await client.disconnect();
+    const again = await connectMqtt({ token: gateway.token });
+    const reply = { device, id: json.data.id, data: { done: true } };
+    await again.write(
+      again.publishPacket(connect, JSON.stringify({ device })),
+      again.publishPacket(rpc, JSON.stringify(reply)),
+    );
+    expect(await answer).toEqual({ status: 200, text: '{"done":true}' });
+    again.cut();
+  });
+});
+
 test('a gateway is notified when one of its devices is deleted or renamed, also later', async () => {
   await withGateway({}, async (client, gateway) => {
     const [gone, before, after] = [childName('gone'), childName('before'), childName('after')];
