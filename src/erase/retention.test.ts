@@ -298,6 +298,24 @@ test('a clock that is set while a round runs deletes nothing more', async () => 
   expect((await days('telemetry'))[0]).toBe('2026-10-22');
 });
 
+test('a database that counts microseconds, as each does, lets everything expire', async () => {
+  await forgetRounds();
+  await embedded.clickhouse.exec(
+    `INSERT INTO latest (device, key, ts, kind, num, version) VALUES (90, 'k', ${Date.UTC(2026, 0, 5)}, 3, 1, 1)`,
+  );
+  await embedded.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version, expires)
+    VALUES (90, 'k', ${now - 5 * dayMs}, 3, 1, 1, ${now / 1000 - 3600})`);
+  const failures: unknown[] = [];
+  databaseNow = now - 0.377;
+  await retention({ ttlOfLatest: true, log: { ...log, warn: (_, fields) => failures.push(fields) } }).round();
+  databaseNow = now;
+  expect(failures).toEqual([]);
+  for (const table of ['latest', 'telemetry']) {
+    const left = () => embedded.clickhouse.rows(`SELECT device FROM ${table} WHERE device = 90`);
+    await expect.poll(left).toEqual([]);
+  }
+});
+
 test('work that was done in the future is due, and a lease of the future ends soon', async () => {
   await postgres.query(`insert into retention (name, done_at) values ('latest', clock_timestamp() + interval '1 year')
     on conflict (name) do update set done_at = excluded.done_at`);

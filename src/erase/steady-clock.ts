@@ -36,8 +36,9 @@ export class SteadyClock {
   }
 
   /**
-   * Returns the earlier of the two times. Undefined while the clocks differ, while the time is in doubt, and while the
-   * database is unavailable: then nothing may expire.
+   * Returns the earlier of the two times, in whole milliseconds: callers compare it with integers of both stores.
+   * Undefined while the clocks differ, while the time is in doubt, and while the database is unavailable: then nothing
+   * may expire.
    */
   async time(): Promise<number | undefined> {
     const { postgres, clock, log } = this.#deps;
@@ -55,7 +56,7 @@ export class SteadyClock {
         return undefined;
       }
       this.#differs = false;
-      return (await isTrusted(postgres, times, log)) ? Math.min(times.now, after) : undefined;
+      return (await isTrusted(postgres, times, log)) ? Math.floor(Math.min(times.now, after)) : undefined;
     } catch (error) {
       if (isAway(error)) return undefined;
       throw error;
