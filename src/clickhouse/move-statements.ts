@@ -8,8 +8,11 @@ const columns = {
 } as const;
 export type MovedTable = keyof typeof columns;
 
-/** Returns the days with rows, oldest first. The markers of deletes count: they are copied as well. */
-export const movedDaysQuery = `SELECT intDiv(ts, 86400000) AS day, count() AS count FROM telemetry
+/**
+ * Returns the days with rows, oldest first. The markers of deletes count: they are copied as well. `intDiv` would round
+ * a time before 1970 up, to a day that `movedRows` reads without that time.
+ */
+export const movedDaysQuery = `SELECT toInt64(floor(ts / 86400000)) AS day, count() AS count FROM telemetry
   WHERE ${ofBuckets} GROUP BY day ORDER BY day`;
 
 export const movedLatestQuery = `SELECT count() AS count FROM latest WHERE ${ofBuckets}`;

@@ -1,6 +1,6 @@
 /** Which buckets move, and in which steps. test/long/shards.test.ts moves them under load. */
 import { expect, test, vi } from 'vitest';
-import { silentLog as log } from '../../../test/harness/clickhouse-server.ts';
+import { silentLog as log, shareTestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { startTestPostgres } from '../../../test/harness/postgres-server.ts';
 import { Random } from '../../../test/harness/random.ts';
 import { systemClock as clock } from '../../base/clock.ts';
@@ -183,4 +183,27 @@ test('a move waits for a process that has just read an earlier map, and for its 
     await stop();
   }
   expect(shards.map?.version).toBeGreaterThan(1);
+}, 120_000);
+
+test('a move takes along the points of every time, also those before 1970', async () => {
+  const [stores, ...servers] = await Promise.all([startTestPostgres(), shareTestClickHouse(), shareTestClickHouse()]);
+  const { postgres } = stores;
+  const dayMs = 86_400_000;
+  const times = [-800 * dayMs - 5, -800 * dayMs, -dayMs - 1, -dayMs, -1, 0, dayMs - 1, dayMs, 20_000 * dayMs + 5];
+  const shards = servers.map(({ clickhouse }) => clickhouse);
+  const [from, to] = shards as [ClickHouse, ClickHouse];
+  const timesOn = async (shard: ClickHouse) =>
+    (await shard.rows<{ ts: string }>('SELECT ts FROM telemetry FINAL ORDER BY ts')).map(({ ts }) => Number(ts));
+  try {
+    const values = times.map((ts) => `(7, 'k', ${ts}, 3, 1, 1)`);
+    await from.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version) VALUES ${values.join(', ')}`);
+    await makeShardMap(postgres, from, 2);
+    const scheduler = { ...systemScheduler, sleep: (ms: number) => systemScheduler.sleep(Math.min(ms, 20)) };
+    const deps = { postgres, shards, cluster: '', withoutSilent: false, say: () => {}, scheduler };
+    await moveBuckets(deps, () => new Map([[7, 1]]));
+    expect(await timesOn(to)).toEqual(times);
+    await expect.poll(() => timesOn(from)).toEqual([]);
+  } finally {
+    await Promise.all([stores.stop(), ...servers.map((server) => server.stop())]);
+  }
 }, 120_000);
