@@ -535,6 +535,32 @@ test.each([
   await worker.activity.stop();
 });
 
+test('after the clock was set back, silence is judged only up to what is written, also in the turn that runs', async () => {
+  const [device] = devices as [CachedDevice];
+  await postgres.query(
+    `insert into attribute (device, scope, key, kind, value, last_update_ts) values ($1, 3, 'inactivityTimeout', 2, 10000, 0)`,
+    [device.number],
+  );
+  const worker = new Worker(400 * minute, { inactivityMs: 10 * minute });
+  const written = async () => (await postgres.query('select sum(version) as version from activity_block'))[0];
+  const before = await written();
+  do {
+    worker.activity.touch(device);
+    await worker.rounds(500, 1);
+  } while (JSON.stringify(await written()) === JSON.stringify(before));
+  // The next turn of the block is half a minute later.
+  worker.activity.touch(device);
+  await checkedBefore(worker.time - lateMs);
+  worker.time -= 60 * minute;
+  for (let passed = 0; passed < 25_000; passed += 1_000) {
+    worker.activity.touch(device);
+    await worker.rounds(1_000, 2);
+    expect(await check(worker.time - lateMs)).toBe(0);
+  }
+  expect(await attributes(device)).toMatchObject({ active: '1' });
+  await worker.activity.stop();
+});
+
 test('after the clock was set back, times of sessions are those of later sessions, and none lies in the future', async () => {
   const [again, ended, open, silent] = devices as [CachedDevice, CachedDevice, CachedDevice, CachedDevice];
   const worker = new Worker(200 * minute);

@@ -172,6 +172,7 @@ export class SeenTimes {
   /** Limits all times to `now`, after the clock was set back. */
   clamp(now: number): void {
     for (const block of this.#eachBlock()) {
+      if (block.unwrittenSince > now) block.unwrittenSince = now;
       for (let place = 0; place < blockDevices; place += 1) {
         if (block.times[place]! > now) block.times[place] = now;
       }
