@@ -44,6 +44,22 @@ test('other events are written once a second', () => {
   expect(lines.length).toBe(60);
 });
 
+test.each([
+  ['worker_frozen', 'worker', [0, 1]],
+  ['worker_runs_again', 'worker', [0, 1]],
+  ['shard_behind', 'shard', [1, 2]],
+  ['shard_caught_up', 'shard', [1, 2]],
+  ['orphan_journal_not_shipped', 'journal', ['worker-2', 'worker-3']],
+  ['part_attached', 'part', ['20261121_1_1_0', '20261121_2_2_0']],
+  ['part_unreadable', 'path', ['detached/unreadable_1_1_1_0', 'detached/unreadable_1_2_2_0']],
+  ['part_rolled_back', 'path', ['detached/rolled-back_1_1_1_0', 'detached/rolled-back_1_2_2_0']],
+  ['mutation_unreadable', 'path', ['unreadable_mutation_2.txt', 'unreadable_mutation_3.txt']],
+])('%s: what happens to two at one moment is two lines', (event, subject, both) => {
+  const { log, lines } = logAt();
+  for (const one of both) log.warn(event, { [subject]: one });
+  expect(lines.map((line) => line[subject])).toEqual(both);
+});
+
 test('a name with commands for a terminal is one line without them', () => {
   const client = 'pump\n\u001b[2J\u009b2J\u202e1';
   const base = { level: 'warn', time: '2026-11-21T12:00:00.000Z', process: 'worker-0', pid: 1 };

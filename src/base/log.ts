@@ -43,8 +43,8 @@ const outageEvents = new Set([
 ]);
 
 /**
- * Changes of state. Each subject, which this field names, has a limit of its own, so that no subject hides the last
- * state of another.
+ * Changes of state, and what only its line names. Each subject, which this field names, has a limit of its own, so that
+ * no subject hides the last state of another.
  */
 const subjectFields = new Map([
   ['store_away', 'store'],
@@ -52,7 +52,18 @@ const subjectFields = new Map([
   ['ingest_refusing', 'reason'],
   ['child_died', 'child'],
   ['child_back', 'child'],
+  ['worker_frozen', 'worker'],
+  ['worker_runs_again', 'worker'],
+  ['shard_behind', 'shard'],
+  ['shard_caught_up', 'shard'],
+  ['shard_backlog_full', 'shard'],
   ['stream_lost', 'range'],
+  ['orphan_journal_shipped', 'journal'],
+  ['orphan_journal_not_shipped', 'journal'],
+  ['part_attached', 'part'],
+  ['part_unreadable', 'path'],
+  ['part_rolled_back', 'path'],
+  ['mutation_unreadable', 'path'],
 ]);
 
 export function createLog(level: Level, process_: string): Log {
