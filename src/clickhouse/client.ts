@@ -11,6 +11,7 @@ import { StoreOutage } from '../base/store-outage.ts';
 import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError } from './clickhouse-error.ts';
 import { readOwner } from './embedded/read-owner.ts';
 import { joinableComment } from './inserts/joined-inserts.ts';
+import { RelayWatch } from './inserts/relay-watch.ts';
 import { ClickHouseReader, type Parameters } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
@@ -103,7 +104,7 @@ export class ClickHouse {
   readonly #reader: ClickHouseReader;
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
-  readonly #relay: ClickHouseClient | undefined;
+  readonly #relay: { client: ClickHouseClient; watch: RelayWatch } | undefined;
   readonly #log: Log;
   readonly #outage: StoreOutage;
   readonly #cluster: string;
@@ -130,7 +131,10 @@ export class ClickHouse {
     this.#reader = new ClickHouseReader({ url, user, password, database, socketsMax, idleSocketMs });
     this.#client = createClient({ ...common, database });
     this.#clientWithoutDatabase = createClient(common);
-    if (relayUrl !== undefined) this.#relay = createClient({ ...common, url: atRelay(url, relayUrl), database });
+    if (relayUrl !== undefined) {
+      const client = createClient({ ...common, url: atRelay(url, relayUrl), database });
+      this.#relay = { client, watch: new RelayWatch(relayUrl, log) };
+    }
   }
 
   /** Returns rows as objects. Whole numbers of 64 bits are strings, so that no digit is lost. */
@@ -219,11 +223,12 @@ export class ClickHouse {
       await readAnswer(stream, true);
     };
     await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
-      if (joinable && this.#relay && tries === 0) {
+      if (joinable && this.#relay && tries === 0 && (await this.#relay.watch.answers())) {
         try {
-          return await insert(this.#relay, abortSignal);
+          return await insert(this.#relay.client, abortSignal);
         } catch (error) {
           // Without an answer of the server, the relay may be the cause.
+          if (abortSignal.aborted) this.#relay.watch.noAnswer();
           if (abortSignal.aborted || toClickHouseError(error).code !== 0) throw error;
         }
       }
@@ -309,7 +314,7 @@ export class ClickHouse {
 
   async close(): Promise<void> {
     this.#reader.close();
-    await Promise.all([this.#client.close(), this.#clientWithoutDatabase.close(), this.#relay?.close()]);
+    await Promise.all([this.#client.close(), this.#clientWithoutDatabase.close(), this.#relay?.client.close()]);
   }
 
   /**

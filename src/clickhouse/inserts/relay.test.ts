@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse, silentLog } from '../../../test/harness/clickhouse-server.ts';
 import { StandIn } from '../../../test/harness/clickhouse-stand-in.ts';
+import { Link } from '../../../test/harness/link.ts';
 import { type ClickHouse, openClickHouse } from '../client.ts';
 import { insertTelemetry } from '../statements.ts';
 import { createRelay } from './relay.ts';
@@ -104,6 +105,26 @@ test('a worker that cannot reach the relay inserts without it', async () => {
   const worker = clientOf({ ...ofReal(), relayUrl });
   expect(await worker.insertBlocks(insertTelemetry, await blockOf(91, 1), joined('m'))).toEqual({ repeated: true });
   expect(await real.clickhouse.rows('SELECT num FROM telemetry WHERE device = 91')).toEqual([{ num: 1 }]);
+});
+
+test('a relay that is frozen delays one insert, and is used again when it answers', async () => {
+  const { relay, relayUrl } = await relayTo(real.server.url);
+  const link = await Link.to(Number(new URL(relayUrl).port));
+  closing.push(() => link.close());
+  const worker = clientOf({ ...ofReal(), relayUrl: `http://127.0.0.1:${link.port}` });
+  let relayed = 0;
+  relay.on('request', ({ method }) => {
+    if (method === 'POST') relayed += 1;
+  });
+  const block = await blockOf(93, 1);
+  const insert = () => worker.insertBlocks(insertTelemetry, block, { ...joined('m'), timeoutMs: 3_000 });
+  await insert();
+  link.cut();
+  await expect(insert()).rejects.toMatchObject({ timedOut: true });
+  for (let n = 0; n < 3; n += 1) expect(await insert()).toEqual({ repeated: false });
+  link.join();
+  const before = relayed;
+  await expect.poll(async () => (await insert()) && relayed, { timeout: 20_000 }).toBeGreaterThan(before);
 });
 
 test('an insert for which the relay has no room is made without it, and leaves no trace there', async () => {
