@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Config } from '../base/settings/config.ts';
-import type { Setting } from '../base/settings/settings.ts';
+import { type Setting, urlsOfSetting } from '../base/settings/settings.ts';
 import { runDirectory, secretsFile } from '../instance/host/data-files.ts';
 import { at } from './running-instance.ts';
 
@@ -32,7 +32,7 @@ export function secretsOf(config: Config, running: Config | undefined, settings:
     for (const value of [at(config, path), running && at(running, path)]) {
       if (typeof value !== 'string') continue;
       if (isSecret) found.push(value);
-      else if (path.endsWith('.url')) found.push(...secretsOfUrl(value));
+      else found.push(...urlsOfSetting(path, value).flatMap(secretsOfUrl));
     }
   }
   const dir = resolve(config.data.dir);

@@ -122,6 +122,8 @@ test('each setting says where it comes from, and no secret is shown', () => {
     JWT_TOKEN_SIGNING_KEY: 'millstone',
     REDIS_URL: 'redis://:millstone@cache:6379',
     CLICKHOUSE_URL: 'http://mill:millstone@house:8123',
+    CLICKHOUSE_SHARDS: 'http://mill:millstone@b:8123,http://mill:mill/sto@ne@c:8123',
+    STREAM_MONITOR_URLS: 'http://mill:millstone@a:8222',
     WORKERS_FILE: secret,
     HTTP_BODY_BYTES_MAX: '64MiB',
   });
@@ -134,6 +136,8 @@ test('each setting says where it comes from, and no secret is shown', () => {
     'clickhouse.password': ['(set)', 'environment'],
     'redis.url': ['redis://***@cache:6379', 'environment'],
     'clickhouse.url': ['http://***@house:8123', 'environment'],
+    'clickhouse.shards': ['http://***@b:8123,http://***@c:8123', 'environment'],
+    'stream.monitorUrls': ['http://***@a:8222', 'environment'],
     'postgres.url': ['postgres://***@db:5432/x?password=***', `file ${join(directory, 'settings.yaml')}`],
   });
   expect(faults).toEqual([expect.stringMatching(/WORKERS.*not shown/)]);

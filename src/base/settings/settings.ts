@@ -210,9 +210,15 @@ function isSecretKey(key: string): boolean {
 export function shownValue({ path, value, unit, isSecret }: Setting): string {
   if (value === undefined || value === '') return '';
   if (isSecret) return '(set)';
-  if (path.endsWith('.url')) return withoutSecrets(String(value));
+  const urls = urlsOfSetting(path, String(value));
+  if (urls.length > 0) return urls.map(withoutSecrets).join(',');
   const longer = typeof value === 'number' && unit !== undefined ? readable(value, unit) : '';
   return longer === '' ? String(value) : `${value} (${longer})`;
+}
+
+/** Returns the URLs of a setting that holds some; none for another setting. A password may contain a comma. */
+export function urlsOfSetting(path: string, value: string): string[] {
+  return /\.(url|shards|monitorUrls)$/.test(path) ? value.split(/,\s*(?=[a-z][a-z0-9+.-]*:\/\/)/i) : [];
 }
 
 /**
