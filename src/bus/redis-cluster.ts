@@ -184,14 +184,25 @@ export class ClusterLink implements RedisLink {
     }
   }
 
-  /** Called when the node has taken the subscriptions. Those of the slot at another node have ended. */
-  #took(number: number, address: string, channels: string[]): void {
+  /**
+   * Called when the node has taken the subscriptions. Those of the slot at another node have ended. A channel that was
+   * left meanwhile was not known to be subscribed, and is unsubscribed now.
+   */
+  #took(number: number, address: string, taken: string[]): void {
+    const channels = taken.filter((channel) => this.#owner.has(channel));
+    const left = taken.filter((channel) => !this.#owner.has(channel));
+    if (left.length > 0)
+      this.#nodes
+        .get(address)
+        ?.redis.sunsubscribe(...left)
+        .catch(() => {});
     const known = this.#slots.get(number);
     if (known?.address === address) {
       for (const channel of channels) known.channels.add(channel);
       return;
     }
-    this.#slots.set(number, { address, channels: new Set(channels) });
+    if (channels.length > 0) this.#slots.set(number, { address, channels: new Set(channels) });
+    else this.#slots.delete(number);
     if (known) this.#recover();
   }
 

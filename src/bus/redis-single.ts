@@ -112,7 +112,9 @@ export class SingleLink implements RedisLink {
     const missed = this.#wasRestored || channels.length > 0;
     try {
       for (let i = 0; i < channels.length; i += channelsPerCommand) {
-        await this.#subscriber.subscribe(...channels.slice(i, i + channelsPerCommand));
+        // A channel that was left meanwhile has been unsubscribed before this command.
+        const next = channels.slice(i, i + channelsPerCommand).filter((channel) => this.#owner.has(channel));
+        if (next.length > 0) await this.#subscriber.subscribe(...next);
       }
     } catch {
       // A lost connection repeats this at its next `ready`. A refusal (ACL) cuts the connection, so that the next one

@@ -26,6 +26,8 @@ export interface RedisLink {
 /** The interface of a link to its bus. */
 export interface LinkOwner {
   channels(): string[];
+  /** True while the channel has a listener. */
+  has(channel: string): boolean;
   onMessage(channel: string, payload: Buffer): void;
   /** Called when all subscriptions are active again after messages may have been missed. */
   onRestored(): void;
@@ -83,6 +85,7 @@ export class RedisBus implements Bus {
     this.#subscriptions = new ChannelSubscriptions(counters);
     this.#link = openLink({
       channels: () => this.#subscriptions.channels(),
+      has: (channel) => this.#subscriptions.has(channel),
       onMessage: (channel, payload) => this.#subscriptions.deliver(channel, payload),
       onRestored: () => this.#missed(),
       log,

@@ -34,6 +34,10 @@ export class ChannelSubscriptions {
     return true;
   }
 
+  has(channel: string): boolean {
+    return this.#handlers.has(channel);
+  }
+
   channels(): string[] {
     return [...this.#handlers.keys()];
   }

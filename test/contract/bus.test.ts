@@ -13,12 +13,15 @@ import { StartError } from '../../src/base/errors.ts';
 import { limits } from '../../src/base/limits.ts';
 import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
-import type { Bus } from '../../src/bus/bus.ts';
+import { type Bus, busCounters } from '../../src/bus/bus.ts';
 import { BusHub } from '../../src/bus/ipc-primary.ts';
 import { isText, readMessage } from '../../src/bus/messages.ts';
 import { openBus } from '../../src/bus/open.ts';
 import { childPort, type Port, portPair } from '../../src/bus/port.ts';
+import { channelNames, type LinkOwner, RedisBus } from '../../src/bus/redis.ts';
 import { type RedisSettings, readRedisAddress } from '../../src/bus/redis-address.ts';
+import { ClusterLink } from '../../src/bus/redis-cluster.ts';
+import { SingleLink } from '../../src/bus/redis-single.ts';
 import { type RedisNode, RedisNodes } from '../harness/redis-nodes.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -454,6 +457,65 @@ describe('a Redis Cluster', () => {
       bus.publish('moving', 'moved');
       return received.length > 0;
     });
+    await bus.close();
+    await stop();
+  });
+});
+
+describe.each([
+  ['Redis', () => redisSetup().then(({ redis, stop }) => ({ url: redis.url, nodes: [redis], stop }))],
+  [
+    'a Redis Cluster',
+    () => redisNodes.cluster().then(({ url, nodes }) => ({ url, nodes, stop: () => stopAll(nodes) })),
+  ],
+])('while the subscriptions at %s are restored', (_, setUp) => {
+  /** Opens a bus that calls `onListed` each time after its link has listed the channels. */
+  function openListed(url: string, onListed: () => void): RedisBus {
+    const address = readRedisAddress({ url });
+    const listed = (owner: LinkOwner): LinkOwner => ({
+      ...owner,
+      channels: () => {
+        const channels = owner.channels();
+        onListed();
+        return channels;
+      },
+    });
+    return new RedisBus(
+      (owner) =>
+        'cluster' in address
+          ? new ClusterLink(address.cluster, listed(owner))
+          : new SingleLink(address.server, listed(owner)),
+      busCounters(new Metrics()),
+      silent,
+      channelNames('test'),
+    );
+  }
+
+  it('a channel that is left is not subscribed to in the end', { timeout: 60_000 }, async () => {
+    const { url, nodes, stop } = await setUp();
+    let leaveLast: (() => void) | undefined;
+    let isCut = false;
+    const bus = openListed(url, () => {
+      if (!isCut) return;
+      isCut = false;
+      setImmediate(() => leaveLast?.());
+    });
+    let reconnects = 0;
+    bus.onReconnect(() => {
+      reconnects += 1;
+    });
+    await until(() => bus.connected);
+    const channels = Array.from({ length: 5_000 }, (_, n) => `kept${n}`);
+    await Promise.all(channels.map((channel) => bus.subscribe(channel, () => {})));
+    leaveLast = await bus.subscribe('left', () => {});
+    const pubsub = nodes.length > 1 ? 'shardchannels' : 'channels';
+    const subscribedAt = (node: RedisNode) => node.cli('pubsub', pubsub).split('\n').filter(Boolean);
+    const hasLeft = (node: RedisNode) => subscribedAt(node).includes('millrace:test:1:left');
+    isCut = true;
+    nodes.find(hasLeft)!.cli('client', 'kill', 'type', 'pubsub');
+    await until(() => reconnects > 0 && bus.connected);
+    await until(() => !nodes.some(hasLeft));
+    expect(nodes.flatMap(subscribedAt)).toHaveLength(channels.length);
     await bus.close();
     await stop();
   });
