@@ -283,8 +283,9 @@ export class Downlink {
   }
 
   #notifyOpened(device: number, topic: Topic): void {
-    this.#offers.opened(device, topic);
+    // First the callbacks, after which the sender of an open offer may no longer want it.
     for (const callback of this.#openedCallbacks.of(device, topic)) callback();
+    this.#offers.opened(device, topic);
   }
 
   #receive(packet: unknown): void {

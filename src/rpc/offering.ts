@@ -53,7 +53,10 @@ export class Offering {
     if (delivery) {
       delivery.repeatMs = limits.rpcRepeatMsMin;
     } else {
-      const leave = this.#deps.downlink.onOpened(device, 'rpc', () => this.offer(device));
+      const leave = this.#deps.downlink.onOpened(device, 'rpc', () => {
+        this.#deps.order.opened(device);
+        this.offer(device);
+      });
       this.#deps.order.begin(device);
       this.#deliveries.set(device, {
         offering: undefined,

@@ -1,8 +1,8 @@
 /**
  * Lets the oldest command of a device go first when several workers, also of several hosts, own commands of this
  * device. Owners announce to each other which commands wait. An owner that died withdraws nothing, so a command waits
- * for older ones for `rpcElderWaitMs` at most, and is then offered before them. When no session takes it, the older
- * commands count again: without a session a living owner cannot deliver them either.
+ * for older ones for `rpcElderWaitMs` at most, and is then offered before them. When no session takes it, or a session
+ * opens meanwhile, the older commands count again: without a session a living owner could not deliver them.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -96,8 +96,14 @@ export class OldestFirst {
   offered(device: number, isTaken: boolean): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
-    if (!isTaken) for (const id of order.passedOver) noteElsewhere(order, id);
-    order.passedOver.clear();
+    if (isTaken) order.passedOver.clear();
+    else countAgain(order);
+  }
+
+  /** Called when a session opened: the owner of an older command can deliver that command now. */
+  opened(device: number): void {
+    const order = this.#devices.get(device);
+    if (order !== undefined) countAgain(order);
   }
 
   /** Called when another owner announced a command. `isNew`: this worker must announce its commands in return. */
@@ -133,6 +139,12 @@ export class OldestFirst {
       isNew = false;
     }
   }
+}
+
+/** Makes the commands that were passed over hold up younger ones again. */
+function countAgain(order: DeviceOrder): void {
+  for (const id of order.passedOver) noteElsewhere(order, id);
+  order.passedOver.clear();
 }
 
 function noteElsewhere({ elsewhere }: DeviceOrder, id: number): void {

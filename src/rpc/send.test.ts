@@ -258,6 +258,18 @@ test('commands of two owners wait long for a session, and reach it in the order 
   expect(session.taken.map(({ request }) => request.id)).toEqual([1, 2, 3, 4]);
 });
 
+test('a session that opens while a younger command is offered before an older one gets the older one first', async () => {
+  const older = call(here, 'older', true, 20_000);
+  await steadySleep(80);
+  const offer = vi.spyOn(there.downlink, 'offer');
+  const younger = call(there, 'younger', true, 20_000);
+  // The second offer begins when the younger command has waited for the older one in vain.
+  await vi.waitFor(() => expect(offer).toHaveBeenCalledTimes(2), 10_000);
+  const session = listen(there, { confirmed: true });
+  await Promise.all([older, younger]);
+  expect(session.taken.map(({ request }) => request.method)).toEqual(['older', 'younger']);
+}, 20_000);
+
 test('owners of many commands announce each command to each other a few times only', async () => {
   const sent = [here, there].map(({ downlink }) => vi.spyOn(downlink, 'send'));
   const callings = [];
