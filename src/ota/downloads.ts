@@ -40,6 +40,9 @@ export class Downloads {
     SOFTWARE: new FifoMap<number, Remembered>(limits.otaAssignmentsMax),
   };
 
+  /** Reads of assignments that run: the answer is not remembered when the device changed meanwhile. */
+  readonly #reads = new Set<{ readonly device: number; isOutdated: boolean }>();
+
   constructor({ postgres, clock, metrics }: { postgres: Postgres; clock: Clock; metrics: Metrics }) {
     this.#queries = postgres;
     this.#clock = clock;
@@ -57,15 +60,20 @@ export class Downloads {
   async find(device: DownloadDevice, type: PackageType, title: string, version: string): Promise<StoredPackage> {
     const remembered = this.remembered(device, type, title, version);
     if (remembered) return remembered;
-    const assigned = await this.#inTurn(device, async () => {
-      const assigned = await findAssigned(this.#queries, device.id, type);
-      if (assigned && isAsked(assigned, title, version)) return assigned;
-      throw await this.#refusal(device, type, title, version);
+    return await this.#inTurn(device, async () => {
+      const read = { device: device.number, isOutdated: false };
+      this.#reads.add(read);
+      try {
+        const assigned = await findAssigned(this.#queries, device.id, type);
+        if (!assigned || !isAsked(assigned, title, version)) throw await this.#refusal(device, type, title, version);
+        if (!isStored(assigned)) throw notFound(`This ${nounOf[type]} is not stored here but at its URL.`);
+        const until = this.#clock.monotonic() + limits.otaAssignmentMs;
+        if (!read.isOutdated) this.#remembered[type].set(device.number, { assigned, until });
+        return assigned;
+      } finally {
+        this.#reads.delete(read);
+      }
     });
-    if (!isStored(assigned)) throw notFound(`This ${nounOf[type]} is not stored here but at its URL.`);
-    const until = this.#clock.monotonic() + limits.otaAssignmentMs;
-    this.#remembered[type].set(device.number, { assigned, until });
-    return assigned;
   }
 
   /** Returns the package assigned to the device, directly or by its profile; the file may be at a URL. */
@@ -89,11 +97,13 @@ export class Downloads {
   forget(deviceNumber: number): void {
     this.#remembered.FIRMWARE.delete(deviceNumber);
     this.#remembered.SOFTWARE.delete(deviceNumber);
+    for (const read of this.#reads) if (read.device === deviceNumber) read.isOutdated = true;
   }
 
   forgetAll(): void {
     this.#remembered.FIRMWARE.clear();
     this.#remembered.SOFTWARE.clear();
+    for (const read of this.#reads) read.isOutdated = true;
   }
 
   #inTurn<T>({ number, tenantId }: DownloadDevice, look: () => Promise<T>): Promise<T> {
