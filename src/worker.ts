@@ -69,7 +69,11 @@ async function serve(link: PrimaryLink): Promise<void> {
   link.reportStatus(() => workerStatus(deps, channel, stores.bus, mqtt));
   link.ready();
 
+  let isEnding = false;
   const end = async () => {
+    // The primary may end during the stop that it asked for, and the next start ends a worker that is left.
+    if (isEnding) return;
+    isEnding = true;
     const steps = new StopSteps({ msMax: config.shutdown.drainMsMax, log });
     await deps.started.stop(steps);
     if (steps.waits !== '') log.info('stop_waited', { seconds: Number(steps.seconds.toFixed(1)), for: steps.waits });

@@ -9,6 +9,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, type LogLine, prepareEngine, startEngine } from '../harness/engine.ts';
+import { connectMqtt } from '../harness/mqtt-client.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
 import { postForReceipt, readReceipt } from '../harness/receipts.ts';
 import { withWorkers } from '../harness/workers.ts';
@@ -204,9 +205,20 @@ test('after kill -9 of everything the next start finds its data and its orphans'
   await allStored();
 });
 
-test('after kill -9 of the primary alone its children do not block the next start', async () => {
+test('after kill -9 of the primary alone its workers finish what is open, and do not block the next start', async () => {
   await send(100);
+  const client = await connectMqtt({ port: engine.mqttPort, token: device.token, level: 5 });
+  // A request whose body is incomplete when the primary is killed.
+  const connection = await RawConnection.open(engine.port);
+  const body = `{"ts":${firstTs + sent},"values":{"n":${sent}}}`;
+  const bytes = requestBytes({ path: `/api/v1/${device.token}/telemetry`, body });
+  await connection.send(bytes.subarray(0, bytes.length - 5));
   await engine.kill('primary');
+  await client.closedFor(0x8b);
+  await connection.send(bytes.subarray(bytes.length - 5));
+  expect((await connection.response()).status).toBe(200);
+  sent += 1;
+  connection.close();
   await engine.exit();
   await engine.start();
   await send(10);

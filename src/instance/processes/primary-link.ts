@@ -1,4 +1,5 @@
 /** Connects a worker to the primary: the beginning, the state of the instance, metrics, the stop. */
+import cluster from 'node:cluster';
 import { systemClock } from '../../base/clock.ts';
 import { limits } from '../../base/limits.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
@@ -35,6 +36,7 @@ export class PrimaryLink {
   #journals: (flush: boolean) => Promise<JournalReportsOfHost> = async () => ({ reports: [], isWhole: false });
   #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
+  #lost: () => void = () => process.exit(0);
   #handOver: (perSecond: number) => Promise<void> = () => Promise.resolve();
   #handOverSome: (count: number, perSecond: number) => void = () => {};
   #leaveToOthers: () => void = () => {};
@@ -50,6 +52,9 @@ export class PrimaryLink {
       this.#begun = resolve;
     });
     process.on('message', (message: ToWorker) => this.#receive(message));
+    // Else Node ends a worker at once when the primary is gone, before any listener of this file is called.
+    if (cluster.worker) cluster.worker.exitedAfterDisconnect = true;
+    process.once('disconnect', () => this.#lost());
     send({ kind: 'hello' });
     // Ctrl-C, and the stop of a service, may reach every process: while there is a primary, it decides.
     process.on('SIGINT', () => {});
@@ -106,8 +111,9 @@ export class PrimaryLink {
     this.#releaseJournals = release;
   }
 
+  /** `lost` is called once, when the primary is gone. Before this call the process then ends at once. */
   onLost(lost: () => void): void {
-    process.once('disconnect', lost);
+    this.#lost = lost;
     if (!process.connected) lost();
   }
 
