@@ -40,7 +40,7 @@ import { HostMetrics } from './instance/operators/host-metrics.ts';
 import { openMonitor } from './instance/operators/monitor.ts';
 import { AnalyticsProcess } from './instance/processes/analytics-process.ts';
 import { WorkerPool } from './instance/processes/worker-pool.ts';
-import { openStores, shardName, startEngines } from './instance/stores/engines.ts';
+import { openStores, type RunningEngines, shardName, startEngines } from './instance/stores/engines.ts';
 import { HostPoll } from './instance/stores/host-poll.ts';
 import { Installation } from './instance/stores/installation.ts';
 import { PartsWatch } from './instance/stores/parts-watch.ts';
@@ -48,6 +48,8 @@ import { RestoredStores } from './instance/stores/restored-stores.ts';
 import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
 import { type Seeded, watchedStores } from './instance/watched-stores.ts';
 import type { Postgres } from './postgres/client.ts';
+import type { PollResult } from './postgres/shared-poll.ts';
+import type { RuleText } from './rules/table.ts';
 import { hostPaceMs } from './ship/host-pace.ts';
 import { findCopies } from './stream/copies-store.ts';
 import { tryStreams } from './stream/prepare-streams.ts';
@@ -62,240 +64,378 @@ const warningsMax = 20;
 const refusedWithoutStore = 'Telemetry is refused until ClickHouse answers (INGEST_ACK=store).';
 
 export async function runPrimary(): Promise<void> {
-  const started = performance.now();
-  const reading = readConfig();
-  const config = checkedConfig(reading);
-  const misspelt = checkNames(config, reading.unknown);
-  const rules = checkConfig(config);
-  const log = createLog(config.log.level, 'primary');
-  await import('./uws/load.ts');
-  const workers = config.workers || availableParallelism();
-  if (misspelt.length > 0) log.warn('unknown_settings', { reasons: misspelt.slice(0, warningsMax) });
+  const begunAt = performance.now();
+  const settings = await readSettings();
+  const { config, workers, log } = settings;
   const data = new DataDirectory(config.data.dir);
-  const machine = checkMachine(config, data.path, workers, log);
+  const warnings = [...settings.misspelt, ...checkMachine(config, data.path, workers, log)];
   const running = new Started();
   const ending = new Ending(running, data, config.shutdown, log);
-
+  const start: Start = { ...settings, data, running, ending, metrics: new Metrics() };
+  processMetrics(start.metrics, 'primary');
   try {
-    await data.take(log, config.data.lockWaitSeconds * 1000);
-    data.checkRestored();
-    running.add('data directory', () => data.release());
-    for (const port of portsOf(config)) await probePort(port);
-    const starting = await StartingDoor.open(config.http.address, config.http.port);
-    running.add('starting door', () => starting.close());
-    const { secrets, fresh } = data.secrets();
-    // Without any device known, an instance without PostgreSQL can serve no device.
-    const knowsDevices = hasKnownDevices(data.path);
-    const engines = await startEngines({ config, workers, data, secrets, log, mustStart: !knowsDevices });
-    running.add('engines', () => engines.stop());
-
-    let parts = (): InstanceState['parts'] => ({});
-    const metrics = new Metrics();
-    processMetrics(metrics, 'primary');
-    const stores = openStores({ engines: engines.engines, config, log, metrics, parts: () => parts() });
-    running.add('store clients', () => closeStores(stores));
-    const host = describeHost(config, workers, data.hostId(log));
-    const membership = new Membership({
-      postgres: stores.postgres,
-      host,
-      mqttConnections: () => (config.mqtt.enabled ? ending.pool?.mqttConnections : undefined),
-      onSurplus: (surplus) => ending.pool?.handOverSome(surplus.count, surplus.perSecond),
-      log,
-      metrics,
-    });
-    running.add('membership', () => membership.stop());
-    const restored = new RestoredStores({ postgres: stores.postgres, data, log });
-    running.add('restored stores', () => restored.stop());
-    const clock = new ClockWatch({
-      postgres: stores.postgres,
-      clock: systemClock,
-      path: join(data.path, clockFile),
-      log,
-      metrics,
-    });
-    const installation = new Installation(stores.postgres, data.path, () => ending.otherInstallation());
-    let seeded: Seeded | undefined;
-    let publishState = () => {};
-    let serving = false;
-    const forecast = new RefusalForecast();
-    let busFailure = (): string | undefined => undefined;
-    const watch = new StoreWatch({
-      stores: watchedStores({
-        config,
-        ...stores,
-        engines,
-        clock,
-        restored,
-        membership,
-        installation,
-        secrets,
-        log,
-        busFailure: () => busFailure(),
-        safety: () => (config.ingest.ack === 'store' ? refusedWithoutStore : forecast.sentence),
-        onSeeded: (result) => {
-          seeded = result;
-          if (serving && result.adminCreated)
-            printProgress(`the first administrators were made: ${data.path}/secrets.json`);
-        },
-      }),
-      log,
-      onChange: () => publishState(),
-    });
-    running.add('watch', () => watch.stop());
-    parts = () => watch.parts;
-    observeStores(metrics, watch);
-    await inTime(engines.begun, knowsDevices ? limits.storesWaitMsMax : Number.POSITIVE_INFINITY);
-    await clock.begin();
-    await watch.begin(limits.storesWaitMsMax, knowsDevices ? undefined : 'postgres', (reason) => {
-      starting.reason = reason;
-      printProgress(`waiting, because no device is known here yet. ${reason}`);
-    });
-    if (config.stream.url !== '') {
-      const owner = { installation: installation.id, copies: await findCopies(stores.postgres) };
-      const unavailable = await tryStreams(config.stream, owner, (page) => {
-        const what = 'does not answer, or its server has JetStream off';
-        printProgress(`${page} of STREAM_MONITOR_URLS ${what}: the sync of that server is not checked.`);
-      });
-      if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);
-    }
-    watch.enterService();
-    const isPostgresReady = () => watch.isPrepared('postgres');
-    const pool: WorkerPool = new WorkerPool({
-      workers,
-      config,
-      rules,
-      engines: engines.engines,
-      installation: () => installation.id,
-      data,
-      log,
-      metrics,
-      clock: () => clock.state,
-      mismatch: () => membership.mismatch,
-      fleetWorkers: () => membership.fleetWorkers,
-      isHomeHost: () => membership.isHomeHost,
-      isPostgresReady,
-      onCrashLoop: (reason) => ending.crashLoop(reason),
-    });
-    const analytics = config.analytics.enabled
-      ? new AnalyticsProcess({
-          config,
-          engines: engines.engines,
-          installation: () => installation.id,
-          data,
-          log,
-          clock: () => clock.state,
-          onForked: (child) => pool.join(child),
-          isPostgresReady,
-        })
-      : undefined;
-    const known = new KnownDevicesWriter({
-      path: knownFile(data.path),
-      postgres: stores.postgres,
-      source: async () => Buffer.from(installation.id, 'hex'),
-      clock: systemClock,
-      log,
-      metrics,
-    });
-    running.add('known devices', () => known.stop());
-    const hostPoll = new HostPoll({ postgres: stores.postgres, log, onResult: (result) => pool.polled(result) });
-    running.add('poll of the host', () => hostPoll.stop());
-    const clickhouse = { clickhouse: stores.shards.first, isClickHouseUp: () => watch.up('clickhouse') === 1 };
-    const partsWatches = stores.shards.all.map(
-      (shard, n) =>
-        new PartsWatch({
-          clickhouse: shard,
-          isClickHouseUp: () => watch.up(shardName(n)) === 1,
-          hosts: () => membership.fleetHosts,
-        }),
-    );
-    // Only joined inserts have a pace.
-    if (engines.engines.clickhouse.relayUrls !== undefined) for (const parts of partsWatches) parts.start();
-    running.add('parts of the tables', () => {
-      for (const parts of partsWatches) parts.stop();
-    });
-    let isPolling = false;
-    busFailure = () => pool.busFailure;
-    const refusals = new RefusalWatch(log);
-    const frozen = new FrozenWatch(log);
-    observePool(metrics, pool, forecast);
-    publishState = () => {
-      engines.setInsertPace(
-        partsWatches.map(({ partsOfPartition }) => insertPaceOf(config, membership.fleetHosts, partsOfPartition)),
-      );
-      // Devices may be read only with this version's schema.
-      if (!isPolling && isPostgresReady()) {
-        isPolling = true;
-        known.start();
-        hostPoll.start();
-      }
-      const reports = analytics?.failure;
-      pool.setParts({ ...watch.parts, ...(analytics && { analytics: analytics.state }) }, [
-        ...watch.reasons,
-        ...(reports === undefined ? [] : [`Reports are not served: ${reports}`]),
-      ]);
-      analytics?.send(pool.state);
-    };
-    ending.pool = pool;
-    ending.analytics = analytics;
-    // A worker bounds its own stop by `drainMsMax`; one that hangs leaves time for the stores.
-    const drainMsMax = config.shutdown.drainMsMax + config.shutdown.storesMsMax / 2;
-    running.add('workers and analytics', async () => {
-      await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
-    });
-    const hostMetrics = new HostMetrics({ config, data, ...clickhouse, metrics });
-    const { address, port, oldNames } = config.monitor;
-    const monitor = await openMonitor({
-      address,
-      port,
-      state: () => pool.state,
-      silentHosts: () => membership.silentHosts,
-      metrics: async () => {
-        const [, workersSamples, analyticsSamples = []] = await Promise.all([
-          hostMetrics.refresh(),
-          pool.collect(),
-          analytics?.collect(),
-        ]);
-        return metricsPage([metrics.snapshot(), ...workersSamples, analyticsSamples], oldNames);
-      },
-      log,
-    });
-    running.add('monitor', () => monitor.close());
-    serving = true;
-    running.add(
-      'state',
-      systemScheduler.every(stateIntervalMs, () => publishState()),
-    );
-    const endChecks = systemScheduler.every(refusalIntervalMs, () => {
-      refusals.check(pool.refusals);
-      frozen.check(pool.silences);
-      forecast.add(pool.rooms);
-    });
-    running.add('refusals', endChecks);
-    publishState();
-    await starting.close();
-    await Promise.all([pool.start(), analytics?.start()]);
-    const control = await answerControl({ dataDir: data.path, config, journalHold: pool.journalHold });
-    running.add('control', () => control.close());
-    publishState();
-
-    const seconds = (performance.now() - started) / 1000;
-    const { status, reasons } = pool.state;
-    const refusal = status === 'refusing' ? pool.refusal?.message : undefined;
-    const banner = bannerOf(config, data, engines.description, seeded, fresh, secrets, workers, seconds);
-    const warnings = [...misspelt, ...machine].slice(0, warningsMax);
-    printBanner({ ...banner, monitorPort: monitor.port, missing: reasons, refusal, warnings });
-    const fields = { seconds: Number(seconds.toFixed(2)), workers, status, reasons };
-    if (refusal === undefined) log.info('ready', fields);
-    else {
-      log.warn('started_refusing', fields);
-      refusals.onAccepting = () => printProgress('telemetry is accepted now: Millrace is ready.');
-    }
+    const taken = await takeDirectoryAndPorts(start);
+    const stores = await openWatchedStores(start, taken);
+    await waitForStores(taken, stores);
+    await checkStreams(config, stores);
+    stores.watch.enterService();
+    const followers = makeFollowers(start, stores, (result) => processes.pool.polled(result));
+    const processes = makeProcesses(start, stores);
+    publishChanges(start, stores, followers, processes);
+    const monitor = await openOwnMonitor(start, stores, processes);
+    const refusals = repeatChecks(start, stores, processes);
+    await taken.starting.close();
+    await startProcesses(start, stores, processes);
+    const seconds = (performance.now() - begunAt) / 1000;
+    reportStart(start, { taken, stores, processes, refusals, warnings, monitorPort: monitor.port, seconds });
   } catch (error) {
     if (ending.begun) return;
     ending.begun = true;
     ending.kill();
     await running.stop(new StopSteps({ msMax: startStopMsMax, log }));
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
+  }
+}
+
+interface Settings {
+  config: Config;
+  rules: RuleText[];
+  /** The number of workers. */
+  workers: number;
+  /** Warnings about names that are probably misspelt. */
+  misspelt: string[];
+  log: Log;
+}
+
+/** What every step of a start uses. A step adds its stop to `running`. */
+interface Start extends Settings {
+  data: DataDirectory;
+  running: Started;
+  ending: Ending;
+  metrics: Metrics;
+}
+
+async function readSettings(): Promise<Settings> {
+  const reading = readConfig();
+  const config = checkedConfig(reading);
+  const misspelt = checkNames(config, reading.unknown);
+  const rules = checkConfig(config);
+  const log = createLog(config.log.level, 'primary');
+  await import('./uws/load.ts');
+  if (misspelt.length > 0) log.warn('unknown_settings', { reasons: misspelt.slice(0, warningsMax) });
+  return { config, rules, workers: config.workers || availableParallelism(), misspelt, log };
+}
+
+/** What belongs to this instance alone. */
+interface Taken {
+  starting: StartingDoor;
+  secrets: Secrets;
+  /** True at the first start on this directory. */
+  fresh: boolean;
+  /** False: no device is known yet, so without PostgreSQL this instance can serve no device. */
+  knowsDevices: boolean;
+}
+
+async function takeDirectoryAndPorts({ config, data, running, log }: Start): Promise<Taken> {
+  await data.take(log, config.data.lockWaitSeconds * 1000);
+  data.checkRestored();
+  running.add('data directory', () => data.release());
+  for (const port of portsOf(config)) await probePort(port);
+  const starting = await StartingDoor.open(config.http.address, config.http.port);
+  running.add('starting door', () => starting.close());
+  return { starting, ...data.secrets(), knowsDevices: hasKnownDevices(data.path) };
+}
+
+/** The stores, and what the primary keeps in them or reads from them. */
+interface OpenedStores {
+  engines: RunningEngines;
+  shards: Shards;
+  postgres: Postgres;
+  membership: Membership;
+  clock: ClockWatch;
+  installation: Installation;
+  watch: StoreWatch;
+  forecast: RefusalForecast;
+  later: Later;
+}
+
+/** What later steps tell the watch of the stores. */
+interface Later {
+  seeded: Seeded | undefined;
+  /** True when the workers are being started: what is made from now on is not in the banner. */
+  isServing: boolean;
+  /** Called at each change of a store. */
+  publishState: () => void;
+  busFailure: () => string | undefined;
+}
+
+/** Returns while the engines start. */
+async function openWatchedStores(start: Start, { secrets, knowsDevices }: Taken): Promise<OpenedStores> {
+  const { config, workers, data, running, ending, log, metrics } = start;
+  const engines = await startEngines({ config, workers, data, secrets, log, mustStart: !knowsDevices });
+  running.add('engines', () => engines.stop());
+  let parts = (): InstanceState['parts'] => ({});
+  const clients = openStores({ engines: engines.engines, config, log, metrics, parts: () => parts() });
+  running.add('store clients', () => closeStores(clients));
+  const { postgres } = clients;
+  const membership = joinedLater(start, postgres);
+  const restored = new RestoredStores({ postgres, data, log });
+  running.add('restored stores', () => restored.stop());
+  const clock = new ClockWatch({ postgres, clock: systemClock, path: join(data.path, clockFile), log, metrics });
+  const installation = new Installation(postgres, data.path, () => ending.otherInstallation());
+  const later: Later = {
+    seeded: undefined,
+    isServing: false,
+    publishState: () => {},
+    busFailure: () => undefined,
+  };
+  const forecast = new RefusalForecast();
+  const watched = { config, ...clients, engines, clock, restored, membership, installation, secrets, log };
+  const watch = new StoreWatch({
+    stores: watchedStores({
+      ...watched,
+      busFailure: () => later.busFailure(),
+      safety: () => (config.ingest.ack === 'store' ? refusedWithoutStore : forecast.sentence),
+      onSeeded: (result) => {
+        later.seeded = result;
+        if (later.isServing && result.adminCreated)
+          printProgress(`the first administrators were made: ${data.path}/secrets.json`);
+      },
+    }),
+    log,
+    onChange: () => later.publishState(),
+  });
+  running.add('watch', () => watch.stop());
+  parts = () => watch.parts;
+  observeStores(metrics, watch);
+  return { engines, ...clients, membership, clock, installation, watch, forecast, later };
+}
+
+/** This host joins the others when PostgreSQL has its tables. */
+function joinedLater({ config, workers, data, running, ending, log, metrics }: Start, postgres: Postgres): Membership {
+  const membership = new Membership({
+    postgres,
+    host: describeHost(config, workers, data.hostId(log)),
+    mqttConnections: () => (config.mqtt.enabled ? ending.pool?.mqttConnections : undefined),
+    onSurplus: (surplus) => ending.pool?.handOverSome(surplus.count, surplus.perSecond),
+    log,
+    metrics,
+  });
+  running.add('membership', () => membership.stop());
+  return membership;
+}
+
+/** A first start waits for PostgreSQL. A later one waits a few seconds for the stores, and serves without them. */
+async function waitForStores(
+  { starting, knowsDevices }: Taken,
+  { engines, clock, watch }: OpenedStores,
+): Promise<void> {
+  await inTime(engines.begun, knowsDevices ? limits.storesWaitMsMax : Number.POSITIVE_INFINITY);
+  await clock.begin();
+  await watch.begin(limits.storesWaitMsMax, knowsDevices ? undefined : 'postgres', (reason) => {
+    starting.reason = reason;
+    printProgress(`waiting, because no device is known here yet. ${reason}`);
+  });
+}
+
+/** Throws when a stream is there and cannot keep its promise; one that does not answer delays nothing. */
+async function checkStreams({ stream }: Config, { installation, postgres }: OpenedStores): Promise<void> {
+  if (stream.url === '') return;
+  const owner = { installation: installation.id, copies: await findCopies(postgres) };
+  const unavailable = await tryStreams(stream, owner, (page) => {
+    const what = 'does not answer, or its server has JetStream off';
+    printProgress(`${page} of STREAM_MONITOR_URLS ${what}: the sync of that server is not checked.`);
+  });
+  if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);
+}
+
+/** What follows the stores while the instance runs, for all workers of this host. */
+interface Followers {
+  /** Called when PostgreSQL has the tables of this version. */
+  begin(): void;
+  /** One for each shard. */
+  partsWatches: PartsWatch[];
+}
+
+function makeFollowers(
+  { data, running, log, metrics }: Start,
+  { engines, shards, postgres, membership, installation, watch }: OpenedStores,
+  onPolled: (result: PollResult) => void,
+): Followers {
+  const known = new KnownDevicesWriter({
+    path: knownFile(data.path),
+    postgres,
+    source: async () => Buffer.from(installation.id, 'hex'),
+    clock: systemClock,
+    log,
+    metrics,
+  });
+  running.add('known devices', () => known.stop());
+  const hostPoll = new HostPoll({ postgres, log, onResult: onPolled });
+  running.add('poll of the host', () => hostPoll.stop());
+  const partsWatches = shards.all.map((clickhouse, shard) => {
+    const isClickHouseUp = () => watch.up(shardName(shard)) === 1;
+    return new PartsWatch({ clickhouse, isClickHouseUp, hosts: () => membership.fleetHosts });
+  });
+  // Only joined inserts have a pace.
+  if (engines.engines.clickhouse.relayUrls !== undefined) for (const parts of partsWatches) parts.start();
+  running.add('parts of the tables', () => {
+    for (const parts of partsWatches) parts.stop();
+  });
+  let hasBegun = false;
+  const begin = () => {
+    if (hasBegun) return;
+    hasBegun = true;
+    known.start();
+    hostPoll.start();
+  };
+  return { begin, partsWatches };
+}
+
+interface Processes {
+  pool: WorkerPool;
+  /** Undefined when reports are off. */
+  analytics: AnalyticsProcess | undefined;
+}
+
+function makeProcesses(start: Start, { engines, membership, clock, installation, watch }: OpenedStores): Processes {
+  const { config, rules, workers, data, running, ending, log, metrics } = start;
+  const shared = {
+    config,
+    engines: engines.engines,
+    installation: () => installation.id,
+    data,
+    log,
+    clock: () => clock.state,
+    isPostgresReady: () => watch.isPrepared('postgres'),
+  };
+  const pool = new WorkerPool({
+    ...shared,
+    workers,
+    rules,
+    metrics,
+    mismatch: () => membership.mismatch,
+    fleetWorkers: () => membership.fleetWorkers,
+    isHomeHost: () => membership.isHomeHost,
+    onCrashLoop: (reason) => ending.crashLoop(reason),
+  });
+  const analytics = config.analytics.enabled
+    ? new AnalyticsProcess({ ...shared, onForked: (child) => pool.join(child) })
+    : undefined;
+  ending.pool = pool;
+  ending.analytics = analytics;
+  // A worker bounds its own stop by `drainMsMax`; one that hangs leaves time for the stores.
+  const drainMsMax = config.shutdown.drainMsMax + config.shutdown.storesMsMax / 2;
+  running.add('workers and analytics', async () => {
+    await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
+  });
+  return { pool, analytics };
+}
+
+/** From this call on, each change of a store reaches the workers. */
+function publishChanges(
+  { config, metrics }: Start,
+  { engines, membership, watch, forecast, later }: OpenedStores,
+  { begin, partsWatches }: Followers,
+  { pool, analytics }: Processes,
+): void {
+  later.busFailure = () => pool.busFailure;
+  observePool(metrics, pool, forecast);
+  later.publishState = () => {
+    engines.setInsertPace(
+      partsWatches.map(({ partsOfPartition }) => insertPaceOf(config, membership.fleetHosts, partsOfPartition)),
+    );
+    // Devices may be read only with this version's schema.
+    if (watch.isPrepared('postgres')) begin();
+    const reports = analytics?.failure;
+    pool.setParts({ ...watch.parts, ...(analytics && { analytics: analytics.state }) }, [
+      ...watch.reasons,
+      ...(reports === undefined ? [] : [`Reports are not served: ${reports}`]),
+    ]);
+    analytics?.send(pool.state);
+  };
+}
+
+async function openOwnMonitor(
+  { config, data, running, log, metrics }: Start,
+  { shards, membership, watch }: OpenedStores,
+  { pool, analytics }: Processes,
+): Promise<{ port: number }> {
+  const clickhouse = { clickhouse: shards.first, isClickHouseUp: () => watch.up('clickhouse') === 1 };
+  const hostMetrics = new HostMetrics({ config, data, ...clickhouse, metrics });
+  const { address, port, oldNames } = config.monitor;
+  const monitor = await openMonitor({
+    address,
+    port,
+    state: () => pool.state,
+    silentHosts: () => membership.silentHosts,
+    metrics: async () => {
+      const [, workersSamples, analyticsSamples = []] = await Promise.all([
+        hostMetrics.refresh(),
+        pool.collect(),
+        analytics?.collect(),
+      ]);
+      return metricsPage([metrics.snapshot(), ...workersSamples, analyticsSamples], oldNames);
+    },
+    log,
+  });
+  running.add('monitor', () => monitor.close());
+  return monitor;
+}
+
+/** Publishes the state, and checks for refusals and frozen workers, from now on. */
+function repeatChecks({ running, log }: Start, { forecast, later }: OpenedStores, { pool }: Processes): RefusalWatch {
+  const refusals = new RefusalWatch(log);
+  const frozen = new FrozenWatch(log);
+  later.isServing = true;
+  running.add(
+    'state',
+    systemScheduler.every(stateIntervalMs, () => later.publishState()),
+  );
+  const endChecks = systemScheduler.every(refusalIntervalMs, () => {
+    refusals.check(pool.refusals);
+    frozen.check(pool.silences);
+    forecast.add(pool.rooms);
+  });
+  running.add('refusals', endChecks);
+  later.publishState();
+  return refusals;
+}
+
+async function startProcesses(
+  { config, data, running }: Start,
+  { later }: OpenedStores,
+  { pool, analytics }: Processes,
+): Promise<void> {
+  await Promise.all([pool.start(), analytics?.start()]);
+  const control = await answerControl({ dataDir: data.path, config, journalHold: pool.journalHold });
+  running.add('control', () => control.close());
+  later.publishState();
+}
+
+interface StartReport {
+  taken: Taken;
+  stores: OpenedStores;
+  processes: Processes;
+  refusals: RefusalWatch;
+  /** About names of settings, and about the machine. */
+  warnings: string[];
+  monitorPort: number;
+  seconds: number;
+}
+
+/** Prints the banner. A host that refuses telemetry says later that it accepts telemetry. */
+function reportStart(start: Start, report: StartReport): void {
+  const { workers, log } = start;
+  const { pool } = report.processes;
+  const { status, reasons } = pool.state;
+  const refusal = status === 'refusing' ? pool.refusal?.message : undefined;
+  printBanner({ ...bannerOf(start, report), missing: reasons, refusal });
+  const fields = { seconds: Number(report.seconds.toFixed(2)), workers, status, reasons };
+  if (refusal === undefined) log.info('ready', fields);
+  else {
+    log.warn('started_refusing', fields);
+    report.refusals.onAccepting = () => printProgress('telemetry is accepted now: Millrace is ready.');
   }
 }
 
@@ -348,20 +488,15 @@ async function closeStores({ shards, postgres }: { shards: Shards; postgres: Pos
 }
 
 function bannerOf(
-  config: Config,
-  data: DataDirectory,
-  engines: string,
-  seeded: Seeded | undefined,
-  fresh: boolean,
-  secrets: Secrets,
-  workers: number,
-  seconds: number,
-): Banner {
+  { config, workers, data }: Start,
+  { taken: { secrets, fresh }, stores: { engines, later }, warnings, monitorPort, seconds }: StartReport,
+): Omit<Banner, 'missing' | 'refusal'> {
+  const { seeded } = later;
   return {
     version: ownVersion(),
     seconds,
     workers,
-    engines,
+    engines: engines.description,
     dataPath: data.path,
     port: config.http.port,
     httpsPort: config.ssl.enabled ? config.ssl.port : 0,
@@ -370,7 +505,7 @@ function bannerOf(
     mqttsPort: config.mqtt.enabled && config.mqtt.ssl.enabled ? config.mqtt.ssl.port : 0,
     analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
     monitorAddress: config.monitor.address,
-    monitorPort: config.monitor.port,
+    monitorPort,
     mqttPath: config.mqtt.enabled && config.mqtt.webSocket ? '/mqtt' : '',
     adminEmail: config.admin.email,
     systemEmail: seeded?.adminCreated ? config.admin.systemEmail : '',
@@ -378,8 +513,6 @@ function bannerOf(
     adminPassword: seeded?.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,
     firstStart: fresh,
     demoDevice: seeded?.demoDevice,
-    missing: [],
-    warnings: [],
-    refusal: undefined,
+    warnings: warnings.slice(0, warningsMax),
   };
 }
