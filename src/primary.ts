@@ -153,6 +153,7 @@ interface OpenedStores {
   postgres: Postgres;
   membership: Membership;
   clock: ClockWatch;
+  restored: RestoredStores;
   installation: Installation;
   watch: StoreWatch;
   forecast: RefusalForecast;
@@ -208,7 +209,7 @@ async function openWatchedStores(start: Start, { secrets, knowsDevices }: Taken)
   running.add('watch', () => watch.stop());
   parts = () => watch.parts;
   observeStores(metrics, watch);
-  return { engines, ...clients, membership, clock, installation, watch, forecast, later };
+  return { engines, ...clients, membership, clock, restored, installation, watch, forecast, later };
 }
 
 /** This host joins the others when PostgreSQL has its tables. */
@@ -259,7 +260,7 @@ interface Followers {
 
 function makeFollowers(
   { data, running, log, metrics }: Start,
-  { engines, shards, postgres, membership, installation, watch }: OpenedStores,
+  { engines, shards, postgres, membership, restored, installation, watch }: OpenedStores,
   onPolled: (result: PollResult) => void,
 ): Followers {
   const known = new KnownDevicesWriter({
@@ -271,7 +272,8 @@ function makeFollowers(
     metrics,
   });
   running.add('known devices', () => known.stop());
-  const hostPoll = new HostPoll({ postgres, log, onResult: onPolled });
+  const onNumber = (last: number, isOtherServer: boolean) => restored.polled(last, isOtherServer);
+  const hostPoll = new HostPoll({ postgres, log, onResult: onPolled, onNumber });
   running.add('poll of the host', () => hostPoll.stop());
   const partsWatches = shards.all.map((clickhouse, shard) => {
     const isClickHouseUp = () => watch.up(shardName(shard)) === 1;

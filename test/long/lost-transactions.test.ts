@@ -1,9 +1,18 @@
-/** A standby takes over without the last transactions of its primary, and uses their numbers again. */
+/**
+ * A standby takes over without the last transactions of its primary, and uses their numbers and those of their devices
+ * again.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { nullUuid } from '../../src/base/uuid.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
+import { lastNumber } from '../../src/device/sql/number-store.ts';
+import { DataDirectory } from '../../src/instance/host/data-directory.ts';
 import { HostPoll } from '../../src/instance/stores/host-poll.ts';
+import { RestoredStores } from '../../src/instance/stores/restored-stores.ts';
 import { openPostgres, type Queries } from '../../src/postgres/client.ts';
 import { migratePostgres } from '../../src/postgres/migrate.ts';
 import type { PollResult } from '../../src/postgres/shared-poll.ts';
@@ -76,3 +85,53 @@ test('a change with the number of a lost transaction reaches every worker', asyn
     await second.close();
   }
 }, 170_000);
+
+test('the number of a device that was lost is given to no other device', async () => {
+  const a = await servers.primary();
+  nodes.push(a);
+  const first = openPostgres({ url: a.url, poolMax: 2, log });
+  await migratePostgres(first, { log });
+  const b = await servers.standbyOf(a);
+  nodes.push(b);
+  // As with one name that follows the primary.
+  const postgres = openPostgres({
+    url: `postgres://millrace@127.0.0.1:${a.port},127.0.0.1:${b.port}/millrace`,
+    poolMax: 2,
+    log,
+  });
+  const dir = mkdtempSync(join(tmpdir(), 'millrace-lost-'));
+  const stores = new RestoredStores({ postgres, data: new DataDirectory(dir), log });
+  const onNumber = (last: number, isOther: boolean) => stores.polled(last, isOther);
+  let polls = 0;
+  const host = new HostPoll({ postgres, log, onNumber, onResult: () => (polls += 1) });
+  try {
+    stores.clickhouseUnavailable();
+    await stores.postgresPrepared();
+    host.start();
+    // The standby has no part of what follows.
+    await b.stop();
+    const nextNumbers = `select max(nextval(pg_get_serial_sequence('device', 'number'))) as last from generate_series(1, 200)`;
+    const [lost] = await first.query<{ last: number }>(nextNumbers);
+    await first.close();
+    const before = polls;
+    await expect.poll(() => polls).toBeGreaterThan(before + 1);
+    await a.stop('immediate');
+    await b.start();
+    expect(await lastOfStandby(b)).toBeLessThan(lost!.last);
+    await b.promote();
+    await expect.poll(() => lastNumber(postgres, 'device').catch(() => 0)).toBeGreaterThan(lost!.last);
+  } finally {
+    await host.stop();
+    await stores.stop();
+    await postgres.close();
+    rmSync(dir, { recursive: true });
+  }
+}, 170_000);
+
+async function lastOfStandby(standby: PostgresNode): Promise<number> {
+  return Number(
+    await standby.sql(
+      `select coalesce(pg_sequence_last_value(pg_get_serial_sequence('device', 'number')::regclass), 0)`,
+    ),
+  );
+}

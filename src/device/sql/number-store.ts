@@ -14,11 +14,17 @@ const names: Record<NumberSequence, string> = {
 /** The key of an advisory lock; no other part uses this constant. */
 const lockKey = 7_155_720_363;
 
+/** SQL: the last assigned number, 0 before the first. */
+function lastOf(sequence: NumberSequence): string {
+  return `coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0)`;
+}
+
+/** SQL: the last number of a device, 0 before the first. */
+export const lastDeviceNumber = lastOf('device');
+
 /** Returns the last assigned number, 0 before the first. */
 export async function lastNumber(queries: Queries, sequence: NumberSequence): Promise<number> {
-  const [row] = await queries.query<{ last: number }>(
-    `select coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0) as last`,
-  );
+  const [row] = await queries.query<{ last: number }>(`select ${lastOf(sequence)} as last`);
   return row!.last;
 }
 
@@ -36,7 +42,7 @@ export async function raiseNumbers(
     await queries.query('select pg_advisory_xact_lock($1)', [lockKey]);
     const rows = await queries.query(
       `select setval(${names[sequence]}::regclass, $2)
-        where coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0) < $1`,
+        where ${lastOf(sequence)} < $1`,
       [known, next],
     );
     return rows.length > 0;

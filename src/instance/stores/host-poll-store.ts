@@ -3,6 +3,7 @@ import { endedNumber } from '../../activity/activity-store.ts';
 import { hasChangedHeads } from '../../attributes/update-store.ts';
 import { limitsVersion } from '../../auth/tenant-limits-store.ts';
 import { hasChangedCredentials, type SettledRow, settledColumns } from '../../device/sql/credential-log-store.ts';
+import { lastDeviceNumber } from '../../device/sql/number-store.ts';
 import { rolloutWaits } from '../../ota/store.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { claimable } from '../../rpc/store.ts';
@@ -15,6 +16,8 @@ interface PolledRow extends SettledRow {
   shardMap: number | null;
   rpcs: boolean;
   rollout: boolean;
+  /** The last number that a device got; 0 before the first one. */
+  lastDevice: number;
 }
 
 /**
@@ -26,7 +29,8 @@ export async function pollStore(queries: Queries, settled: string): Promise<Poll
     `select ${settledColumns}, coalesce(${hasChangedCredentials}, false) as credentials,
             coalesce(${hasChangedHeads}, false) as heads, (${endedNumber}) as ended,
             (${limitsVersion}) as "tenantLimits", (select version from shard_map) as "shardMap",
-            exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout`,
+            exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout,
+            ${lastDeviceNumber} as "lastDevice"`,
     [settled],
   );
   return row!;

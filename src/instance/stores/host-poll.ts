@@ -18,6 +18,8 @@ interface HostPollDeps {
   log: Log;
   scheduler?: Scheduler;
   onResult: (result: PollResult) => void;
+  /** `isOtherServer`: the server in use may lack what the one of the poll before had. */
+  onNumber?: (lastDevice: number, isOtherServer: boolean) => void;
 }
 
 /** Pause between two polls of a slow PostgreSQL. */
@@ -56,7 +58,7 @@ export class HostPoll {
   }
 
   async #poll(): Promise<void> {
-    const { postgres, log, onResult } = this.#deps;
+    const { postgres, log, onResult, onNumber } = this.#deps;
     const at = hostMonotonic();
     try {
       const row = await pollStore(postgres, String(this.#last?.settled.transaction ?? 0));
@@ -67,6 +69,7 @@ export class HostPoll {
         kind === 'ended' || kind === 'tenantLimits' || kind === 'shardMap' ? row[kind] !== last?.[kind] : row[kind];
       this.#last = now;
       this.#number += 1;
+      onNumber?.(row.lastDevice, isOther && last !== undefined);
       onResult({ number: this.#number, at, found: polledKinds.filter((kind) => isOther || isFound(kind)) });
     } catch (error) {
       if (!isAway(error)) log.warn('host_poll_failed', { reason: messageOf(error) });

@@ -92,3 +92,18 @@ test('the first start after a restore skips numbers and copies all for reports, 
   await Promise.all([second.stores.postgresPrepared(), second.stores.clickhousePrepared(second.clickhouse)]);
   expect([second.numbers.device, second.copies.all, second.restores]).toEqual([1_000_007, 0, []]);
 });
+
+test('a server that takes over without the last numbers continues above them, and all is copied for reports again', async () => {
+  const clickhouseNumbers = { latest: 100, copied: 0 };
+  const { stores, clickhouse, numbers, copies } = setUp(100, clickhouseNumbers);
+  await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared(clickhouse)]);
+  numbers.device = 140;
+  stores.polled(140, false);
+  clickhouseNumbers.copied = 9;
+  stores.polled(140, true);
+  await expect.poll(() => numbers.copy).toBe(1_000_009);
+  expect([numbers.device, copies.all]).toEqual([140, 1]);
+  numbers.device = 110;
+  stores.polled(110, true);
+  await expect.poll(() => numbers.device).toBe(1_000_140);
+});

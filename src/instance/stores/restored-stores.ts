@@ -1,8 +1,8 @@
 /**
- * Repairs, in the primary, the state after a restore of one store to an earlier moment than the other, or of the data
- * directory from a backup. No device number is assigned twice, deletes are carried out again, and reports copy all
- * devices again. A start without a restore costs three small queries. The repairs are made once for all hosts that
- * share the stores.
+ * Repairs, in the primary, the state after a restore of one store to an earlier moment than the other, after a server
+ * of PostgreSQL took over without the last writes, and after a restore of the data directory from a backup. No device
+ * number is assigned twice, deletes are carried out again, and reports copy all devices again. A start without a
+ * restore costs three small queries. The repairs are made once for all hosts that share the stores.
  */
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -63,6 +63,9 @@ export class RestoredStores {
   });
   #postgresReady = false;
   #running: Promise<void> = Promise.resolve();
+  /** The shards of ClickHouse that have their tables. */
+  readonly #clickhouses = new Set<ClickHouse>();
+  #raising: Promise<void> = Promise.resolve();
 
   constructor(deps: RestoredStoresDeps) {
     this.#deps = deps;
@@ -74,9 +77,8 @@ export class RestoredStores {
   /** Called when ClickHouse, or a shard of it, has its tables. */
   async clickhousePrepared(clickhouse: ClickHouse): Promise<void> {
     const { log } = this.#deps;
-    const [device, version] = await Promise.all([greatestDevice(clickhouse), greatestCopyVersion(clickhouse)]);
-    this.#know(device);
-    this.#copyVersion = Math.max(this.#copyVersion, version);
+    await this.#ask(clickhouse);
+    this.#clickhouses.add(clickhouse);
     this.#clickhouseAsked();
     if (this.#postgresReady) await this.#raise();
     greatestDeviceOfPoints(clickhouse)
@@ -109,9 +111,35 @@ export class RestoredStores {
     this.#running = this.#noteNumbers();
   }
 
+  /**
+   * Called each second with the last number of a device. A server that took over may lack the last numbers, and would
+   * give them to other devices.
+   */
+  polled(lastDevice: number, isOtherServer: boolean): void {
+    const isBack = lastDevice < this.#known;
+    this.#know(lastDevice);
+    if (!this.#postgresReady || !(isBack || isOtherServer)) return;
+    this.#raising = this.#raising
+      .then(() => this.#raiseAgain())
+      .catch((error: unknown) => this.#deps.log.warn('device_numbers_not_raised', { reason: messageOf(error) }));
+  }
+
   async stop(): Promise<void> {
     this.#ending.abort();
-    await this.#running;
+    await Promise.all([this.#running, this.#raising]);
+  }
+
+  async #ask(clickhouse: ClickHouse): Promise<void> {
+    const [device, version] = await Promise.all([greatestDevice(clickhouse), greatestCopyVersion(clickhouse)]);
+    this.#know(device);
+    this.#copyVersion = Math.max(this.#copyVersion, version);
+  }
+
+  async #raiseAgain(): Promise<void> {
+    await this.#raise();
+    // A shard that does not answer now has no number above those that the polls have shown, but for the last second.
+    await Promise.allSettled([...this.#clickhouses].map((clickhouse) => this.#ask(clickhouse)));
+    await this.#raise();
   }
 
   #know(device: number): void {
@@ -122,7 +150,7 @@ export class RestoredStores {
     const { postgres, log } = this.#deps;
     const known = this.#known;
     if (await raiseNumbers(postgres, 'device', known, known + skippedNumbers)) {
-      log.warn('device_numbers_raised', { known, next: known + skippedNumbers, reason: 'PostgreSQL was restored' });
+      log.warn('device_numbers_raised', { known, next: known + skippedNumbers, reason: 'PostgreSQL lacks them' });
     }
     if (await raiseNumbers(postgres, 'copy', this.#copyVersion, this.#copyVersion + skippedNumbers)) {
       await copyAllDevices(postgres);
