@@ -4,7 +4,7 @@
  * deleted meanwhile, and removes what was stored, `remove NAME` gives up one entry. Works while Millrace runs: replayed
  * rows are idempotent.
  */
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
 import { jsonLine, printFailure, printLine } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
@@ -31,7 +31,7 @@ async function run([verb = 'list', ...words]: string[]): Promise<void> {
   const entries = await allEntries(config);
   switch (verb) {
     case 'list':
-      for (const entry of entries) printLine(describe(entry));
+      for (const line of described(entries)) printLine(line);
       printLine(`${counted(entries.length, 'entry', 'entries')} in quarantine`);
       return;
     case 'show':
@@ -56,13 +56,26 @@ async function allEntries(config: Config): Promise<QuarantineEntry[]> {
 
 function named(entries: QuarantineEntry[], name: string | undefined): QuarantineEntry {
   if (name === undefined) throw new StartError(usage);
-  const entry = entries.find((candidate) => candidate.name === name);
+  const found = entries.filter((entry) => entry.name === name || nameWithJournal(entry) === name);
+  const [entry] = found;
   if (!entry) throw new StartError(`There is no entry ${name} in quarantine; \`list\` shows what there is.`);
-  return entry;
+  if (found.length === 1) return entry;
+  throw new StartError(`Several journals have an entry ${name}: name ${found.map(nameWithJournal).join(' or ')}.`);
 }
 
-function describe({ name, kind, rows, bytes, at, reason }: QuarantineEntry): string {
-  return `${name}  ${kind}  ${counted(rows, 'row')}  ${bytes} bytes  ${at}  ${reason}`;
+/** Segments of several journals have the same names, and so have their damaged stretches. */
+function nameWithJournal({ dir, name }: QuarantineEntry): string {
+  return `${basename(dirname(dir))}/${name}`;
+}
+
+function described(entries: readonly QuarantineEntry[]): string[] {
+  const counts = new Map<string, number>();
+  for (const { name } of entries) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return entries.map((entry) => {
+    const { kind, rows, bytes, at, reason } = entry;
+    const name = counts.get(entry.name) === 1 ? entry.name : nameWithJournal(entry);
+    return `${name}  ${kind}  ${counted(rows, 'row')}  ${bytes} bytes  ${at}  ${reason}`;
+  });
 }
 
 /** Returns the rows of an entry; for damaged bytes their place, and what an operator can do. */

@@ -7,6 +7,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { realDisk } from '../../src/journal/disk.ts';
+import { Quarantine } from '../../src/journal/quarantine.ts';
 import { eventually } from '../harness/api.ts';
 import { type Engine, prepareEngine } from '../harness/engine.ts';
 
@@ -109,6 +111,27 @@ test('a directory that is no journal is neither whole nor stored', async () => {
     }
   }
   expect((await run('journal', 'verify', join(engine.dataDir, 'journal', 'worker-0'))).code).toBe(0);
+});
+
+test('an entry of the quarantine that several journals have is named with its journal', async () => {
+  const env = { ...engine.environment, DATA_DIR: join(directory, 'damaged') };
+  for (const [n, text] of ['of the first', 'of the second'].entries()) {
+    const quarantine = await Quarantine.open(realDisk, join(env.DATA_DIR, 'journal', `worker-${n}`), 1024);
+    await quarantine.addGap('3-1.seg', 4096, Buffer.from(text));
+  }
+  const name = 'gap-3-1.seg-4096';
+  const listed = await runWith(env, 'quarantine', 'list');
+  expect(listed.output).toMatch(new RegExp(`^worker-0/${name}  gap .*\\nworker-1/${name}  gap .*\\n2 entries`));
+  for (const verb of ['show', 'remove']) {
+    const { code, output } = await runWith(env, 'quarantine', verb, name);
+    const both = `name worker-0/${name} or worker-1/${name}.`;
+    expect({ code, output }).toEqual({
+      code: 1,
+      output: `millrace: Several journals have an entry ${name}: ${both}\n`,
+    });
+  }
+  expect((await runWith(env, 'quarantine', 'remove', `worker-1/${name}`)).code).toBe(0);
+  expect((await runWith(env, 'quarantine', 'show', name)).output).toContain(join('worker-0', 'quarantine', name));
 });
 
 test('a command that would act on its first argument only refuses the others', async () => {
