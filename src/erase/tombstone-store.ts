@@ -281,3 +281,20 @@ export async function reopenNewer(
     [devices, tombstones],
   );
 }
+
+/**
+ * Reopens deletes of these devices, undefined = of all devices, that cover rows of this order: ClickHouse has got such
+ * rows now, and the deletes may have been carried out before. As in `reopenNewer`, unfinished deletes are marked.
+ */
+export async function reopenCovering(
+  queries: Queries,
+  devices: readonly number[] | undefined,
+  order: bigint,
+): Promise<void> {
+  await queries.query(
+    `update tombstones set applied_at = null, handed_over = true
+      where ($1::bigint[] is null or device = any($1))
+        and (order_number is null or order_number >= $2 or ahead_writers <> '{}')`,
+    [devices ?? null, order.toString()],
+  );
+}

@@ -9,6 +9,7 @@ import type { JournalReport } from '../ingest/journal-report.ts';
 import { type Journal, lanes, late, live } from '../journal/journal.ts';
 import type { Queries } from '../postgres/client.ts';
 import { findCopies } from './copies-store.ts';
+import { DeletesAgain, type ReopenDeletes } from './deletes-again.ts';
 import { JsonRelay } from './json-relay.ts';
 import { LaneReader } from './lane-reader.ts';
 import { checkRunningStreams, prepareStreams } from './prepare-streams.ts';
@@ -33,6 +34,7 @@ interface OpenStreamDeps {
   isLeader: () => boolean;
   /** Called when there are frames to ship. */
   onFrame: () => void;
+  reopenDeletes: ReopenDeletes;
 }
 
 export interface OpenedStream {
@@ -53,7 +55,8 @@ export interface OpenedStream {
 
 /** Resolves when the servers have answered, or have not answered within the time of one try. */
 export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
-  const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, onFrame } = deps;
+  const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, onFrame, reopenDeletes } =
+    deps;
   const prepare = async (link: StreamLink) =>
     prepareStreams(link, settings, { installation, copies: await findCopies(postgres) });
   const client = new StreamClient(settings, log, name, prepare, (link) => checkRunningStreams(link, settings));
@@ -67,7 +70,8 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   await client.start();
   for (const part of [...readers, ...relays]) part.start();
   watch.start();
-  const both = new StreamJournal(journal, writer, readers);
+  const deletesAgain = new DeletesAgain({ reopen: reopenDeletes, clock, log });
+  const both = new StreamJournal(journal, writer, readers, deletesAgain);
   return {
     journal: both,
     writer,
@@ -82,7 +86,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
     close: async () => {
       writer.close();
       await watch.stop();
-      await Promise.all([...readers, ...relays].map((part) => part.close()));
+      await Promise.all([...readers, ...relays, deletesAgain].map((part) => part.close()));
       await client.close();
     },
   };

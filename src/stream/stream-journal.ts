@@ -7,6 +7,7 @@ import type { Journal, JournalFrame, Lane, ShipUnit } from '../journal/journal.t
 import { lanes } from '../journal/journal.ts';
 import type { GivesUnits, TakesFrames } from '../journal/seam.ts';
 import type { Notes } from '../journal/ship-notes.ts';
+import type { DeletesAgain } from './deletes-again.ts';
 import type { LaneReader } from './lane-reader.ts';
 import type { StreamWriter } from './stream-writer.ts';
 
@@ -16,13 +17,20 @@ export class StreamJournal implements TakesFrames, GivesUnits {
   readonly #journal: Journal;
   readonly #writer: StreamWriter;
   readonly #readers: readonly [LaneReader, LaneReader];
+  readonly #deletesAgain: Pick<DeletesAgain, 'stored'>;
   readonly notes: Notes;
   #isLeft = false;
 
-  constructor(journal: Journal, writer: StreamWriter, readers: readonly [LaneReader, LaneReader]) {
+  constructor(
+    journal: Journal,
+    writer: StreamWriter,
+    readers: readonly [LaneReader, LaneReader],
+    deletesAgain: Pick<DeletesAgain, 'stored'>,
+  ) {
     this.#journal = journal;
     this.#writer = writer;
     this.#readers = readers;
+    this.#deletesAgain = deletesAgain;
     this.notes = withoutRanges(journal.notes);
   }
 
@@ -51,8 +59,12 @@ export class StreamJournal implements TakesFrames, GivesUnits {
 
   async confirm(unit: ShipUnit): Promise<void> {
     const reader = this.#readers[unit.lane];
-    if (reader.gave(unit)) reader.confirm(unit);
-    else await this.#journal.confirm(unit);
+    if (!reader.gave(unit)) {
+      await this.#journal.confirm(unit);
+      return;
+    }
+    await this.#deletesAgain.stored(unit);
+    reader.confirm(unit);
   }
 
   rowsWaiting(lane: Lane): number {

@@ -14,6 +14,7 @@ import type { Shards } from '../clickhouse/shards.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { Eraser } from '../erase/erase.ts';
 import { Retention } from '../erase/retention.ts';
+import { reopenCovering } from '../erase/tombstone-store.ts';
 import { type Decode, Ingest, type IngestDeps, streamLinger } from '../ingest/accept.ts';
 import { shardBehind } from '../ingest/journal-health.ts';
 import { type JournalReport, reportOf } from '../ingest/journal-report.ts';
@@ -187,6 +188,7 @@ async function openOwnStream(
     metrics,
     isLeader: () => isLeading(deps),
     onFrame,
+    reopenDeletes: (devices, order) => reopenCovering(postgres, devices, order),
   });
   started.addWhole('end of the stream', () => stream.close());
   return stream;

@@ -80,6 +80,7 @@ function replicatedStream(): Implementation {
         metrics: new Metrics(),
         isLeader: () => false,
         onFrame: () => {},
+        reopenDeletes: async () => {},
       });
       const close = async () => {
         await stream.close();

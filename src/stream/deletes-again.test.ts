@@ -1,0 +1,80 @@
+/** Which deletes are carried out again for frames that were stored late, also while PostgreSQL does not answer. */
+import { expect, test } from 'vitest';
+import { systemClock } from '../base/clock.ts';
+import { createLog } from '../base/log.ts';
+import { keyOf } from '../telemetry/keys.ts';
+import { Rows } from '../telemetry/rows.ts';
+import { copyMsMin, DeletesAgain } from './deletes-again.ts';
+
+const log = createLog('fatal', 'test');
+const now = systemClock.now();
+const orderAt = (ms: number) => BigInt(Math.floor(ms)) << 20n;
+
+/** A frame with a row of each device. */
+function frame(ms: number, devices: number[]): { orders: bigint[]; payloads: Buffer[] } {
+  const rows = new Rows();
+  for (const device of devices) {
+    rows.addLong(keyOf('k')!, 1);
+    rows.endRecord(device, now);
+  }
+  const order = orderAt(ms);
+  return { orders: [order], payloads: [Buffer.concat(rows.encode({ order, micros: 0, firstPlace: 0 }))] };
+}
+
+/** Notes the calls; each call fails while `failures` is above 0. */
+function noting(state: { failures: number } = { failures: 0 }) {
+  const calls: [readonly number[] | undefined, bigint][] = [];
+  const reopen = async (devices: readonly number[] | undefined, order: bigint): Promise<void> => {
+    if (state.failures > 0) {
+      state.failures -= 1;
+      throw new Error('not now');
+    }
+    calls.push([devices, order]);
+  };
+  return { calls, again: new DeletesAgain({ reopen, clock: { now: () => now }, log }) };
+}
+
+test('frames that are stored soon after they were made cost nothing', async () => {
+  const { calls, again } = noting();
+  await again.stored(frame(now - copyMsMin + 100, [1]));
+  await again.close();
+  expect(calls).toEqual([]);
+});
+
+test('the devices of frames that were stored late are named once, with the lowest order', async () => {
+  const { calls, again } = noting();
+  const [older, old, young] = [frame(now - 60_000, [7, 8]), frame(now - 5_000, [8, 9]), frame(now, [10])];
+  const all = [old, older, young];
+  await again.stored({ orders: all.flatMap((f) => f.orders), payloads: all.flatMap((f) => f.payloads) });
+  expect(calls).toEqual([[[8, 9, 7], orderAt(now - 60_000)]]);
+});
+
+test('an order that is ahead of the clock counts as old, and bytes that are no block name no device', async () => {
+  const { calls, again } = noting();
+  const ahead = frame(now + 600_000, [3]);
+  const noise = { orders: [orderAt(now - 9_000)], payloads: [Buffer.alloc(50, 0xff)] };
+  await again.stored({ orders: [...ahead.orders, ...noise.orders], payloads: [...ahead.payloads, ...noise.payloads] });
+  expect(calls).toEqual([[[3], orderAt(now - 9_000)]]);
+});
+
+test('what PostgreSQL did not take is kept, and a stop tries once more', async () => {
+  const { calls, again } = noting({ failures: 1 });
+  await again.stored(frame(now - 5_000, [1]));
+  await again.stored(frame(now - 9_000, [2]));
+  expect(calls).toEqual([]);
+  await again.close();
+  expect(calls).toEqual([[[1, 2], orderAt(now - 9_000)]]);
+});
+
+test('a unit is confirmed without PostgreSQL when that does not answer', async () => {
+  const reopen = () => new Promise<void>(() => {});
+  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log });
+  await again.stored(frame(now - 5_000, [1]));
+});
+
+test('above a cap, the deletes of all devices are looked for', async () => {
+  const { calls, again } = noting();
+  const devices = Array.from({ length: 100_001 }, (_, n) => n + 1);
+  await again.stored(frame(now - 5_000, devices));
+  expect(calls).toEqual([[undefined, orderAt(now - 5_000)]]);
+});
