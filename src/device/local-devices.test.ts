@@ -32,6 +32,19 @@ describe('LocalDevices', () => {
     expect(device.name).toBe('renamed');
   });
 
+  it('gives the number of a lost device to another one, and keeps the lost one for its holders', () => {
+    const here = open();
+    const lost = here.adopt(row);
+    const other = here.adopt({ ...row, id: 'other', tenantId: 'u', version: 1 });
+    expect([other.id, other.tenantId, lost.tenantId]).toEqual(['other', 'u', 't']);
+    here.refresh({ ...row, version: 3, name: 'renamed' });
+    expect(other.name).toBe('n');
+    here.release(lost);
+    expect(here.get(1)).toBe(other);
+    here.release(other);
+    expect(here.size).toBe(0);
+  });
+
   it('refuses to release a device without holders', () => {
     const here = open();
     const device = here.adopt(row);

@@ -17,10 +17,14 @@ export class LocalDevices {
     return this.#devices.get(number);
   }
 
-  /** Returns the device, which the caller releases once. A newer row updates the known device. */
+  /**
+   * Returns the device, which the caller releases once. A newer row updates the known device. A server of PostgreSQL
+   * that took over without its last devices may give the number of one of them to another device: the holders of the
+   * lost device keep it.
+   */
   adopt(row: DeviceRow): CachedDevice {
     let device = this.#devices.get(row.number);
-    if (device) {
+    if (device?.id === row.id) {
       device.refresh(row);
     } else {
       device = new CachedDevice(row);
@@ -33,11 +37,12 @@ export class LocalDevices {
   release(device: CachedDevice): void {
     assert(device.holders > 0, 'a device is released as often as it was adopted');
     device.holders -= 1;
-    if (device.holders === 0) this.#devices.delete(device.number);
+    if (device.holders === 0 && this.#devices.get(device.number) === device) this.#devices.delete(device.number);
   }
 
   /** Updates a known device with a row of the store. */
   refresh(row: DeviceRow): void {
-    this.#devices.get(row.number)?.refresh(row);
+    const device = this.#devices.get(row.number);
+    if (device?.id === row.id) device.refresh(row);
   }
 }

@@ -243,6 +243,19 @@ describe('Sessions', () => {
     expect(child.ends).toEqual(['device_deleted']);
   });
 
+  it('ends when its number is that of another device, and the sessions of others are checked', async () => {
+    const { sessions } = await open();
+    const [lost, revoked] = [owner(), owner()];
+    sessions.open(row(1), lost, 1);
+    sessions.open(row(2), revoked, 1);
+    // PostgreSQL has lost device 1, and has given its number to another device.
+    stored.set(1, { ...row(1), id: 'other', credentialsVersion: 1 });
+    stored.set(2, { ...row(2), credentialsVersion: 2 });
+    sessions.changed('all');
+    await settled();
+    expect([lost.ends, revoked.ends]).toEqual([['device_deleted'], ['credentials_changed']]);
+  });
+
   it('reads again when the credentials changed while the device signed in', async () => {
     const { sessions } = await open();
     const mine = owner();

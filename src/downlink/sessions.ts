@@ -16,7 +16,7 @@
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
-import { assert, messageOf } from '../base/errors.ts';
+import { messageOf } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -374,10 +374,10 @@ export class Sessions {
       const session = this.#here.get(number);
       if (!session) continue;
       const row = stored.get(number);
-      if (!row) {
+      // The number of a device that PostgreSQL has lost may be that of another device now.
+      if (row?.id !== session.device.id) {
         this.#over(session, 'device_deleted');
       } else {
-        assert(row.id === session.device.id, 'a number belongs to one device for ever');
         this.#deps.devices.refresh(row);
         const { credentialsVersion } = session;
         // A higher version than the stored one belongs to a later read than this answer.
