@@ -21,12 +21,14 @@ interface DeletesAgainDeps {
   reopen: ReopenDeletes;
   clock: Pick<Clock, 'now'>;
   log: Log;
+  /** Above so many devices that wait, the deletes of all devices are looked for. */
+  devicesMax?: number;
 }
 
 /** A younger frame has no copy: a frame without an answer is published again after this time. */
 export const copyMsMin = 2_000;
-/** Above so many devices, the deletes of all devices are looked for. */
-const devicesMax = 100_000;
+/** More than the units of both lanes can name at once, so more than this wait only while PostgreSQL does not answer. */
+const devicesMaxDefault = 1_000_000;
 /** Shipping waits so long for PostgreSQL, which it does not need; then the devices wait in memory. */
 const waitMsMax = 1_000;
 const againMs = 1_000;
@@ -66,7 +68,7 @@ export class DeletesAgain {
   #add(order: bigint, devices: Iterable<number>): void {
     if (this.#order === undefined || order < this.#order) this.#order = order;
     for (const device of devices) this.#devices.add(device);
-    if (this.#devices.size <= devicesMax) return;
+    if (this.#devices.size <= (this.#deps.devicesMax ?? devicesMaxDefault)) return;
     this.#devices.clear();
     this.#isOfAll = true;
   }
