@@ -31,7 +31,7 @@ import type { Log } from '../base/log.ts';
 import type { Config } from '../base/settings/config.ts';
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import { sizeText } from '../base/size-text.ts';
-import { type Lane, laneNames } from '../journal/journal.ts';
+import { type Lane, laneNames, late, live } from '../journal/journal.ts';
 import { streamFormat } from './stream-frame.ts';
 
 export type StreamSettings = Config['stream'];
@@ -432,6 +432,11 @@ export class StreamClient {
   #closed = false;
   #running: Promise<void> = Promise.resolve();
   #wake: () => void = () => {};
+  /**
+   * Why the stream of a lane, or its consumer, is missing and cannot be made (`stream-watch.ts`): no worker would ship
+   * the frames.
+   */
+  readonly unmade: [string | undefined, string | undefined] = [undefined, undefined];
 
   constructor(
     settings: StreamSettings,
@@ -461,7 +466,7 @@ export class StreamClient {
 
   /** Why there is no usable stream; undefined when it was found usable. */
   get failure(): string | undefined {
-    return this.#failure ?? this.#link?.shortfall;
+    return this.unmade[live] ?? this.unmade[late] ?? this.#failure ?? this.#link?.shortfall;
   }
 
   /** Why the servers have not answered for as long as a message waits; undefined while they answer. */

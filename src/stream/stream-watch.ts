@@ -8,7 +8,7 @@ import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { JetStreamApiError } from '@nats-io/jetstream';
 import type { Clock } from '../base/clock.ts';
-import { messageOf } from '../base/errors.ts';
+import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
@@ -179,6 +179,7 @@ export class StreamWatch {
         await this.#forgetLost(link, lane);
         this.#isMissing[lane] = false;
         this.#failures[lane] = '';
+        client.unmade[lane] = undefined;
       } catch (error) {
         if (isMissing(error)) await this.#repair(lane);
         else if (!isAway(error)) this.#warn(lane, 'stream_watch_failed', messageOf(error));
@@ -198,9 +199,9 @@ export class StreamWatch {
   }
 
   async #follow(link: StreamLink, lane: Lane): Promise<void> {
-    const { writer, settings } = this.#deps;
+    const { client, writer, settings } = this.#deps;
     const own = writer.own[lane];
-    if (own.isEmpty) return;
+    if (own.isEmpty && client.unmade[lane] === undefined) return;
     const { added } = own;
     const { floor } = await link.consumerState(streamName(settings, lane));
     own.confirmed(floor, added);
@@ -359,10 +360,12 @@ export class StreamWatch {
       if (!this.#isMissing[lane]) log.error('stream_missing', { stream: name });
       this.#isMissing[lane] = true;
       await client.prepareAgain();
+      client.unmade[lane] = undefined;
       const position = await readStreamPosition(postgres, name);
       const state = await client.link?.laneState(name);
       if (position && state && position.created !== state.created) log.warn('stream_made_again', { stream: name });
     } catch (error) {
+      if (error instanceof StartError) client.unmade[lane] = error.message;
       this.#warn(lane, 'stream_not_ready', messageOf(error));
     }
   }

@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
-import { DiscardPolicy, type JetStreamManager } from '@nats-io/jetstream';
+import { DiscardPolicy, type JetStreamManager, StorageType } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { systemClock } from '../../src/base/clock.ts';
 import type { Log } from '../../src/base/log.ts';
@@ -360,5 +360,32 @@ test('streams that were changed meanwhile, and keep the promise no more, accept 
     await consumers.delete(name, 'millrace');
     await watch.round();
   });
+  await confirmAll();
+});
+
+test('a stream that was made again by hand, and that no consumer can be made for, accepts nothing', async () => {
+  const name = `${settings.name}-live`;
+  await append();
+  const { config } = await nodes.manage((manager) => manager.streams.info(name));
+  const unsafe = { num_replicas: 1, storage: StorageType.Memory };
+  const { metadata: _, ...unknown } = config;
+  for (const [made, reason] of [
+    [{ ...config, ...unsafe }, /has 1 replicas/],
+    [unknown, /was not made by Millrace/],
+  ] as const) {
+    await nodes.manage(async (manager) => {
+      await manager.streams.delete(name);
+      await manager.streams.add(made);
+    });
+    await watch.round();
+    expect(writer.refusal()).toMatchObject({ reason: 'stream_away', message: expect.stringMatching(reason) });
+    // A check of what is there finds less than the making of what is missing.
+    await client.checkAgain();
+    expect(writer.refusal()).toBeDefined();
+  }
+  await nodes.manage((manager) => manager.streams.delete(name));
+  await watch.round();
+  expect(writer.refusal()).toBeUndefined();
+  await append();
   await confirmAll();
 });
