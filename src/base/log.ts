@@ -61,6 +61,7 @@ const subjectFields = new Map([
   ['orphan_journal_shipped', 'journal'],
   ['orphan_journal_not_shipped', 'journal'],
   ['part_attached', 'part'],
+  ['part_outdated', 'path'],
   ['part_unreadable', 'path'],
   ['part_rolled_back', 'path'],
   ['mutation_unreadable', 'path'],

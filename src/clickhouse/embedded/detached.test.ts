@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest';
 import { silentLog, startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
-import { attachDetached, attachTriesMax } from './detached.ts';
+import { attachDetached, attachTriesMax, readPartsOnDisk } from './detached.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 import type { Run } from './engine.ts';
 import { Exception } from './exception.ts';
@@ -28,6 +28,57 @@ test('a part that a start without memory set aside is there again after the next
   embedded.server = await startEmbeddedClickHouse(embedded.options);
   expect(await ask('SELECT a FROM mill.flow ORDER BY a')).toBe('1\n3');
   expect(readdirSync(dirname(whole!))).toEqual([basename(damaged!).replace('broken-on-start', 'unreadable')]);
+});
+
+test('a part of a table without partitions is there again, an outdated one brings nothing back that was deleted', async () => {
+  await ask('CREATE DATABASE IF NOT EXISTS mill');
+  await ask('CREATE TABLE mill.few (a Int64) ENGINE = MergeTree ORDER BY a SETTINGS old_parts_lifetime = 480');
+  await ask('SYSTEM STOP MERGES mill.few');
+  for (const rows of ['(1), (2)', '(3)']) await ask(`INSERT INTO mill.few VALUES ${rows}`);
+  await ask('SYSTEM START MERGES mill.few');
+  await ask('DELETE FROM mill.few WHERE a = 1');
+  const pathOf = async (name: string) =>
+    (await ask(`SELECT path FROM system.parts WHERE table = 'few' AND name = '${name}'`)).replace(/\/$/, '');
+  const [outdated, active] = [await pathOf('all_1_1_0'), await pathOf('all_2_2_0_3')];
+  const removed = await pathOf('all_2_2_0');
+  await embedded.server.stop();
+  // The engine removes outdated parts after some minutes.
+  rmSync(removed, { recursive: true });
+  for (const path of [outdated, active]) setAside(path, 'broken-on-start_');
+  embedded.server = await startEmbeddedClickHouse(embedded.options);
+  expect(await ask('SELECT a FROM mill.few ORDER BY a')).toBe('2\n3');
+  expect(readdirSync(join(dirname(outdated), 'detached'))).toEqual(['outdated_all_1_1_0']);
+});
+
+test.each<[string, string[], string[]]>([
+  ['is outdated', [], ['all_1_1_0_3']],
+  ['is the only copy', ['all_1_1_0_3'], ['all_1_1_0_3', 'all_1_1_0']],
+])('a part that was set aside with the part that replaces it %s', async (_, damaged, expected) => {
+  const dir = mkdtempSync(join(tmpdir(), 'millrace-detached-'));
+  onTestFinished(() => rmSync(dir, { recursive: true }));
+  const folder = join(dir, 'store', 'abc', 'abcdef', 'detached');
+  for (const name of ['all_1_1_0', 'all_1_1_0_3']) {
+    mkdirSync(join(folder, `broken-on-start_${name}`), { recursive: true });
+    mkdirSync(join(dirname(folder), name));
+  }
+  const onDisk = readPartsOnDisk(dir);
+  const asked: string[] = [];
+  const engine = {
+    run: async ({ sql }: Run) => {
+      const [, part] = /ATTACH PART '(.*)'/.exec(sql) ?? [];
+      if (part !== undefined) asked.push(part);
+      if (part !== undefined && damaged.includes(part)) throw new Exception(228, 'BAD_SIZE_OF_FILE_IN_DATA_PART', '');
+      const detached = readdirSync(folder).map((name) => ({
+        database: 'mill',
+        table: 'held',
+        path: join(folder, name),
+      }));
+      const text = part === undefined ? detached.map((each) => JSON.stringify(each)).join('\n') : '';
+      return { ...noRows, body: Buffer.from(text) };
+    },
+  };
+  await attachDetached(engine, silentLog, onDisk);
+  expect(asked).toEqual(expected);
 });
 
 test('a part whose attachment was interrupted by a kill is there again after the next start', async () => {
@@ -88,7 +139,7 @@ function failingWith(reason: string): { folder: string; start(): Promise<void> }
     throw new Exception(1001, 'STD_EXCEPTION', reason);
   };
   const engine = { run: async ({ sql }: Run) => ({ ...noRows, body: Buffer.from(answers(sql)) }) };
-  return { folder, start: () => attachDetached(engine, silentLog) };
+  return { folder, start: () => attachDetached(engine, silentLog, new Map()) };
 }
 
 /** A table with a part for each row. */

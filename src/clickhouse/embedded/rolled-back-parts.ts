@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import type { Log } from '../../base/log.ts';
 import { namesIn, tableDirectories } from './table-files.ts';
 
-interface Part {
+export interface PartName {
   name: string;
   partition: string;
   /** The number of the part's first block; `last` is that of the last one. */
@@ -30,7 +30,7 @@ export function setRolledBackPartsAside(dir: string, log: Log): void {
   for (const table of tableDirectories(dir)) {
     for (const parts of partitionsOf(table)) {
       if (!parts.some((part, n) => parts.slice(n + 1).some((other) => overlap(part, other)))) continue;
-      const kept: Part[] = [];
+      const kept: PartName[] = [];
       for (const part of newestFirst(table, parts)) {
         if (!kept.some((newer) => overlap(part, newer))) {
           kept.push(part);
@@ -45,26 +45,36 @@ export function setRolledBackPartsAside(dir: string, log: Log): void {
   }
 }
 
-function partitionsOf(table: string): Iterable<Part[]> {
-  const partitions = new Map<string, Part[]>();
-  for (const name of namesIn(table)) {
-    const [, partition, first, last, level, mutation = 0] = nameForm.exec(name) ?? [];
-    if (partition === undefined) continue;
-    const part = { name, partition, first: Number(first), last: Number(last), level: Number(level) };
-    const parts = partitions.get(partition);
-    if (parts) parts.push({ ...part, mutation: Number(mutation) });
-    else partitions.set(partition, [{ ...part, mutation: Number(mutation) }]);
+function partitionsOf(table: string): Iterable<PartName[]> {
+  const partitions = new Map<string, PartName[]>();
+  for (const part of partsIn(table)) {
+    const parts = partitions.get(part.partition);
+    if (parts) parts.push(part);
+    else partitions.set(part.partition, [part]);
   }
   return partitions.values();
 }
 
+/** Returns the parts in the directory of a table. */
+export function partsIn(table: string): PartName[] {
+  return namesIn(table).flatMap((name) => readPartName(name) ?? []);
+}
+
+/** Returns undefined for what is no name of a part. */
+export function readPartName(name: string): PartName | undefined {
+  const [, partition, first, last, level, mutation = 0] = nameForm.exec(name) ?? [];
+  if (partition === undefined) return undefined;
+  const numbers = { first: Number(first), last: Number(last), level: Number(level), mutation: Number(mutation) };
+  return { name, partition, ...numbers };
+}
+
 /** True when the parts have common blocks and neither replaces the other. */
-function overlap(a: Part, b: Part): boolean {
+function overlap(a: PartName, b: PartName): boolean {
   return a.first <= b.last && b.first <= a.last && !replaces(a, b) && !replaces(b, a);
 }
 
 /** True when part `a` makes part `b` outdated, by the rule of the engine. */
-function replaces(a: Part, b: Part): boolean {
+export function replaces(a: PartName, b: PartName): boolean {
   const isSameRange = a.first === b.first && a.last === b.last;
   return (
     a.first <= b.first &&
@@ -74,7 +84,7 @@ function replaces(a: Part, b: Part): boolean {
   );
 }
 
-function newestFirst(table: string, parts: readonly Part[]): Part[] {
+function newestFirst(table: string, parts: readonly PartName[]): PartName[] {
   const writtenAt = new Map(parts.map((part) => [part, writtenMs(join(table, part.name))]));
   return [...parts].sort((a, b) => writtenAt.get(b)! - writtenAt.get(a)!);
 }

@@ -10,7 +10,7 @@ import { messageOf, StartError } from '../../base/errors.ts';
 import { createLog, type Log } from '../../base/log.ts';
 import { startedTicksOf } from '../../base/process-file.ts';
 import { BodyFiles } from './body.ts';
-import { attachDetached } from './detached.ts';
+import { attachDetached, readPartsOnDisk } from './detached.ts';
 import { Engine } from './engine.ts';
 import { createHttpServer } from './http.ts';
 import { standBack } from './priority.ts';
@@ -59,10 +59,11 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
   standBack(settings.nice);
   setTornMutationsAside(settings.dir, log);
   setRolledBackPartsAside(settings.dir, log);
+  const onDisk = readPartsOnDisk(settings.dir);
   const engine = openEngine(settings);
   const writeCheck = new WriteCheck(engine);
   await writeCheck.begin();
-  await attachDetached(engine, log);
+  await attachDetached(engine, log, onDisk);
   const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);
   const slots = new Slots(
     settings.sessions,
