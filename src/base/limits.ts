@@ -722,6 +722,8 @@ export const limits = {
   /** Characters of one answer in the file of answers. */
   ruleTextCharsMax: 65_536,
 
+  /** Ids of tenants, customers and profiles, and other texts, that rows of devices share. */
+  sharedTextsMax: 20_000,
   /** Devices of gateways that a worker remembers by name. */
   childNamesMax: 200_000,
   /** Names that wait for a lookup. */

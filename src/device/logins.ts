@@ -19,6 +19,7 @@ import type { FoundLogin } from './known/known-devices.ts';
 import type { DeviceRow } from './model/cached-device.ts';
 import { mqttBasicId, readMqttBasic } from './model/credentials.ts';
 import type { CredentialsType, TransportType } from './model/device.ts';
+import { compactRow, sharedText } from './model/device-row.ts';
 import { type ProfileTopics, topicsOf } from './model/profile-topics.ts';
 import type { CredentialChange } from './sql/credential-log-store.ts';
 import type { LoginRow, ProfileTransport } from './sql/look-up-store.ts';
@@ -254,21 +255,22 @@ export class Logins {
   }
 
   #knownOf(row: LoginRow): Known {
-    const { type, value, transportType, isGateway, isConfined, madeBy, credentialsVersion } = row;
-    const { clientId, userName, password } = readMqttBasic(type === 'MQTT_BASIC' ? value : null);
-    const { number, id, tenantId, customerId, profileId, name, version } = row;
+    const { type, value, isGateway, credentialsVersion } = row;
+    const transportType = sharedText(row.transportType);
+    const topics = this.#profiles.get(row.profileId)?.topics;
+    const login = { device: compactRow(row), isGateway, topics, credentialsVersion };
+    // Other credentials have no names and no password, so they share what a closure would keep for each of them.
+    if (type !== 'MQTT_BASIC') {
+      return { type: sharedText(type), isNamed: never, isPassword: never, transportType, login };
+    }
+    const { clientId, userName, password } = readMqttBasic(value);
     const digest = password ? this.#digest(Buffer.from(password)) : undefined;
     return {
       type,
       isNamed: (client, user) => client === (clientId || null) && user === (userName || null),
       isPassword: (given) => digest === undefined || timingSafeEqual(digest, this.#digest(given)),
       transportType,
-      login: {
-        device: { number, id, tenantId, customerId, profileId, name, version, isGateway, isConfined, madeBy },
-        isGateway,
-        topics: this.#profiles.get(profileId)?.topics,
-        credentialsVersion,
-      },
+      login,
     };
   }
 
@@ -288,6 +290,10 @@ export class Logins {
   #digest(password: Buffer): Buffer {
     return createHmac('sha256', this.#key).update(password).digest();
   }
+}
+
+function never(): boolean {
+  return false;
 }
 
 function idsOf(claim: LoginClaim): string[] {

@@ -244,6 +244,7 @@ function requestOf(gateway: NamedGateway, name: string, type: string, scope: Cus
   return { gatewayId: gateway.id, name, type, actsFor: (row) => actsFor(gateway, row, scope) === true };
 }
 
+/** Joins in one string. A template would be a string of parts, which keeps them and two objects more. */
 function keyOf(tenantId: string, name: string): string {
-  return `${tenantId}/${name}`;
+  return [tenantId, name].join('/');
 }

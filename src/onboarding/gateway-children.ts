@@ -14,6 +14,7 @@ import { type Fault, faultOrThrow, unavailable } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { checkDeviceName, checkText, createAccessToken } from '../device/model/device.ts';
+import { compactRow } from '../device/model/device-row.ts';
 import type { LoggedChange } from '../device/sql/credential-log-store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isLostRace, type Queries } from '../postgres/client.ts';
@@ -95,8 +96,7 @@ async function findExisting(
     }
     const to = request.actsFor(row) ? infoBehind(row, request.gatewayId) : undefined;
     if (to !== undefined) moved.push({ id: row.id, from: row.info ?? null, to });
-    const { info: _, ...device } = row;
-    outcomes.set(request.name, device);
+    outcomes.set(request.name, compactRow(row));
   }
   if (moved.length > 0) await rememberGateways(postgres, moved);
   return missing;
@@ -179,7 +179,7 @@ async function createInside(
     queries,
     made.map(({ id }) => id),
   );
-  for (const { gatewayId: _, ...row } of made) outcomes.set(row.name, row);
+  for (const row of made) outcomes.set(row.name, compactRow(row));
   return { published, assigned };
 }
 

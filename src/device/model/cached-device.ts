@@ -14,7 +14,7 @@ export interface DeviceRow {
   /** Increases with each change of the device. */
   version: number;
   /** Undefined when the query did not read it. */
-  isGateway?: boolean;
+  isGateway?: boolean | undefined;
   /** `gateway-scope.ts`. Undefined when the query did not read it. */
   isConfined?: boolean | undefined;
   /** Number of the gateway that made the device; null = none. Undefined when the query did not read it. */

@@ -5,6 +5,7 @@
 import type { Queries } from '../../postgres/client.ts';
 import type { DeviceRow, StoredDevice } from '../model/cached-device.ts';
 import type { CredentialsType, TransportType } from '../model/device.ts';
+import { compactRow } from '../model/device-row.ts';
 import { rowColumns } from './store.ts';
 
 /** Returns the devices of access tokens; other kinds of credentials are invalid over HTTP. */
@@ -15,7 +16,7 @@ export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<
       where k.credentials_id = any($1) and k.credentials_type = 'ACCESS_TOKEN'`,
     [tokens],
   );
-  return new Map(rows.map(({ token, ...row }) => [token, row]));
+  return new Map(rows.map((row) => [row.token, compactRow(row)]));
 }
 
 /** Credentials of any kind, with their device and the data that a session of the device needs. */
