@@ -40,10 +40,14 @@ interface SentUpdate {
 }
 
 export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
-  // The members that each message uses come first: they share a line of the processor's cache.
+  // The members that each message uses come first: they share a line of the processor's cache. There is no private
+  // method, because it would be a further member, before all others.
   /** The number of the device. */
   readonly number: number;
-  /** The number of renames at which the name was last compared with that of the device; -1 = never. */
+  /**
+   * The number of renames at which the name was last compared with that of the device; -1 = never, or the child is
+   * dropped.
+   */
   #comparedAt = -1;
   seen = 0;
   next: NamedChild | undefined = undefined;
@@ -52,8 +56,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   /** The name that the gateway uses; the name of the device itself changes when a user renames it. */
   name: string;
   readonly gateway: ParentGateway;
-  /** False when the gateway has dropped the child. */
-  isHere = true;
+  #isHere = true;
   session: DeviceSession | undefined = undefined;
   charged = 0;
   refusal: Fault | undefined = undefined;
@@ -63,7 +66,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   #sent: SentUpdate[] | undefined = undefined;
   #leaveRpc: (() => void) | undefined = undefined;
   /** Monotonic time of the last notice that the child was refused. */
-  #noticedMs = Number.NEGATIVE_INFINITY;
+  #noticedMs: number | undefined = undefined;
 
   /** `device` undefined = `open` sets the device. */
   constructor(gateway: ParentGateway, name: string, number: number, device: CachedDevice | undefined) {
@@ -83,11 +86,20 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
     return this.gateway.device;
   }
 
+  /** False when the gateway has dropped the child. */
+  get isHere(): boolean {
+    return this.#isHere;
+  }
+
+  drop(): void {
+    this.#isHere = false;
+    this.#comparedAt = -1;
+  }
+
   /** False after a rename or a drop. */
   get isCurrent(): boolean {
-    if (!this.isHere) return false;
     if (this.#comparedAt === renames.count) return true;
-    if (this.device.name !== this.name) return false;
+    if (!this.#isHere || this.device.name !== this.name) return false;
     this.#comparedAt = renames.count;
     return true;
   }
@@ -98,7 +110,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   }
 
   follow(updates: AttributeUpdates): void {
-    this.#assertRouted();
+    assertRouted(this);
     this.#following ??= updates.follow(this.device, this);
   }
 
@@ -109,7 +121,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   }
 
   listen(sessions: RpcSessions): void {
-    this.#assertRouted();
+    assertRouted(this);
     this.#leaveRpc ??= sessions.listen(this.device.number, this);
   }
 
@@ -149,7 +161,7 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   // Methods of `RpcSession`, for the commands to the device.
 
   deliver(request: RpcRequest, confirm: ConfirmRpc): boolean {
-    this.#assertRouted();
+    assertRouted(this);
     return this.gateway.link.rpc(this.device.name, request, confirm);
   }
 
@@ -164,14 +176,14 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
 
   /** Notifies the gateway that the child was refused, at most once in `gatewayNoticeMs`. */
   noteRefused(reason: Dropped): void {
-    this.#assertRouted();
+    assertRouted(this);
     const now = this.gateway.monotonic();
-    if (now - this.#noticedMs < limits.gatewayNoticeMs) return;
+    if (this.#noticedMs !== undefined && now - this.#noticedMs < limits.gatewayNoticeMs) return;
     this.#noticedMs = now;
     this.gateway.link.dropped(this.device.name, reason);
   }
+}
 
-  #assertRouted(): void {
-    assert(this.isHere, 'a child that is not routed does nothing', this.gateway);
-  }
+function assertRouted({ isHere, gateway }: Child): void {
+  assert(isHere, 'a child that is not routed does nothing', gateway);
 }

@@ -61,6 +61,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
         devices.set(row.number, device);
         return { device, end: () => ended.push(row.number) };
       },
+      get: (number: number) => ({ owner: owners.get(number) }),
     },
     devices: {
       adopt: (row: DeviceRow) => {

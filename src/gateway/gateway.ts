@@ -46,7 +46,8 @@ export class Gateway implements ParentGateway, NamedChildren {
   readonly spelled = new SpelledNames<NamedChild>();
   readonly #deps: GatewayDeps;
   readonly #children = new Map<string, Child>();
-  readonly #byNumber = new Map<number, Child>();
+  /** Children without a session of their own: the gateway itself, and devices of messages after the end. */
+  readonly #withoutSession = new Map<number, Child>();
   /**
    * Whether updates, and commands, are sent. Each change makes a new object: a loop over the children stops when its
    * object is no longer the current one.
@@ -303,7 +304,7 @@ export class Gateway implements ParentGateway, NamedChildren {
   }
 
   #open(name: string, row: DeviceRow): void {
-    const known = this.#byNumber.get(row.number);
+    const known = this.#childOf(row.number);
     if (known) {
       this.#children.delete(known.name);
       this.#name(known, name);
@@ -311,18 +312,26 @@ export class Gateway implements ParentGateway, NamedChildren {
     }
     // A gateway that names itself gets no second session.
     const isItself = row.number === this.device.number;
-    const child = new Child(this, name, row.number, isItself ? this.device : undefined);
-    this.#children.set(name, child);
-    this.#byNumber.set(row.number, child);
+    // Keeps one string of two equal ones: the device has that of the row.
+    const keptName = row.name === name ? row.name : name;
+    const child = new Child(this, keptName, row.number, isItself ? this.device : undefined);
+    this.#children.set(keptName, child);
     this.spelled.set(child, usualSpelling(name));
-    if (isItself) return;
-    if (this.#ended) {
-      child.device = this.#deps.devices.adopt(row);
+    if (isItself || this.#ended) {
+      this.#withoutSession.set(row.number, child);
+      if (!isItself) child.device = this.#deps.devices.adopt(row);
       return;
     }
     child.open(this.#deps.sessions, row);
     if (this.#attributes.isOn) child.follow(this.#deps.updates);
     if (this.#rpc.isOn) child.listen(this.#deps.rpcSessions);
+  }
+
+  /** Returns the routed child of this device, under any name. */
+  #childOf(number: number): Child | undefined {
+    const owner = this.#deps.sessions.get(number)?.owner;
+    const isOwn = owner instanceof Child && owner.gateway === this && owner.isHere;
+    return isOwn ? owner : this.#withoutSession.get(number);
   }
 
   /** Sets the name by which messages find the child. */
@@ -343,14 +352,14 @@ export class Gateway implements ParentGateway, NamedChildren {
   #drop(child: Child): void {
     if (!child.isHere) return;
     if (this.#children.get(child.name) === child) this.#children.delete(child.name);
-    this.#byNumber.delete(child.number);
     this.spelled.delete(child);
     this.updates.forget(child);
     this.#release(child);
   }
 
   #release(child: Child): void {
-    child.isHere = false;
+    child.drop();
+    this.#withoutSession.delete(child.number);
     child.unfollow();
     child.unlisten();
     if (child.session) child.session.end();
@@ -360,7 +369,6 @@ export class Gateway implements ParentGateway, NamedChildren {
   #releaseAll(): void {
     for (const child of this.#children.values()) this.#release(child);
     this.#children.clear();
-    this.#byNumber.clear();
     this.spelled.clear();
   }
 

@@ -26,7 +26,7 @@ function rowOf(number: number, name: string): DeviceRow {
 /** A gateway with these children connected, numbered from 1. */
 async function gatewayWith(children: string[]): Promise<Gateway> {
   const deps = {
-    sessions: { open: (row: DeviceRow) => ({ device: new CachedDevice(row), end: () => {} }) },
+    sessions: { open: (row: DeviceRow) => ({ device: new CachedDevice(row), end: () => {} }), get: () => undefined },
     names: {
       find: async (_: unknown, wanted: { name: string }[]) =>
         new Map(wanted.map(({ name }) => [name, rowOf(children.indexOf(name) + 1, name)])),
