@@ -13,7 +13,8 @@ export class Deadlines {
   readonly #idleMs: number;
   /** Monotonic time of the last packet, or of the end of a pause in which nothing was read. */
   receivedAt: number;
-  #endsAt = Number.POSITIVE_INFINITY;
+  /** Undefined: the connection has no end. */
+  #endsAt: number | undefined = undefined;
 
   constructor(owner: Subject, idleMs: number, now: number) {
     this.#owner = owner;
@@ -23,7 +24,7 @@ export class Deadlines {
 
   /** Sets the monotonic time at which the connection ends. */
   endAt(time: number): void {
-    assert(this.#endsAt === Number.POSITIVE_INFINITY, 'the end of a connection is set once', this.#owner);
+    assert(this.#endsAt === undefined, 'the end of a connection is set once', this.#owner);
     this.#endsAt = time;
   }
 
@@ -39,7 +40,7 @@ export class Deadlines {
   }
 
   hasEnded(now: number): boolean {
-    return now > this.#endsAt;
+    return this.#endsAt !== undefined && now > this.#endsAt;
   }
 
   /** Returns the reason to end a connection that is read and whose client is silent for too long. */

@@ -15,12 +15,14 @@ export interface UnreadClient {
   unreadOwners(): readonly PlaceOwner[];
 }
 
+const noOwners: readonly PlaceOwner[] = [];
+
 export class SlowReader {
   readonly #transport: Transport;
   readonly #client: UnreadClient;
   /** Bytes of the shared room that this client holds, and the owners that the room counts them for. */
   #held = 0;
-  #owners: readonly PlaceOwner[] = [];
+  #owners = noOwners;
   /** Monotonic time at which the client last read something; 0 = no bytes wait for the client. */
   #stalledAt = 0;
   /** Bytes that waited for the client at the last check. */

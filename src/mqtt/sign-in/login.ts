@@ -9,10 +9,11 @@ import { credentialsName, type WrongCredentials } from '../../auth/wrong-credent
 import type { Clock } from '../../base/clock.ts';
 import { Fault } from '../../base/errors.ts';
 import type { Login, LoginRefusal, Logins } from '../../device/logins.ts';
-import type { DeviceRow } from '../../device/model/cached-device.ts';
+import type { CachedDevice, DeviceRow } from '../../device/model/cached-device.ts';
+import type { ProfileTopics } from '../../device/model/profile-topics.ts';
 import type { Strangers } from '../../diagnostics/strangers.ts';
 import type { Troubles } from '../../diagnostics/troubles.ts';
-import type { Sessions } from '../../downlink/sessions.ts';
+import type { DeviceSession, Sessions } from '../../downlink/sessions.ts';
 import {
   type CertificateProvisioner,
   type ClientCertificate,
@@ -33,6 +34,27 @@ interface LoginDeps {
   troubles: Troubles;
   strangers: Strangers;
   clock: Clock;
+}
+
+/** The session of a connection. A closure in place of `end` would keep the whole request as long as the session. */
+class OpenSession implements SignedIn {
+  readonly isGateway: boolean;
+  readonly topics: ProfileTopics | undefined;
+  readonly #session: DeviceSession;
+
+  constructor(session: DeviceSession, isGateway: boolean, topics: ProfileTopics | undefined) {
+    this.#session = session;
+    this.isGateway = isGateway;
+    this.topics = topics;
+  }
+
+  get device(): CachedDevice {
+    return this.#session.device;
+  }
+
+  end(): void {
+    this.#session.end();
+  }
 }
 
 /** The outcome of a sign-in whose client has reset the connection. No client gets this answer. */
@@ -68,7 +90,7 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
     if (isSenderBlocked(row.id, remoteAddress)) return { refused: 'unavailable', text: closings.blocked.sentence };
     countConnect(deps, row, remoteAddress);
     const session = deps.sessions.open(row, owner, credentialsVersion);
-    return { device: session.device, isGateway, topics, end: () => session.end() };
+    return new OpenSession(session, isGateway, topics);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
     return refusedBy(error);

@@ -17,10 +17,10 @@ export interface SignInRequest {
 }
 
 export interface SignedIn {
-  device: CachedDevice;
-  isGateway: boolean;
+  readonly device: CachedDevice;
+  readonly isGateway: boolean;
   /** Topics that the device's profile added at the time of the sign-in. */
-  topics: ProfileTopics | undefined;
+  readonly topics: ProfileTopics | undefined;
   /** Must be called when the connection no longer uses the device. */
   end(): void;
 }

@@ -219,13 +219,6 @@ const readBuffer = Buffer.allocUnsafeSlow(64 * 1024);
  * kB for each read of an accepted socket, and has the option `onread` for new sockets only.
  */
 function withReadBuffer(accepted: OwnedSocket): OwnedSocket {
-  const onread = {
-    buffer: readBuffer,
-    callback: (length: number) => {
-      socket.transport.events.onData(readBuffer.subarray(0, length));
-      return true;
-    },
-  };
   const options = { handle: accepted._handle, allowHalfOpen: true, onread };
   const socket = new Socket(options as SocketConstructorOpts) as OwnedSocket;
   // The handle now belongs to the new socket: the old one ends without closing the connection.
@@ -233,6 +226,15 @@ function withReadBuffer(accepted: OwnedSocket): OwnedSocket {
   accepted.destroy();
   return socket;
 }
+
+/** One object for all sockets: Node calls the function as a method of the socket. */
+const onread = {
+  buffer: readBuffer,
+  callback(this: OwnedSocket, length: number): boolean {
+    this.transport.events.onData(readBuffer.subarray(0, length));
+    return true;
+  },
+};
 
 /** A socket with a reference to its transport, so that all sockets share their handlers. */
 interface OwnedSocket extends Socket {
