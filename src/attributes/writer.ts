@@ -86,7 +86,8 @@ function waitingBytes(bytes: number, rows: number): number {
 
 /**
  * Who writes. The server writes a bounded number of values for a tenant at once: these writes take the turns of the
- * tenant, and are not refused because the tenant's devices have used up the tenant's share.
+ * tenant, and are not refused because the tenant's devices have used up the tenant's share, or because the device has
+ * used up its stored bytes.
  */
 export type WrittenBy = 'caller' | 'server';
 
@@ -138,7 +139,8 @@ export class AttributeWriter {
     const owners = ownersOf(device, tenantId, by);
     const refusal = this.#take(entries.size, bytes, owners);
     if (refusal) return Promise.reject(refusal);
-    const admitted = this.#stored.admit(this.#postgres, device, scope, stored);
+    const admitted =
+      by === 'server' ? this.#stored.waiting(device, scope) : this.#stored.admit(this.#postgres, device, scope, stored);
     const push = () => this.#push(device, scope, entries, bytes, owners, tenantId);
     if (!admitted) return push();
     return admitted.then(push, (error: unknown) => {

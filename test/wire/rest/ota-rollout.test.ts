@@ -56,6 +56,27 @@ test('an assignment writes the target, QUEUED, the shared attributes and INITIAT
   expect(Math.abs(Number(series['target_fw_ts']![0]) - Date.now())).toBeLessThan(20_000);
 });
 
+test('a device whose shared attributes take all of their room gets its package, and holds up no other device', async () => {
+  const [full, other] = [await newDevice(), await newDevice()];
+  const path = `/api/plugins/telemetry/DEVICE/${full.id}`;
+  const value = 'x'.repeat(1_000_000);
+  const statusOf = async (key: string) =>
+    (await sharedEngine().send('POST', `${path}/attributes/SHARED_SCOPE`, { [key]: value })).status;
+  /** Each worker sums up the stored bytes after some writes that it took itself. */
+  let refused = 0;
+  for (let n = 0; refused < 12 && n < 60; n += 1) {
+    const statuses = await Promise.all([0, 1, 2].map((part) => statusOf(`k${n}-${part}`)));
+    refused = statuses.every((status) => status === 400) ? refused + statuses.length : 0;
+  }
+  expect(refused).toBe(12);
+  const firmware = await newPackage();
+  await saveDevice(full.id, { firmwareId: firmware.id });
+  await saveDevice(other.id, { firmwareId: firmware.id });
+  await attributesOf(other.id, firmware);
+  const titles = () => call<{ value: string }[]>('GET', `${path}/values/attributes/SHARED_SCOPE?keys=fw_title`);
+  await eventually(async () => (await titles())[0]?.value === firmware.title);
+});
+
 test('software has its own names', async () => {
   const software = await newPackage({ type: 'SOFTWARE', version: '3' });
   const { id } = await newDevice();
