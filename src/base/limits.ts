@@ -1002,6 +1002,8 @@ export const limits = {
   outboxRowsMax: 5_000,
   /** Rows of one page when devices or attributes are copied as a whole. */
   outboxPageRowsMax: 20_000,
+  /** Bytes of the values of attributes that one statement of the outbox reads, without the last value. */
+  outboxPageBytesMax: 8 * 1024 * 1024,
   /** Age at which a newly named key is copied again, when no older transaction can still write it. */
   outboxSettleMs: 35_000,
   /** Interval at which the copy in ClickHouse is checked for existence. */

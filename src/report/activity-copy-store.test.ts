@@ -67,7 +67,7 @@ test('what changes in a row of activity names its device to the copier, and is r
     of(first, 'lastActivityTime', 2, '1000'),
     of(first + 1, 'lastConnectTime', 2, '70'),
   ];
-  expect(await findAttributeCopies(postgres, asked)).toEqual(expected);
+  expect(await findAttributeCopies(postgres, asked)).toEqual({ copies: expected, unread: [] });
   expect(await activityAfter(postgres, -1, keys)).toEqual({ rows: expected, last: first + 1 });
   expect(await activityAfter(postgres, first, ['active'])).toEqual({ rows: [], last: first + 1 });
   expect(await activityAfter(postgres, first + 1, keys)).toEqual({ rows: [], last: undefined });

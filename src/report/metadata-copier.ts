@@ -157,10 +157,12 @@ export class MetadataCopier {
       if (device !== null && scope !== null && key !== null)
         asked.set(`${device} ${scope} ${key}`, { device, scope, key });
     }
-    if (asked.size === 0) return;
-    const present = await store.findAttributeCopies(queries, [...asked.values()]);
-    await this.#writeAttributes(present, version);
-    for (const { device, scope, key } of present) asked.delete(`${device} ${scope} ${key}`);
+    for (let unread = [...asked.values()]; unread.length > 0; ) {
+      const found = await store.findAttributeCopies(queries, unread);
+      await this.#writeAttributes(found.copies, version);
+      for (const { device, scope, key } of found.copies) asked.delete(`${device} ${scope} ${key}`);
+      unread = found.unread;
+    }
     await this.#writeAttributes(
       [...asked.values()].map((gone) => ({ ...gone, kind: 0, text: '' })),
       version,
@@ -184,11 +186,12 @@ export class MetadataCopier {
     const unfilled = keys.filter(({ isFilled }) => !isFilled);
     if (unfilled.length > 0) await this.#emptyKeys(unfilled, await store.nextVersion(queries));
     const version = await store.nextVersion(queries);
-    for (let after = -1; ; ) {
+    for (let after: store.AttributePlace = { device: -1, scope: 0, key: '' }; ; ) {
       const page = await store.attributesAfter(queries, after, keys);
-      if (page.length === 0) break;
+      const last = page.at(-1);
+      if (last === undefined) break;
       await this.#writeAttributes(page, version);
-      after = page.at(-1)!.device;
+      after = last;
     }
     const activity = keys.filter(({ scope, key }) => scope === serverScope && activityKeys.includes(key));
     if (activity.length > 0) await this.#fillActivity(queries, activity);

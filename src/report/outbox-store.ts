@@ -114,23 +114,35 @@ interface AttributeRow {
   value: string;
 }
 
+/**
+ * Returns the copies of those attributes that exist, and the attributes that were not read: the values that are read
+ * before the last one have at most `outboxPageBytesMax` bytes.
+ */
 export async function findAttributeCopies(
   queries: Queries,
-  asked: { device: number; scope: number; key: string }[],
-): Promise<AttributeCopy[]> {
-  const rows = await queries.query<AttributeRow>(
+  asked: AttributePlace[],
+): Promise<{ copies: AttributeCopy[]; unread: AttributePlace[] }> {
+  const rows = await queries.query<AttributeRow & { isRead: boolean }>(
     `with asked as (select * from unnest($1::bigint[], $2::smallint[], $3::text[]) as a (device, scope, key))
-     select distinct on (device, scope, key) device, scope, key, kind, value from (
-       select device, scope, key, kind, value, last_update_ts from attribute
-        where (device, scope, key) in (select * from asked) and kind > 0
-       union all
-       select device, 3, key, kind, value, last_update_ts from activity_attribute
-        where device in (select device from asked where scope = 3) and (device, 3, key) in (select * from asked)) merged
-      order by device, scope, key, last_update_ts desc`,
+     select device, scope, key, kind, case when "isRead" then value else '' end as value, "isRead" from (
+       select *, ${bytesBefore} < ${limits.outboxPageBytesMax} as "isRead" from (
+         select distinct on (device, scope, key) device, scope, key, kind, value from (
+           select device, scope, key, kind, value, last_update_ts from attribute
+            where (device, scope, key) in (select * from asked) and kind > 0
+           union all
+           select device, 3, key, kind, value, last_update_ts from activity_attribute
+            where device in (select device from asked where scope = 3) and (device, 3, key) in (select * from asked)) merged
+          order by device, scope, key, last_update_ts desc) as latest) as measured`,
     [asked.map(({ device }) => device), asked.map(({ scope }) => scope), asked.map(({ key }) => key)],
   );
-  return rows.map(copyOf);
+  return {
+    copies: rows.filter(({ isRead }) => isRead).map(copyOf),
+    unread: rows.flatMap(({ device, scope, key, isRead }) => (isRead ? [] : [{ device, scope, key }])),
+  };
 }
+
+/** SQL of the bytes of the values of earlier rows. Values that are stored apart are not read for it. */
+const bytesBefore = 'sum(octet_length(value)) over (order by device, scope, key) - octet_length(value)';
 
 export interface KeyToFill {
   scope: number;
@@ -160,17 +172,28 @@ export async function forgetFilled(queries: Queries): Promise<void> {
   await queries.query('update report_key set filled_time = null, settled = false');
 }
 
+/** The place of an attribute in the order of their primary key. */
+export interface AttributePlace {
+  device: number;
+  scope: number;
+  key: string;
+}
+
+/** Returns a page of attributes after a place. Without the last one they have at most `outboxPageBytesMax` bytes. */
 export async function attributesAfter(
   queries: Queries,
-  after: number,
+  after: AttributePlace,
   keys: { scope: number; key: string }[],
 ): Promise<AttributeCopy[]> {
-  // Returns whole devices: a page ends after the last row of a device.
   const rows = await queries.query<AttributeRow>(
-    `select device, scope, key, kind, value from attribute
-      where device > $1 and (scope, key) in (select * from unnest($2::smallint[], $3::text[])) and kind > 0
-      order by device fetch first ${limits.outboxPageRowsMax} rows with ties`,
-    [after, keys.map(({ scope }) => scope), keys.map(({ key }) => key)],
+    `select device, scope, key, kind, value from (
+       select *, ${bytesBefore} as before from (
+         select device, scope, key, kind, value from attribute
+          where (device, scope, key) > ($1, $2, $3)
+            and (scope, key) in (select * from unnest($4::smallint[], $5::text[])) and kind > 0
+          order by device, scope, key limit ${limits.outboxPageRowsMax}) as page) as measured
+      where before < ${limits.outboxPageBytesMax} order by device, scope, key`,
+    [after.device, after.scope, after.key, keys.map(({ scope }) => scope), keys.map(({ key }) => key)],
   );
   return rows.map(copyOf);
 }
