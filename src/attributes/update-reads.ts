@@ -4,7 +4,7 @@
  */
 import { Batches } from '../base/batches.ts';
 import { messageOf, unavailable } from '../base/errors.ts';
-import { FairQueue } from '../base/fair-queue.ts';
+import { FairQueue, type ItemOwner } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
@@ -34,6 +34,7 @@ export interface Followed {
 
 interface Ask {
   readonly device: number;
+  readonly owner: ItemOwner;
   /** Epoch milliseconds at which the first of the waiting callers began to listen. */
   since: number;
   promise: Promise<Answer>;
@@ -64,19 +65,23 @@ export class UpdateReads {
       known.since = Math.min(known.since, since);
       return known.promise;
     }
-    const ask = { device, since } as Ask;
+    const ask = { device, since, owner: { tenant: tenantId, caller: customerId ?? '' } } as Ask;
     ask.promise = new Promise((resolve, reject) => {
       ask.resolve = resolve;
       ask.reject = reject;
     });
-    this.#asks.set(device, ask);
-    const refused = this.#turns.push({ tenant: tenantId, caller: customerId ?? '' }, ask);
+    this.#push(ask);
+    return ask.promise;
+  }
+
+  #push(ask: Ask): void {
+    this.#asks.set(ask.device, ask);
+    const refused = this.#turns.push(ask.owner, ask);
     if (refused) {
       this.#asks.delete(refused.device);
       refused.reject(unavailable('updates_waiting', 'Too many devices ask for updates at once; try again.'));
     }
     this.#batches.wake();
-    return ask.promise;
   }
 
   /** Never waits. An offer that cannot be stored is lost, and the device receives that update again. */
@@ -91,7 +96,8 @@ export class UpdateReads {
 
   /** Returns all changes after a version, including those that the device has seen. */
   async readFrom(device: number, version: number): Promise<Update | undefined> {
-    return updateOf(await readUpdateRows(this.#queries, [{ device, changesSeen: version, deletionsSeen: version }]));
+    const cursor = { device, changesSeen: version, deletionsSeen: version };
+    return updateOf((await readUpdateRows(this.#queries, [cursor])).rows);
   }
 
   async idle(): Promise<void> {
@@ -126,16 +132,45 @@ export class UpdateReads {
     }
   }
 
+  /** Devices whose values do not fit into this statement wait for another turn. */
   async #answer(asks: Ask[]): Promise<void> {
+    const waiting = new Map(asks.map((ask) => [ask.device, ask]));
     try {
-      const answers = await this.#answers(asks);
-      for (const ask of asks) ask.resolve(answers.get(ask.device)!);
+      const behind: CursorState[] = [];
+      for (const state of await this.#statesOf(asks)) {
+        const { device, version, changesSeen, deletionsSeen } = state;
+        if (version > Math.min(changesSeen, deletionsSeen)) behind.push(state);
+        else waiting.get(device)!.resolve({ version, update: undefined });
+      }
+      if (behind.length === 0) return;
+      const { rows, unread } = await readUpdateRows(this.#queries, behind);
+      const byDevice = new Map<number, UpdateRow[]>();
+      for (const row of rows) {
+        const known = byDevice.get(row.device);
+        if (known) known.push(row);
+        else byDevice.set(row.device, [row]);
+      }
+      for (const { device, version } of behind.slice(0, behind.length - unread.length)) {
+        waiting.get(device)!.resolve({ version, update: updateOf(byDevice.get(device) ?? []) });
+      }
+      for (const { device } of unread) this.#askAgain(waiting.get(device)!);
     } catch (error) {
       for (const ask of asks) ask.reject(error);
     }
   }
 
-  async #answers(asks: { device: number; since: number }[]): Promise<Map<number, Answer>> {
+  #askAgain(ask: Ask): void {
+    const later = this.#asks.get(ask.device);
+    if (!later) {
+      this.#push(ask);
+      return;
+    }
+    later.since = Math.min(later.since, ask.since);
+    later.promise.then(ask.resolve, ask.reject);
+  }
+
+  /** Returns the cursors of the devices, stored if they are new. */
+  async #statesOf(asks: { device: number; since: number }[]): Promise<CursorState[]> {
     const devices = asks.map(({ device }) => device);
     const heads = new Map((await readHeads(this.#queries, devices)).map((head) => [head.device, head]));
     // A device that subscribes for the first time receives the changes since it began to listen, though its cursor
@@ -147,20 +182,7 @@ export class UpdateReads {
     const versions = first.length > 0 ? await readVersionsBefore(this.#queries, first) : undefined;
     const states = devices.map((device) => cursorStateOf(device, heads.get(device), versions?.get(device)));
     await this.#storeCursors(states.filter(({ isNew }) => isNew));
-    const behind = states.filter(({ version, changesSeen, deletionsSeen }) => {
-      return version > Math.min(changesSeen, deletionsSeen);
-    });
-    const rows = new Map<number, UpdateRow[]>();
-    if (behind.length > 0) {
-      for (const row of await readUpdateRows(this.#queries, behind)) {
-        const known = rows.get(row.device);
-        if (known) known.push(row);
-        else rows.set(row.device, [row]);
-      }
-    }
-    return new Map(
-      states.map(({ device, version }) => [device, { version, update: updateOf(rows.get(device) ?? []) }]),
-    );
+    return states;
   }
 
   async #storeCursors(states: CursorState[]): Promise<void> {

@@ -1,4 +1,5 @@
 /** SQL of the updates of shared attributes that devices have received: versions, cursors and offers. */
+import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { deletedKind, nowMs, sharedScope, storedValue } from './attribute-row.ts';
@@ -136,27 +137,55 @@ export interface UpdateRow {
   value: TypedValue | undefined;
 }
 
-export async function readUpdateRows(
+/** The versions that a device has seen. */
+interface Seen {
+  device: number;
+  changesSeen: number;
+  deletionsSeen: number;
+}
+
+/**
+ * Returns the rows that devices have not seen, and the last of the cursors, which were not read: the values of the
+ * cursors that are read before the last one have at most `updateReadBytesMax` bytes.
+ */
+export async function readUpdateRows<Cursor extends Seen>(
   queries: Queries,
-  cursors: { device: number; changesSeen: number; deletionsSeen: number }[],
-): Promise<UpdateRow[]> {
-  const rows = await queries.query<{ device: number; headVersion: number; key: string; kind: number; value: string }>(
-    `select a.device, h.version as "headVersion", a.key, a.kind, a.value
-       from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as c (device, changes, deletions)
-       join attribute_head h on h.device = c.device
-       join attribute a on a.device = c.device and a.scope = ${sharedScope}
-        and a.version > case when a.kind = ${deletedKind} then c.deletions else c.changes end
-      order by a.device, a.version, a.key`,
+  cursors: readonly Cursor[],
+): Promise<{ rows: UpdateRow[]; unread: Cursor[] }> {
+  interface Row {
+    device: number;
+    headVersion: number;
+    key: string;
+    kind: number;
+    value: string;
+    place: number;
+    isFull: boolean;
+  }
+  const rows = await queries.query<Row>(
+    `select device, "headVersion", key, kind, value, place, through >= ${limits.updateReadBytesMax} as "isFull" from (
+       select a.device, h.version as "headVersion", a.version, a.key, a.kind, a.value, c.place,
+              sum(octet_length(a.value)) over (order by c.place) as through,
+              sum(octet_length(a.value)) over (partition by c.place) as own
+         from unnest($1::bigint[], $2::bigint[], $3::bigint[]) with ordinality as c (device, changes, deletions, place)
+         join attribute_head h on h.device = c.device
+         join attribute a on a.device = c.device and a.scope = ${sharedScope}
+          and a.version > case when a.kind = ${deletedKind} then c.deletions else c.changes end) as measured
+      where through - own < ${limits.updateReadBytesMax}
+      order by place, version, key`,
     [
       cursors.map(({ device }) => device),
       cursors.map(({ changesSeen }) => changesSeen),
       cursors.map(({ deletionsSeen }) => deletionsSeen),
     ],
   );
-  return rows.map(({ device, headVersion, key, kind, value }) => ({
-    device,
-    headVersion,
-    key,
-    value: kind === deletedKind ? undefined : storedValue(kind, value),
-  }));
+  const last = rows.at(-1);
+  return {
+    rows: rows.map(({ device, headVersion, key, kind, value }) => ({
+      device,
+      headVersion,
+      key,
+      value: kind === deletedKind ? undefined : storedValue(kind, value),
+    })),
+    unread: last?.isFull ? cursors.slice(last.place) : [],
+  };
 }

@@ -646,6 +646,8 @@ export const limits = {
   settledDevicesMax: 200_000,
   /** Requests for updates in one statement. */
   updateBatchMax: 1_000,
+  /** Bytes of shared attributes that one statement reads for updates, without those of the last device. */
+  updateReadBytesMax: 8 * 1024 * 1024,
   /** Requests for updates that wait. */
   updateQueueMax: 50_000,
   /** Time after an answer in which the next poll confirms the answer; a later poll gets the same answer again. */
