@@ -24,11 +24,11 @@ export async function findClaim(queries: Queries, deviceId: string): Promise<Cla
   return claim;
 }
 
-/** Deletes the open claims that were made for the device under its previous owner. */
-export async function forgetClaims(queries: Queries, device: { id: string; number: number }): Promise<void> {
-  await queries.query('delete from device_claim where device_id = $1', [device.id]);
-  await queries.query('delete from attribute where device = $1 and scope = $2 and key = $3', [
-    device.number,
+/** Deletes the open claims that were made for the devices under their previous owner. */
+export async function forgetClaims(queries: Queries, devices: { id: string; number: number }[]): Promise<void> {
+  await queries.query('delete from device_claim where device_id = any($1)', [devices.map(({ id }) => id)]);
+  await queries.query('delete from attribute where device = any($1) and scope = $2 and key = $3', [
+    devices.map(({ number }) => number),
     scopeNumber.SERVER_SCOPE,
     claimKeys.data,
   ]);

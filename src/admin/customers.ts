@@ -16,9 +16,10 @@ import { lostRaceAgain, recordChange } from './devices.ts';
 import { admitCustomer, type LimitsOf } from './entity-limits.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import {
-  deleteCustomerRow,
+  deleteCustomerRows,
   findCustomer,
   findOrInsertPublicCustomer,
+  freeDevices,
   insertCustomer,
   nextTitleNumber,
   setDeviceCustomer,
@@ -78,15 +79,27 @@ export async function saveCustomer(
   });
 }
 
-/** Deletes a customer and its users. Its devices stay, unassigned. */
+/**
+ * Deletes a customer and its users. Its devices stay, unassigned: many in each transaction, so that the delete of a
+ * large customer holds no lock for long and no statement meets its deadline. An interrupted delete is completed by
+ * another call.
+ */
 export async function deleteCustomer(deps: MoveDeps, tenantId: string, id: string): Promise<void> {
   const { postgres, changes, clock } = deps;
-  const freed = await postgres.transaction(async (queries) => {
-    if (!(await findCustomer(queries, tenantId, id, 'lock'))) throw entityNotFound('Customer', id);
-    return await deleteCustomerRow(queries, id, clock.now());
-  });
-  changes.publish(freed);
+  for (let isDeleted = false; !isDeleted; ) {
+    const freed = await postgres.transaction(async (queries) => {
+      // Devices that are assigned meanwhile wait for this lock.
+      if (!(await findCustomer(queries, tenantId, id, 'lock'))) throw entityNotFound('Customer', id);
+      const some = await freeDevices(queries, id, devicesAtOnceMax, clock.now());
+      isDeleted = some.length < devicesAtOnceMax;
+      if (isDeleted) await deleteCustomerRows(queries, id);
+      return some;
+    }, lostRaceAgain);
+    changes.publish(freed);
+  }
 }
+
+const devicesAtOnceMax = 500;
 
 /** Assigns a device to the customer `customerId`, or to the public customer. */
 export async function assignDevice(
@@ -150,7 +163,7 @@ export async function moveDevice(
   customerId: string | null,
 ): Promise<{ device: DeviceInfo; change: LoggedChange[] }> {
   await setDeviceCustomer(queries, device.id, customerId);
-  if (customerId !== device.customerId) await forgetClaims(queries, device);
+  if (customerId !== device.customerId) await forgetClaims(queries, [device]);
   const change = await recordChange(queries, device.id, device.number, false, clock.now());
   return { device: { ...device, customerId, version: device.version + 1 }, change };
 }

@@ -162,7 +162,7 @@ export async function saveDevice(
     const allowed = caller.authority === 'TENANT_ADMIN' ? input : changeOfCustomer(input, stored);
     const { profile, row } = await checkedRow(queries, tenantId, allowed, id, stored.createdTime);
     await updateDevice(queries, row);
-    if (row.customerId !== stored.customerId) await forgetClaims(queries, { id, ...stored });
+    if (row.customerId !== stored.customerId) await forgetClaims(queries, [{ id, ...stored }]);
     const assigned = await deviceAssigned(queries, id);
     const change = await recordChange(queries, id, stored.number, false, clock.now());
     const { number, version } = stored;

@@ -10,6 +10,7 @@ import {
 import { deleteDeviceRollouts } from '../ota/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
+import { forgetClaims } from './claim-store.ts';
 import type { Customer, Tenant } from './customer.ts';
 
 const contactColumns = 'country, state, city, address, address2, zip, phone, email';
@@ -250,21 +251,35 @@ export async function listCustomers(queries: Queries, tenantId: string, link: Pa
 }
 
 /**
- * Deletes the customer and its users; its devices lose their customer. Returns the credentials of stale cached devices.
+ * Takes at most `rowsMax` devices from a customer, with the claims that were made for them under this customer. Returns
+ * the credentials of stale cached devices.
  */
-export async function deleteCustomerRow(queries: Queries, id: string, now: number): Promise<LoggedChange[]> {
-  const changes = await queries.query<LoggedChange>(
-    `with freed as (
-       update device set customer_id = null, version = version + 1 where customer_id = $1 returning id, number
-     )
-     insert into credential_changes (credentials_id, device_id, device_number, created_time)
-       select k.credentials_id, freed.id, freed.number, $2 from freed join device_credentials k on k.device_id = freed.id
-     returning ${changeColumns}`,
-    [id, now],
+export async function freeDevices(
+  queries: Queries,
+  customerId: string,
+  rowsMax: number,
+  now: number,
+): Promise<LoggedChange[]> {
+  const freed = await queries.query<{ id: string; number: number }>(
+    `update device set customer_id = null, version = version + 1
+      where id = any(array(select id from device where customer_id = $1 order by id limit $2 for update))
+     returning id, number`,
+    [customerId, rowsMax],
   );
+  await forgetClaims(queries, freed);
+  return await queries.query<LoggedChange>(
+    `insert into credential_changes (credentials_id, device_id, device_number, created_time)
+       select k.credentials_id, freed.id, freed.number, $3 from unnest($1::uuid[], $2::bigint[]) as freed (id, number)
+         join device_credentials k on k.device_id = freed.id
+     returning ${changeColumns}`,
+    [freed.map(({ id }) => id), freed.map(({ number }) => number), now],
+  );
+}
+
+/** Deletes a customer that has no devices, and its users. */
+export async function deleteCustomerRows(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from user_account where customer_id = $1', [id]);
   await queries.query('delete from customer where id = $1', [id]);
-  return changes;
 }
 
 export async function setDeviceCustomer(queries: Queries, deviceId: string, customerId: string | null): Promise<void> {

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { newCustomer, newCustomerUser, newTenant, ok, systemAdminToken } from '../../harness/people.ts';
 import { fault } from '../../harness/rest.ts';
-import { newDevice } from '../../harness/shared-engine.ts';
+import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
 const denied = "403/20 You don't have permission to perform this operation!";
 const nullUuid = '13814000-1dd2-11b2-8080-808080808080';
@@ -115,6 +115,34 @@ test('with a customer its users go, and its devices stay', async () => {
   expect(await fault('DELETE', `/api/customer/${customerId}`)).toBe(
     `404/32 Customer with id [${customerId}] is not found`,
   );
+});
+
+test('what was offered to claim under a customer is not offered after the delete of the customer', async () => {
+  const [customerId, device] = [await newCustomer(), await newDevice()];
+  const { name } = await ok('POST', `/api/customer/${customerId}/device/${device.id}`);
+  const data = { claimingData: { secretKey: 'plum', expirationTime: Date.now() + 600_000 } };
+  await ok('POST', `/api/plugins/telemetry/DEVICE/${device.id}/SERVER_SCOPE`, data);
+  await ok('DELETE', `/api/customer/${customerId}`);
+  const { token } = await newCustomerUser(await newCustomer());
+  const path = `/api/customer/device/${encodeURIComponent(name)}/claim`;
+  const answer = await sharedEngine().send('POST', path, { secretKey: 'plum' }, token);
+  expect([answer.status, await answer.text()]).toEqual([400, '"FAILURE"']);
+});
+
+test('a customer of many devices is deleted, and each of its devices stays', async () => {
+  const customerId = await newCustomer();
+  const [run, customer] = [randomUUID(), { entityType: 'CUSTOMER', id: customerId }];
+  const devices = Array.from({ length: 1_001 }, (_, n) => ({ name: `${run}-${n}`, customerId: customer }));
+  const { created, results } = await ok('POST', '/api/devices/bulk', { devices });
+  expect(created).toBe(devices.length);
+  await ok('DELETE', `/api/customer/${customerId}`);
+  const list = await ok('GET', `/api/tenant/deviceInfos?pageSize=1000&page=0&textSearch=${run}`);
+  expect(list.totalElements).toBe(devices.length);
+  expect(new Set(list.data.map((device: { customerId: { id: string } }) => device.customerId.id))).toEqual(
+    new Set([nullUuid]),
+  );
+  const { accessToken } = results.at(-1);
+  expect(await sharedEngine().postTelemetry(accessToken, '{"a":1}')).toBe(200);
 });
 
 test('a customer user makes no gateway of a device, and moves it to no other profile or owner', async () => {
