@@ -2,7 +2,7 @@
 
 import { entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest } from '../base/errors.ts';
+import { assert, badRequest } from '../base/errors.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { type NewCredentials, tokenCredentials } from '../device/model/credentials.ts';
 import { createAccessToken, type Device, type DeviceCredentials } from '../device/model/device.ts';
@@ -62,7 +62,7 @@ export async function saveCredentials(
         throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
       }
       checkVersion('Device credentials', stored.version, input.version);
-      const replaced = await replaceCredentials(queries, device.number, stored, input.credentials, clock.now());
+      const replaced = await replaceCredentials(queries, { id: deviceId, ...device }, input.credentials, clock.now());
       await checkAgain?.(queries);
       return replaced;
     });
@@ -73,14 +73,14 @@ export async function saveCredentials(
 }
 
 /** Runs inside a transaction that has locked the device. The caller publishes `changed` after the commit. */
-async function replaceCredentials(
+export async function replaceCredentials(
   queries: Queries,
-  deviceNumber: number,
-  stored: DeviceCredentials,
+  { id: deviceId, number: deviceNumber }: Pick<Device, 'id' | 'number'>,
   next: NewCredentials,
   now: number,
 ): Promise<{ credentials: DeviceCredentials; changed: LoggedChange[] }> {
-  const { deviceId } = stored;
+  const stored = await findCredentials(queries, deviceId);
+  assert(stored, 'a locked device has credentials');
   const credentials = await updateCredentials(queries, deviceId, next);
   const changes = [...new Set([stored.credentialsId, credentials.credentialsId])].map((credentialsId) => {
     return { deviceId, deviceNumber, deleted: false, credentialsId };
@@ -100,5 +100,5 @@ export async function rotateToken(
     throw badRequest('rotate_token', message);
   }
   const next = tokenCredentials(createAccessToken());
-  return (await replaceCredentials(queries, device.number, stored, next, now)).changed;
+  return (await replaceCredentials(queries, device, next, now)).changed;
 }

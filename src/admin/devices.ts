@@ -36,6 +36,7 @@ import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import { deleteDeviceRollouts } from '../ota/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
+import { type CredentialsDeps, replaceCredentials } from './credentials.ts';
 import { admitDevice, type LimitsOf } from './entity-limits.ts';
 import type { GatewayNotices } from './gateway-notices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
@@ -142,35 +143,88 @@ export async function insertNewDevice(
   return { device: { ...row, number, type: profile.name, version: 1 }, change: change!, assigned };
 }
 
-/**
- * Replaces the device `id`. The owner is read from the locked row, because the owner decides what the caller may
- * change: a concurrent assignment comes either before or after the save.
- */
+/** Replaces the device `id`. */
 export async function saveDevice(
   deps: ChangedDeviceDeps,
   caller: TenantPrincipal,
   id: string,
   input: DeviceInput,
 ): Promise<Device> {
+  const { postgres, clock } = deps;
+  const saved = await postgres.transaction(
+    (queries) => replaceInside(queries, caller, id, input, clock.now()),
+    lostRaceAgain,
+  );
+  return await afterSave(deps, caller, saved);
+}
+
+/** Replaces the device `id` and its credentials. */
+export async function saveDeviceWithCredentials(
+  deps: ChangedDeviceDeps & CredentialsDeps,
+  caller: TenantPrincipal,
+  id: string,
+  input: DeviceInput,
+  credentials: NewCredentials,
+): Promise<Device> {
+  const { postgres, clock } = deps;
   const { tenantId } = caller;
-  const { postgres, changes, clock, onAssigned, gatewayNotices } = deps;
-  const { device, stored, change, assigned, keepsAccess } = await postgres.transaction(async (queries) => {
-    const stored = await lockDevice(queries, tenantId, id);
-    if (!stored) throw entityNotFound('Device', id);
-    requireCustomerOf(caller, stored.customerId);
-    checkVersion('Device', stored.version, input.version);
-    const allowed = caller.authority === 'TENANT_ADMIN' ? input : changeOfCustomer(input, stored);
-    const { profile, row } = await checkedRow(queries, tenantId, allowed, id, stored.createdTime);
-    await updateDevice(queries, row);
-    if (row.customerId !== stored.customerId) await forgetClaims(queries, [{ id, ...stored }]);
-    const assigned = await deviceAssigned(queries, id);
-    const change = await recordChange(queries, id, stored.number, false, clock.now());
-    const { number, version } = stored;
-    const device = { ...row, number, type: profile.name, version: version + 1 };
-    return { device, stored, change, assigned, keepsAccess: hasAccessOf(row, stored) };
-  }, lostRaceAgain);
+  const isOthers = () => areOthersCredentials(postgres, tenantId, credentials.credentialsId);
+  const save = (checkAgain?: CheckAgain) =>
+    postgres.transaction(async (queries) => {
+      const saved = await replaceInside(queries, caller, id, input, clock.now());
+      const replaced = await replaceCredentials(queries, saved.device, credentials, clock.now());
+      await checkAgain?.(queries);
+      return { ...saved, change: [...saved.change, ...replaced.changed], keepsAccess: false };
+    }, lostRaceAgain);
+  const isChosen = (await findCredentials(postgres, id))?.credentialsId !== credentials.credentialsId;
+  const saved = isChosen ? await choosing(deps, tenantId, isOthers, save) : await save();
+  return await afterSave(deps, caller, saved);
+}
+
+interface SavedDevice {
+  device: Device;
+  stored: LockedDevice;
+  change: LoggedChange[];
+  assigned: boolean;
+  keepsAccess: boolean;
+}
+
+/**
+ * Runs inside the transaction of a save. The owner is read from the locked row, because the owner decides what the
+ * caller may change: a concurrent assignment comes either before or after the save.
+ */
+async function replaceInside(
+  queries: Queries,
+  caller: TenantPrincipal,
+  id: string,
+  input: DeviceInput,
+  now: number,
+): Promise<SavedDevice> {
+  const { tenantId } = caller;
+  const stored = await lockDevice(queries, tenantId, id);
+  if (!stored) throw entityNotFound('Device', id);
+  requireCustomerOf(caller, stored.customerId);
+  checkVersion('Device', stored.version, input.version);
+  const allowed = caller.authority === 'TENANT_ADMIN' ? input : changeOfCustomer(input, stored);
+  const { profile, row } = await checkedRow(queries, tenantId, allowed, id, stored.createdTime);
+  await updateDevice(queries, row);
+  if (row.customerId !== stored.customerId) await forgetClaims(queries, [{ id, ...stored }]);
+  const assigned = await deviceAssigned(queries, id);
+  const change = await recordChange(queries, id, stored.number, false, now);
+  const { number, version } = stored;
+  const device = { ...row, number, type: profile.name, version: version + 1 };
+  return { device, stored, change, assigned, keepsAccess: hasAccessOf(row, stored) };
+}
+
+/** Called after the commit of a save. */
+async function afterSave(
+  { changes, onAssigned, gatewayNotices }: ChangedDeviceDeps,
+  { tenantId }: TenantPrincipal,
+  { device, stored, change, assigned, keepsAccess }: SavedDevice,
+): Promise<Device> {
   changes.publish(keepsAccess ? change.map((logged) => ({ ...logged, keepsAccess })) : change);
   if (assigned) onAssigned?.();
+  const { id } = device;
   if (stored.name !== device.name) await gatewayNotices?.renamed(tenantId, { id, ...stored }, device.name);
   return device;
 }

@@ -8,6 +8,7 @@ import {
   deleteDevice,
   type NewDeviceDeps,
   saveDevice,
+  saveDeviceWithCredentials,
 } from '../admin/devices.ts';
 import {
   entityNotFound,
@@ -147,16 +148,21 @@ export function deviceRoutes(deps: DeviceRoutesDeps): Route[] {
     route({
       method: 'POST',
       pattern: '/api/device-with-credentials',
-      summary: 'Create a device with given credentials',
+      summary: 'Create a device with given credentials, or replace the one with the given id and its credentials',
       roles: tenantAdmins,
       query: conflictQuery,
       body: Type.Object({ device: deviceBody, credentials: credentialsBody }),
       answer: deviceShape,
       async handle({ principal, query, body }) {
-        const { tenantId } = requireTenant(principal);
+        const caller = requireTenant(principal);
+        const { tenantId } = caller;
+        const id = entityUuid(body.device.id);
         const credentials = credentialsInput(body.credentials);
         const input = deviceInput(body.device);
-        return json(deviceJson(await createDevice(deps, tenantId, input, credentials, nameConflict(query))));
+        const saved = await (id
+          ? saveDeviceWithCredentials(deps, caller, id, input, credentials)
+          : createDevice(deps, tenantId, input, credentials, nameConflict(query)));
+        return json(deviceJson(saved));
       },
     }),
     route({

@@ -93,6 +93,37 @@ test('a device is created with credentials of any kind', async () => {
   );
 });
 
+test('a device and its credentials are replaced in one call', async () => {
+  const { id, token } = await newDevice();
+  const device = await ok('GET', `/api/device/${id}`);
+  const next = randomUUID();
+  const save = (name: string, credentialsId: string) => ({
+    ...{
+      device: { ...device, version: undefined, name },
+      credentials: { credentialsType: 'ACCESS_TOKEN', credentialsId },
+    },
+  });
+  const name = randomUUID();
+  const saved = await ok('POST', '/api/device-with-credentials', save(name, next));
+  expect(saved).toMatchObject({ id: { id }, name, version: 2, createdTime: device.createdTime });
+  expect(await of(id)).toMatchObject({ credentialsId: next });
+  expect(await sharedEngine().postTelemetry(next, '{"a":1}')).toBe(200);
+  expect(await sharedEngine().postTelemetry(token, '{"a":1}')).toBe(401);
+  const same = save(device.name, next);
+  expect(await ok('POST', '/api/device-with-credentials', same)).toMatchObject({ id: { id }, version: 3 });
+
+  const refused = (body: object) => fault('POST', '/api/device-with-credentials', body);
+  const { token: taken } = await newDevice();
+  expect(await refused(save(name, taken))).toBe('400/31 These device credentials cannot be used: choose others.');
+  expect(await refused({ ...same, device })).toMatch(/^409\/35 /);
+  const unknown = randomUUID();
+  expect(await refused({ ...same, device: { id: { id: unknown }, name } })).toBe(
+    `404/32 Device with id [${unknown}] is not found`,
+  );
+  expect(await ok('GET', `/api/device/${id}`)).toMatchObject({ name: device.name, version: 3 });
+  expect(await of(id)).toMatchObject({ credentialsId: next });
+});
+
 test('parallel calls at all workers learn no more taken tokens of another tenant than sequential ones', async () => {
   const { admin } = await newTenant();
   const taken = (await newDevice()).token;
