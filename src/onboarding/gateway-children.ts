@@ -12,6 +12,7 @@ import { resolveProfileIds } from '../admin/profile-choice.ts';
 import { insertCreated } from '../admin/relation-store.ts';
 import { type Fault, faultOrThrow, unavailable } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
+import { countDevices } from '../device/list/list-store.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { checkDeviceName, checkText, createAccessToken } from '../device/model/device.ts';
 import { compactRow } from '../device/model/device-row.ts';
@@ -132,7 +133,8 @@ async function create(
 ): Promise<void> {
   const { postgres, changes, onAssigned } = deps;
   try {
-    const types = requests.map(({ type }) => type);
+    // A profile that is missing is made only for a device for which there is room.
+    const types = (await withRoom(deps, tenantId, requests)).map(({ type }) => type);
     const profiles = await resolveProfileIds(deps, tenantId, types);
     const { published, assigned } = await postgres.transaction((queries) =>
       createInside(deps, queries, tenantId, requests, profiles, outcomes),
@@ -145,6 +147,17 @@ async function create(
     if (!isForeignKeyViolation(error) && !isLostRace(error)) throw error;
     for (const { name } of requests) outcomes.delete(name);
   }
+}
+
+/** Returns the first requests for which there is room now; `admit` decides exactly. */
+async function withRoom(
+  { postgres, limitsOf }: Pick<ChildrenDeps, 'postgres' | 'limitsOf'>,
+  tenantId: string,
+  requests: ChildRequest[],
+): Promise<ChildRequest[]> {
+  const { devicesMax } = limitsOf(tenantId);
+  if (devicesMax === 0) return requests;
+  return requests.slice(0, Math.max(0, devicesMax - (await countDevices(postgres, tenantId))));
 }
 
 async function createInside(

@@ -135,6 +135,28 @@ test('a tenant has no more devices, users and customers than its profile says, u
   await newUser({ authority: 'TENANT_ADMIN' }, sharedEngine(), admin);
 });
 
+test('a gateway of a tenant that has all of its devices makes no device, and no profile for one', async () => {
+  const { profile, admin } = await tenantWith({ maxDevices: 2 });
+  const hub = await ok('POST', '/api/device', { name: randomUUID(), additionalInfo: { gateway: true } }, admin);
+  const { credentialsId } = await ok('GET', `/api/device/${hub.id.id}/credentials`, undefined, admin);
+  const client = await connectMqtt({ token: credentialsId });
+  try {
+    const connected = async (type: string) => {
+      const ack = await client.publish('v1/gateway/connect', JSON.stringify({ device: randomUUID(), type }));
+      return ack.reasonCode === 0;
+    };
+    const profiles = async () =>
+      (await ok('GET', '/api/deviceProfile/names', undefined, admin)).map(({ name }: Json) => name);
+    expect(await connected('tree')).toBe(false);
+    expect(await profiles()).toEqual(['default']);
+    await save(profile, { maxDevices: 3 });
+    await eventually(() => connected('tree'));
+    expect((await profiles()).sort()).toEqual(['default', 'tree']);
+  } finally {
+    client.cut();
+  }
+});
+
 test('messages above the rate of the profile are refused by its name, those of another tenant are not', async () => {
   const { profile, token, admin, device } = await tenantWith({ transportDeviceTelemetryMsgRateLimit: '3:3600' });
   const post = (to: string) => sharedEngine().send('POST', `/api/v1/${to}/telemetry`, { k: 1 }, '');
