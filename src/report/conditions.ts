@@ -46,9 +46,11 @@ export function textCondition(
 export function pointCondition(filter: Filter, parameters: QueryParameters): string {
   const fits = textCondition(valueText, '1', filter, parameters);
   const numbers = filter.values.filter(isNumber).map(Number);
-  if (numbers.length === 0 || (filter.operation !== 'IN' && filter.operation !== 'EQ')) return fits;
+  const { operation } = filter;
+  if (numbers.length === 0 || !(operation === 'IN' || operation === 'EQ' || operation === 'NOT_IN')) return fits;
   // ClickHouse and JavaScript write large and small doubles differently.
-  return `(${fits} OR (kind = 3 AND num IN ${parameters.many('Float64', numbers)}))`;
+  const isNamed = `kind = 3 AND num IN ${parameters.many('Float64', numbers)}`;
+  return operation === 'NOT_IN' ? `(${fits} AND NOT (${isNamed}))` : `(${fits} OR (${isNamed}))`;
 }
 
 /** Returns the condition on date groups; `key` is the SQL of the group's `dateKey`. */

@@ -342,6 +342,25 @@ test('a boolean attribute is shown and filtered as true or false, and counts as 
   expect((await of([sum, average])).dataTable).toEqual([{ sum: 1, average: 0.5 }]);
 });
 
+test('a number is filtered by its value, however it is written', async () => {
+  const pumps = await newPlant(['North']);
+  const values = [1e21, 42.5, 0.0000001, 7];
+  await send(
+    pumps,
+    0,
+    'level',
+    values.map((level, n) => [monday + n, level]),
+  );
+  const telemetry = { name: 'level', source: 'TELEMETRY', key: 'level' };
+  const named = ['1e+21', '42.50', 1e-7];
+  const countOf = async (operation: string) => {
+    const filters = [{ ...telemetry, operation, values: named }];
+    return (await preview(viewOf(pumps.profile, [value('level', 'COUNT')], { filters }))).dataTable;
+  };
+  expect(await countOf('IN')).toEqual([{ level: 3 }]);
+  expect(await countOf('NOT_IN')).toEqual([{ level: 1 }]);
+});
+
 test('what the service says about activity is an attribute as any other', async () => {
   const pumps = await newPlant(['North', 'East']);
   const of = (key: string) => ({ source: 'ATTRIBUTE', attributeScope: 'SERVER_SCOPE', key, label: key, role: 'ROW' });
