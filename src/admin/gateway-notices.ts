@@ -58,6 +58,7 @@ export class GatewayNotices {
       await persistentRpcs.create({
         tenantId,
         customerId: gateway.customerId,
+        callerCustomerId: null,
         deviceId: gateway.id,
         device: gateway.number,
         method,

@@ -179,7 +179,10 @@ async function command(
   const { method, params } = body;
   const { number, tenantId, customerId } = device;
   auth.callers.admitCommand(tenantId);
-  const call = { device: number, tenantId, customerId, method, params, oneway, expirationTime };
+  const call = {
+    ...{ device: number, tenantId, customerId, method, params, oneway, expirationTime },
+    callerCustomerId: principal.authority === 'CUSTOMER_USER' ? principal.customerId : null,
+  };
   if (body.persistent) {
     const { retries, additionalInfo } = body;
     const rpcId = await inTurn(() => persistentRpcs.create({ ...call, deviceId, retries, additionalInfo }));

@@ -137,7 +137,7 @@ export class Offering {
         return !isHeldUp && waiters.has(command);
       },
       granted: (isGranted) => command.granted(isGranted),
-      stored: persistent ? () => isStillStored(command) : undefined,
+      stored: command.isWanted && (() => isStillWanted(command)),
     });
     const { earlyConfirm } = delivery;
     delivery.offering = undefined;
@@ -191,12 +191,9 @@ export class Offering {
   }
 }
 
-/**
- * Returns false, and withdraws the command, when its row was deleted. Another worker may have deleted the row, and the
- * `withdraw` message may still be in transit.
- */
-async function isStillStored(command: Command): Promise<boolean> {
-  const isWanted = await command.isWanted();
+/** Returns false, and withdraws the command, when no session may get it any more. */
+async function isStillWanted(command: Command): Promise<boolean> {
+  const isWanted = await command.isWanted!();
   if (!isWanted) command.withdrawn();
   return isWanted;
 }

@@ -91,7 +91,13 @@ it('a command whose device is deleted before the command is stored is refused', 
   const rpc = { refusal: () => undefined } as unknown as Rpc;
   const keeping = { retriesMax: 5, keptDays: 0, expiryTime: async () => undefined };
   const persistent = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, ...keeping });
-  const owner = { tenantId: tenantId.id, customerId: null, device: row!.number, deviceId: id.id };
+  const owner = {
+    tenantId: tenantId.id,
+    customerId: null,
+    callerCustomerId: null,
+    device: row!.number,
+    deviceId: id.id,
+  };
   const command = { method: 'open', params: '{}', oneway: true, expirationTime: clock.now() + 10_000 };
   const stored = persistent.create({ ...owner, ...command, retries: null, additionalInfo: null });
   await expect(stored).rejects.toMatchObject({ status: 404 });

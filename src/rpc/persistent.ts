@@ -17,12 +17,13 @@ import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { FullOwners } from './full-owners.ts';
 import type { RpcNumbers } from './numbers.ts';
 import { sendToOwners } from './owner-messages.ts';
-import { type RpcCall, unknownDevice } from './rpc.ts';
+import { otherCustomer, type RpcCall, unknownDevice } from './rpc.ts';
 import type { Rpc } from './send.ts';
 import {
   claimRpcs,
   deleteRpc,
   insertRpc,
+  isDeviceOf,
   isRpcOpen,
   type OwnedRpc,
   pruneRpcs,
@@ -197,13 +198,22 @@ export class PersistentRpcs {
     }
   }
 
-  /** Returns true even when the store is unavailable: a second delivery is better than none. */
+  /**
+   * Returns true even when the store is unavailable: a second delivery is better than none. The command of a customer's
+   * user waits for the store then, and ends when the customer has lost the device.
+   */
   async #isWanted(held: Held): Promise<boolean> {
+    const { postgres } = this.#deps;
+    const { id, device, callerCustomerId } = held.stored;
     let isOpen = true;
-    await this.#attempt(async () => {
-      isOpen = await isRpcOpen(this.#deps.postgres, held.stored.id);
+    let isAllowed = callerCustomerId === null;
+    const isRead = await this.#attempt(async () => {
+      isOpen = await isRpcOpen(postgres, id);
+      if (callerCustomerId !== null) isAllowed = await isDeviceOf(postgres, device, callerCustomerId);
     });
-    return isOpen;
+    if (isRead && isOpen && !isAllowed) this.#failed(held, otherCustomer().message);
+    // A command that is not wanted leaves this worker. While its row is open, it is claimed again.
+    return isOpen && isAllowed;
   }
 
   #delivered(held: Held): void {

@@ -33,8 +33,15 @@ export function unknownDevice(): Fault {
   return notFound("Device with requested id wasn't found!");
 }
 
+/** Refuses a command of a user whose customer has lost the device since. */
+export function otherCustomer(): Fault {
+  return notFound('The device is no longer one of the customer whose user sent the command.');
+}
+
 /** A command as its sender gives it. `device`: number of the device. */
 export interface RpcCall extends CommandOwners {
+  /** The customer of the user who sends it; null: the sender may command the devices of every customer. */
+  callerCustomerId: string | null;
   method: string;
   params: string;
   oneway: boolean;

@@ -24,7 +24,7 @@ import { type ConfirmRpc, RpcSessions } from './sessions.ts';
 const log = createLog('error', 'test');
 const device = 7;
 const replying = { number: device, tenantId: 't' };
-const owners = { device, tenantId: 't', customerId: null };
+const owners = { device, tenantId: 't', customerId: null, callerCustomerId: null };
 
 /** Counts numbers and remembers statuses; any other statement finds nothing. */
 class Rows implements Queries {

@@ -17,8 +17,8 @@ import type { RpcNumbers } from './numbers.ts';
 import { Offering } from './offering.ts';
 import { OldestFirst } from './oldest-first.ts';
 import { type OwnerMessage, sendToOwners, watchOwnerMessages } from './owner-messages.ts';
-import { busAway, isRpcId, mayHaveRun, type RpcCall, type RpcOutcome } from './rpc.ts';
-import { answerRpc } from './store.ts';
+import { busAway, isRpcId, mayHaveRun, otherCustomer, type RpcCall, type RpcOutcome } from './rpc.ts';
+import { answerRpc, isDeviceOf } from './store.ts';
 import { type Command, Waiters } from './waiters.ts';
 
 interface RpcDeps {
@@ -111,7 +111,7 @@ export class Rpc {
     const id = await numbers.next(call);
     if (callerGone?.aborted) return { kind: 'unreachable' };
     if (this.#isClosed) throw draining();
-    const { device, tenantId, customerId, method, params, oneway } = call;
+    const { device, tenantId, customerId, callerCustomerId, method, params, oneway } = call;
     // True when a session took the command: the device may have executed it, also when no confirmation came.
     let mayRun = false;
     // True while a worker may give the command to its session.
@@ -128,7 +128,18 @@ export class Rpc {
       const command: Command = {
         ...{ device, tenantId, customerId, id, method, params, oneway, deadline },
         ...{ persistent: false, stage: 'queued', heapAt: -1 },
-        isWanted: () => Promise.resolve(true),
+        isWanted:
+          callerCustomerId === null
+            ? undefined
+            : async () => {
+                try {
+                  if (await isDeviceOf(this.#deps.postgres, device, callerCustomerId)) return true;
+                  fail(mayRun ? mayHaveRun() : otherCustomer());
+                } catch (error) {
+                  fail(mayRun ? mayHaveRun() : error);
+                }
+                return false;
+              },
         granted: (isNow) => {
           isGranted = isNow;
         },

@@ -21,6 +21,8 @@ export interface StoredRpc {
   expirationTime: number;
   retries: number | null;
   additionalInfo: string | null;
+  /** The customer of the user who sent it; null: the sender may command the devices of every customer. */
+  callerCustomerId: string | null;
   status: RpcStatus;
   response: string | null;
   attempts: number;
@@ -30,8 +32,8 @@ export interface StoredRpc {
 export type OwnedRpc = StoredRpc & { customerId: string | null };
 
 const columns = `id, created_time as "createdTime", tenant_id as "tenantId", device_id as "deviceId", device, number,
-  method, params, oneway, expiration_time as "expirationTime", retries, additional_info as "additionalInfo", status,
-  response, attempts`;
+  method, params, oneway, expiration_time as "expirationTime", retries, additional_info as "additionalInfo",
+  caller_customer as "callerCustomerId", status, response, attempts`;
 
 const sortColumns = new Map([
   ['id', 'id'],
@@ -82,9 +84,9 @@ export async function insertRpc(
 ): Promise<boolean> {
   const rows = await queries.query(
     `insert into rpc (id, created_time, tenant_id, device_id, device, number, method, params, oneway, expiration_time,
-                      retries, additional_info, owner, leased_until)
+                      retries, additional_info, owner, leased_until, caller_customer)
      select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::uuid,
-            case when $13::uuid is null then '-infinity' else now() + $14 * interval '1 ms' end
+            case when $13::uuid is null then '-infinity' else now() + $14 * interval '1 ms' end, $16::uuid
       where (select count(*) from rpc where device = $5 and open) < $15
      returning 1`,
     [
@@ -103,6 +105,7 @@ export async function insertRpc(
       owner,
       limits.rpcLeaseMs,
       limits.rpcPersistentPerDeviceMax,
+      rpc.callerCustomerId,
     ],
   );
   return rows.length === 1;
@@ -127,6 +130,11 @@ export async function updateRpcStatus(
 export async function isRpcOpen(queries: Queries, id: string): Promise<boolean> {
   const rows = await queries.query('select 1 from rpc where id = $1 and open', [id]);
   return rows.length === 1;
+}
+
+export async function isDeviceOf(queries: Queries, device: number, customerId: string): Promise<boolean> {
+  const values = [device, customerId];
+  return (await queries.query('select 1 from device where number = $1 and customer_id = $2', values)).length === 1;
 }
 
 /** Stores the reply to an open command that was sent, for any owner. */

@@ -22,8 +22,12 @@ export interface Command extends CommandOwners, HeapItem {
   readonly persistent: boolean;
   /** `queued`: no session has the command. `taken`: one session has it. */
   stage: 'queued' | 'taken';
-  /** Called each time before a session gets a persistent command, which any worker may have deleted. */
-  isWanted(): Promise<boolean>;
+  /**
+   * Called each time before a session gets the command; undefined when nothing can end the command meanwhile. Any
+   * worker may have deleted a persistent command whose `withdraw` message is still in transit, and a customer may have
+   * lost the device.
+   */
+  readonly isWanted: (() => Promise<boolean>) | undefined;
   /** Called with true when a worker may give the command to its session, with false when no session took it there. */
   granted(isGranted: boolean): void;
   /** Called when exactly one session took the command. */
@@ -37,7 +41,7 @@ export interface Command extends CommandOwners, HeapItem {
   away(): void;
   /** Called when a session may have taken the command: a worker was granted the command and is silent. */
   doubtful(): void;
-  /** Called when the sender withdraws the command. */
+  /** Called when the sender withdraws the command, and when it is not wanted any more. */
   withdrawn(): void;
 }
 

@@ -107,7 +107,13 @@ class Calls {
       const id = `00000000-0000-7000-8000-${String(this.#count).padStart(12, '0')}`;
       this.#ids.push(id);
       const command = { id, createdTime: 1, tenantId, deviceId, device, number: this.#count, method: 'm', params: '1' };
-      const rest = { oneway: random.next() < 0.5, expirationTime: 9e12, retries: null, additionalInfo: null };
+      const rest = {
+        oneway: random.next() < 0.5,
+        expirationTime: 9e12,
+        retries: null,
+        additionalInfo: null,
+        callerCustomerId: null,
+      };
       const owns = random.next() < 0.5 ? owner : null;
       return ['insertRpc', (queries) => rpcs.insertRpc(queries, { ...command, ...rest }, owns)];
     }

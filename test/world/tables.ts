@@ -204,7 +204,8 @@ function insertRpc({ devices, rpcs }: Tables, values: unknown[], { now }: Commit
   if (!devices.has(row.device)) throw violation('rpc_device_id_fkey');
   const leasedUntil = row.owner === null ? Number.NEGATIVE_INFINITY : now + limits.rpcLeaseMs;
   const stored = { status: 'QUEUED' as const, response: null, attempts: 0, open: true, customerId: null, leasedUntil };
-  rpcs.set(row.id, { ...row, ...stored });
+  const callerCustomerId = null;
+  rpcs.set(row.id, { ...row, ...stored, callerCustomerId });
   return [{}];
 }
 

@@ -115,7 +115,7 @@ export class Users {
 
   #callOf({ n, client: { number: device } }: SentCommand, rooms: Rooms, timeoutMs: number, oneway: boolean) {
     const expirationTime = Math.ceil(rooms.process.now() + timeoutMs);
-    const owners = { device, tenantId: 'mill', customerId: null };
+    const owners = { device, tenantId: 'mill', customerId: null, callerCustomerId: null };
     return { ...owners, method: oneway ? 'do' : 'ask', params: String(n), oneway, expirationTime };
   }
 

@@ -5,6 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';
+import { newCustomer, newCustomerUser, ok } from '../../harness/people.ts';
 import type { RawConnection } from '../../harness/raw.ts';
 import { faultOf } from '../../harness/rest.ts';
 import { answerText, command, poll, received, reply } from '../../harness/rpc.ts';
@@ -191,6 +192,32 @@ test('deleting withdraws a queued command, and then it is not found', async () =
     expect(await faultOf(await sharedEngine().send('GET', path))).toBe(message);
     expect(await faultOf(await sharedEngine().send('DELETE', path))).toBe(message);
   }
+});
+
+test('a device gets no command of a user whose customer has lost it, and keeps those of the tenant', async () => {
+  const device = await newDevice();
+  const [first, second] = [await newCustomer(), await newCustomer()];
+  const user = await newCustomerUser(first);
+  await ok('POST', `/api/customer/${first}/device/${device.id}`);
+  const send = (kind: string, body: object, token?: string) =>
+    sharedEngine().send('POST', `/api/rpc/${kind}/${device.id}`, body, token);
+  const rpcIdOf = async (response: Response) => ((await response.json()) as { rpcId: string }).rpcId;
+  const opening = await rpcIdOf(await send('oneway', { method: 'open', persistent: true }, user.token));
+  const calling = send('oneway', { method: 'start', timeout: 20_000 }, user.token);
+  const closing = await rpcIdOf(await send('oneway', { method: 'close', persistent: true }));
+  await ok('POST', `/api/customer/${second}/device/${device.id}`);
+  expect(received(await poll(devices[0]!, device)).method).toBe('close');
+  expect((await poll(devices[1]!, device, '?timeout=500')).status).toBe(408);
+  await statusBecomes(closing, 'DELIVERED');
+  await statusBecomes(opening, 'FAILED');
+  expect(JSON.stringify((await stored(opening))['response'])).toContain('no longer');
+  // 403 when the call came after the device had moved.
+  expect([403, 404]).toContain((await calling).status);
+
+  const own = await newCustomerUser(second);
+  const running = send('oneway', { method: 'own', timeout: 20_000 }, own.token);
+  expect(received(await poll(devices[0]!, device)).method).toBe('own');
+  expect((await running).status).toBe(200);
 });
 
 test('a persistent command may wait as long as it likes, and not longer', async () => {
