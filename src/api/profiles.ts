@@ -50,7 +50,7 @@ const profileBody = Type.Object({
   profileData: Type.Optional(
     Type.Unknown({
       description:
-        'Any JSON; kept as it is. otaRollout: the pace of packages (perMinute, percent, paused). telemetryTtlDays: days for which telemetry of the devices is kept, 0 to 36500; 0 or absent = as long as the installation keeps telemetry',
+        'Any JSON; kept as it is, a number as a 64-bit float. otaRollout: the pace of packages (perMinute, percent, paused). telemetryTtlDays: days for which telemetry of the devices is kept, 0 to 36500; 0 or absent = as long as the installation keeps telemetry',
     }),
   ),
   defaultRuleChainId: reference,

@@ -19,7 +19,9 @@ export const version = optional(
   Type.Integer({ description: 'The version that was read; a save of an older one is 409' }),
 );
 export const flag = optional(Type.Boolean());
-export const anything = Type.Optional(Type.Unknown({ description: 'Any JSON; kept as it is' }));
+export const anything = Type.Optional(
+  Type.Unknown({ description: 'Any JSON; kept as it is, a number as a 64-bit float' }),
+);
 
 export function bodyReader(schema: Type.Schema | undefined): (request: HttpRequest) => unknown {
   if (!schema) return () => undefined;

@@ -44,6 +44,12 @@ async function list(query: string): Promise<Page> {
   return JSON.parse(text) as Page;
 }
 
+test('a number in a document of a device is a 64-bit float', async () => {
+  const body = `{"name":"${randomUUID()}","additionalInfo":{"n":9007199254740993,"x":42.0,"y":1.5e3}}`;
+  const answer = await sharedEngine().send('POST', '/api/device', body);
+  expect(await answer.text()).toContain('"additionalInfo":{"n":9007199254740992,"x":42,"y":1500}');
+});
+
 test('a device needs only a name; everything else is there', async () => {
   const name = `pump-${randomUUID()}`;
   const device = await create({ name });
