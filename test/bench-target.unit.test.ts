@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
 import { parseCommandLine } from '../bench/command-line.ts';
+import { Counting } from '../bench/load/counting.ts';
 import { LinesRequest } from '../bench/load/http/lines.ts';
 import { StatusReader } from '../bench/load/http/status-reader.ts';
 import type { LoadResult } from '../bench/load/processes.ts';
@@ -17,7 +18,7 @@ import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
 import { planOf, targetOrder } from '../bench/target/order.ts';
-import { findRate } from '../bench/target/search.ts';
+import { findRate, holds } from '../bench/target/search.ts';
 
 const httpOrder = (...args: string[]) => {
   return targetOrder('http', parseCommandLine(['http', '--target', 'http://host:8080', ...args]).flags);
@@ -25,7 +26,7 @@ const httpOrder = (...args: string[]) => {
 
 function loadOf(members: Partial<LoadResult>): LoadResult {
   const latency = { p50Ms: 1, p90Ms: 2, p99Ms: 3, p999Ms: 4, maxMs: 5 };
-  const counts = { accepted: 1000, requestsPerSecond: 100, broken: 0, unsure: 0, unsent: 0 };
+  const counts = { accepted: 1000, requestsPerSecond: 100, broken: 0, unsure: 0, unanswered: 0, unsent: 0 };
   const shares = { generatorCpuShare: 0.1, sentLateP99Ms: 0, machineIdleShare: 0.9, startedAtMs: 0, invalid: '' };
   const times = { seconds: [], leadSeconds: 0, measuredSeconds: 30 };
   return { ...counts, ...shares, ...times, latency, bars: [], refused: {}, between: () => 0, ...members };
@@ -86,6 +87,8 @@ test.each([
   [['--token', 'a', '--duration', 'long'], '--duration must be a time such as 30s'],
   [['--token', 'a', '--seconds', '4'], 'With --target there is no --seconds: `npm run bench -- http --help`'],
   [['--user', 'b', '--password', 'c', '--rest', 'host:8080'], '--rest must be an address such as http://'],
+  [['--token', 'a,b', '--connections', '3'], '--connections 3 needs as many devices, of which there are 2.'],
+  [['--user', 'b', '--devices', '1', '--processes', '2'], '--processes 2 needs as many devices, of which there are 1.'],
   [['--token', 'a', '--devices', '9'], '--devices creates devices, which goes with --user'],
   [['--token', 'a', '--find-rate', '--p99-max', '9ms', '--repeat', '2'], '--repeat has no effect with --find-rate'],
   [['--token', 'a', '--target', 'http://host/base'], '--target must be an address without a path'],
@@ -109,6 +112,23 @@ test('gateways that exist already get devices that stay', () => {
   expect(plan.get('devices')).toBe(
     '2 gateways given by their tokens; their messages create 5 devices of each, which stay',
   );
+});
+
+test('an answer after the measured time counts for the latency, and one that never came is a failure', () => {
+  const counting = new Counting(() => 0);
+  counting.begin();
+  counting.beginMeasuring();
+  const dueAt = performance.now();
+  counting.acknowledged(dueAt, dueAt + 5);
+  counting.endMeasuring();
+  counting.acknowledged(dueAt, dueAt + 2_000);
+  counting.acknowledged(performance.now(), performance.now() + 9_000);
+  counting.giveUp(3);
+  const { measured, accepted, maxMicroseconds, unanswered, unsure } = counting.end();
+  expect({ measured, accepted, unanswered, unsure }).toEqual({ measured: 1, accepted: 3, unanswered: 3, unsure: 3 });
+  expect(maxMicroseconds).toBeCloseTo(2_000_000, -3);
+  expect(holds({ rate: 100, load: loadOf({ unanswered }) }, 0)).toBe(false);
+  expect(holds({ rate: 100, load: loadOf({}) }, 0)).toBe(true);
 });
 
 test('the search finds the highest rate whose p99 holds, and one below where it begins', async () => {

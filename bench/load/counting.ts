@@ -34,8 +34,10 @@ export class Counting {
   #accepted = 0;
   #broken = 0;
   #unsure = 0;
+  #unanswered = 0;
   #measured = 0;
   #measuredFrom = 0;
+  #measuredUntil = Number.POSITIVE_INFINITY;
   #measuredMs = 0;
   #unsent = 0;
   #isMeasuring = false;
@@ -64,7 +66,8 @@ export class Counting {
 
   endMeasuring(): void {
     this.#isMeasuring = false;
-    this.#measuredMs = performance.now() - this.#measuredFrom;
+    this.#measuredUntil = performance.now();
+    this.#measuredMs = this.#measuredUntil - this.#measuredFrom;
     this.#unsent = this.#waiting();
   }
 
@@ -73,15 +76,18 @@ export class Counting {
     if (this.#isMeasuring) this.#sentLate.record((now - dueAt) * 1000);
   }
 
-  /** A message that was due at `dueAt` is acknowledged. */
+  /**
+   * A message that was due at `dueAt` is acknowledged. The latency of one that was due in the measured time counts also
+   * after that time, so that a server cannot hide a pause at the end.
+   */
   acknowledged(dueAt: number, now: number): void {
     this.#accepted += 1;
     this.#secondAcknowledged += 1;
     this.#tenths.add(now);
     const microseconds = (now - dueAt) * 1000;
     this.#second.record(microseconds);
-    if (!this.#isMeasuring) return;
-    this.#measured += 1;
+    if (this.#isMeasuring) this.#measured += 1;
+    else if (this.#measuredMs === 0 || dueAt >= this.#measuredUntil) return;
     this.#histogram.record(microseconds);
   }
 
@@ -96,6 +102,12 @@ export class Counting {
     this.#unsure += messages;
   }
 
+  /** So many messages were still in flight when the wait for answers ended. */
+  giveUp(messages: number): void {
+    this.#unanswered += messages;
+    this.#unsure += messages;
+  }
+
   /** Called once, when the last answer has come. */
   end(): ProcessResult {
     clearInterval(this.#timer);
@@ -107,6 +119,7 @@ export class Counting {
       refused: this.#refused,
       broken: this.#broken,
       unsure: this.#unsure,
+      unanswered: this.#unanswered,
       unsent: this.#unsent,
       counts: [...this.#histogram.counts],
       sentLateCounts: [...this.#sentLate.counts],

@@ -223,6 +223,7 @@ export class Loop {
     });
     this.#stopping = true;
     if (this.#open > 0) await Promise.race([drained, sleep(stallMsMax)]);
+    this.#counting.giveUp(this.#open);
   }
 }
 

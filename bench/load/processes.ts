@@ -22,8 +22,10 @@ export interface ProcessResult {
   refused: Counts;
   /** Connections that broke. */
   broken: number;
-  /** Messages that were in flight then: they may or may not be stored. */
+  /** Messages that were in flight then, and those without an answer: they may or may not be stored. */
   unsure: number;
+  /** Messages on unbroken connections that had no answer half a minute after the load. */
+  unanswered: number;
   /** Messages of the fixed rate that were never sent because no socket came free. */
   unsent: number;
   counts: number[];
@@ -48,6 +50,7 @@ export interface LoadResult {
   refused: Counts;
   broken: number;
   unsure: number;
+  unanswered: number;
   unsent: number;
   /** What each second showed, warm-up included. */
   seconds: Second[];
@@ -138,7 +141,7 @@ function loadOf(
 ): Omit<LoadResult, 'seconds' | 'leadSeconds'> {
   const idleAfter = machineCpu();
   const [histogram, sentLate] = [new Histogram(), new Histogram()];
-  const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsure: 0, unsent: 0 };
+  const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsure: 0, unanswered: 0, unsent: 0 };
   for (const result of results) {
     const part = new Histogram(result.counts);
     part.max = result.maxMicroseconds;
@@ -148,6 +151,7 @@ function loadOf(
     sum.requestsPerSecond += (result.measured / result.measuredMs) * 1000;
     sum.broken += result.broken;
     sum.unsure += result.unsure;
+    sum.unanswered += result.unanswered;
     sum.unsent += result.unsent;
   }
   const generatorCpuShare = Math.max(...results.map(({ cpuMs, elapsedMs }) => cpuMs / elapsedMs));
@@ -160,7 +164,7 @@ function loadOf(
     generatorCpuShare > generatorShareMax && machineIdleShare > machineIdleShareMin
       ? `the generator used ${(generatorCpuShare * 100).toFixed(0)} % of a core while the machine had time left`
       : missedRate
-        ? `${sum.requestsPerSecond.toFixed(0)} of ${rate} messages/s were answered`
+        ? `${sum.requestsPerSecond.toFixed(0)} of ${rate} messages/s were answered${waitedText(sum.unsent)}`
         : '';
   const [latency, bars] = [summaryOf(histogram), histogram.bars()];
   const startedAtMs = Math.min(...results.map((result) => result.startedAtMs));
@@ -180,10 +184,17 @@ function loadOf(
   };
 }
 
-/** Prints what was refused and which connections broke, if any: both are results. */
-export function sayFailures({ refused, broken, unsure }: LoadResult): void {
+/** Too few connections look like a slow server. */
+function waitedText(unsent: number): string {
+  if (unsent === 0) return '';
+  return `, and ${unsent} were due at the end while no connection was free: more connections or devices may answer more`;
+}
+
+/** Prints what was refused, which connections broke and what was never answered, if any: all are results. */
+export function sayFailures({ refused, broken, unsure, unanswered }: LoadResult): void {
   if (totalOf(refused) > 0) say(`refused: ${JSON.stringify(refused)}`);
-  if (broken > 0) say(`connections that broke: ${broken}, with ${unsure} messages in flight`);
+  if (broken > 0) say(`connections that broke: ${broken}, with ${unsure - unanswered} messages in flight`);
+  if (unanswered > 0) say(`messages that were never answered: ${unanswered}`);
 }
 
 /** One generator process. */

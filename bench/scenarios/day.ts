@@ -133,9 +133,10 @@ function tellOutcome(
   { least, most, found }: { least: number; most: number; found: number },
 ): boolean {
   say('');
-  for (const [name, { refused, broken, unsure, unsent, invalid }] of Object.entries(streams)) {
+  for (const [name, { refused, broken, unsure, unanswered, unsent, invalid }] of Object.entries(streams)) {
     if (Object.keys(refused).length > 0) say(`${name}: refused ${JSON.stringify(refused)}`);
-    if (broken > 0) say(`${name}: ${broken} connections broken, with ${unsure} messages in flight`);
+    if (broken > 0) say(`${name}: ${broken} connections broken, with ${unsure - unanswered} messages in flight`);
+    if (unanswered > 0) say(`${name}: ${unanswered} messages were never answered`);
     if (unsent > 0) say(`${name}: ${unsent} messages were due and not sent`);
     if (invalid !== '') say(`${name}: ${invalid}`);
   }

@@ -30,7 +30,11 @@ export const targetFlags = {
   tokens: { value: 'FILE', about: 'the same, one on each line' },
   devices: { value: 'N', about: 'devices, or gateways, to create (100; gateways 4)' },
   children: { value: 'N', about: 'devices of each gateway, all in each message (100)', kinds: ['gateway'] },
-  connections: { value: 'N', about: 'keep-alive connections (64); over MQTT each device has one', kinds: ['http'] },
+  connections: {
+    value: 'N',
+    about: 'keep-alive connections, at most one for each device (64); over MQTT each device has one',
+    kinds: ['http'],
+  },
   window: { value: 'N', about: 'messages in flight on each connection (16)', kinds: mqttKinds },
   qos: { value: '0|1', about: 'quality of service (1)', kinds: mqttKinds },
   protocol: { value: '4|5', about: 'MQTT 3.1.1 or 5 (4)', kinds: mqttKinds },
@@ -42,7 +46,7 @@ export const targetFlags = {
   repeat: { value: 'N', about: 'measure so many times, and print the spread (1)' },
   'p99-max': { value: 'TIME', about: 'fail when the p99 of a measurement is above this' },
   'find-rate': { value: '', about: 'search the highest rate whose p99 is at most --p99-max' },
-  processes: { value: 'N', about: 'generator processes (1)' },
+  processes: { value: 'N', about: 'generator processes, at most one for each device (1)' },
   keep: { value: '', about: 'do not remove the devices at the end' },
   'dry-run': { value: '', about: 'print the plan and end' },
 } as const satisfies Record<string, Flag>;
@@ -109,6 +113,9 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   if (tokens.length > 0 && flags.devices !== undefined)
     throw new UsageError('--devices creates devices, which goes with --user: each token is a device that exists.');
   const devices = tokens.length || wholeOf('devices', text('devices', kind === 'gateway' ? '4' : '100'), 1);
+  for (const name of ['connections', 'processes'] as const)
+    if (flags[name] !== undefined && Number(text(name)) > devices)
+      throw new UsageError(`--${name} ${text(name)} needs as many devices, of which there are ${devices}.`);
   const rate = text('rate', String(defaultRate));
   const p99MsMax = flags['p99-max'] === undefined ? 0 : secondsOf('p99-max', text('p99-max')) * 1000;
   const isSearch = flags['find-rate'] === true;
@@ -172,7 +179,7 @@ export function planOf(order: TargetOrder): [string, string][] {
     ['devices', devicesText(order)],
     [
       'load',
-      `${isSearch ? search : pace}, ${connections} connections, ${processes} generator process${processes > 1 ? 'es' : ''}, ` +
+      `${isSearch ? search : pace}, ${connections} connection${connections > 1 ? 's' : ''}, ${processes} generator process${processes > 1 ? 'es' : ''}, ` +
         `${records} of ${points} points in each message`,
     ],
     ['times', times.filter((part) => part !== '').join(', ')],

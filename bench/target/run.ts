@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Device } from '../../test/harness/api.ts';
 import { sentenceOf } from '../error-sentence.ts';
-import { totalOf } from '../load/counts.ts';
+import { addedUp, totalOf } from '../load/counts.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { endGenerators, type LoadResult } from '../load/processes.ts';
@@ -250,7 +250,7 @@ export class TargetRun {
     });
     say('');
     const latencies = ['p50 ms', 'p90 ms', 'p99 ms', 'p99.9 ms', 'max ms'];
-    table(['asked/s', 'acknowledged/s', ...latencies, 'refused', 'generator CPU'], rows);
+    table(['asked/s', 'acknowledged/s', ...latencies, 'failed', 'generator CPU'], rows);
     say('');
     if (isSearch) {
       const best = Math.max(0, ...measurements.filter((each) => holds(each, p99MsMax)).map(({ rate }) => rate));
@@ -258,11 +258,14 @@ export class TargetRun {
       return best > 0;
     }
     if (repeat > 1) for (const line of spreadOf(measurements)) say(line);
-    const refused = [...new Set(measurements.flatMap(({ load }) => Object.keys(load.refused)))];
-    if (refused.length > 0) say(`refused with ${refused.join(', ')}`);
-    const [broken, unsure] = [sumOf(measurements, 'broken'), sumOf(measurements, 'unsure')];
-    if (broken > 0)
-      say(`connections that broke: ${figure(broken)}, with ${figure(unsure)} messages that may be stored`);
+    const refused = Object.entries(addedUp(measurements.map(({ load }) => load.refused)));
+    const reasons = refused.map(([reason, count]) => `${reason} (${figure(count)})`);
+    if (refused.length > 0) say(`refused with ${reasons.join(', ')}, warm-up included`);
+    const [broken, unanswered] = [sumOf(measurements, 'broken'), sumOf(measurements, 'unanswered')];
+    const lost = sumOf(measurements, 'unsure') - unanswered;
+    if (broken > 0) say(`connections that broke: ${figure(broken)}, with ${figure(lost)} messages that may be stored`);
+    if (unanswered > 0)
+      say(`never answered: ${figure(unanswered)} messages, which may be stored and are in no latency`);
     return measurements.every((each) => holds(each, p99MsMax));
   }
 }
@@ -276,7 +279,7 @@ function publicPart({ password: _, tokens: __, ...order }: TargetOrder): object 
   return order;
 }
 
-function sumOf(measurements: Measurement[], count: 'broken' | 'unsure'): number {
+function sumOf(measurements: Measurement[], count: 'broken' | 'unsure' | 'unanswered'): number {
   return measurements.reduce((sum, { load }) => sum + load[count], 0);
 }
 

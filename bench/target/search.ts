@@ -19,9 +19,9 @@ export interface Measurement {
 const nearRatio = 1.05;
 const stepsMax = 16;
 
-/** Messages that were refused or whose connection broke. */
-export function failuresOf({ refused, broken }: LoadResult): number {
-  return totalOf(refused) + broken;
+/** Messages that were refused or never answered, and connections that broke. */
+export function failuresOf({ refused, broken, unanswered }: LoadResult): number {
+  return totalOf(refused) + broken + unanswered;
 }
 
 /** `p99MsMax` 0: no bound. */

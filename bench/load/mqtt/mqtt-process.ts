@@ -292,6 +292,7 @@ class Generator {
     });
     this.#stopping = true;
     if (this.#inFlight > 0) await Promise.race([drained, sleep(stallMsMax)]);
+    this.#counting.giveUp(this.#inFlight);
   }
 }
 

@@ -32,7 +32,7 @@ export class CallSeconds {
     const whole = new Histogram();
     for (const { histogram } of this.#seconds) whole.add(histogram);
     const elapsedSeconds = (performance.now() - this.#startedAt) / 1000;
-    const counts = { accepted: whole.total, broken: 0, unsure: 0, unsent: 0, refused: this.#refused };
+    const counts = { accepted: whole.total, broken: 0, unsure: 0, unanswered: 0, unsent: 0, refused: this.#refused };
     return {
       ...counts,
       requestsPerSecond: whole.total / elapsedSeconds,
