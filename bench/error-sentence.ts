@@ -21,7 +21,7 @@ export function sentenceOf(error: unknown): string {
 }
 
 /** The error of a connect to several addresses has no message. */
-function causeOf(cause: Error): string {
+export function causeOf(cause: Error): string {
   if (cause instanceof AggregateError && cause.message === '')
     return cause.errors.map((each: Error) => each.message).join(', ');
   return cause.message;

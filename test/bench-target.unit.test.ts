@@ -18,7 +18,7 @@ import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
 import { planOf, targetOrder } from '../bench/target/order.ts';
-import { findRate, holds } from '../bench/target/search.ts';
+import { findRate, holds, missedText } from '../bench/target/search.ts';
 
 const httpOrder = (...args: string[]) => {
   return targetOrder('http', parseCommandLine(['http', '--target', 'http://host:8080', ...args]).flags);
@@ -114,6 +114,14 @@ test('gateways that exist already get devices that stay', () => {
   );
 });
 
+test('a search says what the rate above its result has missed', () => {
+  const at = (rate: number, members: Partial<LoadResult>) => ({ rate, load: loadOf(members) });
+  const all = [at(100, {}), at(400, { invalid: 'slow' }), at(200, { unanswered: 2, invalid: 'slower' })];
+  expect(missedText(all, 100, 25)).toBe('missed at 200 messages/s: 2 failed; slower');
+  expect(missedText([at(100, {}), at(200, {})], 100, 2)).toBe('missed at 200 messages/s: p99 3 ms');
+  expect(missedText([at(100, {})], 100, 25)).toBe('');
+});
+
 test('an answer after the measured time counts for the latency, and one that never came is a failure', () => {
   const counting = new Counting(() => 0);
   counting.begin();
@@ -161,13 +169,13 @@ test('a difference within the noise of either result is no difference', () => {
 });
 
 /** Compares results of one load each, the first with the others; returns what was printed and the verdict of all. */
-function compared(...results: { name?: string; load: Partial<LoadResult>; members?: object }[]) {
+function compared(...results: { name?: string; load: Partial<LoadResult>; members?: object; settings?: object }[]) {
   const directory = mkdtempSync(join(tmpdir(), 'millrace-compare-'));
   const machine = { cores: 2, cpu: 'c', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };
-  const paths = results.map(({ name = 'peak', load, members }, n) => {
+  const paths = results.map(({ name = 'peak', load, members, settings = {} }, n) => {
     const path = join(directory, `${n}.json`);
     const result = { [name]: loadOf(load), ...members };
-    writeFileSync(path, JSON.stringify({ scenario: 'http', at: 'now', machine, commit: '', settings: {}, result }));
+    writeFileSync(path, JSON.stringify({ scenario: 'http', at: 'now', machine, commit: '', settings, result }));
     return path;
   });
   const printed = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
@@ -189,6 +197,19 @@ test('results of which one was interrupted, and one has no load of the first, ar
   expect(lines).toContain('WARNING: C was interrupted');
   expect(lines).toMatch(/^peak acknowledged\/s .* C 500 .* worse *$/m);
   expect(isGood).toBe(false);
+});
+
+test('the settings that differ are named with both values, and so are messages without an answer', () => {
+  const [first, other] = [
+    { rate: 100, server: { port: 1 }, qos: 1 },
+    { rate: 150, server: { port: 2 }, qos: 1 },
+  ];
+  const { lines } = compared(
+    { load: steady(100), settings: first },
+    { load: { ...steady(150), unanswered: 4 }, settings: other },
+  );
+  expect(lines).toContain('WARNING: the settings of A and B differ: rate 100 → 150, server.port 1 → 2\n');
+  expect(lines).toContain('WARNING: B: peak: 4 messages were never answered\n');
 });
 
 test('the seconds of a warm-up and of the end are no noise', () => {

@@ -39,5 +39,6 @@ function lineOf(second: Second, lastsSeconds: number): string {
   if (gauges.backlogBytes !== undefined) parts.push(`journal ${figure(gauges.backlogBytes / mebibyte)} MiB`);
   const left = lastsSeconds - second.second;
   if (left > 0) parts.push(`${Math.ceil(left)} s left`);
+  else if (left < 0 && lastsSeconds > 0) parts.push('waiting for the last answers');
   return parts.join(' | ');
 }

@@ -78,10 +78,11 @@ export function compareResults(paths: string[]): boolean {
 }
 
 /** Why the figures of a load say little about its server; the load of an interrupted run has no such counts. */
-function faultsOf({ path, load: { invalid = '', refused = {}, broken = 0 } }: FoundLoad): string[] {
+function faultsOf({ path, load: { invalid = '', refused = {}, broken = 0, unanswered = 0 } }: FoundLoad): string[] {
   const faults = invalid === '' ? [] : [`${path} is INVALID: ${invalid}`];
   const failed = totalOf(refused) + broken;
   if (failed > 0) faults.push(`${path}: ${figure(failed)} messages were refused or lost their connection`);
+  if (unanswered > 0) faults.push(`${path}: ${figure(unanswered)} messages were never answered`);
   return faults;
 }
 
@@ -138,11 +139,24 @@ function warningsOf(first: ResultFile, other: ResultFile, letter: string): strin
   const paths = new Set(loadsOf(first.result).map(({ path }) => path));
   if (!loadsOf(other.result).some(({ path }) => paths.has(path))) warnings.push(`${letter} has no load of A`);
   if (first.scenario !== other.scenario) warnings.push(`A is of ${first.scenario}, ${letter} of ${other.scenario}`);
-  if (JSON.stringify(first.settings) !== JSON.stringify(other.settings))
-    warnings.push(`the settings of A and ${letter} differ`);
+  const differing = differencesOf(first.settings, other.settings);
+  if (differing.length > 0) warnings.push(`the settings of A and ${letter} differ: ${differing.join(', ')}`);
   const machineOf = ({ machine: { cores, cpu } }: ResultFile) => `${cores} × ${cpu}`;
   if (machineOf(first) !== machineOf(other)) warnings.push(`the machines of A and ${letter} differ`);
   return warnings;
+}
+
+/** The values that differ, for instance `rate 100 → 150`. */
+function differencesOf(first: unknown, other: unknown, name = ''): string[] {
+  if (JSON.stringify(first) === JSON.stringify(other)) return [];
+  if (!isGroup(first) || !isGroup(other))
+    return [`${name} ${JSON.stringify(first) ?? 'absent'} → ${JSON.stringify(other) ?? 'absent'}`.trimStart()];
+  const keys = new Set([...Object.keys(first), ...Object.keys(other)]);
+  return [...keys].flatMap((key) => differencesOf(first[key], other[key], name === '' ? key : `${name}.${key}`));
+}
+
+function isGroup(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function letterOf(n: number): string {

@@ -3,17 +3,20 @@
  * and removes the devices, also after an error or Ctrl-C.
  */
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Device } from '../../test/harness/api.ts';
-import { sentenceOf } from '../error-sentence.ts';
+import { causeOf, sentenceOf } from '../error-sentence.ts';
 import { addedUp, totalOf } from '../load/counts.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { endGenerators, type LoadResult } from '../load/processes.ts';
 import { type Cell, figure, say, table, writeResult, writeUnfinished } from '../report.ts';
+import { UsageError } from '../settings.ts';
 import { planOf, type TargetOrder } from './order.ts';
 import { type NewDevice, Platform } from './platform.ts';
-import { failuresOf, findRate, holds, type Measurement, spreadOf } from './search.ts';
+import { failuresOf, findRate, holds, type Measurement, missedText, spreadOf } from './search.ts';
 
 const storedMsMax = 60_000;
 /** The key that every record has. */
@@ -23,6 +26,7 @@ const hourMs = 3_600_000;
 const exitInterrupted = 130;
 const removeTriesMax = 3;
 const removeRetryMs = 1_000;
+const reachMsMax = 10_000;
 
 /**
  * Returns false when a bound was missed, a message refused, an acknowledged record not found, or a device not removed.
@@ -44,6 +48,7 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   for (const signal of signals) process.on(signal, interrupt);
   let good = false;
   try {
+    await reach(order.server);
     await run.prepare();
     good = await run.measure();
   } catch (error) {
@@ -57,6 +62,19 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
     for (const signal of signals) process.off(signal, interrupt);
   }
   return good;
+}
+
+/** Connects once, so that a wrong address ends the command before it waits out a load. */
+async function reach({ host, port, authority }: TargetOrder['server']): Promise<void> {
+  const socket = connect({ host, port, timeout: reachMsMax });
+  socket.once('timeout', () => socket.destroy(new Error(`no connection within ${reachMsMax / 1000} s`)));
+  try {
+    await once(socket, 'connect');
+  } catch (error) {
+    throw new UsageError(`${authority} does not answer: ${causeOf(error as Error)}.`);
+  } finally {
+    socket.destroy();
+  }
 }
 
 /** Runs whose devices were not removed yet. */
@@ -255,19 +273,26 @@ export class TargetRun {
     if (isSearch) {
       const best = Math.max(0, ...measurements.filter((each) => holds(each, p99MsMax)).map(({ rate }) => rate));
       say(`highest rate with p99 at most ${figure(p99MsMax)} ms: ${figure(best)} messages/s`);
+      const missed = missedText(measurements, best, p99MsMax);
+      if (missed !== '') say(missed);
+      tellFailures(measurements);
       return best > 0;
     }
     if (repeat > 1) for (const line of spreadOf(measurements)) say(line);
-    const refused = Object.entries(addedUp(measurements.map(({ load }) => load.refused)));
-    const reasons = refused.map(([reason, count]) => `${reason} (${figure(count)})`);
-    if (refused.length > 0) say(`refused with ${reasons.join(', ')}, warm-up included`);
-    const [broken, unanswered] = [sumOf(measurements, 'broken'), sumOf(measurements, 'unanswered')];
-    const lost = sumOf(measurements, 'unsure') - unanswered;
-    if (broken > 0) say(`connections that broke: ${figure(broken)}, with ${figure(lost)} messages that may be stored`);
-    if (unanswered > 0)
-      say(`never answered: ${figure(unanswered)} messages, which may be stored and are in no latency`);
+    tellFailures(measurements);
     return measurements.every((each) => holds(each, p99MsMax));
   }
+}
+
+/** Prints what was refused, which connections broke and what was never answered. */
+function tellFailures(measurements: Measurement[]): void {
+  const refused = Object.entries(addedUp(measurements.map(({ load }) => load.refused)));
+  const reasons = refused.map(([reason, count]) => `${reason} (${figure(count)})`);
+  if (refused.length > 0) say(`refused with ${reasons.join(', ')}, warm-up included`);
+  const [broken, unanswered] = [sumOf(measurements, 'broken'), sumOf(measurements, 'unanswered')];
+  const lost = sumOf(measurements, 'unsure') - unanswered;
+  if (broken > 0) say(`connections that broke: ${figure(broken)}, with ${figure(lost)} messages that may be stored`);
+  if (unanswered > 0) say(`never answered: ${figure(unanswered)} messages, which may be stored and are in no latency`);
 }
 
 function resultName({ kind }: TargetOrder): string {

@@ -30,6 +30,17 @@ export function holds({ load }: Measurement, p99MsMax: number): boolean {
   return isClean && (p99MsMax === 0 || load.latency.p99Ms <= p99MsMax);
 }
 
+/** Says what the lowest rate above `best` has missed; '' = no rate was measured above it. */
+export function missedText(measurements: Measurement[], best: number, p99MsMax: number): string {
+  const [next] = measurements.filter(({ rate }) => rate > best).sort((a, b) => a.rate - b.rate);
+  if (next === undefined) return '';
+  const { rate, load } = next;
+  const failed = failuresOf(load) > 0 ? `${figure(failuresOf(load))} failed` : '';
+  const slow = load.latency.p99Ms > p99MsMax ? `p99 ${figure(load.latency.p99Ms)} ms` : '';
+  const reasons = [failed, slow, load.invalid].filter((reason) => reason !== '');
+  return `missed at ${figure(rate)} messages/s: ${reasons.join('; ')}`;
+}
+
 /**
  * Doubles the rate until it misses the bound, or halves it until it holds. Then tries the middle of the two rates,
  * again and again.
