@@ -16,6 +16,7 @@ import type { SessionEnd, Sessions } from '../downlink/sessions.ts';
 import type { RpcSessions } from '../rpc/sessions.ts';
 import { Child, type ParentGateway } from './child.ts';
 import { ChildUpdates } from './child-updates.ts';
+import { JournalWait } from './journal-wait.ts';
 import type { GatewayLink } from './link.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
 import type { ChildNames, FoundChildren, WantedChild } from './names.ts';
@@ -44,6 +45,7 @@ export class Gateway implements ParentGateway, NamedChildren {
   readonly link: GatewayLink;
   readonly updates: ChildUpdates;
   readonly spelled = new SpelledNames<NamedChild>();
+  readonly journalWait: JournalWait;
   readonly #deps: GatewayDeps;
   readonly #children = new Map<string, Child>();
   /** Children without a session of their own: the gateway itself, and devices of messages after the end. */
@@ -69,6 +71,7 @@ export class Gateway implements ParentGateway, NamedChildren {
     this.#deps = deps;
     this.device = device;
     this.link = link;
+    this.journalWait = new JournalWait(deps.monotonic);
     this.updates = new ChildUpdates(this, link, deps.updates, deps.scheduler);
   }
 

@@ -273,6 +273,24 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
     expect(await latest(devices[0], 'zero')).toBe(null);
     for (const device of [devices[1], devices[2]]) expect(await latest(device, 'short')).toBe(null);
   });
+
+  test('messages of a gateway after a large one share its wait: all of them are refused soon', async () => {
+    const hub = await engine.api.createGateway('hub');
+    await withFullBacklog(async () => {
+      const client = await connect(hub, 5);
+      const bodies = [{ text: 'x'.repeat(300_000) }, ...Array.from({ length: 6 }, (_, n) => ({ n }))];
+      const packets = bodies.map((body) =>
+        client.publishPacket('v1/gateway/telemetry', JSON.stringify({ child: [body] })),
+      );
+      const before = performance.now();
+      await client.write(...packets);
+      for (const { messageId } of packets) {
+        expect((await client.pick('puback', { messageId: messageId! })).reasonCode).toBe(0x97);
+      }
+      expect(performance.now() - before).toBeLessThan(20_000);
+      client.cut();
+    });
+  });
 });
 
 test('a worker that is killed takes only its own connections with it, and they come back', async () => {

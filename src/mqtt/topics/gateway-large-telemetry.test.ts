@@ -8,6 +8,7 @@ import { systemClock } from '../../base/clock.ts';
 import type { GatewayDecodeThread } from '../../gateway/decode-thread.ts';
 import type { DecodedByName } from '../../gateway/decode-worker.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
+import { JournalWait } from '../../gateway/journal-wait.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import type { Publish } from '../session/operation.ts';
 import { takeLargeTelemetry } from './gateway-large-telemetry.ts';
@@ -32,6 +33,7 @@ async function take(isKnown: boolean) {
   } as unknown as GatewayDecodeThread;
   const gateway = {
     device: {},
+    journalWait: new JournalWait(() => 0),
     child: () => (connected ? { device: { number: 7 } } : undefined),
     connect: async () => {
       heldRows = decoded[0]!.chunks.length;

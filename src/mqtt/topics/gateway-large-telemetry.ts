@@ -40,7 +40,7 @@ export async function takeLargeTelemetry(
   message.refusals = refusals;
   try {
     const chunks = await decode(deps, gateway, payload, refusals);
-    await accept(deps.ingest, chunks, message);
+    await accept(deps.ingest, gateway, chunks, message);
     deps.admission.usage.add(
       gateway.device.tenantId,
       chunks.reduce((count, chunk) => count + chunk.count, 0),
@@ -103,16 +103,15 @@ function refusalOf(
 }
 
 /** Waits for a journal that refuses, as long as a small message waits. */
-async function accept(ingest: Ingest, chunks: Chunk[], message: GatewayTelemetry): Promise<void> {
-  let leftMs: number = limits.mqttPausedMsMax;
+async function accept(ingest: Ingest, gateway: Gateway, chunks: Chunk[], message: GatewayTelemetry): Promise<void> {
   for (;;) {
     try {
-      await ingest.acceptDecoded(chunks, message, message.gateway.device);
+      await ingest.acceptDecoded(chunks, message, gateway.device);
+      gateway.journalWait.end();
       return;
     } catch (error) {
-      if (!(error instanceof Fault) || !isJournalRefusal(error) || leftMs <= 0) throw error;
+      if (!(error instanceof Fault) || !isJournalRefusal(error) || !gateway.journalWait.mayWait()) throw error;
     }
     await systemScheduler.sleep(limits.mqttJournalCheckMs);
-    leftMs -= limits.mqttJournalCheckMs;
   }
 }

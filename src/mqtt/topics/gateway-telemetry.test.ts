@@ -8,6 +8,7 @@ import { systemClock } from '../../base/clock.ts';
 import { type Fault, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { GatewayDecodeThread } from '../../gateway/decode-thread.ts';
+import { JournalWait } from '../../gateway/journal-wait.ts';
 import type { GatewayDecoder } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import { strictly } from '../../value/lenient.ts';
@@ -19,11 +20,13 @@ let refusal: Fault | undefined;
 let taken: string[];
 let answers: string[];
 let heldBytes: number;
+let journalWait: JournalWait;
 /** Operations of the gateway, one after the other. */
 let running: Promise<unknown>;
 
 beforeEach(() => {
-  vi.useFakeTimers({ toFake: ['setTimeout'] });
+  vi.useFakeTimers({ toFake: ['setTimeout', 'performance'] });
+  journalWait = new JournalWait(() => performance.now());
   refusal = unavailable('journal_slow', 'Too slow.');
   taken = [];
   answers = [];
@@ -46,6 +49,7 @@ function send(text: string): void {
   const gateway = {
     isBusy: true,
     device: {},
+    journalWait,
     run: (_: unknown, operation: (refused: ReadonlyMap<string, Fault>) => unknown) => {
       running = running.then(() => operation(new Map()));
     },
@@ -84,10 +88,21 @@ test('is taken when the journal accepts again, in the order in which it came', a
   expect(heldBytes).toBe(0);
 });
 
-test('is refused after the wait', async () => {
+test('is refused after a wait that all messages share, and waits again when the journal has accepted one', async () => {
   send('{"A":[{"a":1}]}');
+  send('{"A":[{"a":2}]}');
   await vi.advanceTimersByTimeAsync(limits.mqttPausedMsMax + 100);
   await running;
-  expect(answers).toEqual(['{"A":[{"a":1}]} journal_slow']);
+  expect(answers.splice(0)).toEqual(['{"A":[{"a":1}]} journal_slow', '{"A":[{"a":2}]} journal_slow']);
   expect(heldBytes).toBe(0);
+  const refusedBefore = refusal;
+  refusal = undefined;
+  send('{"A":[{"a":3}]}');
+  await running;
+  refusal = refusedBefore;
+  send('{"A":[{"a":4}]}');
+  await vi.advanceTimersByTimeAsync(limits.mqttPausedMsMax - 100);
+  expect(answers).toEqual(['{"A":[{"a":3}]} stored']);
+  await vi.advanceTimersByTimeAsync(200);
+  expect(answers.at(-1)).toBe('{"A":[{"a":4}]} journal_slow');
 });

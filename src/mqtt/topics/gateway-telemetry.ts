@@ -6,7 +6,7 @@
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
-import { childLost } from '../../gateway/gateway.ts';
+import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { ReadBody } from '../../value/lenient.ts';
@@ -30,10 +30,11 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
   } = deps;
 
   /** Returns false when the message must wait. */
-  const isAccepted = (message: GatewayTelemetry, payload: Buffer): boolean => {
+  const isAccepted = (gateway: Gateway, message: GatewayTelemetry, payload: Buffer): boolean => {
     try {
-      const { device } = message.gateway;
+      const { device } = gateway;
       const points = ingest.accept(decode, payload, message, message, undefined, device);
+      gateway.journalWait.end();
       admission.usage.add(device.tenantId, points);
       return true;
     } catch (error) {
@@ -56,16 +57,16 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
           return;
         }
         // A message after waiting ones waits too, so that points of a device keep their order.
-        if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
+        if (!gateway.isBusy && isAccepted(gateway, message, publish.payload)) return;
         const wanted = readBody(publish.payload, childrenOf);
         const { payload, release } = gateways.keep(publish, gateway.device);
         /** Returns false when the journal refuses and there is time to wait. */
-        const isDone = (mayWait: boolean): boolean => {
+        const isDone = (): boolean => {
           try {
-            if (!isAccepted(message, payload)) publish.refuse(childLost);
+            if (!isAccepted(gateway, message, payload)) publish.refuse(childLost);
           } catch (error) {
             if (!(error instanceof Fault)) throw error;
-            if (mayWait && isJournalRefusal(error)) return false;
+            if (isJournalRefusal(error) && gateway.journalWait.mayWait()) return false;
             publish.refuse(error);
           }
           release();
@@ -73,15 +74,12 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
         };
         // The bytes are read already and cannot stay in the socket: later messages of the gateway wait as well.
         const takeLater = async (): Promise<void> => {
-          let leftMs: number = limits.mqttPausedMsMax;
-          do {
-            await systemScheduler.sleep(limits.mqttJournalCheckMs);
-            leftMs -= limits.mqttJournalCheckMs;
-          } while (!isDone(leftMs > 0));
+          do await systemScheduler.sleep(limits.mqttJournalCheckMs);
+          while (!isDone());
         };
         gateway.run(wanted, (refused) => {
           message.refused = refused;
-          return isDone(true) ? undefined : takeLater();
+          return isDone() ? undefined : takeLater();
         });
       },
     },
