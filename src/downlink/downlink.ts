@@ -73,7 +73,7 @@ export class Downlink {
   readonly #toOwners: DeviceChannels;
   readonly #offers: Offers;
   readonly #listeners = new ByDevice<Topic, Listener>();
-  readonly #openedCallbacks = new ByDevice<Topic, () => void>();
+  readonly #openedCallbacks = new ByDevice<Topic, (isNew?: boolean) => void>();
   readonly #watchers = new Map<Topic, Watcher[]>();
   readonly #outcomes: Record<OfferOutcome, Counter>;
   readonly #bugs: Counter;
@@ -110,7 +110,7 @@ export class Downlink {
       node: this.#node,
       has: (device, topic) => this.#listeners.of(device, topic as Topic).length > 0,
       offerHere: (device, topic, message) => this.#offerHere(device, topic as Topic, message),
-      answeredLate: (device, topic) => this.#notifyOpened(device, topic as Topic),
+      answeredLate: (device, topic) => this.#notifyOpened(device, topic as Topic, false),
     });
     const outcomes = (outcome: OfferOutcome) =>
       metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
@@ -189,14 +189,15 @@ export class Downlink {
 
   /**
    * Calls `callback` when a listener opens on any worker, or answers an offer too late, until the returned function is
-   * called. Register before an offer, so that no listener that opens after the outcome `untaken` is missed.
+   * called. Register before an offer, so that no listener that opens after the outcome `untaken` is missed. `isNew`:
+   * the listener has just opened.
    */
-  onOpened(device: number, topic: Topic, callback: () => void): () => void {
+  onOpened(device: number, topic: Topic, callback: (isNew: boolean) => void): () => void {
     this.#assertUse(device);
     let isOver = false;
     // Each call registers a separate callback, even for the same function.
-    const own = () => {
-      if (!isOver) callback();
+    const own = (isNew = false) => {
+      if (!isOver) callback(isNew);
     };
     this.#openedCallbacks.add(device, topic, own);
     this.#toOwners.enter(device);
@@ -234,7 +235,7 @@ export class Downlink {
   async #announce(device: number, topic: Topic, listener: Listener): Promise<void> {
     await this.#toDevice.activation(device);
     if (!this.#listeners.has(device, topic, listener)) return;
-    this.#notifyOpened(device, topic);
+    this.#notifyOpened(device, topic, true);
     this.#announcements.add([device, topic]);
   }
 
@@ -282,9 +283,9 @@ export class Downlink {
     }
   }
 
-  #notifyOpened(device: number, topic: Topic): void {
+  #notifyOpened(device: number, topic: Topic, isNew: boolean): void {
     // First the callbacks, after which the sender of an open offer may no longer want it.
-    for (const callback of this.#openedCallbacks.of(device, topic)) callback();
+    for (const callback of this.#openedCallbacks.of(device, topic)) callback(isNew);
     this.#offers.opened(device, topic);
   }
 
@@ -294,7 +295,7 @@ export class Downlink {
       if (packet.from !== this.#node) this.#deliver(packet.device, packet.topic, packet.message);
     } else if (packet.kind === 'opened') {
       if (packet.from === this.#node) return;
-      for (const [device, topic] of packet.opened) this.#notifyOpened(device, topic);
+      for (const [device, topic] of packet.opened) this.#notifyOpened(device, topic, true);
     } else {
       this.#offers.receive(packet);
     }
