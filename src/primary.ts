@@ -243,9 +243,8 @@ async function waitForStores(
 async function checkStreams({ stream }: Config, { installation, postgres }: OpenedStores): Promise<void> {
   if (stream.url === '') return;
   const owner = { installation: installation.id, copies: await findCopies(postgres) };
-  const unavailable = await tryStreams(stream, owner, (page) => {
-    const what = 'does not answer, or its server has JetStream off';
-    printProgress(`${page} of STREAM_MONITOR_URLS ${what}: the sync of that server is not checked.`);
+  const unavailable = await tryStreams(stream, owner, (why) => {
+    printProgress(`whether each NATS server syncs each message is not known (STREAM_MONITOR_URLS): ${why}.`);
   });
   if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);
 }
@@ -451,7 +450,7 @@ function observeStores(metrics: Metrics, watch: StoreWatch): void {
 function observePool(metrics: Metrics, pool: WorkerPool, forecast: RefusalForecast): void {
   const forecastHelp =
     'Time until telemetry would be refused if ClickHouse took nothing from now on, at the rate of the last 5 minutes.';
-  metrics.observed('time_until_refusal_seconds', forecastHelp, () => forecast.seconds, 'max');
+  metrics.observed('time_until_refusal_seconds', forecastHelp, () => (pool.refusal ? 0 : forecast.seconds), 'max');
   const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
   const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
   metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);

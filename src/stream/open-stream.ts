@@ -42,6 +42,8 @@ export interface OpenedStream {
   writer: StreamWriter;
   /** Why the stream accepts nothing now, also for a process that publishes nothing; undefined while it answers. */
   away(): string | undefined;
+  /** As `StreamWatch.missing`. */
+  missing(): string | undefined;
   /** Changes the report of the worker's journal. */
   report(report: JournalReport): JournalReport;
   /** Reports of the streams themselves, not older than the call. */
@@ -76,6 +78,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
     journal: both,
     writer,
     away: () => writer.away ?? client.silence,
+    missing: () => watch.missing,
     report: (report) => withStream(report, readers, writer, clock.now()),
     reports: (msMax) => watch.reports(msMax),
     room: () => watch.room(),

@@ -26,6 +26,8 @@ import {
   jsonConsumerName,
   jsonStreamName,
   maySkip,
+  missingSentence,
+  missingServers,
   payloadBytesMin,
   StreamLink,
   type StreamSettings,
@@ -60,14 +62,13 @@ interface StreamOwner {
 
 /**
  * Creates the streams and their consumers where they are missing, and refuses settings and streams that cannot keep the
- * promise. `onUnchecked`: called with a monitoring page that does not answer, or whose server has JetStream off: then
- * nothing is known of the sync of that server.
+ * promise. `onUnchecked`: called with the reason why nothing is known of the sync of a server.
  */
 export async function prepareStreams(
   link: StreamLink,
   settings: StreamSettings,
   owner: StreamOwner,
-  onUnchecked: (page: string) => void = () => {},
+  onUnchecked: (why: string) => void = () => {},
 ): Promise<void> {
   const { installation } = owner;
   checkServer(link, settings);
@@ -215,7 +216,7 @@ async function prepareJsonStream(link: StreamLink, settings: StreamSettings, own
 export async function tryStreams(
   settings: StreamSettings,
   owner: StreamOwner,
-  onUnchecked?: (page: string) => void,
+  onUnchecked?: (why: string) => void,
 ): Promise<string | undefined> {
   let link: StreamLink | undefined;
   try {
@@ -231,21 +232,32 @@ export async function tryStreams(
   }
 }
 
+interface InspectedStreams {
+  version: string;
+  /** Why nothing is known of the sync of servers. */
+  unchecked: string[];
+  /** What unavailable servers of a stream mean. */
+  missing: string | undefined;
+}
+
 /**
- * Checks the servers, and the streams that are there, without a change of them. Returns the version of the server, and
- * the monitoring pages of servers of which nothing is known.
+ * Checks the servers, and the streams that are there, without a change of them.
  */
-export async function inspectStreams(settings: StreamSettings): Promise<{ version: string; unchecked: string[] }> {
+export async function inspectStreams(settings: StreamSettings): Promise<InspectedStreams> {
   const unchecked: string[] = [];
+  let missing: string | undefined;
   const link = await StreamLink.open(settings, 'millrace doctor');
   try {
     checkServer(link, settings);
-    await checkSync(settings, (page) => unchecked.push(page));
+    await checkSync(settings, (why) => unchecked.push(why));
     for (const lane of lanes) {
-      const info = await found(link.manager.streams.info(streamName(settings, lane)), codes.streamNotFound);
+      const name = streamName(settings, lane);
+      const info = await found(link.manager.streams.info(name), codes.streamNotFound);
       if (info) checkStream(info, [subjectOf(settings, lane, '*')], settings, '');
+      const lost = missingServers(info?.cluster);
+      if (lost !== undefined) missing ??= missingSentence(name, lost);
     }
-    return { version: link.connection.info?.version ?? 'of an unknown version', unchecked };
+    return { version: link.connection.info?.version ?? 'of an unknown version', unchecked, missing };
   } finally {
     await link.close().catch(() => {});
   }
@@ -291,27 +303,47 @@ function checkServer({ connection, shortfall }: StreamLink, { replicas }: Stream
 }
 
 /** The servers do not tell a client when they sync; their monitoring pages do. */
-async function checkSync({ monitorUrls }: StreamSettings, onUnchecked: (page: string) => void): Promise<void> {
-  for (const url of listOfSetting(monitorUrls)) {
-    const page = new URL('/jsz', url);
-    let state: { config?: { sync_always?: boolean }; disabled?: boolean };
+async function checkSync({ monitorUrls }: StreamSettings, onUnchecked: (why: string) => void): Promise<void> {
+  const pages = listOfSetting(monitorUrls).map((url) => new URL('/jsz', url));
+  if (pages.length === 0) onUnchecked('the list is empty, name the monitoring pages of the servers');
+  /** By the identity of their servers, because two addresses may lead to one server. */
+  const checked = new Set<string>();
+  let [silent, servers] = [0, 0];
+  for (const page of pages) {
+    let state: JetStreamPage;
     try {
       const response = await fetch(page, { signal: AbortSignal.timeout(monitorMsMax) });
-      state = (await response.json()) as typeof state;
+      state = (await response.json()) as JetStreamPage;
     } catch {
       // A node that does not answer is checked by the next start; the others keep the promise meanwhile.
-      onUnchecked(page.origin);
+      onUnchecked(`${page.origin} does not answer`);
+      silent += 1;
       continue;
     }
+    servers = Math.max(servers, state.meta_cluster?.cluster_size ?? 0);
     // So is a node that has turned JetStream off, as after a full disk: it acknowledges nothing.
-    if (state.disabled === true) onUnchecked(page.origin);
-    else if (state.config?.sync_always !== true) {
+    if (state.disabled === true) {
+      onUnchecked(`the server at ${page.origin} has JetStream off`);
+      silent += 1;
+    } else if (state.config?.sync_always === true) {
+      checked.add(state.server_id ?? page.origin);
+    } else {
       throw new StartError(
         `The NATS server at ${page.origin} does not sync each message before its acknowledgement: set ` +
           '"sync_interval: always" in the jetstream block of every server (STREAM_MONITOR_URLS).',
       );
     }
   }
+  const without = servers - checked.size - silent;
+  if (without > 0) onUnchecked(`${without} of ${servers} servers with JetStream have no page in the list`);
+}
+
+/** A part of the page `/jsz`. */
+interface JetStreamPage {
+  server_id?: string;
+  config?: { sync_always?: boolean };
+  disabled?: boolean;
+  meta_cluster?: { cluster_size?: number };
 }
 
 function refuse({ config, created }: StreamInfo, what: string, remedy: string): never {
@@ -341,7 +373,7 @@ function checkKept(info: StreamInfo, settings: StreamSettings): void {
     refuse(
       info,
       `has ${config.num_replicas} replicas and STREAM_REPLICAS is ${settings.replicas}`,
-      `run "nats stream edit ${name} --replicas ${settings.replicas}"`,
+      `run "nats stream edit ${name} --replicas ${settings.replicas}", or change the setting`,
     );
   }
   if (config.storage !== StorageType.File) refuse(info, 'is kept in memory only', 'remove it when it is empty');

@@ -2,6 +2,7 @@
  * Reads the frames of streams for another reader than shipping, by ordered consumers, which the servers forget when the
  * reader ends. A slow reader delays no other one: a frame that ClickHouse has leaves its stream, read or not.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { DeliverPolicy } from '@nats-io/jetstream';
 import { StartError } from '../base/errors.ts';
 import { lanes } from '../journal/journal.ts';
@@ -60,8 +61,10 @@ async function* readStream(link: StreamLink, stream: string, wanted: Wanted): As
     deliver_policy: follows ? DeliverPolicy.New : DeliverPolicy.All,
     ...(subject !== undefined && { filter_subjects: subject }),
   });
+  const fetch = () => consumer.fetch({ max_messages: framesAtOnce, expires: fetchMsMax });
   for (let isEnd = false; !isEnd && !signal.aborted; ) {
-    const messages = await consumer.fetch({ max_messages: framesAtOnce, expires: fetchMsMax });
+    // A consumer that was just made may have no leader yet.
+    const messages = await fetch().catch(() => sleep(fetchMsMax).then(fetch));
     isEnd = !follows;
     for await (const { data } of messages) {
       isEnd = false;

@@ -17,6 +17,7 @@ import {
   jetstreamManager,
   type OrderedConsumerOptions,
   type PubAck,
+  type StreamInfo,
 } from '@nats-io/jetstream';
 import {
   AuthorizationError,
@@ -76,6 +77,14 @@ export interface LaneState {
   lost: number[];
   /** Messages up to this one may be gone, because ClickHouse has them (`noteRemoved`). */
   removed: number;
+  /** Servers that do not follow the leader of the stream; undefined: all of them do. */
+  missing: MissingServers | undefined;
+}
+
+export interface MissingServers {
+  names: string[];
+  /** Further servers that may be unavailable while the stream accepts frames. Below 0, it accepts none. */
+  spare: number;
 }
 
 /** A member of the metadata of a stream, which its servers keep apart from the position in PostgreSQL. */
@@ -255,6 +264,31 @@ export function maySkip(config: Partial<ConsumerConfig>): boolean {
   );
 }
 
+/** A leader hears from each server every second. */
+const silentNanosMax = 5_000_000_000;
+
+/**
+ * Returns the servers of a stream that do not follow its leader, as the leader reports them. A server that the leader
+ * has never heard is not `current`. Neither is one that is behind for a moment.
+ */
+export function missingServers(cluster: StreamInfo['cluster']): MissingServers | undefined {
+  const replicas = cluster?.replicas ?? [];
+  const isMissing = ({ current, offline, active }: (typeof replicas)[number]) =>
+    !current || offline === true || active > silentNanosMax;
+  const names = replicas.filter(isMissing).map(({ name }) => name);
+  if (names.length === 0) return undefined;
+  const servers = replicas.length + 1;
+  return { names, spare: Math.ceil(servers / 2) - 1 - names.length };
+}
+
+/** Says what the loss of these servers means. */
+export function missingSentence(stream: string, { names, spare }: MissingServers): string {
+  const [are, which] = names.length === 1 ? ['is', 'server'] : ['are', 'servers'];
+  const then =
+    spare < 0 ? 'it has no majority and accepts no frames' : `it accepts frames until ${spare + 1} more of its servers`;
+  return `the ${which} ${names.join(', ')} of the stream ${stream} ${are} unavailable: ${then}${spare < 0 ? '' : ' fail'}`;
+}
+
 /** Calls that need a majority of the servers. */
 type MajorityCall = 'publish' | 'read' | 'prepare';
 
@@ -377,7 +411,7 @@ export class StreamLink {
   }
 
   async laneState(stream: string): Promise<LaneState> {
-    const { created, state, config } = await this.manager.streams.info(stream, { deleted_details: true });
+    const { created, state, config, cluster } = await this.manager.streams.info(stream, { deleted_details: true });
     const { messages, first_seq, last_seq, bytes, first_ts, deleted = [] } = state;
     return {
       created: String(created),
@@ -387,6 +421,7 @@ export class StreamLink {
       firstAtMs: messages === 0 ? undefined : Date.parse(String(first_ts)),
       lost: deleted,
       removed: Number(config.metadata?.[removedMember] ?? 0),
+      missing: missingServers(cluster),
     };
   }
 

@@ -23,6 +23,7 @@ import {
   consumerName,
   jsonConsumerName,
   type LaneState,
+  missingSentence,
   type StreamClient,
   type StreamLink,
   type StreamSettings,
@@ -56,6 +57,8 @@ interface Seen extends LaneState, ConsumerState {
   /** Time of the first message that ClickHouse does not have. */
   oldestAtMs: number | undefined;
   at: number;
+  /** Since when servers have not followed the leader; undefined while all of them do. */
+  missingSince: number | undefined;
 }
 
 const roundMs = 500;
@@ -66,8 +69,10 @@ const leaseAgainMs = 5_000;
 const staleMs = 10_000;
 /** A stream that ends too early for this long has lost messages. */
 const cutMsMin = 3_000;
+/** A server that does not follow for this long is unavailable; one that is behind for a moment is not. */
+const missingMsMin = 5_000;
 const leaseName = 'streams';
-const missing = new Set([10_059, 10_014]);
+const missingCodes = new Set([10_059, 10_014]);
 
 export class StreamWatch {
   readonly #deps: WatchDeps;
@@ -111,6 +116,9 @@ export class StreamWatch {
       const observe = (name: string, help: string, of: (seen: Seen) => number) =>
         metrics.observed(name, help, () => read(of), 'max', labels);
       observe('stream_bytes', 'Bytes of the stream of a lane.', ({ bytes }) => bytes);
+      observe('stream_servers_missing', 'Servers of the stream that are unavailable.', (seen) => {
+        return missingOf(seen)?.names.length ?? 0;
+      });
       observe('stream_frames', 'Frames of the stream that ClickHouse does not have.', ({ waiting }) => waiting);
       observe('stream_frames_redelivered', 'Frames that are given again at the moment.', (seen) => seen.redelivered);
       observe('stream_oldest_seconds', 'Age of the oldest frame of the stream that waits.', (seen) =>
@@ -166,6 +174,18 @@ export class StreamWatch {
     const seen = lanes.map((lane) => this.#fresh(lane)?.bytes);
     if (!isLeader() || !seen.every((bytes) => bytes !== undefined)) return undefined;
     return { written: this.#written, left: settings.bytesMax - Math.max(...seen) };
+  }
+
+  /** Returns what the unavailable servers mean; undefined while all are there, and by a worker that does not lead. */
+  get missing(): string | undefined {
+    const { isLeader, settings } = this.#deps;
+    if (!isLeader()) return undefined;
+    for (const lane of lanes) {
+      const seen = this.#fresh(lane);
+      const missing = seen && missingOf(seen);
+      if (missing !== undefined) return missingSentence(streamName(settings, lane), missing);
+    }
+    return undefined;
   }
 
   /** Runs one round. `start` repeats it; a test calls it. */
@@ -254,7 +274,8 @@ export class StreamWatch {
     const isFirstStored = consumer.waiting > 0 && state.first <= floor;
     const oldestAtMs = isFirstStored ? await link.timeOf(name, floor + 1) : state.firstAtMs;
     const newest = this.#seen[lane];
-    const seen: Seen = { ...state, ...consumer, floor, oldestAtMs, writer: newest?.writer, at };
+    const missingSince = state.missing && (newest?.missingSince ?? at);
+    const seen: Seen = { ...state, ...consumer, floor, oldestAtMs, writer: newest?.writer, at, missingSince };
     if (newest === undefined || newest.at <= at) {
       this.#count(lane, newest, seen);
       this.#seen[lane] = seen;
@@ -380,10 +401,15 @@ export class StreamWatch {
   }
 }
 
+/** Returns the servers that are unavailable. */
+function missingOf({ missing, missingSince, at }: Seen): LaneState['missing'] {
+  return missingSince !== undefined && at - missingSince >= missingMsMin ? missing : undefined;
+}
+
 function isHalfFull({ bytes }: Pick<Seen, 'bytes'>, { bytesMax }: StreamSettings): boolean {
   return bytes > bytesMax / 2;
 }
 
 function isMissing(error: unknown): boolean {
-  return error instanceof JetStreamApiError && missing.has(error.code);
+  return error instanceof JetStreamApiError && missingCodes.has(error.code);
 }

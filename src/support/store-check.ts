@@ -16,7 +16,7 @@ import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/w
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 import { inspectStreams } from '../stream/prepare-streams.ts';
-import { connectReason } from '../stream/stream-client.ts';
+import { connectReason, isLogin } from '../stream/stream-client.ts';
 
 const clockToleranceMs = 2_000;
 const checkServer = 'Check its address, the network and the server.';
@@ -102,21 +102,17 @@ export async function checkStreams({ stream }: Config): Promise<Finding[]> {
   const subject = 'stream';
   if (stream.url === '') return [];
   try {
-    const { version, unchecked } = await inspectStreams(stream);
+    const { version, unchecked, missing } = await inspectStreams(stream);
     const title = `NATS (STREAM_URL) is ${version}`;
-    if (unchecked.length === 0 && stream.monitorUrls !== '') {
-      return [{ subject, level: 'ok', says: `${title} and syncs each message.` }];
-    }
-    const why =
-      stream.monitorUrls === ''
-        ? 'name the monitoring pages of the servers'
-        : 'these pages do not answer, or their servers have JetStream off';
-    const pages = unchecked.length === 0 ? '' : `: ${unchecked.join(', ')}`;
-    const says = `${title}; whether each server syncs each message is not known: ${why} (STREAM_MONITOR_URLS)${pages}.`;
+    if (missing !== undefined) return [{ subject, level: 'fault', says: `${title}, but ${missing}.` }];
+    if (unchecked.length === 0) return [{ subject, level: 'ok', says: `${title} and syncs each message.` }];
+    const why = unchecked.join('; ');
+    const says = `${title}; whether each server syncs each message is not known (STREAM_MONITOR_URLS): ${why}.`;
     return [{ subject, level: 'warning', says }];
   } catch (error) {
     if (error instanceof StartError) return [{ subject, level: 'fault', says: error.message }];
-    const says = `The servers of the stream (STREAM_URL) cannot be used: ${connectReason(error)}. ${checkServer}`;
+    const advice = isLogin(error) ? '' : ` ${checkServer}`;
+    const says = `The servers of the stream (STREAM_URL) cannot be used: ${connectReason(error)}.${advice}`;
     return [{ subject, level: 'fault', says }];
   }
 }

@@ -47,6 +47,13 @@ function roomOfStream({ stream }: Channel): Omit<JournalRoom, 'worker'> {
   return { written, left, leftOnDisk: Number.MAX_SAFE_INTEGER };
 }
 
+/** Returns what an unavailable stream means; undefined when telemetry is refused with the same reason. */
+function effectOf({ ingest, stream }: Config): string | undefined {
+  if (ingest.ack !== 'stream') return 'what waits in it is not shipped (STREAM_URL)';
+  if (stream.fallback === 'refuse') return undefined;
+  return 'acknowledged messages are on the disk of this host only (STREAM_FALLBACK=journal)';
+}
+
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */
 function degraded(config: Config, slot: number, { journal, orphans, shipper, stream }: Channel): string[] {
   const reasons: string[] = [];
@@ -66,12 +73,12 @@ function degraded(config: Config, slot: number, { journal, orphans, shipper, str
     reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
   }
   const away = stream?.away();
+  const missing = stream?.missing();
   if (away !== undefined) {
-    const isLocal = config.ingest.ack === 'stream' && config.stream.fallback === 'journal';
-    const meanwhile = isLocal
-      ? '; acknowledged messages are on the disk of this host only (STREAM_FALLBACK=journal)'
-      : '';
-    reasons.push(`the replicated stream accepts no frames: ${away.slice(0, 200)}${meanwhile}`);
+    const effect = effectOf(config);
+    if (effect !== undefined) reasons.push(`the replicated stream is unavailable: ${away.slice(0, 200)}; ${effect}`);
+  } else if (missing !== undefined) {
+    reasons.push(missing);
   }
   if (orphans.count > 0) {
     const journals = orphans.count === 1 ? '1 orphan journal' : `${orphans.count} orphan journals`;

@@ -96,10 +96,16 @@ test('the settings of servers in the documentation make a cluster that is accept
     const unchecked: string[] = [];
     const settings = { ...defaults, url, monitorUrls: `${monitorUrls},http://127.0.0.1:1` };
     expect(
-      await tryStreams(settings, { installation: 'one', copies: [] }, (page) => unchecked.push(page)),
+      await tryStreams(settings, { installation: 'one', copies: [] }, (why) => unchecked.push(why)),
     ).toBeUndefined();
-    expect(unchecked).toContain('http://127.0.0.1:1');
-    expect(new Set(unchecked).size).toBe(1);
+    expect([...new Set(unchecked)]).toEqual(['http://127.0.0.1:1 does not answer']);
+    const [first] = monitorUrls.split(',');
+    for (const [named, why] of [
+      ['', 'the list is empty, name the monitoring pages of the servers'],
+      [`${first},${first}/`, '2 of 3 servers with JetStream have no page in the list'],
+    ]) {
+      expect((await inspectStreams({ ...settings, monitorUrls: named! })).unchecked).toEqual([why]);
+    }
   });
 });
 
@@ -134,11 +140,11 @@ cluster { name: test, host: 127.0.0.1, port: ${cluster}, routes: [${routes}] }
   await withServer({ nodes: without + 1, replicas: without, linesOf }, async ({ url, monitorUrls }) => {
     const unchecked: string[] = [];
     const owner = { installation: 'one', copies: [] };
-    const onUnchecked = (page: string) => void unchecked.push(page);
+    const onUnchecked = (why: string) => void unchecked.push(why);
     // Only the node without JetStream is named, so the start is connected to this one.
     const settings = { ...defaults, url: url.split(',')[without]!, monitorUrls, bytesMax: 64 * 1024 ** 2 };
     expect(await tryStreams(settings, owner, onUnchecked)).toBeUndefined();
-    expect(unchecked).toEqual([monitorUrls.split(',')[without]]);
+    expect(unchecked).toEqual([`the server at ${monitorUrls.split(',')[without]} has JetStream off`]);
     const client = new StreamClient(settings, createLog('error', 'test'), 'test', (link) =>
       prepareStreams(link, settings, owner),
     );

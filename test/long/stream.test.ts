@@ -99,8 +99,13 @@ test('a node that is killed, and one that is frozen, end nothing', async () => {
   await nodes.kill(killed);
   const beforeKill = running.values.length;
   await eventually(() => running.values.length > beforeKill + 50, 30_000);
+  const missing = `the server n${killed} of the stream millrace-live is unavailable: it accepts frames until 1 more`;
+  await eventually(async () => (await stays.status()).reasons?.join().includes(missing), 20_000);
+  expect(await stays.metric('stream_servers_missing{lane="live"}')).toBe(1);
+  expect(await diagnosis({})).toContain(missing);
   nodes.startAgain(killed);
   await nodes.ready();
+  await eventually(async () => (await stays.status()).status === 'ready', 20_000);
   await eventually(async () => (await nodes.leaderOf(live)) >= 0, 30_000);
   const frozen = await nodes.leaderOf(live);
   nodes.signal(frozen, 'SIGSTOP');

@@ -128,6 +128,7 @@ const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceQuarantine: ['millrace_ingest_quarantined_rows_total 5', 'millrace_ingest_quarantined_rows_total 4'],
   MillraceStreamLost: ['millrace_stream_losses_total 2', 'millrace_stream_losses_total 1'],
   MillraceNoBlocks: ['millrace_ingest_no_blocks_total 1', 'millrace_ingest_no_blocks_total 0'],
+  MillraceStreamServers: ['millrace_stream_servers_missing{lane="live"} 1'],
   MillraceStreamDamaged: ['millrace_stream_damaged_total 1', 'millrace_stream_damaged_total 0'],
   MillraceSlowLoop: ['nodejs_eventloop_lag_p99_seconds{process="worker-0"} 0.3'],
   MillraceFiles: ['process_open_fds{process="worker-0"} 900\nprocess_max_fds{process="worker-0"} 1024'],
