@@ -81,7 +81,7 @@ export interface LaneState {
   missing: MissingServers | undefined;
 }
 
-export interface MissingServers {
+interface MissingServers {
   names: string[];
   /** Further servers that may be unavailable while the stream accepts frames. Below 0, it accepts none. */
   spare: number;
@@ -264,12 +264,12 @@ export function maySkip(config: Partial<ConsumerConfig>): boolean {
   );
 }
 
-/** A leader hears from each server every second. */
+/** A leader exchanges messages with each server every second. */
 const silentNanosMax = 5_000_000_000;
 
 /**
- * Returns the servers of a stream that do not follow its leader, as the leader reports them. A server that the leader
- * has never heard is not `current`. Neither is one that is behind for a moment.
+ * Returns the servers of a stream that do not follow its leader, as the leader reports them. One that never
+ * followed this leader is not `current`, and neither is one that is behind for a moment.
  */
 export function missingServers(cluster: StreamInfo['cluster']): MissingServers | undefined {
   const replicas = cluster?.replicas ?? [];
