@@ -245,7 +245,13 @@ function platformEntry(words: string, signIn: CommandLine['flags'], settings: Be
   if (name === undefined || target === undefined)
     throw new UsageError('--peer is a name and an address, as in thingsboard=http://host:8080.');
   const { devices, sockets } = settings.http;
-  const flags = { ...signIn, target, devices: String(devices), connections: String(sockets), rate: 'max' };
+  const flags = {
+    ...signIn,
+    target,
+    devices: String(devices),
+    connections: String(Math.min(sockets, devices)),
+    rate: 'max',
+  };
   // Wrong flags are refused before the first server starts.
   targetOrder('http', flags);
   return {

@@ -49,6 +49,15 @@ test('without the database known devices connect and send, others are refused fo
     }
     expect(await codeFor('nobody')).toBe(0x88);
     expect(await codeFor('nobody', 4)).toBe(3);
+    // The primary looks at the store twice a second, and may not notice a shorter outage.
+    await eventually(
+      () =>
+        engine
+          .events()
+          .slice(began)
+          .some(({ event }) => event === 'store_away'),
+      20_000,
+    );
   } finally {
     await stores.postgres.start();
   }
