@@ -112,8 +112,12 @@ export class DeletesAgain {
 function devicesOf(block: Uint8Array): Set<number> {
   const column = deviceColumn(block);
   const devices = new Set<number>();
+  // The rows of a device follow each other. Two halves are read, because a BigInt for each row costs an allocation.
+  let last = -1;
   for (let at = 0; column !== undefined && at < column.byteLength; at += 8) {
-    const device = Number(column.getBigUint64(at, true));
+    const device = column.getUint32(at, true) + column.getUint32(at + 4, true) * 2 ** 32;
+    if (device === last) continue;
+    last = device;
     if (Number.isSafeInteger(device)) devices.add(device);
   }
   return devices;
