@@ -1,10 +1,9 @@
 /** Reads of large updates for many devices, against a real server. */
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { insertDevices } from '../../test/harness/inserted-devices.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
-import { insertTenant } from '../admin/store.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
-import { createUuid } from '../base/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
 import { UpdateReads } from './update-reads.ts';
 
@@ -16,18 +15,7 @@ const deviceCount = 30;
 beforeAll(async () => {
   server = await startTestPostgres();
   const { postgres } = server;
-  const [tenantId, profileId] = [createUuid(1), createUuid(1)];
-  await insertTenant(postgres, { id: tenantId, createdTime: 1, title: tenantId });
-  await postgres.query(
-    `insert into device_profile (id, created_time, tenant_id, name, profile_data) values ($1, 1, $2, 'p', '{}')`,
-    [profileId, tenantId],
-  );
-  const devices = await postgres.query<{ number: number }>(
-    `insert into device (id, created_time, tenant_id, device_profile_id, name, device_data)
-     select gen_random_uuid(), 1, $1, $2, 'device ' || n, '{}' from generate_series(1, $3::int) as n returning number`,
-    [tenantId, profileId, deviceCount],
-  );
-  numbers = devices.map(({ number }) => number);
+  numbers = await insertDevices(postgres, deviceCount);
   await postgres.query(
     'insert into attribute_head (device, version, changes_seen, deletions_seen) select number, 2, 0, 0 from device',
   );

@@ -8,6 +8,8 @@ export class JournalWait {
   readonly #monotonic: () => number;
   /** Undefined while the journal accepts. */
   #since: number | undefined = undefined;
+  /** When the journal last refused a message. */
+  #refusedAt = 0;
 
   constructor(monotonic: () => number) {
     this.#monotonic = monotonic;
@@ -16,7 +18,9 @@ export class JournalWait {
   /** Called when the journal refuses a message; returns true while the message may wait. */
   mayWait(): boolean {
     const now = this.#monotonic();
-    this.#since ??= now;
+    // A refusal long after the last one is another time without room, and no message came meanwhile.
+    if (this.#since === undefined || now - this.#refusedAt > limits.mqttPausedMsMax) this.#since = now;
+    this.#refusedAt = now;
     return now - this.#since <= limits.mqttPausedMsMax;
   }
 

@@ -1,9 +1,8 @@
 /** Pages of attributes that are copied for reports, against a real server. */
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { insertDevices } from '../../test/harness/inserted-devices.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
-import { insertTenant } from '../admin/store.ts';
 import { limits } from '../base/limits.ts';
-import { createUuid } from '../base/uuid.ts';
 import { type AttributeCopy, type AttributePlace, attributesAfter, findAttributeCopies } from './outbox-store.ts';
 
 let server: TestPostgres;
@@ -16,23 +15,13 @@ const keys = [2, 3].map((scope) => ({ scope, key: 'manual' }));
 beforeAll(async () => {
   server = await startTestPostgres();
   const { postgres } = server;
-  const [tenantId, profileId] = [createUuid(1), createUuid(1)];
-  await insertTenant(postgres, { id: tenantId, createdTime: 1, title: tenantId });
-  await postgres.query(
-    `insert into device_profile (id, created_time, tenant_id, name, profile_data) values ($1, 1, $2, 'p', '{}')`,
-    [profileId, tenantId],
-  );
-  const numbers = await postgres.query<{ number: number }>(
-    `insert into device (id, created_time, tenant_id, device_profile_id, name, device_data)
-     select gen_random_uuid(), 1, $1, $2, 'device ' || n, '{}' from generate_series(1, $3::int) as n returning number`,
-    [tenantId, profileId, deviceCount],
-  );
+  const numbers = await insertDevices(postgres, deviceCount);
   await postgres.query(
     `insert into attribute (device, scope, key, kind, value, last_update_ts)
      select d.number, s.scope, k.key, 4, repeat('x', ${valueBytes}), 1
        from device d, unnest('{2,3}'::int[]) as s (scope), unnest('{manual,other}'::text[]) as k (key)`,
   );
-  places = numbers.flatMap(({ number: device }) => keys.map((of) => ({ device, ...of })));
+  places = numbers.flatMap((device) => keys.map((of) => ({ device, ...of })));
 }, 60_000);
 afterAll(() => server.stop(), 60_000);
 

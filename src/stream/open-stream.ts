@@ -40,7 +40,7 @@ interface OpenStreamDeps {
 export interface OpenedStream {
   journal: StreamJournal;
   writer: StreamWriter;
-  /** Why the stream accepts nothing now, also for a process that publishes nothing; undefined while it answers. */
+  /** As `StreamWriter.unavailable`. */
   away(): string | undefined;
   /** As `StreamWatch.missing`. */
   missing(): string | undefined;
@@ -77,7 +77,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   return {
     journal: both,
     writer,
-    away: () => writer.away ?? client.silence,
+    away: () => writer.unavailable,
     missing: () => watch.missing,
     report: (report) => withStream(report, readers, writer, clock.now()),
     reports: (msMax) => watch.reports(msMax),

@@ -21,6 +21,7 @@ import { lanes } from '../journal/journal.ts';
 import {
   connectReason,
   consumerName,
+  consumerNotFound,
   found,
   isLogin,
   jsonConsumerName,
@@ -47,8 +48,6 @@ const jsonSecondsMax = 30;
 const jsonFormat = 1;
 const monitorMsMax = 2_000;
 const versionMin = [2, 10] as const;
-
-const codes = { streamNotFound, consumerNotFound: 10_014 };
 
 /** Whose streams may be used. */
 interface StreamOwner {
@@ -77,13 +76,13 @@ export async function prepareStreams(
     const name = streamName(settings, lane);
     const subjects = [subjectOf(settings, lane, '*')];
     const info =
-      (await found(link.manager.streams.info(name), codes.streamNotFound)) ??
+      (await found(link.manager.streams.info(name), streamNotFound)) ??
       (await makeLane(name, subjects, link.formats[lane]));
     checkStream(info, subjects, settings, installation);
     link.formats[lane] = formatOf(info);
     const ack_wait = settings.redeliverSeconds * nanosPerSecond;
     const consumer =
-      (await found(link.manager.consumers.info(name, consumerName), codes.consumerNotFound)) ??
+      (await found(link.manager.consumers.info(name, consumerName), consumerNotFound)) ??
       (await link.manager.consumers.add(name, {
         durable_name: consumerName,
         deliver_policy: DeliverPolicy.All,
@@ -182,7 +181,7 @@ async function make(
 
 /** Gives frames to the relay. Servers forget the consumer when no process has used it for a day. */
 async function prepareJsonConsumer({ manager }: StreamLink, stream: string): Promise<void> {
-  if (await found(manager.consumers.info(stream, jsonConsumerName), codes.consumerNotFound)) return;
+  if (await found(manager.consumers.info(stream, jsonConsumerName), consumerNotFound)) return;
   await manager.consumers.add(stream, {
     durable_name: jsonConsumerName,
     deliver_policy: DeliverPolicy.All,
@@ -200,7 +199,7 @@ async function prepareJsonStream(link: StreamLink, settings: StreamSettings, own
   const name = jsonStreamName(settings);
   const limits = { discard: DiscardPolicy.Old, max_bytes, max_age: keptSeconds * nanosPerSecond };
   const config = { name, subjects: [`${settings.name}.json.>`], ...limits };
-  const info = await found(link.manager.streams.info(name), codes.streamNotFound);
+  const info = await found(link.manager.streams.info(name), streamNotFound);
   if (!info) {
     await make(link, settings, owner, config, jsonFormat, 'STREAM_JSON_BYTES_MAX');
     return;
@@ -240,9 +239,7 @@ interface InspectedStreams {
   missing: string | undefined;
 }
 
-/**
- * Checks the servers, and the streams that are there, without a change of them.
- */
+/** Checks the servers, and the streams that are there, without a change of them. */
 export async function inspectStreams(settings: StreamSettings): Promise<InspectedStreams> {
   const unchecked: string[] = [];
   let missing: string | undefined;
@@ -252,7 +249,7 @@ export async function inspectStreams(settings: StreamSettings): Promise<Inspecte
     await checkSync(settings, (why) => unchecked.push(why));
     for (const lane of lanes) {
       const name = streamName(settings, lane);
-      const info = await found(link.manager.streams.info(name), codes.streamNotFound);
+      const info = await found(link.manager.streams.info(name), streamNotFound);
       if (info) checkStream(info, [subjectOf(settings, lane, '*')], settings, '');
       const lost = missingServers(info?.cluster);
       if (lost !== undefined) missing ??= missingSentence(name, lost);
@@ -271,9 +268,9 @@ export async function checkRunningStreams({ manager }: StreamLink, settings: Str
   for (const lane of lanes) {
     const name = streamName(settings, lane);
     // A missing stream or consumer is made again (`stream-watch.ts`).
-    const info = await found(manager.streams.info(name), codes.streamNotFound);
+    const info = await found(manager.streams.info(name), streamNotFound);
     if (info) checkKept(info, settings);
-    const consumer = info && (await found(manager.consumers.info(name, consumerName), codes.consumerNotFound));
+    const consumer = info && (await found(manager.consumers.info(name, consumerName), consumerNotFound));
     if (consumer) checkConsumer(name, consumer);
   }
 }

@@ -58,7 +58,9 @@ const flushMsMax = 1_000;
 const unansweredMsMax = 4_000;
 /** The servers' code for a server that knows no leader of the servers. */
 export const leaderlessCode = 10_008;
+/** Those for a stream, and a consumer, that is not there. */
 export const streamNotFound = 10_059;
+export const consumerNotFound = 10_014;
 
 /** The least `max_payload`: the default of the servers. */
 export const payloadBytesMin = 1024 * 1024;
@@ -268,8 +270,8 @@ export function maySkip(config: Partial<ConsumerConfig>): boolean {
 const silentNanosMax = 5_000_000_000;
 
 /**
- * Returns the servers of a stream that do not follow its leader, as the leader reports them. One that never
- * followed this leader is not `current`, and neither is one that is behind for a moment.
+ * Returns the servers of a stream that do not follow its leader, as the leader reports them. A server that
+ * never followed this leader is not `current`, and neither is one that is behind for a moment.
  */
 export function missingServers(cluster: StreamInfo['cluster']): MissingServers | undefined {
   const replicas = cluster?.replicas ?? [];
@@ -283,10 +285,11 @@ export function missingServers(cluster: StreamInfo['cluster']): MissingServers |
 
 /** Says what the loss of these servers means. */
 export function missingSentence(stream: string, { names, spare }: MissingServers): string {
-  const [are, which] = names.length === 1 ? ['is', 'server'] : ['are', 'servers'];
   const then =
-    spare < 0 ? 'it has no majority and accepts no frames' : `it accepts frames until ${spare + 1} more of its servers`;
-  return `the ${which} ${names.join(', ')} of the stream ${stream} ${are} unavailable: ${then}${spare < 0 ? '' : ' fail'}`;
+    spare < 0
+      ? 'it has no majority and accepts no frames'
+      : `it accepts frames until ${spare + 1} more of its servers fail`;
+  return `unavailable servers of the stream ${stream}: ${names.join(', ')}; ${then}`;
 }
 
 /** Calls that need a majority of the servers. */

@@ -21,6 +21,7 @@ import { addStream, keepStreamPosition, readStreamPosition, type StreamPosition 
 import {
   type ConsumerState,
   consumerName,
+  consumerNotFound,
   jsonConsumerName,
   type LaneState,
   missingSentence,
@@ -28,6 +29,7 @@ import {
   type StreamLink,
   type StreamSettings,
   streamName,
+  streamNotFound,
 } from './stream-client.ts';
 import type { StreamWriter } from './stream-writer.ts';
 
@@ -72,7 +74,7 @@ const cutMsMin = 3_000;
 /** A server that does not follow for this long is unavailable; one that is behind for a moment is not. */
 const missingMsMin = 5_000;
 const leaseName = 'streams';
-const missingCodes = new Set([10_059, 10_014]);
+const missingCodes = new Set([streamNotFound, consumerNotFound]);
 
 export class StreamWatch {
   readonly #deps: WatchDeps;

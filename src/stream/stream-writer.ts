@@ -69,13 +69,23 @@ export class StreamWriter {
     );
     const help = 'Commits that went to the journal because the stream had no majority.';
     this.#fallbacks = metrics.counter('stream_fallbacks_total', help);
-    metrics.observed('stream_away', '1: the stream accepts no frames.', () => Number(this.away !== undefined), 'max');
+    metrics.observed(
+      'stream_away',
+      '1: the stream accepts no frames.',
+      () => Number(this.unavailable !== undefined),
+      'max',
+    );
   }
 
   /** Why the stream accepts nothing now; undefined while it accepts frames. */
   get away(): string | undefined {
     const { failure, silence } = this.#deps.client;
     return failure ?? (this.#away && (silence ?? this.#away));
+  }
+
+  /** As `away`, also for a process that publishes nothing. */
+  get unavailable(): string | undefined {
+    return this.away ?? this.#deps.client.silence;
   }
 
   get isFallback(): boolean {

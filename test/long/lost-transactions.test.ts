@@ -34,13 +34,19 @@ async function useTransactions(server: Queries, count: number): Promise<void> {
   for (let n = 0; n < count; n += 1) await server.query('select pg_current_xact_id()::text');
 }
 
-test('a change with the number of a lost transaction reaches every worker', async () => {
+/** A primary with the tables of this version, a client of it, and its standby. */
+async function startPair() {
   const a = await servers.primary();
   nodes.push(a);
   const first = openPostgres({ url: a.url, poolMax: 2, log });
   await migratePostgres(first, { log });
   const b = await servers.standbyOf(a);
   nodes.push(b);
+  return { a, first, b };
+}
+
+test('a change with the number of a lost transaction reaches every worker', async () => {
+  const { a, first, b } = await startPair();
   const second = openPostgres({ url: b.url, poolMax: 2, log });
   let inUse: Queries = first;
   let isAway = false;
@@ -87,12 +93,7 @@ test('a change with the number of a lost transaction reaches every worker', asyn
 }, 170_000);
 
 test('the number of a device that was lost is given to no other device', async () => {
-  const a = await servers.primary();
-  nodes.push(a);
-  const first = openPostgres({ url: a.url, poolMax: 2, log });
-  await migratePostgres(first, { log });
-  const b = await servers.standbyOf(a);
-  nodes.push(b);
+  const { a, first, b } = await startPair();
   // As with one name that follows the primary.
   const postgres = openPostgres({
     url: `postgres://millrace@127.0.0.1:${a.port},127.0.0.1:${b.port}/millrace`,

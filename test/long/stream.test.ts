@@ -99,7 +99,7 @@ test('a node that is killed, and one that is frozen, end nothing', async () => {
   await nodes.kill(killed);
   const beforeKill = running.values.length;
   await eventually(() => running.values.length > beforeKill + 50, 30_000);
-  const missing = `the server n${killed} of the stream millrace-live is unavailable: it accepts frames until 1 more`;
+  const missing = `unavailable servers of the stream millrace-live: n${killed}; it accepts frames until 1 more`;
   await eventually(async () => (await stays.status()).reasons?.join().includes(missing), 20_000);
   expect(await stays.metric('stream_servers_missing{lane="live"}')).toBe(1);
   expect(await diagnosis({})).toContain(missing);

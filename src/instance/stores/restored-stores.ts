@@ -66,6 +66,7 @@ export class RestoredStores {
   /** The shards of ClickHouse that have their tables. */
   readonly #clickhouses = new Set<ClickHouse>();
   #raising: Promise<void> = Promise.resolve();
+  #isRaising = false;
 
   constructor(deps: RestoredStoresDeps) {
     this.#deps = deps;
@@ -118,10 +119,15 @@ export class RestoredStores {
   polled(lastDevice: number, isOtherServer: boolean): void {
     const isBack = lastDevice < this.#known;
     this.#know(lastDevice);
-    if (!this.#postgresReady || !(isBack || isOtherServer)) return;
+    // While it runs, the polls still show the lower number.
+    if (!this.#postgresReady || !(isOtherServer || (isBack && !this.#isRaising))) return;
+    this.#isRaising = true;
     this.#raising = this.#raising
       .then(() => this.#raiseAgain())
-      .catch((error: unknown) => this.#deps.log.warn('device_numbers_not_raised', { reason: messageOf(error) }));
+      .catch((error: unknown) => this.#deps.log.warn('device_numbers_not_raised', { reason: messageOf(error) }))
+      .finally(() => {
+        this.#isRaising = false;
+      });
   }
 
   async stop(): Promise<void> {

@@ -61,7 +61,11 @@ export function gatewayClaimTopics(
           }
         }
         // Runs after the connects that are in progress.
-        gateway.run([], () => run(publish, () => claimAll(gateway, requests, refusals)));
+        const release = sessions.gateways.hold(gateway.device, publish.payload.length);
+        gateway.run([], () => {
+          release();
+          run(publish, () => claimAll(gateway, requests, refusals));
+        });
       },
     },
   };

@@ -36,9 +36,17 @@ export function gatewayRpcTopics(
           admission.touch(child.device);
           run(publish, () => rpc.reply(child.device, reply.id, reply.data));
         };
-        // A connect of the device may be in progress. Other replies do not wait for the messages of other devices.
-        if (gateway.child(reply.device)) take();
-        else gateway.run([], take);
+        // Such a reply does not wait for the messages of other devices.
+        if (gateway.child(reply.device)) {
+          take();
+          return;
+        }
+        // A connect of the device may be in progress.
+        const release = sessions.gateways.hold(gateway.device, payload.length);
+        gateway.run([], () => {
+          release();
+          take();
+        });
       },
     },
   };
