@@ -6,6 +6,7 @@ import type { FramesOf } from '../ingest/commit.ts';
 import type { JournalFrame } from '../journal/journal.ts';
 import { cutRows } from '../telemetry/cut-rows.ts';
 import { chunkBytesOfStream } from '../telemetry/decode-options.ts';
+import { Chunk, chunksOf } from '../telemetry/decoded-chunk.ts';
 import type { Rows } from '../telemetry/rows.ts';
 
 /** The bucket of a device. The sender of a large message decides for all of its rows. */
@@ -17,14 +18,19 @@ export function framesOfStream(buckets: number): FramesOf {
   const ofDevice = (device: number) => bucketOf(device, buckets);
   return (rows, lane, stamp) => {
     if (rows.count === 0) return [];
-    if (rows.bytes <= chunkBytesOfStream && (buckets === 1 || isOneBucket(rows, ofDevice))) {
+    const isOne = buckets === 1 || isOneBucket(rows, ofDevice);
+    if (isOne && rows.bytes <= chunkBytesOfStream) {
       const { order, ...rest } = stamp(0);
       return [
         { lane, order, rows: rows.count, parts: rows.encode({ order, ...rest }), device: rows.spans().device[0]! },
       ];
     }
     let firstPlace = 0;
-    return cutRows(rows, ofDevice, chunkBytesOfStream).map((chunk): JournalFrame => {
+    // Rows of one subject keep their order, so whole ranges of the columns are copied, not row by row.
+    const chunks = isOne
+      ? chunksOf(rows, chunkBytesOfStream).map((chunk) => new Chunk(chunk))
+      : cutRows(rows, ofDevice, chunkBytesOfStream);
+    return chunks.map((chunk): JournalFrame => {
       const frameStamp = stamp(firstPlace);
       firstPlace += chunk.records;
       const device = chunk.spans().device[0]!;

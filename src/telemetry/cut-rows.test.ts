@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { Kind } from '../value/typed.ts';
 import { cutRows } from './cut-rows.ts';
+import { Chunk, chunksOf } from './decoded-chunk.ts';
 import { keyOf } from './keys.ts';
 import { readBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
@@ -37,7 +38,16 @@ function rowsOf(records: readonly (typeof record extends fc.Arbitrary<infer R> ?
   return rows;
 }
 
-test('the chunks have every row, by bucket, below the size, and with points of their own', () => {
+const cuts = [
+  { how: 'by bucket', buckets: 5, cut: (rows: Rows, max: number) => cutRows(rows, (device) => device % 5, max) },
+  {
+    how: 'of one bucket',
+    buckets: 1,
+    cut: (rows: Rows, max: number) => chunksOf(rows, max).map((chunk) => new Chunk(chunk)),
+  },
+];
+
+test.each(cuts)('the chunks $how have every row, are below the size, and have points of their own', (each) => {
   fc.assert(
     fc.property(
       fc.array(record, { minLength: 1, maxLength: 60 }),
@@ -49,12 +59,12 @@ test('the chunks have every row, by bucket, below the size, and with points of t
         const points: string[] = [];
         const names = new Set<string>();
         let firstPlace = 0;
-        for (const chunk of cutRows(rows, (device) => device % 5, max)) {
+        for (const chunk of each.cut(rows, max)) {
           const block = Buffer.concat(chunk.encode({ ...stamp, firstPlace }));
           firstPlace += chunk.records;
           const found = readBlock(block);
           expect(found).toHaveLength(chunk.count);
-          expect(new Set(found.map(({ device }) => device % 5)).size).toBe(1);
+          expect(new Set(found.map(({ device }) => device % each.buckets)).size).toBe(1);
           if (found.length > 1) expect(block.length).toBeLessThanOrEqual(max);
           for (const { device, key, ts, seq, kind, num, int, text } of found) {
             points.push(JSON.stringify([device, key, ts, kind, String(num), String(int), text]));

@@ -78,9 +78,12 @@ export class Chunk {
 
 /** `bytesMax`: the approximate size of a chunk of more than one row; 0 = no limit. */
 export function chunksOf(rows: Rows, bytesMax = 0): DecodedChunk[] {
+  // Rows of nearly the same size make chunks that fit at the first try.
+  const parts = bytesMax === 0 ? 1 : Math.ceil(rows.bytes / bytesMax);
+  const step = Math.min(limits.frameRowsMax, Math.ceil(rows.count / parts));
   const chunks: DecodedChunk[] = [];
-  for (let from = 0; from < rows.count; from += limits.frameRowsMax) {
-    chunks.push(...cutBySize(rows, from, Math.min(from + limits.frameRowsMax, rows.count), bytesMax));
+  for (let from = 0; from < rows.count; from += step) {
+    chunks.push(...cutBySize(rows, from, Math.min(from + step, rows.count), bytesMax));
   }
   return chunks;
 }
