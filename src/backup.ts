@@ -14,7 +14,7 @@ import { copyJournals, journalsPath } from './backup/journals.ts';
 import { type Manifest, writeManifest } from './backup/manifest.ts';
 import { tablePath, tablesLeftOut } from './backup/postgres.ts';
 import { BackupTarget, isWithin } from './backup/target.ts';
-import { printFailure, printLine } from './base/command.ts';
+import { printFailure, printLine, runCommand } from './base/command.ts';
 import { type ControlConnection, openControl } from './base/control-socket.ts';
 import { Bug, messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
@@ -234,7 +234,4 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   });
 }
 
-run(process.argv.slice(2)).catch((error: unknown) => {
-  printFailure(error);
-  process.exit(1);
-});
+runCommand(run);

@@ -7,10 +7,9 @@
 
 import { closeSync, fstatSync, openSync, readFileSync, readSync, writeFileSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { columns } from './base/columns.ts';
-import { printFailure, printLine } from './base/command.ts';
+import { parseWords, printLine, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, type ConfigReading, checkedConfig, readConfig } from './base/settings/config.ts';
@@ -36,12 +35,10 @@ const logLinesMax = 2_000;
 const answerMsMax = 10_000;
 const log = createLog('error', 'bundle');
 
-interface Options {
-  log?: string | undefined;
-  out?: string | undefined;
-}
-
-async function run({ log: logFile, out }: Options): Promise<void> {
+async function run(words: string[]): Promise<void> {
+  const { options, others } = parseWords(words, ['log', 'out'], usage);
+  if (others.length > 0) throw new StartError(usage);
+  const { log: logFile, out } = options;
   const reading = readConfig();
   const config = checkedConfig(reading);
   const running = await findInstance(config);
@@ -185,14 +182,4 @@ function json(value: object): string {
   return JSON.stringify(value, null, 2);
 }
 
-async function main(): Promise<void> {
-  let options: Options;
-  try {
-    options = parseArgs({ options: { log: { type: 'string' }, out: { type: 'string' } } }).values;
-  } catch (error) {
-    throw new StartError(`${messageOf(error)}; ${usage}`);
-  }
-  await run(options);
-}
-
-main().catch(printFailure);
+runCommand(run);

@@ -4,7 +4,7 @@
  * start would refuse these settings.
  */
 import { columns } from './base/columns.ts';
-import { printFailure, printLine } from './base/command.ts';
+import { printLine, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { type Config, readConfig } from './base/settings/config.ts';
 import { describeUnknown } from './base/settings/setting-names.ts';
@@ -45,8 +45,4 @@ function faultsOfWhole(config: Config): string[] {
   }
 }
 
-try {
-  run(process.argv.slice(2));
-} catch (error) {
-  printFailure(error);
-}
+runCommand(run);

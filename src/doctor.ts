@@ -7,9 +7,9 @@ import { execFile } from 'node:child_process';
 import { accessSync, constants, existsSync } from 'node:fs';
 import { availableParallelism, release, totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
-import { parseArgs, promisify } from 'node:util';
+import { promisify } from 'node:util';
 import { findFirstDevice } from './admin/seed.ts';
-import { printFailure, printLine } from './base/command.ts';
+import { parseWords, printLine, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, type ConfigReading, readConfig } from './base/settings/config.ts';
@@ -36,12 +36,14 @@ interface Options {
   url?: string | undefined;
 }
 
-async function run(options: Options): Promise<void> {
+async function run(words: string[]): Promise<void> {
+  const { options, others } = parseWords(words, ['token', 'url'], usage);
+  if (others.length > 0) throw new StartError(usage);
   report({ subject: 'version', level: 'ok', says: `Millrace ${ownVersion()}.` });
   attempt('platform', platformText, checkPlatform);
   const reading = readConfig();
   const config = checkSettings(reading);
-  if (config) await checkRest(config, reading, options);
+  if (config) await checkRest(config, reading, { ...options, url: options.url?.replace(/\/$/, '') });
   else printLine('Correct the settings first: the other checks depend on them.');
   const { ok, warning, fault } = counts;
   printLine(
@@ -245,14 +247,4 @@ function report({ subject, level, says }: Finding): void {
   printLine(`${level.padEnd(8)} ${subject.padEnd(16)} ${says}`);
 }
 
-async function main(): Promise<void> {
-  let options: Options;
-  try {
-    options = parseArgs({ options: { token: { type: 'string' }, url: { type: 'string' } } }).values;
-  } catch (error) {
-    throw new StartError(`${messageOf(error)}; ${usage}`);
-  }
-  await run({ ...options, url: options.url?.replace(/\/$/, '') });
-}
-
-main().catch(printFailure);
+runCommand(run);

@@ -4,7 +4,7 @@
  * PostgreSQL only. With an external PostgreSQL they work while Millrace is stopped on this host.
  */
 import { columns } from './base/columns.ts';
-import { printFailure, printLine } from './base/command.ts';
+import { printLine, runCommand } from './base/command.ts';
 import { StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -89,7 +89,4 @@ function rowOf(host: FleetHost): string[] {
   ];
 }
 
-run(process.argv.slice(2)).catch((error: unknown) => {
-  printFailure(error);
-  process.exit(1);
-});
+runCommand(run);

@@ -8,7 +8,7 @@
 import { closeSync, existsSync, openSync, readdirSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
-import { jsonLine, printFailure, printLine } from './base/command.ts';
+import { jsonLine, printLine, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
@@ -271,7 +271,4 @@ async function repeatDeletes(postgres: Postgres): Promise<void> {
   }
 }
 
-run(process.argv.slice(2)).catch((error: unknown) => {
-  printFailure(error);
-  process.exit(1);
-});
+runCommand(run);

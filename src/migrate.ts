@@ -2,7 +2,7 @@
  * `npm run migrate`: brings the schemas of PostgreSQL and ClickHouse to this version and ends, before hosts with
  * MIGRATE=false start or while they run. May run several times at once: one run migrates while the others wait.
  */
-import { printFailure, printLine } from './base/command.ts';
+import { printLine, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig, shardUrlsOf } from './base/settings/config.ts';
@@ -74,7 +74,4 @@ async function reported(
   printLine(`${title}: ${applied === 0 ? 'nothing to do' : `${applied} applied`}, the schema is up to date.`);
 }
 
-run(process.argv.slice(2)).catch((error: unknown) => {
-  printFailure(error);
-  process.exit(1);
-});
+runCommand(run);

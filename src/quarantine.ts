@@ -6,7 +6,7 @@
  */
 import { basename, dirname, join } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
-import { jsonLine, printFailure, printLine } from './base/command.ts';
+import { jsonLine, printLine, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -177,7 +177,4 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   if (refused > 0) process.exitCode = 1;
 }
 
-run(process.argv.slice(2)).catch((error: unknown) => {
-  printFailure(error);
-  process.exit(1);
-});
+runCommand(run);

@@ -12,7 +12,7 @@ import { journalsPath } from './backup/journals.ts';
 import { checkFiles, type Manifest, readManifest } from './backup/manifest.ts';
 import { loadDump } from './backup/postgres.ts';
 import { isWithin } from './backup/target.ts';
-import { printFailure, printLine } from './base/command.ts';
+import { printLine, runCommand } from './base/command.ts';
 import { StartError } from './base/errors.ts';
 import { createLog, type Log } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -141,10 +141,7 @@ async function fill(data: DataDirectory, dir: string, manifest: Manifest, config
   }
 }
 
-run(process.argv.slice(2)).then(
-  () => process.exit(0),
-  (error: unknown) => {
-    printFailure(error);
-    process.exit(1);
-  },
-);
+runCommand(async (words) => {
+  await run(words);
+  process.exit(0);
+});

@@ -4,7 +4,7 @@
  * telemetry comes in, and continue what an interrupted call has begun.
  */
 import { columns } from './base/columns.ts';
-import { printFailure, printLine } from './base/command.ts';
+import { printLine, runCommand } from './base/command.ts';
 import { StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig, shardUrlsOf } from './base/settings/config.ts';
@@ -51,4 +51,4 @@ async function run(words: string[]): Promise<void> {
   }
 }
 
-run(process.argv.slice(2)).catch(printFailure);
+runCommand(run);

@@ -5,8 +5,7 @@
  */
 import { once } from 'node:events';
 import { createReadStream } from 'node:fs';
-import { parseArgs } from 'node:util';
-import { printFailure } from './base/command.ts';
+import { parseWords, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -22,7 +21,11 @@ const usage =
 const stopping = new AbortController();
 
 async function run(words: string[]): Promise<void> {
-  const { verb, word, from } = wordsOf(words);
+  const {
+    options: { from },
+    others: [verb, word, ...more],
+  } = parseWords(words, ['from'], usage);
+  if (more.length > 0) throw new StartError(usage);
   const config = loadConfig();
   switch (verb) {
     case 'show':
@@ -34,22 +37,6 @@ async function run(words: string[]): Promise<void> {
       return await print(config, framesIn(word === '-' ? process.stdin : bytesOf(word)));
     default:
       throw new StartError(usage);
-  }
-}
-
-function wordsOf(words: string[]): { verb: string | undefined; word: string | undefined; from: string | undefined } {
-  try {
-    const { positionals, values } = parseArgs({
-      args: words,
-      options: { from: { type: 'string' } },
-      allowPositionals: true,
-    });
-    const [verb, word, ...more] = positionals;
-    if (more.length > 0) throw new Error('too many words');
-    return { verb, word, from: values.from };
-  } catch (error) {
-    // The first sentence; the next one is for authors of commands.
-    throw new StartError(`${messageOf(error).split('. ')[0]}; ${usage}`);
   }
 }
 
@@ -133,7 +120,4 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => 
 // A reader of the lines that has left, as `head`, ends the command.
 process.stdout.on('error', () => process.exit(0));
 
-run(process.argv.slice(2)).catch((error: unknown) => {
-  printFailure(error);
-  process.exit(1);
-});
+runCommand(run);
