@@ -17,6 +17,7 @@ import { reopenNewer } from './erase/tombstone-store.ts';
 import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { ShardMapFollower } from './instance/stores/shard-map-follower.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
+import type { Postgres } from './postgres/client.ts';
 import { counted, requireJournals } from './support/journal-table.ts';
 import { blocksOf, readBlock } from './telemetry/read-block.ts';
 import { blocksByShard } from './telemetry/shard-blocks.ts';
@@ -102,8 +103,101 @@ async function shown(entry: QuarantineEntry): Promise<string[]> {
   ];
 }
 
-/** Entries that are sent together; when the store refuses them, each is sent alone. */
+/** Sends the entries. A damaged stretch (`gap`) has no rows to send: it stays for an operator. */
+async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
+  const log = createLog('warn', 'quarantine');
+  const shards = openShardsOf(config, log);
+  const postgres = openPostgresOf(config, log);
+  // Devices may move to another shard during the replay: the move waits for what is sent by an earlier map.
+  const follower = shards.isDivided ? new ShardMapFollower({ postgres, shards, clock, log }) : undefined;
+  try {
+    await follower?.start();
+    for (const { kind, name } of entries) {
+      if (kind === 'gap')
+        printLine(`${name} stays: these bytes are damaged and have no rows to send; \`show\` says where they are`);
+    }
+    const replaying = new Replay(shards, postgres, config.telemetry.latestFutureSecondsMax * 1000);
+    await replaying.sendAll(entries.filter(({ kind }) => kind === 'rows'));
+    const { deleted, stored, refused } = replaying;
+    if (deleted > 0) printLine(`${deleted} rows had been deleted meanwhile and were dropped`);
+    printLine(`${counted(stored, 'row')} stored, ${counted(refused, 'entry', 'entries')} refused again`);
+    if (refused > 0) process.exitCode = 1;
+  } finally {
+    await follower?.stop();
+    await Promise.all([shards.close(), postgres.close()]);
+  }
+}
+
+/** Entries that are sent together. */
 const replayedTogether = 500;
+
+/** Sends the rows of entries to ClickHouse again, and removes the entries that were stored. */
+class Replay {
+  /** Rows that were deleted after they were set aside. */
+  deleted = 0;
+  /** Rows. */
+  stored = 0;
+  /** Entries. */
+  refused = 0;
+  readonly #shards: Shards;
+  readonly #postgres: Postgres;
+  readonly #statements: readonly string[];
+
+  /** `aheadMsMax`: a row further ahead of its arrival becomes no latest value; 0 = every row may. */
+  constructor(shards: Shards, postgres: Postgres, aheadMsMax: number) {
+    this.#shards = shards;
+    this.#postgres = postgres;
+    const rows = { serverTimes: true, expires: true, ranged: false };
+    this.#statements = [insertTelemetryOf(rows), insertLatestOf({ ...rows, aheadMsMax })];
+  }
+
+  /** Sends many entries at once. When ClickHouse refuses them, each of them is sent alone. */
+  async sendAll(entries: QuarantineEntry[]): Promise<void> {
+    for (let at = 0; at < entries.length; at += replayedTogether) {
+      const together = entries.slice(at, at + replayedTogether);
+      try {
+        await this.#send(together);
+      } catch (error) {
+        if (together.length === 1) this.#refuse(together[0]!, error);
+        else await this.#sendEach(together);
+      }
+    }
+  }
+
+  async #sendEach(entries: QuarantineEntry[]): Promise<void> {
+    for (const entry of entries) await this.#send([entry]).catch((error: unknown) => this.#refuse(entry, error));
+  }
+
+  #refuse({ name }: QuarantineEntry, error: unknown): void {
+    this.refused += 1;
+    printLine(`${name} stays: ${messageOf(error).slice(0, 300)}`);
+  }
+
+  async #send(entries: QuarantineEntry[]): Promise<void> {
+    const blocks = await Promise.all(entries.map((entry) => readQuarantined(entry)));
+    const replayed = await withoutErased(this.#postgres, Buffer.concat(blocks));
+    if (replayed.body.length > 0) {
+      await this.#insert(replayed.body);
+      await reopenNewer(this.#postgres, replayed);
+    }
+    await removeQuarantined(entries);
+    this.deleted += replayed.dropped;
+    this.stored += entries.reduce((rows, entry) => rows + entry.rows, 0) - replayed.dropped;
+  }
+
+  async #insert(body: Buffer): Promise<void> {
+    const { map } = this.#shards;
+    const end = this.#shards.begin(map);
+    try {
+      for (const [shard, bytes] of bodiesByShard(body, this.#shards, map).entries()) {
+        if (bytes.length === 0) continue;
+        for (const statement of this.#statements) await this.#shards.all[shard]!.insertBlocks(statement, bytes);
+      }
+    } finally {
+      end();
+    }
+  }
+}
 
 /** Divides concatenated blocks by the map. */
 function bodiesByShard(body: Buffer, { all, isDivided }: Shards, map: ShardMap | undefined): Buffer[] {
@@ -111,70 +205,6 @@ function bodiesByShard(body: Buffer, { all, isDivided }: Shards, map: ShardMap |
   if (map === undefined) throw new StartError('The map of shards is not made yet: start Millrace first.');
   const divided = blocksOf(body).map((block) => blocksByShard(block, all.length, map));
   return all.map((_, shard) => Buffer.concat(divided.flatMap((blocks) => blocks[shard] ?? [])));
-}
-
-/** A damaged stretch (`gap`) has no rows to send: it stays for an operator. */
-async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
-  const log = createLog('warn', 'quarantine');
-  const shards = openShardsOf(config, log);
-  const postgres = openPostgresOf(config, log);
-  // Devices may move to another shard during the replay: the move waits for what is sent by an earlier map.
-  const follower = shards.isDivided ? new ShardMapFollower({ postgres, shards, clock, log }) : undefined;
-  await follower?.start();
-  const aheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
-  const insertLatest = insertLatestOf({ serverTimes: true, expires: true, ranged: false, aheadMsMax });
-  const insertTelemetry = insertTelemetryOf({ serverTimes: true, expires: true, ranged: false });
-  const send = async (sent: QuarantineEntry[]): Promise<void> => {
-    const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
-    const replayed = await withoutErased(postgres, Buffer.concat(blocks));
-    if (replayed.body.length > 0) {
-      const { map } = shards;
-      const end = shards.begin(map);
-      try {
-        for (const [shard, body] of bodiesByShard(replayed.body, shards, map).entries()) {
-          if (body.length === 0) continue;
-          await shards.all[shard]!.insertBlocks(insertTelemetry, body);
-          await shards.all[shard]!.insertBlocks(insertLatest, body);
-        }
-      } finally {
-        end();
-      }
-      await reopenNewer(postgres, replayed);
-    }
-    await removeQuarantined(sent);
-    deleted += replayed.dropped;
-    stored += sent.reduce((rows, entry) => rows + entry.rows, 0) - replayed.dropped;
-  };
-  let stored = 0;
-  let deleted = 0;
-  let refused = 0;
-  const waiting = entries.filter(({ kind }) => kind === 'rows');
-  for (const { kind, name } of entries) {
-    if (kind === 'gap')
-      printLine(`${name} stays: these bytes are damaged and have no rows to send; \`show\` says where they are`);
-  }
-  for (let at = 0; at < waiting.length; at += replayedTogether) {
-    const together = waiting.slice(at, at + replayedTogether);
-    if (
-      together.length > 1 &&
-      (await send(together).then(
-        () => true,
-        () => false,
-      ))
-    )
-      continue;
-    for (const entry of together) {
-      await send([entry]).catch((error: unknown) => {
-        refused += 1;
-        printLine(`${entry.name} stays: ${messageOf(error).slice(0, 300)}`);
-      });
-    }
-  }
-  await follower?.stop();
-  await Promise.all([shards.close(), postgres.close()]);
-  if (deleted > 0) printLine(`${deleted} rows had been deleted meanwhile and were dropped`);
-  printLine(`${counted(stored, 'row')} stored, ${counted(refused, 'entry', 'entries')} refused again`);
-  if (refused > 0) process.exitCode = 1;
 }
 
 runCommand(run);
