@@ -1,16 +1,13 @@
 /**
  * Writes attributes to PostgreSQL. Writes that arrive while a statement runs go with the next one: many devices in one
- * upsert, acknowledged after the commit. Each queue runs one statement at a time, and a scope of a device belongs to
- * one queue, so its writes take effect in the order of the calls. A statement that may have been committed when the
- * connection broke is repeated and takes effect once: the database counts the statements of each queue. A write whose
- * content the database refuses is isolated and fails alone.
+ * upsert, acknowledged after the commit. Each queue (`write-queue.ts`) runs one statement at a time, and a scope of a
+ * device belongs to one queue, so its writes take effect in the order of the calls. A statement that may have been
+ * committed when the connection broke is repeated and takes effect once: the database counts the statements of each
+ * queue. A write whose content the database refuses is isolated and fails alone.
  */
-import { randomUUID } from 'node:crypto';
-import { Batches } from '../base/batches.ts';
 import { type BudgetOwner, ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
-import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Sleep, systemScheduler } from '../base/scheduler.ts';
@@ -18,6 +15,7 @@ import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client
 import type { TypedValue } from '../value/typed.ts';
 import { type AttributeWrite, sharedScope } from './attribute-row.ts';
 import { StoredBytes, storedBytes } from './stored-bytes.ts';
+import { type Remove, type Save, WriteQueue } from './write-queue.ts';
 import {
   deleteAttributes,
   deleteShared,
@@ -45,29 +43,6 @@ interface AttributeWriterDeps {
   storedBytesMax?: number;
   /** Called after the commit, before the writer's call resolves. */
   onShared: (change: SharedChange) => void;
-}
-
-interface Save {
-  device: number;
-  scope: number;
-  tenantId: string | undefined;
-  entries: Map<string, TypedValue>;
-  ts: number;
-  bytes: number;
-  owners: readonly BudgetOwner[];
-  resolve(): void;
-  reject(error: unknown): void;
-}
-
-interface Remove {
-  device: number;
-  scope: number;
-  tenantId: string | undefined;
-  keys: string[];
-  bytes: number;
-  owners: readonly BudgetOwner[];
-  resolve(removed: string[]): void;
-  reject(error: unknown): void;
 }
 
 const tooManyWait = unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.');
@@ -115,10 +90,10 @@ export class AttributeWriter {
     this.#stored = new StoredBytes(deps.clock, undefined, deps.storedBytesMax);
     this.#postgres = { query: (text, values) => postgres.query(text, values, { timeoutMs }) };
     const queue = () =>
-      new WriteQueue(
-        (saves, queue) => this.#saveAll(saves, queue),
-        (remove, queue) => this.#removeOne(remove, queue),
-      );
+      new WriteQueue({
+        saveAll: (saves, queue) => this.#saveAll(saves, queue),
+        remove: (remove, queue) => this.#removeOne(remove, queue),
+      });
     this.#sharedQueue = queue();
     this.#queues = Array.from({ length: limits.attributeQueues }, queue);
     this.#written = metrics.counter('attributes_written_total', 'Attribute values committed.');
@@ -141,7 +116,7 @@ export class AttributeWriter {
     if (refusal) return Promise.reject(refusal);
     const admitted =
       by === 'server' ? this.#stored.waiting(device, scope) : this.#stored.admit(this.#postgres, device, scope, stored);
-    const push = () => this.#push(device, scope, entries, bytes, owners, tenantId);
+    const push = () => this.#push({ device, scope, tenantId, entries, bytes, owners });
     if (!admitted) return push();
     return admitted.then(push, (error: unknown) => {
       this.#release(entries.size, bytes, owners);
@@ -163,17 +138,10 @@ export class AttributeWriter {
     this.#bytesWaiting.release(bytes, owners);
   }
 
-  #push(
-    device: number,
-    scope: number,
-    entries: Map<string, TypedValue>,
-    bytes: number,
-    owners: readonly BudgetOwner[],
-    tenantId: string | undefined,
-  ): Promise<void> {
+  #push(save: Omit<Save, 'ts' | 'resolve' | 'reject'>): Promise<void> {
     return new Promise((resolve, reject) => {
       const ts = this.#deps.clock.now();
-      this.#queueOf(device, scope).push({ device, scope, entries, ts, bytes, owners, tenantId, resolve, reject });
+      this.#queueOf(save.device, save.scope).push({ ...save, ts, resolve, reject });
     });
   }
 
@@ -331,100 +299,6 @@ export class AttributeWriter {
       }
     }
   }
-}
-
-/** Values that one device, or one tenant, may write before the next one has its turn. */
-const turnRows = 100;
-
-/**
- * Operations of one queue, one statement at a time: a run of saves, or one removal. Tenants take turns, and the devices
- * of one tenant do.
- */
-class WriteQueue {
-  readonly #id = randomUUID();
-  readonly #saveAll: (saves: Save[], queue: WriteQueue) => Promise<void>;
-  readonly #remove: (remove: Remove, queue: WriteQueue) => Promise<void>;
-  #turns = 0;
-  readonly #waiting = new FairQueue<Save | Remove>(limits.attributeRowsWaitingMax, turnRows);
-  /**
-   * The tenant in whose turn the operations of a device wait, and their number. An operation that names no tenant must
-   * not go before or after the operations of the device that are around it.
-   */
-  readonly #tenants = new Map<number, { readonly tenant: string; waiting: number }>();
-  /** An operation taken from the queue that does not fit into the statement being made. */
-  #kept: Save | Remove | undefined;
-  readonly #batches = new Batches(
-    () => this.#kept !== undefined || this.#waiting.length > 0,
-    () => this.#runBatch(),
-  );
-
-  constructor(
-    saveAll: (saves: Save[], queue: WriteQueue) => Promise<void>,
-    remove: (remove: Remove, queue: WriteQueue) => Promise<void>,
-  ) {
-    this.#saveAll = saveAll;
-    this.#remove = remove;
-  }
-
-  nextTurn(): Turn {
-    this.#turns += 1;
-    return { queue: this.#id, number: this.#turns };
-  }
-
-  push(operation: Save | Remove): void {
-    // A removal is a statement of its own.
-    const rows = 'keys' in operation ? Math.max(turnRows, operation.keys.length) : operation.entries.size;
-    const { device } = operation;
-    const own = this.#tenants.get(device) ?? { tenant: tenantOf(operation), waiting: 0 };
-    if (own.waiting === 0) this.#tenants.set(device, own);
-    own.waiting += 1;
-    const refused = this.#waiting.push({ tenant: own.tenant, caller: String(device) }, operation, rows);
-    assert(refused === undefined, 'the writer bounds what waits');
-    this.#batches.wake();
-  }
-
-  async idle(): Promise<void> {
-    await this.#batches.idle();
-  }
-
-  #shift(): Save | Remove | undefined {
-    const next = this.#waiting.shift();
-    if (next === undefined) return undefined;
-    const own = this.#tenants.get(next.device)!;
-    own.waiting -= 1;
-    if (own.waiting === 0) this.#tenants.delete(next.device);
-    return next;
-  }
-
-  async #runBatch(): Promise<void> {
-    const saves: Save[] = [];
-    for (let rows = 0; rows < limits.attributeBatchRowsMax; ) {
-      const next = this.#kept ?? this.#shift();
-      this.#kept = undefined;
-      if (!next) break;
-      if ('keys' in next) {
-        if (saves.length > 0) this.#kept = next;
-        else await this.#remove(next, this);
-        break;
-      }
-      if (saves.length > 0 && isApart(next, saves.at(-1)!)) {
-        this.#kept = next;
-        break;
-      }
-      saves.push(next);
-      rows += next.entries.size;
-    }
-    if (saves.length > 0) await this.#saveAll(saves, this);
-  }
-}
-
-/** A tenant with few values does not wait for the statement with the many values of another tenant. */
-function isApart(next: Save, last: Save): boolean {
-  return tenantOf(next) !== tenantOf(last) && Math.max(next.entries.size, last.entries.size) > turnRows;
-}
-
-function tenantOf({ tenantId }: Save | Remove): string {
-  return tenantId ?? '';
 }
 
 /** Keeps one row for each key, the last one: a statement must not touch a row twice. */
