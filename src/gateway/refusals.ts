@@ -2,20 +2,29 @@
  * Collects the refused devices of one message, which has one answer. The code of the answer is that of the refusal that
  * most justifies a retry; the sentence names the devices.
  */
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { ErrorCode, Fault, faultOrThrow } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import type { Json } from '../value/json.ts';
 
 export class Refusals {
   readonly #faults = new Map<string, Fault>();
 
-  static of(faults: Iterable<[string, Fault]>): Refusals {
-    const refusals = new Refusals();
-    for (const [name, fault] of faults) refusals.add(name, fault);
-    return refusals;
-  }
-
   add(name: string, fault: Fault): void {
     this.#faults.set(name, fault);
+  }
+
+  /** Returns what `decode` makes of each device's part of a message. A part that is refused is left out and added. */
+  decodeParts<T>(parts: Iterable<[string, Json | Fault]>, decode: (json: Json) => T): [name: string, T][] {
+    const decoded: [string, T][] = [];
+    for (const [name, json] of parts) {
+      try {
+        if (json instanceof Fault) throw json;
+        decoded.push([name, decode(json)]);
+      } catch (error) {
+        this.add(name, faultOrThrow(error));
+      }
+    }
+    return decoded;
   }
 
   has(name: string): boolean {
@@ -24,10 +33,6 @@ export class Refusals {
 
   [Symbol.iterator](): IterableIterator<[string, Fault]> {
     return this.#faults[Symbol.iterator]();
-  }
-
-  get size(): number {
-    return this.#faults.size;
   }
 
   /** Returns undefined when no child was refused. */

@@ -2,7 +2,7 @@
 
 import type { Admission } from '../../activity/admission.ts';
 import { type ClaimRequest, claimRequest } from '../../admin/claim-rules.ts';
-import { badRequest, Fault, faultOrThrow } from '../../base/errors.ts';
+import { badRequest, faultOrThrow } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
@@ -51,15 +51,7 @@ export function gatewayClaimTopics(
       'v1/gateway/claim': (publish) => {
         const gateway = sessions.of(publish.session);
         const refusals = new Refusals();
-        const requests: [string, ClaimRequest][] = [];
-        for (const [name, json] of readBody(publish.payload, readByName)) {
-          try {
-            if (json instanceof Fault) throw json;
-            requests.push([name, claimRequest(json)]);
-          } catch (error) {
-            refusals.add(name, faultOrThrow(error));
-          }
-        }
+        const requests = refusals.decodeParts(readBody(publish.payload, readByName), claimRequest);
         // Runs after the connects that are in progress.
         const release = sessions.gateways.hold(gateway.device, publish.payload.length);
         gateway.run([], () => {

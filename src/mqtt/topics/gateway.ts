@@ -1,6 +1,7 @@
 /** Assembles all operations and streams of gateways for `open.ts`. */
 import type { Log } from '../../base/log.ts';
 import type { Gateways } from '../../gateway/gateways.ts';
+import { type GatewayAttributeRequestsDeps, gatewayAttributeRequestTopics } from './gateway-attribute-requests.ts';
 import { type GatewayAttributesDeps, gatewayAttributeTopics } from './gateway-attributes.ts';
 import { type GatewayClaimDeps, gatewayClaimTopics } from './gateway-claim.ts';
 import { type GatewayRpcDeps, gatewayRpcTopics } from './gateway-rpc.ts';
@@ -8,7 +9,12 @@ import { GatewaySessions, gatewaySessionTopics, gatewayStreams } from './gateway
 import { type GatewayTelemetryDeps, gatewayTelemetryTopics } from './gateway-telemetry.ts';
 import type { Streams, TopicEntries } from './table.ts';
 
-interface GatewayTopicsDeps extends GatewayTelemetryDeps, GatewayAttributesDeps, GatewayRpcDeps, GatewayClaimDeps {
+interface GatewayTopicsDeps
+  extends GatewayTelemetryDeps,
+    GatewayAttributesDeps,
+    GatewayAttributeRequestsDeps,
+    GatewayRpcDeps,
+    GatewayClaimDeps {
   gateways: Gateways;
   log: Log;
 }
@@ -23,6 +29,7 @@ export function gatewayTopics(
       gatewaySessionTopics(sessions, deps),
       gatewayTelemetryTopics(sessions, deps),
       gatewayAttributeTopics(sessions, deps),
+      gatewayAttributeRequestTopics(sessions, deps),
       gatewayRpcTopics(sessions, deps),
       gatewayClaimTopics(sessions, deps),
     ],
