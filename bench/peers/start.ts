@@ -5,11 +5,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
-import { connect } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { freePort } from '../../test/harness/engine.ts';
+import { freePort, isPortOpen } from '../../test/harness/ports.ts';
 import { ownDirectory } from '../own-directory.ts';
 import { daemonPath, packageVersion, printedVersion } from './versions.ts';
 
@@ -82,20 +81,8 @@ async function startNode(name: string, library: string, file: string): Promise<P
 
 async function listening(port: number): Promise<void> {
   const deadline = performance.now() + readyMsMax;
-  while (!(await accepts(port))) {
+  while (!(await isPortOpen(port))) {
     if (performance.now() > deadline) throw new Error(`no server listens on ${port} after ${readyMsMax} ms`);
     await sleep(20);
   }
-}
-
-function accepts(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect({ port, host: '127.0.0.1' });
-    const end = (answer: boolean) => {
-      socket.destroy();
-      resolve(answer);
-    };
-    socket.once('connect', () => end(true));
-    socket.once('error', () => end(false));
-  });
 }

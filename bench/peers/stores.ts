@@ -8,7 +8,7 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Client } from '../../src/postgres/driver.ts';
-import { freePort } from '../../test/harness/engine.ts';
+import { freePort } from '../../test/harness/ports.ts';
 import { lineDatabase, lineMeasurement } from '../load/http/lines.ts';
 import { type OwnDirectory, ownDirectory } from '../own-directory.ts';
 import { startOwnPostgres } from '../own-postgres.ts';

@@ -14,8 +14,9 @@ import { Redis } from 'ioredis';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { busProtocol } from '../../src/bus/redis.ts';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, freePort, root, startEngine } from '../harness/engine.ts';
+import { type Engine, root, startEngine } from '../harness/engine.ts';
 import { MqttClient } from '../harness/mqtt-client.ts';
+import { freePort } from '../harness/ports.ts';
 import { RedisServer } from '../harness/stores.ts';
 
 interface Sent {

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'vitest';
 import { type Api, eventually } from './api.ts';
-import { type ClickhouseAddress, queryClickhouse } from './engine.ts';
+import { type ClickhouseAddress, queryClickhouse } from './clickhouse-queries.ts';
 import type { MqttClient } from './mqtt-client.ts';
 
 const senders = 4;

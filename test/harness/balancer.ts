@@ -2,9 +2,9 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { connect } from 'node:net';
 import { join } from 'node:path';
 import { eventually } from './api.ts';
+import { isPortOpen } from './ports.ts';
 
 interface HostPorts {
   http: number;
@@ -125,24 +125,12 @@ export class Balancer {
     try {
       await eventually(async () => {
         if (this.#child.exitCode !== null) throw new Error(`the balancer ended: ${this.output}`);
-        return await accepts(this.ports.http);
+        return await isPortOpen(this.ports.http);
       });
     } catch (error) {
       await this.stop();
       throw error;
     }
     return this;
-  }
-}
-
-async function accepts(port: number): Promise<boolean> {
-  const socket = connect({ port, host: '127.0.0.1' });
-  try {
-    await once(socket, 'connect');
-    return true;
-  } catch {
-    return false;
-  } finally {
-    socket.destroy();
   }
 }

@@ -15,12 +15,11 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs';
-import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { eventually } from './api.ts';
-import { freePort } from './engine.ts';
+import { freePort, isPortOpen } from './ports.ts';
 
 const run = promisify(execFile);
 const startMsMax = 30_000;
@@ -87,7 +86,7 @@ export class DebianPostgres {
     this.#own(file);
     const child = spawn('/usr/sbin/pgbouncer', ['-q', file], { ...this.#account, stdio: 'ignore' });
     this.#children.push(child);
-    await eventually(() => accepts(port), startMsMax);
+    await eventually(() => isPortOpen(port), startMsMax);
     return port;
   }
 
@@ -172,15 +171,4 @@ export class PostgresNode {
     const { stdout } = await run(binary('psql'), [...at, '-X', '-A', '-t', '-v', 'ON_ERROR_STOP=1', '-c', text]);
     return stdout.trim();
   }
-}
-
-function accepts(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1');
-    const end = (answer: boolean) => {
-      socket.destroy();
-      resolve(answer);
-    };
-    socket.once('connect', () => end(true)).once('error', () => end(false));
-  });
 }

@@ -3,25 +3,16 @@
  * Knows how to kill any of its processes, start it again on the same data, and end it without leaving anything.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
-import {
-  appendFileSync,
-  existsSync,
-  linkSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-} from 'node:fs';
-import { createServer } from 'node:net';
-import { tmpdir, userInfo } from 'node:os';
+import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { endProcess, liveProcess, startedTicksOf, writeProcessFile } from '../../src/base/process-file.ts';
+import { endProcess, liveProcess, startedTicksOf } from '../../src/base/process-file.ts';
 import { Api } from './api.ts';
+import { askClickhouse, embeddedAddress, queryClickhouse } from './clickhouse-queries.ts';
 import type { Place } from './host-network.ts';
+import { freePort } from './ports.ts';
 
 /** Kept short, so that a failing test shows the end of the story. */
 const outputCharsMax = 200_000;
@@ -416,12 +407,12 @@ export class Engine {
 
   /** Returns rows of ClickHouse, read over its own interface, each an array of strings. */
   clickhouse(sql: string): Promise<string[][]> {
-    return queryClickhouse(clickhouseAddress(this.dataDir), sql);
+    return queryClickhouse(embeddedAddress(this.dataDir), sql);
   }
 
   /** A statement of ClickHouse that answers nothing. */
   async clickhouseCommand(sql: string): Promise<void> {
-    await askClickhouse(clickhouseAddress(this.dataDir), sql);
+    await askClickhouse(embeddedAddress(this.dataDir), sql);
   }
 
   /** Returns the log lines since the last spawn with this event, of any event without one. */
@@ -433,80 +424,6 @@ export class Engine {
 
   tail(lines = 30): string {
     return this.output.split('\n').slice(-lines).join('\n');
-  }
-}
-
-export interface ClickhouseAddress {
-  url: string;
-  user: string;
-  password: string;
-}
-
-/** Returns the address of the embedded ClickHouse of this data directory. */
-function clickhouseAddress(dataDir: string): ClickhouseAddress {
-  return JSON.parse(readFileSync(join(dataDir, 'run', 'clickhouse.json'), 'utf8')) as ClickhouseAddress;
-}
-
-export async function queryClickhouse(address: ClickhouseAddress, sql: string): Promise<string[][]> {
-  const text = await askClickhouse(address, `${sql} FORMAT TabSeparated`);
-  return text
-    .split('\n')
-    .filter((line) => line !== '')
-    .map((line) => line.split('\t'));
-}
-
-/** The deadline is generous: a crash run reads back all that it wrote, on a machine that may do much else. */
-export async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: string): Promise<string> {
-  const response = await fetch(`${url}/?database=millrace`, {
-    method: 'POST',
-    headers: { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` },
-    body: sql,
-    signal: AbortSignal.timeout(600_000),
-  });
-  const text = await response.text();
-  if (response.status !== 200) throw new Error(`ClickHouse ${response.status}: ${text}`);
-  return text;
-}
-
-/** Belongs to all processes of a user: TMPDIR may differ between processes of one machine. */
-const keptPorts = `/tmp/millrace-test-ports-${userInfo().uid}`;
-
-/** Returns a port below those that Linux assigns to outgoing connections, which could take it before it is bound. */
-export async function freePort(): Promise<number> {
-  for (;;) {
-    const port = randomInt(20_000, 32_000);
-    if (!isKept(port)) continue;
-    const server = createServer().listen(port, '127.0.0.1');
-    try {
-      await once(server, 'listening');
-    } catch {
-      continue;
-    }
-    server.close();
-    await once(server, 'close');
-    return port;
-  }
-}
-
-/**
- * Keeps a port by a file until this process ends, also while an engine that has the port is stopped. False when a live
- * process, or this one, keeps the port.
- */
-function isKept(port: number): boolean {
-  mkdirSync(keptPorts, { recursive: true });
-  const path = join(keptPorts, String(port));
-  if (liveProcess(path) !== undefined) return false;
-  rmSync(path, { force: true });
-  // The link makes a file that is whole, or none when another process was faster.
-  const own = `${path}-${process.pid}`;
-  writeProcessFile(own, process.pid);
-  try {
-    linkSync(own, path);
-    return true;
-  } catch {
-    return false;
-  } finally {
-    rmSync(own, { force: true });
   }
 }
 

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
 import build from './build-setup.ts';
 import { createCertificate } from './certificate.ts';
-import { freePort, startEngine } from './engine.ts';
+import { startEngine } from './engine.ts';
+import { freePort } from './ports.ts';
 import type { SharedEngine } from './shared-engine.ts';
 
 /** Late points are gathered for a second only, so that tests with an old ts need not wait for the half minute. */

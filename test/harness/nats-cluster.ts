@@ -5,14 +5,14 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import { connect as connectNats, type NatsConnection } from '@nats-io/transport-node';
 import { eventually } from './api.ts';
-import { freePort, inherited } from './engine.ts';
+import { inherited } from './engine.ts';
 import { Link } from './link.ts';
+import { freePort, isPortOpen } from './ports.ts';
 
 const nodeCount = 3;
 const readyMsMax = 30_000;
@@ -208,7 +208,7 @@ export class NatsCluster {
     const { nodes = nodeCount, replicas = nodes } = this.#options;
     await eventually(
       async () => {
-        const states = await Promise.all(this.#ports.map(({ client }) => accepts(client)));
+        const states = await Promise.all(this.#ports.map(({ client }) => isPortOpen(client)));
         return states.every((open) => open);
       },
       readyMsMax,
@@ -267,15 +267,4 @@ ${settings}
       env: inherited(),
     });
   }
-}
-
-function accepts(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1');
-    socket.once('connect', () => {
-      socket.destroy();
-      resolve(true);
-    });
-    socket.once('error', () => resolve(false));
-  });
 }

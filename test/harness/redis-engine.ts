@@ -2,7 +2,8 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Engine, freePort, startEngine } from './engine.ts';
+import { type Engine, startEngine } from './engine.ts';
+import { freePort } from './ports.ts';
 import { RedisServer } from './stores.ts';
 
 export interface RedisEngine {

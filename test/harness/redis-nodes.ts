@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import type { RedisSettings } from '../../src/bus/redis-address.ts';
 import { eventually } from './api.ts';
 import { CertificateMaker } from './certificates.ts';
-import { freePort } from './engine.ts';
+import { freePort } from './ports.ts';
 
 const knownMsMax = 60_000;
 

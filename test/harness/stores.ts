@@ -5,12 +5,13 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { endProcess, liveProcess } from '../../src/base/process-file.ts';
 import { eventually } from './api.ts';
-import { type ClickhouseAddress, copyDirectory, engineMain, freePort, inherited, preparedData } from './engine.ts';
+import type { ClickhouseAddress } from './clickhouse-queries.ts';
+import { copyDirectory, engineMain, inherited, preparedData } from './engine.ts';
+import { freePort, isPortOpen } from './ports.ts';
 
 const startMsMax = 30_000;
 /** The passwords of stores that are empty when they start. */
@@ -214,7 +215,7 @@ export class RedisServer implements Store {
     mkdirSync(this.#directory, { recursive: true });
     const options = ['--port', String(this.#port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'];
     this.#child = spawn('redis-server', [...options, '--dir', this.#directory], { stdio: 'ignore' });
-    await eventually(() => accepts(this.#port), startMsMax);
+    await eventually(() => isPortOpen(this.#port), startMsMax);
   }
 
   kill(): Promise<void> {
@@ -232,15 +233,4 @@ export class RedisServer implements Store {
     child.kill(signal);
     await exit;
   }
-}
-
-function accepts(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect({ port, host: '127.0.0.1' });
-    socket.once('connect', () => {
-      socket.destroy();
-      resolve(true);
-    });
-    socket.once('error', () => resolve(false));
-  });
 }

@@ -13,8 +13,9 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { Balancer } from '../harness/balancer.ts';
 import { createCertificate } from '../harness/certificate.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
+import { freePort } from '../harness/ports.ts';
 import { RawConnection } from '../harness/raw.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 

@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 import { judged, makeCalls, right } from '../../bench/load/rest/calls.ts';
 import { ReportClient } from '../../bench/load/rest/reports.ts';
 import { Api } from '../harness/api.ts';
-import { freePort } from '../harness/engine.ts';
+import { freePort } from '../harness/ports.ts';
 import { requestBytes } from '../harness/raw.ts';
 
 /** Answers the sign-in, and the n-th other request with the n-th status; 0 = the connection breaks. */

@@ -8,8 +8,9 @@ import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { MqttClient } from '../harness/mqtt-client.ts';
+import { freePort } from '../harness/ports.ts';
 import { RedisServer } from '../harness/stores.ts';
 
 let directory: string;

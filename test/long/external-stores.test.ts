@@ -8,7 +8,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { askClickhouse, type Engine, inherited, queryClickhouse, root, startEngine } from '../harness/engine.ts';
+import { askClickhouse, queryClickhouse } from '../harness/clickhouse-queries.ts';
+import { type Engine, inherited, root, startEngine } from '../harness/engine.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;

@@ -5,7 +5,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { queryClickhouse } from '../harness/clickhouse-queries.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 /** Messages of a device in a second, over all hosts. */

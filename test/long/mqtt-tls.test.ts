@@ -6,8 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { limits } from '../../src/base/limits.ts';
 import { createCertificate } from '../harness/certificate.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { freePort } from '../harness/ports.ts';
 
 let engine: Engine;
 let directory: string;

@@ -12,10 +12,11 @@ import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { Balancer } from '../harness/balancer.ts';
 import { createCertificate } from '../harness/certificate.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { leastMs } from '../harness/least-time.ts';
 import { connectBytes } from '../harness/mqtt-bytes.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
+import { freePort } from '../harness/ports.ts';
 import { proxyV1, proxyV2 } from '../harness/proxy-header.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
 

@@ -13,7 +13,8 @@ import { afterAll, expect, test } from 'vitest';
 import { limits } from '../../src/base/limits.ts';
 import { eventually } from '../harness/api.ts';
 import { createCertificate } from '../harness/certificate.ts';
-import { type Engine, freePort, inherited, prepareEngine } from '../harness/engine.ts';
+import { type Engine, inherited, prepareEngine } from '../harness/engine.ts';
+import { freePort } from '../harness/ports.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));

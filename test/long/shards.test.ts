@@ -9,15 +9,8 @@ import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import {
-  askClickhouse,
-  type ClickhouseAddress,
-  type Engine,
-  engineMain,
-  prepareEngine,
-  queryClickhouse,
-  startEngine,
-} from '../harness/engine.ts';
+import { askClickhouse, type ClickhouseAddress, queryClickhouse } from '../harness/clickhouse-queries.ts';
+import { type Engine, engineMain, prepareEngine, startEngine } from '../harness/engine.ts';
 import { Link } from '../harness/link.ts';
 import { proveSuspects } from '../harness/receipts.ts';
 import { ask, preview, value } from '../harness/reports.ts';

@@ -5,7 +5,8 @@
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { queryClickhouse } from '../harness/clickhouse-queries.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { codeOf, MqttClient } from '../harness/mqtt-client.ts';
 import { type Stores, startStores, storeSettings } from '../harness/stores.ts';
 

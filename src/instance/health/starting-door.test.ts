@@ -1,6 +1,6 @@
 /** The answers of a start before the workers listen. */
 import { expect, test } from 'vitest';
-import { freePort } from '../../../test/harness/engine.ts';
+import { freePort } from '../../../test/harness/ports.ts';
 import { StartingDoor } from './starting-door.ts';
 
 test('a start that waits is live, not ready, and gives the port to the workers', async () => {

@@ -7,7 +7,7 @@ import { connect as connectTls } from 'node:tls';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createCertificate } from '../../../test/harness/certificate.ts';
 import { silentLog as log } from '../../../test/harness/clickhouse-server.ts';
-import { freePort } from '../../../test/harness/engine.ts';
+import { freePort } from '../../../test/harness/ports.ts';
 import { limits } from '../../base/limits.ts';
 import { type ListeningSocket, listenTcp, listenTls } from '../transport/listen.ts';
 import type { Transport } from '../transport/transport.ts';
