@@ -26,10 +26,11 @@ import { RefusalWatch, type WorkerRefusals } from './instance/health/refusal-wat
 import { StartingDoor } from './instance/health/starting-door.ts';
 import type { InstanceState } from './instance/health/state.ts';
 import { checkConfig, checkNames } from './instance/host/config-check.ts';
-import { DataDirectory, type Secrets } from './instance/host/data-directory.ts';
+import { DataDirectory } from './instance/host/data-directory.ts';
 import { clockFile } from './instance/host/data-files.ts';
 import { judgeMachine, readMachine } from './instance/host/machine.ts';
 import { portsOf, probePort } from './instance/host/ports.ts';
+import { type Secrets, secretsIn } from './instance/host/secrets.ts';
 import { Started } from './instance/lifecycle/started.ts';
 import { StopSteps } from './instance/lifecycle/stop-steps.ts';
 import { describeHost } from './instance/membership/host-description.ts';
@@ -143,7 +144,7 @@ async function takeDirectoryAndPorts({ config, data, running, log }: Start): Pro
   for (const port of portsOf(config)) await probePort(port);
   const starting = await StartingDoor.open(config.http.address, config.http.port);
   running.add('starting door', () => starting.close());
-  return { starting, ...data.secrets(), knowsDevices: hasKnownDevices(data.path) };
+  return { starting, ...secretsIn(data), knowsDevices: hasKnownDevices(data.path) };
 }
 
 /** The stores, and what the primary keeps in them or reads from them. */

@@ -28,6 +28,7 @@ import {
   restoringFile,
   secretsFile,
 } from './instance/host/data-files.ts';
+import { secretsIn } from './instance/host/secrets.ts';
 import type { Restored } from './instance/stores/restored-stores.ts';
 import { openPostgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded/embedded.ts';
@@ -101,7 +102,7 @@ function checkTarget(dataDir: string, config: Config, { clickhouse, postgres }: 
 
 async function fill(data: DataDirectory, dir: string, manifest: Manifest, config: Config, log: Log): Promise<void> {
   await copyBack(dir, manifest.files, secretsFile, join(data.path, secretsFile));
-  const { secrets } = data.secrets();
+  const { secrets } = secretsIn(data);
   await copyBack(dir, manifest.files, `${journalsPath}/`, data.journalPath);
   // A journal that was empty has no file in the backup.
   for (const name of manifest.journals) await mkdir(join(data.journalPath, name), { recursive: true, mode: 0o700 });

@@ -13,7 +13,7 @@ import type { Shards } from '../clickhouse/shards.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { inMigrationLock, migratePostgres } from '../postgres/migrate.ts';
 import type { ClockWatch } from './clock/clock-watch.ts';
-import type { Secrets } from './host/data-directory.ts';
+import type { Secrets } from './host/secrets.ts';
 import type { Membership } from './membership/membership.ts';
 import { type RunningEngines, shardName } from './stores/engines.ts';
 import type { Installation } from './stores/installation.ts';

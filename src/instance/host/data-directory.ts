@@ -1,8 +1,7 @@
 /**
- * The data directory, which one instance owns at a time and which contains the generated secrets. A start ends the
- * processes that a killed run left. The owner and its workers hold a kernel lock on the file `lock`: a worker that
- * outlives a killed primary keeps the directory locked until the worker ends. The content of `lock` names the owner
- * (see `Owner`).
+ * The data directory, which one instance owns at a time. A start ends the processes that a killed run left. The owner
+ * and its workers hold a kernel lock on the file `lock`: a worker that outlives a killed primary keeps the directory
+ * locked until the worker ends. The content of `lock` names the owner (see `Owner`).
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import {
@@ -34,13 +33,7 @@ import {
 } from '../../base/process-file.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
 import { isUuid } from '../../base/uuid.ts';
-import { hostFile, journalDirectory, restoringFile, runDirectory, secretsFile } from './data-files.ts';
-
-export interface Secrets {
-  clickhousePassword: string;
-  postgresPassword: string;
-  adminPassword: string;
-}
+import { hostFile, journalDirectory, restoringFile, runDirectory } from './data-files.ts';
 
 /** The content of the file `lock`, padded to `ownerBytes` so that a full disk has room for the next owner. */
 interface Owner extends ProcessMark {
@@ -190,40 +183,6 @@ export class DataDirectory {
       // Under the lock no writer is left; before that, the file may speak of a process in another pid namespace.
       removeProcessFile(file);
     }
-  }
-
-  /** Returns the secrets, made at the first start with mode 0600. A given admin password is not stored. */
-  secrets(): { secrets: Secrets; fresh: boolean } {
-    const path = join(this.path, secretsFile);
-    const kept = this.#keptSecrets(path);
-    if (kept) return { secrets: kept, fresh: false };
-    const secrets: Secrets = {
-      clickhousePassword: randomBytes(24).toString('base64url'),
-      postgresPassword: randomBytes(24).toString('base64url'),
-      adminPassword: randomBytes(12).toString('base64url'),
-    };
-    // The stores are made with these passwords, which must be known after a power cut.
-    this.keepPrivate(secretsFile, JSON.stringify(secrets, null, 2));
-    return { secrets, fresh: true };
-  }
-
-  /** Returns undefined only when there is no file. The error of JSON.parse quotes the text, so it is not passed on. */
-  #keptSecrets(path: string): Secrets | undefined {
-    let text: string;
-    try {
-      text = readFileSync(path, 'utf8');
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-      throw new StartError(`${path} cannot be read: ${messageOf(error)}.`);
-    }
-    try {
-      const secrets = JSON.parse(text) as Secrets;
-      if (secrets.clickhousePassword && secrets.postgresPassword) return secrets;
-    } catch {}
-    throw new StartError(
-      `${path} is damaged. It holds the passwords of the embedded stores: ` +
-        `put the ${secretsFile} of a backup of this instance in its place.`,
-    );
   }
 
   /** Returns the id by which other hosts know this directory, made at the first start. */

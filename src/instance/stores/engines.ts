@@ -22,8 +22,9 @@ import { openPostgres, type Postgres } from '../../postgres/client.ts';
 import { installedPostgres } from '../../postgres/embedded/binaries.ts';
 import { embeddedPostgresUrl, startEmbeddedPostgres } from '../../postgres/embedded/embedded.ts';
 import type { InstanceState } from '../health/state.ts';
-import type { DataDirectory, Secrets } from '../host/data-directory.ts';
+import type { DataDirectory } from '../host/data-directory.ts';
 import { clickhouseDirectory, postgresDirectory, runDirectory } from '../host/data-files.ts';
+import type { Secrets } from '../host/secrets.ts';
 import { Supervisor } from '../lifecycle/supervisor.ts';
 
 /** The addresses of the running engines. */

@@ -1,10 +1,11 @@
-/** The files of the data directory itself. Its ownership is tested in test/flow/data-directory.test.ts. */
+/** Tests that passwords are kept. The ownership of their directory is tested in test/flow/data-directory.test.ts. */
 import fs, { mkdtempSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { DataDirectory } from './data-directory.ts';
+import { secretsIn } from './secrets.ts';
 
 const { fsyncSync, renameSync } = fs;
 let dir = '';
@@ -31,7 +32,7 @@ test('generated passwords are durable before a store is made with them', () => {
   };
   syncBuiltinESMExports();
   const data = new DataDirectory(dir);
-  const { secrets, fresh } = data.secrets();
+  const { secrets, fresh } = secretsIn(data);
   const { path } = data;
   expect(fresh).toBe(true);
   expect(steps).toEqual([
@@ -39,12 +40,12 @@ test('generated passwords are durable before a store is made with them', () => {
     `rename ${join(path, 'secrets.json.new')}`,
     `sync ${path}`,
   ]);
-  expect(data.secrets()).toEqual({ secrets, fresh: false });
+  expect(secretsIn(data)).toEqual({ secrets, fresh: false });
 });
 
 test('damaged passwords are refused with what to do, and no part of a password is in the reason', () => {
   const data = new DataDirectory(dir);
-  const { adminPassword } = data.secrets().secrets;
+  const { adminPassword } = secretsIn(data).secrets;
   const path = join(data.path, 'secrets.json');
   const text = readFileSync(path, 'utf8');
   const begin = text.indexOf(adminPassword);
@@ -59,7 +60,7 @@ test('damaged passwords are refused with what to do, and no part of a password i
     writeFileSync(path, damaged);
     let reason = '';
     try {
-      data.secrets();
+      secretsIn(data);
     } catch (error) {
       reason = (error as Error).message;
     }
