@@ -28,11 +28,12 @@ import {
   restoringFile,
   secretsFile,
 } from './instance/host/data-files.ts';
-import { secretsIn } from './instance/host/secrets.ts';
+import { type Secrets, secretsIn } from './instance/host/secrets.ts';
 import type { Restored } from './instance/stores/restored-stores.ts';
 import { openPostgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded/embedded.ts';
 import { migratePostgres } from './postgres/migrate.ts';
+import { counted } from './support/journal-table.ts';
 
 const usage = 'usage: DATA_DIR=<empty directory> npm run restore -- DIR (a directory that `npm run backup` made)';
 
@@ -58,7 +59,7 @@ async function run([source, ...more]: string[]): Promise<void> {
   await syncPath(dataDir);
   await data.take(log, 0);
   try {
-    await fill(data, dir, manifest, config, log);
+    await fill({ data, dir, manifest, config, log });
     const restored: Restored = {
       backup: dir,
       began: manifest.began,
@@ -86,13 +87,8 @@ function checkTarget(dataDir: string, config: Config, { clickhouse, postgres }: 
   if (found.length > 0) {
     throw new StartError(`The data directory ${dataDir} (DATA_DIR) is not empty: restore into a new one.`);
   }
-  const check = (name: string, setting: string, saved: boolean, external: boolean) => {
-    if (saved && external) throw new StartError(`The backup contains ${name}: restore it without ${setting}.`);
-    if (!saved && !external)
-      throw new StartError(`The backup is of an instance with an external ${name}: set ${setting}.`);
-  };
-  check('ClickHouse', 'CLICKHOUSE_URL', clickhouse !== undefined, config.clickhouse.url !== '');
-  check('PostgreSQL', 'DATABASE_URL', postgres !== undefined, config.postgres.url !== '');
+  checkStore(clickhouse !== undefined, 'ClickHouse', 'CLICKHOUSE_URL', config.clickhouse.url);
+  checkStore(postgres !== undefined, 'PostgreSQL', 'DATABASE_URL', config.postgres.url);
   if (clickhouse && clickhouse.database !== config.clickhouse.database) {
     throw new StartError(
       `The backup is of the ClickHouse database ${clickhouse.database}: set CLICKHOUSE_DATABASE to it.`,
@@ -100,46 +96,82 @@ function checkTarget(dataDir: string, config: Config, { clickhouse, postgres }: 
   }
 }
 
-async function fill(data: DataDirectory, dir: string, manifest: Manifest, config: Config, log: Log): Promise<void> {
+/** Throws when the backup contains a store that the settings name as external, or lacks one that they do not name. */
+function checkStore(isSaved: boolean, name: string, setting: string, url: string): void {
+  if (isSaved && url !== '') throw new StartError(`The backup contains ${name}: restore it without ${setting}.`);
+  if (!isSaved && url === '')
+    throw new StartError(`The backup is of an instance with an external ${name}: set ${setting}.`);
+}
+
+/** What the steps of a restore use. */
+interface Restore {
+  data: DataDirectory;
+  /** The directory of the backup. */
+  dir: string;
+  manifest: Manifest;
+  config: Config;
+  secrets: Secrets;
+  log: Log;
+}
+
+async function fill({ data, dir, manifest, config, log }: Omit<Restore, 'secrets'>): Promise<void> {
   await copyBack(dir, manifest.files, secretsFile, join(data.path, secretsFile));
   const { secrets } = secretsIn(data);
-  await copyBack(dir, manifest.files, `${journalsPath}/`, data.journalPath);
-  // A journal that was empty has no file in the backup.
-  for (const name of manifest.journals) await mkdir(join(data.journalPath, name), { recursive: true, mode: 0o700 });
-  printLine(`  journal      ${manifest.journals.length} workers`);
+  await restoreJournals(data, dir, manifest);
+  const restore = { data, dir, manifest, config, secrets, log };
+  if (manifest.clickhouse) await restoreClickHouse(restore, manifest.clickhouse);
+  if (manifest.postgres) await restorePostgres(restore, manifest.postgres);
+}
 
-  const { clickhouse, postgres } = manifest;
-  if (clickhouse) {
-    const { memoryBytesMax, sessions } = config.clickhouse.embedded;
-    const password = secrets.clickhousePassword;
-    const { freeDiskBytesMin } = config.ingest.journal;
-    const limits = { memoryBytesMax, freeDiskBytesMin, sessions };
-    const options = { dir: join(data.path, clickhouseDirectory), port: 0, password, ...limits };
-    const engine = await startEmbeddedClickHouse({ ...options, nice: 0, runDir: data.runPath, log });
-    const client = openClickHouse({ ...engine, database: clickhouse.database, log });
-    try {
-      await attachTables(client, dir, clickhouse, manifest.files);
-    } finally {
-      await client.close();
-      await engine.stop();
-    }
-    const rows = clickhouse.tables.reduce((sum, table) => sum + table.rows, 0);
-    printLine(`  clickhouse   ${clickhouse.tables.length} tables, ${rows} rows`);
+async function restoreJournals(data: DataDirectory, dir: string, { files, journals }: Manifest): Promise<void> {
+  await copyBack(dir, files, `${journalsPath}/`, data.journalPath);
+  // A journal that was empty has no file in the backup.
+  for (const name of journals) await mkdir(join(data.journalPath, name), { recursive: true, mode: 0o700 });
+  printLine(`  journal      ${counted(journals.length, 'worker')}`);
+}
+
+async function restoreClickHouse(
+  { data, dir, manifest, config, secrets, log }: Restore,
+  saved: NonNullable<Manifest['clickhouse']>,
+): Promise<void> {
+  const { memoryBytesMax, sessions } = config.clickhouse.embedded;
+  const { freeDiskBytesMin } = config.ingest.journal;
+  const engine = await startEmbeddedClickHouse({
+    ...{ dir: join(data.path, clickhouseDirectory), runDir: data.runPath, port: 0 },
+    ...{ password: secrets.clickhousePassword, memoryBytesMax, freeDiskBytesMin, sessions, nice: 0, log },
+  });
+  const client = openClickHouse({ ...engine, database: saved.database, log });
+  try {
+    await attachTables(client, dir, saved, manifest.files);
+  } finally {
+    await client.close();
+    await engine.stop();
   }
-  if (postgres) {
-    const options = { dir: join(data.path, postgresDirectory), port: 0, password: secrets.postgresPassword };
-    const server = await startEmbeddedPostgres({ ...options, runDir: data.runPath, log });
-    const client = openPostgres({ url: server.url, poolMax: 2, log });
-    try {
-      await migratePostgres(client, { log, only: postgres.migrations });
-      await loadDump(client, server.url, dir, postgres);
-    } finally {
-      await client.close();
-      await server.stop();
-    }
-    const rows = postgres.tables.reduce((sum, table) => sum + table.rows, 0);
-    printLine(`  postgresql   ${postgres.tables.length} tables, ${rows} rows`);
+  printLine(`  clickhouse   ${tablesText(saved.tables)}`);
+}
+
+async function restorePostgres(
+  { data, dir, secrets, log }: Restore,
+  saved: NonNullable<Manifest['postgres']>,
+): Promise<void> {
+  const server = await startEmbeddedPostgres({
+    ...{ dir: join(data.path, postgresDirectory), runDir: data.runPath, port: 0 },
+    ...{ password: secrets.postgresPassword, log },
+  });
+  const client = openPostgres({ url: server.url, poolMax: 2, log });
+  try {
+    await migratePostgres(client, { log, only: saved.migrations });
+    await loadDump(client, server.url, dir, saved);
+  } finally {
+    await client.close();
+    await server.stop();
   }
+  printLine(`  postgresql   ${tablesText(saved.tables)}`);
+}
+
+function tablesText(tables: readonly { rows: number }[]): string {
+  const rows = tables.reduce((sum, table) => sum + table.rows, 0);
+  return `${counted(tables.length, 'table')}, ${counted(rows, 'row')}`;
 }
 
 runCommand(async (words) => {
