@@ -16,6 +16,7 @@ import { tablePath, tablesLeftOut } from './backup/postgres.ts';
 import { BackupTarget, isWithin } from './backup/target.ts';
 import { printFailure, printLine, runCommand } from './base/command.ts';
 import { type ControlConnection, openControl } from './base/control-socket.ts';
+import { counted } from './base/counted.ts';
 import { Bug, messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
@@ -98,14 +99,14 @@ async function save(control: ControlConnection, owned: NonNullable<typeof unfini
   printLine(`Backup of ${dataDir} to ${dir}`);
   if (config.stream.url !== '') await awaitStored(config.stream, streamMsMax);
   const { journals, bytes } = await saveJournals(control, dataDir, files);
-  printLine(`  journal      ${journals.length} workers, ${sizeText(bytes)}`);
+  printLine(`  journal      ${counted(journals.length, 'worker')}, ${sizeText(bytes)}`);
 
   const frozen = config.clickhouse.url ? undefined : await freeze(dataDir, config.clickhouse.database);
   try {
     const postgres = config.postgres.url ? undefined : await savePostgres(dataDir, files);
     printLine(
       postgres
-        ? `  postgresql   ${postgres.tables.length} tables, ${sizeText(sumBelow(files, 'postgres/'))}`
+        ? `  postgresql   ${counted(postgres.tables.length, 'table')}, ${sizeText(sumBelow(files, 'postgres/'))}`
         : '  postgresql   external: save it with its own tools, after this command has ended',
     );
     if (frozen) await saveFrozen(files, frozen);
@@ -134,7 +135,7 @@ async function save(control: ControlConnection, owned: NonNullable<typeof unfini
     if (frozen) await removeFrozen(join(dataDir, clickhouseDirectory)).catch(() => {});
   }
   const seconds = (Date.now() - began.getTime()) / 1000;
-  printLine(`Done: ${files.written.length} files, ${sizeText(files.bytes)} in ${seconds.toFixed(1)} s.`);
+  printLine(`Done: ${counted(files.written.length, 'file')}, ${sizeText(files.bytes)} in ${seconds.toFixed(1)} s.`);
   printLine(`Restore it with: DATA_DIR=<empty directory> npm run restore -- ${dir}`);
 }
 
@@ -206,7 +207,9 @@ async function saveFrozen(files: BackupFiles, frozen: Frozen[]): Promise<void> {
     shownMs = performance.now();
     printLine(`  clickhouse   ${done} of ${parts} parts, ${sizeText(files.bytes - before)}`);
   });
-  printLine(`  clickhouse   ${frozen.length} tables, ${parts} parts, ${sizeText(files.bytes - before)}`);
+  printLine(
+    `  clickhouse   ${counted(frozen.length, 'table')}, ${counted(parts, 'part')}, ${sizeText(files.bytes - before)}`,
+  );
 }
 
 function withoutFiles({ name, create, stored, rows, parts }: Frozen) {

@@ -10,6 +10,7 @@ import { dirname, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { findFirstDevice } from './admin/seed.ts';
 import { parseWords, printLine, runCommand } from './base/command.ts';
+import { counted } from './base/counted.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, type ConfigReading, readConfig } from './base/settings/config.ts';
@@ -46,9 +47,7 @@ async function run(words: string[]): Promise<void> {
   if (config) await checkRest(config, reading, { ...options, url: options.url?.replace(/\/$/, '') });
   else printLine('Correct the settings first: the other checks depend on them.');
   const { ok, warning, fault } = counts;
-  printLine(
-    `${ok} ok, ${warning} ${warning === 1 ? 'warning' : 'warnings'}, ${fault} ${fault === 1 ? 'fault' : 'faults'}`,
-  );
+  printLine(`${ok} ok, ${counted(warning, 'warning')}, ${counted(fault, 'fault')}`);
   if (fault > 0) process.exitCode = 1;
 }
 

@@ -9,6 +9,7 @@ import { closeSync, existsSync, openSync, readdirSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
 import { jsonLine, printLine, runCommand } from './base/command.ts';
+import { counted } from './base/counted.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
@@ -28,7 +29,7 @@ import { inspectJournal, readSegment, type SegmentReport } from './journal/inspe
 import { listQuarantine } from './journal/quarantine.ts';
 import { laneNames, parseSegmentName } from './journal/segment.ts';
 import type { Postgres } from './postgres/client.ts';
-import { counted, journalsOf, journalTable, requireJournals } from './support/journal-table.ts';
+import { journalsOf, journalTable, requireJournals } from './support/journal-table.ts';
 import { readBlock } from './telemetry/read-block.ts';
 
 const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGMENT] | ship DIR | drain';

@@ -7,6 +7,7 @@
 import { basename, dirname, join } from 'node:path';
 import { systemClock as clock } from './base/clock.ts';
 import { jsonLine, printLine, runCommand } from './base/command.ts';
+import { counted } from './base/counted.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -18,7 +19,7 @@ import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { ShardMapFollower } from './instance/stores/shard-map-follower.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import type { Postgres } from './postgres/client.ts';
-import { counted, requireJournals } from './support/journal-table.ts';
+import { requireJournals } from './support/journal-table.ts';
 import { blocksOf, readBlock } from './telemetry/read-block.ts';
 import { blocksByShard } from './telemetry/shard-blocks.ts';
 

@@ -13,6 +13,7 @@ import { checkFiles, type Manifest, readManifest } from './backup/manifest.ts';
 import { loadDump } from './backup/postgres.ts';
 import { isWithin } from './backup/target.ts';
 import { printLine, runCommand } from './base/command.ts';
+import { counted } from './base/counted.ts';
 import { StartError } from './base/errors.ts';
 import { createLog, type Log } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
@@ -33,7 +34,6 @@ import type { Restored } from './instance/stores/restored-stores.ts';
 import { openPostgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded/embedded.ts';
 import { migratePostgres } from './postgres/migrate.ts';
-import { counted } from './support/journal-table.ts';
 
 const usage = 'usage: DATA_DIR=<empty directory> npm run restore -- DIR (a directory that `npm run backup` made)';
 

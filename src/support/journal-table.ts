@@ -4,6 +4,7 @@ import { availableParallelism } from 'node:os';
 import { basename, join, resolve } from 'node:path';
 import { systemClock as clock } from '../base/clock.ts';
 import { columns } from '../base/columns.ts';
+import { counted } from '../base/counted.ts';
 import { messageOf, StartError } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import type { Config } from '../base/settings/config.ts';
@@ -127,8 +128,4 @@ function waitingOf({ segments }: JournalInspection): [Waiting, Waiting] {
 
 function ageText(oldestMs: number): string {
   return Number.isFinite(oldestMs) ? `${Math.max(0, Math.round((clock.now() - oldestMs) / 1000))} s` : '-';
-}
-
-export function counted(count: number, one: string, many = `${one}s`): string {
-  return `${count} ${count === 1 ? one : many}`;
 }

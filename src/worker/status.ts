@@ -1,5 +1,6 @@
 /** Makes the report of a worker about itself to the primary: refusals, room in its journal, reasons to check it. */
 import { systemClock as clock } from '../base/clock.ts';
+import { counted } from '../base/counted.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Config } from '../base/settings/config.ts';
 import type { Bus } from '../bus/bus.ts';
@@ -10,6 +11,7 @@ import type { JournalRoom } from '../instance/health/refusal-forecast.ts';
 import type { WorkerRefusals } from '../instance/health/refusal-watch.ts';
 import type { PrimaryLink } from '../instance/processes/primary-link.ts';
 import type { Journal } from '../journal/journal.ts';
+import { late } from '../journal/segment.ts';
 import type { Mqtt } from '../mqtt/server.ts';
 import type { Channel } from './channel.ts';
 import type { WorkerDeps } from './worker-deps.ts';
@@ -65,10 +67,11 @@ function degraded(config: Config, slot: number, { journal, orphans, shipper, str
   // The place makes the sentences of two workers different: equal ones would be one reason.
   const places = { [`worker-${slot}`]: journal.quarantine.entries, 'orphan journals': orphans.quarantineEntries };
   for (const [place, count] of Object.entries(places)) {
-    const entries = count === 1 ? '1 entry' : `${count} entries`;
-    if (count > 0) reasons.push(`rows in quarantine: ${entries} of ${place} (npm run quarantine -- list)`);
+    if (count === 0) continue;
+    const entries = counted(count, 'entry', 'entries');
+    reasons.push(`rows in quarantine: ${entries} of ${place} (npm run quarantine -- list)`);
   }
-  const lateMs = clock.now() - ((stream?.journal ?? journal).oldestWaitingAt(1) ?? clock.now());
+  const lateMs = clock.now() - ((stream?.journal ?? journal).oldestWaitingAt(late) ?? clock.now());
   if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
     reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
   }
@@ -81,7 +84,7 @@ function degraded(config: Config, slot: number, { journal, orphans, shipper, str
     reasons.push(missing);
   }
   if (orphans.count > 0) {
-    const journals = orphans.count === 1 ? '1 orphan journal' : `${orphans.count} orphan journals`;
+    const journals = counted(orphans.count, 'orphan journal');
     reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
   }
   return reasons;

@@ -5,6 +5,7 @@
 import { existsSync, readFileSync, statfsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { counted } from '../../base/counted.ts';
 import { fileLimitFault, filesForConnections, openFilesMax, raiseFileLimit } from '../../base/file-limit.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { sizeText } from '../../base/size-text.ts';
@@ -155,7 +156,7 @@ function judgeDisk({ freeBytes, freeFiles, type }: Disk, { ingest }: Config, wor
     const says = `${free}: the journals have room for ${sizeText(room)} when ClickHouse does not answer. Free space.`;
     found.push({ subject, level: 'warning', says });
   } else {
-    const most = `${sizeText(allowed)} that JOURNAL_BACKLOG_BYTES_MAX allows (${workers} ${workers === 1 ? 'worker' : 'workers'})`;
+    const most = `${sizeText(allowed)} that JOURNAL_BACKLOG_BYTES_MAX allows (${counted(workers, 'worker')})`;
     const says =
       room >= allowed
         ? `${free}: the journals have room for all ${most}.`

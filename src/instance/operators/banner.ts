@@ -1,4 +1,5 @@
 /** Writes the message that an operator reads at the start: addresses, credentials, and commands that can be pasted. */
+import { counted } from '../../base/counted.ts';
 import { openOutput } from '../../base/line-output.ts';
 
 export interface Banner {
@@ -80,7 +81,7 @@ export function printBanner(banner: Banner): void {
 }
 
 function stateLines({ version, seconds, workers: count, refusal, missing }: Banner): string[] {
-  const workers = count === 1 ? '1 worker' : `${count} workers`;
+  const workers = counted(count, 'worker');
   if (refusal === undefined) {
     return [`Millrace ${version} is ready after ${seconds.toFixed(1)} s (${workers}).`, ...missingLines(missing)];
   }
