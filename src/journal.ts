@@ -1,9 +1,8 @@
 /**
  * `npm run journal`: shows the waiting rows in the journals of DATA_DIR, and ships them. `list` shows every journal,
  * `verify [NAME]` reads every waiting frame, `show NAME` lists the waiting frames, `show NAME SEGMENT` all frames of a
- * segment with their rows. `ship DIR` ships the journal of a
- * removed host into ClickHouse, `drain` empties a stopped instance before its removal. The first three change nothing
- * and work while Millrace runs.
+ * segment with their rows. `ship DIR` ships the journal of a removed host into ClickHouse, `drain` empties a stopped
+ * instance before its removal. `list`, `verify` and `show` change nothing and work while Millrace runs.
  */
 import { closeSync, existsSync, openSync, readdirSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -27,6 +26,7 @@ import { ShardMapFollower } from './instance/stores/shard-map-follower.ts';
 import { readInstallation } from './journal/identity.ts';
 import { inspectJournal, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
+import type { Frame } from './journal/reader.ts';
 import { laneNames, parseSegmentName } from './journal/segment.ts';
 import type { Postgres } from './postgres/client.ts';
 import { journalsOf, journalTable, requireJournals } from './support/journal-table.ts';
@@ -143,25 +143,25 @@ async function show(dir: string, name: string | undefined): Promise<void> {
         return;
       }
       left -= 1;
-      if (step.kind === 'gap') {
-        printLine(`${segment.name} ${step.from}  damaged up to ${step.to}`);
-        continue;
-      }
-      if (step.rows === 0) continue;
-      const lane = laneNames[step.lane];
-      const at = new Date(orderMs(step.order)).toISOString();
-      const mark = isStored ? '  stored' : '';
-      printLine(
-        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes${mark}`,
-      );
-      if (name === undefined) continue;
-      for (const row of readBlock(step.payload)) printLine(`  ${jsonLine(row)}`);
+      if (step.kind === 'gap') printLine(`${segment.name} ${step.from}  damaged up to ${step.to}`);
+      else if (step.rows > 0) printFrame(segment, step, { isStored, withRows: name !== undefined });
     }
   }
   if (stored > 0)
     printLine(
       `left out: ${counted(stored, 'frame')} of these segments that ClickHouse has; name a segment to see them`,
     );
+}
+
+function printFrame(
+  { name }: SegmentReport,
+  { offset, lane, order, rows, length, payload }: Frame,
+  { isStored, withRows }: { isStored: boolean; withRows: boolean },
+): void {
+  const at = new Date(orderMs(order)).toISOString();
+  const size = `${counted(rows, 'row')}  ${length} bytes`;
+  printLine(`${name} ${offset}  ${laneNames[lane]}  order ${order}  ${at}  ${size}${isStored ? '  stored' : ''}`);
+  if (withRows) for (const row of readBlock(payload)) printLine(`  ${jsonLine(row)}`);
 }
 
 function namesOf(segments: SegmentReport[]): string {
