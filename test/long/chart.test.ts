@@ -38,7 +38,15 @@ const everything = {
   image: { pullSecrets: [{ name: 'registry' }] },
   stores: { ...stores, authorities: { existingSecret: 'authorities' } },
   admin: { existingSecret: 'admin' },
-  settings: { RATE_LIMITS_DEVICE_MESSAGES: '100:1', LIMITS_DEVICES: 1000000, LOG_LEVEL: 'debug' },
+  settings: {
+    RATE_LIMITS_DEVICE_MESSAGES: '100:1',
+    LIMITS_DEVICES: 1000000,
+    LOG_LEVEL: 'debug',
+    CLICKHOUSE_SHARDS: 'https://clickhouse-1:8443',
+    DATABASE_BEHIND_POOLER: true,
+    INSTANCE_ZONE: 'east',
+    RULES_FILE: '/rules/rules.yaml',
+  },
   secretSettings: [{ name: 'JWT_TOKEN_SIGNING_KEY', secretName: 'jwt', key: 'key' }],
   settingsFile: 'gateway:\n  childrenMax: 1000\n',
   tls: { existingSecret: 'certificate' },
@@ -52,6 +60,8 @@ const everything = {
     },
     mqtt: { type: 'NodePort' },
   },
+  extraVolumes: [{ name: 'rules', configMap: { name: 'rules' } }],
+  extraVolumeMounts: [{ name: 'rules', mountPath: '/rules', readOnly: true }],
   persistence: { storageClassName: 'fast', annotations: { 'example.com/tier': 'gold' } },
   antiAffinity: 'hard',
   nodeSelector: { disk: 'nvme' },
@@ -252,6 +262,7 @@ describe.each(cases)('%s', (_, values) => {
 
   test('`npm run config` accepts the settings of a host', () => {
     const resources = render({ ...values, tls: {}, settingsFile: '' });
+    const noFile = (name: string) => name !== 'NODE_EXTRA_CA_CERTS' && name !== 'RULES_FILE';
     const [container] = podOf(only(resources, 'StatefulSet')).containers;
     const secrets: Record<string, string> = {
       DATABASE_URL: 'postgresql://mill:wheel@postgres:5432/mill',
@@ -262,7 +273,7 @@ describe.each(cases)('%s', (_, values) => {
     };
     const env = Object.fromEntries(
       container.env
-        .filter(({ name }: Resource) => name !== 'NODE_EXTRA_CA_CERTS')
+        .filter(({ name }: Resource) => noFile(name))
         .map(({ name, value, valueFrom }: Resource) => [
           name,
           value ?? (valueFrom.secretKeyRef ? secrets[name] : 'mill-0'),
@@ -283,14 +294,28 @@ test('the Job runs the command of the image before hosts are replaced, and hosts
   const job = only(resources, 'Job');
   expect(job.metadata.annotations).toMatchObject({ 'helm.sh/hook': 'pre-install,pre-upgrade' });
   const [container] = podOf(job).containers;
-  expect(container.command).toEqual(['node', 'dist/migrate.js']);
+  // The entry point of the image, which hands signals on, stays.
+  expect(container.command).toBeUndefined();
+  expect(container.args).toEqual(['node', 'dist/migrate.js']);
   expect(existsSync('src/migrate.ts')).toBe(true);
   const [host] = podOf(only(resources, 'StatefulSet')).containers;
   expect(container.image).toBe(host.image);
   expect(settingOf(host, 'MIGRATE')).toBe('false');
-  const ofStores = /CLICKHOUSE|DATABASE|REDIS|NODE_EXTRA/;
-  const byName = ({ env }: Resource) => env.filter(({ name }: Resource) => ofStores.test(name));
-  expect(byName(container)).toEqual(byName(host));
+  // The Job changes the stores, and with the settings, that the hosts have: shards, a pooler, a settings file.
+  const names = ['INSTANCE_NAME', 'INSTANCE_ADDRESS', 'ADMIN_PASSWORD'];
+  expect(container.env).toEqual(host.env.filter(({ name }: Resource) => !names.includes(name)));
+  expect(settingOf(container, 'CLICKHOUSE_SHARDS')).toBe('https://clickhouse-1:8443');
+  const [file, ...more] = resources.filter(({ metadata }) => metadata.name === 'mill-migrate-settings');
+  expect(more).toEqual([]);
+  expect(file.data['millrace.yaml'].trim()).toBe(everything.settingsFile.trim());
+  expect(file.metadata.annotations['helm.sh/hook']).toBe(job.metadata.annotations['helm.sh/hook']);
+  const weight = (resource: Resource) => Number(resource.metadata.annotations['helm.sh/hook-weight']);
+  expect(weight(file)).toBeLessThan(weight(job));
+  const { volumes } = podOf(job);
+  expect(volumes).toContainEqual({ name: 'settings', configMap: { name: 'mill-migrate-settings' } });
+  expect(container.volumeMounts.map(({ name }: Resource) => name).sort()).toEqual(
+    volumes.map(({ name }: Resource) => name).sort(),
+  );
   // A service account of the release does not exist before the installation.
   expect(podOf(job).serviceAccountName).toBeUndefined();
 });
@@ -317,8 +342,21 @@ test('a value of `settings` wins, and a settings file is mounted and changes the
   const [container] = podOf(only(render({ settings: { WORKERS: 9, MQTT_ENABLED: false } }), 'StatefulSet')).containers;
   expect(settingOf(container, 'WORKERS')).toBe('9');
   expect(settingOf(container, 'MQTT_ENABLED')).toBe('false');
+  const named = { INSTANCE_ZONE: 'east', LIMITS_DEVICES: 1000000 };
+  const secretSettings = [{ name: 'ADMIN_PASSWORD', secretName: 'other', key: 'admin' }];
+  const admin = { existingSecret: 'admin' };
+  const pod = podOf(only(render({ settings: named, secretSettings, admin }), 'StatefulSet'));
+  const { env } = pod.containers[0];
+  expect(env.filter(({ name }: Resource) => name === 'INSTANCE_ZONE')).toEqual([
+    { name: 'INSTANCE_ZONE', value: 'east' },
+  ]);
+  expect(settingOf(pod.containers[0], 'LIMITS_DEVICES')).toBe('1000000');
+  const secretKeyRef = { name: 'other', key: 'admin' };
+  expect(env.filter(({ name }: Resource) => name === 'ADMIN_PASSWORD')).toEqual([
+    { name: 'ADMIN_PASSWORD', valueFrom: { secretKeyRef } },
+  ]);
   const resources = render(everything);
-  const file = resources.find(({ kind, metadata }) => kind === 'ConfigMap' && metadata.name.endsWith('-settings'));
+  const file = resources.find(({ kind, metadata }) => kind === 'ConfigMap' && metadata.name === 'mill-settings');
   expect(file.data['millrace.yaml'].trim()).toBe(everything.settingsFile.trim());
   const host = podOf(only(resources, 'StatefulSet')).containers[0];
   expect(settingOf(host, 'MILLRACE_CONFIG')).toBe('/settings/millrace.yaml');
@@ -359,6 +397,9 @@ test('values that cannot work are refused with what to change', () => {
   );
   expect(refusal({ replicaCount: 2, stores: { ...stores, redis: {} } })).toMatch(/set stores\.redis\.existingSecret/);
   expect(refusal({ mqttProxyProtocol: true })).toMatch(/mqttProxyProtocol needs trustedProxies/);
+  const twice = { settings: { LOG_LEVEL: 'info' }, secretSettings: [{ name: 'LOG_LEVEL', secretName: 'a', key: 'b' }] };
+  expect(refusal(twice)).toMatch(/LOG_LEVEL is in settings and in secretSettings: name it in one of them/);
+  expect(refusal({ extraVolumes: [{ name: 'data', emptyDir: {} }] })).toMatch(/extraVolumes/);
   expect(refusal({ replicas: 2 })).toMatch(/replicas.* not allowed/);
   expect(refusal({ ports: { http: 'eighty' } })).toMatch(/ports\/http|ports\.http/);
   expect(refusal({ stores: { clickhouse: { url: 'http://mill:secret@clickhouse:8123' } } })).toMatch(/clickhouse/);

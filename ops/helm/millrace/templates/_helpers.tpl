@@ -47,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- add 15 (div (add (int $of.delayMs) $evictMs (int $of.drainMsMax) (int $of.storesMsMax) 999) 1000) -}}
 {{- end -}}
 
-{{/* Settings of the stores, as a map; for hosts and for the Job. */}}
+{{/* Settings of the stores, as a map. */}}
 {{- define "millrace.storeSettings" -}}
 {{- with .Values.stores.clickhouse -}}
 {{- if .url }}
@@ -108,11 +108,35 @@ SSL_PEM_KEY: /tls/tls.key
 {{- end }}
 {{- end -}}
 
+{{/* All settings as a map: what the operator names wins. Names whose values are in Secrets are left out. */}}
+{{- define "millrace.settings" -}}
+{{- $settings := merge (dict) .Values.settings (include "millrace.hostSettings" . | fromYaml) -}}
+{{- range .Values.secretSettings -}}
+{{- $_ := unset $settings .name -}}
+{{- end -}}
+{{ toYaml $settings }}
+{{- end -}}
+
+{{/* "true" when the operator names this setting, so that the chart does not, else empty: a dict of `root` and `name`. */}}
+{{- define "millrace.isGiven" -}}
+{{- $name := .name -}}
+{{- $given := hasKey .root.Values.settings $name -}}
+{{- range .root.Values.secretSettings -}}
+{{- if eq .name $name -}}{{- $given = true -}}{{- end -}}
+{{- end -}}
+{{- if $given -}}true{{- end -}}
+{{- end -}}
+
 {{/* A map of settings as a list of `env`. */}}
 {{- define "millrace.env" -}}
 {{- range $name, $value := . }}
 - name: {{ $name }}
+  {{- /* Helm reads every number as a float, which would be 1e+06 as text. */}}
+  {{- if and (kindIs "float64" $value) (eq (floor $value) $value) }}
+  value: {{ printf "%.0f" $value | quote }}
+  {{- else }}
   value: {{ $value | toString | quote }}
+  {{- end }}
 {{- end }}
 {{- end -}}
 
@@ -124,22 +148,28 @@ SSL_PEM_KEY: /tls/tls.key
       key: {{ .key }}
 {{- end -}}
 
-{{/* The secrets of the stores, as a list of `env`. */}}
-{{- define "millrace.storeSecrets" -}}
+{{/* A secret that the chart sets unless the operator names it: a dict of `root`, `name`, `secret` and `key`. */}}
+{{- define "millrace.ownSecretEnv" -}}
+{{- if and .secret (not (include "millrace.isGiven" .)) }}
+{{ include "millrace.secretEnv" . }}
+{{- end }}
+{{- end -}}
+
+{{/* The secrets of the stores and those of `secretSettings`, as a list of `env`; for hosts and for the Job. */}}
+{{- define "millrace.secrets" -}}
 {{- with .Values.stores.clickhouse }}
-{{- if and .url .existingSecret }}
-{{ include "millrace.secretEnv" (dict "name" "CLICKHOUSE_PASSWORD" "secret" .existingSecret "key" .passwordKey) }}
+{{- if .url }}
+{{- include "millrace.ownSecretEnv" (dict "root" $ "name" "CLICKHOUSE_PASSWORD" "secret" .existingSecret "key" .passwordKey) }}
 {{- end }}
 {{- end }}
 {{- with .Values.stores.postgresql }}
-{{- if .existingSecret }}
-{{ include "millrace.secretEnv" (dict "name" "DATABASE_URL" "secret" .existingSecret "key" .urlKey) }}
-{{- end }}
+{{- include "millrace.ownSecretEnv" (dict "root" $ "name" "DATABASE_URL" "secret" .existingSecret "key" .urlKey) }}
 {{- end }}
 {{- with .Values.stores.redis }}
-{{- if .existingSecret }}
-{{ include "millrace.secretEnv" (dict "name" "REDIS_URL" "secret" .existingSecret "key" .urlKey) }}
+{{- include "millrace.ownSecretEnv" (dict "root" $ "name" "REDIS_URL" "secret" .existingSecret "key" .urlKey) }}
 {{- end }}
+{{- range .Values.secretSettings }}
+{{ include "millrace.secretEnv" (dict "name" .name "secret" .secretName "key" .key) }}
 {{- end }}
 {{- end -}}
 
@@ -175,6 +205,11 @@ SSL_PEM_KEY: /tls/tls.key
 {{- end -}}
 {{- if not .Values.stores.redis.existingSecret -}}
 {{- fail "replicaCount above 1 needs Redis between the hosts: set stores.redis.existingSecret." -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.secretSettings -}}
+{{- if hasKey $.Values.settings .name -}}
+{{- fail (printf "%s is in settings and in secretSettings: name it in one of them." .name) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.mqttProxyProtocol (not .Values.trustedProxies) -}}
