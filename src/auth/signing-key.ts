@@ -25,15 +25,18 @@ export class SigningKey {
     if (this.known !== undefined) return this.known;
     const fresh = randomBytes(bytesMin).toString('base64');
     const text = this.#configured || (await findOrInsertSetting(this.#postgres, 'jwt.signingKey', fresh));
-    const key = Buffer.from(text, 'base64');
-    if (!/^[A-Za-z0-9+/_-]+={0,2}$/.test(text) || key.length < bytesMin) {
-      throw new StartError(
-        `Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) must be the base64 of at least ${bytesMin} bytes.`,
-      );
-    }
-    this.known = key;
-    return key;
+    this.known = parseSigningKey(text);
+    return this.known;
   }
+}
+
+/** Throws a StartError, which does not show the key, for a malformed one. */
+export function parseSigningKey(text: string): Uint8Array {
+  const key = Buffer.from(text, 'base64');
+  if (/^[A-Za-z0-9+/_-]+={0,2}$/.test(text) && key.length >= bytesMin) return key;
+  throw new StartError(
+    `Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) must be the base64 of at least ${bytesMin} bytes.`,
+  );
 }
 
 /** Returns the key, read if PostgreSQL answers; otherwise the first use reads it. */

@@ -1,6 +1,8 @@
 /** Everything that a start refuses in its settings, before it touches a file: used by the primary and by commands. */
 import { parseRateLimits } from '../../auth/rate-limits.ts';
 import { parseRequestRates } from '../../auth/request-limits.ts';
+import { parseSigningKey } from '../../auth/signing-key.ts';
+import { Proxies } from '../../auth/transport.ts';
 import { StartError } from '../../base/errors.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { checkLimits, checkSettings } from '../../base/settings/limit-relations.ts';
@@ -16,6 +18,8 @@ export function checkConfig(config: Config): RuleText[] {
   checkSettings(config);
   parseRateLimits(config.rateLimits);
   parseRequestRates(config.rateLimits.rest);
+  Proxies.of(config);
+  if (config.auth.signingKey !== '') parseSigningKey(config.auth.signingKey);
   checkTls(config.ssl, 'SSL');
   if (config.redis.url !== '') readRedisAddress(config.redis);
   if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');

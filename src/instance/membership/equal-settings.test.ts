@@ -24,6 +24,16 @@ test('a difference is one line, and what one version alone knows is not compared
   );
 });
 
+test('the key that signs tokens is compared by its digest, and never shown', () => {
+  const [own, theirs] = ['a', 'b'].map((letter) => Buffer.alloc(64, letter).toString('base64')) as [string, string];
+  const settingsOf = (key: string) => equalSettingsOf(loadConfig({ JWT_TOKEN_SIGNING_KEY: key }));
+  expect(mismatchOf(settingsOf(own), other(settingsOf(own)))).toBeUndefined();
+  const line = mismatchOf(settingsOf(own), other(settingsOf('')))!;
+  expect(line).toMatch(/^JWT_TOKEN_SIGNING_KEY is set \(SHA-256 [\da-f]{16}…\) here and empty on the host b/);
+  expect(mismatchOf(settingsOf(own), other(settingsOf(theirs)))).toMatch(/^JWT_TOKEN_SIGNING_KEY is set .* and set /);
+  for (const secret of [own, theirs]) expect(JSON.stringify(settingsOf(secret))).not.toContain(secret);
+});
+
 test('settings of a stream that one host changes for all of them differ, and count only where there is a stream', () => {
   const stream = { INGEST_ACK: 'stream', STREAM_URL: 'nats://a', STREAM_JSON: 'true' };
   const differs = (changes: Record<string, string>, both: Record<string, string> = stream) =>

@@ -2,13 +2,15 @@
  * Lists the settings that all hosts must have equal, because the hosts share what these settings describe. A host with
  * another value would not reach the others, count for itself, or write elsewhere.
  */
+import { createHash } from 'node:crypto';
 import type { Config } from '../../base/settings/config.ts';
 
 /** Environment name → value as text. */
 export type EqualSettings = Record<string, string>;
 
 export function equalSettingsOf(config: Config): EqualSettings {
-  const { redis, limits, gateway, clickhouse, values, telemetry, ingest, stream, rateLimits, activity } = config;
+  const { redis, limits, gateway, clickhouse, values, telemetry, ingest, stream, rateLimits, activity, auth, rpc } =
+    config;
   const ofStream = (value: number) => (stream.url === '' ? 'unused' : value);
   const ofJson = (value: number) => (stream.json.enabled ? value : 'unused');
   const settings: Record<string, string | number | boolean> = {
@@ -35,10 +37,16 @@ export function equalSettingsOf(config: Config): EqualSettings {
     // A message has the same stored value on every host.
     JSON_TYPE_CAST_ENABLED: values.castNumericStrings,
     TELEMETRY_TS_UNIT: telemetry.tsUnit,
+    LATEST_FUTURE_SECONDS_MAX: telemetry.latestFutureSecondsMax,
     // One schema has one value: the last host to start would decide.
     TELEMETRY_TTL_DAYS: telemetry.ttlDays,
     TELEMETRY_TTL_OF_LATEST: telemetry.ttlOfLatest,
     TELEMETRY_TOMBSTONES_KEPT_DAYS: telemetry.tombstonesKeptDays,
+    // Any host may remove closed commands.
+    RPC_KEPT_DAYS: rpc.keptDays,
+    // A user who signed in at one host calls any host, and so does the owner of a receipt.
+    JWT_TOKEN_SIGNING_KEY: digestOf(auth.signingKey),
+    JWT_TOKEN_ISSUER: auth.issuer,
     // Any host may find a device silent.
     DEFAULT_INACTIVITY_TIMEOUT: activity.inactivitySeconds,
     // Rights and counts that hold for all hosts together.
@@ -56,6 +64,11 @@ export function equalSettingsOf(config: Config): EqualSettings {
     settings[`RATE_LIMITS_${prefix}_TELEMETRY_DATA_POINTS`] = telemetryDataPoints;
   }
   return Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, String(value)]));
+}
+
+/** The hosts compare a secret without storing the secret. */
+function digestOf(secret: string): string {
+  return secret === '' ? '' : `set (SHA-256 ${createHash('sha256').update(secret).digest('hex').slice(0, 16)}…)`;
 }
 
 const rateLimitScopes = {
