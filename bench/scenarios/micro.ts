@@ -1,7 +1,11 @@
-/** Parts of a worker alone, without an engine: decoding, the journal on this disk, the table of known devices. */
+/**
+ * Parts of a worker alone, without an engine: decoding, the journal on this disk, steps whose cost must not grow, the
+ * table of known devices.
+ */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { benchDecode, type DecodeFigure } from '../micro/decode.ts';
+import { benchGrowth, type GrowthFigure } from '../micro/growth.ts';
 import { benchBacklog, benchJournal } from '../micro/journal.ts';
 import { benchKnownDevices } from '../micro/known-devices.ts';
 import { measuring, say, table, writeResult } from '../report.ts';
@@ -35,6 +39,17 @@ export async function runMicro(settings: BenchSettings): Promise<boolean> {
   say(
     `\na backlog of ${backlogBytes / 1e6} MB: opened in ${backlog.openMs} ms, ${backlog.readMegabytesPerSecond} MB/s read\n`,
   );
+  const growth: GrowthFigure[] = [];
+  measuring('growth', () => growth);
+  await benchGrowth(growth);
+  table(
+    ['step', 'few', 'many', 'ms of few', 'ms of many', 'ratio', 'target'],
+    growth.map((each) => [
+      ...[each.step, each.few, each.many, each.fewMs, each.manyMs, each.ratio],
+      each.ratio > each.ratioMax ? `ABOVE ${each.ratioMax}` : `at most ${each.ratioMax}`,
+    ]),
+  );
+  say('');
   setFlagsFromString('--expose-gc');
   globalThis.gc = runInNewContext('gc') as NodeJS.GCFunction;
   const known = await benchKnownDevices();
@@ -42,6 +57,6 @@ export async function runMicro(settings: BenchSettings): Promise<boolean> {
     ['known devices', 'bytes each', 'recent ns', 'any ns', 'longest add ms', 'longest lookup ms'],
     [[known.devices, known.bytesPerDevice, known.recentNs, known.randomNs, known.addMsMax, known.lookupMsMax]],
   );
-  writeResult('micro', settings, { decode, journal, backlog, known });
-  return true;
+  writeResult('micro', settings, { decode, journal, backlog, growth, known });
+  return growth.every(({ ratio, ratioMax }) => ratio <= ratioMax);
 }

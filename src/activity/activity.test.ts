@@ -670,34 +670,6 @@ test('what cannot be written waits, and all of it is written when the database i
   await worker.activity.stop();
 });
 
-test('a round in an outage takes as long whether few or many devices woke up', async () => {
-  const store = new Proxy(postgres, {
-    get: (target, name) => {
-      const member = Reflect.get(target, name) as (...args: unknown[]) => unknown;
-      if (typeof member !== 'function') return member;
-      // What is known of the fleet can be read; the devices that woke up cannot be written.
-      return (...args: unknown[]) =>
-        String(args[0]).includes('select device, active')
-          ? Promise.reject(unavailable('postgres_away', 'away'))
-          : member.apply(target, args);
-    },
-  });
-  const leastMs = async (count: number): Promise<number> => {
-    const worker = new Worker(1_000_000, { store });
-    await worker.activity.round();
-    for (let number = 0; number < count; number += 1) worker.activity.touch({ number });
-    let least = Number.POSITIVE_INFINITY;
-    for (let n = 0; n < 10; n += 1) {
-      const startedAt = performance.now();
-      await worker.activity.round();
-      least = Math.min(least, performance.now() - startedAt);
-    }
-    return least;
-  };
-  const [few, many] = [await leastMs(2 * limits.activityRowsMax), await leastMs(200 * limits.activityRowsMax)];
-  expect(many).toBeLessThan(10 * few);
-});
-
 test('a device that is gone is left out', async () => {
   await recordMarks(postgres, [{ device: 999_999_999, activeTs: 1, connectTs: 0, disconnectTs: 0 }], 10_000);
   expect(await postgres.query('select 1 from device_activity where device = 999999999')).toEqual([]);
@@ -743,25 +715,6 @@ test('a session of a known device changes its row and no other field', async () 
   });
 });
 
-test('many sessions cost the same, whether few or many were written first over the same connection', async () => {
-  const numbers = await make('storm', limits.activityRowsMax);
-  const marks = numbers.map((device) => ({ device, activeTs: 1, connectTs: 2, disconnectTs: 0 }));
-  await recordMarks(postgres, marks, 10_000);
-  const costAfter = (first: number): Promise<number> =>
-    postgres.transaction(async (queries) => {
-      await queries.query('discard plans');
-      await recordMarks(queries, marks.slice(0, first), 10_000);
-      const begun = performance.now();
-      await recordMarks(queries, marks, 10_000);
-      return performance.now() - begun;
-    });
-  const costs: [number, number][] = [];
-  for (let round = 0; round < 3; round += 1) costs.push([await costAfter(marks.length), await costAfter(1)]);
-  const least = (n: 0 | 1) => Math.min(...costs.map((pair) => pair[n]));
-  expect(least(1)).toBeLessThan(5 * least(0));
-  await postgres.query('delete from device where number = any($1)', [numbers]);
-});
-
 test('a user may write these attributes: the later write is read', async () => {
   const device = devices[1]!;
   await sent(5_000, device);
@@ -788,18 +741,10 @@ test('a user may write these attributes: the later write is read', async () => {
   await postgres.query(`delete from attribute where key in ('note', 'lastActivityTime')`);
 });
 
-test('ten thousand devices are written in a few seconds, active ones again and again', async () => {
+test('ten thousand devices are written, active ones again and again', async () => {
   const numbers = await make('many', 10_000);
   const many = numbers.map((number) => new CachedDevice({ ...devices[0]!, number }));
-  for (const ts of [10_000_000, 10_002_000, 10_004_000]) {
-    const startedAt = performance.now();
-    await sent(ts, ...many);
-    const ms = performance.now() - startedAt;
-    if (process.env['TELL_RATES']) process.stdout.write(`${Math.round((numbers.length / ms) * 1000)} devices/s\n`);
-    expect(ms).toBeLessThan(30_000);
-  }
-  const startedAt = performance.now();
+  for (const ts of [10_000_000, 10_002_000, 10_004_000]) await sent(ts, ...many);
   await checkedBefore(10_004_001 + minute);
   expect(await check(10_004_001 + minute)).toBe(numbers.length);
-  expect(performance.now() - startedAt).toBeLessThan(20_000);
 }, 60_000);

@@ -94,22 +94,6 @@ test('a line of many items is taken in order, from both ends and from its middle
   expect(drain(queue).filter((item) => item !== 'b/z/1')).toEqual(left.map((n) => `a/x/${n}`));
 });
 
-test('an item of a long line costs as much as one of a short line', () => {
-  const msOf = (lines: number, items: number) => {
-    const started = performance.now();
-    for (let line = 0; line < lines; line += 1) {
-      const queue = new FairQueue<number>(items);
-      for (let n = 0; n < items; n += 1) queue.push({ tenant: 'a', caller: 'x' }, n);
-      for (let n = 0; n < items; n += 1) queue.shift();
-    }
-    return performance.now() - started;
-  };
-  msOf(100, 1_000);
-  const short = msOf(100, 1_000);
-  // An array that is shifted takes some hundred times as long.
-  expect(msOf(1, 100_000)).toBeLessThan(20 * short);
-});
-
 test('a full queue takes room from the largest caller of the largest tenant, whatever came and went before', () => {
   const queue = new FairQueue<string>(30);
   const sizes = new Map<string, number>();
@@ -141,18 +125,4 @@ test('a full queue takes room from the largest caller of the largest tenant, wha
       add(item, 1);
     }
   }
-});
-
-test('a full queue of many callers refuses one more at the cost of a queue of few', () => {
-  const msOf = (callers: number) => {
-    const queue = new FairQueue<number>(callers);
-    for (let n = 0; n < callers; n += 1) queue.push({ tenant: 'a', caller: `${n}` }, n);
-    const started = performance.now();
-    for (let n = 0; n < 5_000; n += 1) expect(queue.push({ tenant: 'a', caller: `late ${n}` }, n)).toBe(n);
-    return performance.now() - started;
-  };
-  msOf(100);
-  const few = msOf(100);
-  // A look at each caller takes some hundred times as long.
-  expect(msOf(20_000)).toBeLessThan(10 * few + 50);
 });

@@ -56,19 +56,3 @@ test('work that fails gives its place back', async () => {
   await expect(turns.run('a', null, () => Promise.reject(new Error('bad')))).rejects.toThrow('bad');
   expect(await turns.run('a', null, async () => 'good')).toBe('good');
 });
-
-test('a caller whose work ends costs no step for each caller that waits', async () => {
-  const msOf = async (callers: number) => {
-    const { turns, f, endOne } = start(4, callers);
-    for (let n = 0; n < callers; n += 1) f(`${n}`, 'a', `device ${n}`);
-    const begin = performance.now();
-    for (let n = 0; n < 1_000; n += 1) await endOne();
-    const tookMs = performance.now() - begin;
-    expect(turns.waiting).toBe(callers - 1_003);
-    return tookMs;
-  };
-  await msOf(2_000);
-  const few = await msOf(2_000);
-  // A look at each waiting caller takes about twenty times as long.
-  expect(await msOf(40_000)).toBeLessThan(5 * few + 100);
-});
