@@ -1,6 +1,7 @@
 /** CPU time and memory of processes, and idle time of the machine, from /proc. */
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { WaitView } from './load/wait-view.ts';
 
 /** Linux counts CPU time in hundredths of a second for user space, with any kernel tick. */
 const millisecondsPerTick = 10;
@@ -68,8 +69,16 @@ export async function idleShare(): Promise<number> {
 /** Waits until the round before has left nothing to do: merges of ClickHouse, checkpoints of PostgreSQL. */
 export async function machineSettled(msMax = settleMsMax): Promise<void> {
   const deadline = performance.now() + msMax;
-  while (performance.now() < deadline) {
-    if ((await idleShare()) >= idleShareMin) return;
+  const view = new WaitView('waiting until the machine is idle');
+  try {
+    for (let left = msMax; left > 0; left = deadline - performance.now()) {
+      const idle = await idleShare();
+      if (idle >= idleShareMin) return;
+      const share = Math.round(idle * 100);
+      view.note(`${share} % idle of ${idleShareMin * 100}`, { leastSeconds: 0, mostSeconds: left / 1000 });
+    }
+  } finally {
+    view.end();
   }
 }
 

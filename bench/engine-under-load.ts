@@ -9,6 +9,8 @@ import { cpuBetween, cpuByRole } from './cpu.ts';
 import { runHttpLoad } from './load/http/http.ts';
 import { recordPoints } from './load/moving-record.ts';
 import { type LoadResult, sayFailures } from './load/processes.ts';
+import { WaitView } from './load/wait-view.ts';
+import { figure } from './report.ts';
 import type { BenchSettings } from './settings.ts';
 import { watchEngine } from './watch-engine.ts';
 
@@ -184,10 +186,16 @@ export class EngineUnderLoad {
     const deadline = performance.now() + drainMsMax;
     const expected = this.#otherRows + this.accepted * this.#messageRecords * recordPoints;
     let rows = 0;
-    while (performance.now() < deadline) {
-      rows = await this.#count('SELECT count() FROM telemetry');
-      if (rows >= expected) return;
-      await sleep(25);
+    const view = new WaitView('waiting until ClickHouse has all rows');
+    try {
+      while (performance.now() < deadline) {
+        rows = await this.#count('SELECT count() FROM telemetry');
+        if (rows >= expected) return;
+        view.note(`${figure(rows)} of ${figure(expected)}`);
+        await sleep(25);
+      }
+    } finally {
+      view.end();
     }
     throw new Error(`ClickHouse holds ${rows} of ${expected} acknowledged rows after ${drainMsMax} ms`);
   }
