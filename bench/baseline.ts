@@ -6,7 +6,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { root } from '../test/harness/engine.ts';
-import type { Machine } from './result/result-file.ts';
+import type { Machine } from './machine.ts';
 
 /** One figure of Millrace, divided by that of another server in the same run. */
 export interface Ratio {

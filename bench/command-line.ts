@@ -22,6 +22,9 @@ export interface CommandLine {
   isHelp: boolean;
 }
 
+/** Flags of a target that `--peer` takes, too. */
+const peerFlags = ['user', 'password', 'api-key', 'ca', 'insecure'];
+
 /** Settings that flags with other names mean, the first that a scenario has. */
 const meanings: Record<string, string[]> = {
   duration: ['seconds'],
@@ -41,9 +44,10 @@ export function parseCommandLine(args: string[]): CommandLine {
     if (value !== '' && name !== owner)
       throw new UsageError(`--${flag} is a flag of ${owner}, not of ${name || 'bench'}.`);
   if (flags['target'] !== undefined) return { ...line, flags };
-  const { user, password, ...others } = flags;
-  const signIn = peer === '' ? {} : { ...(user && { user }), ...(password && { password }) };
-  const spelled = Object.entries(peer === '' ? flags : others).map(([flag, value]) => {
+  const isOfPeer = (flag: string) => peer !== '' && peerFlags.includes(flag);
+  const signIn = Object.fromEntries(Object.entries(flags).filter(([flag]) => isOfPeer(flag)));
+  const others = Object.entries(flags).filter(([flag]) => !isOfPeer(flag));
+  const spelled = others.map(([flag, value]) => {
     return settingOf(name, flag, String(value));
   });
   return { ...line, overrides: [...overrides, ...spelled], flags: signIn };
@@ -89,6 +93,8 @@ const flagsOf: Record<string, [flag: string, about: string][]> = {
     ['--peer NAME=URL', "a platform with ThingsBoard's device protocol and REST interface, for instance thingsboard"],
     ['--user EMAIL', 'an administrator of a tenant of that platform'],
     ['--password TEXT', 'of --user; without it, the variable BENCH_PASSWORD'],
+    ['--api-key KEY', 'in place of --user and --password; without any of them, the variable BENCH_API_KEY'],
+    ['--ca FILE, --insecure', 'of a platform at https://: whose certificate is trusted'],
   ],
   versions: [['--against DIR', 'the other checkout, built']],
 };

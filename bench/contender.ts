@@ -11,6 +11,7 @@ import type { Peer } from './peers/start.ts';
 import type { StorePeer } from './peers/stores.ts';
 import { type FlagValues, targetOrder } from './target/order.ts';
 import { TargetRun } from './target/run.ts';
+import type { ServerFacts } from './target/server.ts';
 
 const stepMs = 100;
 const storedMsMax = 60_000;
@@ -89,7 +90,10 @@ export function storeContender(
 }
 
 /** A platform that runs already, by the flags of `--target`: its processes and its disk cannot be seen. */
-export async function targetContender(name: string, flags: FlagValues): Promise<Contender> {
+export async function targetContender(
+  name: string,
+  flags: FlagValues,
+): Promise<{ contender: Contender; server: ServerFacts }> {
   const run = new TargetRun(targetOrder('http', flags));
   try {
     await run.prepare();
@@ -97,7 +101,7 @@ export async function targetContender(name: string, flags: FlagValues): Promise<
     await run.close();
     throw error;
   }
-  return {
+  const contender: Contender = {
     name,
     run: async ({ rate, seconds, warmupSeconds }) => {
       const load = await run.offer({ rate, seconds, warmupSeconds, rampSeconds: 0 });
@@ -108,6 +112,7 @@ export async function targetContender(name: string, flags: FlagValues): Promise<
       await run.close();
     },
   };
+  return { contender, server: run.server };
 }
 
 /** Waits until a reader finds so many records; returns how many there are. */

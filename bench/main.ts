@@ -11,6 +11,7 @@ import { sentenceOf } from './error-sentence.ts';
 import { endGenerators, GeneratorEnded } from './load/processes.ts';
 import { beginScenario, say, writeUnfinished } from './report.ts';
 import { compareHelp, compareResults } from './result/compare.ts';
+import { checkResultDirectory } from './result/result-file.ts';
 import { runApi } from './scenarios/api.ts';
 import { runAttributes } from './scenarios/attributes.ts';
 import { runBillion } from './scenarios/billion.ts';
@@ -134,7 +135,7 @@ const scenarios: Record<string, Scenario> = {
     run: runDay,
   },
   micro: {
-    about: 'parts of a worker alone: decoding beside JSON.parse, the journal on this disk, the table of known devices',
+    about: 'parts of a worker alone: decoding, the journal on this disk, steps whose cost must not grow, known devices',
     run: runMicro,
   },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
@@ -181,6 +182,7 @@ async function main(): Promise<number> {
   }
   if (line.flags.target !== undefined) return await runAgainstTarget(line);
   const settings = loadBenchSettings(line.overrides, name);
+  checkResultDirectory();
   let failed = 0;
   for (const key of chosen) {
     beginScenario();
@@ -188,7 +190,7 @@ async function main(): Promise<number> {
     const good = await runToTheEnd(key, settings, line);
     if (!good) failed += 1;
   }
-  return failed === 0 ? 0 : Number(process.exitCode ?? 1);
+  return Number(process.exitCode ?? (failed === 0 ? 0 : 1));
 }
 
 async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promise<number> {
@@ -199,7 +201,9 @@ async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promis
     say(sentenceOf(error));
     void closeTargets().finally(() => process.exit(1));
   };
-  const good = await runTarget(targetOrder(kind satisfies TargetKind, flags));
+  const order = targetOrder(kind satisfies TargetKind, flags);
+  if (!order.isDryRun) checkResultDirectory();
+  const good = await runTarget(order);
   return good ? 0 : Number(process.exitCode ?? 1);
 }
 

@@ -1,5 +1,6 @@
 /** Prints the result of a scenario as a table, and writes it as a file and a page below bench/results. */
 import { writeResultFile } from './result/result-file.ts';
+import type { ServerFacts } from './target/server.ts';
 
 export type Cell = string | number;
 
@@ -47,10 +48,10 @@ export function measuring(name: string, figures: () => unknown): () => void {
 }
 
 /** Writes what an interrupted run has measured, if anything. Returns false when nothing was. */
-export function writeUnfinished(scenario: string, settings: object): boolean {
+export function writeUnfinished(scenario: string, settings: object, server?: ServerFacts): boolean {
   const figures = [...measured].map(([name, read]) => [name, read()] as const);
   const found = figures.filter(([, value]) => !isEmpty(value));
-  if (found.length > 0) writeResult(scenario, settings, { isInterrupted: true, ...Object.fromEntries(found) });
+  if (found.length > 0) writeResult(scenario, settings, { isInterrupted: true, ...Object.fromEntries(found) }, server);
   return found.length > 0;
 }
 
@@ -64,10 +65,21 @@ export function beginScenario(): void {
   measured.clear();
 }
 
-/** The page shows what was printed since the scenario began. */
-export function writeResult(scenario: string, settings: object, result: object): void {
-  const path = writeResultFile(scenario, settings, printed, result);
-  say(`\nwritten to ${path}`);
-  say(`page:      ${path.replace(/json$/, 'html')}`);
-  beginScenario();
+/**
+ * The page shows what was printed since the scenario began. `server`: that of `--target`. Returns false when the files
+ * cannot be written: the printed table is the result then.
+ */
+export function writeResult(scenario: string, settings: object, result: object, server?: ServerFacts): boolean {
+  try {
+    const path = writeResultFile(scenario, { settings, printed, result, server });
+    say(`\nwritten to ${path}`);
+    say(`page:      ${path.replace(/json$/, 'html')}`);
+    return true;
+  } catch (error) {
+    say(`\nNOT written: ${(error as Error).message}`);
+    process.exitCode = 1;
+    return false;
+  } finally {
+    beginScenario();
+  }
 }

@@ -10,7 +10,10 @@ import { parseCommandLine } from '../bench/command-line.ts';
 import { Counting } from '../bench/load/counting.ts';
 import { LinesRequest } from '../bench/load/http/lines.ts';
 import { StatusReader } from '../bench/load/http/status-reader.ts';
+import { lineOf } from '../bench/load/live-view.ts';
+import { reasonString, refusalText } from '../bench/load/mqtt/refusals.ts';
 import type { LoadResult } from '../bench/load/processes.ts';
+import { lastSecond, pausesOf } from '../bench/load/silence.ts';
 import type { Second } from '../bench/load/timeline.ts';
 import { beginScenario, measuring, say, writeUnfinished } from '../bench/report.ts';
 import { compareResults, errorOf, verdictOf } from '../bench/result/compare.ts';
@@ -18,7 +21,7 @@ import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
 import { planOf, targetOrder } from '../bench/target/order.ts';
-import { findRate, holds, missedText } from '../bench/target/search.ts';
+import { findRate, holds, missedText, spoiledText } from '../bench/target/search.ts';
 
 const httpOrder = (...args: string[]) => {
   return targetOrder('http', parseCommandLine(['http', '--target', 'http://host:8080', ...args]).flags);
@@ -29,14 +32,25 @@ function loadOf(members: Partial<LoadResult>): LoadResult {
   const counts = { accepted: 1000, requestsPerSecond: 100, broken: 0, unsure: 0, unanswered: 0, unsent: 0 };
   const shares = { generatorCpuShare: 0.1, sentLateP99Ms: 0, machineIdleShare: 0.9, startedAtMs: 0, invalid: '' };
   const times = { seconds: [], leadSeconds: 0, measuredSeconds: 30 };
-  return { ...counts, ...shares, ...times, latency, bars: [], refused: {}, between: () => 0, ...members };
+  const silence = { connections: 10, pauses: [], earlyEnd: undefined };
+  return { ...counts, ...shares, ...times, ...silence, latency, bars: [], refused: {}, between: () => 0, ...members };
 }
 
 /** Seconds of a load with these rates, the first of which has the number 1. */
 function secondsOf(rates: number[]): Second[] {
   return rates.map((rate, n) => {
     const latency = { p50Ms: 1, p99Ms: 3, maxMs: 5 };
-    return { second: n + 1, rate, refused: 0, waiting: 0, ...latency, cpu: {}, memoryMiB: {}, gauges: {} };
+    return {
+      second: n + 1,
+      rate,
+      refused: {},
+      waiting: 0,
+      silentSeconds: 0,
+      ...latency,
+      cpu: {},
+      memoryMiB: {},
+      gauges: {},
+    };
   });
 }
 
@@ -78,7 +92,7 @@ test('a message of lines has a record of each device, each time with another ts'
 });
 
 test.each([
-  [['--rate', '5'], 'Give --user (and --password) to create devices'],
+  [['--rate', '5'], 'Give --user (and --password) or --api-key to create devices'],
   [['--token', 'a', '--user', 'b'], 'not both'],
   [['--user', 'b'], 'Give --password, or set BENCH_PASSWORD.'],
   [['--token', 'a', '--rate', 'fast'], '--rate must be a whole number from 1 on, not "fast".'],
@@ -89,12 +103,22 @@ test.each([
   [['--user', 'b', '--password', 'c', '--rest', 'host:8080'], '--rest must be an address such as http://'],
   [['--token', 'a,b', '--connections', '3'], '--connections 3 needs as many devices, of which there are 2.'],
   [['--user', 'b', '--devices', '1', '--processes', '2'], '--processes 2 needs as many devices, of which there are 1.'],
-  [['--token', 'a', '--devices', '9'], '--devices creates devices, which goes with --user'],
+  [['--token', 'a', '--devices', '9'], '--devices creates devices, which goes with --user or --api-key'],
   [['--token', 'a', '--find-rate', '--p99-max', '9ms', '--repeat', '2'], '--repeat has no effect with --find-rate'],
   [['--token', 'a', '--target', 'http://host/base'], '--target must be an address without a path'],
   [['--token', 'a', '--window', '4'], '--window is a flag of mqtt and gateway, not of http.'],
   [['--token', 'a', '--payload', '3'], '--payload must be a whole number from 4 to 10'],
-  [['--token', 'a', '--target', 'mqtt://host'], '--target of http must be an address such as http://localhost:8080.'],
+  [
+    ['--token', 'a', '--target', 'mqtt://host'],
+    '--target of http must be an address such as http://localhost:8080 or https',
+  ],
+  [['--token', 'a', '--ca', 'ca.pem'], '--ca goes with an address that begins with https or mqtts.'],
+  [['--token', 'a', '--insecure'], '--insecure goes with an address that begins with https or mqtts.'],
+  [['--token', 'a', '--target', 'https://host', '--ca', '/no/such.pem'], '--ca: ENOENT'],
+  [['--token', 'a', '--target', 'https://host', '--ca', 'package.json'], 'package.json has no certificate in PEM.'],
+  [['--user', 'b', '--password', 'c', '--api-key', 'd'], 'Give --user and --password, or --api-key, not both.'],
+  [['--token', 'a', '--api-key', 'd'], 'Give --api-key to create devices, or tokens, not both.'],
+  [['--token', 'a', '--give-up', '0s'], '--give-up must be at least 1s.'],
 ])('%j is answered with what to write', (args, message) => {
   expect(() => httpOrder(...args)).toThrow(message);
 });
@@ -102,7 +126,7 @@ test.each([
 test('the plan of a dry run names what is created, and what cannot be seen from outside', () => {
   const plan = new Map(planOf(httpOrder('--user', 'me@x.org', '--password', 'secret', '--dry-run')));
   expect(plan.get('devices')).toBe('100 devices, created by me@x.org at http://host:8080, removed at the end');
-  expect(plan.get('not seen')).toContain('CPU, memory and disk of the server');
+  expect(plan.get('not seen')).toContain("the server's machine, its CPU, memory and disk");
   expect([...plan.values()].join()).not.toContain('secret');
 });
 
@@ -115,7 +139,7 @@ test('gateways that exist already get devices that stay', () => {
 });
 
 test('a search says what the rate above its result has missed', () => {
-  const at = (rate: number, members: Partial<LoadResult>) => ({ rate, load: loadOf(members) });
+  const at = (rate: number, members: Partial<LoadResult>) => ({ rate, load: loadOf(members), idleBefore: 1 });
   const all = [at(100, {}), at(400, { invalid: 'slow' }), at(200, { unanswered: 2, invalid: 'slower' })];
   expect(missedText(all, 100, 25)).toBe('missed at 200 messages/s: 2 failed; slower');
   expect(missedText([at(100, {}), at(200, {})], 100, 2)).toBe('missed at 200 messages/s: p99 3 ms');
@@ -123,7 +147,10 @@ test('a search says what the rate above its result has missed', () => {
 });
 
 test('an answer after the measured time counts for the latency, and one that never came is a failure', () => {
-  const counting = new Counting(() => 0);
+  const counting = new Counting(
+    () => 0,
+    () => 0,
+  );
   counting.begin();
   counting.beginMeasuring();
   const dueAt = performance.now();
@@ -135,8 +162,50 @@ test('an answer after the measured time counts for the latency, and one that nev
   const { measured, accepted, maxMicroseconds, unanswered, unsure } = counting.end();
   expect({ measured, accepted, unanswered, unsure }).toEqual({ measured: 1, accepted: 3, unanswered: 3, unsure: 3 });
   expect(maxMicroseconds).toBeCloseTo(2_000_000, -3);
-  expect(holds({ rate: 100, load: loadOf({ unanswered }) }, 0)).toBe(false);
-  expect(holds({ rate: 100, load: loadOf({}) }, 0)).toBe(true);
+  expect(holds({ rate: 100, load: loadOf({ unanswered }), idleBefore: 1 }, 0)).toBe(false);
+  expect(holds({ rate: 100, load: loadOf({}), idleBefore: 1 }, 0)).toBe(true);
+});
+
+test('a live line names the most frequent refusals, and for how long nothing was acknowledged', () => {
+  const [second] = secondsOf([90]);
+  const refused = { '503: Slow down.': 5, '503: Full.': 4, 'ECONNRESET at the connect': 2, 401: 1, 429: 1 };
+  expect(lineOf({ ...second!, refused }, 30)).toBe(
+    '1 s | 90/s | p50 1 p99 3 ms | refused 9 × 503, 2 × ECONNRESET at the connect, 1 × 401, 1 others | 29 s left',
+  );
+  expect(lineOf({ ...second!, rate: 0, silentSeconds: 4 }, 0)).toBe('1 s | 0/s | nothing acknowledged for 4 s');
+});
+
+test('a pause is a second and more in which messages were due, of all processes together', () => {
+  const tenths = (...seconds: number[]) => seconds.flatMap((rate) => Array.from({ length: 10 }, () => rate / 10));
+  const pace = { rate: 20, rampMs: 0 };
+  const first = { startedAtMs: 1_000, tenths: tenths(10, 0, 0, 10) };
+  const second = { startedAtMs: 1_500, tenths: tenths(10, 0, 10) };
+  expect(pausesOf([first, second], pace, 4)).toEqual([{ fromSecond: 1.5, seconds: 1 }]);
+  expect(pausesOf([first], pace, 6.5)).toEqual([
+    { fromSecond: 1, seconds: 2 },
+    { fromSecond: 4, seconds: 2.5 },
+  ]);
+  // A rate of one message/s has gaps of a second.
+  expect(pausesOf([first], { rate: 1, rampMs: 0 }, 4)).toEqual([]);
+  expect(pausesOf([first], { rate: 0, rampMs: 0 }, 4)).toEqual([{ fromSecond: 1, seconds: 2 }]);
+  expect(pausesOf([{ startedAtMs: 0, tenths: [] }], pace, 3)).toEqual([{ fromSecond: 0, seconds: 3 }]);
+  expect([lastSecond([first, second]), lastSecond([{ startedAtMs: 0, tenths: [] }])]).toEqual([4, 0]);
+});
+
+test('refusals in MQTT are words, with what the server says of them', () => {
+  expect(refusalText('CONNACK', 5, '')).toBe('CONNACK 5 (not authorized)');
+  expect(refusalText('DISCONNECT', 4, '')).toBe('DISCONNECT 4');
+  const [user, reason] = ['\x26\0\x01a\0\x01b', '\x1f\0\x04full'];
+  const bytes = Buffer.from(`\x20${String.fromCharCode(user.length + reason.length)}${user}${reason}`, 'latin1');
+  expect(refusalText('PUBACK', 0x97, reasonString(bytes, 1, bytes.length))).toBe('PUBACK 0x97 (quota exceeded): full');
+  for (let end = 1; end < bytes.length; end += 1) expect(['', 'f', 'fu', 'ful']).toContain(reasonString(bytes, 1, end));
+});
+
+test('a search beside other work says so', () => {
+  const at = (idleBefore: number) => ({ rate: 1, load: loadOf({}), idleBefore });
+  expect(spoiledText([at(0.9), at(1)])).toBe('');
+  expect(spoiledText([at(0.3)])).toMatch(/^in the second before the load other work used 70 % of this machine/);
+  expect(spoiledText([at(0.9), at(0.5), at(0.25)])).toContain('before 2 of 3 loads other work used 50 to 75 %');
 });
 
 test('the search finds the highest rate whose p99 holds, and one below where it begins', async () => {
@@ -150,7 +219,7 @@ test('the search finds the highest rate whose p99 holds, and one below where it 
     await findRate({ rate: begin, p99MsMax: 25 }, async (rate) => {
       measured.push(rate);
       const p99Ms = rate <= capacity ? 10 : 200;
-      return { rate, load: loadOf({ latency: { ...loadOf({}).latency, p99Ms } }) };
+      return { rate, load: loadOf({ latency: { ...loadOf({}).latency, p99Ms } }), idleBefore: 1 };
     });
     const best = Math.max(...measured.filter((rate) => rate <= capacity));
     expect(best).toBeGreaterThan(capacity / 1.06);
@@ -260,6 +329,10 @@ test('an answer counts when all of it has arrived, whatever its body and its seg
   expect(read(chunked, '2\r\n{}\r\n', '0\r\n\r\n', empty)).toEqual([0, 0, 200, 200]);
   expect(read('HTTP/1.1 204 No Content\r\n\r\n')).toEqual([200]);
   expect(read('HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\n\r\n', '{}', empty)).toEqual([0, 429, 200]);
+  const body = '{"status":429,"message":"Slow\\n down."}';
+  expect(read(`HTTP/1.1 429 Too Many Requests\r\nContent-Length: ${body.length}\r\n\r\n${body}`)).toEqual([
+    '429: Slow down.',
+  ]);
 });
 
 test('a load is named after its server and round, whatever else was measured', () => {
@@ -286,7 +359,7 @@ test('a load is named after its server and round, whatever else was measured', (
 
 test('the page of a result has its charts in one file, without scripts and with nothing unescaped', () => {
   const second = (n: number): Second => ({
-    ...{ second: n, rate: 100 * n, refused: 0, waiting: 0, p50Ms: 1, p99Ms: 2, maxMs: 3 },
+    ...{ second: n, rate: 100 * n, refused: {}, waiting: 0, silentSeconds: 0, p50Ms: 1, p99Ms: 2, maxMs: 3 },
     ...{ cpu: { workers: 0.5 }, memoryMiB: { workers: 100 }, gauges: { backlogBytes: 2 ** 20, parts: 7 } },
   });
   const machine = { cores: 2, cpu: 'a <fast> one', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };

@@ -10,6 +10,29 @@ export function addedUp(parts: Counts[]): Counts {
   return sums;
 }
 
+/** Returns a reason without what the server says of it: `429` of `429: Slow down.` */
+export function shortReason(reason: string): string {
+  return reason.split(': ', 1)[0]!;
+}
+
+/** Adds up the counts of reasons that differ only in what the server says; the most frequent one is first. */
+export function byShortReason(counts: Counts): [reason: string, count: number][] {
+  const short = addedUp(Object.entries(counts).map(([reason, count]) => ({ [shortReason(reason)]: count })));
+  return mostFirst(short);
+}
+
+export function mostFirst(counts: Counts): [reason: string, count: number][] {
+  return Object.entries(counts).sort(([, a], [, b]) => b - a);
+}
+
+/** All reasons with their counts, as in `503 (12), ECONNREFUSED at the connect (3)`; `none` without any. */
+export function refusedText(counts: Counts): string {
+  if (totalOf(counts) === 0) return 'none';
+  return mostFirst(counts)
+    .map(([reason, count]) => `${reason} (${count})`)
+    .join(', ');
+}
+
 export function totalOf(counts: Counts): number {
   return Object.values(counts).reduce((sum, count) => sum + count, 0);
 }

@@ -3,11 +3,13 @@
  * a plain line every ten seconds.
  */
 import { figure, say } from '../report.ts';
+import { byShortReason, type Counts, totalOf } from './counts.ts';
 import type { Second } from './timeline.ts';
 
 const plainEverySeconds = 10;
 const clearLine = '\r\x1b[2K';
 const mebibyte = 1_048_576;
+const reasonsShown = 3;
 
 export class LiveView {
   readonly #lastsSeconds: number;
@@ -29,10 +31,21 @@ export class LiveView {
   }
 }
 
-function lineOf(second: Second, lastsSeconds: number): string {
-  const { rate, refused, waiting, p50Ms, p99Ms, cpu, gauges } = second;
-  const parts = [`${second.second} s`, `${figure(rate)}/s`, `p50 ${figure(p50Ms)} p99 ${figure(p99Ms)} ms`];
-  if (refused > 0) parts.push(`${figure(refused)} refused`);
+/** As in `12 × 503, 3 × ECONNRESET`; the rest is one number. */
+function reasonsText(refused: Counts): string {
+  const all = byShortReason(refused);
+  const [shown, rest] = [all.slice(0, reasonsShown), all.slice(reasonsShown)];
+  const words = shown.map(([reason, count]) => `${figure(count)} × ${reason}`);
+  if (rest.length > 0) words.push(`${figure(rest.reduce((sum, [, count]) => sum + count, 0))} others`);
+  return words.join(', ');
+}
+
+export function lineOf(second: Second, lastsSeconds: number): string {
+  const { rate, refused, waiting, silentSeconds, p50Ms, p99Ms, cpu, gauges } = second;
+  const parts = [`${second.second} s`, `${figure(rate)}/s`];
+  if (silentSeconds > 0) parts.push(`nothing acknowledged for ${silentSeconds} s`);
+  else parts.push(`p50 ${figure(p50Ms)} p99 ${figure(p99Ms)} ms`);
+  if (totalOf(refused) > 0) parts.push(`refused ${reasonsText(refused)}`);
   if (waiting > 0) parts.push(`${figure(waiting)} due`);
   const cores = Object.entries(cpu).filter(([, share]) => share >= 0.05);
   if (cores.length > 0) parts.push(`CPU ${cores.map(([role, share]) => `${role} ${share.toFixed(1)}`).join(', ')}`);

@@ -3,15 +3,15 @@
  * request) finds the peak; open loop sends at a fixed rate in bursts of one millisecond, and counts latency from the
  * millisecond in which a request was due, however late it left, so that a stalled server cannot hide its stall.
  */
-import { connect, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Counting } from './counting.ts';
+import type { Course } from './generator-process.ts';
+import { openSocket, type Place } from './open-socket.ts';
 import { DueTimes, Pace } from './pace.ts';
 import type { ProcessResult } from './processes.ts';
 
-export interface LoopOrder {
-  host: string;
-  port: number;
+export interface LoopOrder extends Place {
   /** Requests/s of this process; 0 = as fast as answers come. */
   rate: number;
   /** Time before the warm-up in which the rate grows from 0. */
@@ -68,7 +68,7 @@ export class Loop {
   readonly #slots: Slot[];
   readonly #idle: Slot[] = [];
   readonly #due = new DueTimes();
-  readonly #counting = new Counting(() => this.#due.length);
+  readonly #counting: Counting;
   #hasBegun = false;
   #stopping = false;
   #open = 0;
@@ -76,14 +76,18 @@ export class Loop {
 
   constructor(order: LoopOrder, conversations: Conversation[]) {
     this.#order = order;
+    this.#counting = new Counting(
+      () => this.#due.length,
+      () => this.#open,
+    );
     this.#slots = conversations.map((conversation) => new Slot(conversation));
   }
 
-  async run(connected: () => Promise<void>): Promise<ProcessResult> {
+  async run({ connected, stopped }: Course): Promise<ProcessResult> {
     const { rate, rampMs, warmupMs, durationMs } = this.#order;
     const slots = this.#slots;
     await Promise.all(slots.map((slot) => this.#connect(slot)));
-    await connected();
+    await connected(slots.filter(({ isConnected }) => isConnected).length);
     this.#hasBegun = true;
     const startedAt = this.#counting.begin();
     const pace = new Pace({ rate, rampMs });
@@ -94,12 +98,9 @@ export class Loop {
     } else {
       for (const slot of ready) this.#send(slot, performance.now());
     }
-    await sleep(rampMs + warmupMs);
-    this.#counting.beginMeasuring();
-    await sleep(durationMs);
-    this.#counting.endMeasuring();
+    await this.#counting.measure({ leadMs: rampMs + warmupMs, measured: () => sleep(durationMs), stopped });
     pace.stop();
-    await this.#stop();
+    await this.#stop(stopped);
     return this.#counting.end();
   }
 
@@ -118,21 +119,16 @@ export class Loop {
 
   /** Resolves with '' when connected, else with the reason. */
   #attempt(slot: Slot): Promise<string> {
-    const { host, port } = this.#order;
     slot.reader.forget();
     return new Promise((resolve) => {
       const buffer = Buffer.allocUnsafe(16 * 1024);
-      const socket = connect({
-        host,
-        port,
-        noDelay: true,
-        onread: {
-          buffer,
-          callback: (length) => {
-            this.#received(slot, buffer, length);
-            return true;
-          },
-        },
+      const callback = (length: number) => {
+        this.#received(slot, buffer, length);
+        return true;
+      };
+      const socket = openSocket(this.#order, { buffer, callback }, () => {
+        if (slot.greeting === undefined) slot.greeted('');
+        else socket.write(slot.greeting);
       });
       slot.socket = socket;
       slot.greeted = (fault) => {
@@ -140,10 +136,6 @@ export class Loop {
         if (fault !== '') socket.destroy();
         resolve(fault);
       };
-      socket.once('connect', () => {
-        if (slot.greeting === undefined) slot.greeted('');
-        else socket.write(slot.greeting);
-      });
       socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.on('close', () => {
         if (slot.isConnected) this.#closed(slot);
@@ -216,13 +208,13 @@ export class Loop {
     });
   }
 
-  /** No more requests; waits for the answers that are still out. */
-  async #stop(): Promise<void> {
+  /** No more requests; waits for the answers that are still out, unless the load is stopped. */
+  async #stop(stopped: Promise<void>): Promise<void> {
     const drained = new Promise<void>((resolve) => {
       this.#drained = resolve;
     });
     this.#stopping = true;
-    if (this.#open > 0) await Promise.race([drained, sleep(stallMsMax)]);
+    if (this.#open > 0) await Promise.race([drained, stopped, sleep(stallMsMax)]);
     this.#counting.giveUp(this.#open);
   }
 }

@@ -4,7 +4,7 @@
  */
 
 /** `rate`: messages/s after the ramp. `rampMs`: time in which the rate grows from 0; 0 = full rate at once. */
-interface PaceOrder {
+export interface PaceOrder {
   rate: number;
   rampMs: number;
 }
@@ -40,7 +40,7 @@ export class Pace {
 }
 
 /** Returns how many messages are due within the first `ms` milliseconds. */
-function dueUntil(ms: number, { rate, rampMs }: PaceOrder): number {
+export function dueUntil(ms: number, { rate, rampMs }: PaceOrder): number {
   if (ms < rampMs) return (rate * ms * ms) / (2 * rampMs) / 1000;
   return (rate * (ms - rampMs / 2)) / 1000;
 }

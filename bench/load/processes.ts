@@ -7,10 +7,12 @@ import { once } from 'node:events';
 import { machineCpu } from '../cpu.ts';
 import { measuring, say } from '../report.ts';
 import type { ProcessSecond } from './counting.ts';
-import { addedUp, type Counts, totalOf } from './counts.ts';
-import { beginNote, countBetween, secondNote } from './generator-process.ts';
+import { addedUp, type Counts, refusedText, totalOf } from './counts.ts';
+import { beginNote, type ConnectedNote, countBetween, secondNote, stopNote } from './generator-process.ts';
 import { Histogram, type LatencyBar, type LatencySummary, summaryOf } from './histogram.ts';
+import { type EarlyEnd, lastSecond, type Pause, pausesOf } from './silence.ts';
 import { type Second, Timeline } from './timeline.ts';
+import { WaitView } from './wait-view.ts';
 
 /** What every kind of generator process reports. */
 export interface ProcessResult {
@@ -34,6 +36,8 @@ export interface ProcessResult {
   maxMicroseconds: number;
   cpuMs: number;
   elapsedMs: number;
+  /** The end of the time in which messages were due, from `startedAtMs` on. */
+  dueMs: number;
   /** Acknowledged in each tenth of a second, from `startedAtMs` (Unix time) on. */
   tenths: number[];
   startedAtMs: number;
@@ -62,6 +66,12 @@ export interface LoadResult {
   machineIdleShare: number;
   /** Empty, or why the figures say nothing about the server. */
   invalid: string;
+  /** Connections that were open when the first message left. */
+  connections: number;
+  /** Times of a second and more in which nothing was acknowledged, after which the server went on. */
+  pauses: Pause[];
+  /** Present when the load was ended before its time, because nothing was acknowledged any more. */
+  earlyEnd: EarlyEnd | undefined;
   /** No process has sent a message before this moment (Unix time). */
   startedAtMs: number;
   /** Messages that were acknowledged between two moments (Unix time), to a tenth of a second. */
@@ -79,8 +89,12 @@ interface RunOptions {
   rate: number;
   /** Of the ramp and the warm-up. */
   leadSeconds: number;
+  /** Part of `leadSeconds` in which the rate grows from 0. */
+  rampSeconds?: number;
   /** Of the measured time; 0 = not known. */
   seconds: number;
+  /** The load ends when nothing was acknowledged for so long, or no connection was accepted; absent = it goes on. */
+  giveUpSeconds?: number | undefined;
   /** Called when every process is connected; no process sends before this call has ended. */
   onConnected?: (() => void | Promise<void>) | undefined;
   /** Called with the number of accepted messages; the connections stay open until this call has ended. */
@@ -104,27 +118,50 @@ export function endGenerators(): void {
 export async function runProcesses<Result extends ProcessResult>(
   entry: string,
   orders: object[],
-  { rate, leadSeconds, seconds, onConnected, onAnswered, isBeside = false }: RunOptions,
+  options: RunOptions,
 ): Promise<{ results: Result[]; load: LoadResult }> {
+  const { rate, leadSeconds, seconds, giveUpSeconds, onConnected, onAnswered, isBeside = false } = options;
   const children = orders.map(() => new Child(fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })));
-  const timeline = new Timeline(children.length, seconds === 0 ? 0 : leadSeconds + seconds, isBeside);
+  const lastsSeconds = seconds === 0 ? 0 : leadSeconds + seconds;
+  const timeline = new Timeline({ processes: children.length, lastsSeconds, isClosedLoop: rate === 0, isBeside });
   for (const child of children) running.add(child);
   begun += 1;
   const name = `load ${begun}`;
   const ended = measuring(`${name}, unfinished`, () => timeline.soFar());
+  const connecting = isBeside ? undefined : new WaitView('opening the connections');
   try {
-    await Promise.all(children.map((child, n) => child.ask(orders[n]!)));
+    const notes = (await Promise.all(children.map((child, n) => child.ask(orders[n]!)))) as ConnectedNote[];
+    connecting?.end();
+    const connections = notes.reduce((sum, note) => sum + note.connected, 0);
     await onConnected?.();
     const idleBefore = machineCpu();
+    let isStopped = false;
+    const stop = () => {
+      if (!isStopped) for (const child of children) child.send(stopNote);
+      isStopped = true;
+    };
     timeline.begin();
-    for (const child of children) child.onSecond = (second) => timeline.add(second);
-    const results = (await Promise.all(children.map((child) => child.ask(beginNote)))) as Result[];
-    const load = { ...loadOf(results, rate, idleBefore), seconds: timeline.end(), leadSeconds };
+    for (const child of children)
+      child.onSecond = (second) => {
+        timeline.add(second);
+        if (giveUpSeconds !== undefined && timeline.silentSeconds >= giveUpSeconds) stop();
+      };
+    const ending = Promise.all(children.map((child) => child.ask(beginNote)));
+    if (giveUpSeconds !== undefined && connections === 0) stop();
+    const results = (await ending) as Result[];
+    const load = {
+      ...loadOf(results, rate, idleBefore),
+      ...silenceOf(results, options, isStopped ? connections > 0 : undefined),
+      connections,
+      seconds: timeline.end(),
+      leadSeconds,
+    };
     ended();
     measuring(name, () => load);
     await onAnswered?.(load.accepted);
     return { results, load };
   } finally {
+    connecting?.end();
     timeline.end();
     // After one process has failed, the others end, too.
     for (const child of children) {
@@ -134,11 +171,29 @@ export async function runProcesses<Result extends ProcessResult>(
   }
 }
 
+/** `wasConnected` undefined: the load was not stopped. */
+function silenceOf(
+  results: ProcessResult[],
+  { rate, rampSeconds = 0 }: RunOptions,
+  wasConnected: boolean | undefined,
+): Pick<LoadResult, 'pauses' | 'earlyEnd'> {
+  const pace = { rate, rampMs: rampSeconds * 1000 };
+  const begin = Math.min(...results.map(({ startedAtMs }) => startedAtMs));
+  const sinceSecond = lastSecond(results);
+  if (wasConnected === undefined) {
+    const endedMs = Math.max(...results.map(({ startedAtMs, dueMs }) => startedAtMs + dueMs));
+    return { pauses: pausesOf(results, pace, (endedMs - begin) / 1000), earlyEnd: undefined };
+  }
+  const seconds = Math.max(...results.map(({ elapsedMs }) => elapsedMs)) / 1000;
+  const earlyEnd = { sinceSecond, sinceMs: begin + sinceSecond * 1000, seconds, wasConnected };
+  return { pauses: pausesOf(results, pace, sinceSecond), earlyEnd };
+}
+
 function loadOf(
   results: ProcessResult[],
   rate: number,
   idleBefore: { idle: number; total: number },
-): Omit<LoadResult, 'seconds' | 'leadSeconds'> {
+): Omit<LoadResult, 'seconds' | 'leadSeconds' | 'connections' | 'pauses' | 'earlyEnd'> {
   const idleAfter = machineCpu();
   const [histogram, sentLate] = [new Histogram(), new Histogram()];
   const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsure: 0, unanswered: 0, unsent: 0 };
@@ -148,7 +203,8 @@ function loadOf(
     histogram.add(part);
     sentLate.add(new Histogram(result.sentLateCounts));
     sum.accepted += result.accepted;
-    sum.requestsPerSecond += (result.measured / result.measuredMs) * 1000;
+    // A load that was stopped in its warm-up has no measured time.
+    if (result.measuredMs > 0) sum.requestsPerSecond += (result.measured / result.measuredMs) * 1000;
     sum.broken += result.broken;
     sum.unsure += result.unsure;
     sum.unanswered += result.unanswered;
@@ -192,7 +248,7 @@ function waitedText(unsent: number): string {
 
 /** Prints what was refused, which connections broke and what was never answered, if any: all are results. */
 export function sayFailures({ refused, broken, unsure, unanswered }: LoadResult): void {
-  if (totalOf(refused) > 0) say(`refused: ${JSON.stringify(refused)}`);
+  if (totalOf(refused) > 0) say(`refused: ${refusedText(refused)}`);
   if (broken > 0) say(`connections that broke: ${broken}, with ${unsure - unanswered} messages in flight`);
   if (unanswered > 0) say(`messages that were never answered: ${unanswered}`);
 }
@@ -227,6 +283,11 @@ class Child {
     } finally {
       ended.catch(() => {});
     }
+  }
+
+  /** Sends a message without an answer of its own. */
+  send(note: string): void {
+    if (this.#process.connected) this.#process.send(note);
   }
 
   end(): void {

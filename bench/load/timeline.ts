@@ -3,6 +3,7 @@
  * Each second goes to the live view, and all of them to the result, whose page draws them.
  */
 import type { ProcessSecond } from './counting.ts';
+import { addedUp, type Counts, totalOf } from './counts.ts';
 import { Histogram, type LatencyBar, type LatencySummary, summaryOf } from './histogram.ts';
 import { LiveView } from './live-view.ts';
 import { readWatched, type Watched } from './watch.ts';
@@ -12,9 +13,11 @@ export interface Second extends Watched {
   second: number;
   /** Messages acknowledged in this second. */
   rate: number;
-  refused: number;
+  refused: Counts;
   /** Messages that were due and not sent. */
   waiting: number;
+  /** Seconds in a row, with this one, in which nothing was acknowledged although messages were due. */
+  silentSeconds: number;
   p50Ms: number;
   p99Ms: number;
   maxMs: number;
@@ -34,22 +37,39 @@ const unwatched: Watched = { cpu: {}, memoryMiB: {}, gauges: {} };
 interface Gathering {
   histogram: Histogram;
   acknowledged: number;
-  refused: number;
+  refused: Counts[];
   waiting: number;
+  inFlight: number;
   processes: number;
 }
 
+interface TimelineOrder {
+  /** Generator processes. */
+  processes: number;
+  /** 0: the end is not known. */
+  lastsSeconds: number;
+  /** True: each acknowledgement sends the next message, so messages are always due. */
+  isClosedLoop: boolean;
+  isBeside: boolean;
+}
+
 export class Timeline {
-  readonly #processes: number;
+  readonly #order: TimelineOrder;
   readonly #view: LiveView | undefined;
   readonly #gathering = new Map<number, Gathering>();
   readonly #seconds: Second[] = [];
   readonly #all = new Histogram();
   #startedAtMs = 0;
+  #silentSeconds = 0;
 
-  constructor(processes: number, lastsSeconds: number, isBeside = false) {
-    this.#processes = processes;
-    this.#view = isBeside ? undefined : new LiveView(lastsSeconds);
+  constructor(order: TimelineOrder) {
+    this.#order = order;
+    this.#view = order.isBeside ? undefined : new LiveView(order.lastsSeconds);
+  }
+
+  /** Seconds in a row, until now, in which nothing was acknowledged although messages were due. */
+  get silentSeconds(): number {
+    return this.#silentSeconds;
   }
 
   begin(): void {
@@ -58,16 +78,17 @@ export class Timeline {
     if (this.#view) readWatched();
   }
 
-  add({ n, acknowledged, refused, waiting, counts, maxMicroseconds }: ProcessSecond): void {
+  add({ n, acknowledged, refused, waiting, inFlight, counts, maxMicroseconds }: ProcessSecond): void {
     const second = this.#gathering.get(n) ?? emptySecond();
     this.#gathering.set(n, second);
     for (let i = 0; i < counts.length; i += 2) second.histogram.addAt(counts[i]!, counts[i + 1]!);
     second.histogram.max = Math.max(second.histogram.max, maxMicroseconds);
     second.acknowledged += acknowledged;
-    second.refused += refused;
+    second.refused.push(refused);
     second.waiting += waiting;
+    second.inFlight += inFlight;
     second.processes += 1;
-    if (second.processes === this.#processes) this.#ended(n, second);
+    if (second.processes === this.#order.processes) this.#ended(n, second);
   }
 
   /** Returns undefined before the first second has ended. */
@@ -85,14 +106,18 @@ export class Timeline {
     return this.#seconds;
   }
 
-  #ended(n: number, { histogram, acknowledged, refused, waiting }: Gathering): void {
+  #ended(n: number, { histogram, acknowledged, waiting, inFlight, ...gathered }: Gathering): void {
     this.#gathering.delete(n);
     this.#all.add(histogram);
+    const refused = addedUp(gathered.refused);
+    const isDue = this.#order.isClosedLoop || waiting + inFlight + totalOf(refused) > 0;
+    this.#silentSeconds = acknowledged === 0 && isDue ? this.#silentSeconds + 1 : 0;
     const second: Second = {
       second: n + 1,
       rate: acknowledged,
       refused,
       waiting,
+      silentSeconds: this.#silentSeconds,
       p50Ms: histogram.percentileMs(50),
       p99Ms: histogram.percentileMs(99),
       maxMs: histogram.max / 1000,
@@ -104,5 +129,5 @@ export class Timeline {
 }
 
 function emptySecond(): Gathering {
-  return { histogram: new Histogram(), acknowledged: 0, refused: 0, waiting: 0, processes: 0 };
+  return { histogram: new Histogram(), acknowledged: 0, refused: [], waiting: 0, inFlight: 0, processes: 0 };
 }

@@ -9,6 +9,7 @@ import { totalOf } from '../load/counts.ts';
 import type { Second } from '../load/timeline.ts';
 import { type Cell, figure, say, table } from '../report.ts';
 import { UsageError } from '../settings.ts';
+import { serverName } from '../target/server.ts';
 import { type FoundLoad, loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
 
@@ -37,10 +38,10 @@ export function compareResults(paths: string[]): boolean {
   const files = paths.map(read);
   const [first, ...others] = files as [ResultFile, ...ResultFile[]];
   for (const [n, file] of files.entries()) {
-    const { at, commit, machine } = file;
-    say(
-      `${letterOf(n)}  ${at}  commit ${commit || 'unknown'}, Node ${machine.node}, ${machine.cores} × ${machine.cpu}`,
-    );
+    const { at, commit, machine, server } = file;
+    const facts = `commit ${commit || 'unknown'}, Node ${machine.node}, ${machine.cores} × ${machine.cpu}`;
+    const place = server ? `server ${serverName(server)}, its machine unknown; generator: ${facts}` : facts;
+    say(`${letterOf(n)}  ${at}  ${place}`);
   }
   for (const [n, { result }] of files.entries()) {
     if ('isInterrupted' in result) say(`WARNING: ${letterOf(n)} was interrupted: its loads include the warm-up`);
@@ -78,11 +79,15 @@ export function compareResults(paths: string[]): boolean {
 }
 
 /** Why the figures of a load say little about its server; the load of an interrupted run has no such counts. */
-function faultsOf({ path, load: { invalid = '', refused = {}, broken = 0, unanswered = 0 } }: FoundLoad): string[] {
+function faultsOf({ path, load }: FoundLoad): string[] {
+  const { invalid = '', refused = {}, broken = 0, unanswered = 0, pauses = [], earlyEnd } = load;
   const faults = invalid === '' ? [] : [`${path} is INVALID: ${invalid}`];
   const failed = totalOf(refused) + broken;
   if (failed > 0) faults.push(`${path}: ${figure(failed)} messages were refused or lost their connection`);
   if (unanswered > 0) faults.push(`${path}: ${figure(unanswered)} messages were never answered`);
+  const paused = pauses.reduce((sum, { seconds }) => sum + seconds, 0);
+  if (paused > 0) faults.push(`${path}: nothing was acknowledged in ${figure(paused)} s of it`);
+  if (earlyEnd) faults.push(`${path}: it ended early, because nothing was acknowledged any more`);
   return faults;
 }
 
@@ -142,7 +147,10 @@ function warningsOf(first: ResultFile, other: ResultFile, letter: string): strin
   const differing = differencesOf(first.settings, other.settings);
   if (differing.length > 0) warnings.push(`the settings of A and ${letter} differ: ${differing.join(', ')}`);
   const machineOf = ({ machine: { cores, cpu } }: ResultFile) => `${cores} × ${cpu}`;
-  if (machineOf(first) !== machineOf(other)) warnings.push(`the machines of A and ${letter} differ`);
+  const whose = first.server || other.server ? ' of the generators' : '';
+  if (machineOf(first) !== machineOf(other)) warnings.push(`the machines${whose} of A and ${letter} differ`);
+  const [mine, theirs] = [first, other].map(({ server }) => (server ? serverName(server) : ''));
+  if (mine !== theirs && mine && theirs) warnings.push(`the servers of A and ${letter} differ: ${mine} → ${theirs}`);
   return warnings;
 }
 

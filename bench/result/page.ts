@@ -1,10 +1,14 @@
 /** The page of a result: what was printed, the charts of each load, machine and settings; one file without scripts. */
+import { byShortReason, type Counts, mostFirst, shortReason, totalOf } from '../load/counts.ts';
 import type { LoadResult } from '../load/processes.ts';
 import type { Second } from '../load/timeline.ts';
+import { machineText } from '../machine.ts';
+import { serverMachineText, serverName } from '../target/server.ts';
 import { barChart, escaped, type Line, lineChart as lineChartOf, type Mark } from './chart.ts';
 import { loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
 
+const reasonsDrawn = 7;
 const style = `
   body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
   pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px; }
@@ -13,14 +17,19 @@ const style = `
   td, th { text-align: left; padding: 2px 14px 2px 0; vertical-align: top; } h2 { margin-top: 2rem; }`;
 
 export function pageOf(file: ResultFile): string {
-  const { scenario, at, machine, commit, settings, printed, result } = file;
-  const facts: [string, string][] = [
-    ['measured', at],
-    ['commit', commit || 'unknown'],
-    ['machine', `${machine.cores} cores, ${machine.cpu}, ${machine.memoryGiB} GiB, Linux ${machine.kernel}`],
-    ['Node', machine.node],
-    ['command', machine.command],
-  ];
+  const { scenario, at, machine, server, commit, settings, printed, result } = file;
+  const places: [string, string][] = server
+    ? [
+        ['server', serverName(server)],
+        ["server's machine", serverMachineText(server)],
+        ["generator's machine", machineText(machine)],
+        ["generator's commit", commit || 'unknown'],
+      ]
+    : [
+        ['commit', commit || 'unknown'],
+        ['machine of servers and generators', machineText(machine)],
+      ];
+  const facts: [string, string][] = [['measured', at], ...places, ['command', machine.command]];
   const events = eventsOf(result);
   const loads = loadsOf(result).filter(({ load }) => load.seconds.length > 1);
   return `<!doctype html>
@@ -45,8 +54,12 @@ function eventsOf(result: object): PageEvent[] {
   return 'events' in result && Array.isArray(result.events) ? (result.events as PageEvent[]) : [];
 }
 
-function chartsOf({ seconds, bars, startedAtMs }: LoadResult, events: PageEvent[]): string {
-  const marks = events.map(({ name, atMs }): Mark => ({ name, second: Math.max(0, (atMs - startedAtMs) / 1000) }));
+function chartsOf(load: LoadResult, events: PageEvent[]): string {
+  const { seconds, bars, startedAtMs } = load;
+  const marks = [
+    ...events.map(({ name, atMs }): Mark => ({ name, second: Math.max(0, (atMs - startedAtMs) / 1000) })),
+    ...silenceMarks(load),
+  ];
   const lineChart = (title: string, lines: Line[]) => lineChartOf(title, lines, marks);
   const one = (name: string, figureOf: (second: Second) => number) => [{ name, values: seconds.map(figureOf) }];
   const charts = [
@@ -73,11 +86,14 @@ function chartsOf({ seconds, bars, startedAtMs }: LoadResult, events: PageEvent[
     charts.push(lineChart('Journal not yet in ClickHouse, MiB', backlog));
   const parts = one('parts', ({ gauges }) => gauges['parts'] ?? Number.NaN);
   if (parts[0]!.values.some((value) => Number.isFinite(value))) charts.push(lineChart('Parts in ClickHouse', parts));
-  if (seconds.some(({ refused }) => refused > 0))
+  const reasons = byShortReason(load.refused ?? {}).map(([reason]) => reason);
+  const drawn = reasons.slice(0, reasonsDrawn);
+  const inSecond = (reason: string, { refused }: Second) => new Map(byShortReason(refused)).get(reason) ?? 0;
+  if (seconds.some(({ refused }) => totalOf(refused) > 0))
     charts.push(
       lineChart(
         'Refused in each second',
-        one('refused', ({ refused }) => refused),
+        drawn.map((reason) => ({ name: reason, values: seconds.map((second) => inSecond(reason, second)) })),
       ),
     );
   if (seconds.some(({ waiting }) => waiting > 0))
@@ -87,7 +103,27 @@ function chartsOf({ seconds, bars, startedAtMs }: LoadResult, events: PageEvent[
         one('waiting', ({ waiting }) => waiting),
       ),
     );
-  return charts.join('\n');
+  return charts.join('\n') + reasonsTable(load.refused ?? {});
+}
+
+/** Begin and end of each time in which nothing was acknowledged; an interrupted load has no list of them. */
+function silenceMarks({ pauses = [], earlyEnd }: LoadResult): Mark[] {
+  const marks = pauses.flatMap(({ fromSecond, seconds }): Mark[] => [
+    { name: `nothing is acknowledged for ${seconds.toFixed(1)} s`, second: fromSecond },
+    { name: 'acknowledged again', second: fromSecond + seconds },
+  ]);
+  if (earlyEnd !== undefined) marks.push({ name: 'nothing is acknowledged any more', second: earlyEnd.sinceSecond });
+  return marks;
+}
+
+/** Every reason of a refusal, with what the server says of it. */
+function reasonsTable(refused: Counts): string {
+  const rows = mostFirst(refused).map(([reason, count]) => {
+    const short = shortReason(reason);
+    return `<tr><td>${escaped(short)}</td><td>${count}</td><td>${escaped(reason.slice(short.length + 2))}</td></tr>`;
+  });
+  if (rows.length === 0) return '';
+  return `\n<table><tr><th>refused with</th><th>count</th><th>the server says</th></tr>${rows.join('')}</table>`;
 }
 
 /** Makes a line for each name that occurs in any second. */

@@ -1,25 +1,20 @@
 /** The file of a result below bench/results: figures as JSON, and the same as a page. */
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { cpus, release, totalmem } from 'node:os';
-import { join } from 'node:path';
+import { accessSync, constants, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { root } from '../../test/harness/engine.ts';
+import { type Machine, thisMachine } from '../machine.ts';
+import { UsageError } from '../settings.ts';
+import type { ServerFacts } from '../target/server.ts';
 import { pageOf } from './page.ts';
-
-export interface Machine {
-  cores: number;
-  cpu: string;
-  memoryGiB: number;
-  kernel: string;
-  node: string;
-  /** The command that was called. */
-  command: string;
-}
 
 export interface ResultFile {
   scenario: string;
   at: string;
+  /** The machine of the generators, and of every server that the suite has started. */
   machine: Machine;
+  /** Present when a server was measured that ran already: `machine`, `commit` and `version` are not those of it. */
+  server?: ServerFacts;
   /** The commit of the checkout; '' = unknown; a `+` at the end: with changes that are not committed. */
   commit: string;
   version: string;
@@ -29,35 +24,44 @@ export interface ResultFile {
   result: object;
 }
 
+function directoryOf(): string {
+  return resolve(process.env['BENCH_RESULTS'] || join(root, 'bench', 'results'));
+}
+
+/** Ends the command before it measures anything whose result could not be written. */
+export function checkResultDirectory(): void {
+  const directory = directoryOf();
+  try {
+    mkdirSync(directory, { recursive: true });
+    accessSync(directory, constants.W_OK);
+  } catch (error) {
+    throw new UsageError(
+      `The results cannot be written: ${(error as Error).message}. The variable BENCH_RESULTS names another directory.`,
+    );
+  }
+}
+
+/** What a scenario has measured. */
+interface Outcome {
+  settings: object;
+  /** The lines that the scenario has printed. */
+  printed: string[];
+  result: object;
+  server?: ServerFacts | undefined;
+}
+
 /** Returns the path of the JSON file. The page lies beside it. */
-export function writeResultFile(scenario: string, settings: object, printed: string[], result: object): string {
-  const directory = join(root, 'bench', 'results');
+export function writeResultFile(scenario: string, { settings, printed, result, server }: Outcome): string {
+  const directory = directoryOf();
   mkdirSync(directory, { recursive: true });
   const at = new Date().toISOString();
-  const machine = thisMachine();
   const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };
-  const file: ResultFile = { scenario, at, machine, commit: commitOf(), version, settings, printed, result };
+  const facts = { scenario, at, machine: thisMachine(), ...(server && { server }), commit: commitOf(), version };
+  const file: ResultFile = { ...facts, settings, printed, result };
   const path = join(directory, `${scenario}-${at.replace(/[:.]/g, '-')}.json`);
   writeFileSync(path, `${JSON.stringify(file, undefined, 2)}\n`);
   writeFileSync(path.replace(/json$/, 'html'), pageOf(file));
   return path;
-}
-
-export function thisMachine(): Machine {
-  return {
-    cores: cpus().length,
-    cpu: cpus()[0]?.model ?? '',
-    memoryGiB: Math.round(totalmem() / 2 ** 30),
-    kernel: release(),
-    node: process.version,
-    command: `npm run bench -- ${process.argv.slice(2).filter(isPublic).join(' ')}`,
-  };
-}
-
-/** False for passwords and tokens, because the file may be given to others. */
-function isPublic(arg: string, n: number, args: string[]): boolean {
-  const secrets = ['--password', '--token'];
-  return !secrets.some((name) => arg === name || arg.startsWith(`${name}=`) || args[n - 1] === name);
 }
 
 export function commitOf(): string {

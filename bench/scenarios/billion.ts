@@ -18,6 +18,7 @@ import {
 } from '../billion/reads.ts';
 import { cpuBetween, cpuByRole, machineSettled, residentBytesOf } from '../cpu.ts';
 import { createFleet } from '../engine-under-load.ts';
+import { addedUp, refusedText } from '../load/counts.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
@@ -189,7 +190,7 @@ async function store(engine: Engine, plan: DayPlan, settings: BillionSettings) {
 }
 
 function notStored(stored: number, wanted: number, { refused }: LoadResult): string {
-  return `ClickHouse holds ${figure(stored)} of ${figure(wanted)} points. Refused messages: ${JSON.stringify(refused)}`;
+  return `ClickHouse holds ${figure(stored)} of ${figure(wanted)} points. Refused messages: ${refusedText(refused)}`;
 }
 
 function partOf(from: Mark, to: Mark): Part {
@@ -268,7 +269,7 @@ function tellStored(plan: DayPlan, made: Part, tenths: Part[], loads: LoadResult
   const [first, last] = [loads[1] ?? loads[0]!, loads.at(-1)!].map(({ latency }) => latency);
   say(
     `\nack p50 ${figure(first!.p50Ms)} ms, p99 ${figure(first!.p99Ms)} ms in the first tenth, ` +
-      `${figure(last!.p50Ms)} and ${figure(last!.p99Ms)} in the last; refused ${JSON.stringify(loads.map(({ refused }) => refused))}`,
+      `${figure(last!.p50Ms)} and ${figure(last!.p99Ms)} in the last; refused: ${refusedText(addedUp(loads.map(({ refused }) => refused)))}`,
   );
   say(`stored and verified in ClickHouse: ${isStored ? 'every point of every device, once' : 'NO'}\n`);
 }

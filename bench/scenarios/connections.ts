@@ -9,6 +9,7 @@ import { RedisNodes } from '../../test/harness/redis-nodes.ts';
 import { type AcceptQueueCounts, acceptQueueCounts } from '../accept-queue.ts';
 import { cpuBetween, cpuByRole, machineCpu, residentBytesOfAll } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
+import { refusedText } from '../load/counts.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
@@ -226,7 +227,7 @@ function tellOthers(quiet: LoadResult, storms: Storm[]): void {
     ['quiet', quiet] as const,
     ...storms.map(({ others }, n) => [`storm ${n + 1}`, others] as const),
   ])
-    if (Object.keys(refused).length > 0) say(`others, ${name}: refused ${JSON.stringify(refused)}`);
+    if (Object.keys(refused).length > 0) say(`others, ${name}: refused with ${refusedText(refused)}`);
 }
 
 function tellStorm({ storm, cpu, ended, queue, machineIdleShare }: Storm): void {

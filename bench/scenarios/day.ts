@@ -7,6 +7,7 @@ import { availableParallelism } from 'node:os';
 import { startEngine } from '../../test/harness/engine.ts';
 import { DayFleet, type Streams } from '../day/day-fleet.ts';
 import { type DayEvent, killWorker, type Phase, runPhases, slowClickhouse } from '../day/events.ts';
+import { refusedText, totalOf } from '../load/counts.ts';
 import { ReportClient } from '../load/rest/reports.ts';
 import type { Second } from '../load/timeline.ts';
 import { type Cell, figure, median, say, table, writeResult } from '../report.ts';
@@ -103,7 +104,7 @@ function tell(events: DayEvent[], streams: Streams): void {
     ['', ...names, 'journal MiB', 'parts'],
     rowsOf((seconds) => {
       const rates = seconds.map(({ rate }) => rate);
-      const refused = seconds.reduce((sum, second) => sum + second.refused, 0);
+      const refused = seconds.reduce((sum, second) => sum + totalOf(second.refused), 0);
       const mean = rates.reduce((sum, rate) => sum + rate, 0) / Math.max(1, rates.length);
       return `${figure(mean)} / ${figure(Math.min(...rates))}${refused > 0 ? `, ${figure(refused)} refused` : ''}`;
     }).map((row, n) => [...row, ...gaugesOf(streams, events[n]!)]),
@@ -134,7 +135,7 @@ function tellOutcome(
 ): boolean {
   say('');
   for (const [name, { refused, broken, unsure, unanswered, unsent, invalid }] of Object.entries(streams)) {
-    if (Object.keys(refused).length > 0) say(`${name}: refused ${JSON.stringify(refused)}`);
+    if (Object.keys(refused).length > 0) say(`${name}: refused with ${refusedText(refused)}`);
     if (broken > 0) say(`${name}: ${broken} connections broken, with ${unsure - unanswered} messages in flight`);
     if (unanswered > 0) say(`${name}: ${unanswered} messages were never answered`);
     if (unsent > 0) say(`${name}: ${unsent} messages were due and not sent`);

@@ -11,6 +11,7 @@ import { eventually } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { cpuMsOf } from '../cpu.ts';
 import { createDevices, EngineUnderLoad, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
+import { refusedText } from '../load/counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { recordPoints } from '../load/moving-record.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
@@ -155,7 +156,7 @@ async function oneSite(settings: GatewaySettings, workers: number) {
       line('commands after a reconnect', after.ended, after.failed, after.latency),
     ]);
     say(`\nreconnected and all devices routed again in ${restored.seconds.toFixed(1)} s; attributes pushed: ${pushed}`);
-    say(`stored: ${stored ? 'every acknowledged data point' : 'NO'}; refused: ${JSON.stringify(sent.refused)}`);
+    say(`stored: ${stored ? 'every acknowledged data point' : 'NO'}; refused: ${refusedText(sent.refused)}`);
     say(`target: commands p99 ${commandP99MsMax} ms`);
     const whole = stored && failed === 0 && commands.failed === 0 && after.failed === 0;
     const good = whole && pushed === attributesAfterReconnect && commands.latency.p99Ms <= commandP99MsMax;

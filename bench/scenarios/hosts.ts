@@ -13,7 +13,7 @@ import { connectMqtt, type MqttClient } from '../../test/harness/mqtt-client.ts'
 import { hostSettings, type Stores, startStores } from '../../test/harness/stores.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
 import { createFleet, tokenOf } from '../engine-under-load.ts';
-import { addedUp } from '../load/counts.ts';
+import { addedUp, refusedText } from '../load/counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { type BusCost, benchBusCost, benchLimitsCost, type LimitsCost } from '../micro/bus-cost.ts';
@@ -185,7 +185,7 @@ function printHosts(figures: readonly HostFigures[]): void {
     ]),
   );
   for (const { hosts, refused, failed } of figures) {
-    if (Object.keys(refused).length > 0) say(`${hosts} hosts: refused messages ${JSON.stringify(refused)}`);
+    if (Object.keys(refused).length > 0) say(`${hosts} hosts: messages refused with ${refusedText(refused)}`);
     if (Object.keys(failed).length > 0) say(`${hosts} hosts: failed commands ${JSON.stringify(failed)}`);
   }
 }

@@ -7,7 +7,7 @@
 import { NatsCluster } from '../../test/harness/nats-cluster.ts';
 import { cpuMsOf, machineSettled } from '../cpu.ts';
 import type { EngineUnderLoad, MeasuredLoad } from '../engine-under-load.ts';
-import { addedUp } from '../load/counts.ts';
+import { addedUp, refusedText, totalOf } from '../load/counts.ts';
 import { summaryOf } from '../load/histogram.ts';
 import { sendLateRows } from '../load/late-rows.ts';
 import type { LoadResult } from '../load/processes.ts';
@@ -210,8 +210,8 @@ function missedTargets({ name, measured }: KindResult): string[] {
     const p99Ms = median(quarters.map(({ latency }) => latency.p99Ms));
     // NaN, when nothing was acknowledged, misses the target.
     if (max !== undefined && !(p99Ms <= max)) missed.push(`${name}, ${level}: p99 is ${figure(p99Ms)} ms (${max} ms)`);
-    const refused = [...rounds, ...quarters].map((load) => JSON.stringify(load.refused)).find((text) => text !== '{}');
-    if (refused) missed.push(`${name}, ${level}: refused ${refused}`);
+    const refused = addedUp([...rounds, ...quarters].map((load) => load.refused));
+    if (totalOf(refused) > 0) missed.push(`${name}, ${level}: refused with ${refusedText(refused)}`);
   }
   return missed;
 }

@@ -9,9 +9,10 @@ import { type Api, eventually } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { residentBytesOfAll } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
-import { addedUp } from '../load/counts.ts';
+import { addedUp, refusedText } from '../load/counts.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { HeldPolls } from '../load/http/polls.ts';
+import { WaitView } from '../load/wait-view.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -25,6 +26,7 @@ const readingEveryMs = 5_000;
 const settledAfterReadings = 4;
 const settleMsMax = 60_000;
 const answerMsMax = 10_000;
+const mebibyte = 1_048_576;
 const warmupSamples = 50;
 const warmupPolls = 200;
 
@@ -34,6 +36,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
   const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
   const held: HeldPolls[] = [];
   try {
+    say(`creating ${figure(polls)} devices`);
     const tokens = await createDevices(engine.api, polls);
     // A heap that grew while devices were created would have room for polls already.
     await engine.restart();
@@ -44,21 +47,22 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
       tokens: tokens.slice(0, warmupPolls),
       path,
     });
-    await heldBy(engine, warmupPolls);
+    await heldBy(engine, Math.min(warmupPolls, polls));
     first.close();
     await heldBy(engine, 0);
-    const before = await settledBytes(engine);
-    const holdMore = async (part: string[], inAll: number) => {
+    const before = await settledBytes(engine, 'before the first poll, 1 of 3');
+    const holdMore = async (part: string[], inAll: number, wait: string) => {
+      say(`holding ${figure(inAll)} polls`);
       held.push(await HeldPolls.open({ host: '127.0.0.1', port: engine.port, tokens: part, path }));
       await heldBy(engine, inAll);
       const atFirst = residentBytesOfAll(engine.workers());
-      return { atFirst, resident: await settledBytes(engine), heap: await heapBytes(engine) };
+      return { atFirst, resident: await settledBytes(engine, wait), heap: await heapBytes(engine) };
     };
     // The first half also includes costs that all polls share: heap growth, tables, code. The second half shows the
     // cost of one more poll.
     const half = polls >> 1;
-    const afterHalf = await holdMore(tokens.slice(0, half), half);
-    const afterAll = await holdMore(tokens.slice(half), polls);
+    const afterHalf = await holdMore(tokens.slice(0, half), half, 'with half of the polls, 2 of 3');
+    const afterAll = await holdMore(tokens.slice(half), polls, 'with all polls, 3 of 3');
     const bytesPerPoll = (afterAll.resident - afterHalf.resident) / (polls - half);
     const heapBytesPerPoll = (afterAll.heap - afterHalf.heap) / (polls - half);
     const bytesPerPollFromStart = (afterAll.resident - before) / polls;
@@ -92,7 +96,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
     const unexpected = held.reduce((sum, part) => sum + part.unexpected, 0);
     say(`still held after ${samples} updates: ${figure(stillHeld)}; polls that ended by themselves: ${unexpected}`);
     const refused = addedUp(held.map((part) => part.refused));
-    if (Object.keys(refused).length > 0) say(`refused: ${JSON.stringify(refused)}`);
+    if (Object.keys(refused).length > 0) say(`refused with ${refusedText(refused)}`);
     say(`target: ${figure(bytesPerPollMax)} bytes for a held poll`);
     writeResult('longpoll', settings, {
       workers,
@@ -113,16 +117,30 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-async function settledBytes(engine: Engine): Promise<number> {
-  let least = residentBytesOfAll(engine.workers());
-  let unchanged = 0;
-  for (const begin = performance.now(); performance.now() - begin < settleMsMax && unchanged < settledAfterReadings; ) {
-    await sleep(readingEveryMs);
-    const now = residentBytesOfAll(engine.workers());
-    unchanged = now > least * 0.99 ? unchanged + 1 : 0;
-    least = Math.min(least, now);
+/** `when` says which of the three waits this is. */
+async function settledBytes(engine: Engine, when: string): Promise<number> {
+  const begin = performance.now();
+  const mostSeconds = () => (settleMsMax - (performance.now() - begin)) / 1000;
+  say(
+    `waiting until V8 has collected its garbage, ${when}: at least ${(settledAfterReadings * readingEveryMs) / 1000} s, ` +
+      `at most ${settleMsMax / 1000} s`,
+  );
+  const view = new WaitView('waiting for V8');
+  try {
+    let least = residentBytesOfAll(engine.workers());
+    let unchanged = 0;
+    while (mostSeconds() > 0 && unchanged < settledAfterReadings) {
+      const leastSeconds = Math.min(mostSeconds(), ((settledAfterReadings - unchanged) * readingEveryMs) / 1000);
+      view.note(`workers ${figure(least / mebibyte)} MiB`, { leastSeconds, mostSeconds: mostSeconds() });
+      await sleep(readingEveryMs);
+      const now = residentBytesOfAll(engine.workers());
+      unchanged = now > least * 0.99 ? unchanged + 1 : 0;
+      least = Math.min(least, now);
+    }
+    return least;
+  } finally {
+    view.end();
   }
-  return least;
 }
 
 async function countHeld(engine: Engine): Promise<number> {
@@ -153,26 +171,35 @@ async function measure(
   const chosen = Array.from({ length: samples + warmupSamples }, () => Math.floor(Math.random() * tokens.length));
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   const jwt = await engine.api.adminToken();
-  for (const [n, device] of chosen.entries()) {
-    const id = await deviceId(engine.api, device);
-    const answer = heldBy(device).next(tokens[device]!);
-    const startedMs = Number(process.hrtime.bigint()) / 1e6;
-    await write(
-      `${engine.api.http}/api/plugins/telemetry/DEVICE/${id}/attributes/SHARED_SCOPE`,
-      `{"level":${n}}`,
-      jwt,
-      agent,
-    );
-    const late = sleep(answerMsMax, undefined, { ref: false });
-    const got = await Promise.race([answer, late]);
-    if (got?.status !== 200 || got.body !== `{"level":${n}}`) {
-      throw new Error(`a poll was answered ${got ? `${got.status} ${got.body}` : 'nothing'} and not level ${n}`);
+  say(`writing ${chosen.length} attributes, one after the other`);
+  const view = new WaitView('timing attribute writes');
+  const begin = performance.now();
+  try {
+    for (const [n, device] of chosen.entries()) {
+      const left = n === 0 ? undefined : ((performance.now() - begin) / 1000 / n) * (chosen.length - n);
+      view.note(`${n} of ${chosen.length}`, left === undefined ? left : { leastSeconds: left, mostSeconds: left });
+      const id = await deviceId(engine.api, device);
+      const answer = heldBy(device).next(tokens[device]!);
+      const startedMs = Number(process.hrtime.bigint()) / 1e6;
+      await write(
+        `${engine.api.http}/api/plugins/telemetry/DEVICE/${id}/attributes/SHARED_SCOPE`,
+        `{"level":${n}}`,
+        jwt,
+        agent,
+      );
+      const late = sleep(answerMsMax, undefined, { ref: false });
+      const got = await Promise.race([answer, late]);
+      if (got?.status !== 200 || got.body !== `{"level":${n}}`) {
+        throw new Error(`a poll was answered ${got ? `${got.status} ${got.body}` : 'nothing'} and not level ${n}`);
+      }
+      if (n >= warmupSamples) histogram.record((got.atMs - startedMs) * 1000);
+      await sleep(pauseMs);
     }
-    if (n >= warmupSamples) histogram.record((got.atMs - startedMs) * 1000);
-    await sleep(pauseMs);
+    return histogram;
+  } finally {
+    view.end();
+    agent.destroy();
   }
-  agent.destroy();
-  return histogram;
 }
 
 async function deviceId(api: Api, n: number): Promise<string> {

@@ -5,6 +5,7 @@
  */
 import { availableParallelism } from 'node:os';
 import { startWithFirmware } from '../firmware.ts';
+import { refusedText } from '../load/counts.ts';
 import { takeChunks, watchMemory } from '../load/http/chunks.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -53,7 +54,7 @@ export async function runOta(settings: BenchSettings): Promise<boolean> {
       ],
     );
     say(`target: at most ${growthMiBMax} MiB more in each worker, and each piece read once in each`);
-    if (Object.keys(refused).length > 0) say(`refused: ${JSON.stringify(refused)}`);
+    if (Object.keys(refused).length > 0) say(`refused with ${refusedText(refused)}`);
     writeResult('ota', settings.ota, { requests, seconds, refused, loads, used, growthMiB, sinceStartMiB });
     return growthMiB.every((each) => each <= growthMiBMax) && loads <= workers * Math.ceil(fileBytes / pieceBytes);
   } finally {

@@ -17,7 +17,7 @@ import {
 import { machineSettled } from '../cpu.ts';
 import { benchTokens, createDevices, EngineUnderLoad, httpGenerator, type LoadOrder } from '../engine-under-load.ts';
 import { runCopyLoad } from '../load/copy/copy.ts';
-import { addedUp } from '../load/counts.ts';
+import { addedUp, refusedText } from '../load/counts.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { recordPoints } from '../load/moving-record.ts';
 import type { LoadResult } from '../load/processes.ts';
@@ -28,6 +28,7 @@ import { type Cell, figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { UsageError } from '../settings.ts';
 import { targetOrder } from '../target/order.ts';
+import { serverMachineText, serverName } from '../target/server.ts';
 import { offer as offerGateways } from './gateway.ts';
 import { offerBare } from './http.ts';
 import { generatorOf, offer as offerMqtt } from './mqtt.ts';
@@ -93,7 +94,7 @@ export async function runPeers(settings: BenchSettings, { peer, flags }: Command
   for (const { name, peak, fixed } of rows) {
     for (const { load } of [peak, fixed]) if (load.invalid !== '') say(`INVALID ${name}: ${load.invalid}`);
     const refused = addedUp([peak.load.refused, fixed.load.refused]);
-    if (Object.keys(refused).length > 0) say(`${name} refused ${JSON.stringify(refused)}`);
+    if (Object.keys(refused).length > 0) say(`${name} refused with ${refusedText(refused)}`);
   }
   const wrong = rows.filter(({ peak, fixed }) => peak.verified === false || fixed.verified === false);
   say(
@@ -241,7 +242,7 @@ async function startMillrace(starting: Promise<EngineUnderLoad>): Promise<Starte
 
 /** `words`: a name and an address, as in `thingsboard=http://host:8080`. */
 function platformEntry(words: string, signIn: CommandLine['flags'], settings: BenchSettings): Entry {
-  const [, name, target] = /^([\w-]+)=(http:.+)$/.exec(words) ?? [];
+  const [, name, target] = /^([\w-]+)=(https?:.+)$/.exec(words) ?? [];
   if (name === undefined || target === undefined)
     throw new UsageError('--peer is a name and an address, as in thingsboard=http://host:8080.');
   const { devices, sockets } = settings.http;
@@ -259,8 +260,9 @@ function platformEntry(words: string, signIn: CommandLine['flags'], settings: Be
     records: 1,
     rate: settings.peers.rate,
     start: async () => {
-      const contender = await targetContender(name, flags);
-      return { contender, version: 'unknown', acknowledges: 'as that server is set up' };
+      const { contender, server } = await targetContender(name, flags);
+      const version = `${serverName(server)}, its machine ${serverMachineText(server)}`;
+      return { contender, version, acknowledges: 'as that server is set up' };
     },
   };
 }

@@ -9,9 +9,10 @@ import { type Contender, engineContender, peerContender, type Turn } from '../co
 import { idleShare } from '../cpu.ts';
 import { benchTokens, type LoadOrder } from '../engine-under-load.ts';
 import type { LoadResult } from '../load/processes.ts';
+import { thisMachine } from '../machine.ts';
 import { type Peer, startAedes, startBare, startMosquitto } from '../peers/start.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
-import { commitOf, thisMachine } from '../result/result-file.ts';
+import { commitOf } from '../result/result-file.ts';
 import type { BenchSettings } from '../settings.ts';
 import { offer as offerGateways } from './gateway.ts';
 import { offerBare } from './http.ts';

@@ -10,6 +10,7 @@ import { waitedForMs } from '../../src/ship/lane.ts';
 import type { Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
+import { type Counts, refusedText } from '../load/counts.ts';
 import { type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { sendLateRows } from '../load/late-rows.ts';
 import { type Cell, say, table, writeResult } from '../report.ts';
@@ -36,9 +37,9 @@ export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
   const rows: Cell[][] = [];
   const results: { name: string; latency: LatencySummary; loadAverage: number }[] = [];
   const good: boolean[] = [];
-  const add = (name: string, latency: LatencySummary, refused: object, counts: boolean) => {
+  const add = (name: string, latency: LatencySummary, refused: Counts, counts: boolean) => {
     const { p50Ms, p99Ms, maxMs } = latency;
-    rows.push([name, p50Ms, p99Ms, maxMs, JSON.stringify(refused), loadavg()[0]!]);
+    rows.push([name, p50Ms, p99Ms, maxMs, refusedText(refused), loadavg()[0]!]);
     results.push({ name, latency, loadAverage: loadavg()[0]! });
     if (counts) good.push(p99Ms <= intervalMs + aboveIntervalMsMax && Object.keys(refused).length === 0);
   };

@@ -8,7 +8,7 @@ import { availableParallelism } from 'node:os';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled } from '../cpu.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
-import { addedUp, totalOf } from '../load/counts.ts';
+import { addedUp, refusedText, totalOf } from '../load/counts.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { type Call, judged, makeCalls } from '../load/rest/calls.ts';
 import { latestCall, readFleet } from '../load/rest/latest-values.ts';
@@ -161,7 +161,7 @@ function tell(measured: Measured[], peak: number): string[] {
     const failed = reads.reduce((sum, each) => sum + each.failed, 0);
     if (failed > 0) missed.push(`${name}: ${figure(failed)} reads failed`);
     const refused = addedUp([...loads, ...stopped].map((each) => each.refused));
-    if (totalOf(refused) > 0) missed.push(`${name}: refused ${JSON.stringify(refused)}`);
+    if (totalOf(refused) > 0) missed.push(`${name}: refused with ${refusedText(refused)}`);
     for (const { invalid } of [...loads, ...stopped]) if (invalid !== '') say(`INVALID ${name}: ${invalid}`);
     return [
       name,

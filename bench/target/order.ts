@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import { parseWithUnit } from '../../src/base/settings/units.ts';
 import { recordPoints, recordPointsMax } from '../load/moving-record.ts';
 import type { Level, Qos } from '../load/mqtt/mqtt-packets.ts';
+import type { TlsOrder } from '../load/open-socket.ts';
 import { figure } from '../report.ts';
 import { UsageError } from '../settings.ts';
 
@@ -22,10 +23,16 @@ interface Flag {
 const mqttKinds = ['mqtt', 'gateway'] as const;
 
 export const targetFlags = {
-  target: { value: 'URL', about: 'the server: http://host:8080, for MQTT mqtt://host:1883' },
+  target: { value: 'URL', about: 'the server: http://host:8080, for MQTT mqtt://host:1883; https and mqtts for TLS' },
   rest: { value: 'URL', about: 'its REST interface; over MQTT --user needs it, over HTTP it is --target' },
   user: { value: 'EMAIL', about: 'an administrator of a tenant: creates the devices, reads back, removes' },
   password: { value: 'TEXT', about: 'of --user; without it, the variable BENCH_PASSWORD' },
+  'api-key': {
+    value: 'KEY',
+    about: 'in place of --user and --password; without any of them, the variable BENCH_API_KEY',
+  },
+  ca: { value: 'FILE', about: 'certificates in PEM that are trusted in place of those of Node' },
+  insecure: { value: '', about: 'any certificate is accepted' },
   token: { value: 'TEXT', about: 'access tokens of devices that exist, with commas; instead of --user' },
   tokens: { value: 'FILE', about: 'the same, one on each line' },
   devices: { value: 'N', about: 'devices, or gateways, to create (100; gateways 4)' },
@@ -46,6 +53,7 @@ export const targetFlags = {
   repeat: { value: 'N', about: 'measure so many times, and print the spread (1)' },
   'p99-max': { value: 'TIME', about: 'fail when the p99 of a measurement is above this' },
   'find-rate': { value: '', about: 'search the highest rate whose p99 is at most --p99-max' },
+  'give-up': { value: 'TIME', about: 'end when nothing was acknowledged for so long (20s)' },
   processes: { value: 'N', about: 'generator processes, at most one for each device (1)' },
   keep: { value: '', about: 'do not remove the devices at the end' },
   'dry-run': { value: '', about: 'print the plan and end' },
@@ -59,6 +67,7 @@ interface Server {
   port: number;
   /** As the address has it, with brackets and without a usual port. */
   authority: string;
+  isTls: boolean;
 }
 
 export interface TargetOrder {
@@ -68,6 +77,9 @@ export interface TargetOrder {
   rest: string;
   user: string;
   password: string;
+  apiKey: string;
+  /** Present when the target or its REST interface is reached over TLS. */
+  tls: TlsOrder | undefined;
   /** Tokens of devices that exist; empty = devices are created. */
   tokens: string[];
   devices: number;
@@ -86,13 +98,17 @@ export interface TargetOrder {
   /** 0 = no bound. */
   p99MsMax: number;
   isSearch: boolean;
+  giveUpSeconds: number;
   processes: number;
   keep: boolean;
   isDryRun: boolean;
 }
 
-const ports: Record<string, number> = { 'http:': 80, 'mqtt:': 1883 };
-const examplePorts = { 'http:': 8080, 'mqtt:': 1883 } as const;
+const ports: Record<string, number> = { 'http:': 80, 'https:': 443, 'mqtt:': 1883, 'mqtts:': 8883 };
+const exampleAddresses = {
+  http: 'http://localhost:8080 or https://localhost:8443',
+  mqtt: 'mqtt://localhost:1883 or mqtts://localhost:8883',
+};
 const defaultRate = 1_000;
 
 export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
@@ -107,11 +123,20 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   const url = urlOf('target', text('target'), kind);
   const tokens = tokensOf(text('token'), text('tokens'));
   const user = text('user');
-  if (tokens.length > 0 && user !== '') throw new UsageError('Give --user to create devices, or tokens, not both.');
-  if (tokens.length === 0 && user === '')
-    throw new UsageError('Give --user (and --password) to create devices, or --token with those of existing devices.');
+  const isAnonymous = user === '' && tokens.length === 0;
+  const apiKey = text('api-key', isAnonymous ? (process.env['BENCH_API_KEY'] ?? '') : '');
+  const signsIn = user !== '' || apiKey !== '';
+  if (tokens.length > 0 && signsIn)
+    throw new UsageError(`Give ${user === '' ? '--api-key' : '--user'} to create devices, or tokens, not both.`);
+  if (user !== '' && apiKey !== '') throw new UsageError('Give --user and --password, or --api-key, not both.');
+  if (tokens.length === 0 && !signsIn)
+    throw new UsageError(
+      'Give --user (and --password) or --api-key to create devices, or --token with those of existing devices.',
+    );
   if (tokens.length > 0 && flags.devices !== undefined)
-    throw new UsageError('--devices creates devices, which goes with --user: each token is a device that exists.');
+    throw new UsageError(
+      '--devices creates devices, which goes with --user or --api-key: each token is a device that exists.',
+    );
   const devices = tokens.length || wholeOf('devices', text('devices', kind === 'gateway' ? '4' : '100'), 1);
   for (const name of ['connections', 'processes'] as const)
     if (flags[name] !== undefined && Number(text(name)) > devices)
@@ -123,16 +148,20 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   if (isSearch && flags.repeat !== undefined)
     throw new UsageError('--repeat has no effect with --find-rate, which measures each rate once.');
   if (isSearch && rate === 'max') throw new UsageError('--find-rate begins at a rate: give a number as --rate.');
+  const rest = signsIn ? restOf(url, text('rest')) : '';
   const order: TargetOrder = {
     kind,
     server: {
       host: url.hostname.replace(/^\[|\]$/g, ''),
       port: Number(url.port) || ports[url.protocol]!,
       authority: url.host,
+      isTls: isTls(url),
     },
-    rest: user === '' ? '' : restOf(url, text('rest')),
+    rest,
     user,
-    password: text('password', process.env['BENCH_PASSWORD'] ?? ''),
+    password: user === '' ? '' : text('password', process.env['BENCH_PASSWORD'] ?? ''),
+    apiKey,
+    tls: tlsOf(flags, isTls(url) || rest.startsWith('https:')),
     tokens,
     devices,
     children: kind === 'gateway' ? wholeOf('children', text('children', '100'), 1) : 0,
@@ -148,11 +177,13 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
     repeat: wholeOf('repeat', text('repeat', '1'), 1),
     p99MsMax,
     isSearch,
+    giveUpSeconds: secondsOf('give-up', text('give-up', '20s')),
     processes: Math.min(devices, wholeOf('processes', text('processes', '1'), 1)),
     keep: flags.keep === true,
     isDryRun: flags['dry-run'] === true,
   };
   if (order.user !== '' && order.password === '') throw new UsageError('Give --password, or set BENCH_PASSWORD.');
+  if (order.giveUpSeconds < 1) throw new UsageError('--give-up must be at least 1s.');
   if (order.seconds === 0) throw new UsageError('--duration must be more than 0.');
   if (order.rampSeconds > 0 && order.rate === 0) throw new UsageError('--ramp needs a --rate to grow to.');
   return order;
@@ -163,8 +194,9 @@ export function planOf(order: TargetOrder): [string, string][] {
   const { kind, server, tokens, children, connections, points, rate, window } = order;
   const { rampSeconds, warmupSeconds, seconds, repeat, p99MsMax, isSearch, processes, qos, level } = order;
   const address = `${server.host}:${server.port}`;
-  const protocol =
-    kind === 'http' ? `HTTP` : `MQTT ${level === 4 ? '3.1.1' : '5'}, QoS ${qos}, ${window} messages in flight`;
+  const secured = server.isTls ? ` with TLS${order.tls?.isInsecure ? ', any certificate' : ''}` : '';
+  const mqtt = `MQTT ${level === 4 ? '3.1.1' : '5'}${secured}, QoS ${qos}, ${window} messages in flight`;
+  const protocol = kind === 'http' ? `HTTP${secured}` : mqtt;
   const records = kind === 'gateway' ? `${children} records` : '1 record';
   const pace = rate === 0 ? 'as fast as answers come' : `${figure(rate)} messages/s`;
   const times = [
@@ -183,56 +215,74 @@ export function planOf(order: TargetOrder): [string, string][] {
         `${records} of ${points} points in each message`,
     ],
     ['times', times.filter((part) => part !== '').join(', ')],
+    ['ends', `before its time when nothing was acknowledged for ${figure(order.giveUpSeconds)} s`],
     [
       'verified',
       tokens.length > 0
-        ? 'no: reading back needs --user'
+        ? 'no: reading back needs --user or --api-key'
         : 'every acknowledged record is counted over REST after the load',
     ],
-    ['not seen', 'CPU, memory and disk of the server; whether what it acknowledged survives a crash'],
+    ['not seen', "the server's machine, its CPU, memory and disk; whether what it acknowledged survives a crash"],
   ];
 }
 
-function devicesText({ kind, rest, user, tokens, devices, children, keep }: TargetOrder): string {
+function devicesText({ kind, rest, user, apiKey, tokens, devices, children, keep }: TargetOrder): string {
   const isGateway = kind === 'gateway';
   if (tokens.length > 0 && isGateway)
     return `${devices} gateways given by their tokens; their messages create ${children} devices of each, which stay`;
   if (tokens.length > 0) return `${devices} given by their tokens; nothing is created or removed`;
   const things = isGateway ? `${devices} gateways of ${children} devices` : `${devices} devices`;
-  return `${things}, created by ${user} at ${rest}${keep ? ', and kept' : ', removed at the end'}`;
+  return `${things}, created by ${apiKey === '' ? user : 'the owner of the API key'} at ${rest}${keep ? ', and kept' : ', removed at the end'}`;
 }
 
 function urlOf(flag: string, text: string, kind: TargetKind): URL {
   const url = URL.parse(text);
-  const protocol = kind === 'http' ? 'http:' : 'mqtt:';
-  if (url?.protocol === protocol) {
+  const scheme = kind === 'http' ? 'http' : 'mqtt';
+  if (url && [`${scheme}:`, `${scheme}s:`].includes(url.protocol) && url.hostname !== '') {
     if (/^\/?$/.test(url.pathname)) return url;
     throw new UsageError(`--${flag} must be an address without a path, not "${text}".`);
   }
-  if (url && (url.protocol === 'https:' || url.protocol === 'mqtts:'))
-    throw new UsageError(`--${flag}: the generators speak no TLS. Give the plain port, or one behind a TLS proxy.`);
-  throw new UsageError(
-    `--${flag} of ${kind} must be an address such as ${protocol}//localhost:${examplePorts[protocol]}.`,
-  );
+  throw new UsageError(`--${flag} of ${kind} must be an address such as ${exampleAddresses[scheme]}, not "${text}".`);
+}
+
+function isTls({ protocol }: URL): boolean {
+  return protocol === 'https:' || protocol === 'mqtts:';
+}
+
+function tlsOf(flags: FlagValues, isNeeded: boolean): TlsOrder | undefined {
+  const isInsecure = flags.insecure === true;
+  const file = String(flags.ca ?? '');
+  for (const [flag, isGiven] of [
+    ['ca', file !== ''],
+    ['insecure', isInsecure],
+  ] as const)
+    if (isGiven && !isNeeded) throw new UsageError(`--${flag} goes with an address that begins with https or mqtts.`);
+  if (file !== '' && isInsecure) throw new UsageError('Give --ca or --insecure, not both.');
+  if (!isNeeded) return undefined;
+  const ca = file === '' ? '' : readOf('ca', file);
+  if (file !== '' && !ca.includes('-----BEGIN CERTIFICATE-----'))
+    throw new UsageError(`--ca: ${file} has no certificate in PEM.`);
+  return { ca, isInsecure };
 }
 
 function restOf(target: URL, rest: string): string {
   const protocol = rest === '' ? '' : URL.parse(rest)?.protocol;
   if (protocol === 'http:' || protocol === 'https:') return rest.replace(/\/+$/, '');
   if (rest !== '') throw new UsageError(`--rest must be an address such as http://localhost:8080, not "${rest}".`);
-  if (target.protocol === 'http:') return `http://${target.host}`;
+  if (target.protocol.startsWith('http')) return `${target.protocol}//${target.host}`;
   throw new UsageError('Give --rest with the address of the REST interface, for instance http://localhost:8080.');
 }
 
 function tokensOf(list: string, file: string): string[] {
-  const read = () => {
-    try {
-      return readFileSync(file, 'utf8');
-    } catch (error) {
-      throw new UsageError(`--tokens: ${(error as Error).message}`);
-    }
-  };
-  return `${list},${file === '' ? '' : read()}`.split(/[\s,]+/).filter((token) => token !== '');
+  return `${list},${file === '' ? '' : readOf('tokens', file)}`.split(/[\s,]+/).filter((token) => token !== '');
+}
+
+function readOf(flag: string, file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (error) {
+    throw new UsageError(`--${flag}: ${(error as Error).message}`);
+  }
 }
 
 function wholeOf(flag: string, text: string, min: number, max = Number.MAX_SAFE_INTEGER): number {

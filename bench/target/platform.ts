@@ -3,13 +3,16 @@
  * devices. It uses calls that ThingsBoard has, too, and Millrace's bulk creation where that exists.
  */
 import { type Device, devicesMade } from '../../test/harness/api.ts';
+import { causeOf } from '../error-sentence.ts';
+import type { TlsOrder } from '../load/open-socket.ts';
 import { UsageError } from '../settings.ts';
+import { Caller } from './caller.ts';
 
 const bulkSize = 1_000;
 const callsAtOnce = 16;
 const pageSize = 100;
 const removeRoundsMax = 5;
-const timeoutMs = 30_000;
+const hurriedTimeoutMs = 5_000;
 /** Of an answer in a message: a balancer may answer with a page. */
 const textCharsMax = 200;
 
@@ -19,22 +22,66 @@ export interface NewDevice {
   isGateway: boolean;
 }
 
-export class Platform {
-  readonly #base: string;
-  readonly #user: string;
-  readonly #password: string;
-  #token = '';
+/** How a run signs in: by an API key, or when that is '' by user and password. */
+interface SignIn {
+  /** The base URL of the REST interface. */
+  rest: string;
+  user: string;
+  password: string;
+  apiKey: string;
+  tls: TlsOrder | undefined;
+}
 
-  private constructor(base: string, user: string, password: string) {
-    this.#base = base;
-    this.#user = user;
-    this.#password = password;
+const deviceMaker = 'Give an administrator of a tenant, who can create devices';
+/** Sentences for users who cannot create devices, by their authority. */
+const wrongUsers: Record<string, string> = {
+  SYS_ADMIN: `is a system administrator, who makes tenants and has no devices. ${deviceMaker}.`,
+  CUSTOMER_USER: `is a user of a customer, who cannot create devices. ${deviceMaker}.`,
+};
+
+export class Platform {
+  readonly #signIn: SignIn;
+  readonly #caller: Caller;
+  /** The value of X-Authorization; '' = not signed in. */
+  #authorization = '';
+
+  private constructor(signIn: SignIn) {
+    this.#signIn = signIn;
+    this.#caller = new Caller(signIn.rest, signIn.tls);
   }
 
-  static async signIn(base: string, user: string, password: string): Promise<Platform> {
-    const platform = new Platform(base, user, password);
-    await platform.#renew();
+  static async signIn(signIn: SignIn): Promise<Platform> {
+    const platform = new Platform(signIn);
+    if (signIn.apiKey === '') await platform.#renew();
+    else platform.#authorization = `ApiKey ${signIn.apiKey}`;
+    await platform.#checkUser();
     return platform;
+  }
+
+  /** What the server says of itself, as in `Millrace 0.1.0`; '' = nothing. */
+  async serverVersion(): Promise<string> {
+    const answer = await this.#send('GET', '/api/system/info');
+    if (answer.status !== 200) return '';
+    const info = (await answer.json().catch(() => ({}))) as {
+      name?: string;
+      version?: string;
+      millraceVersion?: string;
+    };
+    const { name = 'unnamed', version, millraceVersion } = info;
+    if (version === undefined) return '';
+    return millraceVersion === undefined
+      ? `${name} ${version}`
+      : `${name} ${millraceVersion} (API of ThingsBoard ${version})`;
+  }
+
+  /** The server may be gone: no call waits long for it any more. */
+  hurry(): void {
+    this.#caller.timeoutMs = hurriedTimeoutMs;
+  }
+
+  /** Ends the connections that are kept. */
+  close(): void {
+    this.#caller.close();
   }
 
   async create(devices: NewDevice[], interrupted: AbortSignal): Promise<Device[]> {
@@ -122,39 +169,54 @@ export class Platform {
   /** Renews a session that has ended, once for each call. */
   async #send(method: string, path: string, body?: object): Promise<Response> {
     const answer = await this.#call(method, path, body);
-    if (answer.status !== 401) return answer;
+    if (answer.status !== 401 || this.#signIn.apiKey !== '') return answer;
     await answer.arrayBuffer();
     await this.#renew();
     return await this.#call(method, path, body);
   }
 
   #call(method: string, path: string, body?: object): Promise<Response> {
-    return fetch(`${this.#base}${path}`, {
-      method,
-      headers: {
-        ...(this.#token && { 'x-authorization': `Bearer ${this.#token}` }),
-        ...(body && { 'content-type': 'application/json' }),
-      },
-      ...(body && { body: JSON.stringify(body) }),
-      signal: AbortSignal.timeout(timeoutMs),
-    });
+    const headers = {
+      ...(this.#authorization !== '' && { 'x-authorization': this.#authorization }),
+      ...(body && { 'content-type': 'application/json' }),
+    };
+    return this.#caller.call(method, path, { headers, body: body && JSON.stringify(body) });
   }
 
   async #renew(): Promise<void> {
-    const credentials = { username: this.#user, password: this.#password };
-    const answer = await this.#call('POST', '/api/auth/login', credentials).catch((error: Error) => {
-      throw new UsageError(
-        `${this.#base} does not answer: ${(error.cause as Error | undefined)?.message ?? error.message}.`,
-      );
-    });
+    const { rest, user, password } = this.#signIn;
+    const answer = await this.#firstCall('POST', '/api/auth/login', { username: user, password });
     if (answer.status !== 200)
-      throw new UsageError(`${this.#base} answered the sign-in of ${this.#user} with ${await beginOf(answer)}`);
-    this.#token = ((await answer.json()) as { token: string }).token;
+      throw new UsageError(`${rest} answered the sign-in of ${user} with ${await beginOf(answer)}`);
+    this.#authorization = `Bearer ${((await answer.json()) as { token: string }).token}`;
+  }
+
+  /** Refuses a user who cannot create devices. A server without this call is asked for the devices themselves. */
+  async #checkUser(): Promise<void> {
+    const { rest, user, apiKey } = this.#signIn;
+    const name = apiKey === '' ? user : 'the owner of --api-key';
+    const answer = await this.#firstCall('GET', '/api/auth/user');
+    if (apiKey !== '' && answer.status === 401)
+      throw new UsageError(`${rest} refuses the API key with ${await beginOf(answer)}`);
+    if (answer.status !== 200) return;
+    const { authority = '' } = (await answer.json()) as { authority?: string };
+    const sentence = wrongUsers[authority];
+    if (sentence !== undefined) throw new UsageError(`${name} ${sentence}`);
+  }
+
+  async #firstCall(method: string, path: string, body?: object): Promise<Response> {
+    try {
+      return await this.#call(method, path, body);
+    } catch (error) {
+      throw new UsageError(`${this.#signIn.rest} does not answer: ${causeOf(error as Error)}.`);
+    }
   }
 }
 
 /** Returns the status and the first characters of an answer, on one line. */
 async function beginOf(answer: Response): Promise<string> {
+  const location = answer.headers.get('location');
+  if (location !== null) return `${answer.status}, a redirect to ${location}: give that address`;
   return `${answer.status} ${(await answer.text()).replaceAll(/\s+/g, ' ').trim().slice(0, textCharsMax)}`;
 }
 

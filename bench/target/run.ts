@@ -3,22 +3,27 @@
  * and removes the devices, also after an error or Ctrl-C.
  */
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
-import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Device } from '../../test/harness/api.ts';
-import { causeOf, sentenceOf } from '../error-sentence.ts';
-import { addedUp, totalOf } from '../load/counts.ts';
+import { idleShare } from '../cpu.ts';
+import { sentenceOf } from '../error-sentence.ts';
+import { totalOf } from '../load/counts.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { endGenerators, type LoadResult } from '../load/processes.ts';
-import { type Cell, figure, say, table, writeResult, writeUnfinished } from '../report.ts';
-import { UsageError } from '../settings.ts';
+import { WaitView } from '../load/wait-view.ts';
+import { machineText, thisMachine } from '../machine.ts';
+import { figure, say, writeResult, writeUnfinished } from '../report.ts';
 import { planOf, type TargetOrder } from './order.ts';
+import { earlyEndText, sayMeasurements } from './outcome.ts';
 import { type NewDevice, Platform } from './platform.ts';
-import { failuresOf, findRate, holds, type Measurement, missedText, spreadOf } from './search.ts';
+import { reach } from './reach.ts';
+import { findRate, type Measurement } from './search.ts';
+import { type ServerFacts, serverMachineText, serverName } from './server.ts';
 
 const storedMsMax = 60_000;
+/** The same for a server that no longer answered during the load. */
+const storedHurriedMsMax = 5_000;
 /** The key that every record has. */
 const countedKey = 'temperature';
 const tokenDigits = 8;
@@ -26,7 +31,6 @@ const hourMs = 3_600_000;
 const exitInterrupted = 130;
 const removeTriesMax = 3;
 const removeRetryMs = 1_000;
-const reachMsMax = 10_000;
 
 /**
  * Returns false when a bound was missed, a message refused, an acknowledged record not found, or a device not removed.
@@ -36,11 +40,12 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   for (const [name, text] of planOf(order)) say(`${name.padEnd(10)}${text}`);
   if (order.isDryRun) return true;
   const run = new TargetRun(order);
-  const interrupt = () => {
+  const interrupt = (signal: NodeJS.Signals) => {
     if (run.isInterrupted) {
       say(`The devices whose names begin with ${run.prefix} may be left.`);
       process.exit(exitInterrupted);
     }
+    say(`\ninterrupted by ${signal}${run.hasDevices ? '; the devices are removed, unless a second one comes' : ''}`);
     run.interrupt();
     endGenerators();
   };
@@ -48,33 +53,18 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   for (const signal of signals) process.on(signal, interrupt);
   let good = false;
   try {
-    await reach(order.server);
     await run.prepare();
     good = await run.measure();
   } catch (error) {
     if (!run.isInterrupted) throw error;
-    say('\ninterrupted');
     process.exitCode = exitInterrupted;
-    writeUnfinished(resultName(order), publicPart(order));
+    writeUnfinished(resultName(order), publicPart(order), run.server);
   } finally {
     // After an error the error counts.
     good = (await run.close()) && good;
     for (const signal of signals) process.off(signal, interrupt);
   }
   return good;
-}
-
-/** Connects once, so that a wrong address ends the command before it waits out a load. */
-async function reach({ host, port, authority }: TargetOrder['server']): Promise<void> {
-  const socket = connect({ host, port, timeout: reachMsMax });
-  socket.once('timeout', () => socket.destroy(new Error(`no connection within ${reachMsMax / 1000} s`)));
-  try {
-    await once(socket, 'connect');
-  } catch (error) {
-    throw new UsageError(`${authority} does not answer: ${causeOf(error as Error)}.`);
-  } finally {
-    socket.destroy();
-  }
 }
 
 /** Runs whose devices were not removed yet. */
@@ -97,6 +87,9 @@ export class TargetRun {
   #closing: Promise<boolean> | undefined;
   #accepted = 0;
   #unsure = 0;
+  #server: ServerFacts;
+  /** The server no longer answered: what is left to do does not wait long for it. */
+  #isHurried = false;
   /** The points that this run writes have times from here to `#nextTs`, which is exclusive. */
   readonly #firstTs = Date.now() - 6 * hourMs;
   #nextTs = this.#firstTs;
@@ -104,11 +97,24 @@ export class TargetRun {
   constructor(order: TargetOrder) {
     this.#order = order;
     this.#tokens = order.tokens;
+    const { authority, isTls } = order.server;
+    const scheme = `${order.kind === 'http' ? 'http' : 'mqtt'}${isTls ? 's' : ''}`;
+    this.#server = { address: `${scheme}://${authority}`, isThisMachine: false, version: '' };
   }
 
   /** The beginning of all names that this run creates. */
   get prefix(): string {
     return `${this.#run}-`;
+  }
+
+  /** What is known of the server from outside. */
+  get server(): ServerFacts {
+    return this.#server;
+  }
+
+  /** Devices were created, or are being created, that are to be removed. */
+  get hasDevices(): boolean {
+    return this.#creating !== undefined && !this.#order.keep;
   }
 
   get isInterrupted(): boolean {
@@ -120,11 +126,21 @@ export class TargetRun {
     this.#interrupted.abort();
   }
 
+  /** Signs in and creates the devices. */
   async prepare(): Promise<void> {
-    const { rest, user, password, devices, kind } = this.#order;
-    if (rest === '') return;
-    this.#platform = await Platform.signIn(rest, user, password);
+    const isThisMachine = await reach(this.#order);
+    this.#server = { ...this.#server, isThisMachine };
+    if (this.#order.rest !== '') await this.#create();
+    say(`${'server'.padEnd(10)}${serverName(this.#server)}; its machine is ${serverMachineText(this.#server)}`);
+    say(`${'generator'.padEnd(10)}${machineText(thisMachine())}\n`);
+    if (this.#order.kind === 'gateway' && this.#platform !== undefined) await this.#createChildren();
+  }
+
+  async #create(): Promise<void> {
+    const { devices, kind } = this.#order;
+    this.#platform = await Platform.signIn(this.#order);
     this.#interrupted.signal.throwIfAborted();
+    this.#server = { ...this.#server, version: await this.#platform.serverVersion().catch(() => '') };
     open.add(this);
     const rows = Array.from({ length: devices }, (_, n): NewDevice => {
       const number = String(n).padStart(tokenDigits, '0');
@@ -132,29 +148,38 @@ export class TargetRun {
       return { name, accessToken: name.replaceAll('-', ''), isGateway: kind === 'gateway' };
     });
     const startedAt = performance.now();
-    this.#creating = this.#platform.create(rows, this.#interrupted.signal);
+    const waiting = new WaitView(`creating ${figure(devices)} devices`);
+    this.#creating = this.#platform.create(rows, this.#interrupted.signal).finally(() => waiting.end());
     this.#tokens = (await this.#creating).map(({ token }) => token);
-    say(`${'created'.padEnd(10)}${figure(devices)} in ${figure((performance.now() - startedAt) / 1000)} s\n`);
-    // The first messages of a gateway create its devices.
-    if (kind === 'gateway') await this.offer({ rate: devices, warmupSeconds: 0, rampSeconds: 0, seconds: 2 });
+    say(`${'created'.padEnd(10)}${figure(devices)} in ${figure((performance.now() - startedAt) / 1000)} s`);
+  }
+
+  /** The first messages of a gateway create its devices. */
+  async #createChildren(): Promise<void> {
+    const { devices } = this.#order;
+    const { earlyEnd, refused } = await this.offer({ rate: devices, warmupSeconds: 0, rampSeconds: 0, seconds: 2 });
+    if (earlyEnd !== undefined)
+      throw new Error(`the devices of the gateways are not created: ${earlyEndText(earlyEnd, refused)}`);
   }
 
   async measure(): Promise<boolean> {
-    const { isSearch, repeat } = this.#order;
-    const measurements = isSearch ? await findRate(this.#order, (rate) => this.#measureAt(rate)) : [];
-    for (let n = 0; !isSearch && n < repeat; n += 1) measurements.push(await this.#measureAt(this.#order.rate));
+    const { isSearch, repeat, rate } = this.#order;
+    const measurements = isSearch ? await findRate(this.#order, (each) => this.#measureAt(each)) : [];
+    for (let n = 0; !isSearch && n < repeat && !this.#isHurried; n += 1) measurements.push(await this.#measureAt(rate));
     const verified = await this.verify();
-    const good = this.#tell(measurements);
+    const good = sayMeasurements(this.#order, measurements);
     say(verifiedText(verified));
-    // A search also tries rates that the server cannot answer.
-    if (!isSearch) for (const { load } of measurements) if (load.invalid !== '') say(`INVALID: ${load.invalid}`);
-    writeResult(resultName(this.#order), publicPart(this.#order), { measurements, verified });
-    return good && verified.isWhole !== false;
+    const result = { measurements, verified };
+    const isWritten = writeResult(resultName(this.#order), publicPart(this.#order), result, this.#server);
+    return good && verified.isWhole !== false && isWritten;
   }
 
   /** Removes the devices that this run has created. Returns false when the server does not let it. */
   close(): Promise<boolean> {
-    this.#closing ??= this.#removeCreated().finally(() => open.delete(this));
+    this.#closing ??= this.#removeCreated().finally(() => {
+      open.delete(this);
+      this.#platform?.close();
+    });
     return this.#closing;
   }
 
@@ -162,9 +187,18 @@ export class TargetRun {
     if (this.#creating === undefined || this.#platform === undefined || this.#order.keep) return true;
     // A device that is being created is not listed yet.
     await this.#creating.catch(() => {});
+    const waiting = new WaitView('removing the devices');
+    try {
+      return await this.#remove(this.#platform);
+    } finally {
+      waiting.end();
+    }
+  }
+
+  async #remove(platform: Platform): Promise<boolean> {
     for (let tries = 1; ; tries += 1) {
       try {
-        const removed = await this.#platform.removeAll(this.prefix);
+        const removed = await platform.removeAll(this.prefix);
         say(`removed ${figure(removed)} devices`);
         return true;
       } catch (error) {
@@ -180,10 +214,12 @@ export class TargetRun {
 
   async #measureAt(rate: number): Promise<Measurement> {
     const { rampSeconds, warmupSeconds, seconds } = this.#order;
+    this.#interrupted.signal.throwIfAborted();
+    const idleBefore = await idleShare();
     const load = await this.offer({ rate, rampSeconds, warmupSeconds, seconds });
     const { p50Ms, p99Ms } = load.latency;
     say(`${figure(load.requestsPerSecond)} messages/s: p50 ${figure(p50Ms)} ms, p99 ${figure(p99Ms)} ms`);
-    return { rate, load };
+    return { rate, load, idleBefore };
   }
 
   async offer(times: {
@@ -193,9 +229,10 @@ export class TargetRun {
     seconds: number;
   }): Promise<LoadResult> {
     this.#interrupted.signal.throwIfAborted();
-    const { kind, server, connections, children, processes, points, window, level, qos } = this.#order;
-    const { authority: hostHeader, ...place } = server;
-    const common = { ...place, processes, points, firstTs: this.#nextTs, stepMs: 1, ...times };
+    const { kind, server, connections, children, processes, points, window, level, qos, giveUpSeconds } = this.#order;
+    const { authority: hostHeader, host, port, isTls } = server;
+    const place = { host, port, tls: isTls ? this.#order.tls : undefined };
+    const common = { ...place, processes, points, giveUpSeconds, firstTs: this.#nextTs, stepMs: 1, ...times };
     const load =
       kind === 'http'
         ? await runHttpLoad({ ...common, hostHeader, tokens: this.#tokens, sockets: connections })
@@ -205,6 +242,10 @@ export class TargetRun {
     // Times of the next load begin after all times of this one, because no device sends more messages than all devices
     // together. A refused message has taken a time, too.
     this.#nextTs += load.accepted + load.unsure + totalOf(load.refused) + connections * window + 1;
+    if (load.earlyEnd !== undefined) {
+      this.#isHurried = true;
+      this.#platform?.hurry();
+    }
     return load;
   }
 
@@ -224,7 +265,8 @@ export class TargetRun {
     if (this.#platform === undefined) return unknown;
     const records = Math.max(1, this.#order.children);
     const [expected, most] = [this.#accepted * records, (this.#accepted + this.#unsure) * records];
-    const deadline = performance.now() + storedMsMax;
+    const msMax = this.#isHurried ? storedHurriedMsMax : storedMsMax;
+    const deadline = performance.now() + msMax;
     const platform = this.#platform;
     const count = async () => {
       const ids = await platform.idsOf(this.prefix);
@@ -242,57 +284,11 @@ export class TargetRun {
       } else if (found >= expected || isLate) {
         return { isWhole: found >= expected && found <= most, expected, found, failure };
       }
-      if (!hasTold) say(`reading back, for ${storedMsMax / 1000} s at most`);
+      if (!hasTold) say(`reading back, for ${msMax / 1000} s at most`);
       hasTold = true;
       await sleep(500);
     }
   }
-
-  /** Prints the measurements. Returns true when none was refused, cut short or too slow. */
-  #tell(measurements: Measurement[]): boolean {
-    const { p99MsMax, isSearch, repeat } = this.#order;
-    const rows = measurements.map(({ rate, load }): Cell[] => {
-      const { p50Ms, p90Ms, p99Ms, p999Ms, maxMs } = load.latency;
-      const asked = rate === 0 ? 'max' : rate;
-      return [
-        asked,
-        load.requestsPerSecond,
-        p50Ms,
-        p90Ms,
-        p99Ms,
-        p999Ms,
-        maxMs,
-        failuresOf(load),
-        load.generatorCpuShare,
-      ];
-    });
-    say('');
-    const latencies = ['p50 ms', 'p90 ms', 'p99 ms', 'p99.9 ms', 'max ms'];
-    table(['asked/s', 'acknowledged/s', ...latencies, 'failed', 'generator CPU'], rows);
-    say('');
-    if (isSearch) {
-      const best = Math.max(0, ...measurements.filter((each) => holds(each, p99MsMax)).map(({ rate }) => rate));
-      say(`highest rate with p99 at most ${figure(p99MsMax)} ms: ${figure(best)} messages/s`);
-      const missed = missedText(measurements, best, p99MsMax);
-      if (missed !== '') say(missed);
-      tellFailures(measurements);
-      return best > 0;
-    }
-    if (repeat > 1) for (const line of spreadOf(measurements)) say(line);
-    tellFailures(measurements);
-    return measurements.every((each) => holds(each, p99MsMax));
-  }
-}
-
-/** Prints what was refused, which connections broke and what was never answered. */
-function tellFailures(measurements: Measurement[]): void {
-  const refused = Object.entries(addedUp(measurements.map(({ load }) => load.refused)));
-  const reasons = refused.map(([reason, count]) => `${reason} (${figure(count)})`);
-  if (refused.length > 0) say(`refused with ${reasons.join(', ')}, warm-up included`);
-  const [broken, unanswered] = [sumOf(measurements, 'broken'), sumOf(measurements, 'unanswered')];
-  const lost = sumOf(measurements, 'unsure') - unanswered;
-  if (broken > 0) say(`connections that broke: ${figure(broken)}, with ${figure(lost)} messages that may be stored`);
-  if (unanswered > 0) say(`never answered: ${figure(unanswered)} messages, which may be stored and are in no latency`);
 }
 
 function resultName({ kind }: TargetOrder): string {
@@ -300,12 +296,8 @@ function resultName({ kind }: TargetOrder): string {
 }
 
 /** Leaves out the secrets of an order: a result may be given to others. */
-function publicPart({ password: _, tokens: __, ...order }: TargetOrder): object {
-  return order;
-}
-
-function sumOf(measurements: Measurement[], count: 'broken' | 'unsure' | 'unanswered'): number {
-  return measurements.reduce((sum, { load }) => sum + load[count], 0);
+function publicPart({ password: _, apiKey: __, tokens: ___, tls, ...order }: TargetOrder): object {
+  return { ...order, ...(tls && { acceptsAnyCertificate: tls.isInsecure }) };
 }
 
 interface Verified {
@@ -319,7 +311,7 @@ interface Verified {
 
 function verifiedText({ isWhole, expected, found, failure }: Verified): string {
   if (failure !== '') return `NOT verified: the ${figure(expected)} acknowledged records cannot be read (${failure})`;
-  if (isWhole === undefined) return 'not verified: reading back needs --user';
+  if (isWhole === undefined) return 'not verified: reading back needs --user or --api-key';
   if (isWhole) return `verified: the server shows all ${figure(expected)} acknowledged records`;
   return `NOT verified: the server shows ${figure(found)} of ${figure(expected)} acknowledged records`;
 }

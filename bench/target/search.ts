@@ -11,6 +11,8 @@ export interface Measurement {
   /** The rate that was requested; 0 = as fast as answers come. */
   rate: number;
   load: LoadResult;
+  /** Share of the generator's processors that had nothing to do in the second before. */
+  idleBefore: number;
 }
 
 /**
@@ -18,6 +20,8 @@ export interface Measurement {
  */
 const nearRatio = 1.05;
 const stepsMax = 16;
+/** Below this the other load of a machine moves a p99. */
+const idleBeforeMin = 0.8;
 
 /** Messages that were refused or never answered, and connections that broke. */
 export function failuresOf({ refused, broken, unanswered }: LoadResult): number {
@@ -26,7 +30,8 @@ export function failuresOf({ refused, broken, unanswered }: LoadResult): number 
 
 /** `p99MsMax` 0: no bound. */
 export function holds({ load }: Measurement, p99MsMax: number): boolean {
-  const isClean = load.invalid === '' && failuresOf(load) === 0 && load.accepted > 0;
+  const isWhole = load.invalid === '' && load.earlyEnd === undefined;
+  const isClean = isWhole && failuresOf(load) === 0 && load.accepted > 0;
   return isClean && (p99MsMax === 0 || load.latency.p99Ms <= p99MsMax);
 }
 
@@ -37,13 +42,14 @@ export function missedText(measurements: Measurement[], best: number, p99MsMax: 
   const { rate, load } = next;
   const failed = failuresOf(load) > 0 ? `${figure(failuresOf(load))} failed` : '';
   const slow = load.latency.p99Ms > p99MsMax ? `p99 ${figure(load.latency.p99Ms)} ms` : '';
-  const reasons = [failed, slow, load.invalid].filter((reason) => reason !== '');
+  const silent = load.earlyEnd === undefined ? '' : 'it ended early';
+  const reasons = [failed, slow, load.invalid, silent].filter((reason) => reason !== '');
   return `missed at ${figure(rate)} messages/s: ${reasons.join('; ')}`;
 }
 
 /**
  * Doubles the rate until it misses the bound, or halves it until it holds. Then tries the middle of the two rates,
- * again and again.
+ * again and again. A server that no longer answers ends the search.
  */
 export async function findRate(
   { rate, p99MsMax }: Pick<TargetOrder, 'rate' | 'p99MsMax'>,
@@ -57,6 +63,7 @@ export async function findRate(
   while (measurements.length < stepsMax && next > holding && failing > holding * nearRatio) {
     const measurement = await measureAt(next);
     measurements.push(measurement);
+    if (measurement.load.earlyEnd !== undefined) break;
     if (holds(measurement, p99MsMax)) holding = next;
     else failing = next;
     if (failing === Number.POSITIVE_INFINITY) next = 2 * holding;
@@ -64,6 +71,16 @@ export async function findRate(
     else next = Math.floor((holding + failing) / 2);
   }
   return measurements;
+}
+
+/** Names the measurements before which the generator's machine had other work; '' = none. */
+export function spoiledText(measurements: Measurement[]): string {
+  const busy = measurements.filter(({ idleBefore }) => idleBefore < idleBeforeMin);
+  if (busy.length === 0) return '';
+  const shares = busy.map(({ idleBefore }) => Math.round((1 - idleBefore) * 100)).sort((a, b) => a - b);
+  const share = busy.length === 1 ? `${shares[0]} %` : `${shares[0]} to ${shares.at(-1)} %`;
+  const which = measurements.length === 1 ? 'the load' : `${busy.length} of ${measurements.length} loads`;
+  return `in the second before ${which} other work used ${share} of this machine's processors, which makes latencies longer.`;
 }
 
 /** Median, least and greatest of the measurements at one rate. */

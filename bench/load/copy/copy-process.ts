@@ -2,7 +2,7 @@
  * One generator process of the load on PostgreSQL: sessions that write records by COPY, one COPY in flight on each. A
  * COPY is a transaction: its answer means that the records are committed.
  */
-import { serveOrder } from '../generator-process.ts';
+import { type Course, serveOrder } from '../generator-process.ts';
 import { MovingRecord, wanderingDigits } from '../moving-record.ts';
 import {
   accepted,
@@ -102,7 +102,7 @@ function startup({ user, database }: CopyOrder): Buffer {
   return message('', `${version}user\0${user}\0database\0${database}\0\0`);
 }
 
-function run(order: CopyOrder, connected: () => Promise<void>): Promise<ProcessResult> {
+function run(order: CopyOrder, course: Course): Promise<ProcessResult> {
   const { tokens, messageDevices, sessions } = order;
   const blocks = Array.from({ length: Math.ceil(tokens.length / messageDevices) }, (_, n) => {
     const block = tokens.slice(n * messageDevices, (n + 1) * messageDevices);
@@ -113,7 +113,7 @@ function run(order: CopyOrder, connected: () => Promise<void>): Promise<ProcessR
     const requests = new InTurn(blocks.filter((__, at) => at % count === n));
     return { greeting: startup(order), requests, reader: new AnswerReader() };
   });
-  return new Loop(order, conversations).run(connected);
+  return new Loop(order, conversations).run(course);
 }
 
 serveOrder(run);

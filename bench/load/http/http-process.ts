@@ -1,5 +1,5 @@
 /** One generator process of the HTTP load: keep-alive sockets with one request in flight each. */
-import { serveOrder } from '../generator-process.ts';
+import { type Course, serveOrder } from '../generator-process.ts';
 import { type Conversation, InTurn, Loop, type LoopOrder } from '../one-in-flight.ts';
 import type { ProcessResult } from '../processes.ts';
 import { LinesRequest } from './lines.ts';
@@ -26,21 +26,21 @@ export interface HttpProcessResult extends ProcessResult {
   lastTs: [token: string, ts: number][];
 }
 
-async function run(order: ProcessOrder, connected: () => Promise<void>): Promise<HttpProcessResult> {
+async function run(order: ProcessOrder, course: Course): Promise<HttpProcessResult> {
   const { sockets, tokens, drawn, kind } = order;
   if (drawn && kind !== 'lines') {
     const all = { tokens, sent: new Uint32Array(tokens.length) };
     const conversations = Array.from({ length: sockets }, (_, n): Conversation => {
       return { requests: new DrawnRequests(all, { ...order, kind }, seedOf(n)), reader: new StatusReader() };
     });
-    return { ...(await new Loop(order, conversations).run(connected)), lastTs: [] };
+    return { ...(await new Loop(order, conversations).run(course)), lastTs: [] };
   }
   const requests = kind === 'lines' ? linesOf(order) : tokens.map((token, n) => deviceOf({ ...order, kind }, token, n));
   const conversations = Array.from({ length: sockets }, (_, n): Conversation => {
     // Each device belongs to one socket: its buffer is never changed while it is being sent.
     return { requests: new InTurn(requests.filter((__, at) => at % sockets === n)), reader: new StatusReader() };
   });
-  const result = await new Loop(order, conversations).run(connected);
+  const result = await new Loop(order, conversations).run(course);
   return { ...result, lastTs: requests.flatMap(({ sent, token, ts }) => (sent > 0 ? [[token, ts]] : [])) };
 }
 

@@ -1,13 +1,12 @@
 /** The HTTP load: one order for each generator process, and the sum of their results. */
 import { fileURLToPath } from 'node:url';
 import { recordPoints } from '../moving-record.ts';
+import type { Place } from '../open-socket.ts';
 import { type LoadResult, runProcesses } from '../processes.ts';
 import type { HttpProcessResult, ProcessOrder } from './http-process.ts';
 import type { MessageKind } from './requests.ts';
 
-interface HttpLoad {
-  host: string;
-  port: number;
+interface HttpLoad extends Place {
   /** What a balancer may choose a server by (localhost). */
   hostHeader?: string;
   tokens: string[];
@@ -29,6 +28,7 @@ interface HttpLoad {
   onConnected?: (() => void | Promise<void>) | undefined;
   onAnswered?: ((accepted: number) => Promise<void>) | undefined;
   isBeside?: boolean;
+  giveUpSeconds?: number | undefined;
 }
 
 export interface HttpLoadResult extends LoadResult {
@@ -43,7 +43,9 @@ export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
   const { results, load: seen } = await runProcesses<HttpProcessResult>(entry, orders, {
     rate: load.rate,
     leadSeconds: (load.rampSeconds ?? 0) + load.warmupSeconds,
+    rampSeconds: load.rampSeconds ?? 0,
     seconds: load.seconds,
+    giveUpSeconds: load.giveUpSeconds,
     onConnected: load.onConnected,
     onAnswered: load.onAnswered,
     isBeside: load.isBeside,
@@ -58,6 +60,7 @@ function orderFor(load: HttpLoad, n: number): ProcessOrder {
   return {
     host: load.host,
     port: load.port,
+    tls: load.tls,
     hostHeader: load.hostHeader ?? 'localhost',
     tokens,
     sockets: Math.min(share(load.sockets), Math.ceil(tokens.length / messageDevices)),

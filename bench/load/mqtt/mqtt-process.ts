@@ -3,11 +3,12 @@
  * acknowledgement sends the next message) finds the peak; open loop sends at a fixed rate, and counts latency from the
  * millisecond in which a message was due, however late it left, so that a stalled server cannot hide its stall.
  */
-import { connect, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Counting } from '../counting.ts';
-import { serveOrder } from '../generator-process.ts';
+import { type Course, serveOrder } from '../generator-process.ts';
 import { recordText } from '../moving-record.ts';
+import { openSocket, type Place } from '../open-socket.ts';
 import { DueTimes, Pace } from '../pace.ts';
 import type { ProcessResult } from '../processes.ts';
 import {
@@ -22,6 +23,7 @@ import {
   TurnRing,
 } from './mqtt-packets.ts';
 import { PacketReader } from './packet-reader.ts';
+import { reasonString, refusalText, refusedFrom } from './refusals.ts';
 
 interface MqttClient {
   token: string;
@@ -29,9 +31,7 @@ interface MqttClient {
   children: string[];
 }
 
-export interface MqttProcessOrder {
-  host: string;
-  port: number;
+export interface MqttProcessOrder extends Place {
   clients: MqttClient[];
   /** Messages in flight on each connection. */
   window: number;
@@ -73,7 +73,7 @@ const received = Buffer.allocUnsafe(64 * 1024);
 class Generator {
   readonly #order: MqttProcessOrder;
   readonly #due = new DueTimes();
-  readonly #counting = new Counting(() => this.#due.length);
+  readonly #counting: Counting;
   readonly #connections: Connection[];
   /** Open loop: connections with a free slot, once for each, in the order in which they came free. */
   readonly #idle: Ring<Connection>;
@@ -84,6 +84,10 @@ class Generator {
 
   constructor(order: MqttProcessOrder) {
     this.#order = order;
+    this.#counting = new Counting(
+      () => this.#due.length,
+      () => this.#inFlight,
+    );
     // Without acknowledgements, what the kernel has taken makes room for the next messages.
     const written = (connection: Connection, slots: number[]) => {
       for (const slot of slots) this.#acknowledged(connection, slot, 0);
@@ -94,10 +98,10 @@ class Generator {
     this.#idle = new Ring(order.clients.length * order.window);
   }
 
-  async run(connected: () => Promise<void>): Promise<ProcessResult> {
+  async run({ connected, stopped }: Course): Promise<ProcessResult> {
     const { rate, rampMs, turns, warmupMs, durationMs } = this.#order;
     await this.#connectAll();
-    await connected();
+    await connected(this.#connections.filter(({ socket }) => socket !== undefined).length);
     this.#hasBegun = true;
     const startedAt = this.#counting.begin();
     const pace = new Pace({ rate, rampMs });
@@ -109,12 +113,10 @@ class Generator {
       }
     }
     if (this.#order.cutAtMs > 0) setTimeout(() => this.#cut(), this.#order.cutAtMs);
-    await sleep(rampMs + warmupMs);
-    this.#counting.beginMeasuring();
-    await (turns > 0 ? this.#allSent() : sleep(durationMs));
-    this.#counting.endMeasuring();
+    const measured = () => (turns > 0 ? this.#allSent() : sleep(durationMs));
+    await this.#counting.measure({ leadMs: rampMs + warmupMs, measured, stopped });
     pace.stop();
-    await this.#stop();
+    await this.#stop(stopped);
     return this.#counting.end();
   }
 
@@ -142,7 +144,7 @@ class Generator {
 
   /** Resolves with the CONNACK; '' = connected, else why not. */
   #attempt(connection: Connection): Promise<string> {
-    const { host, port, window, rate } = this.#order;
+    const { window, rate, level } = this.#order;
     const reader = new PacketReader();
     return new Promise((resolve) => {
       let isConnected = false;
@@ -150,12 +152,13 @@ class Generator {
         const type = firstByte >> 4;
         if (type === packetType.puback) {
           const code = end > start + 2 ? bytes[start + 2]! : 0;
-          this.#answered(connection, bytes.readUInt16BE(start), code);
+          const text = code >= refusedFrom && end > start + 3 ? reasonString(bytes, start + 3, end) : '';
+          this.#answered(connection, bytes.readUInt16BE(start), code, text);
         } else if (type === packetType.connack) {
           const code = bytes[start + 1]!;
           isConnected = code === 0;
           if (!isConnected) {
-            resolve(`CONNACK ${code}`);
+            resolve(refusalText('CONNACK', code, level === 5 ? reasonString(bytes, start + 2, end) : ''));
             socket.destroy();
             return;
           }
@@ -163,7 +166,8 @@ class Generator {
           if (rate > 0) for (let n = 0; n < window; n += 1) this.#idle.push(connection);
           resolve('');
         } else if (type === packetType.disconnect) {
-          this.#counting.refuse(`DISCONNECT ${end > start ? bytes[start] : 0}`);
+          const text = end > start + 1 ? reasonString(bytes, start + 1, end) : '';
+          this.#counting.refuse(refusalText('DISCONNECT', end > start ? bytes[start]! : 0, text));
         }
       };
       const onread = {
@@ -174,8 +178,7 @@ class Generator {
           return true;
         },
       };
-      const socket = connect({ host, port, noDelay: true, onread });
-      socket.once('connect', () => socket.write(connection.connectBytes));
+      const socket = openSocket(this.#order, onread, () => socket.write(connection.connectBytes));
       socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.on('close', () => {
         if (isConnected) this.#closed(connection);
@@ -198,16 +201,17 @@ class Generator {
     this.#inFlight += 1;
   }
 
-  #answered(connection: Connection, packetId: number, code: number): void {
+  /** `text`: what the server says of a refusal. */
+  #answered(connection: Connection, packetId: number, code: number, text: string): void {
     if (connection.isJoining) {
-      if (code >= 0x80) this.#counting.refuse(`0x${code.toString(16)}`);
+      if (code >= refusedFrom) this.#counting.refuse(refusalText('PUBACK', code, text));
       connection.joinNext(packetId);
     } else {
-      this.#acknowledged(connection, packetId - 1, code);
+      this.#acknowledged(connection, packetId - 1, code, text);
     }
   }
 
-  #acknowledged(connection: Connection, slot: number, code: number): void {
+  #acknowledged(connection: Connection, slot: number, code: number, text = ''): void {
     const dueAt = connection.release(slot);
     if (dueAt === undefined) {
       this.#counting.refuse('unexpected');
@@ -215,8 +219,8 @@ class Generator {
     }
     this.#inFlight -= 1;
     const now = performance.now();
-    if (code < 0x80) this.#counting.acknowledged(dueAt, now);
-    else this.#counting.refuse(`0x${code.toString(16)}`);
+    if (code < refusedFrom) this.#counting.acknowledged(dueAt, now);
+    else this.#counting.refuse(refusalText('PUBACK', code, text));
     if (this.#stopping) {
       if (this.#inFlight === 0) this.#drained();
     } else if (this.#order.rate === 0) {
@@ -285,13 +289,13 @@ class Generator {
     });
   }
 
-  /** No more messages; waits for the acknowledgements that are still out. */
-  async #stop(): Promise<void> {
+  /** No more messages; waits for the acknowledgements that are still out, unless the load is stopped. */
+  async #stop(stopped: Promise<void>): Promise<void> {
     const drained = new Promise<void>((resolve) => {
       this.#drained = resolve;
     });
     this.#stopping = true;
-    if (this.#inFlight > 0) await Promise.race([drained, sleep(stallMsMax)]);
+    if (this.#inFlight > 0) await Promise.race([drained, stopped, sleep(stallMsMax)]);
     this.#counting.giveUp(this.#inFlight);
   }
 }

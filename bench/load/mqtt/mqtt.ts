@@ -16,6 +16,7 @@ export interface MqttLoad
   onConnected?: (() => void | Promise<void>) | undefined;
   onAnswered?: ((accepted: number) => Promise<void>) | undefined;
   isBeside?: boolean;
+  giveUpSeconds?: number | undefined;
 }
 
 const entry = fileURLToPath(new URL('./mqtt-process.js', import.meta.url));
@@ -24,7 +25,7 @@ const entry = fileURLToPath(new URL('./mqtt-process.js', import.meta.url));
 export async function runMqttLoad(load: MqttLoad): Promise<LoadResult> {
   const { rampSeconds = 0, warmupSeconds, seconds } = load;
   const orders = Array.from({ length: load.processes }, (_, n): MqttProcessOrder => {
-    const { host, port, window, firstTs, stepMs, level } = load;
+    const { host, port, tls, window, firstTs, stepMs, level } = load;
     const { messageDevices = 0, points = recordPoints, drawn = false, turns = 0, qos = 1 } = load;
     const { reconnects = false, cutAtMs = 0, cutShare = 0 } = load;
     const clients = load.clients.filter((__, client) => client % load.processes === n);
@@ -32,9 +33,10 @@ export async function runMqttLoad(load: MqttLoad): Promise<LoadResult> {
     const [rampMs, warmupMs, durationMs] = [rampSeconds * 1000, warmupSeconds * 1000, seconds * 1000];
     const times = { rate, rampMs, warmupMs, durationMs, firstTs, stepMs };
     const faults = { reconnects, cutAtMs, cutShare };
-    return { host, port, clients, window, level, qos, messageDevices, points, drawn, turns, ...times, ...faults };
+    return { host, port, tls, clients, window, level, qos, messageDevices, points, drawn, turns, ...times, ...faults };
   });
-  const { rate, onConnected, onAnswered, isBeside } = load;
-  const times = { rate, leadSeconds: rampSeconds + warmupSeconds, seconds: load.turns ? 0 : seconds };
+  const { rate, giveUpSeconds, onConnected, onAnswered, isBeside } = load;
+  const leadSeconds = rampSeconds + warmupSeconds;
+  const times = { rate, leadSeconds, rampSeconds, seconds: load.turns ? 0 : seconds, giveUpSeconds };
   return (await runProcesses(entry, orders, { ...times, onConnected, onAnswered, isBeside })).load;
 }

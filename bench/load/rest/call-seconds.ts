@@ -1,4 +1,5 @@
 /** The answers of calls by second, in the form of a load: pages draw them, and scenarios print them beside loads. */
+import type { Counts } from '../counts.ts';
 import { Histogram, summaryOf } from '../histogram.ts';
 import type { LoadResult } from '../processes.ts';
 import type { Second } from '../timeline.ts';
@@ -6,24 +7,24 @@ import { right } from './calls.ts';
 
 interface Gathering {
   histogram: Histogram;
-  refused: number;
+  refused: Counts;
 }
 
 export class CallSeconds {
   readonly #startedAtMs = Date.now();
   readonly #startedAt = performance.now();
   readonly #seconds: Gathering[] = [];
-  readonly #refused: Record<string, number> = {};
+  readonly #refused: Counts = {};
 
   /** An answer arrives at this moment; its latency counts only if the answer is right. */
   add(outcome: string, microseconds: number): void {
     const n = Math.floor((performance.now() - this.#startedAt) / 1000);
-    while (this.#seconds.length <= n) this.#seconds.push({ histogram: new Histogram(), refused: 0 });
+    while (this.#seconds.length <= n) this.#seconds.push({ histogram: new Histogram(), refused: {} });
     const second = this.#seconds[n]!;
     if (outcome === right) {
       second.histogram.record(microseconds);
     } else {
-      second.refused += 1;
+      second.refused[outcome] = (second.refused[outcome] ?? 0) + 1;
       this.#refused[outcome] = (this.#refused[outcome] ?? 0) + 1;
     }
   }
@@ -47,12 +48,23 @@ export class CallSeconds {
       invalid: '',
       startedAtMs: this.#startedAtMs,
       between: () => Number.NaN,
+      connections: Number.NaN,
+      pauses: [],
+      earlyEnd: undefined,
     };
   }
 }
 
 function secondOf({ histogram, refused }: Gathering, n: number): Second {
   const [p50Ms, p99Ms] = [histogram.percentileMs(50), histogram.percentileMs(99)];
-  const shown = { rate: histogram.total, refused, waiting: 0, p50Ms, p99Ms, maxMs: histogram.max / 1000 };
+  const shown = {
+    rate: histogram.total,
+    refused,
+    waiting: 0,
+    silentSeconds: 0,
+    p50Ms,
+    p99Ms,
+    maxMs: histogram.max / 1000,
+  };
   return { second: n + 1, ...shown, cpu: {}, memoryMiB: {}, gauges: {} };
 }
