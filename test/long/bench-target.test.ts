@@ -14,8 +14,9 @@ import { loadsOf } from '../../bench/result/loads.ts';
 import { eventually } from '../harness/api.ts';
 import { BenchRun, buildBench, runBench, takeResult } from '../harness/bench-run.ts';
 import { createCertificate } from '../harness/certificate.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { closeServer, OtherPlatform, portOf, standIn } from '../harness/other-platform.ts';
+import { freePort } from '../harness/ports.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-bench-'));
 const certificate = createCertificate(directory, 'server');
