@@ -30,7 +30,8 @@ function setUp(queueMax?: number) {
     });
     return new Map(rows);
   };
-  const names = new ChildNames(find, { now: () => time.ms, monotonic: () => time.ms }, 'customer', undefined, queueMax);
+  const clock = { now: () => time.ms, monotonic: () => time.ms };
+  const names = new ChildNames({ findOrCreate: find, clock, customerScope: 'customer', queueMax });
   return {
     ...{ names, time, asked, answers },
     whileAsking: (act: () => void) => {

@@ -39,6 +39,15 @@ interface NamesWithoutStore {
   names(tenantId: string, names: string[]): Promise<Map<string, DeviceRow>>;
 }
 
+interface ChildNamesDeps {
+  findOrCreate: FindOrCreate;
+  clock: Clock;
+  customerScope: CustomerScope;
+  withoutStore?: NamesWithoutStore;
+  /** Names that may wait. */
+  queueMax?: number | undefined;
+}
+
 /** A name that waits for a statement. */
 interface Pending {
   key: string;
@@ -81,18 +90,13 @@ export class ChildNames {
     () => this.#runBatch(),
   );
 
-  constructor(
-    findOrCreate: FindOrCreate,
-    clock: Clock,
-    customerScope: CustomerScope,
-    withoutStore?: NamesWithoutStore,
-    queueMax: number = limits.childNamesQueueMax,
-  ) {
-    this.#queue = new FairQueue(queueMax);
-    this.#withoutStore = withoutStore;
-    this.#customerScope = customerScope;
+  constructor(deps: ChildNamesDeps) {
+    const { findOrCreate, clock, customerScope, withoutStore, queueMax = limits.childNamesQueueMax } = deps;
     this.#findOrCreate = findOrCreate;
     this.#clock = clock;
+    this.#customerScope = customerScope;
+    this.#withoutStore = withoutStore;
+    this.#queue = new FairQueue(queueMax);
   }
 
   get size(): number {
@@ -105,13 +109,14 @@ export class ChildNames {
     return new Promise((resolve) => {
       // Counts one name too many, so that a name that is refused at once does not end the call.
       const call: FindCall = { found, missing: 1, done: () => resolve(found) };
-      for (const { name, type } of wanted) {
+      for (const child of wanted) {
+        const { name } = child;
         const key = keyOf(gateway.tenantId, name);
         const known = this.#known.get(key);
         const refused = this.#refusal(key);
         if (known && this.#isFinal(gateway, known)) found.set(name, known.row);
         else if (refused) found.set(name, refused);
-        else this.#join(key, gateway, name, type, call);
+        else this.#join(key, gateway, child, call);
       }
       call.missing -= 1;
       if (call.missing === 0) resolve(found);
@@ -156,14 +161,14 @@ export class ChildNames {
   }
 
   /** Adds the call to those that wait for the name. */
-  #join(key: string, gateway: NamedGateway, name: string, type: string, call: FindCall): void {
+  #join(key: string, gateway: NamedGateway, { name, type }: WantedChild, call: FindCall): void {
     let pending = this.#pending.get(key);
     const isNew = pending === undefined;
     if (!pending) {
       pending = {
         key,
         tenantId: gateway.tenantId,
-        request: requestOf(gateway, name, type, this.#customerScope),
+        request: requestOf(gateway, { name, type }, this.#customerScope),
         calls: [],
       };
       this.#pending.set(key, pending);
@@ -203,10 +208,10 @@ export class ChildNames {
         batch.map(({ request }) => request),
       );
     } catch (error) {
-      const fault = error instanceof Fault && error.status === 503 ? error : undefined;
-      if (!fault && !(error instanceof Fault)) throw error;
-      if (fault && isAway(fault)) this.#withoutStore?.storeFailed();
-      return await this.#lookUpWithoutStore(tenantId, batch, fault ?? lookupFailed);
+      if (!(error instanceof Fault)) throw error;
+      if (error.status !== 503) return await this.#lookUpWithoutStore(tenantId, batch, lookupFailed);
+      if (isAway(error)) this.#withoutStore?.storeFailed();
+      return await this.#lookUpWithoutStore(tenantId, batch, error);
     }
   }
 
@@ -240,7 +245,7 @@ export class ChildNames {
 const tooMany = unavailable('child_names_queue', 'Too many unknown devices at once; send again.');
 const lookupFailed = unavailable('child_lookup', 'Devices cannot be looked up at the moment; send again.');
 
-function requestOf(gateway: NamedGateway, name: string, type: string, scope: CustomerScope): ChildRequest {
+function requestOf(gateway: NamedGateway, { name, type }: WantedChild, scope: CustomerScope): ChildRequest {
   return { gatewayId: gateway.id, name, type, actsFor: (row) => actsFor(gateway, row, scope) === true };
 }
 

@@ -53,7 +53,7 @@ export async function openOnboarding(
   const certificates = new CertificateProvisioner(provisioning);
 
   const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(admin, tenant, requests);
-  const names = new ChildNames(findOrCreate, clock, customerScope, known);
+  const names = new ChildNames({ findOrCreate, clock, customerScope, withoutStore: known });
   changes.onChange((change) => names.changed(change));
   const { monotonic } = clock;
   const scope = { childrenMax, customerScope };
