@@ -1,5 +1,5 @@
 /** SQL of the claims of devices. */
-import { scopeNumber } from '../attributes/attributes.ts';
+import { scopeNumber } from '../attributes/scope.ts';
 import type { Queries } from '../postgres/client.ts';
 import { type Claim, claimKeys } from './claim-rules.ts';
 

@@ -2,7 +2,8 @@
  * Imports devices from a table: each row makes a device, or changes the device of that name, with credentials,
  * attributes and telemetry. A row that fails does not affect the others. An interrupted row may be sent again.
  */
-import type { Attributes, Scope } from '../attributes/attributes.ts';
+import type { Attributes } from '../attributes/attributes.ts';
+import type { Scope } from '../attributes/scope.ts';
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -2,10 +2,10 @@
  * The JSON of views and reports, for the API document. `report/decode-view.ts` checks requests, because the members of
  * a field depend on its source; answers have exactly the members of their shape.
  */
+import { scopes } from '../attributes/scope.ts';
 import * as Type from '../base/schema.ts';
 import { dateGroupings, groupUnits } from '../report/dates.ts';
 import {
-  attributeScopes,
   filterSources,
   latenessAggregations,
   operations,
@@ -26,7 +26,7 @@ const filterValues = Type.Array(Type.Union([Type.String(), Type.Number(), Type.B
 
 const sourceBody = {
   key: Type.Optional(Type.String({ description: 'Of all sources but DATE' })),
-  attributeScope: optional(Type.Enum(attributeScopes)),
+  attributeScope: optional(Type.Enum(scopes)),
   dateGrouping: optional(Type.Enum(dateGroupings)),
 };
 const fieldBody = Type.Object({
@@ -84,7 +84,7 @@ export const reportBody = Type.Object({
 
 const sourceShape = {
   key: Type.Optional(Type.String()),
-  attributeScope: Type.Optional(Type.Enum(attributeScopes)),
+  attributeScope: Type.Optional(Type.Enum(scopes)),
   dateGrouping: Type.Optional(Type.Enum(dateGroupings)),
 };
 

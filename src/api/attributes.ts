@@ -1,9 +1,11 @@
 /** Attributes by scope (docs/rest.md#attributes). These paths answer their own errors as plain text. */
 
 import { claimKeys } from '../admin/claim-rules.ts';
-import { type AttributeRow, type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
+import type { Attributes } from '../attributes/attributes.ts';
 import type { AttributeDecoder } from '../attributes/decode-thread.ts';
 import { EntityAttributes } from '../attributes/entity-attributes.ts';
+import { type Scope, scopes } from '../attributes/scope.ts';
+import type { AttributeRow } from '../attributes/store.ts';
 import { everyone, type Principal, permissionDenied, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';

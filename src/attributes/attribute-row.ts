@@ -1,8 +1,6 @@
-/** The form in which attributes are stored: scopes, kinds, and values as columns. */
+/** The form in which attributes are stored: kinds, and values as columns. */
 import { doubleText, Kind, type TypedValue } from '../value/typed.ts';
 
-export const sharedScope = 2;
-export const serverScope = 3;
 /** The kind of a row of which only the deletion is kept. */
 export const deletedKind = 0;
 /** The time of the database, in milliseconds. */

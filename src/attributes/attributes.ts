@@ -7,17 +7,11 @@ import { limits } from '../base/limits.ts';
 import { Turns } from '../base/turns.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
+import { type Scope, scopeNumber, scopes } from './scope.ts';
 import { type AttributeRow, readAttributes, readAttributesWithin, readKeys } from './store.ts';
 import type { AttributeWriter, WrittenBy } from './writer.ts';
 
-export type { AttributeRow } from './store.ts';
-
-export const scopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
-export type Scope = (typeof scopes)[number];
 export type ScopedRow = AttributeRow & { scope: Scope };
-
-/** Numbers of the column `scope`. A number never changes its meaning. */
-export const scopeNumber: Record<Scope, number> = { CLIENT_SCOPE: 1, SHARED_SCOPE: 2, SERVER_SCOPE: 3 };
 
 export class Attributes {
   readonly #queries: Queries;

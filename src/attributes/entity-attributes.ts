@@ -5,8 +5,9 @@
 import type { Clock } from '../base/clock.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
-import { numbersOf, type Scope, type ScopedRow, scoped, scopeNumber } from './attributes.ts';
+import { numbersOf, type ScopedRow, scoped } from './attributes.ts';
 import { deleteEntityAttributes, upsertEntityAttributes } from './entity-store.ts';
+import { type Scope, scopeNumber } from './scope.ts';
 import { entityRows, readAttributes, readKeys } from './store.ts';
 import { StoredBytes, storedBytes } from './stored-bytes.ts';
 

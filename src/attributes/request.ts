@@ -7,7 +7,8 @@ import { limits } from '../base/limits.ts';
 import { nextTurn } from '../base/loop-turns.ts';
 import type { Json } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';
-import type { Attributes, Scope, ScopedRow } from './attributes.ts';
+import type { Attributes, ScopedRow } from './attributes.ts';
+import type { Scope } from './scope.ts';
 
 /** Keys of a scope; 'all'; or undefined when the scope is not requested. */
 export type WantedKeys = 'all' | string[] | undefined;

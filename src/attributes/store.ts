@@ -3,7 +3,8 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
-import { deletedKind, serverScope, storedValue } from './attribute-row.ts';
+import { deletedKind, storedValue } from './attribute-row.ts';
+import { serverScope } from './scope.ts';
 
 export interface AttributeRow {
   key: string;

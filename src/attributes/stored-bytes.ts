@@ -10,6 +10,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
+import { ownerAndScope } from './scope.ts';
 import { deviceRows, readStoredBytes } from './store.ts';
 
 /** Bytes that a row counts beside its key and value. */
@@ -44,7 +45,7 @@ export class StoredBytes {
 
   /** Returns undefined when there is room. Otherwise resolves when the store was read and has room, or rejects. */
   admit(queries: Queries, owner: number, scope: number, bytes: number): Promise<void> | undefined {
-    const name = nameOf(owner, scope);
+    const name = ownerAndScope(owner, scope);
     let known = this.#known.get(name);
     if (!known) {
       // A full map has dropped the counts of many owners: a read then happens with a probability that grows with the
@@ -67,12 +68,12 @@ export class StoredBytes {
   /** Resolves when the earlier calls of the owner may continue; never rejects. */
   waiting(owner: number, scope: number): Promise<void> | undefined {
     // Takes as many microtasks as a write does, so that calls keep their order.
-    return this.#known.get(nameOf(owner, scope))?.reading?.then(() => {});
+    return this.#known.get(ownerAndScope(owner, scope))?.reading?.then(() => {});
   }
 
   /** Attributes of the owner were deleted: the next write reads the sum. */
   removed(owner: number, scope: number): void {
-    const known = this.#known.get(nameOf(owner, scope));
+    const known = this.#known.get(ownerAndScope(owner, scope));
     if (known && known.fullUntil > 0) known.fullUntil = Number.MIN_VALUE;
   }
 
@@ -91,11 +92,6 @@ export class StoredBytes {
   #room({ fullUntil }: Known): void {
     if (fullUntil > 0) throw tooMuch(this.#bytesMax);
   }
-}
-
-/** Scopes are numbers below 4. */
-function nameOf(owner: number, scope: number): number {
-  return owner * 4 + scope;
 }
 
 function tooMuch(bytesMax: number): Fault {

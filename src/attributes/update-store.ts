@@ -2,7 +2,8 @@
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
-import { deletedKind, nowMs, sharedScope, storedValue } from './attribute-row.ts';
+import { deletedKind, nowMs, storedValue } from './attribute-row.ts';
+import { sharedScope } from './scope.ts';
 
 /** The version of a device's shared attributes, and the version that the device has received. */
 export interface Head {

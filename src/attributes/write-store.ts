@@ -3,7 +3,8 @@
  * primary key), so that two workers never wait for each other.
  */
 import type { Queries } from '../postgres/client.ts';
-import { type AttributeWrite, columnsOf, deletedKind, nowMs, sharedScope } from './attribute-row.ts';
+import { type AttributeWrite, columnsOf, deletedKind, nowMs } from './attribute-row.ts';
+import { sharedScope } from './scope.ts';
 
 /**
  * One statement of a queue of writes (its column is `lane`). A statement that reaches the database twice takes effect

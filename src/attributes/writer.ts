@@ -13,7 +13,8 @@ import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Sleep, systemScheduler } from '../base/scheduler.ts';
 import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
-import { type AttributeWrite, sharedScope } from './attribute-row.ts';
+import type { AttributeWrite } from './attribute-row.ts';
+import { ownerAndScope, sharedScope } from './scope.ts';
 import { StoredBytes, storedBytes } from './stored-bytes.ts';
 import { type Remove, type Save, WriteQueue } from './write-queue.ts';
 import {
@@ -306,8 +307,7 @@ function lastWrites(saves: Save[]): AttributeWrite[] {
   const rows: AttributeWrite[] = [];
   const places = new Map<number, Map<string, number>>();
   for (const { device, scope, entries, ts } of saves) {
-    // Packs device and scope into one number: scopes are below 4.
-    const owner = device * 4 + scope;
+    const owner = ownerAndScope(device, scope);
     const known = places.get(owner) ?? new Map<string, number>();
     places.set(owner, known);
     for (const [key, value] of entries) {

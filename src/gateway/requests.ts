@@ -2,8 +2,9 @@
  * Decodes a gateway's messages about one device, and makes the answer to a request for attributes
  * (docs/mqtt.md#gateways).
  */
-import type { AttributeRow, Scope } from '../attributes/attributes.ts';
 import { namedKeys, type WantedAttributes, type WantedKeys, wantedScopes } from '../attributes/request.ts';
+import type { Scope } from '../attributes/scope.ts';
+import type { AttributeRow } from '../attributes/store.ts';
 import { badRequest } from '../base/errors.ts';
 import { checkDeviceName } from '../device/model/device.ts';
 import { replyId } from '../rpc/rpc.ts';

@@ -7,7 +7,8 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { insertNewDevice, type NewDeviceDeps } from '../admin/devices.ts';
 import { deviceLimitReason } from '../admin/entity-limits.ts';
 import { type CheckAgain, choosing } from '../admin/taken-names.ts';
-import { ownValue, scopeNumber } from '../attributes/attributes.ts';
+import { ownValue } from '../attributes/attributes.ts';
+import { serverScope } from '../attributes/scope.ts';
 import { readAttributes } from '../attributes/store.ts';
 import { upsertAttributes } from '../attributes/write-store.ts';
 import type { WrongTries } from '../auth/wrong-tries.ts';
@@ -37,7 +38,6 @@ export interface ProvisionDeps extends NewDeviceDeps {
  */
 export const provisionStateKey = 'provisionState';
 const provisioned = ownValue.string('provisioned');
-const serverScope = scopeNumber.SERVER_SCOPE;
 /** A sender that knows the secret of a profile gets no power over other devices (`device/model/gateway-scope.ts`). */
 const confinedGateway = { gateway: true, gatewayScope: 'own' };
 const unguessable = randomBytes(32).toString('base64');

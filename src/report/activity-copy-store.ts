@@ -3,12 +3,12 @@
  * often for an outbox. While a report names the attribute, `MetadataCopier` compares the blocks with their copies.
  */
 import { blockBytes, blockDevices, timeAt } from '../activity/blocks.ts';
+import { serverScope } from '../attributes/scope.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind } from '../value/typed.ts';
 import type { AttributeCopy } from './outbox-store.ts';
 
 const lastActivityKey = 'lastActivityTime';
-const serverScope = 3;
 const blocksPerPage = 32;
 
 interface ChangedBlock {

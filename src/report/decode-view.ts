@@ -1,4 +1,5 @@
 /** Decodes bodies of the report API into checked views and requests. Every fault is a 400 that names the member. */
+import { scopes } from '../attributes/scope.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isObject } from '../base/schema.ts';
@@ -120,11 +121,7 @@ function sourceOf(source: views.Source['source'], of: Members, at: string): view
     case 'ENTITY_FIELD':
       return { source, key: oneOf(of['key'], `${at}.key`, views.entityFields) };
     case 'ATTRIBUTE': {
-      const attributeScope = oneOf(
-        of['attributeScope'] ?? 'SERVER_SCOPE',
-        `${at}.attributeScope`,
-        views.attributeScopes,
-      );
+      const attributeScope = oneOf(of['attributeScope'] ?? 'SERVER_SCOPE', `${at}.attributeScope`, scopes);
       return { source, attributeScope, key: key(of['key'], `${at}.key`) };
     }
     case 'TELEMETRY':

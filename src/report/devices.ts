@@ -1,8 +1,9 @@
 /** SQL that selects the devices of a report and their properties, over ClickHouse's copy of the device data. */
+import { scopeNumber } from '../attributes/scope.ts';
 import { assert } from '../base/errors.ts';
 import { textCondition } from './conditions.ts';
 import type { QueryParameters } from './parameters.ts';
-import { type Filter, type Source, scopeNumbers, sourceKey, type ViewDefinition } from './view.ts';
+import { type Filter, type Source, sourceKey, type ViewDefinition } from './view.ts';
 
 export type DeviceSource = Extract<Source, { source: 'ENTITY_FIELD' | 'ATTRIBUTE' }>;
 
@@ -66,7 +67,7 @@ function attributesSql(
 ): string {
   assert(attributes.length > 0, 'the report names an attribute');
   const conditions = attributes.map(
-    ({ attributeScope, key }) => `(scope = ${scopeNumbers[attributeScope]} AND key = ${parameters.one('String', key)})`,
+    ({ attributeScope, key }) => `(scope = ${scopeNumber[attributeScope]} AND key = ${parameters.one('String', key)})`,
   );
   const columns = conditions.map(
     (condition, n) => `anyIf(kind, ${condition}) AS k${n}, anyIf(text, ${condition}) AS t${n}`,

@@ -3,6 +3,7 @@
  * state, and only then deletes the rows of the outbox. A crash repeats both steps; the newest version number counts.
  * One host copies at a time.
  */
+import { serverScope } from '../attributes/scope.ts';
 import { activityKeys } from '../attributes/store.ts';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -27,7 +28,6 @@ interface MetadataCopierDeps {
 }
 
 const transactionMsMax = 120_000;
-const serverScope = 3;
 const nullUuid = '00000000-0000-0000-0000-000000000000';
 
 export class MetadataCopier {

@@ -1,4 +1,5 @@
 /** SQL of the outbox: the changes of devices, and the present state of the devices. */
+import { serverScope } from '../attributes/scope.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind } from '../value/typed.ts';
@@ -130,8 +131,9 @@ export async function findAttributeCopies(
            select device, scope, key, kind, value, last_update_ts from attribute
             where (device, scope, key) in (select * from asked) and kind > 0
            union all
-           select device, 3, key, kind, value, last_update_ts from activity_attribute
-            where device in (select device from asked where scope = 3) and (device, 3, key) in (select * from asked)) merged
+           select device, ${serverScope}, key, kind, value, last_update_ts from activity_attribute
+            where device in (select device from asked where scope = ${serverScope})
+              and (device, ${serverScope}, key) in (select * from asked)) merged
           order by device, scope, key, last_update_ts desc) as latest) as measured`,
     [asked.map(({ device }) => device), asked.map(({ scope }) => scope), asked.map(({ key }) => key)],
   );
@@ -212,9 +214,9 @@ export async function activityAfter(
     [after],
   );
   const rows = await queries.query<AttributeRow>(
-    `select v.device, 3 as scope, v.key, v.kind, v.value from activity_attribute v
+    `select v.device, ${serverScope} as scope, v.key, v.kind, v.value from activity_attribute v
       where v.device = any($1) and v.key = any($2)
-        and not exists (select from attribute t where t.device = v.device and t.scope = 3 and t.key = v.key
+        and not exists (select from attribute t where t.device = v.device and t.scope = ${serverScope} and t.key = v.key
                            and t.last_update_ts > v.last_update_ts)`,
     [devices.map(({ device }) => device), keys],
   );

@@ -2,14 +2,12 @@
  * A saved view (docs/rest.md#reports): what a report shows, of which devices, over which time. Here are its types and
  * the rules that need nothing but the view; `decode-view.ts` makes one of a request's body.
  */
+import { type Scope, scopeNumber } from '../attributes/scope.ts';
 import { type DateGrouping, type GroupBy, unitStart } from './dates.ts';
 import { Zone } from './zone.ts';
 
 export const entityFields = ['name', 'label', 'type', 'profile', 'owner'] as const;
 type EntityField = (typeof entityFields)[number];
-
-export const attributeScopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
-type AttributeScope = (typeof attributeScopes)[number];
 
 export const reportAggregations = ['AVG', 'SUM', 'MIN', 'MAX', 'LATEST', 'COUNT', 'UNIQ', 'DELTA'] as const;
 export type Aggregation = (typeof reportAggregations)[number];
@@ -26,7 +24,7 @@ export const sources = [...filterSources, 'LATENESS', 'COMPLETENESS'] as const;
 /** The source of the values of a field or filter. */
 type FilterSource =
   | { source: 'ENTITY_FIELD'; key: EntityField }
-  | { source: 'ATTRIBUTE'; attributeScope: AttributeScope; key: string }
+  | { source: 'ATTRIBUTE'; attributeScope: Scope; key: string }
   | { source: 'TELEMETRY'; key: string }
   | { source: 'DATE'; dateGrouping: DateGrouping };
 /** `LATENESS` and `COMPLETENESS` are measured on the points of a key. */
@@ -81,9 +79,6 @@ export interface ReportRequest {
   filters: { name: string; values: string[] }[];
 }
 
-/** Numbers of the scopes, as they are stored. */
-export const scopeNumbers: Record<AttributeScope, number> = { CLIENT_SCOPE: 1, SHARED_SCOPE: 2, SERVER_SCOPE: 3 };
-
 /** Returns an equal string for equal sources. */
 export function sourceKey(source: Source): string {
   switch (source.source) {
@@ -115,7 +110,7 @@ export function attributesOfView({ fields, filters }: Pick<ViewDefinition, 'fiel
   const found = new Map<string, ReportAttribute>();
   for (const source of [...fields, ...filters]) {
     if (source.source !== 'ATTRIBUTE') continue;
-    found.set(sourceKey(source), { scope: scopeNumbers[source.attributeScope], key: source.key });
+    found.set(sourceKey(source), { scope: scopeNumber[source.attributeScope], key: source.key });
   }
   return [...found.values()];
 }

@@ -3,7 +3,7 @@
  * a 400 that names the parameter.
  */
 
-import { scopes } from '../attributes/attributes.ts';
+import { scopes } from '../attributes/scope.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';

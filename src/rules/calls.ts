@@ -2,7 +2,8 @@
  * Calls that devices make to the server (client-side RPC), from any door and with any JSON document. A table of rules
  * answers them (table.ts). A call that no rule answers waits until its timeout; the number of waiting calls is capped.
  */
-import type { Attributes, Scope } from '../attributes/attributes.ts';
+import type { Attributes } from '../attributes/attributes.ts';
+import type { Scope } from '../attributes/scope.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

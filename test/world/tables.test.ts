@@ -4,8 +4,8 @@
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { seedDemoData, seedFirstTenant } from '../../src/admin/seed.ts';
-import { sharedScope } from '../../src/attributes/attribute-row.ts';
 import { ownValue } from '../../src/attributes/attributes.ts';
+import { sharedScope } from '../../src/attributes/scope.ts';
 import * as updates from '../../src/attributes/update-store.ts';
 import * as writes from '../../src/attributes/write-store.ts';
 import { PasswordHasher } from '../../src/auth/password.ts';

@@ -2,7 +2,8 @@
  * The tables of a world's PostgreSQL that the rooms of devices use, and what their statements do to these tables. A
  * statement is known by a part of its text. A statement that no entry knows is an error of the world.
  */
-import { deletedKind, sharedScope } from '../../src/attributes/attribute-row.ts';
+import { deletedKind } from '../../src/attributes/attribute-row.ts';
+import { sharedScope } from '../../src/attributes/scope.ts';
 import { limits } from '../../src/base/limits.ts';
 import { bucketCount, firstShardMap } from '../../src/clickhouse/shards.ts';
 import type { StoredDevice } from '../../src/device/model/cached-device.ts';

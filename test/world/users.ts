@@ -2,8 +2,8 @@
  * The users of a world: they send commands, write and delete shared attributes, change credentials and delete devices,
  * each through any worker. Each command has a number, which its device notes when it executes the command.
  */
-import { sharedScope } from '../../src/attributes/attribute-row.ts';
 import { ownValue } from '../../src/attributes/attributes.ts';
+import { sharedScope } from '../../src/attributes/scope.ts';
 import { Fault } from '../../src/base/errors.ts';
 import type { Random } from '../harness/random.ts';
 import type { Client } from './clients.ts';
