@@ -40,6 +40,9 @@ function mayBeActivity(scopes: number[], keys: string[] | null): boolean {
   return scopes.includes(serverScope) && (keys === null || keys.some((key) => activityKeys.includes(key)));
 }
 
+/** Bytes that a row counts beside its key and value. */
+export const rowBytes = 64;
+
 /** Returns the stored bytes of a scope, including rows of which only the deletion is kept. */
 export async function readStoredBytes(
   queries: Queries,
@@ -48,7 +51,7 @@ export async function readStoredBytes(
   { table, owner: column } = deviceRows,
 ): Promise<number> {
   const rows = await queries.query<{ bytes: number }>(
-    `select coalesce(sum(64 + octet_length(key) + octet_length(value)), 0)::bigint as bytes
+    `select coalesce(sum(${rowBytes} + octet_length(key) + octet_length(value)), 0)::bigint as bytes
        from ${table} where ${column} = $1 and scope = $2`,
     [owner, scope],
   );

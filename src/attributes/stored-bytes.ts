@@ -11,10 +11,7 @@ import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { ownerAndScope } from './scope.ts';
-import { deviceRows, readStoredBytes } from './store.ts';
-
-/** Bytes that a row counts beside its key and value. */
-const rowBytes = 64;
+import { deviceRows, readStoredBytes, rowBytes } from './store.ts';
 
 /** Returns the bytes of the entries as the cap counts them. */
 export function storedBytes(entries: Map<string, TypedValue>): number {
