@@ -7,12 +7,13 @@ import type { Attributes } from '../attributes/attributes.ts';
 import type { AttributeDecoder } from '../attributes/decode-thread.ts';
 import type { AttributeUpdates } from '../attributes/followers.ts';
 import { foundJson, keysOfText, readWanted, type WantedAttributes, wantedScopes } from '../attributes/request.ts';
-import { badRequest, type Fault } from '../base/errors.ts';
+import type { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { devicePlaceOwners } from '../base/places.ts';
 import { booleanOf } from '../base/schema.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
+import { missingBody } from '../uws/missing-body.ts';
 import type { HttpHandler, HttpServer } from '../uws/server.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { type DeviceAuth, senderOf } from './device-auth.ts';
@@ -28,7 +29,6 @@ interface AttributesDoorDeps {
 }
 
 const json = { status: 200, contentType: 'application/json' };
-const missingBody = badRequest('missing_body', 'Required request body is missing');
 
 export function attributesDoor(deps: AttributesDoorDeps): void {
   const { server, deviceAuth, attributes, updates, polls, decoder } = deps;

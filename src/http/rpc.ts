@@ -9,6 +9,7 @@ import type { Rpc } from '../rpc/send.ts';
 import type { RpcSessions } from '../rpc/sessions.ts';
 import type { Calls } from '../rules/calls.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
+import { requireBody } from '../uws/missing-body.ts';
 import type { HttpHandler, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
 import { readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
@@ -78,10 +79,6 @@ export function rpcDoor(deps: RpcDoorDeps): void {
   const bytesMax = limits.rpcBodyBytesMax;
   server.route('POST', '/api/v1/:token/rpc/:id', deviceAuth.recorded(reply), bytesMax, admitBody);
   server.route('POST', '/api/v1/:token/rpc', deviceAuth.recorded(call), bytesMax, admitBody);
-}
-
-function requireBody(body: Buffer): void {
-  if (body.length === 0) throw badRequest('missing_body', 'Required request body is missing');
 }
 
 function requestText({ id, method, params }: RpcRequest): string {

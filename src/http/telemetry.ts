@@ -4,13 +4,14 @@
  * quotas, messages of the rate limit, room in the journal, JSON, data points of the rate limit, keys.
  */
 import type { Clock } from '../base/clock.ts';
-import { badRequest, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Decode, Ingest } from '../ingest/accept.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Exchange } from '../uws/exchange.ts';
+import { missingBody } from '../uws/missing-body.ts';
 import type { HttpServer, RawReceiver } from '../uws/server.ts';
 import { type DeviceAuth, senderOf } from './device-auth.ts';
 
@@ -24,7 +25,6 @@ interface TelemetryDoorDeps {
   metrics: Metrics;
 }
 
-const missingBody = badRequest('missing_body', 'Required request body is missing');
 export function telemetryDoor(deps: TelemetryDoorDeps): void {
   const { server, deviceAuth, ingest, thread, clock, decode, metrics } = deps;
   const { admission } = deviceAuth;

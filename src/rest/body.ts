@@ -5,6 +5,7 @@
 import { badRequest, Fault } from '../base/errors.ts';
 import { nextTurn } from '../base/loop-turns.ts';
 import * as Type from '../base/schema.ts';
+import { requireBody } from '../uws/missing-body.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
 import { plainJsonSteps, readPlainJson, readPlainRows } from '../value/plain-json.ts';
@@ -51,7 +52,7 @@ export async function readBodyRows<Row extends Type.Schema>(
   rowsMax: number,
 ): Promise<Type.Static<Row>[]> {
   checkContentType(header('content-type'));
-  if (body.length === 0) throw bodyMissing();
+  requireBody(body);
   const rows: Type.Static<Row>[] = [];
   const pieces = readPlainRows(body, name);
   const add = (values: unknown[], first: number) => {
@@ -81,7 +82,7 @@ export async function readLongStrings<Body extends Type.Schema>(
   schema: Body,
 ): Promise<Type.Static<Body>> {
   checkContentType(header('content-type'));
-  if (body.length === 0) throw bodyMissing();
+  requireBody(body);
   const steps = plainJsonSteps(body);
   let step = steps.next();
   for (; !step.done; step = steps.next()) await nextTurn();
@@ -106,13 +107,13 @@ function notJson(contentType: string): Fault {
 
 /** The values of entities need no exact numbers. */
 export function parseJson(body: Buffer): unknown {
-  if (body.length === 0) throw bodyMissing();
+  requireBody(body);
   return readPlainJson(body);
 }
 
 /** Numbers keep their digits. */
 export function readExactJson(body: Buffer): Json {
-  if (body.length === 0) throw bodyMissing();
+  requireBody(body);
   try {
     return readJson(body);
   } catch (error) {
@@ -120,8 +121,4 @@ export function readExactJson(body: Buffer): Json {
     if (error instanceof Fault && error.reason !== 'malformed_json') readPlainJson(body);
     throw error;
   }
-}
-
-function bodyMissing(): Fault {
-  return badRequest('missing_body', 'Required request body is missing');
 }
