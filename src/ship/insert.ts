@@ -372,13 +372,7 @@ export class Inserter {
   #logError(error: ClickHouseError): void {
     const { log, metrics } = this.#deps;
     const { code } = error;
-    const kind = error.timedOut
-      ? 'timeout'
-      : error.connectionLost
-        ? 'connection_lost'
-        : code === 0
-          ? 'no_answer'
-          : error.kind;
+    const kind = failureOf(error);
     const labels = { code: String(code), kind };
     metrics.counter('storage_insert_errors_total', 'Inserts that failed, by code of ClickHouse.', labels).add(1);
     metrics.counter('storage_retries_total', 'Inserts that had to be repeated.').add(1);
@@ -404,20 +398,30 @@ function mayBeAhead({ newest }: Piece, orderMin: bigint | undefined, aheadMsMax:
 
 /** Returns the one of two errors that says more about the rows. */
 function worstOf(errors: readonly (ClickHouseError | undefined)[]): ClickHouseError | undefined {
-  const weight = (error: ClickHouseError) =>
-    error.connectionLost ? 4 : error.kind === 'content' ? 3 : error.kind === 'size' || error.timedOut ? 2 : 1;
-  return errors.filter((error) => error !== undefined).sort((a, b) => weight(b) - weight(a))[0];
+  return errors.filter((error) => error !== undefined).sort((a, b) => weightOf(b) - weightOf(a))[0];
+}
+
+function weightOf({ connectionLost, kind, timedOut }: ClickHouseError): number {
+  if (connectionLost) return 4;
+  if (kind === 'content') return 3;
+  return kind === 'size' || timedOut ? 2 : 1;
+}
+
+/** Returns the word for a failed insert in metrics and in the log. */
+function failureOf({ timedOut, connectionLost, code, kind }: ClickHouseError): string {
+  if (timedOut) return 'timeout';
+  if (connectionLost) return 'connection_lost';
+  return code === 0 ? 'no_answer' : kind;
 }
 
 function refusedOf(piece: Piece, error: ClickHouseError): RefusedPayload {
-  const suspicion: Suspicion =
-    error.kind === 'content'
-      ? 'content'
-      : error.connectionLost
-        ? 'crash'
-        : error.kind === 'unknown'
-          ? 'unknown'
-          : 'size';
   const reason = `${error.code} ${error.message.slice(0, 500)}`;
-  return { payload: piece.payloads[0]!, rows: piece.rows, suspicion, reason };
+  return { payload: piece.payloads[0]!, rows: piece.rows, suspicion: suspicionOf(error), reason };
+}
+
+/** Returns the cause that the last error of a refused row suggests. */
+function suspicionOf({ kind, connectionLost }: ClickHouseError): Suspicion {
+  if (kind === 'content') return 'content';
+  if (connectionLost) return 'crash';
+  return kind === 'unknown' ? 'unknown' : 'size';
 }
