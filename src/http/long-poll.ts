@@ -101,7 +101,7 @@ export class LongPolls {
     this.#start();
     // The timer would never visit a slot that has passed already.
     const slot = Math.max(Math.ceil((this.#clock.monotonic() + waitMs) / limits.pollTickMs), this.#lastSlot + 1);
-    const poll = new Poll(this, exchange, token, device, owners, slot, atDeadline);
+    const poll = new Poll(this, exchange, { token, device, owners, slot, atDeadline });
     const polls = this.#slots.get(slot);
     if (polls) polls.add(poll);
     else this.#slots.set(slot, new Set([poll]));
@@ -155,11 +155,20 @@ export class LongPolls {
   }
 }
 
+interface HeldPoll {
+  token: string;
+  device: CachedDevice;
+  /** Owners at the start of the poll: a device may change its customer meanwhile. */
+  owners: readonly PlaceOwner[];
+  /** The tick at which the poll expires. */
+  slot: number;
+  atDeadline: Answer;
+}
+
 /** A held request. */
 class Poll {
   readonly token: string;
   readonly device: CachedDevice;
-  /** Owners at the start of the poll: a device may change its customer meanwhile. */
   readonly owners: readonly PlaceOwner[];
   readonly slot: number;
   readonly #owner: LongPolls;
@@ -168,15 +177,7 @@ class Poll {
   #onEnd: (() => void) | undefined = undefined;
   #ended = false;
 
-  constructor(
-    owner: LongPolls,
-    exchange: Exchange,
-    token: string,
-    device: CachedDevice,
-    owners: readonly PlaceOwner[],
-    slot: number,
-    atDeadline: Answer,
-  ) {
+  constructor(owner: LongPolls, exchange: Exchange, { token, device, owners, slot, atDeadline }: HeldPoll) {
     this.#owner = owner;
     this.#exchange = exchange;
     this.token = token;
