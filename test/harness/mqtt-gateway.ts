@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { expect } from 'vitest';
 import { type Device, eventually } from './api.ts';
 import { connectMqtt, type Login, type MqttClient, type Transport } from './mqtt-client.ts';
+import { ok } from './people.ts';
 import { sharedEngine } from './shared-engine.ts';
 
 export const gatewayTopic = {
@@ -51,28 +52,21 @@ export async function findChild(name: string): Promise<Json> {
 export async function childNamed(name: string): Promise<Device> {
   const child = await findChild(name);
   expect(child, `no device ${name}`).toBeDefined();
-  const { credentialsId } = await rest('GET', `/api/device/${child.id.id}/credentials`);
+  const { credentialsId } = await ok('GET', `/api/device/${child.id.id}/credentials`);
   return { id: child.id.id, token: credentialsId };
 }
 
-export async function rest(method: string, path: string, body?: unknown): Promise<Json> {
-  const answer = await sharedEngine().send(method, path, body);
-  const text = await answer.text();
-  expect(answer.status, text).toBe(200);
-  return text === '' ? undefined : JSON.parse(text);
-}
-
 export async function setShared(device: Device, values: object): Promise<void> {
-  await rest('POST', `/api/plugins/telemetry/DEVICE/${device.id}/SHARED_SCOPE`, values);
+  await ok('POST', `/api/plugins/telemetry/DEVICE/${device.id}/SHARED_SCOPE`, values);
 }
 
 export async function deleteShared(device: Device, key: string): Promise<void> {
-  await rest('DELETE', `/api/plugins/telemetry/DEVICE/${device.id}/SHARED_SCOPE?keys=${key}`);
+  await ok('DELETE', `/api/plugins/telemetry/DEVICE/${device.id}/SHARED_SCOPE?keys=${key}`);
 }
 
 /** Returns the values of a scope by key. */
 export async function attributesOf(device: Device, scope: string): Promise<Record<string, Json>> {
-  const list = await rest('GET', `/api/plugins/telemetry/DEVICE/${device.id}/values/attributes/${scope}`);
+  const list = await ok('GET', `/api/plugins/telemetry/DEVICE/${device.id}/values/attributes/${scope}`);
   return Object.fromEntries((list as { key: string; value: Json }[]).map(({ key, value }) => [key, value]));
 }
 

@@ -1,6 +1,7 @@
 /** Packages as a user makes them by REST, and the devices that get them. */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { expect } from 'vitest';
+import { ok } from './people.ts';
 import { sharedEngine } from './shared-engine.ts';
 
 export interface PackageJson {
@@ -17,10 +18,7 @@ export interface DeviceJson {
 }
 
 export async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
-  const response = await sharedEngine().send(method, path, body);
-  const text = await response.text();
-  expect(response.status, text).toBe(200);
-  return (text === '' ? undefined : JSON.parse(text)) as T;
+  return await ok(method, path, body);
 }
 
 export function describePackage(members: object = {}): Promise<PackageJson> {

@@ -7,6 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
+import { call } from '../harness/tenants.ts';
 
 const connect = 'v1/gateway/connect';
 const rpc = 'v1/gateway/rpc';
@@ -22,13 +23,7 @@ beforeAll(async () => {
 
 afterAll(() => engine?.destroy());
 
-// biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
-async function rest(method: string, path: string, body?: unknown): Promise<any> {
-  const answer = await engine.api.send(method, path, body);
-  const text = await answer.text();
-  expect(answer.status, `${path}: ${text}`).toBe(200);
-  return text === '' ? undefined : JSON.parse(text);
-}
+const ok = (method: string, path: string, body?: unknown) => call(engine.api, method, path, body);
 
 /** Connects `names` at once, a window at a time; returns the time that it took. */
 async function connectAll(client: MqttClient, names: string[], type: string): Promise<number> {
@@ -48,12 +43,12 @@ async function connectAll(client: MqttClient, names: string[], type: string): Pr
 }
 
 const idOf = async (name: string): Promise<string> =>
-  (await rest('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`)).id.id;
+  (await ok('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`)).id.id;
 
 /** Sends a command to the child and answers it over the gateway; returns the wait of the caller. */
 async function command(client: MqttClient, name: string, id: string): Promise<number> {
   const begun = performance.now();
-  const answer = rest('POST', `/api/rpc/twoway/${id}`, { method: 'ping', params: name });
+  const answer = ok('POST', `/api/rpc/twoway/${id}`, { method: 'ping', params: name });
   const { json } = await client.message(rpc);
   expect(json).toMatchObject({ device: name, data: { method: 'ping', params: name } });
   await client.publishQos0(rpc, { device: name, id: json.data.id, data: { pong: name } });
@@ -70,21 +65,21 @@ test('four thousand children connect quickly, are reached one by one, and come b
   const first = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
   await first.subscribe({ [rpc]: 1, [attributes]: 1 });
   const makingMs = await connectAll(first, names, type);
-  const page = await rest('GET', `/api/tenant/devices?pageSize=1&page=0&type=${encodeURIComponent(type)}`);
+  const page = await ok('GET', `/api/tenant/devices?pageSize=1&page=0&type=${encodeURIComponent(type)}`);
   expect(page.totalElements).toBe(children);
   const ids = new Map<string, string>();
   for (const name of some) ids.set(name, await idOf(name));
   const waits: number[] = [];
   for (const name of some) waits.push(await command(first, name, ids.get(name)!));
   for (const name of some.slice(0, 3)) {
-    await rest('POST', `/api/plugins/telemetry/DEVICE/${ids.get(name)}/SHARED_SCOPE`, { limit: 1 });
+    await ok('POST', `/api/plugins/telemetry/DEVICE/${ids.get(name)}/SHARED_SCOPE`, { limit: 1 });
     expect((await first.message(attributes)).json).toEqual({ device: name, data: { limit: 1 } });
   }
   first.cut();
 
   // While the gateway is disconnected, an update waits for it.
   const [waiting] = some;
-  await rest('POST', `/api/plugins/telemetry/DEVICE/${ids.get(waiting!)}/SHARED_SCOPE`, { limit: 2 });
+  await ok('POST', `/api/plugins/telemetry/DEVICE/${ids.get(waiting!)}/SHARED_SCOPE`, { limit: 2 });
   const second = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
   await second.subscribe({ [rpc]: 1, [attributes]: 1 });
   const restoringMs = await connectAll(second, names, type);
@@ -117,9 +112,9 @@ test('a thousand children of one new type over two gateways on two workers make 
       ),
     ),
   );
-  const profiles = await rest('GET', '/api/deviceProfiles?pageSize=100&page=0');
+  const profiles = await ok('GET', '/api/deviceProfiles?pageSize=100&page=0');
   expect((profiles.data as { name: string }[]).filter(({ name }) => name === type)).toHaveLength(1);
-  const page = await rest('GET', `/api/tenant/devices?pageSize=1&page=0&type=${encodeURIComponent(type)}`);
+  const page = await ok('GET', `/api/tenant/devices?pageSize=1&page=0&type=${encodeURIComponent(type)}`);
   expect(page.totalElements).toBe(750);
   for (const client of clients) client.cut();
 });
@@ -127,7 +122,7 @@ test('a thousand children of one new type over two gateways on two workers make 
 test('what a gateway made is related to it, before the acknowledgement and once', async () => {
   const gateway = await engine.api.createGateway('hub with relations');
   const client = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
-  const relations = () => rest('GET', `/api/relations?fromId=${gateway.id}&fromType=DEVICE`);
+  const relations = () => ok('GET', `/api/relations?fromId=${gateway.id}&fromType=DEVICE`);
   for (let round = 0; round < 2; round += 1) {
     await client.publish(connect, { device: 'related' });
     const id = await idOf('related');
@@ -143,11 +138,11 @@ test('what a gateway made is related to it, before the acknowledgement and once'
     ]);
     await client.publish('v1/gateway/disconnect', { device: 'related' });
   }
-  const child = await rest('GET', `/api/device/${await idOf('related')}`);
+  const child = await ok('GET', `/api/device/${await idOf('related')}`);
   expect(child.additionalInfo).toEqual({ lastConnectedGateway: gateway.id });
-  expect(await rest('GET', `/api/relations?toId=${child.id.id}&toType=DEVICE&relationType=Created`)).toHaveLength(1);
-  expect(await rest('GET', `/api/relations?toId=${child.id.id}&toType=DEVICE&relationType=Contains`)).toEqual([]);
-  await rest('DELETE', `/api/device/${child.id.id}`);
+  expect(await ok('GET', `/api/relations?toId=${child.id.id}&toType=DEVICE&relationType=Created`)).toHaveLength(1);
+  expect(await ok('GET', `/api/relations?toId=${child.id.id}&toType=DEVICE&relationType=Contains`)).toEqual([]);
+  await ok('DELETE', `/api/device/${child.id.id}`);
   expect(await relations()).toEqual([]);
   client.cut();
 });
@@ -203,7 +198,7 @@ test('a gateway with 1000 children and 10 MB messages stays connected, beside te
     for (const name of [names[0]!, names.at(-1)!]) {
       const path = `/api/plugins/telemetry/DEVICE/${await idOf(name)}/values/timeseries`;
       const query = 'keys=n&startTs=0&endTs=1000&limit=1000';
-      await expect.poll(async () => (await rest('GET', `${path}?${query}`)).n?.length).toBe(250);
+      await expect.poll(async () => (await ok('GET', `${path}?${query}`)).n?.length).toBe(250);
     }
   }
   isOver = true;

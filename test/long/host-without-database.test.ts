@@ -9,6 +9,7 @@ import { type Engine, startEngines } from '../harness/engine.ts';
 import { Link } from '../harness/link.ts';
 import { codeOf, connectMqtt, type Login, MqttClient } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import { call } from '../harness/tenants.ts';
 
 const unavailable = 0x88;
 
@@ -36,13 +37,7 @@ afterAll(async () => {
   await stores?.stopAll();
 });
 
-// biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
-async function ok(method: string, path: string, body?: unknown): Promise<any> {
-  const response = await here.api.send(method, path, body);
-  const text = await response.text();
-  expect(response.status, text).toBe(200);
-  return text === '' ? undefined : JSON.parse(text);
-}
+const ok = (method: string, path: string, body?: unknown) => call(here.api, method, path, body);
 
 /** The answers of both workers of the host that loses PostgreSQL, very likely. */
 async function statuses(token: string): Promise<Set<number>> {

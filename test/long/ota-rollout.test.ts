@@ -3,6 +3,7 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import * as tenants from '../harness/tenants.ts';
 
 let engine: Engine;
 
@@ -15,10 +16,7 @@ afterAll(() => engine.destroy());
 const deviceCount = 200;
 
 async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
-  const response = await engine.api.send(method, path, body);
-  const text = await response.text();
-  expect(response.status, text).toBe(200);
-  return JSON.parse(text) as T;
+  return await tenants.call(engine.api, method, path, body);
 }
 
 test('a profile with many devices, killed workers and a restart', async () => {

@@ -9,6 +9,7 @@ import { queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { codeOf, MqttClient } from '../harness/mqtt-client.ts';
 import { type Stores, startStores, storeSettings } from '../harness/stores.ts';
+import { call } from '../harness/tenants.ts';
 
 let stores: Stores;
 let engine: Engine;
@@ -50,13 +51,7 @@ afterAll(async () => {
   await stores?.stopAll();
 });
 
-// biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
-async function ok(method: string, path: string, body?: unknown): Promise<any> {
-  const response = await engine.api.send(method, path, body);
-  const text = await response.text();
-  expect(response.status, text).toBe(200);
-  return text === '' ? undefined : JSON.parse(text);
-}
+const ok = (method: string, path: string, body?: unknown) => call(engine.api, method, path, body);
 
 /** The file of known devices holds all that was committed before this call. */
 async function written(): Promise<void> {

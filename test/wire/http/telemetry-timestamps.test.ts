@@ -1,7 +1,8 @@
 /** How `ts` is read (docs/http.md#telemetry): stored as given, or refused by name. */
 import { expect, test } from 'vitest';
 import { withMqtt } from '../../harness/mqtt-client.ts';
-import { childName, childNamed, gatewayTopic, type Json, newGateway, rest } from '../../harness/mqtt-gateway.ts';
+import { childName, childNamed, gatewayTopic, type Json, newGateway } from '../../harness/mqtt-gateway.ts';
+import { ok } from '../../harness/people.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 import { at, withPoster } from '../../harness/stored.ts';
 
@@ -61,7 +62,7 @@ test('a point far ahead is history and not the latest value; it, seconds and mic
     expect((await poster.points('a', whole, 3)).map(({ value }) => value)).toEqual(['3', '2', '1']);
     expect(await poster.keys()).toEqual(['a']);
     expect(await poster.value('a')).toBe('2');
-    const timesOf = async (device: string) => (await rest('GET', `/api/device/${device}/diagnostics`)).times;
+    const timesOf = async (device: string) => (await ok('GET', `/api/device/${device}/diagnostics`)).times;
     const times = await timesOf(id);
     expect(Object.fromEntries(times.map(({ kind, count, example }: Json) => [kind, [count, example]]))).toEqual({
       microseconds: [1, now * 1000],

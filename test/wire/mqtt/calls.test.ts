@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 import { leastMs } from '../../harness/least-time.ts';
 import { hex, levels, type MqttClient, withMqtt } from '../../harness/mqtt-client.ts';
 import { withDevice } from '../../harness/mqtt-device.ts';
-import { call as rest } from '../../harness/ota.ts';
+import { ok } from '../../harness/people.ts';
 import { newDevice } from '../../harness/shared-engine.ts';
 
 const requests = 'v1/devices/me/rpc/request/';
@@ -114,8 +114,8 @@ test.each(levels)('getSessionLimits is answered at once, before anything is subs
 
 test('a gateway gets the limits of its devices, too', async () => {
   const device = await newDevice();
-  const stored = await rest<object>('GET', `/api/device/${device.id}`);
-  await rest('POST', '/api/device', { ...stored, additionalInfo: { gateway: true } });
+  const stored = await ok('GET', `/api/device/${device.id}`);
+  await ok('POST', '/api/device', { ...stored, additionalInfo: { gateway: true } });
   await withMqtt(device, async (client) => {
     expect(JSON.parse(await answered(client, 1, '{"method":"getSessionLimits","params":{}}'))).toEqual({
       maxPayloadSize: 4 * 1024 * 1024,

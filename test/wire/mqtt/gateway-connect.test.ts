@@ -14,9 +14,9 @@ import {
   childNamed,
   findChild,
   gatewayTopic,
-  rest,
   withGateway,
 } from '../../harness/mqtt-gateway.ts';
+import { ok } from '../../harness/people.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
 test('a child that is new is made with the default profile, active and connected', async () => {
@@ -146,7 +146,7 @@ test('a thousand connects in one segment make a thousand children', async () => 
     );
     await client.write(...packets);
     for (const { messageId } of packets) await client.expect('puback', { messageId: messageId!, reasonCode: 0 });
-    const page = await rest('GET', `/api/tenant/devices?pageSize=1&page=0&type=${prefix}`);
+    const page = await ok('GET', `/api/tenant/devices?pageSize=1&page=0&type=${prefix}`);
     expect(page.totalElements).toBe(1000);
   });
 });

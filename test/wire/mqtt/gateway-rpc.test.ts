@@ -1,7 +1,8 @@
 /** Commands to the devices of a gateway, and their replies: `v1/gateway/rpc`. */
 import { expect, test } from 'vitest';
 import { connectMqtt } from '../../harness/mqtt-client.ts';
-import { call, childName, childNamed, findChild, gatewayTopic, rest, withGateway } from '../../harness/mqtt-gateway.ts';
+import { call, childName, childNamed, findChild, gatewayTopic, withGateway } from '../../harness/mqtt-gateway.ts';
+import { ok } from '../../harness/people.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
 const { connect, rpc } = gatewayTopic;
@@ -66,7 +67,7 @@ test('a persistent command waits until the gateway and the child are there', asy
     await client.disconnect();
     const child = await childNamed(device);
     const body = { method: 'later', params: {}, persistent: true, expirationTime: Date.now() + 60_000 };
-    await rest('POST', `/api/rpc/oneway/${child.id}`, body);
+    await ok('POST', `/api/rpc/oneway/${child.id}`, body);
     const again = await connectMqtt({ token: gateway.token });
     await again.subscribe(rpc);
     await again.publish(connect, { device });
@@ -118,7 +119,7 @@ test('a gateway is notified when one of its devices is deleted or renamed, also 
     expect((await client.message()).json).toEqual({ method: 'gateway_device_deleted', params: gone });
     await client.disconnect();
     const child = await findChild(before);
-    await rest('POST', '/api/device', { ...child, name: after, version: null });
+    await ok('POST', '/api/device', { ...child, name: after, version: null });
     const again = await connectMqtt({ token: gateway.token });
     await again.subscribe('v1/devices/me/rpc/request/+');
     expect((await again.message()).json).toEqual({ method: 'gateway_device_renamed', params: { [before]: after } });
@@ -132,11 +133,11 @@ test('a child that is renamed while it is connected continues under its new name
     await client.subscribe(gatewayTopic.attributes);
     await client.publish(connect, { device: before });
     const child = await findChild(before);
-    await rest('POST', '/api/device', { ...child, name: after, version: null });
+    await ok('POST', '/api/device', { ...child, name: after, version: null });
     await client.publish(gatewayTopic.telemetry, { [after]: [{ a: 1 }] });
     const { id } = await childNamed(after);
     expect(id).toBe(child.id.id);
-    await rest('POST', `/api/plugins/telemetry/DEVICE/${id}/SHARED_SCOPE`, { s: 1 });
+    await ok('POST', `/api/plugins/telemetry/DEVICE/${id}/SHARED_SCOPE`, { s: 1 });
     expect((await client.message(gatewayTopic.attributes)).json).toEqual({ device: after, data: { s: 1 } });
     await client.quiet();
   });

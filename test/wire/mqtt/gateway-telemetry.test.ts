@@ -9,9 +9,9 @@ import {
   childNamed,
   findChild,
   gatewayTopic,
-  rest,
   withGateway,
 } from '../../harness/mqtt-gateway.ts';
+import { ok } from '../../harness/people.ts';
 import { aroundNow } from '../../harness/stored.ts';
 
 const { telemetry } = gatewayTopic;
@@ -156,7 +156,7 @@ test('a message of many new devices makes all of them before its acknowledgement
     const names = Array.from({ length: 1500 }, (_, n) => `${prefix.slice(0, 14)}-${n}`);
     const ack = await client.publish(telemetry, Object.fromEntries(names.map((name) => [name, [{ n: 1 }]])));
     expect(ack.reasonCode).toBe(0);
-    const page = await rest('GET', `/api/tenant/devices?pageSize=1&page=0&textSearch=${prefix.slice(0, 14)}-`);
+    const page = await ok('GET', `/api/tenant/devices?pageSize=1&page=0&textSearch=${prefix.slice(0, 14)}-`);
     expect(page.totalElements).toBe(1500);
   });
 });

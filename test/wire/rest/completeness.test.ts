@@ -2,7 +2,8 @@
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { connectMqtt } from '../../harness/mqtt-client.ts';
-import { type Json, rest } from '../../harness/mqtt-gateway.ts';
+import type { Json } from '../../harness/mqtt-gateway.ts';
+import { ok } from '../../harness/people.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
 const api = sharedEngine();
@@ -16,7 +17,7 @@ async function send(token: string, times: number[]): Promise<void> {
 
 async function read(id: string, startTs: number, endTs: number, more = ''): Promise<Json> {
   const query = `keys=flow${more}&startTs=${startTs}&endTs=${endTs}`;
-  return await rest('GET', `/api/device/${id}/completeness?${query}`);
+  return await ok('GET', `/api/device/${id}/completeness?${query}`);
 }
 
 const steps = (from: number, stepMs: number, count: number) =>

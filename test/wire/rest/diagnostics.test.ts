@@ -6,13 +6,13 @@ import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { connectMqtt, withMqtt } from '../../harness/mqtt-client.ts';
-import { childName, childNamed, gatewayTopic, type Json, rest, withGateway } from '../../harness/mqtt-gateway.ts';
+import { childName, childNamed, gatewayTopic, type Json, withGateway } from '../../harness/mqtt-gateway.ts';
 import { newTenant, newUser, ok } from '../../harness/people.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 import { withWorkers } from '../../harness/workers.ts';
 
 const api = sharedEngine();
-const of = (id: string): Promise<Json> => rest('GET', `/api/device/${id}/diagnostics`);
+const of = (id: string): Promise<Json> => ok('GET', `/api/device/${id}/diagnostics`);
 const words = (outcomes: Json[]) => outcomes.map(({ event, door, reason }) => `${event} ${door} ${reason}`);
 
 test('a device without trouble: no records, no session, nothing that waits', async () => {
@@ -116,7 +116,7 @@ test('what waits for the device', async () => {
   const { id, token } = await api.newDevice();
   await api.sendPersistent(id, { method: 'turn' });
   await fetch(`${api.http}/api/v1/${token}/attributes/updates?timeout=1`);
-  await rest('POST', `/api/plugins/telemetry/DEVICE/${id}/SHARED_SCOPE`, { target: 1, other: 2 });
+  await ok('POST', `/api/plugins/telemetry/DEVICE/${id}/SHARED_SCOPE`, { target: 1, other: 2 });
   expect((await of(id)).waiting).toMatchObject({ commands: 1, attributes: 2 });
 });
 
