@@ -5,7 +5,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 
-const headEnd = Buffer.from('\r\n\r\n');
+export const headEnd = Buffer.from('\r\n\r\n');
 
 /**
  * The test itself closed the connection before the answer came. A test that failed half-way leaves such calls, and
@@ -43,6 +43,16 @@ export function requestBytes({ method = 'POST', path, headers = {}, body }: RawR
     ...(body !== undefined && !framed ? [`Content-Length: ${content.length}`] : []),
   ];
   return Buffer.concat([Buffer.from(`${lines.join('\r\n')}\r\n\r\n`), content]);
+}
+
+/** Parses the status line and the headers of an answer, without the empty line after them. */
+export function parseHead(text: string): { status: number; headers: Map<string, string> } {
+  const [statusLine = '', ...lines] = text.split('\r\n');
+  const headers = lines.map((line): [string, string] => {
+    const colon = line.indexOf(':');
+    return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()];
+  });
+  return { status: Number(statusLine.split(' ')[1]), headers: new Map(headers) };
 }
 
 export class RawConnection {
@@ -125,14 +135,7 @@ export class RawConnection {
   #take(withoutBody: boolean): RawResponse | undefined {
     const end = this.#received.indexOf(headEnd);
     if (end < 0) return undefined;
-    const [statusLine = '', ...lines] = this.#received.toString('latin1', 0, end).split('\r\n');
-    const headers = new Map(
-      lines.map((line) => {
-        const colon = line.indexOf(':');
-        return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()] as const;
-      }),
-    );
-    const status = Number(statusLine.split(' ')[1]);
+    const { status, headers } = parseHead(this.#received.toString('latin1', 0, end));
     const start = end + headEnd.length;
     const hasNoBody = withoutBody || status === 204 || status === 304 || status < 200;
     const length = hasNoBody ? 0 : Number(headers.get('content-length') ?? 0);

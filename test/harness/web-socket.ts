@@ -4,11 +4,11 @@
  */
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import { headEnd, parseHead } from './raw.ts';
 
 export const opcode = { continuation: 0, text: 1, binary: 2, close: 8, ping: 9, pong: 10 } as const;
 
 const maskKey = Buffer.from([0x12, 0x34, 0x56, 0x78]);
-const headEnd = Buffer.from('\r\n\r\n');
 const waitMsMaxDefault = 10_000;
 
 interface UpgradeAnswer {
@@ -108,12 +108,7 @@ export class RawWebSocket {
   #readHead(): void {
     const end = this.#received.indexOf(headEnd);
     if (end < 0) return;
-    const [statusLine = '', ...lines] = this.#received.toString('latin1', 0, end).split('\r\n');
-    const headers = lines.map((line) => {
-      const colon = line.indexOf(':');
-      return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()] as const;
-    });
-    this.upgrade = { status: Number(statusLine.split(' ')[1]), headers: new Map(headers) };
+    this.upgrade = parseHead(this.#received.toString('latin1', 0, end));
     this.#received = this.#received.subarray(end + headEnd.length);
   }
 
