@@ -6,7 +6,7 @@
  */
 import { blockDevices, blockOf, placeOf } from './blocks.ts';
 
-/** This worker does not know that the device is stored as active. */
+/** The mark of a device of which this worker does not know that it is stored as active. */
 const unknown = 0;
 /** The next round writes the device as active, unless the device is stored as active by then. */
 const listed = 1;

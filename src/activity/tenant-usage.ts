@@ -206,9 +206,9 @@ function quotaReached(kind: Kind, { messagesMax, pointsMax, profile }: Quota, se
 }
 
 interface Month {
-  /** Its first day, as `2026-11-01`. */
+  /** The first day of the month, as `2026-11-01`. */
   day: string;
-  /** The milliseconds at which it begins, and at which the next month begins. */
+  /** The milliseconds at which the month begins, and at which the next one begins. */
   begin: number;
   end: number;
 }

@@ -14,7 +14,7 @@ interface Right {
 export class RightCredentials {
   /** Key: network and credentials, separated by a blank, which no network contains. */
   readonly #own = new FifoMap<string, Right>(limits.rightCredentialsMax);
-  /** The same by network, so that a refused network costs as much as its own entries, not as all entries. */
+  /** The keys of `#own` by network, so that a refused network costs as much as its own entries, not as all entries. */
   readonly #ownOfNetwork = new Map<string, Set<string>>();
   readonly #others = new FifoMap<string, true>(limits.rightCredentialsMax);
 

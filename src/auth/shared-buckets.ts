@@ -29,11 +29,11 @@ import { type Bucket, type Shortage, type TokenAccount, TokenBuckets } from './t
 
 /** What a worker keeps of an owner while it is not known to be the only user. */
 interface Part {
-  /** False: presumed to be the only user until the home says otherwise. */
+  /** False: this worker counts as the only user until the home says otherwise. */
   isShared: boolean;
-  /** Taken since the last report. */
+  /** Tokens that this worker took since its last report. */
   taken: number[];
-  /** In a report that is not confirmed. */
+  /** Tokens in a report that is not confirmed. */
   sent: number[] | undefined;
   /** The largest number of each kind that one message needed. */
   needs: number[];
@@ -45,7 +45,7 @@ interface Part {
   demandAt: number;
   /** True: the next report has what is left, because this worker was the only user. */
   reportsLeft: boolean;
-  /** The same of the report that is not confirmed. */
+  /** True: the report that is not confirmed has what was left. */
   sentLeft: boolean;
   reportedAt: number;
 }

@@ -28,7 +28,7 @@ export interface Account extends UserNames {
   lastLoginTime: number | null;
   /** Tokens of an earlier second are void. */
   tokensOutdatedTime: number;
-  /** How often all sessions of the user were ended: tokens of an earlier epoch are void. */
+  /** The number of times that all sessions of the user were ended: tokens of an earlier epoch are void. */
   sessionEpoch: number;
 }
 

@@ -33,7 +33,7 @@ interface WrongCredentialsDeps {
   bus: Bus;
   /** Counts with all workers. */
   exchange: HomeExchange;
-  /** Within a minute. */
+  /** Wrong credentials of one address within a minute. */
   wrongMax: number;
   isTrustedProxy: (address: string) => boolean;
   clock: Clock;

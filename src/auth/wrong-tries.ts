@@ -51,7 +51,7 @@ export class WrongTries implements HomeTopic {
   readonly #unreported = new Map<string, number>();
   /** The report that is not confirmed. */
   #sent: ReportEntry[] = [];
-  /** At the home: the tries that all workers reported, and those networks of them whose sums have changed. */
+  /** The tries that all workers reported to the home, and the networks whose sums have changed; empty elsewhere. */
   readonly #sums = new FifoMap<string, Window>(limits.wrongTriesNetworksMax);
   readonly #changed = new Set<string>();
   /** Ends the sweeps, which run while there are windows. */

@@ -44,7 +44,7 @@ interface RefusedPoint {
 export interface FoundPoints {
   /** True: the process that owns the journal has answered, so the points that are not found are not there. */
   isComplete: boolean;
-  /** By the place of the point in the question. */
+  /** The refused points by their places in the question. */
   points: Map<number, RefusedPoint>;
 }
 

@@ -5,7 +5,7 @@
 import type { Log } from '../base/log.ts';
 
 const repeatMs = 60_000;
-/** Without a refusal for this time, it is over. */
+/** The time without a refusal after which the refusing is over. */
 const quietMs = 60_000;
 /** Senders that are counted apart. */
 const sendersMax = 1_000;

@@ -38,7 +38,7 @@ interface StoreAcksDeps {
 
 /** Messages whose rows are in the same frames. */
 interface Group {
-  /** Empty after the waiters got their outcome. */
+  /** The waiters of the messages; empty after they got their outcome. */
   waiters: readonly Waiter[];
   /** Order numbers of the frames. */
   orders: readonly bigint[];

@@ -35,7 +35,7 @@ import {
 interface RecoveryDeps {
   disk: Disk;
   dir: string;
-  /** Of the installation: entries of the quarantine expire by their times. */
+  /** The clock of the installation, by whose times entries of the quarantine expire. */
   clock?: Clock;
   position: Position;
   /** True: recovery changes nothing on the disk. */

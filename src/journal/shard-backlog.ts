@@ -44,7 +44,7 @@ export class ShardBacklog {
   readonly #disk: Disk;
   readonly #dir: string;
   readonly #onDamage: (name: string, bytes: Buffer) => Promise<void>;
-  /** By shard, the oldest file first. */
+  /** The files of each shard, the oldest one first. */
   readonly #files = new Map<number, ShardFile[]>();
   readonly #amounts = new Map<number, { rows: number; bytes: number }>();
   #sequence = 0;

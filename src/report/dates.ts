@@ -228,7 +228,7 @@ function weekWithin(day: string, number: string): string {
   return `${divided(`${number} - 1 + ${modulo(`${day} - (${number} - 1) + ${weekdayShift}`, 7)}`, 7)} + 1`;
 }
 
-// The same computations in JavaScript.
+// The computations above in JavaScript.
 
 function isoMinute(localMs: number): string {
   return new Date(localMs).toISOString().replace(/:\d\d\.\d+Z$/, '');

@@ -35,7 +35,7 @@ export type FieldRole = 'ROW' | 'COLUMN' | 'VALUE';
 export type Field = Source & {
   label: string;
   role: FieldRole;
-  /** Only for the role VALUE, and not for COMPLETENESS. */
+  /** Present for the role VALUE, except of COMPLETENESS. */
   aggregation?: Aggregation | LatenessAggregation;
   /** Digits after the decimal point; absent = all digits. */
   decimals?: number;

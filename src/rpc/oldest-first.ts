@@ -22,7 +22,7 @@ interface OldestFirstDeps {
 interface DeviceOrder {
   /** Commands that wait at other owners, as these owners announced. */
   readonly elsewhere: Set<number>;
-  /** Those among them that did not go within `rpcElderWaitMs`: the next offer does not wait for them. */
+  /** The commands of `elsewhere` that did not go within `rpcElderWaitMs`: the next offer does not wait for them. */
   readonly passedOver: Set<number>;
   /** Ends the wait for an older command; undefined while no command waits for another. */
   stopWait: (() => void) | undefined;
@@ -78,7 +78,7 @@ export class OldestFirst {
     return false;
   }
 
-  /** As `isHeldUp`. If so, `onFree` is called when the older command has gone, or after the longest wait. */
+  /** Returns what `isHeldUp` returns. If true, `onFree` is called when the older command has gone, or after the longest wait. */
   mustWait(command: Command): boolean {
     const { device } = command;
     const order = this.#devices.get(device);

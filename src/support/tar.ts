@@ -1,7 +1,7 @@
 /** Writes a tar archive (POSIX ustar) of small files that are in memory, for `npm run bundle`. */
 
 export interface TarFile {
-  /** At most 100 bytes of ASCII. */
+  /** A path of at most 100 bytes of ASCII. */
   name: string;
   content: Buffer;
 }

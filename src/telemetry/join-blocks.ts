@@ -137,7 +137,7 @@ function areEqual(a: Part, b: Part): boolean {
 }
 
 const fixedBytes = 2 * varintBytesMax + Object.values(heads).reduce((sum, { length }) => sum + length, 0) + 32;
-/** Of a row: `device`, `ts`, `kind`, `num` and `version`, which each block has. */
+/** Bytes of a row in the columns that each block has: `device`, `ts`, `kind`, `num` and `version`. */
 const rowBytes = 8 + 8 + 1 + 8 + 8;
 
 /** Columns that only some blocks have. */

@@ -50,7 +50,7 @@ export class LatestReads {
     this.#places = new Places(deps.waitingMax);
   }
 
-  /** As `readLatest`. `inTurn` runs one query for several callers of the owner. */
+  /** Returns what `readLatest` returns. `inTurn` runs one query for several callers of the owner. */
   async read(
     { tenantId, customerId }: Owner,
     device: number,

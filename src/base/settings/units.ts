@@ -24,7 +24,7 @@ const sizes: Record<string, number> = {
   tib: 2 ** 40,
 };
 
-/** In milliseconds. */
+/** The milliseconds of each unit. */
 const times: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
 const scales: Record<SettingUnit, number> = { bytes: 1, milliseconds: 1, seconds: times['s']!, days: times['d']! };

@@ -4,9 +4,9 @@
  * after the other a worker of four took 123 and another one 9. A gateway stays for months, with all its load.
  */
 
-/** Connections that are not clearly more. */
+/** Connections by which a worker may exceed another one and not have clearly more. */
 const slack = 4;
-/** The same as a part, so that in a storm all workers accept. */
+/** `slack` as a part of the connections, so that in a storm all workers accept. */
 const slackShare = 0.1;
 /** Age of a report after which a worker may be frozen: it accepts nothing, and the others must. */
 const reportMsMax = 1_000;

@@ -78,7 +78,7 @@ export async function makeShardMap(queries: Queries, first: ClickHouse, shards: 
 
 /** A process that stores rows by the map, from before it reads its first one. */
 interface MapUse {
-  /** Of one run of the process. */
+  /** The id of one run of the process. */
   id: string;
   host: string;
   /** The earliest map on which work of the process relies; 0: it has read none. */

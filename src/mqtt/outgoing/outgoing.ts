@@ -50,7 +50,7 @@ export class Outgoing {
     return this.#file?.hasBegun === true;
   }
 
-  /** As `Session.push`, on a connection that is open. */
+  /** Does what `Session.push` does, on a connection that is open. */
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean {
     const { connection, slowReader, counters, client } = this.#deps;
     const { level, packetBytesMax } = client;
@@ -83,7 +83,7 @@ export class Outgoing {
     return true;
   }
 
-  /** As `Session.sendFile`, on a connection that is open. */
+  /** Does what `Session.sendFile` does, on a connection that is open. */
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome {
     const { connection, transport, gate, counters, clock, client } = this.#deps;
     const { level, packetBytesMax } = client;
