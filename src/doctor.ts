@@ -5,7 +5,7 @@
  */
 import { execFile } from 'node:child_process';
 import { accessSync, constants, existsSync } from 'node:fs';
-import { availableParallelism, release, totalmem } from 'node:os';
+import { availableParallelism, release } from 'node:os';
 import { dirname, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { findFirstDevice } from './admin/seed.ts';
@@ -15,6 +15,7 @@ import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, type ConfigReading, readConfig } from './base/settings/config.ts';
 import { describeUnknown } from './base/settings/setting-names.ts';
+import { usableMemoryBytes } from './base/usable-memory.ts';
 import { ownVersion } from './base/version.ts';
 import { checkConfig } from './instance/host/config-check.ts';
 import { type Finding, judgeMachine, readMachine } from './instance/host/machine.ts';
@@ -226,7 +227,7 @@ async function synchronizedClock(): Promise<boolean | undefined> {
 }
 
 function platformText(): string {
-  const memory = Math.round(totalmem() / 1024 ** 3);
+  const memory = Math.round(usableMemoryBytes() / 1024 ** 3);
   return `Node ${process.version}, Linux ${release()} ${process.arch}, ${availableParallelism()} processors, ${memory} GiB.`;
 }
 

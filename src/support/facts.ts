@@ -7,6 +7,7 @@ import { join, resolve } from 'node:path';
 import { liveProcess } from '../base/process-file.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import type { Config } from '../base/settings/config.ts';
+import { usableMemoryBytes } from '../base/usable-memory.ts';
 import { runDirectory } from '../instance/host/data-files.ts';
 
 /** Files whose whole content is a short fact. */
@@ -36,6 +37,7 @@ export function machineFacts(dataDir: string): object {
     processor: cpus()[0]?.model ?? '',
     processors: availableParallelism(),
     memoryBytes: totalmem(),
+    usableMemoryBytes: usableMemoryBytes(),
     freeMemoryBytes: freemem(),
     load: loadavg(),
     uptimeSeconds: Math.round(uptime()),

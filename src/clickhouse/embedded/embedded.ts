@@ -6,13 +6,13 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync } from 'node:fs';
 import { get, type IncomingMessage } from 'node:http';
-import { totalmem } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { messageOf, StartError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { endProcess, liveProcess, removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
+import { usableMemoryBytes } from '../../base/usable-memory.ts';
 import type { StartMessage } from './server.ts';
 import { type EmbeddedServerSettings, settingsVariable, stopMessage } from './settings.ts';
 
@@ -114,7 +114,7 @@ function spawnServer(deps: EmbeddedClickHouseDeps): ChildProcess {
     port,
     user,
     password,
-    memoryBytesMax: memoryBytesMax || Math.floor(totalmem() / 4),
+    memoryBytesMax: memoryBytesMax || Math.floor(usableMemoryBytes() / 4),
     freeDiskBytesMin,
     sessions,
     nice,

@@ -7,7 +7,6 @@ import type { ChildProcess } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { chownSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
-import { totalmem } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Client as PgClient } from 'pg';
@@ -15,6 +14,7 @@ import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { endProcess, removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
+import { usableMemoryBytes } from '../../base/usable-memory.ts';
 import { Client } from '../driver.ts';
 import { type Binaries, findBinaries } from './binaries.ts';
 import { chooseLauncher, type Launcher, launch, own } from './launch.ts';
@@ -159,9 +159,9 @@ async function startServer(
   }
 }
 
-/** Returns a 48th of the memory of the machine, between 256 MB and 1 GB. */
+/** Returns a 48th of the usable memory, between 256 MB and 1 GB. */
 function sharedMegabytes(): number {
-  return Math.floor(Math.min(1_024, Math.max(256, totalmem() / 48 / 1024 ** 2)));
+  return Math.floor(Math.min(1_024, Math.max(256, usableMemoryBytes() / 48 / 1024 ** 2)));
 }
 
 function serverArguments(cluster: string, port: number, connectionsMax: number): string[] {
