@@ -131,8 +131,6 @@ async function readSettings(): Promise<Settings> {
 interface Taken {
   starting: StartingDoor;
   secrets: Secrets;
-  /** True at the first start on this directory. */
-  fresh: boolean;
   /** False: no device is known yet, so without PostgreSQL this instance can serve no device. */
   knowsDevices: boolean;
 }
@@ -491,7 +489,7 @@ async function closeStores({ shards, postgres }: { shards: Shards; postgres: Pos
 
 function bannerOf(
   { config, workers, data }: Start,
-  { taken: { secrets, fresh }, stores: { engines, later }, warnings, monitorPort, seconds }: StartReport,
+  { taken: { secrets }, stores: { engines, later }, warnings, monitorPort, seconds }: StartReport,
 ): Omit<Banner, 'missing' | 'refusal'> {
   const { seeded } = later;
   return {
@@ -500,11 +498,15 @@ function bannerOf(
     workers,
     engines: engines.description,
     dataPath: data.path,
+    address: config.http.address,
     port: config.http.port,
     httpsPort: config.ssl.enabled ? config.ssl.port : 0,
     docs: config.docs.enabled,
+    mqttAddress: config.mqtt.address,
     mqttPort: config.mqtt.enabled ? config.mqtt.port : 0,
+    mqttsAddress: config.mqtt.ssl.address,
     mqttsPort: config.mqtt.enabled && config.mqtt.ssl.enabled ? config.mqtt.ssl.port : 0,
+    analyticsAddress: config.analytics.address,
     analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
     monitorAddress: config.monitor.address,
     monitorPort,
@@ -513,7 +515,8 @@ function bannerOf(
     systemEmail: seeded?.adminCreated ? config.admin.systemEmail : '',
     // A password that the operator set is known to the operator; a generated one is printed once.
     adminPassword: seeded?.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,
-    firstStart: fresh,
+    adminCreated: seeded?.adminCreated === true,
+    isShared: config.postgres.url !== '',
     demoDevice: seeded?.demoDevice,
     warnings: warnings.slice(0, warningsMax),
   };

@@ -49,6 +49,22 @@ describe.skipIf(!mayMakeNetworks)('hosts with a network each', () => {
     await stores?.stopAll();
   }, 60_000);
 
+  test('each host prints the addresses that it is bound to, and the one that made the administrators their password', () => {
+    for (const [host, { output, port, mqttPort }] of engines.entries()) {
+      const { address } = network.place(host);
+      expect(output).toMatch(new RegExp(`^  Devices and REST   http://${address}:${port}$`, 'm'));
+      expect(output).toContain(`curl -sS -w '%{http_code}\\n' http://${address}:${port}/api/v1/`);
+      expect(output).toMatch(new RegExp(`^  MQTT               mqtt://${address}:${mqttPort} `, 'm'));
+      expect(output).toContain(`mosquitto_pub -h ${address} -p ${mqttPort}`);
+    }
+    const lines = engines.map(({ output }) => /^ {2}Administrator .*$/m.exec(output)![0]);
+    expect(lines.filter((line) => /password as you set it \(ADMIN_PASSWORD\)|shown this once/.test(line))).toHaveLength(
+      1,
+    );
+    const others = /password of the first start, .*secrets\.json in DATA_DIR of the host that started first/;
+    expect(lines.filter((line) => others.test(line))).toHaveLength(hostCount - 1);
+  });
+
   test('a host without a cable acknowledges, the others go on, and its device may move to another host', async () => {
     const [here, there, lost] = engines as [Engine, Engine, Engine];
     const device = devices.pop()!;

@@ -8,14 +8,19 @@ export interface Banner {
   workers: number;
   engines: string;
   dataPath: string;
+  /** The address of HTTP and HTTPS. */
+  address: string;
   port: number;
   httpsPort: number;
   /** True when the page of the API is served. */
   docs: boolean;
+  mqttAddress: string;
   /** 0 and '' = off. */
   mqttPort: number;
+  mqttsAddress: string;
   mqttsPort: number;
   mqttPath: string;
+  analyticsAddress: string;
   analyticsPort: number;
   monitorAddress: string;
   monitorPort: number;
@@ -24,7 +29,10 @@ export interface Banner {
   systemEmail: string;
   /** Set only when the password was generated at this start. */
   adminPassword: string | undefined;
-  firstStart: boolean;
+  /** True when this start made the administrators. */
+  adminCreated: boolean;
+  /** True when other hosts may use the database as well. */
+  isShared: boolean;
   demoDevice: { id: string; token: string } | undefined;
   /** The reasons why the service is degraded, in sentences. */
   missing: string[];
@@ -41,17 +49,18 @@ export function printProgress(line: string): void {
 }
 
 export function printBanner(banner: Banner): void {
-  const base = `http://localhost:${banner.port}`;
   const { demoDevice } = banner;
+  const host = reachable(banner.address);
+  const base = `http://${host}:${banner.port}`;
   const lines = [
     '',
     ...stateLines(banner),
     ...warningLines(banner.warnings),
     '',
-    `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
+    `  Devices and REST   ${base}${banner.httpsPort ? `   https://${host}:${banner.httpsPort}` : ''}`,
     `  Console            ${base}/${banner.docs ? `   ${base}/swagger-ui/` : ''}`,
     ...(banner.mqttPort ? [`  MQTT               ${mqttAddresses(banner).join('   ')}`] : []),
-    ...(banner.analyticsPort ? [`  Reports            http://localhost:${banner.analyticsPort}/apiAnalytics`] : []),
+    ...(banner.analyticsPort ? [`  Reports            ${reportsUrl(banner)}`] : []),
     `  Health             ${base}/readyz`,
     `  Metrics            ${monitorUrl(banner)}/metrics`,
     `  Stores             ${banner.engines}`,
@@ -68,7 +77,7 @@ export function printBanner(banner: Banner): void {
       `  curl -sS -w '%{http_code}\\n' ${base}/api/v1/${demoDevice.token}/telemetry -H 'Content-Type: application/json' -d '{"temperature": 21.5}'`,
       ...(banner.mqttPort
         ? [
-            `  mosquitto_pub -h localhost -p ${banner.mqttPort} -u ${demoDevice.token} -q 1 -t v1/devices/me/telemetry -m '{"temperature": 21.5}'`,
+            `  mosquitto_pub -h ${reachable(banner.mqttAddress).replace(/[[\]]/g, '')} -p ${banner.mqttPort} -u ${demoDevice.token} -q 1 -t v1/devices/me/telemetry -m '{"temperature": 21.5}'`,
           ]
         : []),
       '',
@@ -107,20 +116,30 @@ function warningLines(warnings: string[]): string[] {
 }
 
 function monitorUrl({ monitorAddress, monitorPort }: Banner): string {
-  const isEverywhere = monitorAddress === '0.0.0.0' || monitorAddress === '::';
-  const host = isEverywhere ? 'localhost' : monitorAddress.includes(':') ? `[${monitorAddress}]` : monitorAddress;
-  return `http://${host}:${monitorPort}`;
+  return `http://${monitorAddress === '127.0.0.1' ? monitorAddress : reachable(monitorAddress)}:${monitorPort}`;
 }
 
-function mqttAddresses({ port, mqttPort, mqttsPort, mqttPath }: Banner): string[] {
-  const addresses = [`mqtt://localhost:${mqttPort}`];
-  if (mqttsPort) addresses.push(`mqtts://localhost:${mqttsPort}`);
-  if (mqttPath) addresses.push(`ws://localhost:${port}${mqttPath}`);
+function reportsUrl({ analyticsAddress, analyticsPort }: Banner): string {
+  return `http://${reachable(analyticsAddress)}:${analyticsPort}/apiAnalytics`;
+}
+
+/** Returns the host of a URL with which this machine reaches a port that is bound to this address. */
+function reachable(bound: string): string {
+  if (['0.0.0.0', '::', '127.0.0.1', '::1'].includes(bound)) return 'localhost';
+  return bound.includes(':') ? `[${bound}]` : bound;
+}
+
+function mqttAddresses(banner: Banner): string[] {
+  const { address, port, mqttAddress, mqttPort, mqttsAddress, mqttsPort, mqttPath } = banner;
+  const addresses = [`mqtt://${reachable(mqttAddress)}:${mqttPort}`];
+  if (mqttsPort) addresses.push(`mqtts://${reachable(mqttsAddress)}:${mqttsPort}`);
+  if (mqttPath) addresses.push(`ws://${reachable(address)}:${port}${mqttPath}`);
   return addresses;
 }
 
-function passwordLine({ adminPassword, dataPath, firstStart }: Banner): string {
+function passwordLine({ adminPassword, adminCreated, isShared, dataPath }: Banner): string {
   if (adminPassword) return `password ${adminPassword}   (shown this once; kept in ${dataPath}/secrets.json)`;
-  if (firstStart) return 'password as you set it (ADMIN_PASSWORD)';
-  return `password of the first start, unless it was changed (a generated one is in ${dataPath}/secrets.json)`;
+  if (adminCreated) return 'password as you set it (ADMIN_PASSWORD)';
+  const path = isShared ? 'secrets.json in DATA_DIR of the host that started first' : `${dataPath}/secrets.json`;
+  return `password of the first start, unless it was changed (a generated one is in ${path})`;
 }
