@@ -53,6 +53,16 @@ test('a bad value is named with its setting, its variable and what it must be', 
   );
 });
 
+test('proxies that are no addresses, and a key of tokens that is too short, are refused before anything starts', async () => {
+  const env = { DATA_DIR: '/proc/millrace' };
+  expect(await refusal({ ...env, TRUSTED_PROXIES: '10.0.0.7,balancer.example' })).toMatch(
+    /TRUSTED_PROXIES.*"balancer\.example": it must be an address or a network/,
+  );
+  const said = await refusal({ ...env, JWT_TOKEN_SIGNING_KEY: 'c3VwZXJzZWNyZXQ=' });
+  expect(said).toMatch(/JWT_TOKEN_SIGNING_KEY\) must be the base64 of at least 64 bytes/);
+  expect(said).not.toContain('c3Vw');
+});
+
 test.each(['http://cache', 'redis://cache:99999', 'redis://:pear%tree@cache', 'redis+sentinel://cache'])(
   'a URL of Redis that cannot be read is refused without its password: %s',
   async (url) => {

@@ -22,6 +22,10 @@ test('a difference is one line, and what one version alone knows is not compared
     'B is empty here and 5:1 on the host b (10.0.0.2:8080), which runs: ' +
       'give all hosts the same value, or stop that host first.',
   );
+  expect(mismatchOf({ A: '1', B: '2', C: '3', D: '4' }, other({ A: '1', B: '5', C: '6', D: '7' }))).toBe(
+    'B is 2 here and 5 on the host b (10.0.0.2:8080), which runs: ' +
+      'give all hosts the same value, or stop that host first. These differ as well: C, D.',
+  );
 });
 
 test('the key that signs tokens is compared by its digest, and never shown', () => {

@@ -79,22 +79,19 @@ const rateLimitScopes = {
 } as const;
 
 /**
- * Returns one line for the first setting that `other` has with another value; undefined when all are equal. A setting
- * that only one of two versions knows is not compared.
+ * Returns one line about the settings that `other` has with another value: both values of the first one, and the names
+ * of the rest; undefined when all are equal. A setting that only one of two versions knows is not compared.
  */
 export function mismatchOf(
   own: EqualSettings,
   other: { name: string; address: string; settings: EqualSettings },
 ): string | undefined {
-  for (const [name, value] of Object.entries(own)) {
-    const theirs = other.settings[name];
-    if (theirs === undefined || theirs === value) continue;
-    return (
-      `${name} is ${shown(value)} here and ${shown(theirs)} on the host ${other.name} (${other.address}), ` +
-      'which runs: give all hosts the same value, or stop that host first.'
-    );
-  }
-  return undefined;
+  const [name, ...more] = Object.keys(own).filter((each) => (other.settings[each] ?? own[each]) !== own[each]);
+  if (name === undefined) return undefined;
+  const line =
+    `${name} is ${shown(own[name]!)} here and ${shown(other.settings[name]!)} on the host ${other.name} ` +
+    `(${other.address}), which runs: give all hosts the same value, or stop that host first.`;
+  return more.length === 0 ? line : `${line} These differ as well: ${more.join(', ')}.`;
 }
 
 function shown(value: string): string {
