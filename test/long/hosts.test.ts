@@ -6,6 +6,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { firing } from '../harness/alerts.ts';
 import { eventually } from '../harness/api.ts';
 import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
@@ -72,6 +73,7 @@ test('each host is a row, with where it is and what it runs', async () => {
   expect(last).toEqual(['2 live, 0 silent']);
   await eventually(async () => (await count('live')) === 2, 10_000);
   expect(await count('silent')).toBe(0);
+  expect(firing(await one.api.metricsPage())).not.toContain('MillraceHostSilent');
 });
 
 test('a host with more than its share of the MQTT connections hands over the surplus, at a rate', async () => {
@@ -141,6 +143,7 @@ test('a killed host becomes silent, which degrades no other, and comes back as t
   await two.killAll();
   await eventually(async () => (await states())['two'] === 'silent', 20_000);
   await eventually(async () => (await count('silent')) === 1, 10_000);
+  expect(firing(await one.api.metricsPage())).toContain('MillraceHostSilent');
   expect(await one.status()).toMatchObject({ code: 200, status: 'ready', reasons: [] });
   const monitor = await fetch(`http://127.0.0.1:${one.api.address.monitorPort}/readyz`);
   expect(monitor.status).toBe(200);
