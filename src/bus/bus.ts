@@ -22,7 +22,8 @@ export interface Bus {
    */
   subscribe(channel: string, handler: Handler): Promise<() => void>;
   /**
-   * `callback` runs when messages may have been missed and all subscriptions are active again: read state again then.
+   * `callback` runs when messages to or from this process may have been lost, all subscriptions are active and there is
+   * room again: read state again and publish it again then.
    */
   onReconnect(callback: () => void): void;
   readonly connected: boolean;
@@ -44,6 +45,7 @@ export interface BusCounters {
   dropped: Counter;
   unread: Counter;
   bugs: Counter;
+  gaps: Counter;
   log: Log | undefined;
 }
 
@@ -55,6 +57,10 @@ export function busCounters(metrics: Metrics, log?: Log): BusCounters {
       'Messages of the bus that were dropped because they could not be read: of another version, or not of Millrace.',
     ),
     bugs: metrics.counter('bus_bugs_total', 'Messages of the bus whose handler threw an error, which is a bug.'),
+    gaps: metrics.counter(
+      'bus_gaps_total',
+      'Times at which a process may have lost messages of the bus, and repeated its state.',
+    ),
     published: metrics.counter('bus_published_total', 'Messages given to the bus.'),
     delivered: metrics.counter('bus_delivered_total', 'Messages handed to subscribers.'),
     dropped: metrics.counter(
@@ -62,6 +68,27 @@ export function busCounters(metrics: Metrics, log?: Log): BusCounters {
       'Messages that the bus dropped because it was full or not connected, or they were too large.',
     ),
   };
+}
+
+/** Reports the gaps of a bus: moments after which this process repeats its state. */
+export class GapReports {
+  readonly #counters: BusCounters;
+  readonly #callbacks: (() => void)[] = [];
+
+  constructor(counters: BusCounters) {
+    this.#counters = counters;
+  }
+
+  onGap(callback: () => void): void {
+    this.#callbacks.push(callback);
+  }
+
+  /** `lost`: messages that were dropped because a queue was full; 0 when their number is not known. */
+  report(lost = 0): void {
+    this.#counters.gaps.add(1);
+    if (lost > 0) this.#counters.log?.warn('bus_messages_lost', { messages: lost });
+    for (const callback of this.#callbacks) callback();
+  }
 }
 
 /**

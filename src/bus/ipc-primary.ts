@@ -1,6 +1,7 @@
 /**
  * The hub of the one-host bus, in the primary: receives messages from every worker and sends them to the subscribers of
- * the channel. Above a cap a worker that does not read is skipped. The subscriptions of a dead worker end with it.
+ * the channel. Above a cap a worker that does not read is skipped, and is notified of the gap when it reads again. The
+ * subscriptions of a dead worker end with it.
  */
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
@@ -34,11 +35,12 @@ export class BusHub {
 
   attach(port: Port): void {
     const { busMessagesInFlightMax: messagesMax, busBytesInFlightMax: bytesMax } = limits;
-    const sender = new PortSender(port, {
+    const sender: PortSender = new PortSender(port, {
       dropped: this.#dropped,
       messagesMax,
       bytesMax,
       scheduler: this.#scheduler,
+      onGap: (lost) => sender.send({ millrace: 'bus', verb: 'gap', lost }),
     });
     const member: Member = { sender, channels: new Set() };
     this.#members.add(member);
@@ -62,6 +64,7 @@ export class BusHub {
         this.#remove(member, message.channel);
         break;
       case 'subscribed':
+      case 'gap':
         break;
     }
   }

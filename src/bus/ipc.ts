@@ -1,7 +1,7 @@
 /** The bus of one host, as a worker sees it: everything goes through the hub in the primary (ipc-primary.ts). */
 import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import { type Bus, type BusCounters, type Handler, SizeCheck } from './bus.ts';
+import { type Bus, type BusCounters, GapReports, type Handler, SizeCheck } from './bus.ts';
 import { decodePayload, encodeEntry, isBusMessage, type Port, PortSender } from './port.ts';
 import { ChannelSubscriptions } from './subscriptions.ts';
 
@@ -14,6 +14,7 @@ export class IpcBus implements Bus {
   readonly #size: SizeCheck;
   readonly #subscriptions: ChannelSubscriptions;
   readonly #waiting = new Map<number, () => void>();
+  readonly #gaps: GapReports;
   #nextId = 1;
   #closed = false;
 
@@ -23,7 +24,16 @@ export class IpcBus implements Bus {
     this.#size = new SizeCheck(counters);
     this.#subscriptions = new ChannelSubscriptions(counters);
     const { busMessagesInFlightMax: messagesMax, busBytesInFlightMax: bytesMax } = limits;
-    this.#sender = new PortSender(port, { dropped: counters.dropped, messagesMax, bytesMax, scheduler });
+    this.#gaps = new GapReports(counters);
+    this.#sender = new PortSender(port, {
+      dropped: counters.dropped,
+      messagesMax,
+      bytesMax,
+      scheduler,
+      onGap: (lost) => {
+        if (!this.#closed) this.#gaps.report(lost);
+      },
+    });
     port.onMessage((message) => this.#receive(message));
     port.onClose(() => {
       this.#closed = true;
@@ -55,8 +65,10 @@ export class IpcBus implements Bus {
     };
   }
 
-  /** Never calls back: the hub lives as long as its workers, so the connection is never lost. */
-  onReconnect(): void {}
+  /** The hub lives as long as its workers, so the connection is never lost; a queue that is full loses messages. */
+  onReconnect(callback: () => void): void {
+    this.#gaps.onGap(callback);
+  }
 
   async close(): Promise<void> {
     if (this.#closed) return;
@@ -84,6 +96,7 @@ export class IpcBus implements Bus {
   #receive(message: unknown): void {
     if (!isBusMessage(message) || this.#closed) return;
     if (message.verb === 'subscribed') this.#waiting.get(message.id)?.();
+    if (message.verb === 'gap') this.#gaps.report(message.lost);
     if (message.verb !== 'carry') return;
     for (const entry of message.entries) this.#subscriptions.deliver(entry[0], decodePayload(entry));
   }

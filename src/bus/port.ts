@@ -21,7 +21,9 @@ type Message =
   | { millrace: 'bus'; verb: 'carry'; entries: Entry[] }
   | { millrace: 'bus'; verb: 'subscribe'; channel: string; id: number }
   | { millrace: 'bus'; verb: 'unsubscribe'; channel: string }
-  | { millrace: 'bus'; verb: 'subscribed'; id: number };
+  | { millrace: 'bus'; verb: 'subscribed'; id: number }
+  /** Entries to the receiver were dropped. The next ones follow this message. */
+  | { millrace: 'bus'; verb: 'gap'; lost: number };
 
 export function isBusMessage(message: unknown): message is Message {
   return typeof message === 'object' && message !== null && (message as { millrace?: unknown }).millrace === 'bus';
@@ -40,6 +42,8 @@ interface PortSenderDeps {
   messagesMax: number;
   bytesMax: number;
   scheduler: Scheduler;
+  /** Called with the number of dropped entries, once there is room for half of the most entries again. */
+  onGap: (lost: number) => void;
 }
 
 /** Sends through a port. Entries and other messages leave in the order in which they came. */
@@ -49,6 +53,8 @@ export class PortSender {
   #entries: Entry[] = [];
   #bytes = 0;
   #messages = 0;
+  /** Entries that were dropped since the last gap was reported. */
+  #lost = 0;
   #isScheduled = false;
 
   constructor(port: Port, deps: PortSenderDeps) {
@@ -61,12 +67,13 @@ export class PortSender {
     return this.#messages;
   }
 
-  /** Returns false when the other side takes too little: the message was dropped and counted. */
+  /** Returns false when the other side takes too little: the message was dropped and counted, and a gap follows. */
   carry(entry: Entry): boolean {
     const { dropped, messagesMax, bytesMax, scheduler } = this.#deps;
     const bytes = bytesOf(entry);
     if (this.#messages >= messagesMax || (this.#messages > 0 && this.#bytes + bytes > bytesMax)) {
       dropped.add(1);
+      this.#lost += 1;
       return false;
     }
     this.#messages += 1;
@@ -98,7 +105,17 @@ export class PortSender {
     this.#port.send({ millrace: 'bus', verb: 'carry', entries } satisfies Message, () => {
       this.#messages -= entries.length;
       this.#bytes -= bytes;
+      this.#reportGap();
     });
+  }
+
+  /** Reports later while the queue is full: each report makes the receiver repeat its state. */
+  #reportGap(): void {
+    const { messagesMax, bytesMax, onGap } = this.#deps;
+    if (this.#lost === 0 || this.#messages > messagesMax / 2 || this.#bytes > bytesMax / 2) return;
+    const lost = this.#lost;
+    this.#lost = 0;
+    onGap(lost);
   }
 }
 

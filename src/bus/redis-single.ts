@@ -3,28 +3,57 @@
  * with Sentinels they connect to the server that is the master then.
  */
 import { Redis } from 'ioredis';
+import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
-import { systemScheduler } from '../base/scheduler.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
 import type { ServerAddress } from './redis-address.ts';
 import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
 
 const reconnectMs = 50;
 
+/** What a link uses of a connection of ioredis. */
+export interface RedisConnection {
+  readonly status: string;
+  readonly stream: { cork(): void; uncork(): void };
+  on(event: 'error', listener: (error: Error) => void): unknown;
+  on(event: 'ready' | 'close' | 'end', listener: () => void): unknown;
+  on(event: 'messageBuffer', listener: (channel: Buffer, payload: Buffer) => void): unknown;
+  connect(): Promise<unknown>;
+  disconnect(reconnect?: boolean): void;
+  ping(): Promise<unknown>;
+  publish(channel: string, payload: Buffer | string): Promise<unknown>;
+  subscribe(...channels: string[]): Promise<unknown>;
+  unsubscribe(...channels: string[]): Promise<unknown>;
+}
+
+interface SingleLinkDeps {
+  connect?: (server: ServerAddress, role: 'publish' | 'subscribe') => RedisConnection;
+  clock?: Pick<Clock, 'monotonic'>;
+  scheduler?: Scheduler;
+}
+
 export class SingleLink implements RedisLink {
-  readonly #publisher: Redis;
-  readonly #subscriber: Redis;
+  readonly #publisher: RedisConnection;
+  readonly #subscriber: RedisConnection;
   readonly #owner: LinkOwner;
+  readonly #scheduler: Scheduler;
   readonly #endHeartbeat: () => void;
-  readonly #batches = new SubscriptionBatches((entered, left) => this.#change(entered, left));
+  readonly #batches: SubscriptionBatches;
   #isCorked = false;
   #wasRestored = false;
   #closed = false;
   restored = false;
   failure: string | undefined;
 
-  constructor(server: ServerAddress, owner: LinkOwner) {
+  constructor(
+    server: ServerAddress,
+    owner: LinkOwner,
+    { connect = connectTo, clock = systemClock, scheduler = systemScheduler }: SingleLinkDeps = {},
+  ) {
     this.#owner = owner;
+    this.#scheduler = scheduler;
+    this.#batches = new SubscriptionBatches((entered, left) => this.#change(entered, left), clock, scheduler);
     this.#publisher = connect(server, 'publish');
     this.#subscriber = connect(server, 'subscribe');
     for (const redis of [this.#publisher, this.#subscriber]) {
@@ -40,7 +69,7 @@ export class SingleLink implements RedisLink {
     this.#subscriber.on('close', () => {
       this.restored = false;
     });
-    this.#endHeartbeat = systemScheduler.every(limits.busTimeoutMs, () => {
+    this.#endHeartbeat = scheduler.every(limits.busTimeoutMs, () => {
       for (const redis of [this.#publisher, this.#subscriber]) {
         if (redis.status === 'ready') redis.ping().catch(() => {});
       }
@@ -90,9 +119,9 @@ export class SingleLink implements RedisLink {
    * ioredis ends a connection for good when Sentinels report a new master at the moment at which ioredis asks them for
    * the master (failoverDetector).
    */
-  #connectAgain(redis: Redis): void {
+  #connectAgain(redis: RedisConnection): void {
     if (this.#closed) return;
-    systemScheduler.after(reconnectMs, () => {
+    this.#scheduler.after(reconnectMs, () => {
       if (!this.#closed) redis.connect().catch(() => {});
     });
   }
@@ -129,7 +158,7 @@ export class SingleLink implements RedisLink {
   }
 }
 
-function connect(server: ServerAddress, role: string): Redis {
+function connectTo(server: ServerAddress, role: string): Redis {
   const retry = (attempt: number) => Math.min(50 * attempt, limits.busTimeoutMs);
   return new Redis({
     ...connectionOptions(role),

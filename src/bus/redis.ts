@@ -7,7 +7,7 @@ import type { RedisOptions } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import { type Bus, type BusCounters, type Handler, SizeCheck } from './bus.ts';
+import { type Bus, type BusCounters, GapReports, type Handler, SizeCheck } from './bus.ts';
 import { ChannelSubscriptions } from './subscriptions.ts';
 
 export interface RedisLink {
@@ -63,9 +63,11 @@ export class RedisBus implements Bus {
   readonly #counters: BusCounters;
   readonly #size: SizeCheck;
   readonly #names: ChannelNames;
-  readonly #callbacks: (() => void)[] = [];
+  readonly #gaps: GapReports;
   #messagesInFlight = 0;
   #bytesInFlight = 0;
+  /** Messages for which there was no room, since the last gap was reported. */
+  #lost = 0;
   #closed = false;
   readonly #scheduler: Scheduler;
   /** Ends the checks that run from a gap until the callbacks have run. */
@@ -82,6 +84,7 @@ export class RedisBus implements Bus {
     this.#scheduler = scheduler;
     this.#counters = counters;
     this.#size = new SizeCheck(counters);
+    this.#gaps = new GapReports(counters);
     this.#subscriptions = new ChannelSubscriptions(counters);
     this.#link = openLink({
       channels: () => this.#subscriptions.channels(),
@@ -114,6 +117,7 @@ export class RedisBus implements Bus {
     if (full || !this.#link.canPublish) {
       this.#counters.dropped.add(1);
       if (!this.#link.canPublish) this.#missed();
+      else this.#lost += 1;
       return;
     }
     this.#counters.published.add(1);
@@ -122,6 +126,7 @@ export class RedisBus implements Bus {
     const settle = () => {
       this.#messagesInFlight -= 1;
       this.#bytesInFlight -= bytes;
+      if (this.#lost > 0 && this.#hasRoom) this.#missed();
     };
     this.#link.publish(name, payload).then(settle, () => {
       settle();
@@ -149,7 +154,13 @@ export class RedisBus implements Bus {
   }
 
   onReconnect(callback: () => void): void {
-    this.#callbacks.push(callback);
+    this.#gaps.onGap(callback);
+  }
+
+  /** Room for what is repeated after a gap. */
+  get #hasRoom(): boolean {
+    const { busMessagesInFlightMax, busBytesInFlightMax } = limits;
+    return this.#messagesInFlight <= busMessagesInFlightMax / 2 && this.#bytesInFlight <= busBytesInFlightMax / 2;
   }
 
   /**
@@ -162,7 +173,9 @@ export class RedisBus implements Bus {
       if (!this.connected || this.#endGapChecks === undefined) return;
       this.#endGapChecks();
       this.#endGapChecks = undefined;
-      for (const callback of this.#callbacks) callback();
+      const lost = this.#lost;
+      this.#lost = 0;
+      this.#gaps.report(lost);
     };
     this.#endGapChecks = this.#scheduler.every(gapCheckMs, tell);
     this.#scheduler.soon(tell);

@@ -266,14 +266,27 @@ describe.each([
     bus.publish('both', '3');
   });
 
-  it('drops and counts messages that no reader takes, in bounded memory', async () => {
+  it('drops and counts messages that no reader takes, in bounded memory, and reports one gap when there is room', async () => {
     const metrics = new Metrics();
     const bus = await setup.local(metrics);
     await until(() => bus.connected);
+    const count = (name: string) => metrics.snapshot().find((sample) => sample.name === name)?.value;
+    const before = count('bus_gaps_total')!;
+    const received: string[] = [];
+    await bus.subscribe('after', (payload) => received.push(payload.toString()));
+    const inFlight: (number | undefined)[] = [];
+    bus.onReconnect(() => {
+      inFlight.push(bus.inFlight);
+      bus.publish('after', 'repeated');
+    });
     const payload = Buffer.alloc(100_000);
     for (let i = 0; i < 1000; i += 1) bus.publish('flood', payload);
-    const dropped = metrics.snapshot().find(({ name }) => name === 'bus_dropped_total');
-    expect(dropped?.value).toBeGreaterThan(800);
+    expect(count('bus_dropped_total')).toBeGreaterThan(800);
+    expect(inFlight).toEqual([]);
+    await until(() => received.length > 0);
+    expect(received).toEqual(['repeated']);
+    expect(inFlight[0]).toBeLessThan(60);
+    expect(count('bus_gaps_total')).toBe(before + 1);
     await bus.close();
   });
 
@@ -335,6 +348,22 @@ describe('the hub of process channels', () => {
     expect(hub.channelCount).toBe(1);
     await worker.stop();
     await until(() => hub.channelCount === 0);
+  });
+
+  it('tells a worker that did not read that messages were lost, once it reads again', async () => {
+    const { member } = await ipcSetup();
+    const [sender, reader] = [member(), member()];
+    await reader.tell('subscribe', { channel: 'lost' });
+    const blocked = reader.tell('block', { ms: 1_000 });
+    const texts = Array.from({ length: limits.busMessagesInFlightMax }, () => '');
+    for (let n = 0; n < 3; n += 1) await sender.tell('publish', { channel: 'lost', texts });
+    await blocked;
+    await until(() => reader.reconnects > 0);
+    expect(reader.textsOn('lost').length).toBeLessThan(3 * texts.length);
+    await sender.tell('publish', { channel: 'lost', texts: ['last'] });
+    await until(() => reader.textsOn('lost').at(-1) === 'last');
+    expect([sender.reconnects, reader.reconnects]).toEqual([0, 1]);
+    await Promise.all([sender.stop(), reader.stop()]);
   });
 
   it('skips a worker that does not read, and serves it again when it does', async () => {
