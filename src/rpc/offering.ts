@@ -110,7 +110,7 @@ export class Offering {
     const delivery = this.#deliveries.get(device);
     if (!delivery) return;
     delivery.offersAgain = true;
-    this.#deps.order.announceSoon(device);
+    void this.#announce(device);
     if (delivery.isRunning) return;
     delivery.isRunning = true;
     // Waits for the subscription to the channel of replies, on which listeners also announce that they opened.
@@ -120,6 +120,17 @@ export class Offering {
       await this.#offerNext(device, delivery);
     }
     delivery.isRunning = false;
+  }
+
+  /**
+   * Announces commands once this worker receives what other owners announce. Of two owners, the one that announces
+   * first then receives the announcement of the other one, and answers it. An earlier announcement may have no
+   * receiver.
+   */
+  async #announce(device: number): Promise<void> {
+    const { downlink, order } = this.#deps;
+    await downlink.inForce(device);
+    order.announceSoon(device);
   }
 
   async #offerNext(device: number, delivery: Delivery): Promise<void> {

@@ -1,8 +1,9 @@
 /**
  * Lets the oldest command of a device go first when several workers, also of several hosts, own commands of this
  * device. Owners announce to each other which commands wait. An owner that died withdraws nothing, so a command waits
- * for older ones for `rpcElderWaitMs` at most, and is then offered before them. When no session takes it, or a session
- * opens meanwhile, the older commands count again: without a session a living owner could not deliver them.
+ * for older ones until none of them has gone for `rpcElderWaitMs`, and is then offered before them. When no session
+ * takes it, or a session opens meanwhile, the older commands count again: without a session a living owner could not
+ * deliver them.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -85,11 +86,20 @@ export class OldestFirst {
     if (order === undefined || !this.isHeldUp(command)) return false;
     order.stopWait ??= this.#deps.scheduler.after(limits.rpcElderWaitMs, () => {
       order.stopWait = undefined;
-      for (const id of order.elsewhere) order.passedOver.add(id);
-      order.elsewhere.clear();
+      this.#passOver(device, order);
       this.#deps.onFree(device);
     });
     return true;
+  }
+
+  /** Passes over the commands that hold up the oldest one here. Younger ones still hold up those behind it. */
+  #passOver(device: number, { elsewhere, passedOver }: DeviceOrder): void {
+    const [first] = this.#deps.queued(device);
+    for (const id of elsewhere) {
+      if (!first || !isOlder(id, first.id)) continue;
+      elsewhere.delete(id);
+      passedOver.add(id);
+    }
   }
 
   /** Called with the outcome of an offer: whether a session took the command. */
@@ -103,7 +113,9 @@ export class OldestFirst {
   /** Called when a session opened: the owner of an older command can deliver that command now. */
   opened(device: number): void {
     const order = this.#devices.get(device);
-    if (order !== undefined) countAgain(order);
+    if (order === undefined) return;
+    countAgain(order);
+    waitAgain(order);
   }
 
   /** Called when another owner announced a command. `isNew`: this worker must announce its commands in return. */
@@ -121,7 +133,10 @@ export class OldestFirst {
   /** Called when a command of another owner no longer waits. */
   gone(device: number, id: number): void {
     const order = this.#devices.get(device);
-    if (order?.elsewhere.delete(id) || order?.passedOver.delete(id)) this.#deps.onFree(device);
+    if (order === undefined) return;
+    if (order.elsewhere.delete(id)) waitAgain(order);
+    else if (!order.passedOver.delete(id)) return;
+    this.#deps.onFree(device);
   }
 
   /** Called when a command of this worker no longer waits: a session took the command, or the command has ended. */
@@ -145,6 +160,12 @@ export class OldestFirst {
 function countAgain(order: DeviceOrder): void {
   for (const id of order.passedOver) noteElsewhere(order, id);
   order.passedOver.clear();
+}
+
+/** The next command that must wait has the whole time: owners of older commands deliver them now. */
+function waitAgain(order: DeviceOrder): void {
+  order.stopWait?.();
+  order.stopWait = undefined;
 }
 
 function noteElsewhere({ elsewhere }: DeviceOrder, id: number): void {

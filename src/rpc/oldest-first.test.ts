@@ -1,0 +1,56 @@
+import { expect, test } from 'vitest';
+import { Random } from '../../test/harness/random.ts';
+import { ProcessTime, VirtualTime } from '../../test/world/virtual-time.ts';
+import { limits } from '../base/limits.ts';
+import { OldestFirst } from './oldest-first.ts';
+import type { Command } from './waiters.ts';
+
+const device = 7;
+
+/** An owner with the commands of these ids, which a session takes as soon as none holds them up. */
+function ownerOf(...ids: number[]) {
+  const time = new VirtualTime(new Random(1));
+  const queued = ids.map((id) => ({ device, id }) as Command);
+  const taken: number[] = [];
+  const order: OldestFirst = new OldestFirst({
+    scheduler: new ProcessTime(time, 0),
+    queued: () => queued,
+    send: () => {},
+    onFree: () => offer(),
+  });
+  const offer = () => {
+    while (queued[0] && !order.mustWait(queued[0])) {
+      taken.push(queued.shift()!.id);
+      order.offered(device, true);
+    }
+  };
+  order.begin(device);
+  return { order, taken, offer, pass: (ms: number) => time.run(() => false, time.passed + ms) };
+}
+
+test('after the wait a command goes before older ones of others, and the next one waits for those behind it', async () => {
+  const { order, taken, offer, pass } = ownerOf(2, 4);
+  for (const id of [1, 3]) order.held(device, id, false);
+  offer();
+  await pass(limits.rpcElderWaitMs - 1);
+  expect(taken).toEqual([]);
+  await pass(2);
+  expect(taken).toEqual([2]);
+  order.gone(device, 3);
+  expect(taken).toEqual([2, 4]);
+});
+
+test('the wait begins again when an older command goes, and when a session opens', async () => {
+  const { order, taken, offer, pass } = ownerOf(9);
+  for (const id of [1, 2]) order.held(device, id, false);
+  offer();
+  await pass(limits.rpcElderWaitMs - 1);
+  order.gone(device, 1);
+  await pass(limits.rpcElderWaitMs - 1);
+  order.opened(device);
+  offer();
+  await pass(limits.rpcElderWaitMs - 1);
+  expect(taken).toEqual([]);
+  await pass(2);
+  expect(taken).toEqual([9]);
+});
