@@ -28,6 +28,8 @@ const signInMsMax = 3_000;
 interface Memory {
   /** Number of a command → the times at which the device executed it. */
   readonly executed: Map<number, number[]>;
+  /** Ids and numbers of commands, in the order in which they came. */
+  readonly received: { id: number; n: number }[];
   readonly attributes: Map<string, string>;
 }
 
@@ -41,25 +43,33 @@ export class Client {
   readonly #world: ClientWorld;
   /** Called when the current connection has ended. */
   #onClosed = () => {};
+  #awayUntil = 0;
 
   constructor(number: number, habit: ClientHabit, qos: 0 | 1, world: ClientWorld, memory?: Memory) {
     this.number = number;
     this.habit = habit;
     this.qos = qos;
     this.#world = world;
-    this.memory = memory ?? { executed: new Map(), attributes: new Map() };
+    this.memory = memory ?? { executed: new Map(), received: [], attributes: new Map() };
   }
 
   /** Connects until `until` and leaves; afterwards the client stays connected, unless `leaves`. */
   async live(until: number, leaves: boolean): Promise<void> {
     const { time, random, tables, serving } = this.#world;
     while (tables.devices.has(this.number) && !(leaves && time.passed >= until)) {
+      if (time.passed < this.#awayUntil) await time.sleep(this.#awayUntil - time.passed);
       const workers = serving();
       const isConnected = workers.length > 0 && (await this.#connect(random.pick(workers)));
       if (isConnected) await this.#stay(until, leaves);
       this.credentialsVersion = tables.devices.get(this.number)?.credentialsVersion ?? 0;
       await time.sleep(random.between(5, random.next() < 0.3 ? 500 : 50));
     }
+  }
+
+  /** Ends the connection, and connects again after `ms` at the earliest. */
+  stayAway(ms: number): void {
+    this.#awayUntil = this.#world.time.passed + ms;
+    this.connection?.disconnect();
   }
 
   /** Returns another client with the login and the memory of this device. */
@@ -78,11 +88,12 @@ export class Client {
   /** Called by the connection for each message that reaches the device. */
   received(connection: Connection, topic: string, payload: string): void {
     const { time } = this.#world;
-    const { executed, attributes } = this.memory;
+    const { executed, received, attributes } = this.memory;
     const command = /rpc\/request\/(\d+)$/.exec(topic);
     if (command) {
       const { method, params } = JSON.parse(payload) as { method: string; params: number };
       executed.set(params, [...(executed.get(params) ?? []), time.passed]);
+      received.push({ id: Number(command[1]), n: params });
       if (method === 'ask') connection.reply(Number(command[1]), String(params));
       return;
     }

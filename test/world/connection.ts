@@ -27,6 +27,8 @@ export class Connection implements SessionLink {
   #deviceSession: DeviceSession | undefined;
   /** Confirmations of messages that were sent with QoS 1 and not acknowledged. */
   readonly #unacknowledged = new Set<Confirm>();
+  /** Messages with QoS 0 that are not written yet. */
+  readonly #unwritten: { topic: string; payload: string; confirm: Confirm | undefined }[] = [];
   #isSubscribed = false;
   #isOver = false;
   /** True when nothing that is sent reaches the other side. */
@@ -86,11 +88,9 @@ export class Connection implements SessionLink {
   push(topic: string, payload: string | Uint8Array, qos: number, confirm: Confirm | undefined): boolean {
     if (this.#isOver) return false;
     if (qos === 0) {
-      // A message counts as delivered when it is written, which is after this call.
-      this.rooms.process.soon(() => {
-        if (!this.#isOver) this.#toClient(() => this.client.received(this, topic, String(payload)));
-        confirm?.(!this.#isOver);
-      });
+      // A message counts as delivered when it is written, which is after this call, in the order of the calls.
+      this.#unwritten.push({ topic, payload: String(payload), confirm });
+      this.rooms.process.soon(() => this.#write());
       return true;
     }
     const settle: Confirm = (delivered) => {
@@ -102,6 +102,12 @@ export class Connection implements SessionLink {
       this.#fromClient(() => settle(true));
     });
     return true;
+  }
+
+  #write(): void {
+    const { topic, payload, confirm } = this.#unwritten.shift()!;
+    if (!this.#isOver) this.#toClient(() => this.client.received(this, topic, payload));
+    confirm?.(!this.#isOver);
   }
 
   sendFile(): 'gone' {

@@ -11,7 +11,7 @@ import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type Bus, type BusCounters, busCounters } from '../../src/bus/bus.ts';
 import { HomeExchange } from '../../src/bus/home-exchange.ts';
 import { IpcBus } from '../../src/bus/ipc.ts';
-import { channelNames, type LinkOwner, RedisBus } from '../../src/bus/redis.ts';
+import { channelNames, RedisBus } from '../../src/bus/redis.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
 import { lookUpDevices } from '../../src/device/sql/look-up-store.ts';
@@ -51,6 +51,9 @@ export const messagesPerSecond = 20;
 const unlimited = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
 const ofDevice = { ...unlimited, messages: `${messagesPerSecond}:1` };
 const settings = { device: ofDevice, gatewayDevice: unlimited, gateway: unlimited, tenant: unlimited };
+
+/** The channel of messages that only fill queues. */
+export const floodChannel = 'flood';
 
 /** Deliveries of a persistent command that may stay without a confirmation. */
 const retriesMax = 20;
@@ -118,6 +121,8 @@ export class Rooms {
   }
 
   async start(): Promise<void> {
+    // Over a Redis a worker that does not read is disconnected, so there the queue of the sender is filled.
+    if (!this.link) await this.bus.subscribe(floodChannel, () => {});
     await this.#exchange.start();
     await this.#downlink.start();
     await this.changes.start();
@@ -148,8 +153,7 @@ function openBus(wire: Wire, process: ProcessTime, counters: BusCounters, log: L
     const { port, close } = wire.host.attach(process);
     return { bus: new IpcBus(port, counters, process), link: undefined, leave: close };
   }
-  let link: Link | undefined;
-  const open = (owner: LinkOwner) => (link = new Link(wire.redis, process, owner));
-  const bus = new RedisBus(open, counters, log, channelNames('world'), process);
-  return { bus, link, leave: () => link?.close() };
+  const link = new Link(wire.redis, process);
+  const bus = new RedisBus((owner) => link.open(owner), counters, log, channelNames('world'), process);
+  return { bus, link, leave: () => link.close() };
 }

@@ -34,6 +34,9 @@ interface UserWorld {
 
 const keys = ['a', 'b', 'c', 'd'];
 const persistentMsMin = 60_000;
+/** Commands that wait for one device, and the longest pause between two of them. */
+const lineLength = 6;
+const lineMsMax = 15;
 
 export class Users {
   readonly #world: UserWorld;
@@ -58,7 +61,7 @@ export class Users {
       const draw = random.next();
       this.#send(rooms, client);
       if (draw < 0.35) this.call(rooms, client, random.between(300, 5_000));
-      else if (draw < 0.55) this.#store(rooms, client);
+      else if (draw < 0.55) this.#store(rooms, client, random.next() < 0.1);
       else if (draw < 0.85) this.#write(rooms, client);
       else if (draw < 0.95) this.#removeKeys(rooms, client);
       else if (draw < 0.99) this.#changeDevice(rooms, client, false);
@@ -85,6 +88,32 @@ export class Users {
       (error: unknown) => this.#failed(command, error),
     );
     return command;
+  }
+
+  /** Sends commands to a device that is not connected, each through any worker. */
+  async queue(client: Client, timeoutMs: number): Promise<SentCommand[]> {
+    const { time, random, serving } = this.#world;
+    const commands: SentCommand[] = [];
+    for (let n = 0; n < lineLength; n += 1) {
+      const rooms = random.pick(serving());
+      const isPersistent = random.next() < 0.5;
+      commands.push(isPersistent ? this.#store(rooms, client, false) : this.call(rooms, client, timeoutMs));
+      await time.sleep(random.between(0, lineMsMax));
+    }
+    return commands;
+  }
+
+  /** Returns what is wrong with commands that waited for their device: it must have received them by their ids. */
+  faultsOfQueue(commands: readonly SentCommand[]): string[] {
+    const [first] = commands;
+    if (!first) return [];
+    const { number, memory } = first.client;
+    const own = new Set(commands.map(({ n }) => n));
+    const ids = memory.received.filter(({ n }) => own.has(n)).map(({ id }) => id);
+    const sorted = [...ids].sort((a, b) => a - b);
+    const outcomes = commands.map(({ n, outcome }) => `${n} ${outcome}`).join(', ');
+    const text = `device ${number}: commands that waited came as ${ids.join(', ')} (${outcomes})`;
+    return ids.length === commands.length && ids.every((id, at) => id === sorted[at]) ? [] : [text];
   }
 
   /** Returns what is wrong with the commands whose outcome is known. */
@@ -119,12 +148,11 @@ export class Users {
     return { ...owners, method: oneway ? 'do' : 'ask', params: String(n), oneway, expirationTime };
   }
 
-  #store(rooms: Rooms, client: Client): void {
+  #store(rooms: Rooms, client: Client, deletes: boolean): SentCommand {
     const { time, random } = this.#world;
     const command = this.#newCommand(client, true, persistentMsMin);
     const call = this.#callOf(command, rooms, persistentMsMin, random.next() < 0.3);
     const deviceId = `device-${client.number}`;
-    const deletes = random.next() < 0.1;
     rooms.persistentRpcs.create({ ...call, deviceId, retries: null, additionalInfo: null }).then(
       (id) => {
         this.#answered(command, 'stored');
@@ -134,6 +162,7 @@ export class Users {
       },
       (error: unknown) => this.#failed(command, error),
     );
+    return command;
   }
 
   #deleteStored(id: string): void {

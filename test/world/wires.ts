@@ -1,11 +1,13 @@
 /**
- * The wires of a world's buses: a Redis, with links that are cut and connected again, and process channels of one host.
+ * The wires of a world's buses: a Redis with connections that are cut and made again, and process channels of one host.
  * The messages of one channel keep their order; messages of different channels overtake each other.
  */
+import { EventEmitter } from 'node:events';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { BusHub } from '../../src/bus/ipc-primary.ts';
 import type { Port } from '../../src/bus/port.ts';
 import type { LinkOwner, RedisLink } from '../../src/bus/redis.ts';
+import { type RedisConnection, SingleLink } from '../../src/bus/redis-single.ts';
 import type { Random } from '../harness/random.ts';
 import { ProcessTime, type VirtualTime } from './virtual-time.ts';
 
@@ -35,6 +37,8 @@ export class Host {
   readonly #random: Random;
   readonly #primary: ProcessTime;
   readonly #hub: BusHub;
+  /** The channels to which each living worker subscribes. */
+  readonly #channels = new Set<Set<string>>();
 
   constructor(time: VirtualTime, random: Random, skewMs: number) {
     this.#time = time;
@@ -47,8 +51,30 @@ export class Host {
   attach(worker: ProcessTime): { port: Port; close: () => void } {
     const [port, hubs] = channelOf(this.#time, this.#random, [worker, this.#primary]);
     this.#hub.attach(hubs.port);
-    return { port: port.port, close: () => this.#time.after(this.#random.between(0.1, 2), hubs.closed) };
+    const channels = new Set<string>();
+    this.#channels.add(channels);
+    const end = () => {
+      this.#channels.delete(channels);
+      hubs.closed();
+    };
+    const send: Port['send'] = (message, sent) => {
+      noteSubscription(channels, message);
+      port.port.send(message, sent);
+    };
+    return { port: { ...port.port, send }, close: () => this.#time.after(this.#random.between(0.1, 2), end) };
   }
+
+  /** The number of channels that only the hub has, less that of channels that only living workers have. */
+  get forgottenChannels(): number {
+    return this.#hub.channelCount - new Set([...this.#channels].flatMap((each) => [...each])).size;
+  }
+}
+
+function noteSubscription(channels: Set<string>, message: object): void {
+  const { verb, channel } = message as { verb?: string; channel?: string };
+  if (channel === undefined) return;
+  if (verb === 'subscribe') channels.add(channel);
+  else channels.delete(channel);
 }
 
 interface End {
@@ -68,8 +94,11 @@ function channelOf(time: VirtualTime, random: Random, processes: [ProcessTime, P
       send(message, sent) {
         lanes[own]!.pass(0.5, () => {
           const other = own === 0 ? 1 : 0;
-          processes[other].event(() => receivers[other]!(message));
-          processes[own].event(sent);
+          // A process that is stalled takes nothing from the channel.
+          processes[other].event(() => {
+            receivers[other]!(message);
+            processes[own].event(sent);
+          });
         });
       },
       onMessage(receive) {
@@ -88,9 +117,12 @@ export class Redis {
   readonly random: Random;
   /** The longest time that a message is on its way in one direction. */
   readonly delayMsMax: number;
-  readonly #subscribers = new Map<string, Set<Link>>();
-  /** True: a message reaches only its sender, and no gap is noticed, as on no Redis: a world must notice it. */
-  lies = false;
+  readonly #subscribers = new Map<string, Set<SimConnection>>();
+  /**
+   * What no Redis does, and a world must notice. `alone`: a message reaches only its sender, and no gap is reported;
+   * `forgets`: subscriptions and their ends take no effect; `unordered`: owners receive no announcements of others.
+   */
+  lie: 'alone' | 'forgets' | 'unordered' | undefined;
   published = 0;
   delivered = 0;
 
@@ -100,163 +132,196 @@ export class Redis {
     this.delayMsMax = delayMsMax;
   }
 
-  subscribe(link: Link, channel: string): void {
-    const links = this.#subscribers.get(channel);
-    if (links) links.add(link);
-    else this.#subscribers.set(channel, new Set([link]));
+  subscribe(connection: SimConnection, channel: string): void {
+    if (this.lie === 'forgets') return;
+    const connections = this.#subscribers.get(channel);
+    if (connections) connections.add(connection);
+    else this.#subscribers.set(channel, new Set([connection]));
   }
 
-  unsubscribe(link: Link, channel: string): void {
-    this.#subscribers.get(channel)?.delete(link);
+  unsubscribe(connection: SimConnection, channel: string): void {
+    if (this.lie === 'forgets') return;
+    this.#subscribers.get(channel)?.delete(connection);
   }
 
-  leave(link: Link): void {
-    for (const links of this.#subscribers.values()) links.delete(link);
+  leave(connection: SimConnection): void {
+    for (const connections of this.#subscribers.values()) connections.delete(connection);
+  }
+
+  channelsOf(connection: SimConnection): string[] {
+    return [...this.#subscribers].flatMap(([channel, connections]) => (connections.has(connection) ? [channel] : []));
   }
 
   publish(from: Link, channel: string, payload: Buffer): void {
     this.published += 1;
-    for (const link of this.#subscribers.get(channel) ?? []) {
-      if (this.lies && link !== from) continue;
+    if (this.lie === 'unordered' && payload.includes('"kind":"held"')) return;
+    for (const connection of this.#subscribers.get(channel) ?? []) {
+      if (this.lie === 'alone' && connection.link !== from) continue;
       this.delivered += 1;
-      link.carry(channel, payload);
+      connection.carry(channel, payload);
     }
   }
 }
 
-/** The connections of one process to the Redis. */
-export class Link implements RedisLink {
-  canPublish = true;
-  restored = true;
-  failure: string | undefined;
+/** The connections of one process to the Redis, below the real link. */
+export class Link {
   readonly #redis: Redis;
   readonly #process: ProcessTime;
-  readonly #owner: LinkOwner;
-  readonly #toRedis = new Map<string, Lane>();
-  readonly #fromRedis = new Map<string, Lane>();
-  /** Answers that have not come; each with its rejection. */
-  readonly #unanswered = new Set<() => void>();
-  /** Counts the times at which each connection was cut. */
-  #publisherCuts = 0;
-  #subscriberCuts = 0;
-  #isPublisherCut = false;
-  #isSubscriberCut = false;
+  readonly #publisher: SimConnection;
+  readonly #subscriber: SimConnection;
+  #owner: LinkOwner | undefined;
+  #link: SingleLink | undefined;
 
-  constructor(redis: Redis, process: ProcessTime, owner: LinkOwner) {
+  constructor(redis: Redis, process: ProcessTime) {
     this.#redis = redis;
     this.#process = process;
+    this.#publisher = new SimConnection(this, redis, process);
+    this.#subscriber = new SimConnection(this, redis, process);
+  }
+
+  open(owner: LinkOwner): RedisLink {
     this.#owner = owner;
+    const connections = { publish: this.#publisher, subscribe: this.#subscriber };
+    const connect = (_: unknown, role: 'publish' | 'subscribe') => connections[role];
+    this.#link = new SingleLink({}, owner, { connect, clock: this.#process, scheduler: this.#process });
+    return this.#link;
+  }
+
+  /** Cuts one connection, or both. The process notices the cut after `unnoticedMs` and connects again after `ms`. */
+  cut(which: 'publisher' | 'subscriber' | 'both', unnoticedMs: number, ms: number): void {
+    if (which !== 'subscriber') this.#publisher.cut(unnoticedMs, ms);
+    if (which !== 'publisher') this.#subscriber.cut(unnoticedMs, ms);
+  }
+
+  /** The channels to which the process subscribes, without the prefix of the installation. */
+  get channels(): Set<string> {
+    return new Set(this.#owner?.channels().map(withoutPrefix));
+  }
+
+  /** The channels that the Redis has for this process. */
+  get subscribed(): Set<string> {
+    return new Set(this.#redis.channelsOf(this.#subscriber).map(withoutPrefix));
+  }
+
+  close(): void {
+    this.#link?.close();
+  }
+}
+
+function withoutPrefix(name: string): string {
+  return name.slice(name.lastIndexOf(':') + 1);
+}
+
+/** A connection as ioredis makes it: it connects again by itself, and repeats nothing. */
+class SimConnection extends EventEmitter implements RedisConnection {
+  readonly link: Link;
+  readonly stream = { cork() {}, uncork() {} };
+  status = 'connecting';
+  readonly #redis: Redis;
+  readonly #process: ProcessTime;
+  readonly #lanes = new Map<string, Lane>();
+  /** Subscriptions take effect in their order. */
+  readonly #subscriptions: Lane;
+  /** Answers that have not come; each with its rejection. */
+  readonly #unanswered = new Set<() => void>();
+  /** Counts the times at which the connection was cut: what was sent before arrives nowhere. */
+  #cuts = 0;
+  #isCut = true;
+
+  constructor(link: Link, redis: Redis, process: ProcessTime) {
+    super();
+    this.link = link;
+    this.#redis = redis;
+    this.#process = process;
+    this.#subscriptions = new Lane(redis.time, redis.random);
+    this.#connectIn(redis.random.between(0.1, redis.delayMsMax));
   }
 
   publish(channel: string, payload: Buffer | string): Promise<unknown> {
-    const { delayMsMax } = this.#redis;
-    const cuts = this.#publisherCuts;
+    const lane = this.#lanes.get(channel) ?? new Lane(this.#redis.time, this.#redis.random);
+    this.#lanes.set(channel, lane);
+    return this.#ask(lane, () => this.#redis.publish(this.link, channel, Buffer.from(payload)));
+  }
+
+  subscribe(...channels: string[]): Promise<unknown> {
+    return this.#ask(this.#subscriptions, () => {
+      for (const channel of channels) this.#redis.subscribe(this, channel);
+    });
+  }
+
+  unsubscribe(...channels: string[]): Promise<unknown> {
+    return this.#ask(this.#subscriptions, () => {
+      for (const channel of channels) this.#redis.unsubscribe(this, channel);
+    });
+  }
+
+  /** Called by the Redis. */
+  carry(channel: string, payload: Buffer): void {
+    const cuts = this.#cuts;
+    const lane = this.#lanes.get(channel) ?? new Lane(this.#redis.time, this.#redis.random);
+    this.#lanes.set(channel, lane);
+    lane.pass(this.#redis.delayMsMax, () => {
+      if (this.#cuts !== cuts) return;
+      this.#process.event(() => this.emit('messageBuffer', Buffer.from(channel), payload));
+    });
+  }
+
+  async ping(): Promise<void> {}
+
+  async connect(): Promise<void> {}
+
+  disconnect(): void {
+    this.#end();
+    this.status = 'end';
+  }
+
+  cut(unnoticedMs: number, ms: number): void {
+    this.#end();
+    const cuts = this.#cuts;
+    this.#process.after(unnoticedMs, () => {
+      if (this.#cuts !== cuts) return;
+      this.status = 'reconnecting';
+      this.emit('close');
+      for (const lost of [...this.#unanswered]) lost();
+    });
+    this.#connectIn(unnoticedMs + ms);
+  }
+
+  #end(): void {
+    this.#cuts += 1;
+    this.#isCut = true;
+    this.#redis.leave(this);
+  }
+
+  #connectIn(ms: number): void {
+    const cuts = this.#cuts;
+    this.#process.after(ms, () => {
+      if (this.#cuts !== cuts) return;
+      this.#isCut = false;
+      this.status = 'ready';
+      this.emit('ready');
+    });
+  }
+
+  /** Resolves with the answer of the Redis; rejects when the connection ends before. */
+  #ask(lane: Lane, act: () => void): Promise<unknown> {
+    if (this.status !== 'ready') return Promise.reject(new Error("Stream isn't writeable"));
+    const { time, random, delayMsMax } = this.#redis;
+    const cuts = this.#cuts;
     return new Promise((resolve, reject) => {
       const settle = (how: () => void) => () => {
         if (this.#unanswered.delete(lost)) this.#process.event(how);
       };
       const lost = () => settle(() => reject(new Error('Connection is closed.')))();
       this.#unanswered.add(lost);
-      if (this.#isPublisherCut) return;
-      lane(this.#toRedis, channel, this.#redis).pass(delayMsMax, () => {
-        if (this.#publisherCuts > cuts) return;
-        this.#redis.publish(this, channel, Buffer.from(payload));
-        this.#redis.time.after(this.#redis.random.between(0.02, delayMsMax), () => {
-          if (this.#publisherCuts === cuts) settle(() => resolve(1))();
+      if (this.#isCut) return;
+      lane.pass(delayMsMax, () => {
+        if (this.#cuts !== cuts) return;
+        act();
+        time.after(random.between(0.02, delayMsMax), () => {
+          if (this.#cuts === cuts) settle(() => resolve(1))();
         });
       });
     });
   }
-
-  subscribe(channel: string): Promise<void> {
-    return this.#change(channel, () => this.#redis.subscribe(this, channel));
-  }
-
-  unsubscribe(channel: string): void {
-    void this.#change(channel, () => this.#redis.unsubscribe(this, channel));
-  }
-
-  /** Called by the Redis. */
-  carry(channel: string, payload: Buffer): void {
-    const cuts = this.#subscriberCuts;
-    lane(this.#fromRedis, channel, this.#redis).pass(this.#redis.delayMsMax, () => {
-      if (this.#subscriberCuts === cuts) this.#process.event(() => this.#owner.onMessage(channel, payload));
-    });
-  }
-
-  /** Cuts one connection, or both. The process notices the cut after `unnoticedMs` and connects again after `ms`. */
-  cut(which: 'publisher' | 'subscriber' | 'both', unnoticedMs: number, ms: number): void {
-    if (which !== 'subscriber') this.#cutPublisher(unnoticedMs, ms);
-    if (which !== 'publisher') this.#cutSubscriber(unnoticedMs, ms);
-  }
-
-  /** The channels to which the process subscribes, without the prefix of the installation. */
-  get channels(): string[] {
-    return this.#owner.channels().map((name) => name.slice(name.lastIndexOf(':') + 1));
-  }
-
-  close(): void {
-    this.#redis.leave(this);
-    this.#publisherCuts += 1;
-    this.#subscriberCuts += 1;
-  }
-
-  #cutPublisher(unnoticedMs: number, ms: number): void {
-    this.#publisherCuts += 1;
-    const cuts = this.#publisherCuts;
-    this.#isPublisherCut = true;
-    this.#process.after(unnoticedMs, () => {
-      if (this.#publisherCuts > cuts) return;
-      this.canPublish = false;
-      this.failure = 'cut';
-      for (const lost of [...this.#unanswered]) lost();
-    });
-    this.#process.after(unnoticedMs + ms, () => {
-      if (this.#publisherCuts > cuts) return;
-      this.#isPublisherCut = false;
-      this.canPublish = true;
-    });
-  }
-
-  #cutSubscriber(unnoticedMs: number, ms: number): void {
-    this.#subscriberCuts += 1;
-    const cuts = this.#subscriberCuts;
-    this.#isSubscriberCut = true;
-    this.#redis.leave(this);
-    this.#process.after(unnoticedMs, () => {
-      if (this.#subscriberCuts === cuts) this.restored = false;
-    });
-    this.#process.after(unnoticedMs + ms, () => {
-      if (this.#subscriberCuts === cuts) void this.#restore(cuts);
-    });
-  }
-
-  async #restore(cuts: number): Promise<void> {
-    this.#isSubscriberCut = false;
-    const channels = this.#owner.channels();
-    await Promise.all(channels.map((channel) => this.subscribe(channel)));
-    if (this.#subscriberCuts > cuts) return;
-    this.restored = true;
-    this.#owner.onRestored();
-  }
-
-  /** Resolves with the answer of the Redis; soon without a connection, because the next one subscribes again. */
-  #change(channel: string, change: () => void): Promise<void> {
-    const cuts = this.#subscriberCuts;
-    if (this.#isSubscriberCut) return this.#process.sleep(0);
-    return new Promise((resolve) => {
-      const { time, random, delayMsMax } = this.#redis;
-      // All subscriptions of a connection take effect in their order.
-      lane(this.#toRedis, `subscription ${channel}`, this.#redis).pass(delayMsMax, () => {
-        if (this.#subscriberCuts === cuts) change();
-        time.after(random.between(0.02, delayMsMax), () => this.#process.event(resolve));
-      });
-    });
-  }
-}
-
-function lane(lanes: Map<string, Lane>, channel: string, { time, random }: Redis): Lane {
-  const known = lanes.get(channel) ?? new Lane(time, random);
-  lanes.set(channel, known);
-  return known;
 }

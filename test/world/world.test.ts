@@ -5,11 +5,13 @@
  *                   quarantine
  *     sessions      a device has one session and valid credentials, 5 s after the last fault
  *     commands      one without persistence is executed once at most, with QoS 0; no caller is answered that a command
- *                   did not reach its device, when it did; a persistent one is executed
+ *                   did not reach its device, when it did; a persistent one is executed; those that waited for a
+ *                   device come in the order of their ids
  *     shards        while buckets of devices move between ClickHouse servers, a point that was readable stays readable
  *     attributes    a device has the shared attributes that are stored, 5 s after the last fault
  *     rate limits   after the last fault, all workers together accept what the limit of a device allows, and no less
- *     bus           nothing is sent when nothing happens, and no worker keeps a channel or a command that has ended
+ *     bus           nothing is sent when nothing happens, no worker keeps a channel or a command that has ended, and
+ *                   the Redis, or the hub, has exactly the subscriptions of the workers
  *
  * `npm run bench -- world` runs more seeds.
  */
@@ -58,6 +60,16 @@ test('a bus that loses messages without a gap is noticed', async () => {
   const plan: Plan = { ...size, ack: 'journal', skewMsMax: 0, sendMs: 2_000, faults: [lie] };
   expect((await runWorld(plan)).faults.join('\n')).toMatch(/command \d+ of device \d+ after all faults: unreachable/);
   expect((await runWorld({ ...plan, faults: [] })).faults).toEqual([]);
+});
+
+test.each([
+  ['forgetful', /is not subscribed to \S+ at the Redis|is subscribed to \S+ at the Redis only/],
+  ['unordered', /commands that waited came as/],
+] as const)('a bus that is %s is noticed', async (word, expected) => {
+  const lie = { at: 60, kind: `${word} bus`, seed: 1 } as const;
+  const size = { seed: 5, hosts: 2, workers: 2, hasRedis: true, busMsMax: 1 };
+  const plan: Plan = { ...size, ack: 'journal', skewMsMax: 0, sendMs: 2_000, faults: [lie] };
+  expect((await runWorld(plan)).faults.join('\n')).toMatch(expected);
 });
 
 test('a move of buckets that waits for no process is noticed', async () => {

@@ -2,6 +2,7 @@
  * Runs hosts and workers of the real classes in virtual time, with devices that connect and users that send commands,
  * under faults that a seed chooses, and returns the promises that were broken. The same plan gives the same run.
  */
+import { limits } from '../../src/base/limits.ts';
 import { bucketCount, firstShardMap } from '../../src/clickhouse/shards.ts';
 import type { BlockRow } from '../../src/telemetry/read-block.ts';
 import { Random } from '../harness/random.ts';
@@ -9,7 +10,7 @@ import { BucketMover } from './bucket-mover.ts';
 import { Client, clientHabits } from './clients.ts';
 import { Database } from './database.ts';
 import { LimitedSender } from './limited-sender.ts';
-import type { Rooms, Wire } from './rooms.ts';
+import { floodChannel, type Rooms, type Wire } from './rooms.ts';
 import { habits, Sender } from './senders.ts';
 import { isLater, type Mood, Store } from './store.ts';
 import { Users } from './users.ts';
@@ -28,7 +29,10 @@ type FaultKind =
   | 'slow disk'
   | 'database'
   | 'bus'
+  | 'flood'
   | 'lying bus'
+  | 'forgetful bus'
+  | 'unordered bus'
   | 'lying database';
 
 /** A fault of a plan. Each has a seed of its own, so that a fault stays the same when others are left out. */
@@ -69,6 +73,10 @@ const settledMs = 5_000;
  * `rpcConfirmMs` and a lease.
  */
 const executedMs = 22_000;
+/** The time for which devices with waiting commands are not connected. */
+const awayMs = 1_500;
+/** The time after which such a device has no session any more. */
+const leftMs = 300;
 /** The time after that, in which nothing happens. */
 const quietMs = 3_000;
 /** Messages of the bus that workers may exchange in the quiet time. */
@@ -115,6 +123,8 @@ export function planOf(seed: number): Plan {
   const hasRedis = hosts > 1 || random.next() < 0.3;
   const busMsMax = random.pick([0.5, 2, 20]);
   const shards = random.next() < 0.12 ? 2 + random.below(2) : 1;
+  const later = new Random(seed ^ 0xf100d);
+  if (later.next() < 0.1) faults.push({ at: later.below(sendMs), kind: 'flood', seed: later.below(2 ** 31) });
   return { seed, hosts, workers, ack, hasRedis, busMsMax, skewMsMax, sendMs, shards, faults };
 }
 
@@ -154,6 +164,8 @@ class World {
   readonly #senders: Sender[];
   readonly #database: Database;
   readonly #redis: Redis | undefined;
+  /** The process channels of the only host, without a Redis. */
+  #host: Host | undefined;
   readonly #clients: Client[];
   readonly #users: Users;
   readonly #events: string[] = [];
@@ -170,7 +182,8 @@ class World {
     this.#hosts = Array.from({ length: plan.hosts }, (_, host) => {
       const { ack, workers, skewMsMax } = plan;
       const skewMs = random.between(-skewMsMax, skewMsMax);
-      const wire: Wire = this.#redis ? { redis: this.#redis } : { host: new Host(this.#time, random, skewMs) };
+      if (!this.#redis) this.#host = new Host(this.#time, random, skewMs);
+      const wire: Wire = this.#redis ? { redis: this.#redis } : { host: this.#host! };
       return Array.from({ length: workers }, (__, slot) => {
         writer += 1;
         const log = (line: string) => this.#note(line);
@@ -251,7 +264,10 @@ class World {
     else if (kind === 'database') this.#spoilDatabase(random);
     else if (kind === 'bus') this.#cutBus(host, worker, random);
     else if (kind === 'lying database') this.#database.tables.liesAboutProcesses = true;
-    else if (kind === 'lying bus' && this.#redis) this.#redis.lies = true;
+    else if (kind === 'flood') this.#flood(worker, random);
+    else if (kind === 'lying bus' && this.#redis) this.#redis.lie = 'alone';
+    else if (kind === 'forgetful bus' && this.#redis) this.#redis.lie = 'forgets';
+    else if (kind === 'unordered bus' && this.#redis) this.#redis.lie = 'unordered';
     else if (kind === 'disk full') this.#fillDisk(worker, random.between(100, 5_000));
     else this.#spoilDisk(worker, kind === 'slow disk', random);
   }
@@ -288,6 +304,15 @@ class World {
 
   #stall(workers: readonly Worker[], ms: number): void {
     for (const worker of workers) worker.stall(ms);
+  }
+
+  /** Fills the queues of the bus: that of a worker that sends, and that to a worker that does not read. */
+  #flood(worker: Worker, random: Random): void {
+    const senders = this.#serving().filter((rooms) => rooms !== worker.rooms);
+    if (senders.length === 0) return;
+    const { bus } = random.pick(senders);
+    worker.stall(random.between(50, cutMsMax));
+    for (let n = 0; n <= limits.busMessagesInFlightMax; n += 1) bus.publish(floodChannel, '');
   }
 
   #spoilDatabase(random: Random): void {
@@ -350,6 +375,7 @@ class World {
     await this.#time.run(() => false, settled + settledMs);
     faults.push(...limited.flatMap((each) => each.faults()));
     await this.#time.run(() => this.#users.faults().length === 0, settled + executedMs);
+    faults.push(...(await this.#checkOrder(present)));
     const published = this.#redis?.published ?? 0;
     await this.#time.run(() => false, this.#time.passed + quietMs);
     const quiet = (this.#redis?.published ?? 0) - published;
@@ -359,8 +385,25 @@ class World {
       if (!isDone) faults.push(`command ${n} of device ${client.number} after all faults: ${outcome}`);
     }
     faults.push(...this.#users.faults(), ...this.#serving().flatMap((rooms) => this.#faultsOfRooms(rooms)));
+    const forgotten = this.#host?.forgottenChannels ?? 0;
+    if (forgotten !== 0) faults.push(`the hub has ${forgotten} channels more than its workers`);
     for (const worker of workers) worker.endRooms();
     return faults;
+  }
+
+  /** Lets commands wait for devices that are not connected. Returns devices that received them in another order. */
+  async #checkOrder(present: readonly Client[]): Promise<string[]> {
+    // The second client of such a login keeps the device connected.
+    const away = present.filter(({ habit }) => habit !== 'twin');
+    for (const client of away) client.stayAway(awayMs);
+    await this.#time.run(() => false, this.#time.passed + leftMs);
+    const queues = away.map((client) => this.#users.queue(client, awayMs + settledMs));
+    await this.#time.run(() => false, this.#time.passed + awayMs);
+    const faults = async () => (await Promise.all(queues)).flatMap((commands) => this.#users.faultsOfQueue(commands));
+    for (let waitedMs = 0; waitedMs < settledMs && (await faults()).length > 0; waitedMs += leftMs) {
+      await this.#time.run(() => false, this.#time.passed + leftMs);
+    }
+    return await faults();
   }
 
   #faultsOfClient(client: Client): string[] {
@@ -391,8 +434,15 @@ class World {
     if ((rooms.bus.inFlight ?? 0) > 0) say(`${rooms.bus.inFlight} messages of the bus have no answer`);
     const here = new Set([...rooms.connections].map(({ client }) => `d${client.number}`));
     for (const { device } of open) here.add(`o${device}`);
-    for (const channel of rooms.link?.channels ?? []) {
+    if (!rooms.link) return faults;
+    const { channels, subscribed } = rooms.link;
+    for (const channel of channels) {
       if (/^[do]\d/.test(channel) && !here.has(channel)) say(`is subscribed to ${channel} without an interest`);
+      if (!subscribed.has(channel)) say(`is not subscribed to ${channel} at the Redis`);
+    }
+    for (const channel of subscribed) if (!channels.has(channel)) say(`is subscribed to ${channel} at the Redis only`);
+    for (const { client } of rooms.connections) {
+      if (!channels.has(`d${client.number}`)) say(`has a session of device ${client.number} and no channel for it`);
     }
     return faults;
   }
