@@ -75,7 +75,10 @@ export async function machineSettled(msMax = settleMsMax): Promise<void> {
       const idle = await idleShare();
       if (idle >= idleShareMin) return;
       const share = Math.round(idle * 100);
-      view.note(`${share} % idle of ${idleShareMin * 100}`, { leastSeconds: 0, mostSeconds: left / 1000 });
+      view.note(`${share} % idle, of ${idleShareMin * 100} % that are waited for`, {
+        leastSeconds: 0,
+        mostSeconds: left / 1000,
+      });
     }
   } finally {
     view.end();

@@ -45,8 +45,8 @@ import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
 import { closeTargets, runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
-/** SIGHUP: the terminal was closed. */
-const endSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+/** SIGHUP: the terminal was closed. SIGPIPE: what is printed is no longer read. */
+const endSignals = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGPIPE'] as const;
 /**
  * `quick` repeats parts of other scenarios; `versions` needs another checkout; `micro` and `world` measure nothing that
  * is promised; `levels` needs the servers that the tests install.
@@ -156,7 +156,7 @@ let onFault: (error: unknown) => void = endWithFault;
 async function main(): Promise<number> {
   const line = parseCommandLine(process.argv.slice(2));
   const { name } = line;
-  if (name === '') {
+  if (name === '' || name === 'help') {
     say('npm run bench -- <scenario> [--help] [setting=number …] [--flag value …]\n');
     for (const [key, { about }] of Object.entries(scenarios)) say(`  ${key.padEnd(12)}${about}`);
     say(`  ${'all'.padEnd(12)}all of them, but ${notOfAll.join(', ')}`);
@@ -259,6 +259,9 @@ function endWithFault(error: unknown): void {
   say(sentenceOf(error));
   process.exit(1);
 }
+
+// Each further line would fail with the same error, which `say` of that error repeats.
+process.stdout.on('error', () => process.emit('SIGPIPE', 'SIGPIPE'));
 
 /** A load that went on beside a scenario that failed is ended with it, and nothing awaits that load any more. */
 process.on('uncaughtException', (error) => {

@@ -44,6 +44,7 @@ function secondsOf(rates: number[]): Second[] {
       second: n + 1,
       rate,
       refused: {},
+      broken: 0,
       waiting: 0,
       silentSeconds: 0,
       ...latency,
@@ -333,6 +334,9 @@ test('an answer counts when all of it has arrived, whatever its body and its seg
   expect(read(`HTTP/1.1 429 Too Many Requests\r\nContent-Length: ${body.length}\r\n\r\n${body}`)).toEqual([
     '429: Slow down.',
   ]);
+  const chunks = [body.slice(0, 9), body.slice(9)].map((text) => `${text.length.toString(16)};a=b\r\n${text}\r\n`);
+  const head = 'HTTP/1.1 429 Too Many Requests\r\nTransfer-Encoding: chunked\r\n\r\n';
+  expect(read(head, ...chunks, '0\r\n\r\n')).toEqual([0, 0, 0, '429: Slow down.']);
 });
 
 test('a load is named after its server and round, whatever else was measured', () => {
@@ -359,7 +363,7 @@ test('a load is named after its server and round, whatever else was measured', (
 
 test('the page of a result has its charts in one file, without scripts and with nothing unescaped', () => {
   const second = (n: number): Second => ({
-    ...{ second: n, rate: 100 * n, refused: {}, waiting: 0, silentSeconds: 0, p50Ms: 1, p99Ms: 2, maxMs: 3 },
+    ...{ second: n, rate: 100 * n, refused: {}, broken: 0, waiting: 0, silentSeconds: 0, p50Ms: 1, p99Ms: 2, maxMs: 3 },
     ...{ cpu: { workers: 0.5 }, memoryMiB: { workers: 100 }, gauges: { backlogBytes: 2 ** 20, parts: 7 } },
   });
   const machine = { cores: 2, cpu: 'a <fast> one', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };

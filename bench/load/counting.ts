@@ -14,6 +14,8 @@ export interface ProcessSecond {
   n: number;
   acknowledged: number;
   refused: Counts;
+  /** Connections that broke. */
+  broken: number;
   /** Messages that were due and found no free connection, at the end of the second. */
   waiting: number;
   /** Messages without an answer yet, at the end of the second. */
@@ -44,6 +46,7 @@ export class Counting {
   #second = new Histogram();
   #secondRefused: Counts = {};
   #secondAcknowledged = 0;
+  #secondBroken = 0;
   #seconds = 0;
   #timer: NodeJS.Timeout | undefined;
   #accepted = 0;
@@ -133,6 +136,7 @@ export class Counting {
   /** A connection broke, with so many messages in flight. */
   breakOff(messages: number): void {
     this.#broken += 1;
+    this.#secondBroken += 1;
     this.#unsure += messages;
   }
 
@@ -182,6 +186,7 @@ export class Counting {
       n: this.#seconds,
       acknowledged: this.#secondAcknowledged,
       refused: this.#secondRefused,
+      broken: this.#secondBroken,
       waiting: this.#waiting(),
       inFlight: this.#inFlight(),
       counts,
@@ -192,5 +197,6 @@ export class Counting {
     this.#second = new Histogram();
     this.#secondAcknowledged = 0;
     this.#secondRefused = {};
+    this.#secondBroken = 0;
   }
 }

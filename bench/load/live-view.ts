@@ -41,11 +41,12 @@ function reasonsText(refused: Counts): string {
 }
 
 export function lineOf(second: Second, lastsSeconds: number): string {
-  const { rate, refused, waiting, silentSeconds, p50Ms, p99Ms, cpu, gauges } = second;
+  const { rate, refused, broken, waiting, silentSeconds, p50Ms, p99Ms, cpu, gauges } = second;
   const parts = [`${second.second} s`, `${figure(rate)}/s`];
   if (silentSeconds > 0) parts.push(`nothing acknowledged for ${silentSeconds} s`);
   else parts.push(`p50 ${figure(p50Ms)} p99 ${figure(p99Ms)} ms`);
   if (totalOf(refused) > 0) parts.push(`refused ${reasonsText(refused)}`);
+  if (broken > 0) parts.push(`${figure(broken)} connection${broken > 1 ? 's' : ''} broke`);
   if (waiting > 0) parts.push(`${figure(waiting)} due`);
   const cores = Object.entries(cpu).filter(([, share]) => share >= 0.05);
   if (cores.length > 0) parts.push(`CPU ${cores.map(([role, share]) => `${role} ${share.toFixed(1)}`).join(', ')}`);

@@ -14,6 +14,8 @@ export interface Second extends Watched {
   /** Messages acknowledged in this second. */
   rate: number;
   refused: Counts;
+  /** Connections that broke. */
+  broken: number;
   /** Messages that were due and not sent. */
   waiting: number;
   /** Seconds in a row, with this one, in which nothing was acknowledged although messages were due. */
@@ -38,6 +40,7 @@ interface Gathering {
   histogram: Histogram;
   acknowledged: number;
   refused: Counts[];
+  broken: number;
   waiting: number;
   inFlight: number;
   processes: number;
@@ -78,13 +81,14 @@ export class Timeline {
     if (this.#view) readWatched();
   }
 
-  add({ n, acknowledged, refused, waiting, inFlight, counts, maxMicroseconds }: ProcessSecond): void {
+  add({ n, acknowledged, refused, broken, waiting, inFlight, counts, maxMicroseconds }: ProcessSecond): void {
     const second = this.#gathering.get(n) ?? emptySecond();
     this.#gathering.set(n, second);
     for (let i = 0; i < counts.length; i += 2) second.histogram.addAt(counts[i]!, counts[i + 1]!);
     second.histogram.max = Math.max(second.histogram.max, maxMicroseconds);
     second.acknowledged += acknowledged;
     second.refused.push(refused);
+    second.broken += broken;
     second.waiting += waiting;
     second.inFlight += inFlight;
     second.processes += 1;
@@ -106,21 +110,22 @@ export class Timeline {
     return this.#seconds;
   }
 
-  #ended(n: number, { histogram, acknowledged, waiting, inFlight, ...gathered }: Gathering): void {
+  #ended(n: number, { histogram, acknowledged, broken, waiting, inFlight, ...gathered }: Gathering): void {
     this.#gathering.delete(n);
     this.#all.add(histogram);
     const refused = addedUp(gathered.refused);
-    const isDue = this.#order.isClosedLoop || waiting + inFlight + totalOf(refused) > 0;
+    const isDue = this.#order.isClosedLoop || waiting + inFlight + broken + totalOf(refused) > 0;
     this.#silentSeconds = acknowledged === 0 && isDue ? this.#silentSeconds + 1 : 0;
     const second: Second = {
       second: n + 1,
       rate: acknowledged,
       refused,
+      broken,
       waiting,
       silentSeconds: this.#silentSeconds,
       p50Ms: histogram.percentileMs(50),
       p99Ms: histogram.percentileMs(99),
-      maxMs: histogram.max / 1000,
+      maxMs: histogram.total === 0 ? Number.NaN : histogram.max / 1000,
       ...(this.#view ? readWatched() : unwatched),
     };
     this.#seconds.push(second);
@@ -129,5 +134,5 @@ export class Timeline {
 }
 
 function emptySecond(): Gathering {
-  return { histogram: new Histogram(), acknowledged: 0, refused: [], waiting: 0, inFlight: 0, processes: 0 };
+  return { histogram: new Histogram(), acknowledged: 0, refused: [], broken: 0, waiting: 0, inFlight: 0, processes: 0 };
 }

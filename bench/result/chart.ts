@@ -9,7 +9,7 @@ export interface Line {
 /** A moment at which something happened, as a vertical line. */
 export interface Mark {
   name: string;
-  /** The second of the load, from 0 on. */
+  /** Seconds from the begin of the load. */
   second: number;
 }
 
@@ -50,7 +50,8 @@ export function lineChart(title: string, lines: Line[], marks: Mark[] = []): str
     return text(x(second - 1), height - 8, `${second} s`, 'middle');
   });
   const marked = marks.map(({ name, second }) => {
-    const at = x(Math.min(second, count - 1)).toFixed(1);
+    // The figures of a second are drawn at its end, those of the first one at the left edge.
+    const at = x(Math.min(Math.max(0, second - 1), count - 1)).toFixed(1);
     const line = `<line x1="${at}" x2="${at}" y1="${top}" y2="${height - bottom}" stroke="#888" stroke-dasharray="3 3">`;
     return `${line}<title>${escaped(name)}</title></line>`;
   });

@@ -261,7 +261,7 @@ function platformEntry(words: string, signIn: CommandLine['flags'], settings: Be
     rate: settings.peers.rate,
     start: async () => {
       const { contender, server } = await targetContender(name, flags);
-      const version = `${serverName(server)}, its machine ${serverMachineText(server)}`;
+      const version = `${serverName(server)}, its machine: ${serverMachineText(server)}`;
       return { contender, version, acknowledges: 'as that server is set up' };
     },
   };

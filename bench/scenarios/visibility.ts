@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
-import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
+import { Histogram, summaryOf } from '../load/histogram.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -13,6 +13,9 @@ const loadedP99MsMax = 2_000;
 const pauseMs = 100;
 const pollMs = 2;
 const visibleMsMax = 30_000;
+/** No sample is taken at the begin of the load, nor at its end. */
+const leadMs = 2_000;
+const aroundSeconds = 3;
 
 export async function runVisibility(settings: BenchSettings): Promise<boolean> {
   const { http } = settings;
@@ -24,15 +27,19 @@ export async function runVisibility(settings: BenchSettings): Promise<boolean> {
     const peak = await load.load(0, http.seconds, http.warmupSeconds);
     const rate = Math.floor(peak.storedRequestsPerSecond / 2);
     const offered = load.offer(rate, settings.visibility.loadSeconds, 0);
-    await sleep(2_000);
-    const deadline = performance.now() + (settings.visibility.loadSeconds - 3) * 1000;
+    await sleep(leadMs);
+    const deadline = performance.now() + (settings.visibility.loadSeconds - aroundSeconds) * 1000;
     const loaded = await sample(load.engine, device, settings.visibility.samples, deadline);
     const { invalid } = await offered;
-    const row = (name: string, { p50Ms, p99Ms, maxMs }: LatencySummary) => [name, p50Ms, p99Ms, maxMs];
+    const row = (name: string, histogram: Histogram) => {
+      const { p50Ms, p99Ms, maxMs } = summaryOf(histogram);
+      return [name, histogram.total, p50Ms, p99Ms, maxMs];
+    };
     table(
-      ['ack to readable', 'p50 ms', 'p99 ms', 'max ms'],
-      [row('idle', summaryOf(idle)), row(`at ${rate} requests/s`, summaryOf(loaded))],
+      ['ack to readable', 'samples', 'p50 ms', 'p99 ms', 'max ms'],
+      [row('idle', idle), row(`at ${rate} requests/s`, loaded)],
     );
+    if (loaded.total === 0) say(`no sample beside the load: give it more seconds, visibility.loadSeconds=30`);
     if (invalid !== '') say(`INVALID: ${invalid}`);
     say(`targets: idle ${idleMsMax} ms, at half of peak p99 ${loadedP99MsMax} ms`);
     writeResult('visibility', settings, {

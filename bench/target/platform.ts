@@ -121,7 +121,7 @@ export class Platform {
    * Removes the devices whose names begin so; returns how many. The server may still handle the last messages of a
    * gateway, which create its devices again, so the devices are listed until none is left.
    */
-  async removeAll(prefix: string): Promise<number> {
+  async removeAll(prefix: string, seen: (removed: number) => void = () => {}): Promise<number> {
     const removed = new Set<string>();
     for (let round = 0; round < removeRoundsMax; round += 1) {
       const ids = await this.idsOf(prefix);
@@ -129,8 +129,9 @@ export class Platform {
       await inTurns(ids, async (id) => {
         const { status } = await this.#send('DELETE', `/api/device/${id}`);
         if (status !== 200 && status !== 404) throw new Error(`DELETE /api/device/${id} was answered ${status}`);
+        removed.add(id);
+        seen(removed.size);
       });
-      for (const id of ids) removed.add(id);
     }
     throw new Error('the server still lists devices that it has removed');
   }
@@ -217,7 +218,18 @@ export class Platform {
 async function beginOf(answer: Response): Promise<string> {
   const location = answer.headers.get('location');
   if (location !== null) return `${answer.status}, a redirect to ${location}: give that address`;
-  return `${answer.status} ${(await answer.text()).replaceAll(/\s+/g, ' ').trim().slice(0, textCharsMax)}`;
+  const text = (await answer.text()).replaceAll(/\s+/g, ' ').trim();
+  return `${answer.status}: ${messageOf(text) ?? text.slice(0, textCharsMax)}`;
+}
+
+/** Returns the sentence of an error of this interface. */
+function messageOf(text: string): string | undefined {
+  try {
+    const { message } = JSON.parse(text) as { message?: string };
+    return message;
+  } catch {
+    return undefined;
+  }
 }
 
 function bulkBody(devices: NewDevice[]): object {

@@ -41,6 +41,8 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   if (order.isDryRun) return true;
   const run = new TargetRun(order);
   const interrupt = (signal: NodeJS.Signals) => {
+    // Each line that cannot be printed is another SIGPIPE.
+    if (run.isInterrupted && signal === 'SIGPIPE') return;
     if (run.isInterrupted) {
       say(`The devices whose names begin with ${run.prefix} may be left.`);
       process.exit(exitInterrupted);
@@ -49,7 +51,7 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
     run.interrupt();
     endGenerators();
   };
-  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGPIPE'] as const;
   for (const signal of signals) process.on(signal, interrupt);
   let good = false;
   try {
@@ -131,7 +133,8 @@ export class TargetRun {
     const isThisMachine = await reach(this.#order);
     this.#server = { ...this.#server, isThisMachine };
     if (this.#order.rest !== '') await this.#create();
-    say(`${'server'.padEnd(10)}${serverName(this.#server)}; its machine is ${serverMachineText(this.#server)}`);
+    say(`${'server'.padEnd(10)}${serverName(this.#server)}`);
+    say(`${''.padEnd(10)}its machine: ${serverMachineText(this.#server)}`);
     say(`${'generator'.padEnd(10)}${machineText(thisMachine())}\n`);
     if (this.#order.kind === 'gateway' && this.#platform !== undefined) await this.#createChildren();
   }
@@ -189,16 +192,16 @@ export class TargetRun {
     await this.#creating.catch(() => {});
     const waiting = new WaitView('removing the devices');
     try {
-      return await this.#remove(this.#platform);
+      return await this.#remove(this.#platform, (removed) => waiting.note(`${figure(removed)} removed`));
     } finally {
       waiting.end();
     }
   }
 
-  async #remove(platform: Platform): Promise<boolean> {
+  async #remove(platform: Platform, seen: (removed: number) => void): Promise<boolean> {
     for (let tries = 1; ; tries += 1) {
       try {
-        const removed = await platform.removeAll(this.prefix);
+        const removed = await platform.removeAll(this.prefix, seen);
         say(`removed ${figure(removed)} devices`);
         return true;
       } catch (error) {
@@ -273,20 +276,26 @@ export class TargetRun {
       const [fromTs, untilTs] = [this.#firstTs - hourMs, this.#nextTs + hourMs];
       return await platform.countPoints(ids, countedKey, fromTs, untilTs, this.#interrupted.signal);
     };
-    for (let hasTold = false; ; ) {
-      // A server under load may refuse reads for a while.
-      const found = await count().catch((error: unknown) => sentenceOf(error));
-      this.#interrupted.signal.throwIfAborted();
-      const isLate = performance.now() > deadline;
-      const failure = typeof found === 'string' ? found : '';
-      if (typeof found === 'string') {
-        if (isLate) return { isWhole: false, expected, found: 0, failure };
-      } else if (found >= expected || isLate) {
-        return { isWhole: found >= expected && found <= most, expected, found, failure };
+    const waiting = new WaitView('reading back');
+    const left = () => ({ leastSeconds: 0, mostSeconds: Math.max(0, deadline - performance.now()) / 1000 });
+    waiting.note('', left());
+    try {
+      for (;;) {
+        // A server under load may refuse reads for a while.
+        const found = await count().catch((error: unknown) => sentenceOf(error));
+        this.#interrupted.signal.throwIfAborted();
+        const isLate = performance.now() > deadline;
+        const failure = typeof found === 'string' ? found : '';
+        if (typeof found === 'string') {
+          if (isLate) return { isWhole: false, expected, found: 0, failure };
+        } else if (found >= expected || isLate) {
+          return { isWhole: found >= expected && found <= most, expected, found, failure };
+        }
+        waiting.note(failure === '' ? `${figure(Number(found))} of ${figure(expected)} found` : failure, left());
+        await sleep(500);
       }
-      if (!hasTold) say(`reading back, for ${msMax / 1000} s at most`);
-      hasTold = true;
-      await sleep(500);
+    } finally {
+      waiting.end();
     }
   }
 }

@@ -24,6 +24,6 @@ export function serverName({ address, version }: ServerFacts): string {
 /** Says what is not known of the machine of the server. */
 export function serverMachineText({ isThisMachine }: ServerFacts): string {
   return isThisMachine
-    ? 'unknown; its address belongs to this machine, whose processors it then shares with the generator'
+    ? 'probably that of the generator, which has its address: then both share the processors'
     : 'unknown: processors, memory, disk, other load and settings cannot be seen from outside';
 }

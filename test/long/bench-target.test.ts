@@ -86,9 +86,11 @@ test('a server that runs already is measured over each protocol, read back, and 
   const { file, page } = takeResult(http.printed);
   const address = `http://localhost:${port}`;
   expect(file['server']).toEqual({ address, isThisMachine: true, version: expect.stringMatching(/^Millrace \d/) });
-  expect(page).toContain("<th>server's machine</th><td>unknown; its address belongs to this machine");
+  expect(page).toContain("<th>server's machine</th><td>probably that of the generator");
   expect(page).toContain("<th>generator's machine</th>");
-  expect(http.printed).toMatch(/^server +http:\/\/localhost:\d+, Millrace .+; its machine is unknown/m);
+  expect(http.printed).toMatch(
+    /^server +http:\/\/localhost:\d+, Millrace .+\n +its machine: probably that of the generator/m,
+  );
 });
 
 test('over TLS a server is measured when its certificate is trusted, and else named with what to do', async () => {
@@ -228,6 +230,22 @@ test('an interrupt while devices are created leaves none: at another platform, a
   }
 });
 
+test('a command whose output is no longer read removes its devices and ends', async () => {
+  const platform = await OtherPlatform.listen();
+  const flags = ['--devices', '3', '--rate', '50', '--warmup', '0', '--duration', '10m'];
+  const bench = new BenchRun(['http', '--target', platform.url, ...signIn, ...flags]);
+  try {
+    await eventually(async () => platform.messages > 10, 60_000, 20);
+    for (const stream of [bench.child.stdout!, bench.child.stderr!]) stream.destroy();
+    // The next line is that of ten seconds.
+    expect(await bench.code()).toBe(130);
+    expect(platform.devices.size).toBe(0);
+  } finally {
+    bench.child.kill('SIGKILL');
+    platform.close();
+  }
+});
+
 test('an interrupt of peers leaves no device on the platform of --peer', async () => {
   const platform = await OtherPlatform.listen();
   const few = ['--blocks', '0', '--brokers', '0', 'http.devices=50', 'mqtt.connections=50'];
@@ -333,19 +351,23 @@ test('a server that never answers, or refuses every message or connection, does 
   const body = '{"status":503,"message":"The journal is full."}';
   const answer = `HTTP/1.1 503 Service Unavailable\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
   const refusing = await bareServer((socket) => socket.write(answer));
+  const closing = await bareServer((socket) => socket.end());
   const denying = await bareServer((socket) => socket.write(Buffer.from([0x20, 2, 0, 5])));
   const long = ['--token', 'a,b', '--duration', '10m', '--give-up', '2s'];
   try {
-    const [mute, full, denied] = await Promise.all([
+    const [mute, full, denied, closed] = await Promise.all([
       runBench(['http', '--target', `http://localhost:${silent.port}`, ...long]),
       runBench(['http', '--target', `http://localhost:${refusing.port}`, '--rate', 'max', ...long]),
       runBench(['mqtt', '--target', `mqtt://localhost:${denying.port}`, ...long]),
+      runBench(['http', '--target', `http://localhost:${closing.port}`, '--rate', '10', ...long]),
     ]);
-    for (const { printed, code } of [mute, full, denied]) {
+    for (const { printed, code } of [mute, full, denied, closed]) {
       takeResult(printed);
       expect(code).toBe(1);
     }
     expect(mute.printed).toMatch(/^ENDED EARLY: nothing was acknowledged at all, for [2-5]\.\d+ s\.$/m);
+    expect(closed.printed).toMatch(/^ENDED EARLY: nothing was acknowledged at all, for [2-5]\.\d+ s\.$/m);
+    expect(closed.printed).toMatch(/^connections that broke: \d+/m);
     expect(mute.printed).toContain('never answered: 2 messages');
     expect(full.printed).toMatch(/^503: The journal is full\. +[1-9][\d ]*$/m);
     expect(full.printed).toMatch(
@@ -355,7 +377,7 @@ test('a server that never answers, or refuses every message or connection, does 
       /^ENDED EARLY: no connection was accepted, and nothing was sent\. Refused: CONNACK 5 \(not authorized\) \(40\)\.$/m,
     );
   } finally {
-    for (const server of [silent, refusing, denying]) server.close();
+    for (const server of [silent, refusing, closing, denying]) server.close();
   }
 });
 

@@ -1,5 +1,6 @@
 /** The answers on one keep-alive connection, one after the other, put together from the pieces in which they come. */
 const headEnd = Buffer.from('\r\n\r\n');
+const lineEnd = '\r\n';
 const lastChunk = Buffer.from('0\r\n\r\n');
 const none: Buffer = Buffer.alloc(0);
 
@@ -35,8 +36,7 @@ export class AnswerReader {
       return 0;
     }
     this.forget();
-    // A body in chunks is the refusal of another server; only its status counts.
-    this.body = answer.subarray(bodyAt, bodyAt + bodyLength);
+    this.body = isChunked ? joinedChunks(answer, bodyAt) : answer.subarray(bodyAt, bodyAt + bodyLength);
     return Number(head.slice(9, 12));
   }
 
@@ -45,6 +45,19 @@ export class AnswerReader {
     this.#pieces = [];
     this.#length = 0;
     this.#wholeLength = 0;
+  }
+}
+
+/** The answer is whole, so that its chunks end with an empty one. */
+function joinedChunks(answer: Buffer, bodyAt: number): Buffer {
+  const chunks: Buffer[] = [];
+  for (let at = bodyAt; ; ) {
+    const sizeEnd = answer.indexOf(lineEnd, at);
+    const size = Number.parseInt(answer.toString('latin1', at, Math.max(at, sizeEnd)), 16);
+    if (!(size > 0)) return Buffer.concat(chunks);
+    const from = sizeEnd + lineEnd.length;
+    chunks.push(answer.subarray(from, from + size));
+    at = from + size + lineEnd.length;
   }
 }
 

@@ -60,6 +60,7 @@ function secondOf({ histogram, refused }: Gathering, n: number): Second {
   const shown = {
     rate: histogram.total,
     refused,
+    broken: 0,
     waiting: 0,
     silentSeconds: 0,
     p50Ms,
