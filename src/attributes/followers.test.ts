@@ -36,9 +36,9 @@ let heads: { device: number; version: number }[] = [];
 const postgres: Queries = {
   async query<Row>(text: string): Promise<Row[]> {
     await turn();
-    if (text.includes('pg_snapshot_xmin')) {
+    if (text.includes('pg_current_snapshot')) {
       polls += 1;
-      return [{ settled: '1' }] as Row[];
+      return [{ snapshot: '1:1:' }] as Row[];
     }
     if (text.includes('"headVersion"'))
       return [{ device, headVersion: head.version, key: 'k', kind: 2, value: '1' }] as Row[];

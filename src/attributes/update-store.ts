@@ -1,5 +1,6 @@
 /** SQL of the updates of shared attributes that devices have received: versions, cursors and offers. */
 import { limits } from '../base/limits.ts';
+import { hasUnseen, type LogPlace, placeValues } from '../device/sql/credential-log-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { deletedKind, nowMs, storedValue } from './attribute-row.ts';
@@ -44,19 +45,21 @@ export async function readVersionsBefore(
   return new Map(rows.map(({ device, version }) => [device, version]));
 }
 
-/** True when there are rows of transaction `$1` or of later ones. Reads one row, also without statistics. */
-export const hasChangedHeads =
-  '(select transaction_id from attribute_head order by transaction_id desc limit 1) >= $1::text::xid8';
+export const hasChangedHeads: string = hasUnseen('attribute_head');
 
-/** Returns versions of devices that were not settled before `transaction`. A version may be returned twice. */
+/** Returns versions of devices that a reader at the place has not seen. A version may be returned twice. */
 export async function readChangedHeads(
   queries: Queries,
-  transaction: bigint,
+  place: LogPlace,
   rowsMax: number,
 ): Promise<{ device: number; version: number }[]> {
   return await queries.query(
-    `select device, version from attribute_head where transaction_id >= $1::text::xid8 order by transaction_id limit $2`,
-    [String(transaction), rowsMax],
+    `(select late.device, late.version from unnest($2::text[]) as running (transaction) cross join lateral (
+        select device, version from attribute_head where transaction_id = running.transaction::xid8 limit $3) as late)
+     union all
+     (select device, version from attribute_head where transaction_id >= $1::text::xid8 order by transaction_id limit $3)
+     limit $3`,
+    [...placeValues(place), rowsMax],
   );
 }
 

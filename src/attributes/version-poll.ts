@@ -1,7 +1,7 @@
 /**
  * Reads which devices have new versions of their shared attributes, when the poll of the host found some. The bus
  * delivers the same versions at most once; this poll makes the delivery certain. A read takes all transactions that
- * were not settled at the last read, as credential-changes.ts does: a version that becomes visible late is not missed.
+ * the last read did not see, as credential-changes.ts does: a version that becomes visible late is not missed.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -71,7 +71,7 @@ export class VersionPoll {
       // A follower may have read the store before the first answer, and the bus may have lost a later version.
       if (last === undefined || isOtherHistory(settled, last)) this.#onOverflow();
       else {
-        const heads = await readChangedHeads(postgres, last.transaction, limits.updateHeadsRowsMax);
+        const heads = await readChangedHeads(postgres, last, limits.updateHeadsRowsMax);
         if (heads.length === limits.updateHeadsRowsMax) this.#onOverflow();
         else for (const { device, version } of heads) onVersion(device, version);
       }

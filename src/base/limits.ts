@@ -418,8 +418,10 @@ export const limits = {
   changesPerMessageMax: 500,
   /** Interval at which the file of known devices, and a worker that loads devices, follow the changed credentials. */
   credentialPollMs: 1_000,
-  /** Rows of one read of the log of changed credentials. */
-  credentialChangesRowsMax: 10_000,
+  /** Rows of one read of the log of changed credentials, and devices that are passed on in one turn of the loop. */
+  credentialChangesRowsMax: 1_000,
+  /** Rows of the log of changed credentials that one statement deletes. */
+  credentialChangesPrunedMax: 10_000,
   /** Changes that a worker remembers as handled. */
   credentialChangesPassedOnMax: 50_000,
   /** Time for which a row of the log of changed credentials is kept. */

@@ -3,6 +3,7 @@ import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import type { Bus, Handler } from '../bus/bus.ts';
 import type { Queries } from '../postgres/client.ts';
 import { CredentialChanges } from './credential-changes.ts';
@@ -16,7 +17,7 @@ let changes: CredentialChanges;
 
 const postgres: Queries = {
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
-    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(settled) }] as Row[];
+    if (text.includes('pg_current_snapshot')) return [{ snapshot: `${settled}:${settled}:` }] as Row[];
     if (text.startsWith('select id')) return logged.filter(({ id }) => id > Number(values[1])) as Row[];
     return [];
   },
@@ -75,6 +76,49 @@ it('after a store went back in time the places in its log count again', async ()
   await nextPoll();
   changes.publish([change(1, 'device')]);
   expect(passedOn).toEqual(['device', 'all', 'device']);
+});
+
+it('the delete of old changes delays no new one, however long it takes', async () => {
+  await changes.stop();
+  let isDeleted = () => {};
+  const slow: Queries = {
+    query: async <Row>(text: string, values: unknown[] = []) => {
+      if (!text.includes('delete from')) return await postgres.query<Row>(text, values);
+      await new Promise<void>((resolve) => {
+        isDeleted = resolve;
+      });
+      return [];
+    },
+  };
+  const late = { now: () => clock.now(), monotonic: () => limits.credentialChangesKeptMs + clock.monotonic() };
+  changes = new CredentialChanges({ postgres: slow, bus, clock: late, log: createLog('error', 'test') });
+  changes.onChange((each) => passedOn.push(each === 'all' ? 'all' : each.deviceId));
+  await changes.start();
+  logged = [change(1, 'new')];
+  await nextPoll();
+  expect(passedOn).toEqual(['all', 'new']);
+  isDeleted();
+});
+
+it('many devices that must be checked take several turns of the loop', async () => {
+  await changes.stop();
+  const count = 2.5 * limits.credentialChangesRowsMax;
+  let doubted = Array.from({ length: count }, (_, n) => ({ ...change(n, `device ${n}`), deviceNumber: n }));
+  const turns: (() => void)[] = [];
+  const scheduler = { ...systemScheduler, soon: (run: () => void) => turns.push(run) };
+  const onAnswered = () => doubted.splice(0);
+  changes = new CredentialChanges({ postgres, bus, clock, scheduler, log: createLog('error', 'test'), onAnswered });
+  changes.onChange((each) => passedOn.push(each === 'all' ? 'all' : each.deviceId));
+  await changes.start();
+  doubted = [];
+  const counts = [passedOn.length];
+  for (let turn = turns.shift(); turn !== undefined; turn = turns.shift()) {
+    turn();
+    counts.push(passedOn.length);
+  }
+  const step = limits.credentialChangesRowsMax;
+  expect(counts).toEqual([1 + step, 1 + 2 * step, 1 + count]);
+  expect(new Set(passedOn).size).toBe(1 + count);
 });
 
 it('a device that must be checked is no change of the log, and a change of the log reaches its own handlers first', async () => {

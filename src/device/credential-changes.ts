@@ -1,15 +1,15 @@
 /**
  * Notifies this process of credentials that changed on any host: at once over the bus, and at most a second later from
- * the log in PostgreSQL, because the bus may lose a message. Reads follow transactions: rows whose transaction was not
- * settled at the last read are read again, so a row that becomes visible late is not missed. Each change is passed on
- * once: lookups after that already include the change.
+ * the log in PostgreSQL, because the bus may lose a message. Reads follow transactions: a read takes the rows of all
+ * transactions that the last read did not see, so a row that becomes visible late is not missed. Each change is passed
+ * on once: lookups after that already include the change.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Scheduler } from '../base/scheduler.ts';
+import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { isObject } from '../base/schema.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isText, isWhole, readMessage } from '../bus/messages.ts';
@@ -20,6 +20,7 @@ import {
   changesSince,
   isOtherHistory,
   type LoggedChange,
+  type LogPlace,
   pruneCredentialChanges,
   readSettled,
   type Settled,
@@ -71,6 +72,9 @@ export class CredentialChanges {
   #lastPollMs = 0;
   #currentAt = Number.NEGATIVE_INFINITY;
   #prunedMs = 0;
+  #pruning: Promise<void> = Promise.resolve();
+  /** Devices that must be checked, and were not passed on yet. */
+  #unchecked: CredentialChange[] = [];
 
   constructor(deps: CredentialChangesDeps) {
     this.#deps = deps;
@@ -103,7 +107,9 @@ export class CredentialChanges {
 
   async stop(): Promise<void> {
     this.#unsubscribe?.();
+    this.#unchecked = [];
     await this.#poll.stop();
+    await this.#pruning;
   }
 
   /** Every change that was committed before this time of the monotonic clock has been passed on. */
@@ -152,10 +158,10 @@ export class CredentialChanges {
       const isLate = clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2;
       const last = this.#settled;
       if (last === undefined || isOtherHistory(settled, last) || isLate) this.#passOnAll();
-      else await this.#read(last.transaction);
+      else await this.#read(last);
       this.#settled = settled;
       this.#current(began);
-      await this.#prune();
+      this.#prune();
       return true;
     } catch (error) {
       if (!isAway(error)) log.warn('credential_changes_unread', { reason: messageOf(error) });
@@ -173,20 +179,37 @@ export class CredentialChanges {
   /** Passes on devices that were answered from the file, which may lack a change that this process has received. */
   #passOnUnchecked(): void {
     const doubted = this.#deps.onAnswered?.() ?? [];
-    if (doubted === 'all') this.#passOnAll();
-    else for (const change of doubted) this.#passOn(change);
+    if (doubted === 'all') {
+      this.#unchecked = [];
+      this.#passOnAll();
+      return;
+    }
+    const isIdle = this.#unchecked.length === 0;
+    this.#unchecked.push(...doubted);
+    if (isIdle) this.#passOnSomeUnchecked();
   }
 
-  async #read(settled: bigint): Promise<void> {
-    for await (const changes of changesSince(this.#deps.postgres, settled, limits.credentialChangesRowsMax)) {
+  /** Passes on some now and the rest in later turns of the loop: after an outage there may be tens of thousands. */
+  #passOnSomeUnchecked(): void {
+    for (const change of this.#unchecked.splice(0, limits.credentialChangesRowsMax)) this.#passOn(change);
+    const { scheduler = systemScheduler } = this.#deps;
+    if (this.#unchecked.length > 0) scheduler.soon(() => this.#passOnSomeUnchecked());
+  }
+
+  async #read(place: LogPlace): Promise<void> {
+    for await (const changes of changesSince(this.#deps.postgres, place, limits.credentialChangesRowsMax)) {
       for (const change of changes) this.#passOnOnce(change);
     }
   }
 
-  async #prune(): Promise<void> {
-    const { postgres, clock } = this.#deps;
+  /** Runs beside the reads: the delete of a long log takes longer than a change may wait. */
+  #prune(): void {
+    const { postgres, clock, log } = this.#deps;
     if (clock.monotonic() - this.#prunedMs < limits.credentialChangesKeptMs / 10) return;
     this.#prunedMs = clock.monotonic();
-    await pruneCredentialChanges(postgres, clock.now(), limits.credentialChangesKeptMs);
+    const { credentialChangesKeptMs: keptMs, credentialChangesPrunedMax: rowsMax } = limits;
+    this.#pruning = pruneCredentialChanges(postgres, clock.now(), keptMs, rowsMax).catch((error: unknown) => {
+      if (!isAway(error)) log.warn('credential_changes_unread', { reason: messageOf(error) });
+    });
   }
 }

@@ -27,7 +27,7 @@ import {
   isToken,
   isWholeBlock,
 } from './known/known-devices-file.ts';
-import { changesSince, readSettled } from './sql/credential-log-store.ts';
+import { changesSince, placeAt, readSettled } from './sql/credential-log-store.ts';
 import { CredentialsDigest } from './table/credentials-digest.ts';
 import { type Digest, emptyDevice } from './table/device-table.ts';
 import type { TokenCache } from './token-cache.ts';
@@ -234,7 +234,7 @@ export class FleetLoad {
 
   async #removeChanged(cursor: bigint, check: () => void): Promise<void> {
     const { postgres, tokens } = this.#deps;
-    for await (const changes of changesSince(postgres, cursor, limits.knownPageRows)) {
+    for await (const changes of changesSince(postgres, placeAt(cursor), limits.knownPageRows)) {
       await this.#rest();
       check();
       for (const { credentialsId } of changes) tokens.forgetLoaded(credentialsId);

@@ -22,9 +22,11 @@ export class FakeDeviceStore implements Queries {
   // biome-ignore lint/suspicious/noExplicitAny: rows of any statement
   async query(text: string, values: any[] = []): Promise<any[]> {
     if (this.isAway) throw unavailable('postgres_away', 'connect ECONNREFUSED');
-    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(this.settled), timeline: this.timeline }];
+    if (text.includes('pg_current_snapshot')) {
+      return [{ snapshot: `${this.settled}:${this.settled}:`, timeline: this.timeline }];
+    }
     if (text.includes('from credential_changes')) {
-      return this.log.filter(({ transaction, id }) => transaction >= Number(values[0]) && id > values[1]);
+      return this.log.filter(({ transaction, id }) => transaction >= Number(values[3]) && id > values[1]);
     }
     if (text.includes('k.credentials_id = any')) {
       return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);

@@ -15,7 +15,7 @@ import { beginsAt, type ProcessTime, type VirtualTime } from './virtual-time.ts'
  */
 type DatabaseMood = { kind: 'well' | 'down' | 'deaf' } | { kind: 'slow'; ms: number };
 
-type Work<Result> = (commit: { transaction: bigint; now: number; settled: bigint }) => Result;
+type Work<Result> = (commit: { transaction: bigint; now: number; snapshot: string }) => Result;
 
 /** A statement takes no longer by its driver. */
 const timeoutMsMax = 10_000;
@@ -94,9 +94,11 @@ export class Database {
     await this.#time.sleep(mood.kind === 'slow' ? this.#random.between(1, mood.ms) : this.#random.between(0.2, 3));
     this.#open.delete(transaction);
     if (this.#downs > downs) return new Error('Connection terminated unexpectedly');
-    const settled = [...this.#open].reduce((least, each) => (each < least ? each : least), this.#transaction + 1n);
+    const next = this.#transaction + 1n;
+    const oldest = [...this.#open].reduce((least, each) => (each < least ? each : least), next);
+    const snapshot = `${oldest}:${next}:${[...this.#open]}`;
     try {
-      const result = work({ transaction, now: Math.floor(beginsAt + this.#time.passed), settled });
+      const result = work({ transaction, now: Math.floor(beginsAt + this.#time.passed), snapshot });
       const isLost = mood.kind === 'deaf' && this.#random.next() < 0.5;
       return isLost ? new Error('Connection terminated unexpectedly') : { result };
     } catch (error) {

@@ -52,7 +52,11 @@ function queriesOf(tables: Tables): Queries {
   return {
     query: async <Row>(text: string, values: unknown[] = []) => {
       transaction += 1n;
-      return statementOf(text)(tables, values, { transaction, now: Date.now(), settled: transaction }) as Row[];
+      return statementOf(text)(tables, values, {
+        transaction,
+        now: Date.now(),
+        snapshot: `${transaction}:${transaction}:`,
+      }) as Row[];
     },
   };
 }

@@ -16,8 +16,8 @@ interface Commit {
   transaction: bigint;
   /** Milliseconds since 1970 by the clock of the database. */
   now: number;
-  /** The oldest transaction that has not ended. */
-  settled: bigint;
+  /** As PostgreSQL writes it. */
+  snapshot: string;
 }
 
 interface HeadRow {
@@ -109,7 +109,7 @@ type Statement = (tables: Tables, values: unknown[], commit: Commit) => object[]
 
 /** A part of a statement's text → what the statement does. */
 const statements: [part: string, run: Statement][] = [
-  ['pg_snapshot_xmin', (_, __, { settled }) => [{ settled: String(settled), timeline: '1' }]],
+  ['pg_current_snapshot', (_, __, { snapshot }) => [{ snapshot, timeline: '1' }]],
   ['from credential_changes', selectChanges],
   ['delete from credential_changes', () => []],
   ['k.version as "credentialsVersion"', selectDevices],
@@ -125,7 +125,7 @@ const statements: [part: string, run: Statement][] = [
   ['delete from rpc where id = $1', deleteRpc],
   ['as "offeredMs"', selectHeads],
   ['coalesce(max(a.version), 0)', selectVersionsBefore],
-  ['where transaction_id >= $1', selectChangedHeads],
+  ['from attribute_head where transaction_id >= $1', selectChangedHeads],
   ['insert into attribute_head as h (device, version, changes_seen', storeCursors],
   ['update attribute_head h set', storeOffers],
   ['delete from attribute a using attribute_head h', pruneDeletions],
@@ -176,9 +176,10 @@ function violation(constraint: string): Error {
   return Object.assign(new Error(`violates ${constraint}`), { code: '23503', constraint, severity: 'ERROR' });
 }
 
-function selectChanges({ changes }: Tables, [transaction, id, rowsMax]: unknown[]): object[] {
+function selectChanges({ changes }: Tables, [transaction, id, rowsMax, ...place]: unknown[]): object[] {
   const after = BigInt(transaction as string);
   return changes
+    .filter((row) => isUnseen(row, place))
     .filter((row) => row.transaction > after || (row.transaction === after && row.id > (id as number)))
     .sort((a, b) => (a.transaction === b.transaction ? a.id - b.id : a.transaction < b.transaction ? -1 : 1))
     .slice(0, rowsMax as number)
@@ -277,9 +278,15 @@ function selectVersionsBefore(tables: Tables, [devices, since]: unknown[]): obje
   });
 }
 
-function selectChangedHeads({ heads }: Tables, [transaction, rowsMax]: unknown[]): object[] {
+/** `place`: `placeValues`. */
+function isUnseen({ transaction }: { transaction: bigint }, place: unknown[]): boolean {
+  const [next, running] = place as [string, string[]];
+  return transaction >= BigInt(next) || running.includes(String(transaction));
+}
+
+function selectChangedHeads({ heads }: Tables, [next, running, rowsMax]: unknown[]): object[] {
   return [...heads.values()]
-    .filter((head) => head.transaction >= BigInt(transaction as string))
+    .filter((head) => isUnseen(head, [next, running]))
     .slice(0, rowsMax as number)
     .map(({ device, version }) => ({ device, version }));
 }

@@ -16,7 +16,7 @@ import type { Metrics } from '../../base/metrics/metrics.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
-import { changesSince, readSettled } from '../sql/credential-log-store.ts';
+import { changesSince, type LogPlace, placeAt, readSettled } from '../sql/credential-log-store.ts';
 import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
@@ -57,6 +57,8 @@ interface Place {
 
 /** A file that is open for writing. */
 interface OpenFile extends Place {
+  /** What the file has of the log: later than `cursor` while an old transaction runs. */
+  seen: LogPlace;
   file: DiskFile;
   digester: Digester;
   source: Buffer;
@@ -154,6 +156,7 @@ export class KnownDevicesWriter {
     const profiles = await this.#changedProfiles();
     isChanged ||= profiles.length > 0;
     // A block without records only keeps the cursor recent, and is written rarely.
+    file.seen = settled;
     if (!isChanged && now - file.at < limits.knownMarkMs) file.cursor = settled.transaction;
     else await this.#append(file, profiles, { cursor: settled.transaction, at: now });
     return file.bytes < file.base * 2 + (this.#deps.growthBytes ?? limits.knownGrowthBytes);
@@ -162,7 +165,7 @@ export class KnownDevicesWriter {
   /** Gives the records of changes a page at a time: a million changes at once would be 200 MB. */
   async *#changes(file: OpenFile): AsyncGenerator<Buffer[]> {
     const { postgres } = this.#deps;
-    for await (const rows of changesSince(postgres, file.cursor, limits.knownPageRows)) {
+    for await (const rows of changesSince(postgres, file.seen, limits.knownPageRows)) {
       const fresh = rows.filter((row) => this.#seen.get(row.id) !== row.deviceId);
       if (fresh.length === 0) continue;
       const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
@@ -250,13 +253,14 @@ export class KnownDevicesWriter {
         bytes: headerBytes,
         base: 0,
         cursor: 0n,
+        seen: placeAt(0n),
         at: 0,
       };
       while (open && open.bytes + blockHeadBytes <= size) {
         const head = decodeBlockHead(await readAt(file, open.bytes, blockHeadBytes));
         if (head.bytes > blockBytesMax || open.bytes + blockHeadBytes + head.bytes > size) break;
         if (!isWholeBlock(await readAt(file, open.bytes, blockHeadBytes + head.bytes))) break;
-        Object.assign(open, { cursor: head.cursor, at: head.at, base: head.base });
+        Object.assign(open, { cursor: head.cursor, seen: placeAt(head.cursor), at: head.at, base: head.base });
         open.bytes += blockHeadBytes + head.bytes;
       }
       if (open && open.base > 0 && size - open.bytes <= blockHeadBytes + blockBytesMax) {
@@ -285,7 +289,7 @@ export class KnownDevicesWriter {
     const key = randomBytes(32);
     const file = await this.#disk.open(temporary, 'write');
     const digester = new Digester(key);
-    const next: OpenFile = { file, digester, source, timeline, bytes: headerBytes, base: 0, cursor, at };
+    const next: OpenFile = { file, digester, source, timeline, bytes: headerBytes, base: 0, cursor, seen: settled, at };
     let devices = 0;
     try {
       await file.write([encodeHeader({ key, source, timeline })], 0);

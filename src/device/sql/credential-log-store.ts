@@ -41,12 +41,27 @@ export async function insertCredentialChanges(
 }
 
 /**
- * The oldest transaction that has not ended, and the timeline of the server: all earlier transactions are settled. A
- * standby that takes over begins a new timeline, and uses the numbers of lost transactions again.
+ * What a reader of the log has seen: the rows of all transactions before `next`, except those of the `running` ones. A
+ * transaction that runs for hours costs its own rows only: rows of other transactions are read once.
  */
-export const settledColumns = 'pg_snapshot_xmin(pg_current_snapshot())::text as settled, server_timeline() as timeline';
+export interface LogPlace {
+  next: bigint;
+  running: bigint[];
+}
 
-export interface Settled {
+/** Returns the place at which only the rows of transactions before `transaction` are seen. */
+export function placeAt(transaction: bigint): LogPlace {
+  return { next: transaction, running: [] };
+}
+
+/**
+ * The transactions that have not ended, and the timeline of the server. A standby that takes over begins a new
+ * timeline, and uses the numbers of lost transactions again.
+ */
+export const settledColumns = 'pg_current_snapshot()::text as snapshot, server_timeline() as timeline';
+
+export interface Settled extends LogPlace {
+  /** The oldest transaction that has not ended: all earlier ones are settled. */
   transaction: bigint;
   /** Null on a standby, and on a server that does not tell its timeline. */
   timeline: string | null;
@@ -58,12 +73,19 @@ export async function readSettled(queries: Queries): Promise<Settled> {
 }
 
 export interface SettledRow {
-  settled: string;
+  /** As PostgreSQL writes it: `oldest:next:running,running`. */
+  snapshot: string;
   timeline: string | null;
 }
 
-export function settledOf({ settled, timeline }: SettledRow): Settled {
-  return { transaction: BigInt(settled), timeline };
+export function settledOf({ snapshot, timeline }: SettledRow): Settled {
+  const [oldest, next, running] = snapshot.split(':');
+  return {
+    transaction: BigInt(oldest!),
+    next: BigInt(next!),
+    running: running === '' ? [] : running!.split(',').map(BigInt),
+    timeline,
+  };
 }
 
 /** True when the numbers of transactions cannot be compared: the store was restored, or another server took over. */
@@ -71,41 +93,75 @@ export function isOtherHistory(now: Settled, last: Settled): boolean {
   return now.transaction < last.transaction || now.timeline !== last.timeline;
 }
 
-/** True when there are rows of transaction `$1` or of later ones. Reads one row, also without statistics. */
-export const hasChangedCredentials =
-  '(select transaction_id from credential_changes order by transaction_id desc, id desc limit 1) >= $1::text::xid8';
+/** Returns the parameters `$1` and `$2` of `hasUnseen` and of `hasChangedCredentials`. */
+export function placeValues({ next, running }: LogPlace): [next: string, running: string[]] {
+  return [String(next), running.map(String)];
+}
 
 /**
- * Yields pages of the changes by `transaction` and by later ones, in the order of transactions. Pages follow the index,
- * because PostgreSQL has no statistics of a log that has just grown: by `id` alone it would read the whole log.
+ * SQL: true when the table has rows that a reader at the place `$1`, `$2` has not seen. Reads one row of the index for
+ * each running transaction and one more, also without statistics.
+ */
+export function hasUnseen(table: string): string {
+  const unseen = (condition: string, direction: string) =>
+    `(select transaction_id from ${table} ${condition} order by transaction_id ${direction} limit 1)`;
+  return `(${unseen('', 'desc')} >= $1::text::xid8 or exists (
+    select from unnest($2::text[]) as running (id)
+     where ${unseen('where transaction_id >= running.id::xid8', 'asc')} = running.id::xid8))`;
+}
+
+export const hasChangedCredentials: string = hasUnseen('credential_changes');
+
+/**
+ * Yields pages of the changes that a reader at the place has not seen, in the order of transactions. Pages follow the
+ * index, because PostgreSQL has no statistics of a log that has just grown: by `id` alone it would read the whole log.
  */
 export async function* changesSince(
   queries: Queries,
-  transaction: bigint,
+  { next, running }: LogPlace,
   pageRows: number,
 ): AsyncGenerator<LoggedChange[]> {
-  let [after, afterId] = [String(transaction), 0];
+  const after = '(transaction_id, id) > ($1::text::xid8, $2::bigint)';
+  let [transaction, id] = ['0', 0];
   for (;;) {
     const rows = await queries.query<LoggedChange & { transaction: string }>(
-      `select ${changeColumns}, transaction_id::text as transaction from credential_changes
-        where (transaction_id, id) > ($1::text::xid8, $2::bigint) order by transaction_id, id limit $3`,
-      [after, afterId, pageRows],
+      `select ${changeColumns}, transaction_id::text as transaction from (
+         select late.* from unnest($5::text[]) as running (transaction) cross join lateral (
+           select * from credential_changes
+            where transaction_id = running.transaction::xid8 and ${after} order by id limit $3) as late
+         union all
+         (select * from credential_changes
+           where transaction_id >= $4::text::xid8 and ${after} order by transaction_id, id limit $3)) as unseen
+        order by transaction_id, id limit $3`,
+      [transaction, id, pageRows, ...placeValues({ next, running })],
     );
     yield rows;
     if (rows.length < pageRows) return;
-    ({ transaction: after, id: afterId } = rows.at(-1)!);
+    ({ transaction, id } = rows.at(-1)!);
   }
 }
 
 /**
  * Deletes changes that are older than `keptMs` by the caller's clock `now` and by that of the database: a host whose
- * clock is ahead deletes no change that others have not read.
+ * clock is ahead deletes no change that others have not read. Deletes at most `rowsMax` of them in a statement, because
+ * the changes of ten million devices take longer than a statement may. Several callers divide the rows among them.
  */
-export async function pruneCredentialChanges(queries: Queries, now: number, keptMs: number): Promise<void> {
+export async function pruneCredentialChanges(
+  queries: Queries,
+  now: number,
+  keptMs: number,
+  rowsMax: number,
+): Promise<void> {
   // `clock_timestamp()` could change with each row, so PostgreSQL would read all rows instead of the index.
   const database = '(extract(epoch from now()) * 1000)::bigint';
-  await queries.query(`delete from credential_changes where created_time < least($1, ${database}) - $2::bigint`, [
-    now,
-    keptMs,
-  ]);
+  const old = `select id from credential_changes where created_time < least($1, ${database}) - $2::bigint
+    order by created_time limit $3 for update skip locked`;
+  for (;;) {
+    const [row] = await queries.query<{ count: number }>(
+      `with gone as (delete from credential_changes where id = any(array(${old})) returning 1)
+       select count(*) as count from gone`,
+      [now, keptMs, rowsMax],
+    );
+    if (row === undefined || row.count < rowsMax) return;
+  }
 }

@@ -2,7 +2,13 @@
 import { endedNumber } from '../../activity/activity-store.ts';
 import { hasChangedHeads } from '../../attributes/update-store.ts';
 import { limitsVersion } from '../../auth/tenant-limits-store.ts';
-import { hasChangedCredentials, type SettledRow, settledColumns } from '../../device/sql/credential-log-store.ts';
+import {
+  hasChangedCredentials,
+  type LogPlace,
+  placeValues,
+  type SettledRow,
+  settledColumns,
+} from '../../device/sql/credential-log-store.ts';
 import { lastDeviceNumber } from '../../device/sql/number-store.ts';
 import { rolloutWaits } from '../../ota/store.ts';
 import type { Queries } from '../../postgres/client.ts';
@@ -20,18 +26,15 @@ interface PolledRow extends SettledRow {
   lastDevice: number;
 }
 
-/**
- * `settled`: the oldest transaction that had not ended at the previous poll. Rows of this and later transactions are
- * new.
- */
-export async function pollStore(queries: Queries, settled: string): Promise<PolledRow> {
+/** `seen`: what the previous poll has seen of the logs. */
+export async function pollStore(queries: Queries, seen: LogPlace): Promise<PolledRow> {
   const [row] = await queries.query<PolledRow>(
     `select ${settledColumns}, coalesce(${hasChangedCredentials}, false) as credentials,
             coalesce(${hasChangedHeads}, false) as heads, (${endedNumber}) as ended,
             (${limitsVersion}) as "tenantLimits", (select version from shard_map) as "shardMap",
             exists (select from rpc where ${claimable}) as rpcs, ${rolloutWaits} as rollout,
             ${lastDeviceNumber} as "lastDevice"`,
-    [settled],
+    placeValues(seen),
   );
   return row!;
 }

@@ -12,7 +12,7 @@ afterEach(() => {
 
 test.each([5, 600, 1_300])('a poll that is answered after %i ms spares the reads of the workers', async (latencyMs) => {
   vi.useFakeTimers();
-  const nothing = { settled: '7', timeline: '00000001', ended: 0, tenantLimits: 0 };
+  const nothing = { snapshot: '7:7:', timeline: '00000001', ended: 0, tenantLimits: 0 };
   const query = async () => {
     await new Promise((resolve) => setTimeout(resolve, latencyMs));
     return [{ ...nothing, credentials: false, heads: false, rpcs: false, rollout: false }];

@@ -8,7 +8,7 @@ import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
-import { isOtherHistory, type Settled, settledOf } from '../../device/sql/credential-log-store.ts';
+import { isOtherHistory, placeAt, type Settled, settledOf } from '../../device/sql/credential-log-store.ts';
 import { isAway, type Queries } from '../../postgres/client.ts';
 import { type Polled, type PollResult, polledKinds } from '../../postgres/shared-poll.ts';
 import { pollStore } from './host-poll-store.ts';
@@ -61,7 +61,7 @@ export class HostPoll {
     const { postgres, log, onResult, onNumber } = this.#deps;
     const at = hostMonotonic();
     try {
-      const row = await pollStore(postgres, String(this.#last?.settled.transaction ?? 0));
+      const row = await pollStore(postgres, this.#last?.settled ?? placeAt(0n));
       const now = { ...row, settled: settledOf(row) };
       const last = this.#last;
       const isOther = last === undefined || isOtherHistory(now.settled, last.settled);
