@@ -131,13 +131,17 @@ export class TokenCache {
     return this.#pending.size;
   }
 
+  /**
+   * Returns a device that this worker has served since its load. The first request of a loaded device calls `lookup`:
+   * the caller checks and notes the address of each sender once.
+   */
   get(token: string): CachedDevice | undefined {
-    return this.#recent.get(token) ?? this.#fromTable(token);
+    return this.#recent.get(token) ?? this.#fromTable(token, false);
   }
 
   /** Null: no device has this token. Throws a 503 fault when the store cannot be read. */
   lookup(token: string): Promise<CachedDevice | null> {
-    const device = this.get(token);
+    const device = this.#recent.get(token) ?? this.#fromTable(token, true);
     if (device) return Promise.resolve(device);
     if (!this.#mayExist(token)) return Promise.resolve(null);
     const known = this.#pending.get(token);
@@ -211,12 +215,12 @@ export class TokenCache {
     return this.#table.unload(step, unloadedParts);
   }
 
-  #fromTable(token: string): CachedDevice | undefined {
+  #fromTable(token: string, isLoadedToo: boolean): CachedDevice | undefined {
     const table = this.#table;
     if (table.size === 0 || !this.#digest.of(token)) return undefined;
     let place = table.find(this.#digest);
     if (place === 0) {
-      if (!this.#isLoaded || table.loaded === 0) return undefined;
+      if (!isLoadedToo || !this.#isLoaded || table.loaded === 0) return undefined;
       place = table.find(this.#digestOfFile!(token));
       if (place === 0) return undefined;
       table.adopt(place, this.#digest);
