@@ -56,7 +56,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const state = await openDeviceState(deps, stores, identity, channel);
   const commands = openCommands(deps, stores, state);
   const onboarding = await openOnboarding(deps, stores, identity, state, commands);
-  const mqtt = await openDoors(deps, servers, {
+  const doors = await openDoors(deps, servers, {
     ...stores,
     ...identity,
     ...channel,
@@ -66,7 +66,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   });
 
   link.onCollect(() => metrics.snapshot());
-  link.reportStatus(() => workerStatus(deps, channel, stores.bus, mqtt));
+  link.reportStatus(() => workerStatus(deps, channel, stores.bus, doors));
   link.ready();
 
   let isEnding = false;

@@ -329,6 +329,8 @@ export const limits = {
   headerCharsMax: 8 * 1024,
   /** Files kept for journal, stores and logs when the file limit is divided. */
   fileReserve: 256,
+  /** Files that each door of a worker, HTTP and MQTT, finds however many connections the other door has. */
+  doorFilesKept: 256,
   /** The lowest file limit of a start: a worker that loads its modules has some 250 files open at once. */
   filesMin: 512,
 

@@ -122,12 +122,12 @@ function bench({
   let endedBy = '';
   const publishes: Publish[] = [];
   const metrics = new Metrics();
-  const addresses = new Addresses({ connectionsMax: 10, provisioningMax: 2, isTrusted: () => false });
+  const addresses = new Addresses({ connectionsMax: () => 10, provisioningMax: 2, isTrusted: () => false });
   const deps: ConnectionDeps = {
     settings: {
       worker: '',
       serverReference,
-      connectionsPerAddressMax: 10,
+      connectionsPerAddressMax: () => 10,
       packetBytesMax: 4096,
       inflightMax,
       gateway: { packetBytesMax: gatewayBytesMax, inflightMax },

@@ -30,7 +30,7 @@ interface MqttSettings extends ConnectionCaps {
   /** The server that MQTT 5 clients are handed over to; '' = not sent. */
   serverReference: string;
   /** Open connections of one network address. */
-  connectionsPerAddressMax: number;
+  connectionsPerAddressMax: () => number;
   /** Milliseconds of silence that end a connection without Keep Alive. 0 = never. */
   idleMs: number;
   /** True: a message that cannot be decoded ends an MQTT 3 connection. */

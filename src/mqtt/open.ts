@@ -41,8 +41,8 @@ export interface MqttDoorDeps {
   config: Config;
   /** '' = not sent to clients. */
   worker: string;
-  /** Connections of this worker. */
-  connectionsMax: number;
+  /** The connections that this worker may have now. */
+  connectionsMax: () => number;
   isTrustedProxy: (address: string) => boolean;
   signIn: SignIn;
   ingest: Ingest;
@@ -93,7 +93,7 @@ export function gatewayBytesMax({ mqtt, gateway }: Pick<Config, 'mqtt' | 'gatewa
 export function openMqtt(deps: MqttDoorDeps): Mqtt {
   const { config, worker, signIn, ingest, admission, updates, provisioning, clock, log, metrics } = deps;
   const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid, serverReference } = config.mqtt;
-  const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax);
+  const connectionsPerAddressMax = () => config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax());
   const packetRoom = new PacketRoom(config.gateway.packetBytesInFlightMax, gatewayBytesMax(config));
   const gateway = gatewayTopics(deps, config.gateway.disconnectNotices);
   const ofProfile = profileOperations(telemetryOperation(deps), saveAttributes(deps));

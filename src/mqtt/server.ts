@@ -95,7 +95,7 @@ export class Mqtt {
     const { clock, log, settings } = this.#deps;
     if (clock.monotonic() - this.#addressLoggedAt < limits.mqttAddressLogMs) return;
     this.#addressLoggedAt = clock.monotonic();
-    log.warn('mqtt_address_connections', { address, connectionsMax: settings.connectionsPerAddressMax });
+    log.warn('mqtt_address_connections', { address, connectionsMax: settings.connectionsPerAddressMax() });
   }
 
   #left(connection: Connection): void {

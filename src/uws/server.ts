@@ -101,6 +101,8 @@ interface HttpServerDeps {
   /** Connections of one address; 0 = nine tenths of all. */
   connectionsPerAddressMax?: number;
   isTrustedProxy?: (address: string) => boolean;
+  /** The connections that the file limit allows now, of all servers of this process; absent = any number. */
+  files?: { readonly httpMax: number; readonly hasHttp: boolean };
   /** The name of this worker for a header of each answer; '' = no header. */
   worker: string;
   tls?: { cert: string; key: string; hstsSeconds: number };
@@ -120,6 +122,7 @@ export class HttpServer {
   readonly #ambiguous: Counter;
   readonly #sockets: Sockets;
   readonly #addressRefused: Counter;
+  readonly #filesRefused: Counter;
   #connections = 0;
   #open = 0;
   #draining = false;
@@ -131,8 +134,9 @@ export class HttpServer {
     this.#headers = { worker, transportSecurity, isTrustedProxy: deps.isTrustedProxy ?? (() => false) };
     this.#app = tls ? uws.SSLApp({ cert_file_name: tls.cert, key_file_name: tls.key }) : uws.App();
     this.#room = new BodyRoom(deps.bodyBytesInFlightMax);
-    const { connectionsMax, connectionsPerAddressMax, isTrustedProxy = () => false } = deps;
-    const perAddressMax = connectionsPerAddressMax || Math.ceil(0.9 * connectionsMax);
+    const { connectionsMax, connectionsPerAddressMax, files, isTrustedProxy = () => false } = deps;
+    const perAddressMax = () =>
+      connectionsPerAddressMax || Math.ceil(0.9 * Math.min(connectionsMax, files?.httpMax ?? connectionsMax));
     this.#sockets = new Sockets({ connectionsMax, perAddressMax, isTrusted: isTrustedProxy });
     this.#app.filter((res, change) => (Number(change) > 0 ? this.#opened(res) : this.#countConnection(-1)));
     this.#ambiguous = metrics.counter(
@@ -143,10 +147,19 @@ export class HttpServer {
       'http_address_refused_total',
       'Connections closed because their address has used its share.',
     );
+    this.#filesRefused = metrics.counter(
+      'http_files_refused_total',
+      'Connections closed because the worker has as many connections as its file limit allows.',
+    );
     const door = { door: tls ? 'https' : 'http' };
     metrics.observed('http_connections', 'Open HTTP connections.', () => this.#connections, 'sum', door);
     metrics.observed('http_requests_open', 'Requests being answered.', () => this.#open, 'sum', door);
     metrics.observed('http_body_bytes', 'Bytes of bodies in memory.', () => this.#room.held, 'sum', door);
+  }
+
+  /** Open connections, those over WebSocket included. */
+  get connections(): number {
+    return this.#connections;
   }
 
   /** Requests that wait for their answer; zero when the server is drained. */
@@ -424,8 +437,9 @@ export class HttpServer {
 
   #opened(res: UwsResponse): void {
     this.#countConnection(1);
-    if (this.#sockets.admits(() => peerOf(res), this.#connections)) return;
-    this.#addressRefused.add(1);
+    const hasFile = this.#deps.files?.hasHttp ?? true;
+    if (hasFile && this.#sockets.admits(() => peerOf(res), this.#connections)) return;
+    (hasFile ? this.#addressRefused : this.#filesRefused).add(1);
     // The library counts the connection as closed before this call returns.
     res.close();
   }

@@ -17,7 +17,7 @@ test('an address has its share, others and trusted proxies have the rest', async
   const table = new Map<string, number>();
   const readTable = async () => new Map(table);
   const isTrusted = (address: string) => address === '10.0.0.9';
-  const sockets = new Sockets({ connectionsMax: 100, perAddressMax: 90, isTrusted, readTable });
+  const sockets = new Sockets({ connectionsMax: 100, perAddressMax: () => 90, isTrusted, readTable });
   const opens = opener(sockets);
   // The state of the kernel's table when the first reading begins.
   table.set('10.0.0.1', 51);
@@ -31,7 +31,7 @@ test('an address has its share, others and trusted proxies have the rest', async
 
 test('until the table was read, what was open before may be of any address', () => {
   const readTable = () => new Promise<Map<string, number>>(() => {});
-  const sockets = new Sockets({ connectionsMax: 100, perAddressMax: 90, isTrusted: () => false, readTable });
+  const sockets = new Sockets({ connectionsMax: 100, perAddressMax: () => 90, isTrusted: () => false, readTable });
   const opens = opener(sockets);
   for (let n = 0; n < 50; n += 1) expect(opens('10.0.0.1')).toBe(true);
   for (let n = 50; n < 90; n += 1) expect(opens('10.0.0.2')).toBe(true);
@@ -45,7 +45,7 @@ test('of several workers that share a port each has its part of an address', asy
       ['10.0.0.1', 160],
       ['10.0.0.2', 40],
     ]);
-  const sockets = new Sockets({ connectionsMax: 100, perAddressMax: 90, isTrusted: () => false, readTable });
+  const sockets = new Sockets({ connectionsMax: 100, perAddressMax: () => 90, isTrusted: () => false, readTable });
   sockets.admits(() => '10.0.0.1', 95);
   await turn();
   // 0.8 of the 95 connections that are open here.

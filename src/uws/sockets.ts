@@ -10,7 +10,8 @@ import { networkOf } from '../base/network.ts';
 
 interface SocketsDeps {
   connectionsMax: number;
-  perAddressMax: number;
+  /** The connections that one address may have now. */
+  perAddressMax: () => number;
   /** True for the address of a trusted proxy, which has no share. */
   isTrusted: (address: string) => boolean;
   /** Returns the connections with this local port, by network. */
@@ -41,7 +42,8 @@ export class Sockets {
 
   /** Called when a connection opened; `connections` includes it. Returns false when its address exceeds its share. */
   admits(addressOf: () => string, connections: number): boolean {
-    const { connectionsMax, perAddressMax, isTrusted } = this.#deps;
+    const { connectionsMax, isTrusted } = this.#deps;
+    const perAddressMax = this.#deps.perAddressMax();
     if (connections <= Math.min(perAddressMax, connectionsMax / 2)) {
       this.#counts = undefined;
       return true;

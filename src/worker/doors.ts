@@ -29,12 +29,14 @@ import { clockFault } from '../instance/clock/clock-offset.ts';
 import { gatewayBytesMax, openMqtt } from '../mqtt/open.ts';
 import type { Mqtt } from '../mqtt/server.ts';
 import { createSignIn } from '../mqtt/sign-in/login.ts';
+import { ConnectionRoom } from '../mqtt/transport/connection-room.ts';
 import { type ListeningSocket, listenTcp, listenTls } from '../mqtt/transport/listen.ts';
 import { webSocketDoor } from '../mqtt/transport/websocket.ts';
 import { register, type ServedRoute } from '../rest/route.ts';
 import { HttpServer } from '../uws/server.ts';
 import type { Channel } from './channel.ts';
 import type { Commands } from './commands.ts';
+import { ConnectionFiles } from './connection-files.ts';
 import type { DeviceState } from './device-state.ts';
 import type { Identity } from './identity.ts';
 import type { Onboarding } from './onboarding.ts';
@@ -42,24 +44,35 @@ import type { Stores } from './stores.ts';
 import { openUsers } from './users.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
-export function openServers({ config, begin, log, metrics, started, proxies }: WorkerDeps): HttpServer[] {
+interface Servers {
+  servers: HttpServer[];
+  /** The files of this worker for connections. */
+  files: ConnectionFiles;
+}
+
+export function openServers({ config, begin, log, metrics, started, proxies }: WorkerDeps): Servers {
   const { bodyBytesMax, bodyBytesInFlightMax, connectionsPerAddressMax, tellWorker } = config.http;
   const connectionsMax = config.http.connectionsMax || filesForConnections();
   const worker = tellWorker ? String(begin.slot) : '';
   const isTrustedProxy = (address: string) => proxies.isTrusted(address);
+  const files = new ConnectionFiles(filesForConnections());
   const sizes = { bodyBytesMax, bodyBytesInFlightMax, connectionsMax, connectionsPerAddressMax };
-  const options = { log, metrics, ...sizes, isTrustedProxy, worker };
+  const options = { log, metrics, ...sizes, isTrustedProxy, files, worker };
   const servers = [new HttpServer(options)];
   if (config.ssl.enabled) servers.push(new HttpServer({ ...options, tls: config.ssl }));
   started.add('sockets', () => {
     for (const server of servers) server.close();
   });
-  return servers;
+  return { servers, files };
 }
 
 type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
-export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine: Engine): Promise<Mqtt> {
+export async function openDoors(
+  deps: WorkerDeps,
+  { servers, files }: Servers,
+  engine: Engine,
+): Promise<{ mqtt: Mqtt; room: ConnectionRoom }> {
   const { config, link, metrics, started } = deps;
   const users = await openUsers(deps, engine, engine);
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
@@ -69,12 +82,23 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
   const api = restApi(deps, engine, users, attributeDecoder);
   const wrongCredentials = await openWrongCredentials(deps, engine);
   const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
-  const mqtt = mqttDoor(deps, engine, { attributeDecoder, wrongCredentials, connectionsMax });
-  const serve = httpDoors(deps, engine, { api, attributeDecoder, mqtt, polls, wrongCredentials });
+  const connectionsMaxNow = () => Math.min(connectionsMax, files.mqttMax);
+  const mqtt = mqttDoor(deps, engine, { attributeDecoder, wrongCredentials, connectionsMax: connectionsMaxNow });
+  const room = new ConnectionRoom({
+    connections: () => mqtt.connections,
+    connectionsMax,
+    hasFile: () => files.hasMqtt,
+    accepted: (count, isFull) => deps.link.acceptedConnection(count, isFull),
+  });
+  files.count(
+    () => servers.reduce((sum, { connections }) => sum + connections, 0),
+    () => room.sockets,
+  );
+  const serve = httpDoors(deps, engine, { api, attributeDecoder, mqtt, room, polls, wrongCredentials });
   for (const server of servers) serve(server);
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
-  const listeners = await listenMqtt(deps, mqtt, connectionsMax);
+  const listeners = await listenMqtt(deps, mqtt, room);
   const handOver = (perSecond: number) => {
     // A balancer without health checks goes to the next host when a connection is refused.
     for (const listener of listeners) listener.close();
@@ -100,7 +124,7 @@ export async function openDoors(deps: WorkerDeps, servers: HttpServer[], engine:
     engine.calls.close();
     engine.rpc.close();
   });
-  return mqtt;
+  return { mqtt, room };
 }
 
 function restApi(
@@ -156,7 +180,7 @@ async function openWrongCredentials(
 interface MqttParts {
   attributeDecoder: AttributeDecoder;
   wrongCredentials: WrongCredentials | undefined;
-  connectionsMax: number;
+  connectionsMax: () => number;
 }
 
 function mqttDoor(
@@ -206,6 +230,7 @@ interface HttpParts {
   api: ServedRoute[];
   attributeDecoder: AttributeDecoder;
   mqtt: Mqtt;
+  room: ConnectionRoom;
   polls: LongPolls;
   wrongCredentials: WrongCredentials | undefined;
 }
@@ -214,7 +239,7 @@ interface HttpParts {
 function httpDoors(
   { config, link, log, metrics }: WorkerDeps,
   engine: Engine,
-  { api, attributeDecoder: decoder, mqtt, polls, wrongCredentials: wrong }: HttpParts,
+  { api, attributeDecoder: decoder, mqtt, room, polls, wrongCredentials: wrong }: HttpParts,
 ): (server: HttpServer) => void {
   const { tokens, admission, troubles, strangers, ingest, thread, decode, readBody } = engine;
   const { attributes, updates, downloads, rpcSessions: sessions, rpc, calls, claims, provisioning } = engine;
@@ -233,23 +258,20 @@ function httpDoors(
     for (const path of notOffered) server.refusePath(path);
     consoleDoor(server);
     healthDoor({ server, state: () => link.state, refusal });
-    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt, gatewayBytesMax(config));
+    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt, gatewayBytesMax(config), room);
     server.seal();
   };
 }
 
 async function listenMqtt(
-  { config, link, proxies, log }: WorkerDeps,
-  mqtt: Mqtt,
-  connectionsMax: number,
+  { config, proxies, log }: WorkerDeps,
+  { open, refused }: Mqtt,
+  room: ConnectionRoom,
 ): Promise<ListeningSocket[]> {
   const { enabled, address, port, ssl, proxyProtocol } = config.mqtt;
   if (!enabled) return [];
-  const { open, refused } = mqtt;
   const sendsProxyHeader = (peer: string) => proxyProtocol && proxies.isTrusted(peer);
-  const accepted = (count: number) => link.acceptedConnection(count);
-  const connections = () => mqtt.connections;
-  const deps = { open, refused, connections, connectionsMax, accepted, sendsProxyHeader, log };
+  const deps = { open, refused, room, sendsProxyHeader, log };
   const plain = await listenTcp(address, port, deps);
   return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
 }

@@ -13,16 +13,23 @@ import type { PrimaryLink } from '../instance/processes/primary-link.ts';
 import type { Journal } from '../journal/journal.ts';
 import { late } from '../journal/segment.ts';
 import type { Mqtt } from '../mqtt/server.ts';
+import type { ConnectionRoom } from '../mqtt/transport/connection-room.ts';
 import type { Channel } from './channel.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
 /** Returns the state that the primary receives at short intervals. */
-export function workerStatus({ config, begin, link, metrics }: WorkerDeps, channel: Channel, bus: Bus, mqtt: Mqtt) {
+export function workerStatus(
+  { config, begin, link, metrics }: WorkerDeps,
+  channel: Channel,
+  bus: Bus,
+  { mqtt, room }: { mqtt: Mqtt; room: ConnectionRoom },
+) {
   return {
     ...refusals(channel.ingest, link, metrics),
     room: config.ingest.ack === 'stream' ? roomOfStream(channel) : roomOf(config, channel.journal, metrics),
     busFailure: bus.failure,
     mqttConnections: mqtt.connections,
+    isFull: !room.has,
     degraded: degraded(config, begin.slot, channel),
   };
 }

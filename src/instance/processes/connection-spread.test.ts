@@ -4,6 +4,7 @@ import { changesOf } from './connection-spread.ts';
 const now = 100_000;
 const worker = (mqttConnections: number, ageMs = 0) => ({
   mqttConnections,
+  isFull: false,
   reportedAt: now - ageMs,
   accepts: true,
   isAhead: false,
@@ -35,6 +36,14 @@ it('a worker that does not report may be frozen: the others accept, however few 
   expect(changes(worker(100), worker(0, 900))).toEqual([0]);
   expect(changes(left(100), worker(0, 1_100))).toEqual([0]);
   expect(changes(left(100), left(90), worker(0, 1_100))).toEqual([0, 1]);
+});
+
+it('a worker leaves no connection to one that is full, however few that one has', () => {
+  const full = (mqttConnections: number) => ({ ...worker(mqttConnections), isFull: true });
+  expect(changes(worker(100), full(50))).toEqual([]);
+  expect(changes(left(100), full(50))).toEqual([0]);
+  expect(changes(worker(100), full(50), worker(10))).toEqual([0]);
+  expect(changes(full(100), full(50))).toEqual([]);
 });
 
 it('a worker leaves only when two others listen, or the only other one does', () => {

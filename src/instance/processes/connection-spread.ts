@@ -14,6 +14,8 @@ const reportMsMax = 1_000;
 /** What the primary knows of a worker. */
 export interface AcceptingWorker {
   mqttConnections: number;
+  /** True while the worker has no room for another connection, whatever number it has. */
+  isFull: boolean;
   /** Monotonic time of the report. */
   reportedAt: number;
   /** False from the moment at which the worker is to leave connections to the others, until it listens again. */
@@ -28,13 +30,14 @@ export function slightlyMore(connections: number): number {
 }
 
 /**
- * Returns the workers that are to leave new connections to the others, or to accept them again. The listening socket
- * ends when no worker listens, and then all connections that it holds end with it. So a worker leaves only when two
- * others listen, or the only other one does. When that one of two workers is killed, connections are refused for the
- * milliseconds until the first one listens again.
+ * Returns the workers that are to leave new connections to the others, or to accept them again. A full worker takes
+ * none, so the others leave no connection to it, however few it has: its HTTP connections use files, too. The
+ * listening socket ends when no worker listens, and then all connections that it holds end with it. So a worker leaves
+ * only when two others listen, or the only other one does. When that one of two workers is killed, connections are
+ * refused for the milliseconds until the first one listens again.
  */
 export function changesOf<T extends AcceptingWorker>(workers: readonly T[], now: number): T[] {
-  const living = workers.filter(({ reportedAt }) => now - reportedAt <= reportMsMax);
+  const living = workers.filter(({ isFull, reportedAt }) => !isFull && now - reportedAt <= reportMsMax);
   const mean = living.reduce((sum, { mqttConnections }) => sum + mqttConnections, 0) / living.length;
   const isAhead = ({ mqttConnections }: T) => living.length > 1 && mqttConnections > slightlyMore(mean);
   const returning = workers.filter((worker) => worker.isAhead && !isAhead(worker));

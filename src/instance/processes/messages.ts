@@ -65,9 +65,11 @@ export type ToPrimary =
       busFailure: string | undefined;
       room: Omit<JournalRoom, 'worker'>;
       mqttConnections: number;
+      /** True while there is no room for another one. */
+      isFull: boolean;
     } & Omit<WorkerRefusals, 'worker'>)
-  /** The worker has accepted clearly more connections since its last status. */
-  | { kind: 'mqttConnections'; count: number }
+  /** The worker has accepted clearly more connections since its last status, or is full now. */
+  | { kind: 'mqttConnections'; count: number; isFull: boolean }
   | { kind: 'acceptsAgain' }
   | { kind: 'samples'; id: number; samples: Sample[] }
   | HoldAnswer

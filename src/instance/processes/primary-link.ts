@@ -42,6 +42,7 @@ export class PrimaryLink {
   #leaveToOthers: () => void = () => {};
   #acceptAgain: () => Promise<void> = () => Promise.resolve();
   #reportedConnections = 0;
+  #isReportedFull = false;
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
   #onState: (state: InstanceState) => void = () => {};
@@ -140,6 +141,7 @@ export class PrimaryLink {
     const report = () => {
       const current = status();
       this.#reportedConnections = current.mqttConnections;
+      this.#isReportedFull = current.isFull;
       void send({ kind: 'status', ...current });
     };
     report();
@@ -147,10 +149,11 @@ export class PrimaryLink {
   }
 
   /** Called after each accepted MQTT connection with the number of them: a burst does not wait for the next status. */
-  acceptedConnection(count: number): void {
-    if (count <= slightlyMore(this.#reportedConnections)) return;
+  acceptedConnection(count: number, isFull: boolean): void {
+    if (count <= slightlyMore(this.#reportedConnections) && isFull === this.#isReportedFull) return;
     this.#reportedConnections = count;
-    void send({ kind: 'mqttConnections', count });
+    this.#isReportedFull = isFull;
+    void send({ kind: 'mqttConnections', count, isFull });
   }
 
   onReportJournals(report: (flush: boolean) => Promise<JournalReportsOfHost>): void {

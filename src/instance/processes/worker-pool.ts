@@ -339,6 +339,7 @@ export class WorkerPool {
       busFailure: undefined,
       room: undefined,
       mqttConnections: 0,
+      isFull: false,
       accepts: true,
       isAhead: false,
       degraded: [],
@@ -374,7 +375,7 @@ export class WorkerPool {
     if (worker.isReady) {
       slot.reportedAt = performance.now();
       // A process that has just started has no connections, and accepts.
-      Object.assign(slot, { mqttConnections: 0, accepts: true, isAhead: false });
+      Object.assign(slot, { mqttConnections: 0, isFull: false, accepts: true, isAhead: false });
       this.broadcast();
       if (this.#handOverRate !== undefined) this.#letHandOver(slot, this.#handOverRate);
     } else if (!worker.isRunning) {
@@ -394,12 +395,14 @@ export class WorkerPool {
         slot.busFailure = message.busFailure;
         slot.room = message.room;
         slot.mqttConnections = message.mqttConnections;
+        slot.isFull = message.isFull;
         slot.degraded = message.degraded;
         slot.reportedAt = performance.now();
         this.#spreadConnections();
         return;
       case 'mqttConnections':
         slot.mqttConnections = message.count;
+        slot.isFull = message.isFull;
         this.#spreadConnections();
         return;
       case 'acceptsAgain':

@@ -4,7 +4,7 @@ import { Addresses } from './addresses.ts';
 const isTrusted = (address: string) => address === '10.0.0.7';
 
 it('gives each address its share, and a trusted proxy as much as it wants', () => {
-  const addresses = new Addresses({ connectionsMax: 2, provisioningMax: 1, isTrusted });
+  const addresses = new Addresses({ connectionsMax: () => 2, provisioningMax: 1, isTrusted });
   const enter = (address: string) => addresses.enter(address);
   expect(['192.0.2.1', '::ffff:192.0.2.1', '192.0.2.1', '192.0.2.2'].map(enter)).toEqual([true, true, false, true]);
   expect(['2001:db8::1', '2001:db8::2', '2001:db8::3'].map(enter)).toEqual([true, true, false]);
@@ -17,7 +17,7 @@ it('gives each address its share, and a trusted proxy as much as it wants', () =
 });
 
 it('gives few places to connections that request credentials', () => {
-  const addresses = new Addresses({ connectionsMax: 9, provisioningMax: 1, isTrusted });
+  const addresses = new Addresses({ connectionsMax: () => 9, provisioningMax: 1, isTrusted });
   for (const address of ['192.0.2.1', '192.0.2.1', '10.0.0.7', '10.0.0.7']) addresses.enter(address);
   expect([addresses.enterProvisioning('192.0.2.1'), addresses.enterProvisioning('192.0.2.1')]).toEqual([true, false]);
   addresses.leaveProvisioning('192.0.2.1');

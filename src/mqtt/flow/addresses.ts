@@ -6,7 +6,8 @@
 import { networkOf } from '../../base/network.ts';
 
 interface AddressesDeps {
-  connectionsMax: number;
+  /** The connections that one address may have now. */
+  connectionsMax: () => number;
   /** Connections of one address that request credentials. */
   provisioningMax: number;
   isTrusted: (address: string) => boolean;
@@ -31,7 +32,7 @@ export class Addresses {
     const open = this.#open.get(network) ?? { connections: 0, provisioning: 0 };
     open.connections += 1;
     this.#open.set(network, open);
-    return open.connections <= this.#deps.connectionsMax || this.#deps.isTrusted(address);
+    return open.connections <= this.#deps.connectionsMax() || this.#deps.isTrusted(address);
   }
 
   leave(address: string): void {

@@ -9,6 +9,7 @@ import { createCertificate } from '../../../test/harness/certificate.ts';
 import { silentLog as log } from '../../../test/harness/clickhouse-server.ts';
 import { freePort } from '../../../test/harness/ports.ts';
 import { limits } from '../../base/limits.ts';
+import { ConnectionRoom } from '../transport/connection-room.ts';
 import { type ListeningSocket, listenTcp, listenTls } from '../transport/listen.ts';
 import type { Transport } from '../transport/transport.ts';
 import { SlowReader } from './slow-reader.ts';
@@ -36,9 +37,7 @@ async function connected(door: 'tcp' | 'tls'): Promise<{ client: Socket; transpo
         return { onData() {}, onOverflow() {}, onDrained() {}, onClosed() {} };
       },
       refused: reject,
-      connections: () => 0,
-      connectionsMax: 1,
-      accepted() {},
+      room: new ConnectionRoom({ connections: () => 0, connectionsMax: 1, hasFile: () => true, accepted() {} }),
       sendsProxyHeader: () => false,
       log,
     };

@@ -47,7 +47,7 @@ export class Accepting {
     return accepting;
   }
 
-  /** Called after each accepted connection, among others: a listening socket that closes now accepts no further one. */
+  /** Called after each accepted connection of the worker: a listening socket that closes now accepts no further one. */
   check(): void {
     if (this.#isClosed || this.#roomCheck !== undefined || this.#mayAccept()) return;
     this.#server.close();

@@ -13,8 +13,8 @@ import type { Log } from '../../base/log.ts';
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 import { Accepting } from './accepting.ts';
-import { Arrivals } from './arrivals.ts';
 import { certificateOf } from './certificate.ts';
+import type { ConnectionRoom } from './connection-room.ts';
 import { ProxiedSockets } from './proxied-sockets.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
 
@@ -22,10 +22,7 @@ interface ListenDeps {
   open: OpenConnection;
   /** Called for a socket that ended without a connection. */
   refused: (reason: CloseReason) => void;
-  connections: () => number;
-  connectionsMax: number;
-  /** Called after each accepted connection with the number of connections, those that are not read yet included. */
-  accepted: (count: number) => void;
+  room: ConnectionRoom;
   /** True for the address of a proxy that sends a PROXY header. */
   sendsProxyHeader: (address: string) => boolean;
   log: Log;
@@ -44,26 +41,26 @@ export interface ListeningSocket {
 const socketOptions = { noDelay: true, allowHalfOpen: true };
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
-/** One for all listening sockets of the worker, because they share its places. */
-const arrivals = new Arrivals();
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
+  const { room, log } = deps;
   const sockets = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
-  const count = () => deps.connections() + sockets.waiting + arrivals.size;
   const server = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
-    arrivals.add(() => {
+    room.arrivals.add(() => {
       sockets.take(socket, (ready, clientAddress) => {
         // Bytes after a PROXY header wait in a paused socket until its handlers are set.
         if (ready.bytesRead > 0) accept(ready.resume(), clientAddress, deps, undefined);
         else accept(withReadBuffer(ready as OwnedSocket), clientAddress, deps, undefined);
       });
     });
-    deps.accepted(count());
-    accepting.check();
+    room.taken();
   });
-  const hasRoom = () => count() < deps.connectionsMax;
-  const accepting = await Accepting.on(server, address, port, { hasRoom, log: deps.log });
+  const accepting = await Accepting.on(server, address, port, { hasRoom: () => room.has, log });
+  room.add(
+    () => sockets.waiting,
+    () => accepting.check(),
+  );
   return accepting;
 }
 
@@ -89,7 +86,7 @@ export async function listenTls(
   files: TlsFiles,
   deps: ListenDeps,
 ): Promise<ListeningSocket> {
-  const { log } = deps;
+  const { room, log } = deps;
   const server = createTlsServer({
     ...readTls(files),
     ...socketOptions,
@@ -114,7 +111,7 @@ export async function listenTls(
   const proxied = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
   const front = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
-    arrivals.add(() => {
+    room.arrivals.add(() => {
       sockets += 1;
       socket.once('close', () => {
         sockets -= 1;
@@ -124,8 +121,7 @@ export async function listenTls(
         server.emit('connection', ready);
       });
     });
-    deps.accepted(count());
-    accepting.check();
+    room.taken();
   });
   server.on('secureConnection', (socket: TLSSocket) => {
     secured += 1;
@@ -133,9 +129,11 @@ export async function listenTls(
       secured -= 1;
     });
   });
-  const count = () => deps.connections() + sockets - secured + arrivals.size;
-  const hasRoom = () => count() < deps.connectionsMax;
-  const accepting = await Accepting.on(front, address, port, { hasRoom, log });
+  const accepting = await Accepting.on(front, address, port, { hasRoom: () => room.has, log });
+  room.add(
+    () => sockets - secured,
+    () => accepting.check(),
+  );
   const stopWatching = watchCertificate(server, files, log);
   return {
     leaveToOthers: () => accepting.leaveToOthers(),
@@ -199,10 +197,10 @@ function endsOf({ localAddress, remoteAddress, remotePort }: Socket): string {
 function accept(
   socket: Socket,
   clientAddress: string,
-  { open, refused, connections, connectionsMax }: ListenDeps,
+  { open, refused, room }: ListenDeps,
   certificate?: ClientCertificate,
 ): void {
-  if (connections() >= connectionsMax) {
+  if (!room.hasPlace) {
     refused('too_many_connections');
     socket.on('error', ignore);
     socket.destroy();

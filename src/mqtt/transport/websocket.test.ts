@@ -69,7 +69,7 @@ beforeEach(async () => {
       return isLeaving;
     },
   };
-  webSocketDoor(server, clients, 65_536);
+  webSocketDoor(server, clients, 65_536, { webSocketOpened() {}, webSocketClosed() {} });
   server.seal();
   port = await server.listen('127.0.0.1', 0);
 });

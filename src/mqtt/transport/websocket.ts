@@ -7,6 +7,7 @@
 import { limits } from '../../base/limits.ts';
 import type { HttpServer } from '../../uws/server.ts';
 import type { WebSocketConnection, WebSocketEvents } from '../../uws/web-socket.ts';
+import type { ConnectionRoom } from './connection-room.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
 
 /** Both names of the standard: MQTT 3.1 clients offer the second one. */
@@ -21,20 +22,29 @@ interface WebSocketClients {
   readonly isLeaving: boolean;
 }
 
+/** Counts the connections over WebSocket. */
+type WebSocketRoom = Pick<ConnectionRoom, 'webSocketOpened' | 'webSocketClosed'>;
+
 /** `packetBytesMax`: the largest packet of any client, which many clients send in one message. */
-export function webSocketDoor(server: HttpServer, clients: WebSocketClients, packetBytesMax: number): void {
+export function webSocketDoor(
+  server: HttpServer,
+  clients: WebSocketClients,
+  packetBytesMax: number,
+  room: WebSocketRoom,
+): void {
   server.webSocket('/mqtt', {
     protocols,
     messageBytesMax: Math.max(limits.webSocketMessageBytesMax, packetBytesMax),
     waitingBytesMax: limits.webSocketWaitingBytesMax,
     isLeaving: () => clients.isLeaving,
-    open: (connection) => new WebSocketTransport(connection, clients.open),
+    open: (connection) => new WebSocketTransport(connection, clients.open, room),
   });
 }
 
 class WebSocketTransport implements Transport, WebSocketEvents {
   readonly #connection: WebSocketConnection;
   readonly #events: TransportEvents;
+  readonly #room: WebSocketRoom;
   #paused = false;
   #ended = false;
   /** Bytes that arrived during a pause. Every block except the last one is full. */
@@ -43,9 +53,11 @@ class WebSocketTransport implements Transport, WebSocketEvents {
   /** Used bytes of the last block. */
   #lastBlockBytes = 0;
 
-  constructor(connection: WebSocketConnection, open: OpenConnection) {
+  constructor(connection: WebSocketConnection, open: OpenConnection, room: WebSocketRoom) {
     this.#connection = connection;
+    this.#room = room;
     this.#events = open(this);
+    room.webSocketOpened();
   }
 
   get remoteAddress(): string {
@@ -108,6 +120,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
 
   onClosed(): void {
     this.#ended = true;
+    this.#room.webSocketClosed();
     const kept: Buffer[] = [];
     while (this.#kept.length > 0) kept.push(this.#takeBlock());
     // The library calls this function from inside `end` and `close`, and so from inside the connection's own code.
