@@ -161,7 +161,10 @@ describe('devices', () => {
     ['pageSize=5', "Required request parameter 'page' is not present"],
     ['pageSize=0&page=0', "Incorrect page link page size '0'. Page size must be greater than zero."],
     ['pageSize=1&page=-1', "Incorrect page link page '-1'. Page must be positive integer."],
-    ['pageSize=1&page=0&sortProperty=password', 'Invalid sort property'],
+    [
+      'pageSize=1&page=0&sortProperty=password',
+      "Invalid sort property 'password': this list can be sorted by id, createdTime, name, label, type, deviceProfileName, customerTitle, active.",
+    ],
     ['pageSize=1&page=0&sortOrder=UP', "Unsupported sort order 'UP'! Only 'ASC' or 'DESC' types are allowed."],
   ])('the list %s is refused', async (query, message) => {
     expect(await call('GET', `/api/tenant/devices?${query}`, { jwt })).toMatchObject(error(400, 31, message));

@@ -1,5 +1,5 @@
 /** A page of a list: the request, the read, and the answer. Every list of the REST API is read here. */
-import { badRequest } from '../base/errors.ts';
+import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from './client.ts';
 
@@ -97,10 +97,19 @@ export async function checkBytes(queries: Queries, columns: string[], rows: stri
 /** Returns `order by … limit … offset …`, in which only columns of `columns` (property → SQL) occur. */
 function pageClause(link: PageLink, columns: ReadonlyMap<string, string>, idColumn: string): string {
   const column = link.sortProperty === '' ? idColumn : columns.get(link.sortProperty);
-  if (!column) throw badRequest('sort_property', 'Invalid sort property');
+  if (!column) throw wrongSort(link, columns.keys());
   const order = link.sortOrder === 'DESC' ? 'desc' : 'asc';
   const tie = column === idColumn ? '' : `, ${idColumn} ${order}`;
   return `order by ${column} ${order}${tie} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
+}
+
+/** Returns the refusal of a sort property that is none of `properties`. */
+export function wrongSort({ sortProperty }: PageLink, properties: Iterable<string>): Fault {
+  const known = [...properties].filter((property) => property !== '').join(', ');
+  return badRequest(
+    'sort_property',
+    `Invalid sort property '${sortProperty.slice(0, 40)}': this list can be sorted by ${known}.`,
+  );
 }
 
 /**

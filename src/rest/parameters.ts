@@ -88,7 +88,11 @@ export const pageQuery = Type.Object({
     [belowMinimum]: (given: number) => `Incorrect page link page '${given}'. Page must be positive integer.`,
   }),
   textSearch: Type.Optional(Type.String({ description: 'Part of a name or label, in any letter case' })),
-  sortProperty: Type.Optional(Type.String()),
+  sortProperty: Type.Optional(
+    Type.String({
+      description: 'A member of the answer, as createdTime; the refusal of another one names those of the list',
+    }),
+  ),
   sortOrder: Type.Optional(sortDirection),
 });
 

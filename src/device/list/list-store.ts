@@ -6,10 +6,9 @@
  * (docs/rest.md#lists). The page and the total are of one moment: devices that are created or deleted meanwhile would
  * shift a page that is read from the far end. A list uses one connection, and its statements share one deadline.
  */
-import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Queries, SnapshotQueries } from '../../postgres/client.ts';
-import { checkBytes, type Page, type PageLink, pageOf, totalOfLast } from '../../postgres/page.ts';
+import { checkBytes, type Page, type PageLink, pageOf, totalOfLast, wrongSort } from '../../postgres/page.ts';
 import type { DeviceInfo } from '../model/device.ts';
 import { documents, infoColumns, infoJoins } from '../sql/store.ts';
 import {
@@ -93,7 +92,7 @@ async function list(
   sortedMax: number,
 ): Promise<Page<Listed>> {
   const sort = sorts.get(link.sortProperty);
-  if (!sort) throw badRequest('sort_property', 'Invalid sort property');
+  if (!sort) throw wrongSort(link, sorts.keys());
   return await postgres.snapshot(async (queries) => {
     // The indexes have the columns that lists select by. The planner expects the table to be as fast, and it is not.
     await queries.query('set local enable_seqscan = off');

@@ -233,6 +233,6 @@ test('keys are listed by page, search and order', async () => {
   expect(await list('pageSize=9&page=0&textSearch=EA')).toBe('pear');
   const user = await idOf(token);
   expect(await fault('GET', `/api/apiKeys/${user}?pageSize=9&page=0&sortProperty=value`, undefined, token)).toBe(
-    '400/31 Invalid sort property',
+    "400/31 Invalid sort property 'value': this list can be sorted by id, createdTime, expirationTime, description, enabled.",
   );
 });

@@ -174,7 +174,9 @@ test('lists are paged, searched and refuse bad pages', async () => {
   expect(await fault('GET', `${path}?pageSize=1&page=0&sortOrder=UP`)).toBe(
     "400/31 Unsupported sort order 'UP'! Only 'ASC' or 'DESC' types are allowed.",
   );
-  expect(await fault('GET', `${path}?pageSize=1&page=0&sortProperty=nope`)).toBe('400/31 Invalid sort property');
+  expect(await fault('GET', `${path}?pageSize=1&page=0&sortProperty=nope`)).toBe(
+    "400/31 Invalid sort property 'nope': this list can be sorted by id, createdTime, name, label, type, deviceProfileName, customerTitle, active.",
+  );
 });
 
 test('lists of a tenant, a customer and a profile have their totals, in each order', async () => {
