@@ -70,12 +70,18 @@ test('every setting whose environment name is a size or a time has that unit', (
   }
 });
 
-test('every fault is found, and loadConfig throws the first one', () => {
+test('every fault is found, and loadConfig throws the first one with the number of the others', () => {
   const environment = { WORKERS: 'many', INGEST_ACK: 'maybe', MILLRACE_CONFIG: fileOf('http:\n  prot: 1\n') };
   const faults = faultsOf(environment);
   expect(faults).toHaveLength(3);
   expect(faults.join('\n')).toContain('Unknown setting http.prot. Did you mean http.port?');
-  expect(() => loadConfig(environment)).toThrow(new StartError(faults[0]!));
+  const others = '2 more settings are wrong: npm run config lists all of them.';
+  expect(() => loadConfig(environment)).toThrow(new StartError(`${faults[0]} ${others}`));
+});
+
+test('a text of another form is refused in words', () => {
+  const reason = 'it must be an e-mail address, as admin@example.com.';
+  expect(faultsOf({ ADMIN_EMAIL: 'admin' })).toEqual([`Setting admin.email (ADMIN_EMAIL) is "admin": ${reason}`]);
 });
 
 test('a misspelt environment name is found with the setting that was meant', () => {

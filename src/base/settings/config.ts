@@ -15,7 +15,9 @@ const count = Type.Integer({ minimum: 0, maximum: 1_000_000_000 });
 const bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const positiveBytes = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
 const milliseconds = Type.Integer({ minimum: 0, maximum: 2_147_483_647 });
-const emailAddress = Type.String({ pattern: '^[^@\\s]+@[^@\\s]+$' });
+/** `form` completes "it must be". */
+const text = (pattern: string, form: string) => Type.String({ pattern, description: form });
+const emailAddress = text('^[^@\\s]+@[^@\\s]+$', 'an e-mail address, as admin@example.com');
 
 const rateLimits = Type.Object({
   messages: Type.String(),
@@ -90,10 +92,10 @@ const schema = Type.Object({
     url: Type.String(),
     user: Type.String(),
     password: Type.String(),
-    database: Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' }),
+    database: text('^[A-Za-z_][A-Za-z0-9_]*$', 'a name of letters, digits and _ that begins with no digit'),
     shards: Type.String(),
-    cluster: Type.String({ pattern: '^[A-Za-z0-9_.-]*$' }),
-    insertQuorum: Type.String({ pattern: '^(auto|[0-9]{1,4})$' }),
+    cluster: text('^[A-Za-z0-9_.-]*$', 'empty or a name of letters, digits, _, . and -'),
+    insertQuorum: text('^(auto|[0-9]{1,4})$', 'auto or a number of replicas'),
     joinInserts: Type.Boolean(),
     embedded: Type.Object({
       port,
@@ -121,7 +123,7 @@ const schema = Type.Object({
     creds: Type.String(),
     tlsCa: Type.String(),
     monitorUrls: Type.String(),
-    name: Type.String({ pattern: '^[A-Za-z0-9_-]{1,60}$' }),
+    name: text('^[A-Za-z0-9_-]{1,60}$', '1 to 60 letters, digits, _ and -'),
     replicas: Type.Integer({ minimum: 3, maximum: 5 }),
     subjects: Type.Integer({ minimum: 1, maximum: 64 }),
     bytesMax: Type.Integer({ minimum: 64 * 1024 * 1024, maximum: Number.MAX_SAFE_INTEGER }),
@@ -147,7 +149,7 @@ const schema = Type.Object({
     failedLoginsMax: count,
     signInQueueMax: count,
     passwordCost: Type.Integer({ minimum: 10, maximum: 20 }),
-    apiKeyPrefix: Type.String({ pattern: '^[A-Za-z0-9_-]{0,32}$' }),
+    apiKeyPrefix: text('^[A-Za-z0-9_-]{0,32}$', 'at most 32 letters, digits, _ and -'),
     requireHttpsForApiKeys: Type.Boolean(),
   }),
   rateLimits: Type.Object({
@@ -159,7 +161,7 @@ const schema = Type.Object({
   }),
   docs: Type.Object({
     enabled: Type.Boolean(),
-    groupName: Type.String({ pattern: '^[A-Za-z0-9_-]{1,64}$' }),
+    groupName: text('^[A-Za-z0-9_-]{1,64}$', '1 to 64 letters, digits, _ and -'),
     title: Type.String({ minLength: 1 }),
   }),
   activity: Type.Object({
@@ -253,10 +255,13 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
   return checkedConfig(readConfig(environment));
 }
 
-/** Throws StartError with the first fault. */
+/** Throws StartError with the first fault, and the number of further ones. */
 export function checkedConfig({ values, faults }: ConfigReading): Config {
-  if (faults.length > 0) throw new StartError(faults[0]!);
-  return values as Config;
+  const [first, ...others] = faults;
+  if (first === undefined) return values as Config;
+  if (others.length === 0) throw new StartError(first);
+  const count = `${others.length} more ${others.length === 1 ? 'setting is' : 'settings are'}`;
+  throw new StartError(`${first} ${count} wrong: npm run config lists all of them.`);
 }
 
 /** Reads all settings, also when some are faulty; throws StartError when a file cannot be read. */

@@ -159,7 +159,8 @@ function mustBe(node: Type.Schema, text: string, unit: SettingUnit | undefined):
     }
     default:
       if (node.minLength && text.length < node.minLength) return 'set';
-      return node.pattern && !new RegExp(node.pattern).test(text) ? `of the form ${node.pattern}` : '';
+      if (!node.pattern || new RegExp(node.pattern).test(text)) return '';
+      return node.description ?? `of the form ${node.pattern}`;
   }
 }
 
