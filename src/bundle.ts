@@ -6,6 +6,7 @@
  */
 
 import { closeSync, fstatSync, openSync, readFileSync, readSync, writeFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { columns } from './base/columns.ts';
@@ -124,7 +125,7 @@ function readPackage(path: string): unknown {
 }
 
 function checksText(config: Config): string {
-  const found = judgeMachine(readMachine(resolve(config.data.dir)), config, config.workers || 1);
+  const found = judgeMachine(readMachine(resolve(config.data.dir)), config, config.workers || availableParallelism());
   return found.map(({ level, subject, says }) => `${level} ${subject}: ${says}`).join('\n');
 }
 

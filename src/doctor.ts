@@ -25,7 +25,13 @@ import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { readShardMap } from './instance/stores/shard-map-store.ts';
 import { judgeDiskTest, testDisk } from './support/disk-test.ts';
 import { roundTrip } from './support/round-trip.ts';
-import { findInstance, otherSettings, primaryLives, type RunningInstance } from './support/running-instance.ts';
+import {
+  findInstance,
+  mayFindInstance,
+  otherSettings,
+  primaryLives,
+  type RunningInstance,
+} from './support/running-instance.ts';
 import { checkClickHouse, checkPostgres, checkRedis, checkStreams } from './support/store-check.ts';
 
 const usage = 'usage: npm run doctor -- [--token TOKEN of a device] [--url http://HOST:PORT of an instance]';
@@ -92,6 +98,11 @@ function checkSettings({ values, settings, faults, unknown }: ConfigReading): Co
 function checkInstance(config: Config, { settings }: ConfigReading, running: RunningInstance | undefined): void {
   const subject = 'instance';
   const dir = resolve(config.data.dir);
+  if (!running && !mayFindInstance(config)) {
+    const says = `This user may not read ${dir}, so an instance there is not found: call this as the user that runs Millrace.`;
+    report({ subject, level: 'warning', says });
+    return;
+  }
   if (!running) {
     const state = primaryLives(config) ? 'starts or stops just now' : 'is not running';
     report({ subject, level: 'ok', says: `The instance of ${dir} ${state}.` });
@@ -159,7 +170,7 @@ async function checkWithoutInstance(config: Config, { url, token }: Options): Pr
     if (taken.length === 0) {
       report({ subject, level: 'ok', says: `${own.map(({ port }) => port).join(', ')} are free.` });
     }
-    const says = 'No instance runs on this DATA_DIR: start it and call this again, or give --url and --token.';
+    const says = 'No instance was found on this DATA_DIR: start it and call this again, or give --url and --token.';
     report({ subject: 'round trip', level: 'ok', says });
     return;
   }

@@ -47,9 +47,15 @@ export function jsonLine(value: unknown): string {
 
 /** Prints why a command failed: the sentence for the operator, or the stack of a bug. The exit code will be 1. */
 export function printFailure(error: unknown): void {
-  const text = error instanceof Error && !isForOperator(error) ? error.stack : messageOf(error);
+  const text = error instanceof Error && !isForOperator(error) ? error.stack : sentenceOf(error);
   process.stderr.write(`millrace: ${text}\n`);
   process.exitCode = 1;
+}
+
+function sentenceOf(error: unknown): string {
+  const { code } = error as { code?: unknown };
+  const isRefusedFile = code === 'EACCES' && !(error instanceof StartError);
+  return isRefusedFile ? `${messageOf(error)}: call this as the user that runs Millrace.` : messageOf(error);
 }
 
 /** True for an error of the command line, the settings, a store, the network or a file. Any other error is a bug. */

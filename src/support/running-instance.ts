@@ -1,4 +1,5 @@
 /** Finds the instance that runs on the DATA_DIR of a command's settings, as its control socket describes it. */
+import { accessSync, constants } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { openControl } from '../base/control-socket.ts';
 import { liveProcess } from '../base/process-file.ts';
@@ -34,6 +35,16 @@ export async function findInstance(config: Config): Promise<RunningInstance | un
 /** True when a primary of this DATA_DIR lives: it may be starting or stopping, and answers no command then. */
 export function primaryLives(config: Config): boolean {
   return liveProcess(join(resolve(config.data.dir), runDirectory, 'primary.pid')) !== undefined;
+}
+
+/** False when the rights of this user hide an instance on DATA_DIR. */
+export function mayFindInstance(config: Config): boolean {
+  try {
+    accessSync(join(resolve(config.data.dir), runDirectory), constants.R_OK | constants.X_OK);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code !== 'EACCES';
+  }
 }
 
 /** Returns the names of settings whose values in the instance differ from those that a start would take now. */

@@ -1,9 +1,9 @@
 /** Commands of an operator beside an instance that runs, and without one. */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { chmodSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -97,6 +97,27 @@ test('commands with a wrong DATA_DIR say so', async () => {
       output: expect.stringMatching(/^millrace: There is no journal in .*DATA_DIR.*\.\n$/),
     });
   }
+});
+
+test('commands of a user who may not read DATA_DIR say so', async () => {
+  const closed = join(directory, 'closed');
+  for (const name of ['journal', 'run']) mkdirSync(join(closed, name), { recursive: true });
+  for (const name of ['journal', 'run']) chmodSync(join(closed, name), 0);
+  // Without a mapping of users, the process may do what the owner of a file may do, also as root.
+  const runWithoutRights = async (command: string, ...words: string[]) => {
+    const args = ['--user', process.execPath, `dist/${command}.js`, ...words];
+    const env = { ...engine.environment, DATA_DIR: closed };
+    return await promisify(execFile)('unshare', args, { env }).catch(
+      (error: { stdout: string; stderr: string }) => error,
+    );
+  };
+  const doctor = await runWithoutRights('doctor');
+  expect(doctor.stdout).toMatch(
+    /^warning +instance +This user may not read \S+\/closed, .* as the user that runs Millrace\.$/m,
+  );
+  const journals = await runWithoutRights('journal', 'list');
+  expect(journals.stderr).toMatch(/^millrace: EACCES: .*\/journal': call this as the user that runs Millrace\.\n$/);
+  for (const name of ['journal', 'run']) chmodSync(join(closed, name), 0o700);
 });
 
 test('a directory that is no journal is neither whole nor stored', async () => {
@@ -292,6 +313,10 @@ test('without an instance, doctor checks ports and packages, and a bundle says w
   const journals = (await unpack(archive)).get('journal.txt');
   expect(journals).toMatch(/^worker-0 /m);
   expect(journals).toMatch(/^deletes: unknown, .* the embedded one is not running\. Start Millrace to see them\.$/m);
+  const ofAllCores = join(directory, 'all-cores.tar.gz');
+  await runWith({ ...engine.environment, WORKERS: '0' }, 'bundle', '--out', ofAllCores);
+  const cores = availableParallelism();
+  expect((await unpack(ofAllCores)).get('checks.txt')).toContain(`(${cores} ${cores === 1 ? 'worker' : 'workers'})`);
   const hosts = await run('hosts');
   expect(hosts).toEqual({
     code: 1,
@@ -302,7 +327,7 @@ test('without an instance, doctor checks ports and packages, and a bundle says w
   expect(code, output).toBe(1);
   expect(output).toMatch(/^fault +ports +Port \d+ on 127\.0\.0\.1 is taken by another program: .*MQTT_BIND_PORT\.$/m);
   expect(output).toMatch(/^ok +clickhouse +The embedded ClickHouse \S+ is installed and does not run now\.$/m);
-  expect(output).toMatch(/^ok +round trip +No instance runs/m);
+  expect(output).toMatch(/^ok +round trip +No instance was found/m);
 });
 
 test.each([
