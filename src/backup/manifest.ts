@@ -3,7 +3,7 @@
  * a valid manifest is not a backup. A restore reads it first and checks every file.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
+import { createReadStream, existsSync } from 'node:fs';
 import { open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { messageOf, StartError } from '../base/errors.ts';
@@ -61,6 +61,7 @@ export async function readManifest(dir: string): Promise<Manifest> {
   try {
     whole = await readFile(join(dir, manifestName), 'utf8');
   } catch (error) {
+    if (!existsSync(dir)) throw new StartError(`${dir} is not a complete backup: there is no such directory.`);
     throw new StartError(
       (error as NodeJS.ErrnoException).code === 'ENOENT'
         ? `${dir} is not a complete backup: it has no ${manifestName}, which a backup writes last.`
