@@ -7,6 +7,8 @@ import type { PasswordHasher } from '../auth/password.ts';
 import type { Authority } from '../auth/roles.ts';
 import { insertUser } from '../auth/store.ts';
 import type { Clock } from '../base/clock.ts';
+import { StartError } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
 import { tokenCredentials } from '../device/model/credentials.ts';
 import { defaultProfileName } from '../device/model/device.ts';
@@ -38,11 +40,12 @@ interface FirstAdmins {
 
 /**
  * Creates tenant "Millrace" with its administrator and a device, and the system administrator. Returns false when an
- * earlier start, or another host, has created them.
+ * earlier start, or another host, has created them. Throws StartError for a password that no user may choose.
  */
 export async function seedFirstTenant(deps: SeedDeps, admins: FirstAdmins): Promise<boolean> {
   const { postgres, clock } = deps;
   if (await findSetting(postgres, firstMark)) return false;
+  checkLength(admins.password);
   const { email, systemEmail } = admins;
   const passwordHash = await deps.passwords.hash(admins.password);
   const now = clock.now();
@@ -55,6 +58,14 @@ export async function seedFirstTenant(deps: SeedDeps, admins: FirstAdmins): Prom
     await findOrInsertSetting(queries, firstDeviceMark, device.id);
     return true;
   });
+}
+
+function checkLength({ length }: string): void {
+  const { passwordCharsMin, passwordCharsMax } = limits;
+  if (length >= passwordCharsMin && length <= passwordCharsMax) return;
+  throw new StartError(
+    `ADMIN_PASSWORD has ${length} characters: set one of ${passwordCharsMin} to ${passwordCharsMax}, or none for a generated one.`,
+  );
 }
 
 /**

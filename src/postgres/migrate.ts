@@ -137,7 +137,7 @@ async function apply(postgres: Postgres, { number, name, text, checksum }: Migra
 export async function inMigrationLock(postgres: Postgres, work: () => Promise<void>): Promise<void> {
   // The transaction takes an error of the other store for one of its own connection.
   let failure: { error: unknown } | undefined;
-  await postgres.transaction(
+  const locked = postgres.transaction(
     async (queries) => {
       // A server may end a transaction that waits long for the other store.
       await queries.query('set local idle_in_transaction_session_timeout = 0');
@@ -148,6 +148,10 @@ export async function inMigrationLock(postgres: Postgres, work: () => Promise<vo
     },
     { timeoutMs: limits.migrationMsMax },
   );
+  await locked.catch((error: unknown) => {
+    if (failure || !isAway(error)) throw error;
+    throw new Error('its tables are changed under a lock in PostgreSQL, which does not answer');
+  });
   if (failure) throw failure.error;
 }
 

@@ -63,6 +63,30 @@ test('proxies that are no addresses, and a key of tokens that is too short, are 
   expect(said).not.toContain('c3Vw');
 });
 
+test('a password of the administrator that no user may choose is refused', async () => {
+  expect(await refusal({ ADMIN_PASSWORD: 'pear' })).toMatch(
+    /^millrace: ADMIN_PASSWORD has 4 characters: set one of 6 to 72/,
+  );
+});
+
+test.skipIf(process.getuid?.() !== 0)('a first start on a disk that is too small says what to do', async () => {
+  const engine = await prepareEngine({ firstStart: true });
+  try {
+    const steps = 'mount -t tmpfs -o size=40m tmpfs /mnt && exec "$NODE" dist/main.js';
+    const env = { ...engine.environment, NODE: process.execPath, DATA_DIR: '/mnt/data' };
+    const start = spawn('unshare', ['--mount', 'sh', '-c', steps], { env, stdio: ['ignore', 'ignore', 'pipe'] });
+    let output = '';
+    start.stderr.on('data', (chunk) => (output += chunk));
+    const [code] = await once(start, 'close');
+    expect(output).toMatch(
+      /^millrace: The embedded PostgreSQL in .*: free space on the disk of DATA_DIR, or enlarge it\.$/m,
+    );
+    expect(code).toBe(1);
+  } finally {
+    await engine.destroy();
+  }
+});
+
 test.each(['http://cache', 'redis://cache:99999', 'redis://:pear%tree@cache', 'redis+sentinel://cache'])(
   'a URL of Redis that cannot be read is refused without its password: %s',
   async (url) => {
@@ -225,6 +249,9 @@ test('a first start waits for PostgreSQL, which may start later, and logs the re
     engine.spawn();
     await eventually(() =>
       /waiting.*PostgreSQL at 127\.0\.0\.1:\d+ \(DATABASE_URL\) does not answer/.test(engine.output),
+    );
+    await eventually(() =>
+      /"store":"clickhouse","reason":"[^"]*lock in PostgreSQL, which does not answer/.test(engine.output),
     );
     expect(engine.output).not.toContain('secret');
     expect(engine.running).toBe(true);

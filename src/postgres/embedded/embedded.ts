@@ -15,6 +15,7 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { endProcess, removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
 import { usableMemoryBytes } from '../../base/usable-memory.ts';
+import { sqlStateOf } from '../client.ts';
 import { Client } from '../driver.ts';
 import { type Binaries, findBinaries } from './binaries.ts';
 import { chooseLauncher, type Launcher, launch, own } from './launch.ts';
@@ -51,7 +52,7 @@ export async function startEmbeddedPostgres(deps: EmbeddedPostgresDeps): Promise
   } catch (error) {
     // A call of the file system failed: no room, read-only, no permission.
     if ((error as NodeJS.ErrnoException).syscall === undefined) throw error;
-    throw new StartError(`The embedded PostgreSQL in ${dir} cannot be started: ${messageOf(error)}.`);
+    throw new StartError(`The embedded PostgreSQL in ${dir} cannot be started: ${withAdvice(messageOf(error))}.`);
   }
 }
 
@@ -111,7 +112,7 @@ async function makeCluster(binaries: Binaries, launcher: Launcher, dir: string, 
     const { code, signal } = await exitOf(child, limits.postgresStartMsMax);
     if (code !== 0) {
       const reason = complaint() || `initdb ended with ${signal ?? `exit code ${code}`}`;
-      throw new StartError(`The embedded PostgreSQL in ${dir} cannot be created: ${reason}.`);
+      throw new StartError(`The embedded PostgreSQL in ${dir} cannot be created: ${withAdvice(reason)}.`);
     }
     renameSync(made, join(dir, 'cluster'));
   } finally {
@@ -155,7 +156,8 @@ async function startServer(
     if (portTaken) {
       throw new StartError(`Port ${port} of the embedded PostgreSQL is taken: set POSTGRES_EMBEDDED_PORT.`);
     }
-    throw new StartError(`The embedded PostgreSQL in ${cluster} does not start: ${reason || 'it gives no reason'}.`);
+    const why = reason === '' ? 'it gives no reason' : withAdvice(reason);
+    throw new StartError(`The embedded PostgreSQL in ${cluster} does not start: ${why}.`);
   }
 }
 
@@ -307,13 +309,19 @@ async function ensureDatabase(url: string, dir: string): Promise<void> {
       if (rowCount === 0) await client.query(`create database ${database}`);
     });
   } catch (error) {
-    if ((error as { code?: string }).code !== '28P01') {
-      throw new StartError(`The embedded PostgreSQL in ${dir} does not answer: ${messageOf(error)}.`);
+    const state = sqlStateOf(error);
+    if (state !== '28P01') {
+      const what = state === undefined ? 'does not answer' : 'cannot be used';
+      throw new StartError(`The embedded PostgreSQL in ${dir} ${what}: ${withAdvice(messageOf(error))}.`);
     }
     throw new StartError(
       `The embedded PostgreSQL in ${dir} was created with another password: restore the secrets.json that belongs to it.`,
     );
   }
+}
+
+function withAdvice(reason: string): string {
+  return /no space left/i.test(reason) ? `${reason}: free space on the disk of DATA_DIR, or enlarge it` : reason;
 }
 
 async function withClient(url: string, use: (client: PgClient) => Promise<unknown>): Promise<void> {
