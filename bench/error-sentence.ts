@@ -15,6 +15,8 @@ export function sentenceOf(error: unknown): string {
   const because = cause instanceof Error ? `: ${causeOf(cause)}` : '';
   const ended = takeEndedEngines().map((engine) => {
     const lines = engine.tail(linesMax).trim();
+    // An engine that does not become ready is an error that has its lines already.
+    if (lines !== '' && text.includes(lines)) return '';
     return `\nAn engine had ended before.${lines === '' ? '' : ` Its last lines:\n${lines}`}`;
   });
   return `${text}${because}${ended.join('')}`;

@@ -14,6 +14,11 @@ export function say(line: string): void {
   process.stdout.write(`${line}\n`);
 }
 
+/** Prints a line that says how far a run is: no part of its result. */
+export function sayProgress(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
 /** Prints a table: columns are as wide as their widest cell, and numbers are aligned to the right. */
 export function table(header: string[], rows: Cell[][]): void {
   const cells = rows.map((row) => row.map((cell) => (typeof cell === 'number' ? figure(cell) : cell)));

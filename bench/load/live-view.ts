@@ -2,7 +2,7 @@
  * One line that a load rewrites each second in a terminal: rate, latency, refusals, CPU, backlog, time left. Elsewhere
  * a plain line every ten seconds.
  */
-import { figure, say } from '../report.ts';
+import { figure, sayProgress } from '../report.ts';
 import { byShortReason, type Counts, totalOf } from './counts.ts';
 import type { Second } from './timeline.ts';
 
@@ -23,7 +23,7 @@ export class LiveView {
   show(second: Second): void {
     const text = lineOf(second, this.#lastsSeconds);
     if (this.#isTerminal) process.stdout.write(`${clearLine}${text.slice(0, (process.stdout.columns ?? 80) - 1)}`);
-    else if (second.second % plainEverySeconds === 0) say(text);
+    else if (second.second % plainEverySeconds === 0) sayProgress(text);
   }
 
   end(): void {

@@ -2,7 +2,7 @@
  * One line that a wait rewrites in a terminal each second: what is waited for, what was found last, time left.
  * Elsewhere a plain line every ten seconds.
  */
-import { say } from '../report.ts';
+import { sayProgress } from '../report.ts';
 
 const everyMs = 1_000;
 const plainEverySeconds = 10;
@@ -50,7 +50,7 @@ export class WaitView {
     const text = parts.join(' | ');
     this.#shown += 1;
     if (this.#isTerminal) process.stdout.write(`${clearLine}${text.slice(0, (process.stdout.columns ?? 80) - 1)}`);
-    else if (this.#shown % plainEverySeconds === 0) say(text);
+    else if (this.#shown % plainEverySeconds === 0) sayProgress(text);
   }
 }
 

@@ -46,7 +46,7 @@ export function lineChart(title: string, lines: Line[], marks: Mark[] = []): str
     });
     return `<path d="${steps.join('')}" fill="none" stroke="${colourOf(n)}" stroke-width="1.5"/>`;
   });
-  const seconds = [1, Math.ceil(count / 2), count].map((second) => {
+  const seconds = [...new Set([1, Math.ceil(count / 2), count])].map((second) => {
     return text(x(second - 1), height - 8, `${second} s`, 'middle');
   });
   const marked = marks.map(({ name, second }) => {

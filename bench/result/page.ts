@@ -27,7 +27,7 @@ export function pageOf(file: ResultFile): string {
       ]
     : [
         ['commit', commit || 'unknown'],
-        ['machine of servers and generators', machineText(machine)],
+        ['machine', `${machineText(machine)}; servers and generators share it`],
       ];
   const facts: [string, string][] = [['measured', at], ...places, ['command', machine.command]];
   const events = eventsOf(result);

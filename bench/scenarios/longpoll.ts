@@ -13,7 +13,7 @@ import { addedUp, refusedText } from '../load/counts.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { HeldPolls } from '../load/http/polls.ts';
 import { WaitView } from '../load/wait-view.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, say, sayProgress, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const bytesPerPollMax = 4 * 1024;
@@ -36,7 +36,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
   const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
   const held: HeldPolls[] = [];
   try {
-    say(`creating ${figure(polls)} devices`);
+    sayProgress(`creating ${figure(polls)} devices`);
     const tokens = await createDevices(engine.api, polls);
     // A heap that grew while devices were created would have room for polls already.
     await engine.restart();
@@ -52,7 +52,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
     await heldBy(engine, 0);
     const before = await settledBytes(engine, 'before the first poll, 1 of 3');
     const holdMore = async (part: string[], inAll: number, wait: string) => {
-      say(`holding ${figure(inAll)} polls`);
+      sayProgress(`holding ${figure(inAll)} polls`);
       held.push(await HeldPolls.open({ host: '127.0.0.1', port: engine.port, tokens: part, path }));
       await heldBy(engine, inAll);
       const atFirst = residentBytesOfAll(engine.workers());
@@ -121,7 +121,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
 async function settledBytes(engine: Engine, when: string): Promise<number> {
   const begin = performance.now();
   const mostSeconds = () => (settleMsMax - (performance.now() - begin)) / 1000;
-  say(
+  sayProgress(
     `waiting until V8 has collected its garbage, ${when}: at least ${(settledAfterReadings * readingEveryMs) / 1000} s, ` +
       `at most ${settleMsMax / 1000} s`,
   );
@@ -171,7 +171,7 @@ async function measure(
   const chosen = Array.from({ length: samples + warmupSamples }, () => Math.floor(Math.random() * tokens.length));
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   const jwt = await engine.api.adminToken();
-  say(`writing ${chosen.length} attributes, one after the other`);
+  sayProgress(`writing ${chosen.length} attributes, one after the other`);
   const view = new WaitView('timing attribute writes');
   const begin = performance.now();
   try {

@@ -162,7 +162,8 @@ function tell(measured: Measured[], peak: number): string[] {
     if (failed > 0) missed.push(`${name}: ${figure(failed)} reads failed`);
     const refused = addedUp([...loads, ...stopped].map((each) => each.refused));
     if (totalOf(refused) > 0) missed.push(`${name}: refused with ${refusedText(refused)}`);
-    for (const { invalid } of [...loads, ...stopped]) if (invalid !== '') say(`INVALID ${name}: ${invalid}`);
+    for (const { invalid } of loads) if (invalid !== '') say(`INVALID ${name}: ${invalid}`);
+    for (const { invalid } of stopped) if (invalid !== '') say(`INVALID ${name}, ClickHouse stopped: ${invalid}`);
     return [
       name,
       rate,

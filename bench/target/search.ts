@@ -78,8 +78,9 @@ export function spoiledText(measurements: Measurement[]): string {
   const busy = measurements.filter(({ idleBefore }) => idleBefore < idleBeforeMin);
   if (busy.length === 0) return '';
   const shares = busy.map(({ idleBefore }) => Math.round((1 - idleBefore) * 100)).sort((a, b) => a - b);
-  const share = busy.length === 1 ? `${shares[0]} %` : `${shares[0]} to ${shares.at(-1)} %`;
-  const which = measurements.length === 1 ? 'the load' : `${busy.length} of ${measurements.length} loads`;
+  const share = shares[0] === shares.at(-1) ? `${shares[0]} %` : `${shares[0]} to ${shares.at(-1)} %`;
+  const some = busy.length === measurements.length ? 'each load' : `${busy.length} of ${measurements.length} loads`;
+  const which = measurements.length === 1 ? 'the load' : some;
   return `in the second before ${which} other work used ${share} of this machine's processors, which makes latencies longer.`;
 }
 
