@@ -165,10 +165,11 @@ export class ShardBacklogs {
     const { signal } = this.#stopping;
     const { orderMin } = unit;
     const inserter = this.#inserters[shard];
-    const divided = unit.payloads.map((payload) => (map ? blocksByShard(payload, shards.all.length, map) : [payload]));
     const mapVersion = map?.version ?? 0;
     // Buckets may have moved since the rows were divided. Rows that follow their bucket are divided by this map.
     const hasMoved = unit.mapVersion < mapVersion || !inserter;
+    const divide = (payload: Uint8Array) => (map ? blocksByShard(payload, shards.all.length, map) : [payload]);
+    const divided = hasMoved ? unit.payloads.map(divide) : [];
     const others = hasMoved ? [...shards.all.keys()].filter((other) => other !== shard) : [];
     for (const other of others) {
       const payloads = divided.flatMap((blocks) => blocks[other] ?? []);
@@ -178,7 +179,7 @@ export class ShardBacklogs {
       const isKept = await this.#add(other, { payloads, rows, orderMin, mapVersion }, signal);
       if (!isKept) return this.#giveBack(unit);
     }
-    const payloads = divided.flatMap((blocks) => blocks[shard] ?? []);
+    const payloads = hasMoved ? divided.flatMap((blocks) => blocks[shard] ?? []) : unit.payloads;
     if (inserter && payloads.length > 0) {
       const { complete, refused } = await inserter.insert(payloads, { orderMin });
       // Messages of these rows have had their answer.

@@ -73,7 +73,8 @@ function startAfterCount(steps: Steps, rowsMax: number): BlockStart | undefined 
   if (device === 0 || !steps.passes(heads.key) || steps.small() !== 1) return undefined;
   const width = steps.small() - 0x200;
   const keyCount = steps.small();
-  if (!(width >= 0 && width <= 2) || !(keyCount >= 1 && keyCount <= rows)) return undefined;
+  // Some rows of a block, as those of one shard, have all of its keys: there may be more keys than rows.
+  if (!(width >= 0 && width <= 2) || !(keyCount >= 1)) return undefined;
   const keys = steps.at;
   steps.skipTexts(keyCount);
   const keysEnd = steps.at;

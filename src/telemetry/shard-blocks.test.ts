@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { Random } from '../../test/harness/random.ts';
 import { bucketCount, firstShardMap, noShard, type ShardMap } from '../clickhouse/shards.ts';
 import { Kind } from '../value/typed.ts';
+import { layoutOf } from './block-layout.ts';
 import { keyOf } from './keys.ts';
 import { type BlockRow, readBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
@@ -51,6 +52,20 @@ test('each shard gets the rows of its devices, in their order, and of buckets th
     for (const [shard, part] of divided.entries()) {
       expect(part ? readBlock(part) : []).toEqual(rows.filter((row) => shardsOfRow(row, map).includes(shard)));
     }
+  }
+});
+
+test('what was divided is a block, and is divided again, also with fewer rows than its block had keys', () => {
+  const map = firstShardMap(3, false);
+  for (let seed = 0; seed < 300; seed += 1) {
+    const random = new Random(seed);
+    const block = blockOf(random, [0, 1, 1, 1, 1, 1, 1, 2]);
+    const [, part] = blocksByShard(block, 3, map);
+    if (!part) continue;
+    expect(layoutOf(part)).toBeDefined();
+    const moved = { ...map, shardOf: map.shardOf.map((shard) => (shard === 1 ? 2 : 0)) };
+    const again = blocksByShard(part, 3, moved);
+    expect(again.map((each) => each && readBlock(each))).toEqual([undefined, undefined, readBlock(part)]);
   }
 });
 
