@@ -1,4 +1,4 @@
-/** HAProxy and nginx in front of two hosts, with the files of `ops/`. */
+/** HAProxy and nginx in front of hosts, with the files of `ops/`. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -25,7 +25,8 @@ interface BalancerOptions {
   /** The address of the balancer that the hosts trust. */
   source: string;
   ports: BalancerPorts;
-  hosts: [HostPorts, HostPorts];
+  /** Two; HAProxy also takes more. */
+  hosts: HostPorts[];
   /** For files of the balancer. */
   directory: string;
   /** Paths of PEM files. HAProxy without them has no port for HTTPS. */
@@ -56,7 +57,9 @@ export class Balancer {
       [`HOST${at + 1}_MQTTS_PORT`]: String(mqtts),
       [`HOST${at + 1}_MONITOR_PORT`]: String(monitor),
     });
-    const words = ['-db', '-f', 'ops/haproxy.cfg'];
+    const file = join(directory, 'haproxy.cfg');
+    writeFileSync(file, forHosts(readFileSync('ops/haproxy.cfg', 'utf8'), hosts.length));
+    const words = ['-db', '-f', file];
     const pem = join(directory, 'haproxy.pem');
     if (certificate) {
       writeFileSync(pem, readFileSync(certificate.cert, 'utf8') + readFileSync(certificate.key, 'utf8'), {
@@ -72,8 +75,7 @@ export class Balancer {
       HAPROXY_MQTT_PORT: String(ports.mqtt),
       HAPROXY_MQTTS_PORT: String(ports.mqtts),
       HAPROXY_CERTIFICATE: pem,
-      ...ofHost(hosts[0], 0),
-      ...ofHost(hosts[1], 1),
+      ...Object.assign({}, ...hosts.map(ofHost)),
     });
     return await balancer.#listening();
   }
@@ -133,4 +135,12 @@ export class Balancer {
     }
     return this;
   }
+}
+
+/** Returns a file for two hosts with the lines of further hosts. */
+function forHosts(text: string, hosts: number): string {
+  return text.replace(/^ +server host2 .*\n/gm, (line) => {
+    const further = Array.from({ length: hosts - 2 }, (_, n) => line.replace(/(host)2/gi, `$1${n + 3}`));
+    return [line, ...further].join('');
+  });
 }

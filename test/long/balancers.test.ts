@@ -8,9 +8,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
-import { connectAsync, type MqttClient as LibraryClient } from 'mqtt';
+import { connectAsync } from 'mqtt';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
+import { HttpDevice, hasStored, MqttDevice, telemetryPath } from '../harness/balanced-devices.ts';
 import { Balancer } from '../harness/balancer.ts';
 import { createCertificate } from '../harness/certificate.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
@@ -61,99 +62,9 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-const telemetryPath = ({ token }: Device) => `/api/v1/${token}/telemetry`;
-
-/** A device that keeps its HTTP connection, and opens another one when the balancer has closed it. */
-class HttpDevice {
-  readonly device: Device;
-  readonly #port: number;
-  #connection: RawConnection | undefined;
-
-  constructor(device: Device, port: number) {
-    this.device = device;
-    this.#port = port;
-  }
-
-  /** Returns the status, with the body of a refusal; fails when the connection ends without an answer. */
-  async send(n: number): Promise<string> {
-    if (this.#connection?.closed !== false) this.#connection = await RawConnection.open(this.#port);
-    const body = `{"ts":${firstTs + n},"values":{"n":${n}}}`;
-    const {
-      status,
-      headers,
-      body: answer,
-    } = await this.#connection.ask({ path: telemetryPath(this.device), body }, 20_000);
-    if (headers.get('connection')?.toLowerCase() === 'close') this.close();
-    return status === 200 ? '200' : `${status} ${answer}`;
-  }
-
-  close(): void {
-    this.#connection?.close();
-    this.#connection = undefined;
-  }
-}
-
-const firstTs = Date.now() - 3_600_000;
-
-/** A device with a usual MQTT library, which connects again by itself. */
-class MqttDevice {
-  readonly device: Device;
-  readonly #client: LibraryClient;
-  connects = 1;
-  /** The number of times that the library has tried to connect again. */
-  attempts = 0;
-  acknowledged = 0;
-
-  private constructor(device: Device, client: LibraryClient) {
-    this.device = device;
-    this.#client = client;
-    client.on('connect', () => {
-      this.connects += 1;
-    });
-    client.on('reconnect', () => {
-      this.attempts += 1;
-    });
-    // The connection of a write may end during the write.
-    client.on('error', () => {});
-  }
-
-  static async connect(device: Device, url: string, protocolVersion: 4 | 5): Promise<MqttDevice> {
-    const options = { username: device.token, protocolVersion, reconnectPeriod: 200 };
-    return new MqttDevice(device, await connectAsync(url, options));
-  }
-
-  get isConnected(): boolean {
-    return this.#client.connected;
-  }
-
-  /** A message that waits for its PUBACK when the connection ends is sent again by the library. */
-  async publishWhile(isRunning: () => boolean): Promise<void> {
-    while (isRunning()) {
-      const n = this.acknowledged;
-      await this.#client.publishAsync('v1/devices/me/telemetry', `{"ts":${firstTs + n},"values":{"n":${n}}}`, {
-        qos: 1,
-      });
-      this.acknowledged += 1;
-      await sleep(50);
-    }
-  }
-
-  async end(): Promise<void> {
-    await this.#client.endAsync(true);
-  }
-}
-
 async function addressOf(device: Device): Promise<string | undefined> {
   const answer = await hosts[0].api.send('GET', `/api/device/${device.id}/diagnostics`);
   return ((await answer.json()) as { session: { address: string } | null }).session?.address;
-}
-
-async function storedOf(device: Device, count: number): Promise<void> {
-  await eventually(async () => {
-    const range = { startTs: firstTs, endTs: firstTs + count, limit: 100_000 };
-    const { n = [] } = await hosts[0].api.readSeries(device.id, ['n'], range);
-    return n.length === count && n.every(({ value }, at) => value === at);
-  }, 30_000);
 }
 
 const mqttConnections = async (host: Engine) => (await host.metric('mqtt_connections')) ?? 0;
@@ -275,7 +186,7 @@ describe.each(['haproxy', 'nginx'] as const)('behind %s', (kind) => {
         }
         each.close();
       }),
-      ...mqttDevices.map((each) => each.publishWhile(isOn)),
+      ...mqttDevices.map((each) => each.publishWhile(isOn, 50)),
     ];
     try {
       for (const host of hosts) {
@@ -315,7 +226,7 @@ describe.each(['haproxy', 'nginx'] as const)('behind %s', (kind) => {
     }
     expect(refused, balancer.output).toEqual([]);
     expect(mqttDevices.map(({ attempts }) => attempts)).toEqual(mqttDevices.map(({ connects }) => connects - 1));
-    for (const [at, { device }] of httpDevices.entries()) await storedOf(device, counts[at]!);
-    for (const { device, acknowledged } of mqttDevices) await storedOf(device, acknowledged);
+    for (const [at, { device }] of httpDevices.entries()) await hasStored(hosts[0], device, counts[at]!);
+    for (const { device, acknowledged } of mqttDevices) await hasStored(hosts[0], device, acknowledged);
   });
 });
