@@ -230,6 +230,7 @@ describe('docker-compose.hosts.yml', () => {
         ['HTTP', 'HTTP_BIND_PORT'],
         ['MQTT', 'MQTT_BIND_PORT'],
         ['MQTTS', 'MQTT_SSL_BIND_PORT'],
+        ['REPORTS', 'ANALYTICS_BIND_PORT'],
         ['MONITOR', 'MONITOR_BIND_PORT'],
       ]) {
         expect(given[`HOST${at + 1}_${door}_PORT`]).toBe(host.environment![setting!] ?? defaultOf(setting!));
@@ -269,8 +270,58 @@ describe('docker-compose.hosts.yml', () => {
 
   test('a stopping host is out of the balancer before it stops', () => {
     const [, seconds, falls] = /inter (\d+)s fall (\d+)/.exec(file)!;
+    const [, checkSeconds] = /timeout check (\d+)s/.exec(file)!;
     for (const [, { environment }] of hosts) {
-      expect(Number(environment!['SHUTDOWN_DELAY_MS'])).toBeGreaterThan(Number(seconds) * 1000 * Number(falls));
+      expect(Number(environment!['SHUTDOWN_DELAY_MS'])).toBeGreaterThanOrEqual(
+        (Number(seconds) + Number(checkSeconds)) * 1000 * Number(falls),
+      );
     }
   });
+});
+
+describe('ops/millrace.service', () => {
+  const unit = readFileSync('ops/millrace.service', 'utf8');
+  const of = (name: string) => [...unit.matchAll(new RegExp(`^${name}=(.*)$`, 'gm'))].map(([, value]) => value!);
+  const [, given] = /^# \/etc\/millrace\/millrace\.env (?:.*\n)([\s\S]*?)^```$/m.exec(
+    readFileSync('docs/operations.md', 'utf8'),
+  )!;
+  const environment = Object.fromEntries(
+    [...of('Environment'), ...given!.trim().split('\n')].map((line) => line.split(/=(.*)/s).slice(0, 2)),
+  ) as Record<string, string>;
+
+  test('runs what a build makes, not as root, and leaves the stop to the first process', () => {
+    expect(of('ExecStart')).toEqual(['/usr/bin/node dist/main.js']);
+    expect(of('User')).toEqual(['millrace']);
+    expect(of('KillMode')).toEqual(['mixed']);
+    expect(of('EnvironmentFile')).toEqual(['/etc/millrace/millrace.env']);
+    expect(environment['DATA_DIR']).toBe(`/var/lib/${of('StateDirectory')[0]}`);
+  });
+
+  test('every environment name, also of the example, is a known setting, and no secret is a value', () => {
+    const known = environmentNames();
+    const names = Object.keys(environment);
+    expect(names.length).toBeGreaterThan(12);
+    expect(names.filter((name) => name !== 'NODE_ENV' && !known.has(name))).toEqual([]);
+    expect(
+      names.filter((name) => /PASSWORD|SECRET|TOKEN|KEY|DATABASE_URL|REDIS_URL/.test(name) && !name.endsWith('_FILE')),
+    ).toEqual([]);
+  });
+
+  test('a stop has the time that its steps may take', () => {
+    const setting = (name: string) => Number(environment[name] ?? defaultOf(name));
+    const steps = ['DELAY_MS', 'EVICT_MS_MAX', 'DRAIN_MS_MAX', 'STORES_MS_MAX'].map((step) =>
+      setting(`SHUTDOWN_${step}`),
+    );
+    expect(Number(of('TimeoutStopSec')[0]) * 1000).toBeGreaterThan(steps.reduce((sum, ms) => sum + ms, 0));
+  });
+});
+
+test('the list of docs/balancers.md has every value that the files of HAProxy want', () => {
+  const wanted = ['ops/haproxy.cfg', 'ops/haproxy-https.cfg'].flatMap((path) =>
+    [...readFileSync(path, 'utf8').matchAll(/\$\{(\w+)\}/g)].map((match) => match[1]!),
+  );
+  const listed = [...readFileSync('docs/balancers.md', 'utf8').matchAll(/^((?:HAPROXY|HOST1)_\w+)=/gm)].map(
+    (match) => match[1]!,
+  );
+  expect(new Set(wanted.filter((name) => !name.startsWith('HOST2_')))).toEqual(new Set(listed));
 });

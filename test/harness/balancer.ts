@@ -10,6 +10,7 @@ interface HostPorts {
   http: number;
   mqtt: number;
   mqtts: number;
+  reports: number;
   monitor: number;
 }
 
@@ -50,11 +51,12 @@ export class Balancer {
   }
 
   static async haproxy({ source, ports, hosts, directory, certificate }: BalancerOptions): Promise<Balancer> {
-    const ofHost = ({ http, mqtt, mqtts, monitor }: HostPorts, at: number) => ({
+    const ofHost = ({ http, mqtt, mqtts, reports, monitor }: HostPorts, at: number) => ({
       [`HOST${at + 1}_ADDRESS`]: '127.0.0.1',
       [`HOST${at + 1}_HTTP_PORT`]: String(http),
       [`HOST${at + 1}_MQTT_PORT`]: String(mqtt),
       [`HOST${at + 1}_MQTTS_PORT`]: String(mqtts),
+      [`HOST${at + 1}_REPORTS_PORT`]: String(reports),
       [`HOST${at + 1}_MONITOR_PORT`]: String(monitor),
     });
     const file = join(directory, 'haproxy.cfg');
@@ -87,11 +89,12 @@ export class Balancer {
       if (!text.includes(from)) throw new Error(`ops/nginx.conf has no ${from}`);
       text = text.replaceAll(from, to);
     };
-    for (const [at, { http, mqtt, mqtts }] of hosts.entries()) {
+    for (const [at, { http, mqtt, mqtts, reports }] of hosts.entries()) {
       for (const [usual, port] of [
         [8080, http],
         [1883, mqtt],
         [8883, mqtts],
+        [8888, reports],
       ]) {
         replace(`10.0.0.1${at + 1}:${usual}`, `127.0.0.1:${port}`);
       }

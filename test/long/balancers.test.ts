@@ -39,6 +39,7 @@ beforeAll(async () => {
   const start = (mqttsPort: number) =>
     startEngine({
       workers: 2,
+      reports: true,
       stopMsMax: 60_000,
       env: {
         ...hostSettings(stores),
@@ -83,7 +84,8 @@ describe.each(['haproxy', 'nginx'] as const)('behind %s', (kind) => {
     const [http, https, mqtt, mqtts] = await Promise.all(Array.from({ length: 4 }, freePort));
     const portsOf = (host: Engine, at: number) => {
       const monitor = Number(host.environment['MONITOR_BIND_PORT']);
-      return { http: host.port, mqtt: host.mqttPort, mqtts: mqttsPorts[at]!, monitor };
+      const reports = Number(host.environment['ANALYTICS_BIND_PORT']);
+      return { http: host.port, mqtt: host.mqttPort, mqtts: mqttsPorts[at]!, reports, monitor };
     };
     balancer = await Balancer[kind]({
       source,
@@ -123,6 +125,20 @@ describe.each(['haproxy', 'nginx'] as const)('behind %s', (kind) => {
     const [answer] = (await once(socket, 'data')) as [Buffer];
     expect(answer.toString()).toMatch(/^HTTP\/1\.1 200 /);
     socket.destroy();
+  });
+
+  test('reports have the address of the other calls, and the caller of a report is known', async () => {
+    const base = `http://127.0.0.1:${balancer.ports.http}`;
+    const page = await fetch(`${base}/apiAnalytics?jwt=${await hosts[0].api.adminToken()}`);
+    expect([page.status, page.headers.get('content-type')]).toEqual([200, expect.stringContaining('text/html')]);
+    const asset = /\/trendz\/assets\/[\w.]+/.exec(await page.text())![0];
+    expect((await fetch(`${base}${asset}`)).status).toBe(200);
+    const jwt = { 'X-Authorization': `Bearer ${await hosts[0].api.adminToken()}` };
+    // Any host knows the user: requests of one user reach both hosts.
+    for (let n = 0; n < 4; n += 1) {
+      expect((await fetch(`${base}/apiAnalytics/views?pageSize=10&page=0`, { headers: jwt })).status).toBe(200);
+    }
+    expect((await fetch(`${base}/apiTrendz/publicApi/buildReport`, { method: 'POST', body: '{}' })).status).toBe(403);
   });
 
   test('a poll waits longer than any idle connection, and gets its update', async () => {

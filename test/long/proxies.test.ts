@@ -246,8 +246,8 @@ test('HAProxy with the documented settings', async () => {
   const [http, https, mqtt, mqtts, closed] = await Promise.all(Array.from({ length: 5 }, freePort));
   const ports = { http: http!, https: https!, mqtt: mqtt!, mqtts: mqtts! };
   const monitor = Number(engine.environment['MONITOR_BIND_PORT']);
-  const here = { http: engine.port, mqtt: engine.mqttPort, mqtts: mqttsPort, monitor };
-  const absent = { http: closed!, mqtt: closed!, mqtts: closed!, monitor: closed! };
+  const here = { http: engine.port, mqtt: engine.mqttPort, mqtts: mqttsPort, reports: closed!, monitor };
+  const absent = { http: closed!, mqtt: closed!, mqtts: closed!, reports: closed!, monitor: closed! };
   const balancer = await Balancer.haproxy({ source: proxy, ports, hosts: [here, absent], directory });
   const sessions = [];
   try {
