@@ -79,7 +79,7 @@ export class OldestFirst {
     return false;
   }
 
-  /** Returns what `isHeldUp` returns. If true, `onFree` is called when the older command has gone, or after the longest wait. */
+  /** Returns what `isHeldUp` returns. If true, calls `onFree` when the older command has gone, or the wait is over. */
   mustWait(command: Command): boolean {
     const { device } = command;
     const order = this.#devices.get(device);
