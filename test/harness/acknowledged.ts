@@ -38,7 +38,7 @@ export function postValues(api: Api, token: string, key: string): Acknowledged {
   return { key, values, stop };
 }
 
-/** The same over MQTT with QoS 1, without `ts`, until the connection ends as well. */
+/** Publishes values of a key over MQTT with QoS 1, without `ts`, until `stop` is called or the connection ends. */
 export function publishValues(client: MqttClient, key: string): Acknowledged {
   const values: number[] = [];
   let going = true;

@@ -76,7 +76,7 @@ export const error = (status: number, errorCode: number, message: unknown) => ({
 let sequence = 0;
 export const unique = (name: string) => `${name}-${(sequence += 1)}`;
 
-/** Cheap: what a hash must cost is the matter of `password.test.ts`. */
+/** Returns a hasher that costs little: `password.test.ts` tests what a hash must cost. */
 const cheapPasswords = () => new PasswordHasher(20, { ln: 10, r: 8, p: 1 });
 
 const seeded: Template = {
@@ -104,7 +104,7 @@ let shared: Promise<TestApi> | undefined;
 /** `clickhouse`: where time series are read; without it no such store is reached. */
 export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = noClickHouse()) {
   let movedMs = 0;
-  /** Of what a tenant may meet within a window. */
+  /** The clock of what a tenant may meet within a window; `moveClock` moves this clock. */
   const movedClock = { now: () => clock.now() + movedMs, monotonic: clock.monotonic };
   const passwords = cheapPasswords();
   const failedSignIns = new FailedSignIns(clock);
@@ -198,7 +198,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
     return answer.body;
   }
 
-  /** A token of an earlier sign-in, when nothing is to happen to its session. */
+  /** Tokens of earlier sign-ins, for calls that do nothing to the session. */
   const kept = new Map<string, Promise<{ token: string }>>();
   async function tokenOf(username = admin.email, password = admin.password): Promise<string> {
     const pair = kept.get(username) ?? signIn(username, password);
@@ -268,7 +268,7 @@ async function answerOf(routes: ServedRoute[], method: string, url: string, opti
   };
 }
 
-/** As the HTTP server routes: fixed parts go before parameters. */
+/** Finds the route of a call as the HTTP server does: fixed parts go before parameters. */
 function match(routes: ServedRoute[], method: string, path: string): { route: ServedRoute; params: string[] } {
   const parts = path.split('/');
   const candidates = routes

@@ -16,7 +16,7 @@ interface HostPorts {
 
 interface BalancerPorts {
   http: number;
-  /** Where TLS ends at the balancer. */
+  /** The port at which the balancer ends TLS. */
   https: number;
   mqtt: number;
   mqtts: number;
@@ -28,7 +28,7 @@ interface BalancerOptions {
   ports: BalancerPorts;
   /** Two; HAProxy also takes more. */
   hosts: HostPorts[];
-  /** For files of the balancer. */
+  /** The balancer has its files there. */
   directory: string;
   /** Paths of PEM files. HAProxy without them has no port for HTTPS. */
   certificate?: { cert: string; key: string };

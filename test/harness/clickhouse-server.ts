@@ -27,7 +27,7 @@ export interface TestClickHouse {
   /** A test that starts another one with `options` puts it here. */
   server: EmbeddedClickHouse;
   clickhouse: ClickHouse;
-  /** As started, with the port it got. */
+  /** The options of the start, with the port that the server got. */
   options: EmbeddedClickHouseDeps;
   /** Sends a statement over HTTP; throws unless it succeeds. */
   ask(sql: string): Promise<string>;
@@ -43,7 +43,7 @@ export interface SharedClickHouse {
   stop(): Promise<void>;
 }
 
-/** For tests that neither stop the server nor set its options. Where none is shared, it is a server of their own. */
+/** Makes a database on the shared server, which the test must not stop; without one it starts a server of its own. */
 export async function shareTestClickHouse(): Promise<SharedClickHouse> {
   const { inject } = await import('vitest');
   const socket = inject('clickhouseSocket') as string | undefined;

@@ -127,7 +127,7 @@ export class StandIn {
   }
 }
 
-/** Empty for bytes that are no blocks. */
+/** Returns no rows for bytes that are no blocks. */
 function rowsOf(body: Buffer): BlockRow[] {
   try {
     return readBlock(body);

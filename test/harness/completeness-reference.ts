@@ -20,7 +20,7 @@ interface RefRange {
   now: number;
 }
 
-/** Of one key, by device. Devices without a point are absent. */
+/** Returns what is expected of one key, by device. Devices without a point are absent. */
 export function referenceSeries(points: RefPoint[], range: RefRange): Map<number, Expected> {
   const byDevice = new Map<number, number[]>();
   for (const { device, ts } of points) byDevice.set(device, [...(byDevice.get(device) ?? []), ts]);
@@ -45,7 +45,7 @@ interface RefGaps {
   late: (RefGap & { arrivedTs: number })[];
 }
 
-/** Of one series, as docs/rest.md#completeness words it; undefined = no point is near. `late`: arrival − ts. */
+/** Returns the gaps of a series (docs/rest.md#completeness); undefined = no point is near. `late`: arrival − ts. */
 export function referenceGaps(
   points: { ts: number; late: number }[],
   range: RefRange,

@@ -36,7 +36,7 @@ export interface EngineOptions {
   firstStart?: boolean;
   /** Begin with a copy of this data directory, whose engine was stopped. */
   copyOf?: string | undefined;
-  /** With the process of the reports, which few tests need and every start pays for. */
+  /** Starts the process of the reports, which few tests need. */
   reports?: boolean;
   readyMsMax?: number;
   stopMsMax?: number;
@@ -99,7 +99,7 @@ export async function startEngines<Options extends EngineOptions[]>(
 /** Engines of this process that may run, or have a directory to remove. */
 const engines = new Set<Engine>();
 
-/** This process is ending: an engine that is still asked for would outlast it. */
+/** True when this process is ending: an engine that is started now would outlast the process. */
 let isEnding = false;
 
 /** Ends all engines of this process at once, in any state: after an error. */
@@ -107,7 +107,7 @@ export async function destroyEngines(): Promise<void> {
   await Promise.all([...engines].map((engine) => engine.destroyAtOnce()));
 }
 
-/** As `destroyEngines`, before this process ends: no engine can be started any more. */
+/** Destroys the engines before this process ends: no engine can be started any more. */
 export async function destroyEnginesForGood(): Promise<void> {
   isEnding = true;
   await destroyEngines();
@@ -193,7 +193,7 @@ export class Engine {
   readonly #logFile: string | undefined;
   #child: ChildProcess | undefined;
   #exit: Promise<Exit> | undefined;
-  /** This process has ended the engine. */
+  /** True when this process has ended the engine. */
   #isEnded = false;
 
   constructor(
@@ -294,7 +294,7 @@ export class Engine {
     this.#exit = once(child, 'exit').then(([code, signal]) => ({ code, signal }) as Exit);
   }
 
-  /** Every worker accepts telemetry, not only the first one; `withStores`: and stores and reports are up. */
+  /** Resolves when every worker accepts telemetry; `withStores`: and when stores and reports are up. */
   async ready(withStores = true): Promise<void> {
     const deadline = performance.now() + this.#readyMsMax;
     const needed = ['workers'];
@@ -324,7 +324,7 @@ export class Engine {
     }
   }
 
-  /** The value of a metric without labels; undefined when there is none. */
+  /** Returns the value of a metric without labels; undefined when there is none. */
   async metric(name: string): Promise<number | undefined> {
     const [, value] = new RegExp(`^${name} (.+)$`, 'm').exec(await this.api.metrics()) ?? [];
     return value === undefined ? undefined : Number(value);
@@ -357,7 +357,7 @@ export class Engine {
     return pid;
   }
 
-  /** SIGKILL for all of it, as a machine that loses power would. */
+  /** Kills all processes of the engine, as a machine that loses power would. */
   async killAll(): Promise<void> {
     const pids = [...this.pids().values()];
     if (this.running) this.#isEnded = true;
@@ -374,7 +374,7 @@ export class Engine {
     return Promise.race([this.#exit!, timer]);
   }
 
-  /** SIGTERM; anything but a clean exit is an error. */
+  /** Sends SIGTERM. Any exit that is not clean is an error. */
   async stop(): Promise<void> {
     if (!this.running) return;
     this.#isEnded = true;
@@ -397,7 +397,7 @@ export class Engine {
     }
   }
 
-  /** As `destroy`, without a clean stop. */
+  /** Removes everything as `destroy` does, without a clean stop. */
   async destroyAtOnce(): Promise<void> {
     if (engines.has(this) && this.hasEndedByItself) endedEngines.push(this);
     await this.killAll();

@@ -20,7 +20,7 @@ const answer = await fetch(url, { method, signal, ...(body && { body }) });
 process.stdout.write(JSON.stringify({ status: answer.status, text: await answer.text() }));
 `;
 
-/** Where an engine of the harness runs. */
+/** The place at which an engine of the harness runs. */
 export interface Place {
   namespace: string;
   address: string;
@@ -137,7 +137,7 @@ export class HostNetwork {
       try {
         ip(...words);
       } catch {
-        // It was not made.
+        // The part was not made.
       }
     };
     for (const { namespace } of this.#places) remove('netns', 'del', namespace);

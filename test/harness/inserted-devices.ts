@@ -1,4 +1,4 @@
-/** For tests of SQL: devices in PostgreSQL without an engine. */
+/** Makes devices in PostgreSQL for tests of SQL, without an engine. */
 import { insertTenant } from '../../src/admin/store.ts';
 import { createUuid } from '../../src/base/uuid.ts';
 import type { Queries } from '../../src/postgres/client.ts';

@@ -32,7 +32,7 @@ export class Link {
     for (const socket of this.#sockets) socket.pause();
   }
 
-  /** What was sent while the link was cut arrives now. */
+  /** Ends the cut: what was sent meanwhile arrives now. */
   join(): void {
     this.#isCut = false;
     for (const socket of this.#sockets) socket.resume();

@@ -55,7 +55,7 @@ export interface Login {
   token?: string;
   username?: string;
   password?: string;
-  /** Empty by default. With MQTT 3.1 the default is an id, because 3.1 does not allow an empty one. */
+  /** The default is empty; with MQTT 3.1 it is an id, because MQTT 3.1 does not allow an empty one. */
   clientId?: string;
   clean?: boolean;
   keepAlive?: number;

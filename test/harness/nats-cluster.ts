@@ -1,5 +1,5 @@
 /**
- * For tests: three real nodes of NATS JetStream on free ports, with the sync of each message, in a temporary directory.
+ * Starts three real nodes of NATS JetStream on free ports, with the sync of each message, in a temporary directory.
  * A node can be killed, frozen and started again on its ports.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
@@ -60,7 +60,7 @@ export class NatsCluster {
   readonly #directory = mkdtempSync(join(tmpdir(), 'millrace-nats-nodes-'));
   #options: NatsOptions;
   readonly #processes: (ChildProcess | undefined)[] = [];
-  /** By the node that opens a link and the node that it leads to. */
+  /** The links, by the node that opens a link and the node to which the link leads. */
   #links: (Link | undefined)[][] = [];
   #ports: { client: number; cluster: number; monitor: number }[] = [];
 

@@ -56,7 +56,7 @@ async function onDemand(path: string, start: () => Promise<Running>): Promise<()
   };
 }
 
-/** This server and the next one are loaded only when a test needs them. */
+/** Loads the server of PostgreSQL, as the next function that of ClickHouse, only when a test needs it. */
 async function startPostgres(home: string): Promise<Running> {
   const { startPostgres: start } = await import('./postgres-server.ts');
   const { url, stop } = await start(home);

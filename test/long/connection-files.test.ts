@@ -12,8 +12,9 @@ import { connect as openTls, type TLSSocket } from 'node:tls';
 import { afterEach, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
 import { createCertificate } from '../harness/certificate.ts';
-import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, MqttClient } from '../harness/mqtt-client.ts';
+import { freePort } from '../harness/ports.ts';
 import { RawWebSocket } from '../harness/web-socket.ts';
 
 let engine: Engine | undefined;

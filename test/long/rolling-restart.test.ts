@@ -10,7 +10,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { HttpDevice, hasStored, MqttDevice } from '../harness/balanced-devices.ts';
 import { Balancer } from '../harness/balancer.ts';
-import { type Engine, freePort, startEngines } from '../harness/engine.ts';
+import { type Engine, startEngines } from '../harness/engine.ts';
+import { freePort } from '../harness/ports.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 const source = '127.0.0.2';
