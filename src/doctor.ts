@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 import { findFirstDevice } from './admin/seed.ts';
 import { parseWords, printLine, runCommand } from './base/command.ts';
 import { counted } from './base/counted.ts';
-import { messageOf, StartError } from './base/errors.ts';
+import { causeMessageOf, messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, type ConfigReading, readConfig } from './base/settings/config.ts';
 import { describeUnknown } from './base/settings/setting-names.ts';
@@ -190,8 +190,7 @@ async function checkReadiness(url: string): Promise<void> {
     const level = !response.ok ? 'fault' : status === 'ready' ? 'ok' : 'warning';
     report({ subject, level, says });
   } catch (error) {
-    const { cause } = error as { cause?: unknown };
-    report({ subject, level: 'fault', says: `${url}/readyz does not answer: ${messageOf(cause ?? error)}.` });
+    report({ subject, level: 'fault', says: `${url}/readyz does not answer: ${causeMessageOf(error)}.` });
   }
 }
 

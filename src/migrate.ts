@@ -3,7 +3,7 @@
  * MIGRATE=false start or while they run. May run several times at once: one run migrates while the others wait.
  */
 import { printLine, runCommand } from './base/command.ts';
-import { messageOf, StartError } from './base/errors.ts';
+import { causeMessageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { loadConfig, shardUrlsOf } from './base/settings/config.ts';
 import { migrateClickHouse } from './clickhouse/migrate.ts';
@@ -68,8 +68,7 @@ async function reported(
       printLine(`${title}: applied ${name}`);
     });
   } catch (error) {
-    const cause = (error as { cause?: unknown }).cause ?? error;
-    throw refusal(error) ?? new StartError(`${title} is not migrated: ${messageOf(cause)}`);
+    throw refusal(error) ?? new StartError(`${title} is not migrated: ${causeMessageOf(error)}`);
   }
   printLine(`${title}: ${applied === 0 ? 'nothing to do' : `${applied} applied`}, the schema is up to date.`);
 }

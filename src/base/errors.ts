@@ -153,3 +153,8 @@ export function isBug({ reason }: Fault): boolean {
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
+
+/** Returns the message of the cause of an error, which says more than the error; without a cause that of the error. */
+export function causeMessageOf(error: unknown): string {
+  return messageOf((error instanceof Error ? error.cause : undefined) ?? error);
+}

@@ -2,7 +2,7 @@
  * Sends one data point as a device does, over HTTP, and waits until the point can be read from ClickHouse. Used by
  * `npm run doctor`. The point has the key `millraceDoctor`, which nothing else uses.
  */
-import { messageOf } from '../base/errors.ts';
+import { causeMessageOf, messageOf } from '../base/errors.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import type { Shards } from '../clickhouse/shards.ts';
 import { lookUpTokens } from '../device/sql/look-up-store.ts';
@@ -63,8 +63,7 @@ async function send(url: string, token: string, ts: number): Promise<string> {
     const text = (await response.text()).slice(0, 300);
     return response.status === 200 ? '' : `${url} answers a data point with ${response.status}: ${text}`;
   } catch (error) {
-    const { cause } = error as { cause?: unknown };
-    return `${url} does not answer a data point: ${messageOf(cause ?? error)}.`;
+    return `${url} does not answer a data point: ${causeMessageOf(error)}.`;
   }
 }
 

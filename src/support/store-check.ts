@@ -3,7 +3,7 @@
  * instance that does not run is checked for its packages only.
  */
 
-import { messageOf, StartError } from '../base/errors.ts';
+import { causeMessageOf, messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Config, shardUrlsOf } from '../base/settings/config.ts';
 import { redisVersions } from '../bus/redis-version.ts';
@@ -144,6 +144,5 @@ function clockFinding(subject: string, says: string, nowMs: number): Finding {
 
 /** The client of PostgreSQL answers with a fault for devices, whose cause has the reason. */
 function reasonOf(error: unknown): string {
-  const { cause } = error as { cause?: unknown };
-  return messageOf(cause ?? error).replace(/\.$/, '');
+  return causeMessageOf(error).replace(/\.$/, '');
 }

@@ -4,7 +4,7 @@
  * `enterService` a wrong setting (a refused password, an unknown database, a newer schema) makes `begun` throw.
  * Afterwards the wrong setting is an ordinary reason, because known devices are served.
  */
-import { messageOf, type StartError } from '../../base/errors.ts';
+import { causeMessageOf, messageOf, type StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
@@ -155,7 +155,7 @@ export class StoreWatch {
       this.#refusal = refusal;
       this.#signal();
     }
-    const cause = messageOf(refusal ?? (error as { cause?: unknown } | null)?.cause ?? error);
+    const cause = refusal ? messageOf(refusal) : causeMessageOf(error);
     this.#set(watched, 'away', cause.startsWith(watched.store.title) ? cause : `${what}: ${cause}`);
   }
 
