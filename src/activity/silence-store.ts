@@ -2,8 +2,10 @@
  * SQL of the check for silent devices: which host checks, up to which time silence is judged, and which devices become
  * inactive.
  */
+import { serverScope } from '../attributes/scope.ts';
 import { assert } from '../base/errors.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
+import { Kind } from '../value/typed.ts';
 
 export interface CheckTurn {
   /** All workers have stored what they received before this time. */
@@ -102,7 +104,8 @@ export interface ActiveDevice {
 export async function readTimeouts(postgres: Postgres, first: number, count: number): Promise<Map<number, number>> {
   const bytes = await postgres.bytes(
     `select string_agg(int8send(device) || int8send(least(greatest(value::bigint, 0), 1e15::bigint)), '')
-       from attribute where scope = 3 and key = 'inactivityTimeout' and kind = 2 and ${within(first, count)}`,
+       from attribute
+      where scope = ${serverScope} and key = 'inactivityTimeout' and kind = ${Kind.long} and ${within(first, count)}`,
   );
   return new Map(pairsIn(bytes, (device, ms): [number, number] => [device, ms]));
 }
