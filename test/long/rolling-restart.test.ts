@@ -50,7 +50,8 @@ beforeAll(async () => {
     ports: { http, https, mqtt, mqtts },
     hosts: hosts.map((host) => {
       const monitor = Number(host.environment['MONITOR_BIND_PORT']);
-      return { http: host.port, mqtt: host.mqttPort, mqtts: host.mqttPort, monitor };
+      // Nobody uses MQTT over TLS or asks for a report.
+      return { http: host.port, mqtt: host.mqttPort, mqtts: host.mqttPort, reports: host.port, monitor };
     }),
   });
 });
