@@ -50,7 +50,7 @@ beforeAll(async () => {
     ports: { http, https, mqtt, mqtts },
     hosts: hosts.map((host) => {
       const monitor = Number(host.environment['MONITOR_BIND_PORT']);
-      // Nobody uses MQTT over TLS or asks for a report.
+      // The test uses neither MQTT over TLS nor reports.
       return { http: host.port, mqtt: host.mqttPort, mqtts: host.mqttPort, reports: host.port, monitor };
     }),
   });
