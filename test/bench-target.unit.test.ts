@@ -74,6 +74,8 @@ test('the sign-in of --peer is no setting of the comparison', () => {
   const line = parseCommandLine(['peers', '--peer', 'thingsboard=http://host:8080', ...signIn, '--seconds', '2']);
   const flags = { user: 'me@x.org', password: 'secret' };
   expect(line).toMatchObject({ peer: 'thingsboard=http://host:8080', flags, overrides: ['peers.seconds=2'] });
+  const secured = parseCommandLine(['peers', '--peer', 'tb=https://host', '--api-key', 'k', '--insecure']);
+  expect(secured).toMatchObject({ peer: 'tb=https://host', flags: { 'api-key': 'k', insecure: true }, overrides: [] });
 });
 
 test('a message of lines has a record of each device, each time with another ts', () => {

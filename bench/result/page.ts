@@ -27,7 +27,7 @@ export function pageOf(file: ResultFile): string {
       ]
     : [
         ['commit', commit || 'unknown'],
-        ['machine', `${machineText(machine)}; servers and generators share it`],
+        ['machine', `${machineText(machine)}; of the generators and of the servers that this run has started`],
       ];
   const facts: [string, string][] = [['measured', at], ...places, ['command', machine.command]];
   const events = eventsOf(result);

@@ -65,10 +65,11 @@ function sayRefusals(measurements: Measurement[]): void {
   say('');
 }
 
-/** The longest pauses first. */
+/** The longest pauses, in the order of their times. */
 function pausesTexts(pauses: Pause[]): string[] {
   const sorted = [...pauses].sort((a, b) => b.seconds - a.seconds);
-  const texts = sorted.slice(0, pausesShown).map(({ fromSecond, seconds }) => {
+  const shown = sorted.slice(0, pausesShown).sort((a, b) => a.fromSecond - b.fromSecond);
+  const texts = shown.map(({ fromSecond, seconds }) => {
     return `nothing was acknowledged for ${seconds.toFixed(1)} s, from second ${fromSecond.toFixed(1)} on`;
   });
   const rest = sorted.slice(pausesShown);
