@@ -58,7 +58,7 @@ function limitReached(
   noun: string,
   limit: number,
 ) {
-  const setting = entityType === 'DEVICE' ? 'setting limits.devices, or ' : '';
+  const setting = entityType === 'DEVICE' ? 'LIMITS_DEVICES, or ' : '';
   const source = `${setting}max${noun} of the tenant profile`;
   const fault = new Fault(reason, `${noun} limit reached: a tenant may have ${limit} (${source}).`);
   fault.members = { entityType, limit };

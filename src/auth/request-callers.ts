@@ -80,7 +80,7 @@ export class RequestCallers {
   async #findByApiKey(value: string, caller: Caller): Promise<KnownCaller> {
     const { apiKeys, clock, requireHttpsForApiKeys } = this.#deps;
     if (requireHttpsForApiKeys && !this.isSecure(caller)) {
-      const message = 'API keys are accepted over HTTPS only (setting auth.requireHttpsForApiKeys)';
+      const message = 'API keys are accepted over HTTPS only (SECURITY_REQUIRE_HTTPS_FOR_API_KEYS)';
       throw unauthorized('api_key_plain_http', message);
     }
     const owner = await apiKeys.find(value, networkOf(caller.remoteAddress));

@@ -58,7 +58,7 @@ test('a device has its number of keys; a message with one more is refused, known
   expect(send(deviceKeys, ['more'])).toMatchObject({
     status: 403,
     errorCode: 41,
-    message: 'Telemetry keys limit reached: a device may have 5 (setting limits.keysPerDevice).',
+    message: 'Telemetry keys limit reached: a device may have 5 (LIMITS_KEYS_PER_DEVICE).',
   });
   expect(send(deviceKeys, names(5))).toBeUndefined();
   expect(send(deviceKeys, ['more'], { ...pump, number: 8 })).toBeUndefined();

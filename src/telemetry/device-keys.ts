@@ -61,7 +61,7 @@ export class DeviceKeys {
 
   constructor(deps: DeviceKeysDeps) {
     this.#deps = deps;
-    this.#ofSetting = { keysMax: deps.keysMax, source: 'setting limits.keysPerDevice' };
+    this.#ofSetting = { keysMax: deps.keysMax, source: 'LIMITS_KEYS_PER_DEVICE' };
     this.isLimiting = deps.keysMax > 0;
   }
 

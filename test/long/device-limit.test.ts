@@ -1,4 +1,4 @@
-/** `limits.devices` is exact over all doors and workers. */
+/** `LIMITS_DEVICES` is exact over all doors and workers. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import type { MqttClient } from '../harness/mqtt-client.ts';
@@ -116,7 +116,7 @@ test('a refusal names the setting, and room that becomes free can be used', asyn
   expect(refused.status).toBe(403);
   expect(await refused.json()).toMatchObject({
     errorCode: 41,
-    message: expect.stringContaining('limits.devices'),
+    message: expect.stringContaining('LIMITS_DEVICES'),
     entityType: 'DEVICE',
     limit: devicesMax,
   });

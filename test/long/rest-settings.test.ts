@@ -73,7 +73,7 @@ describe('short lives', () => {
     const value = await newKey(engine);
     expect(value).toMatch(/^mill_[A-Za-z0-9_-]{86}$/);
     const key = { 'x-authorization': `ApiKey ${value}` };
-    const refused = '401/10 API keys are accepted over HTTPS only (setting auth.requireHttpsForApiKeys)';
+    const refused = '401/10 API keys are accepted over HTTPS only (SECURITY_REQUIRE_HTTPS_FOR_API_KEYS)';
     expect(await faultOf(await call(engine, 'GET', '/api/auth/user', key))).toBe(refused);
     const proxied = await call(engine, 'GET', '/api/auth/user', { ...key, 'x-forwarded-proto': 'https' });
     expect(proxied.status).toBe(200);
