@@ -15,7 +15,12 @@ import { TokenCache } from './token-cache.ts';
 
 const path = '/data/known/devices';
 const events: string[] = [];
-const say = (event: string) => events.push(event);
+/** Devices that each load has logged. */
+const loads: unknown[] = [];
+const say = (event: string, fields?: Record<string, unknown>) => {
+  events.push(event);
+  if (event === 'devices_loaded') loads.push(fields?.['devices']);
+};
 const log: Log = { debug: () => {}, info: say, warn: say, error: say };
 const time = { now: 1_800_000_000_000, monotonic: 0 };
 /** Each reading of the clock lets time pass, so that a load pauses. */
@@ -35,6 +40,7 @@ let lookups: string[];
 beforeEach(async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
   events.length = 0;
+  loads.length = 0;
   lookups = [];
   store = new FakeDeviceStore();
   disk = new SimDisk();
@@ -80,6 +86,9 @@ function setUp({ onLoaded = () => {}, devicesMax = limits.tokenCacheMax }: Hooks
     forgetLoaded: (token) => cache.forgetLoaded(token),
     endLoad: () => cache.endLoad(),
     unload: (step) => cache.unload(step),
+    get size() {
+      return cache.size;
+    },
   };
   const load = new FleetLoad({ path, source: store.source, tokens, postgres: store, clock, log, disk });
   return { cache, load };
@@ -133,6 +142,17 @@ test('after a load every device is found without a query, with the data of the s
   expect([await known(cache, 'miller'), await known(cache, 'nobody')]).toEqual([undefined, undefined]);
   // A second use finds the device by the digest of the process.
   expect((await known(cache, 'token-1'))?.number).toBe(1);
+});
+
+test('a device of which the file has several records is one device in the log', async () => {
+  for (let version = 2; version <= 4; version += 1) {
+    store.save(tokenCredentials('token-1'), 1, { name: `renamed-${version}`, version });
+    await write();
+  }
+  const { load } = setUp();
+  load.restart();
+  await pass(load);
+  expect(loads).toEqual([count]);
 });
 
 test('a device that changed after the file was written is looked up again', async () => {

@@ -36,7 +36,7 @@ interface FleetLoadDeps {
   path: string;
   /** Identifies the database, as the header of the file does. */
   source: Buffer;
-  tokens: Pick<TokenCache, 'beginLoad' | 'load' | 'forget' | 'forgetLoaded' | 'endLoad' | 'unload'>;
+  tokens: Pick<TokenCache, 'beginLoad' | 'load' | 'forget' | 'forgetLoaded' | 'endLoad' | 'unload' | 'size'>;
   postgres: Queries;
   clock: Clock;
   log: Log;
@@ -121,34 +121,34 @@ export class FleetLoad {
       if (!header?.source.equals(source) || this.#unusable?.equals(header.key)) return false;
       const digest = new CredentialsDigest(header.key, credentialsKind);
       tokens.beginLoad((token) => digest.of(token));
-      const devices = await this.#fill(file, header.timeline, check);
-      if (devices === undefined) this.#unusable = header.key;
-      else log.info('devices_loaded', { devices, ms: Math.round(clock.monotonic() - startMs) });
-      return devices !== undefined;
+      const isLoaded = await this.#fill(file, header.timeline, check);
+      if (isLoaded) log.info('devices_loaded', { devices: tokens.size, ms: Math.round(clock.monotonic() - startMs) });
+      else this.#unusable = header.key;
+      return isLoaded;
     } finally {
       await file.close();
     }
   }
 
-  /** Returns the number of devices, or undefined when the changes after the file was written cannot be known. */
-  async #fill(file: DiskFile, timeline: number, check: () => void): Promise<number | undefined> {
+  /** Returns false when the changes after the file was written cannot be known. */
+  async #fill(file: DiskFile, timeline: number, check: () => void): Promise<boolean> {
     const { tokens, clock } = this.#deps;
     this.#stepStartMs = clock.monotonic();
     try {
-      const { devices, last } = await this.#read(file, check);
+      const last = await this.#read(file, check);
       const isCurrent = await this.#catchUp(last, timeline, check);
       check();
       if (isCurrent) {
         tokens.endLoad();
         this.#failure = undefined;
-        return devices;
+        return true;
       }
     } catch (error) {
       if (!(error instanceof Superseded)) await this.#unload(check);
       throw error;
     }
     await this.#unload(check);
-    return undefined;
+    return false;
   }
 
   async #open(path: string): Promise<DiskFile | undefined> {
@@ -160,12 +160,11 @@ export class FleetLoad {
     }
   }
 
-  /** Reads the whole blocks of the file. Changes after a block that is damaged are in the log, too. */
-  async #read(file: DiskFile, check: () => void): Promise<{ devices: number; last: BlockHead | undefined }> {
+  /** Reads the whole blocks of the file and returns the last one. Changes after a damaged block are in the log, too. */
+  async #read(file: DiskFile, check: () => void): Promise<BlockHead | undefined> {
     const size = await file.size();
     const buffer = Buffer.allocUnsafeSlow(limits.knownReadBytes);
     let last: BlockHead | undefined;
-    let devices = 0;
     for (let offset = headerBytes; offset + blockHeadBytes <= size; ) {
       const bytes = buffer.subarray(0, await file.read(buffer, offset));
       let at = 0;
@@ -176,9 +175,7 @@ export class FleetLoad {
         for (let next = at + blockHeadBytes; next < end; ) {
           await this.#rest();
           check();
-          const found = this.#index(bytes, next, end);
-          next = found.next;
-          devices += found.devices;
+          next = this.#index(bytes, next, end);
         }
         last = head;
         at = end;
@@ -186,27 +183,25 @@ export class FleetLoad {
       if (at === 0) break;
       offset += at;
     }
-    return { devices, last };
+    return last;
   }
 
   /** Takes over some records. Returns the place of the next one. */
-  #index(bytes: Buffer, start: number, end: number): { next: number; devices: number } {
+  #index(bytes: Buffer, start: number, end: number): number {
     const { tokens } = this.#deps;
-    let devices = 0;
     let at = start;
     for (let n = 0; n < limits.loadRecordsAtOnce && at < end; n += 1) {
       const head = decodeRecordHead(bytes, at);
-      if (!head) return { next: end, devices };
+      if (!head) return end;
       if (isToken(bytes, at)) {
         describeDevice(bytes, at, this.#device);
         tokens.load(digestAt(bytes, at + digestOffset), this.#device);
-        devices += 1;
       } else if (head.kind !== 'profile') {
         tokens.forget(digestAt(bytes, at + digestOffset));
       }
       at += head.bytes;
     }
-    return { next: at, devices };
+    return at;
   }
 
   /**

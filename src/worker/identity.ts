@@ -25,8 +25,8 @@ export async function openIdentity(
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
   started.add('file of known devices', () => known.close());
   const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock, known);
-  metrics.observed('token_cache_devices', 'Devices that a worker knows by token.', () => tokens.size);
-  metrics.observed('token_cache_bytes', 'Memory of the records of these devices.', () => tokens.byteSize);
+  metrics.observed('token_cache_devices', 'Devices known by token, added up over workers.', () => tokens.size);
+  metrics.observed('token_cache_bytes', 'Memory of their records, added up over workers.', () => tokens.byteSize);
   const source = Buffer.from(begin.installation, 'hex');
   const load = new FleetLoad({ path: knownFile(config.data.dir), source, tokens, postgres, clock, log });
   started.add('load of devices', () => load.stop());
