@@ -34,6 +34,9 @@ interface MembershipDeps {
   metrics: Metrics;
 }
 
+/** A setting differs from that of another host. `Membership` logs it. */
+export class SettingsMismatch extends StartError {}
+
 /** A row that cannot be removed in this time ages out. */
 const leaveMsMax = 2_000;
 
@@ -89,7 +92,7 @@ export class Membership {
   /** Called when PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
   async join(): Promise<void> {
     if (this.#epoch === undefined) await this.#join();
-    if (this.#mismatch !== undefined) throw new StartError(this.#mismatch);
+    if (this.#mismatch !== undefined) throw new SettingsMismatch(this.#mismatch);
     this.#stopTimer ??= this.#scheduler.every(limits.hostHeartbeatMs, () => this.#next());
   }
 

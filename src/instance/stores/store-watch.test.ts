@@ -36,7 +36,13 @@ class FakeStore implements WatchedStore {
   configurationError(error: unknown): StartError | undefined {
     return error instanceof StartError ? error : undefined;
   }
+
+  isReported(error: unknown): boolean {
+    return error === reported;
+  }
 }
+
+const reported = new StartError('STREAM_NAME is a here and b on another host');
 
 const refused = new Error('connect ECONNREFUSED');
 let clickhouse: FakeStore;
@@ -124,4 +130,23 @@ test('a schema that cannot be made is tried again, later each time', async () =>
   expect(clickhouse.prepared).toBeGreaterThan(600_000 / limits.storePrepareMsMax);
   expect(clickhouse.prepared).toBeLessThan(40);
   expect(lines).toEqual(['store_away clickhouse cannot be used yet: no space']);
+});
+
+test('a setting that differs from that of another host is no absence of the store that has it', async () => {
+  postgres.pingError = refused;
+  expect(await begin()).toBe('served');
+  watch.enterService();
+  postgres.pingError = undefined;
+  postgres.prepareError = reported;
+  await vi.advanceTimersByTimeAsync(2 * limits.storeCheckMs);
+  expect(watch.parts).toEqual({ clickhouse: 'up', postgres: 'starting' });
+  // `Membership` says which setting it is.
+  expect(watch.reasons).toEqual([]);
+  expect(lines).toEqual(['store_away postgres does not answer: connect ECONNREFUSED', 'store_back']);
+});
+
+test('a setting that differs from that of another host ends a start, without a line of the store', async () => {
+  postgres.prepareError = reported;
+  expect(await begin()).toBe(reported.message);
+  expect(lines).toEqual([]);
 });

@@ -21,6 +21,8 @@ export interface WatchedStore {
   prepare(): Promise<void>;
   /** The error that says that a setting is wrong, in one line; undefined when a later try may succeed. */
   configurationError(error: unknown): StartError | undefined;
+  /** True for a failure of `prepare` that is not of the store, and that another part reports. */
+  isReported?(error: unknown): boolean;
   /** A sentence to add to the reason of an absence. */
   note?(): string | undefined;
 }
@@ -141,20 +143,37 @@ export class StoreWatch {
       watched.failures += 1;
       const pauseMs = Math.min(limits.storeCheckMs * 2 ** (watched.failures - 1), limits.storePrepareMsMax);
       watched.notBeforeMs = performance.now() + pauseMs;
-      this.#fail(watched, `${store.title} cannot be used yet`, error);
+      if (store.isReported?.(error) === true) this.#setReported(watched, error);
+      else this.#fail(watched, `${store.title} cannot be used yet`, error);
       return;
     }
     watched.prepared = true;
     this.#set(watched, 'up', undefined);
   }
 
-  #fail(watched: Watched, what: string, error: unknown): void {
-    if (this.#ending.signal.aborted) return;
+  /** The store answers, and is not in use yet. */
+  #setReported(watched: Watched, error: unknown): void {
+    this.#refuse(watched, error);
+    if (watched.state === 'away')
+      this.#deps.log.info('store_back', { store: watched.store.name, awayMs: awayMsOf(watched) });
+    watched.state = 'starting';
+    watched.reason = undefined;
+    this.#deps.onChange();
+  }
+
+  /** Ends a start when the error says that a setting is wrong. Returns what the error says then. */
+  #refuse(watched: Watched, error: unknown): StartError | undefined {
     const refusal = watched.store.configurationError(error);
     if (refusal && !this.#serving) {
       this.#refusal = refusal;
       this.#signal();
     }
+    return refusal;
+  }
+
+  #fail(watched: Watched, what: string, error: unknown): void {
+    if (this.#ending.signal.aborted) return;
+    const refusal = this.#refuse(watched, error);
     const cause = refusal ? messageOf(refusal) : causeMessageOf(error);
     this.#set(watched, 'away', cause.startsWith(watched.store.title) ? cause : `${what}: ${cause}`);
   }
@@ -167,8 +186,7 @@ export class StoreWatch {
     watched.state = state;
     watched.reason = reason;
     if (state === 'up') {
-      const awayMs = Math.round(performance.now() - watched.awaySinceMs);
-      if (formerReason !== undefined) log.info('store_back', { store: store.name, awayMs });
+      if (formerReason !== undefined) log.info('store_back', { store: store.name, awayMs: awayMsOf(watched) });
     } else {
       if (former === 'up') watched.awaySinceMs = performance.now();
       // One warning for each absence; its reason may change meanwhile, as from a broken connection to a refused one.
@@ -194,6 +212,10 @@ export class StoreWatch {
   #signal(): void {
     for (const end of [...this.#waiting]) end();
   }
+}
+
+function awayMsOf({ awaySinceMs }: Watched): number {
+  return Math.round(performance.now() - awaySinceMs);
 }
 
 function withNote(store: WatchedStore, reason = ''): string {
