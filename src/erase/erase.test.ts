@@ -39,6 +39,7 @@ import {
   handOver,
   insertTombstones,
   readWaiting,
+  reopenCovering,
   reopenNewer,
   reopenTombstones,
 } from './tombstone-store.ts';
@@ -1087,4 +1088,32 @@ test('rows that are sent again later come without those that were deleted meanwh
   await reopenNewer(postgres, replayed);
   await here.rounds();
   expect(await readable(device)).toEqual([[], []]);
+});
+
+test('the deletes that cover a late frame are looked up by an index, also of a device with very many deletes', async () => {
+  const device = devices++;
+  await postgres.query(
+    `insert into tombstones (device, order_number, created_time, applied_at)
+     select $1, g, 0, now() from generate_series(1, 20000) as g`,
+    [device],
+  );
+  await postgres.query('analyze tombstones');
+  const plans: string[] = [];
+  const explained = {
+    query: async (text: string, values: unknown[]) => {
+      const rows = await postgres.query<Record<string, string>>(`explain analyze ${text}`, values);
+      plans.push(rows.map((row) => Object.values(row)[0]).join('\n'));
+      return [];
+    },
+  } as unknown as Queries;
+  for (const others of [[], Array.from({ length: 1_000 }, (_, i) => 10_000_000 + i)]) {
+    await reopenCovering(explained, [device, ...others], 19_999n);
+  }
+  for (const plan of plans) {
+    expect(plan).toContain('tombstones_by_device_order');
+    expect(plan).not.toMatch(/Seq Scan|Rows Removed by Filter: \d{3,}/);
+  }
+  const open = await postgres.query('select from tombstones where device = $1 and applied_at is null', [device]);
+  expect(open).toHaveLength(2);
+  await postgres.query('delete from tombstones where device = $1', [device]);
 });

@@ -77,3 +77,22 @@ test('above a cap, the deletes of all devices are looked for', async () => {
   await again.stored(frame(now - 5_000, [1, 2, 3, 4]));
   expect(calls).toEqual([[undefined, orderAt(now - 5_000)]]);
 });
+
+test('units that are stored while a statement runs share the next one, and each waits for its own', async () => {
+  const calls: { devices: readonly number[]; end: () => void }[] = [];
+  const reopen = (devices: readonly number[] | undefined) =>
+    new Promise<void>((end) => calls.push({ devices: devices!, end }));
+  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log });
+  const ended: number[] = [];
+  for (const device of [1, 2, 3]) {
+    void again.stored(frame(now - 5_000, [device]))!.then(() => ended.push(device));
+  }
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  calls[0]!.end();
+  await turn();
+  expect([calls.map(({ devices }) => devices), ended]).toEqual([[[1], [2, 3]], [1]]);
+  calls[1]!.end();
+  await turn();
+  expect(ended).toEqual([1, 2, 3]);
+  await again.close();
+});

@@ -33,12 +33,21 @@ const devicesMaxDefault = 1_000_000;
 const waitMsMax = 1_000;
 const againMs = 1_000;
 
+/** What one statement looks for. */
+interface Batch {
+  devices: Set<number>;
+  isOfAll: boolean;
+  /** The lowest order of the frames. */
+  order: bigint;
+  /** Resolves when the statement has ended, well or not. */
+  ended: Promise<void>;
+  end: () => void;
+}
+
 export class DeletesAgain {
   readonly #deps: DeletesAgainDeps;
-  #devices = new Set<number>();
-  #isOfAll = false;
-  /** The lowest order of the frames; undefined: nothing waits. */
-  #order: bigint | undefined;
+  /** The next statement; undefined: nothing waits. */
+  #next: Batch | undefined;
   #sending: Promise<void> | undefined;
   #retry: NodeJS.Timeout | undefined;
   #closed = false;
@@ -47,54 +56,62 @@ export class DeletesAgain {
     this.#deps = deps;
   }
 
-  /** Called when ClickHouse has the rows of a unit. Resolves when the unit may be confirmed. */
-  async stored({ orders, payloads }: Pick<ShipUnit, 'orders' | 'payloads'>): Promise<void> {
+  /**
+   * Called when ClickHouse has the rows of a unit. Resolves when the unit may be confirmed; undefined: it may be now.
+   * Units that are stored while a statement runs share the next one.
+   */
+  stored({ orders, payloads }: Pick<ShipUnit, 'orders' | 'payloads'>): Promise<void> | undefined {
     const now = this.#deps.clock.now();
+    let batch: Batch | undefined;
     for (const [i, order] of orders.entries()) {
       // An order that is ahead of this clock says nothing of the age of its frame.
-      if (Math.abs(now - orderMs(order)) >= copyMsMin) this.#add(order, devicesOf(payloads[i]!));
+      if (Math.abs(now - orderMs(order)) >= copyMsMin) batch = this.#add(order, devicesOf(payloads[i]!));
     }
-    if (this.#order === undefined || this.#retry !== undefined) return;
-    await this.#sendFor(waitMsMax);
+    if (batch === undefined || this.#retry !== undefined) return undefined;
+    this.#begin();
+    return Promise.race([batch.ended, sleep(waitMsMax, undefined, { ref: false })]);
   }
 
   /** Tries once more. */
   async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#retry);
-    await this.#sendFor(waitMsMax);
+    this.#begin();
+    await Promise.race([this.#sending, sleep(waitMsMax, undefined, { ref: false })]);
   }
 
-  #add(order: bigint, devices: Iterable<number>): void {
-    if (this.#order === undefined || order < this.#order) this.#order = order;
-    for (const device of devices) this.#devices.add(device);
-    if (this.#devices.size <= (this.#deps.devicesMax ?? devicesMaxDefault)) return;
-    this.#devices.clear();
-    this.#isOfAll = true;
+  #add(order: bigint, devices: Iterable<number>, isOfAll = false): Batch {
+    const batch = (this.#next ??= newBatch(order));
+    if (order < batch.order) batch.order = order;
+    batch.isOfAll ||= isOfAll;
+    for (const device of devices) batch.devices.add(device);
+    if (batch.devices.size > (this.#deps.devicesMax ?? devicesMaxDefault)) {
+      batch.devices.clear();
+      batch.isOfAll = true;
+    }
+    return batch;
   }
 
-  async #sendFor(msMax: number): Promise<void> {
+  #begin(): void {
     this.#sending ??= this.#send().finally(() => {
       this.#sending = undefined;
     });
-    await Promise.race([this.#sending, sleep(msMax, undefined, { ref: false })]);
   }
 
   async #send(): Promise<void> {
     const { reopen, log } = this.#deps;
-    while (this.#order !== undefined) {
-      const [order, devices, isOfAll] = [this.#order, this.#devices, this.#isOfAll];
-      this.#order = undefined;
-      this.#devices = new Set();
-      this.#isOfAll = false;
+    for (let batch = this.#next; batch !== undefined; batch = this.#next) {
+      this.#next = undefined;
+      const { order, devices, isOfAll } = batch;
       try {
         await reopen(isOfAll ? undefined : [...devices], order);
       } catch (error) {
         if (!isAway(error)) log.warn('deletes_not_repeated', { reason: messageOf(error) });
-        this.#isOfAll ||= isOfAll;
-        this.#add(order, devices);
+        this.#add(order, devices, isOfAll);
         if (!this.#closed) this.#sendLater();
         return;
+      } finally {
+        batch.end();
       }
     }
   }
@@ -102,10 +119,18 @@ export class DeletesAgain {
   #sendLater(): void {
     this.#retry = setTimeout(() => {
       this.#retry = undefined;
-      void this.#sendFor(0);
+      this.#begin();
     }, againMs);
     this.#retry.unref();
   }
+}
+
+function newBatch(order: bigint): Batch {
+  let end!: () => void;
+  const ended = new Promise<void>((resolve) => {
+    end = resolve;
+  });
+  return { devices: new Set(), isOfAll: false, order, ended, end };
 }
 
 /** Bytes that only begin as a block may name devices that cannot be; none of these bytes is stored. */

@@ -63,7 +63,8 @@ export class StreamJournal implements TakesFrames, GivesUnits {
       await this.#journal.confirm(unit);
       return;
     }
-    await this.#deletesAgain.stored(unit);
+    const repeated = this.#deletesAgain.stored(unit);
+    if (repeated !== undefined) await repeated;
     reader.confirm(unit);
   }
 
