@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { findLosses } from './losses.ts';
 
 const position = { created: 'monday', floor: 10, last: 20 };
-const state = { created: 'monday', first: 11, last: 25, lost: [] as number[] };
+const state = { created: 'monday', begin: 1, first: 11, last: 25, lost: [] as number[] };
 
 test('a stream from the floor on is whole', () => {
   expect(findLosses(position, state)).toEqual({ losses: [], isOther: false, isCut: false });
@@ -35,4 +35,13 @@ test('a stream that was made at another time is another one, and may have lost m
     { created: 'tuesday', kind: 'gap', from: 1, to: 3 },
   ]);
   expect(isOther).toBe(true);
+});
+
+test('a stream that was made again begins after all numbers of the former one, which is no gap', () => {
+  const again = { ...state, created: 'tuesday', begin: 1_000, first: 1_002, last: 1_005 };
+  expect(findLosses(position, again).losses).toEqual([
+    { created: 'monday', kind: 'removed', from: 11, to: 20 },
+    { created: 'tuesday', kind: 'gap', from: 1_000, to: 1_001 },
+  ]);
+  expect(findLosses(position, { ...again, first: 1_000 }).losses).toHaveLength(1);
 });

@@ -28,13 +28,13 @@ const gapsMax = 100;
 
 export function findLosses(
   { created, floor, last }: Pick<StreamPosition, 'created' | 'floor' | 'last'>,
-  state: Pick<LaneState, 'created' | 'first' | 'last' | 'lost'>,
+  state: Pick<LaneState, 'created' | 'begin' | 'first' | 'last' | 'lost'>,
 ): Findings {
   if (created !== state.created) {
     // Messages after the stored position are lost as well, and their number is unknown: a removed stream is always a
     // loss.
     const removed: Loss = { created, kind: 'removed', from: floor + 1, to: last };
-    return { losses: [removed, ...gapsOf(state, 0)], isOther: true, isCut: false };
+    return { losses: [removed, ...gapsOf(state, state.begin - 1)], isOther: true, isCut: false };
   }
   const isCut = state.last < last;
   const cut: Loss[] = isCut ? [{ created, kind: 'cut', from: state.last + 1, to: last }] : [];

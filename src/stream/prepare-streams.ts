@@ -104,7 +104,10 @@ export async function prepareStreams(
 
   // A stream that is made again while this process runs keeps its form: processes of an older version may read it.
   function makeLane(name: string, subjects: string[], format: number): Promise<StreamInfo> {
-    const limits = { discard: DiscardPolicy.New, max_bytes: settings.bytesMax };
+    // A confirmation of a frame names its number. In a server that was frozen it may arrive when the stream was made
+    // again, so no number of a former stream comes again.
+    const first_seq = Date.now() * 1_000;
+    const limits = { discard: DiscardPolicy.New, max_bytes: settings.bytesMax, first_seq };
     return make(link, settings, owner, { name, subjects, ...limits }, format, 'STREAM_BYTES_MAX');
   }
 }

@@ -69,6 +69,8 @@ export const payloadBytesMin = 1024 * 1024;
 export interface LaneState {
   /** The time at which the stream was made: a stream with another time is another stream. */
   created: string;
+  /** Number that the first message of the stream had. */
+  begin: number;
   /** Number of the first message that is there; the number after the last one when there is none. */
   first: number;
   last: number;
@@ -419,6 +421,8 @@ export class StreamLink {
     return {
       created: String(created),
       first: messages === 0 ? last_seq + 1 : first_seq,
+      // The servers leave it out when it is 1.
+      begin: Math.max(1, config.first_seq ?? 1),
       last: last_seq,
       bytes,
       firstAtMs: messages === 0 ? undefined : Date.parse(String(first_ts)),

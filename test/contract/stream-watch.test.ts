@@ -30,6 +30,8 @@ let watch: StreamWatch;
 let metrics: Metrics;
 let lastOrder = 1n;
 let installations = 0;
+/** Number of the first message of the live stream. */
+let first = 0;
 const events: { event: string; kind?: unknown }[] = [];
 
 const note = (event: string, fields: object) => void events.push({ event, ...fields });
@@ -94,8 +96,10 @@ beforeEach(async () => {
   positions = new Positions();
   for (const lane of ['live', 'late']) {
     const name = `${settings.name}-${lane}`;
-    const { created } = await client.link!.laneState(name);
-    positions.rows.set(name, { name, writer: installations, created, floor: '0', last: '0' });
+    const { created, begin } = await client.link!.laneState(name);
+    const before = String(begin - 1);
+    positions.rows.set(name, { name, writer: installations, created, floor: before, last: before });
+    if (lane === 'live') first = begin;
   }
   watch = newWatch();
   events.length = 0;
@@ -139,11 +143,11 @@ test('a report has the frames that were there when it was requested, of every pu
   await confirmAll();
   await eventually(async () => {
     await watch.round();
-    return (await liveReport())?.orderShipped === '1';
+    return (await liveReport())?.orderShipped === String(first);
   }, 30_000);
   // A process publishes a frame and ends: no other report knows of it.
   await client.link!.publish(`${settings.name}-live`, `${settings.name}.live.0`, Buffer.from('frame'), 10_000);
-  expect(await liveReport()).toMatchObject({ orderHigh: '2', orderShipped: '1' });
+  expect(await liveReport()).toMatchObject({ orderHigh: String(first + 1), orderShipped: String(first) });
 });
 
 /** True when no thread of the process runs. */
@@ -164,7 +168,7 @@ test('the age of the oldest frame is that of one that waits, also beside stored 
   await confirmAll();
   await watch.round();
   expect([metricOf('stream_frames'), metricOf('stream_oldest_seconds')]).toEqual([0, 0]);
-  const storedAt = (await client.link!.timeOf(`${settings.name}-live`, 1))!;
+  const storedAt = (await client.link!.timeOf(`${settings.name}-live`, first))!;
   await eventually(() => Date.now() - storedAt > 2_000);
   await append();
   // The server of the consumer learns of a frame a moment after its acknowledgement.
@@ -265,7 +269,7 @@ test('a host without the lease reports the streams, and does not ask PostgreSQL 
   const { queries } = positions;
   for (let round = 0; round < 3; round += 1) await watch.round();
   expect(positions.queries).toBe(queries);
-  expect(await liveReport()).toMatchObject({ orderShipped: '0' });
+  expect(await liveReport()).toMatchObject({ orderShipped: String(first - 1) });
 });
 
 test('a process that was stopped for longer than its lease does not set the position back', async () => {
@@ -295,9 +299,9 @@ test('frames that took the numbers of stored ones, which the servers had lost, s
   const name = `${settings.name}-live`;
   for (let n = 0; n < 3; n += 1) await append();
   const { last } = await client.link!.laneState(name);
-  positions.rows.set(name, { ...positions.rows.get(name)!, floor: '2', last: String(last) });
+  positions.rows.set(name, { ...positions.rows.get(name)!, floor: String(first + 1), last: String(last) });
   for (let round = 0; round < 2; round += 1) await watch.round();
-  expect(await client.link!.laneState(name)).toMatchObject({ first: 1, last });
+  expect(await client.link!.laneState(name)).toMatchObject({ first, last });
   await confirmAll();
   await eventually(async () => {
     await watch.round();
@@ -355,7 +359,7 @@ test('streams that were changed meanwhile, and keep the promise no more, accept 
   await changed(({ consumers }) => consumers.update(name, 'millrace', { filter_subjects }), /so it may skip frames/);
   // Frames that such a consumer passes over are not stored.
   for (let round = 0; round < 2; round += 1) await watch.round();
-  expect(await client.link!.laneState(name)).toMatchObject({ first: 1 });
+  expect(await client.link!.laneState(name)).toMatchObject({ first });
   await repaired(async ({ consumers }) => {
     await consumers.delete(name, 'millrace');
     await watch.round();

@@ -150,7 +150,8 @@ cluster { name: test, host: 127.0.0.1, port: ${cluster}, routes: [${routes}] }
     );
     await client.start();
     try {
-      expect(await client.link!.publish('millrace-live', 'millrace.live.0', Buffer.from('frame'), 10_000)).toBe(1);
+      const number = await client.link!.publish('millrace-live', 'millrace.live.0', Buffer.from('frame'), 10_000);
+      expect(number).toBeGreaterThan(0);
     } finally {
       await client.close();
     }
