@@ -200,28 +200,62 @@ test('a wrong login is refused by a cluster, whose servers name each other', asy
   });
 });
 
-test('the logins of the documentation: one makes the streams, one reads the JSON and changes nothing', async () => {
+test('the logins of the documentation: one makes the streams, one reads the JSON by its consumer and nothing else', async () => {
   const [, lines] = /```text\n(authorization \{[\s\S]+?)```/.exec(readFileSync('docs/durability.md', 'utf8'))!;
   const login = { user: 'millrace', pass: '…' };
   await withServer({ settings: lines!, nodes: 3, login }, async (servers) => {
     const settings = settingsOf({ url: servers.url, user: login.user, password: login.pass });
     const json = { ...settings, json: { ...settings.json, enabled: true } };
     expect(await refusal(json)).toBe('accepted: undefined');
-    await servers.manage((manager) => manager.jetstream().publish('millrace.json.t.p.d', '{}'));
-    const connection = await connect({ servers: servers.url.split(','), user: 'reader', pass: '…' });
+    await servers.manage(async (manager) => {
+      for (const name of ['reader', 'another']) {
+        await manager.consumers.add('millrace-json', { durable_name: name, ack_policy: AckPolicy.Explicit });
+      }
+      await manager.jetstream().publish('millrace.json.t.p.d', '{}');
+    });
+    const connection = await connect({
+      servers: servers.url.split(','),
+      user: 'reader',
+      pass: '…',
+      inboxPrefix: '_INBOX_reader',
+    });
     try {
       const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 2_000 });
-      await manager.consumers.add('millrace-json', { durable_name: 'reader', ack_policy: AckPolicy.Explicit });
       const consumer = await manager.jetstream().consumers.get('millrace-json', 'reader');
       const message = await consumer.next({ expires: 5_000 });
       expect(message?.string()).toBe('{}');
       expect(await message!.ackAck()).toBe(true);
-      await manager.consumers.delete('millrace-json', 'reader');
       const denied = /Permissions Violation/;
-      await expect(manager.jetstream().publish('millrace.live.0', 'no')).rejects.toThrow(denied);
-      await expect(manager.streams.purge('millrace-json')).rejects.toThrow(denied);
-      await expect(manager.streams.delete('millrace-json')).rejects.toThrow(denied);
-      await expect(manager.consumers.delete('millrace-live', 'millrace')).rejects.toThrow(denied);
+      const { consumers, streams } = manager;
+      const own = { durable_name: 'own', ack_policy: AckPolicy.Explicit };
+      for (const call of [
+        () => manager.jetstream().publish('millrace.live.0', 'no'),
+        () => streams.purge('millrace-json'),
+        () => streams.delete('millrace-json'),
+        () => streams.getMessage('millrace-live', { seq: 1 }),
+        () => consumers.delete('millrace-live', 'millrace'),
+        () => consumers.add('millrace-json', own),
+        () => consumers.add('millrace-json', { ...own, deliver_subject: 'millrace.live.0' }),
+        () => consumers.update('millrace-json', 'reader', { max_deliver: 1 }),
+        () => consumers.delete('millrace-json', 'reader'),
+        () => consumers.delete('millrace-json', 'another'),
+        () => consumers.info('millrace-json', 'another'),
+        () => consumers.pause('millrace-json', 'another', new Date(Date.now() + 60_000)),
+        () => connection.request('$JS.API.CONSUMER.MSG.NEXT.millrace-json.another', '1', { timeout: 2_000 }),
+        () => connection.request('$JS.ACK.millrace-json.another.1.1.1.1.0', '', { timeout: 2_000 }),
+      ]) {
+        await expect(call(), String(call)).rejects.toThrow(denied);
+      }
+      // What the servers send to others.
+      for (const subject of ['_INBOX.>', 'millrace.>', '$JS.>']) {
+        const received = connection.subscribe(subject);
+        await expect(
+          (async () => {
+            for await (const _ of received) break;
+          })(),
+          subject,
+        ).rejects.toThrow(denied);
+      }
     } finally {
       await connection.close();
     }
