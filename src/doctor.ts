@@ -73,7 +73,9 @@ async function checkRest(config: Config, reading: ConfigReading, options: Option
   const isRunning = running !== undefined;
   for (const finding of await checkClickHouse(config, isRunning, log)) report(finding);
   report(await checkPostgres(config, workers, isRunning, log));
-  for (const finding of [...(await checkRedis(config)), ...(await checkStreams(config))]) report(finding);
+  for (const finding of [...(await checkRedis(config)), ...(await checkStreams(config, isRunning, log))]) {
+    report(finding);
+  }
   if (isRunning) await checkService(config, running, options);
   else await checkWithoutInstance(config, options);
 }

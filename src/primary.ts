@@ -52,8 +52,9 @@ import type { Postgres } from './postgres/client.ts';
 import type { PollResult } from './postgres/shared-poll.ts';
 import type { RuleText } from './rules/table.ts';
 import { hostPaceMs } from './ship/host-pace.ts';
-import { findCopies } from './stream/copies-store.ts';
+import { findUse } from './stream/copies-store.ts';
 import { tryStreams } from './stream/prepare-streams.ts';
+import { StrandedStreams } from './stream/stranded-streams.ts';
 
 const stateIntervalMs = 500;
 const refusalIntervalMs = 1_000;
@@ -78,7 +79,7 @@ export async function runPrimary(): Promise<void> {
     const taken = await takeDirectoryAndPorts(start);
     const stores = await openWatchedStores(start, taken);
     await waitForStores(taken, stores);
-    await checkStreams(config, stores);
+    await checkStreams(start, stores);
     stores.watch.enterService();
     const followers = makeFollowers(start, stores, (result) => processes.pool.polled(result));
     const processes = makeProcesses(start, stores);
@@ -154,6 +155,8 @@ interface OpenedStores {
   clock: ClockWatch;
   restored: RestoredStores;
   installation: Installation;
+  /** Streams that no host reads. */
+  stranded: StrandedStreams;
   watch: StoreWatch;
   forecast: RefusalForecast;
   later: Later;
@@ -208,7 +211,8 @@ async function openWatchedStores(start: Start, { secrets, knowsDevices }: Taken)
   running.add('watch', () => watch.stop());
   parts = () => watch.parts;
   observeStores(metrics, watch);
-  return { engines, ...clients, membership, clock, restored, installation, watch, forecast, later };
+  const stranded = new StrandedStreams({ queries: postgres, settings: config.stream, log });
+  return { engines, ...clients, membership, clock, restored, installation, stranded, watch, forecast, later };
 }
 
 /** This host joins the others when PostgreSQL has its tables. */
@@ -239,9 +243,16 @@ async function waitForStores(
 }
 
 /** Throws when a stream is there and cannot keep its promise; one that does not answer delays nothing. */
-async function checkStreams({ stream }: Config, { installation, postgres }: OpenedStores): Promise<void> {
+async function checkStreams(
+  { config: { stream }, running }: Start,
+  { installation, postgres, stranded, watch }: OpenedStores,
+): Promise<void> {
+  if (watch.isPrepared('postgres')) await stranded.read();
+  for (const sentence of stranded.sentences) printProgress(sentence);
+  stranded.start();
+  running.add('streams that are left behind', () => stranded.stop());
   if (stream.url === '') return;
-  const owner = { installation: installation.id, copies: await findCopies(postgres) };
+  const owner = { installation: installation.id, ...(await findUse(postgres)) };
   const unavailable = await tryStreams(stream, owner, (why) => {
     printProgress(`whether each NATS server syncs each message is not known (STREAM_MONITOR_URLS): ${why}.`);
   });
@@ -335,7 +346,7 @@ function makeProcesses(start: Start, { engines, membership, clock, installation,
 /** From this call on, each change of a store reaches the workers. */
 function publishChanges(
   { config, metrics }: Start,
-  { engines, membership, watch, forecast, later }: OpenedStores,
+  { engines, membership, stranded, watch, forecast, later }: OpenedStores,
   { begin, partsWatches }: Followers,
   { pool, analytics }: Processes,
 ): void {
@@ -350,6 +361,7 @@ function publishChanges(
     const reports = analytics?.failure;
     pool.setParts({ ...watch.parts, ...(analytics && { analytics: analytics.state }) }, [
       ...watch.reasons,
+      ...stranded.sentences,
       ...(reports === undefined ? [] : [`Reports are not served: ${reports}`]),
     ]);
     analytics?.send(pool.state);

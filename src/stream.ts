@@ -1,23 +1,25 @@
 /**
  * `npm run stream`: prints the telemetry of the streams as NDJSON, a line for each data point. `show [SUBJECT]` prints
  * what the streams hold, `follow [SUBJECT]` what comes from now on, `decode FILE` what is in a file of frames (`-` =
- * standard input). Devices have their names when PostgreSQL answers. Nothing is changed (docs/stream.md).
+ * standard input). Devices have their names when PostgreSQL answers. `forget STREAM` takes a stream that is gone out of
+ * those that hosts have used; nothing else is changed (docs/stream.md).
  */
 import { once } from 'node:events';
 import { createReadStream } from 'node:fs';
-import { parseWords, runCommand } from './base/command.ts';
+import { parseWords, printLine, runCommand } from './base/command.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
 import type { SenderRow } from './device/sql/look-up-store.ts';
 import { openPostgresOf } from './instance/stores/engines.ts';
+import { forgetStream, readKnownStreams } from './stream/position-store.ts';
 import { readFrames } from './stream/read-frames.ts';
 import { Senders } from './stream/senders.ts';
 import { framesIn, pointsOf, type StreamPoint } from './stream/stream-points.ts';
 
 const usage =
   'usage: npm run stream -- show [SUBJECT] [--from STREAM] (what waits) | follow [SUBJECT] [--from STREAM] ' +
-  '(what comes) | decode FILE (a file of frames, - = standard input)';
+  '(what comes) | decode FILE (a file of frames, - = standard input) | forget STREAM (a stream that is gone for good)';
 const stopping = new AbortController();
 
 async function run(words: string[]): Promise<void> {
@@ -32,11 +34,29 @@ async function run(words: string[]): Promise<void> {
     case 'follow':
       if (config.stream.url === '') throw new StartError('STREAM_URL is empty: name the servers of the stream.');
       return await print(config, streamed(config, verb === 'follow', word, from));
+    case 'forget':
+      if (word === undefined || from !== undefined) throw new StartError(usage);
+      return await forget(config, word);
     case 'decode':
       if (word === undefined || from !== undefined) throw new StartError(usage);
       return await print(config, framesIn(word === '-' ? process.stdin : bytesOf(word)));
     default:
       throw new StartError(usage);
+  }
+}
+
+/** Takes a stream out of those that hosts have used: its frames are given up. */
+async function forget(config: Config, name: string): Promise<void> {
+  const postgres = openPostgresOf(config, createLog('error', 'stream'));
+  try {
+    if (!(await forgetStream(postgres, name))) {
+      const known = (await readKnownStreams(postgres)).map((stream) => stream.name);
+      const names = known.length === 0 ? 'none is known' : `known are ${known.join(', ')}`;
+      throw new StartError(`No host of this installation has used the stream ${name}: ${names}.`);
+    }
+    printLine(`The stream ${name} is forgotten; what ClickHouse did not have of it is not shipped.`);
+  } finally {
+    await postgres.close();
   }
 }
 

@@ -58,6 +58,7 @@ const subjectFields = new Map([
   ['shard_caught_up', 'shard'],
   ['shard_backlog_full', 'shard'],
   ['stream_lost', 'range'],
+  ['stream_stranded', 'stream'],
   ['orphan_journal_shipped', 'journal'],
   ['orphan_journal_not_shipped', 'journal'],
   ['part_attached', 'part'],

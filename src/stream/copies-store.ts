@@ -6,19 +6,28 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import type { Queries } from '../postgres/client.ts';
 import { findSetting } from '../postgres/stored-settings.ts';
+import { type KnownStream, readKnownStreams } from './position-store.ts';
 
 const name = 'stream.copies';
 
 /** A connection to the servers of the streams waits so long for PostgreSQL, which telemetry does not need. */
 const waitMsMax = 1_000;
 
-/** Returns the ids of the restores, the latest one last; undefined when PostgreSQL does not answer in time. */
-export async function findCopies(queries: Queries): Promise<string[] | undefined> {
-  const found = findSetting(queries, name).then(
-    (list) => listOfSetting(list ?? ''),
+/** What PostgreSQL knows of the use of the streams. */
+interface StreamUse {
+  /** The ids of the restores, the latest one last; undefined when PostgreSQL does not answer in time. */
+  copies: string[] | undefined;
+  /** The streams that hosts have used; undefined as well. */
+  known: KnownStream[] | undefined;
+}
+
+export async function findUse(queries: Queries): Promise<StreamUse> {
+  const found = Promise.all([findSetting(queries, name), readKnownStreams(queries)]).then(
+    ([list, known]) => ({ copies: listOfSetting(list ?? ''), known }),
     () => undefined,
   );
-  return await Promise.race([found, sleep(waitMsMax, undefined, { ref: false })]);
+  const use = await Promise.race([found, sleep(waitMsMax, undefined, { ref: false })]);
+  return use ?? { copies: undefined, known: undefined };
 }
 
 /** May be repeated with the same id. */

@@ -8,7 +8,7 @@ import type { Metrics } from '../base/metrics/metrics.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import { type Journal, lanes, late, live } from '../journal/journal.ts';
 import type { Queries } from '../postgres/client.ts';
-import { findCopies } from './copies-store.ts';
+import { findUse } from './copies-store.ts';
 import { DeletesAgain, type ReopenDeletes } from './deletes-again.ts';
 import { JsonRelay } from './json-relay.ts';
 import { LaneReader } from './lane-reader.ts';
@@ -32,6 +32,8 @@ interface OpenStreamDeps {
   log: Log;
   metrics: Metrics;
   isLeader: () => boolean;
+  /** True when hosts publish to the streams: `ingest.ack` is `stream`. */
+  isAccepting: boolean;
   /** Called when there are frames to ship. */
   onFrame: () => void;
   reopenDeletes: ReopenDeletes;
@@ -57,16 +59,17 @@ export interface OpenedStream {
 
 /** Resolves when the servers have answered, or have not answered within the time of one try. */
 export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
-  const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, onFrame, reopenDeletes } =
-    deps;
+  const { settings, installation, name, journal, postgres, clock, log, metrics, isLeader, isAccepting } = deps;
+  const { onFrame, reopenDeletes } = deps;
   const prepare = async (link: StreamLink) =>
-    prepareStreams(link, settings, { installation, copies: await findCopies(postgres) });
+    prepareStreams(link, settings, { installation, ...(await findUse(postgres)) });
   const client = new StreamClient(settings, log, name, prepare, (link) => checkRunningStreams(link, settings));
   const { quarantine } = journal;
   const writer = new StreamWriter({ client, settings, clock, log, metrics, local: journal });
   const reading = { client, settings, log, metrics, quarantine, onFrame };
   const readers = [new LaneReader(live, reading), new LaneReader(late, reading)] as const;
-  const watch = new StreamWatch({ client, writer, settings, postgres, clock, log, metrics, quarantine, isLeader });
+  const watching = { client, writer, settings, postgres, clock, log, metrics, quarantine, isLeader, isAccepting };
+  const watch = new StreamWatch(watching);
   const relaying = { client, settings, senders: new Senders(postgres), log, metrics };
   const relays = settings.json.enabled ? lanes.map((lane) => new JsonRelay(lane, relaying)) : [];
   await client.start();

@@ -18,6 +18,7 @@ import { StartError } from '../base/errors.ts';
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import { sizeText } from '../base/size-text.ts';
 import { lanes } from '../journal/journal.ts';
+import { type KnownStream, waitingFramesOf } from './position-store.ts';
 import {
   connectReason,
   consumerName,
@@ -50,11 +51,13 @@ const monitorMsMax = 2_000;
 const versionMin = [2, 10] as const;
 
 /** Whose streams may be used. */
-interface StreamOwner {
+export interface StreamOwner {
   /** The id of the installation; empty while it is not known. */
   installation: string;
   /** The restores from which this instance has come, the latest one last; undefined while that is not known. */
   copies: readonly string[] | undefined;
+  /** The streams that hosts of this installation have used; undefined while they are not known. */
+  known?: readonly KnownStream[] | undefined;
   /** True: nothing of this host uses the streams yet. */
   isStart?: boolean;
 }
@@ -75,9 +78,9 @@ export async function prepareStreams(
   for (const lane of lanes) {
     const name = streamName(settings, lane);
     const subjects = [subjectOf(settings, lane, '*')];
-    const info =
-      (await found(link.manager.streams.info(name), streamNotFound)) ??
-      (await makeLane(name, subjects, link.formats[lane]));
+    const there = await found(link.manager.streams.info(name), streamNotFound);
+    checkServers(name, there, settings, owner);
+    const info = there ?? (await makeLane(name, subjects, link.formats[lane]));
     checkStream(info, subjects, settings, installation);
     link.formats[lane] = formatOf(info);
     const ack_wait = settings.redeliverSeconds * nanosPerSecond;
@@ -112,6 +115,36 @@ export async function prepareStreams(
   }
 }
 
+/**
+ * Refuses other servers than those whose stream of this name holds frames: its position would be replaced, and nothing
+ * would say that the frames are there.
+ */
+function checkServers(
+  name: string,
+  there: StreamInfo | undefined,
+  { url }: StreamSettings,
+  { known = [] }: Pick<StreamOwner, 'known'>,
+): void {
+  const stream = known.find((each) => each.name === name);
+  if (stream === undefined || waitingFramesOf(stream) === 0 || stream.servers === '') return;
+  if (String(there?.created) === stream.created || haveOneInCommon(stream.servers, url)) return;
+  throw new StartError(
+    `STREAM_URL names other servers than ${stream.servers}, where the stream ${name} held ${waitingFramesOf(stream)} frames ` +
+      'that ClickHouse does not have: start all hosts with those servers until millrace_stream_frames is 0 for both ' +
+      `lanes, or, when they are gone for good, run "npm run stream -- forget ${name}".`,
+  );
+}
+
+function haveOneInCommon(servers: string, url: string): boolean {
+  const addresses = new Set(listOfSetting(url).map(addressOf));
+  return listOfSetting(servers).some((server) => addresses.has(addressOf(server)));
+}
+
+function addressOf(server: string): string {
+  const address = server.replace(/^(nats|tls):\/\//, '');
+  return /:\d+$/.test(address) ? address : `${address}:4222`;
+}
+
 /** A member of the metadata of a stream: the restore that has taken it up; absent: none. */
 const copyMember = 'millrace_copy';
 
@@ -129,14 +162,7 @@ async function takeUp(
   const own = copies?.at(-1) ?? '';
   const found = metadata[copyMember] ?? '';
   if (copies === undefined || found === own) return;
-  if (found !== '' && !copies.includes(found)) {
-    refuse(
-      info,
-      'was taken up by another instance that was restored from a backup of this installation, and whose devices may ' +
-        'have the numbers of other devices here',
-      'choose another STREAM_NAME',
-    );
-  }
+  checkCopy(info, copies);
   if (num_waiting === 0) {
     await manager.streams.update(name, { metadata: { ...metadata, [copyMember]: own } });
   } else if (isStart && found === '') {
@@ -147,6 +173,18 @@ async function takeUp(
     );
   }
   // Hosts that share their stores are restored one after the other, so a stream of an earlier restore may be in use.
+}
+
+/** Refuses a stream that a copy of this installation uses from which this instance has not come. */
+function checkCopy(info: StreamInfo, copies: readonly string[]): void {
+  const copy = info.config.metadata?.[copyMember] ?? '';
+  if (copy === '' || copies.includes(copy)) return;
+  refuse(
+    info,
+    'was taken up by another instance that was restored from a backup of this installation, and whose devices may ' +
+      'have the numbers of other devices here',
+    'choose another STREAM_NAME',
+  );
 }
 
 type Made = Pick<StreamConfig, 'name' | 'subjects' | 'discard' | 'max_bytes'> & Partial<StreamConfig>;
@@ -242,8 +280,8 @@ interface InspectedStreams {
   missing: string | undefined;
 }
 
-/** Checks the servers, and the streams that are there, without a change of them. */
-export async function inspectStreams(settings: StreamSettings): Promise<InspectedStreams> {
+/** Checks the servers, and the streams that are there and whose they are, without a change of them. */
+export async function inspectStreams(settings: StreamSettings, owner: StreamOwner): Promise<InspectedStreams> {
   const unchecked: string[] = [];
   let missing: string | undefined;
   const link = await StreamLink.open(settings, 'millrace doctor');
@@ -253,10 +291,17 @@ export async function inspectStreams(settings: StreamSettings): Promise<Inspecte
     for (const lane of lanes) {
       const name = streamName(settings, lane);
       const info = await found(link.manager.streams.info(name), streamNotFound);
-      if (info) checkStream(info, [subjectOf(settings, lane, '*')], settings, '');
+      checkServers(name, info, settings, owner);
+      if (info) {
+        checkStream(info, [subjectOf(settings, lane, '*')], settings, owner.installation);
+        checkCopy(info, owner.copies ?? [info.config.metadata?.[copyMember] ?? '']);
+      }
       const lost = missingServers(info?.cluster);
       if (lost !== undefined) missing ??= missingSentence(name, lost);
     }
+    const json =
+      settings.json.enabled && (await found(link.manager.streams.info(jsonStreamName(settings)), streamNotFound));
+    if (json) checkOwner(json, owner.installation);
     return { version: link.connection.info?.version ?? 'of an unknown version', unchecked, missing };
   } finally {
     await link.close().catch(() => {});

@@ -17,7 +17,7 @@ import type { Quarantine } from '../journal/quarantine.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { takeLease } from '../postgres/lease.ts';
 import { findLosses, type Loss } from './losses.ts';
-import { addStream, keepStreamPosition, readStreamPosition, type StreamPosition } from './position-store.ts';
+import { addStream, keepStreamPosition, noteLast, readStreamPosition, type StreamPosition } from './position-store.ts';
 import {
   type ConsumerState,
   consumerName,
@@ -43,6 +43,7 @@ interface WatchDeps {
   metrics: Metrics;
   quarantine: Pick<Quarantine, 'addGap'>;
   isLeader: () => boolean;
+  isAccepting: boolean;
 }
 
 /** The oldest frame of this process that is not confirmed. */
@@ -64,6 +65,8 @@ interface Seen extends LaneState, ConsumerState {
 }
 
 const roundMs = 500;
+/** A stop waits so long for PostgreSQL. */
+const noteMsMax = 1_000;
 const leaseMs = 10_000;
 /** A host without the lease asks for it again after this time, so that hosts without it cost PostgreSQL little. */
 const leaseAgainMs = 5_000;
@@ -142,6 +145,16 @@ export class StreamWatch {
     this.#stopped = true;
     clearTimeout(this.#timer);
     await this.#running;
+    await Promise.race([this.#noteLast(), sleep(noteMsMax, undefined, { ref: false })]);
+  }
+
+  /** The frames that this process has published last may be later than the position of the stream. */
+  async #noteLast(): Promise<void> {
+    const { writer, settings, postgres } = this.#deps;
+    for (const lane of lanes) {
+      const { isEmpty, lastMax } = writer.own[lane];
+      if (!isEmpty) await noteLast(postgres, streamName(settings, lane), lastMax).catch(() => {});
+    }
   }
 
   /**
@@ -323,7 +336,7 @@ export class StreamWatch {
   }
 
   async #advance(link: StreamLink, lane: Lane, seen: Seen, position: StreamPosition): Promise<void> {
-    const { postgres, log } = this.#deps;
+    const { postgres, log, settings, isAccepting } = this.#deps;
     const { name } = position;
     const removed = position.created === seen.created ? seen.removed : 0;
     const known = { ...position, floor: Math.max(position.floor, removed) };
@@ -342,7 +355,8 @@ export class StreamWatch {
       : isOther
         ? seen.floor
         : Math.max(seen.floor, known.floor);
-    const isKept = await keepStreamPosition(postgres, position, { created: seen.created, floor, last: seen.last });
+    const use = { servers: settings.url, accepting: isAccepting };
+    const isKept = await keepStreamPosition(postgres, position, { created: seen.created, floor, last: seen.last }, use);
     if (!isKept) return;
     // After a cut, new messages get numbers that were removed before.
     if (isCut && seen.removed > 0) await link.noteRemoved(name, 0);

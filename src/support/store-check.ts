@@ -12,10 +12,13 @@ import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
 import { clickHouseFacts } from '../clickhouse/server-facts.ts';
 import type { Finding } from '../instance/host/machine.ts';
 import { openPostgresOf, openShardsOf } from '../instance/stores/engines.ts';
+import { findInstallation } from '../instance/stores/installation.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/wrong-store-settings.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
-import { inspectStreams } from '../stream/prepare-streams.ts';
+import { findUse } from '../stream/copies-store.ts';
+import { inspectStreams, type StreamOwner } from '../stream/prepare-streams.ts';
+import { findStranded } from '../stream/stranded-streams.ts';
 import { connectReason, isLogin } from '../stream/stream-client.ts';
 
 const clockToleranceMs = 2_000;
@@ -97,24 +100,62 @@ export async function checkRedis({ redis }: Config): Promise<Finding[]> {
   }
 }
 
-/** Without a stream there is nothing to check. */
-export async function checkStreams({ stream }: Config): Promise<Finding[]> {
+/** Without a stream there is nothing to check but streams that are left behind. */
+export async function checkStreams(config: Config, isRunning: boolean, log: Log): Promise<Finding[]> {
   const subject = 'stream';
-  if (stream.url === '') return [];
+  const { stream } = config;
+  const { stranded, ...owner } = await ownerOf(config, isRunning, log);
+  const behind = stranded.map(({ reason }): Finding => {
+    return { subject, level: 'fault', says: `${capitalized(reason)}.` };
+  });
+  if (stream.url === '') return behind;
+  return [...behind, await checkServersOf(stream, owner)];
+}
+
+/** Returns what PostgreSQL knows of the streams; without it, whose the streams are is not checked. */
+async function ownerOf(
+  config: Config,
+  isRunning: boolean,
+  log: Log,
+): Promise<StreamOwner & { stranded: { reason: string }[] }> {
+  const unknown = { installation: '', copies: undefined, stranded: [] };
+  if (config.postgres.url === '' && !isRunning) return unknown;
+  const postgres = openPostgresOf(config, log);
   try {
-    const { version, unchecked, missing } = await inspectStreams(stream);
+    const [installation = '', use, stranded] = await Promise.all([
+      findInstallation(postgres),
+      findUse(postgres),
+      findStranded(postgres, config.stream),
+    ]);
+    return { installation, ...use, stranded };
+  } catch {
+    // The check of PostgreSQL says why it does not answer.
+    return unknown;
+  } finally {
+    await postgres.close();
+  }
+}
+
+async function checkServersOf(stream: Config['stream'], owner: StreamOwner): Promise<Finding> {
+  const subject = 'stream';
+  try {
+    const { version, unchecked, missing } = await inspectStreams(stream, owner);
     const title = `NATS (STREAM_URL) is ${version}`;
-    if (missing !== undefined) return [{ subject, level: 'fault', says: `${title}, but ${missing}.` }];
-    if (unchecked.length === 0) return [{ subject, level: 'ok', says: `${title} and syncs each message.` }];
+    if (missing !== undefined) return { subject, level: 'fault', says: `${title}, but ${missing}.` };
+    if (unchecked.length === 0) return { subject, level: 'ok', says: `${title} and syncs each message.` };
     const why = unchecked.join('; ');
     const says = `${title}; whether each server syncs each message is not known (STREAM_MONITOR_URLS): ${why}.`;
-    return [{ subject, level: 'warning', says }];
+    return { subject, level: 'warning', says };
   } catch (error) {
-    if (error instanceof StartError) return [{ subject, level: 'fault', says: error.message }];
+    if (error instanceof StartError) return { subject, level: 'fault', says: error.message };
     const advice = isLogin(error) ? '' : ` ${checkServer}`;
     const says = `The servers of the stream (STREAM_URL) cannot be used: ${connectReason(error)}.${advice}`;
-    return [{ subject, level: 'fault', says }];
+    return { subject, level: 'fault', says };
   }
+}
+
+function capitalized(sentence: string): string {
+  return `${sentence.charAt(0).toUpperCase()}${sentence.slice(1)}`;
 }
 
 function endIt(store: string): string {

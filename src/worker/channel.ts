@@ -187,6 +187,7 @@ async function openOwnStream(
     log,
     metrics,
     isLeader: () => isLeading(deps),
+    isAccepting: config.ingest.ack === 'stream',
     onFrame,
     reopenDeletes: (devices, order) => reopenCovering(postgres, devices, order),
   });

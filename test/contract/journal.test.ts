@@ -79,6 +79,7 @@ function replicatedStream(): Implementation {
         log,
         metrics: new Metrics(),
         isLeader: () => false,
+        isAccepting: true,
         onFrame: () => {},
         reopenDeletes: async () => {},
       });

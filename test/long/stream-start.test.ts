@@ -93,18 +93,17 @@ test('the settings of servers in the documentation make a cluster that is accept
       .replace('/var/lib/nats', node.directory)
       .replace(/routes: \[.+?\]/, `routes: [${node.routes}]`);
   await withServer({ nodes: 3, linesOf }, async ({ url, monitorUrls }) => {
+    const owner = { installation: 'one', copies: [] };
     const unchecked: string[] = [];
     const settings = { ...defaults, url, monitorUrls: `${monitorUrls},http://127.0.0.1:1` };
-    expect(
-      await tryStreams(settings, { installation: 'one', copies: [] }, (why) => unchecked.push(why)),
-    ).toBeUndefined();
+    expect(await tryStreams(settings, owner, (why) => unchecked.push(why))).toBeUndefined();
     expect([...new Set(unchecked)]).toEqual(['http://127.0.0.1:1 does not answer']);
     const [first] = monitorUrls.split(',');
     for (const [named, why] of [
       ['', 'the list is empty, name the monitoring pages of the servers'],
       [`${first},${first}/`, '2 of 3 servers with JetStream have no page in the list'],
     ]) {
-      expect((await inspectStreams({ ...settings, monitorUrls: named! })).unchecked).toEqual([why]);
+      expect((await inspectStreams({ ...settings, monitorUrls: named! }, owner)).unchecked).toEqual([why]);
     }
   });
 });
@@ -185,7 +184,7 @@ test('a wrong login is refused by a cluster, whose servers name each other', asy
   await withServer({ settings, nodes: 3, login: { user: 'millrace', pass: 'right' } }, async (servers) => {
     const wrong = settingsOf({ url: servers.url, user: 'millrace', password: 'wrong' });
     expect(await refusal(wrong)).toMatch(/the login was refused .* STREAM_PASSWORD/);
-    await expect(inspectStreams(wrong)).rejects.toThrow(AuthorizationError);
+    await expect(inspectStreams(wrong, { installation: 'one', copies: [] })).rejects.toThrow(AuthorizationError);
     const frames = readFrames(wrong, {
       stream: undefined,
       subject: undefined,
@@ -372,6 +371,8 @@ test('a stream of another installation, and one that is not of Millrace, are ref
   const settings = settingsOf({ name: 'owned' });
   expect(await refusal(settings, 'one')).toBe('accepted: undefined');
   expect(await refusal(settings, 'two')).toMatch(/owned-live .* belongs to another installation: choose another/);
+  await inspectStreams(settings, { installation: 'one', copies: [] });
+  await expect(inspectStreams(settings, { installation: 'two', copies: [] })).rejects.toThrow(/belongs to another/);
   await nodes.manage((manager) => manager.streams.add({ name: 'foreign-live', subjects: ['foreign.live.*'] }));
   expect(await refusal(settingsOf({ name: 'foreign' }))).toMatch(/was not made by Millrace/);
 });
@@ -385,6 +386,7 @@ test('a restored instance takes up the streams of the one that it replaces, and 
   await accepts(['first']);
   const another = /copies-live .* was taken up by another instance .* restored .*: choose another STREAM_NAME/;
   expect(await refusal(settings, 'one', ['second'])).toMatch(another);
+  await expect(inspectStreams(settings, { installation: 'one', copies: ['second'] })).rejects.toThrow(another);
   expect(await refusal(settings, 'one', [])).toMatch(another);
   // A restore of a backup of the restored instance.
   await accepts(['first', 'third']);
