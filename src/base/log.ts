@@ -58,6 +58,8 @@ const subjectFields = new Map([
   ['shard_caught_up', 'shard'],
   ['shard_backlog_full', 'shard'],
   ['stream_lost', 'range'],
+  ['stream_away', 'lane'],
+  ['stream_back', 'lane'],
   ['stream_stranded', 'stream'],
   ['orphan_journal_shipped', 'journal'],
   ['orphan_journal_not_shipped', 'journal'],

@@ -232,7 +232,7 @@ export const reasons = {
   426: { upgrade: 'the path speaks WebSocket' },
   429: {
     attributes_waiting_share: 'the sender has its share of the attributes that wait for their commit',
-    backlog_share: 'the sender has its share of the journal that waits for ClickHouse',
+    backlog_share: 'the sender has its share of the journal, or of the stream, that waits for ClickHouse',
     claim_tries: 'too many wrong claim keys for the device',
     client_rpc_device_full: 'the device has the most open calls that one may have',
     client_rpc_share: 'the sender has its share of the open calls',
@@ -325,7 +325,8 @@ export const reasons = {
     store_unread: '`INGEST_ACK=store`: the message could not be read back from the journal',
     store_waiters: '`INGEST_ACK=store`: too many messages wait for ClickHouse',
     stream_away: '`INGEST_ACK=stream`: the replicated stream has no majority, or cannot be reached',
-    stream_full: '`INGEST_ACK=stream`: the stream holds the most bytes that may wait for ClickHouse',
+    stream_full: '`INGEST_ACK=stream`: the stream of live rows holds the most bytes that may wait for ClickHouse',
+    stream_late: '`INGEST_ACK=stream`: the stream of late rows is full, slow or unavailable; live rows are accepted',
     stream_slow: '`INGEST_ACK=stream`: the stream is too slow',
     streams: 'too many large answers are being sent',
     token_lookup: 'devices cannot be looked up',

@@ -8,7 +8,7 @@
  */
 import type { FineClock } from '../base/clock.ts';
 import { dayMs } from '../base/durations.ts';
-import { assert, type Fault, messageOf } from '../base/errors.ts';
+import { type Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
@@ -19,14 +19,15 @@ import type { TimeRange } from '../journal/ship-notes.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';
 import type { Sender } from './backlog-shares.ts';
-import { type Commit, type FramesOf, Gathering, LargeMessage, type NewStamp } from './commit.ts';
+import { type Commit, type FramesOf, type Gathering, LargeMessage, laneOf, type NewStamp } from './commit.ts';
+import { Commits, type Linger } from './commits.ts';
 import { checkIntervalMs, diskFull, JournalHealth, journalFailed, slowDisk } from './journal-health.ts';
-import { LargeQueue } from './large-queue.ts';
 import { type OnOddTimes, reportOddTimes } from './odd-times-of-records.ts';
 import type { OrderClock } from './order-number.ts';
 import type { AckLevel } from './receipt.ts';
 import type { Receipts } from './receipts.ts';
 import { countRefused, StoreAcks, type Waiter } from './store-acks.ts';
+import { lateWaits, StreamHealth, type StreamOfLane } from './stream-health.ts';
 import { areIn, hasTimeIn } from './time-range.ts';
 
 export type { AckLevel, Waiter };
@@ -60,12 +61,14 @@ export interface IngestDeps {
   unsyncedMsMax: number;
   /** `ingest.ack: stream`: cuts gathered rows into frames; absent: one frame for each lane. */
   framesOf?: FramesOf | undefined;
+  /** Workers of all hosts, which share the streams. */
+  fleetWorkers?: () => number;
   /** Absent: as for a sync of the own disk, with `lingerMsMax`. */
   linger?: Linger;
   /** Returns why messages of this device are refused: too many rows wait for its shard. Absent: there is one server. */
   refusalOf?: (device: number) => Fault | undefined;
-  /** As in `JournalHealth`. */
-  streamRefusal?: (() => Fault | undefined) | undefined;
+  /** `ingest.ack: stream`: the streams, one for each lane. Absent: a journal takes the frames of both lanes at once. */
+  streams?: readonly [StreamOfLane, StreamOfLane] | undefined;
   /** Milliseconds ahead of the server from which a `ts` is odd. */
   aheadMsMax?: number;
   /** Called for accepted records with odd times: with one of them and the number of those of its device and kind. */
@@ -74,16 +77,6 @@ export interface IngestDeps {
   onCommitted: () => void;
   /** Called when the journal cannot be written any more: the process must end. */
   onFailed: (reason: string) => void;
-}
-
-/**
- * A commit costs the same for one message and for a hundred. After a commit of so many messages the next commit waits
- * for more. After a smaller commit few more are expected; after a larger one enough have arrived.
- */
-interface Linger {
-  msMax: number;
-  messagesMin: number;
-  messagesMax: number;
 }
 
 /** A commit to a stream costs three servers a sync, so it pays to wait longer. */
@@ -98,25 +91,19 @@ export class Ingest {
    * append returns, and their messages wait in `#storeAcks` only after the append: these notices are repeated then.
    */
   readonly #earlyNotices: (() => void)[] = [];
-  /** Messages that were decoded in a thread, and messages with a time to live. */
-  readonly #large: LargeQueue<LargeMessage>;
   readonly #messagesTotal: Counter;
   readonly #pointsTotal: Counter;
   readonly #ackSeconds: Histogram;
   readonly #syncSeconds: Histogram;
-  readonly #scheduler: Scheduler;
   readonly #endChecks: () => void;
   readonly #mark = newMark();
-  #gathering = new Gathering();
-  #spare = new Gathering();
-  #writing: Commit | undefined;
-  #scheduled = false;
-  /** True when the last commit was one of `#large`. */
-  #wasLarge = false;
-  #lastMessages = 0;
-  readonly #linger: Linger;
+  readonly #commits: Commits;
+  /** The commits of late rows. Those of a stream wait for no live row and delay none; else these are `#commits`. */
+  readonly #lateCommits: Commits;
   readonly #refusalOf: IngestDeps['refusalOf'];
   readonly #health: JournalHealth;
+  /** Undefined unless `ingest.ack` is `stream`. */
+  readonly #streams: StreamHealth | undefined;
   /** Times of the live lane: yesterday, today and tomorrow. */
   #near: TimeRange = { from: 0, to: 0 };
   /** Times that need no inspection: those of the live lane that are not too far ahead. */
@@ -126,9 +113,17 @@ export class Ingest {
   constructor(deps: IngestDeps) {
     this.#deps = deps;
     this.#refusalOf = deps.refusalOf;
-    this.#linger = deps.linger ?? { msMax: deps.lingerMsMax, messagesMin: 3, messagesMax: 64 };
-    this.#large = new LargeQueue(deps.unsyncedBytesMax);
-    const { metrics, clock } = deps;
+    const { metrics, clock, scheduler = systemScheduler, streams, unsyncedBytesMax } = deps;
+    const committing = {
+      linger: deps.linger ?? { msMax: deps.lingerMsMax, messagesMin: 3, messagesMax: 64 },
+      scheduler,
+      unsyncedBytesMax,
+      write: (commit: Commit, onEnd: () => void) => this.#write(commit, onEnd),
+      onIdle: () => this.#resumeIdle(),
+    };
+    this.#commits = new Commits(committing);
+    this.#lateCommits = streams === undefined ? this.#commits : new Commits({ ...committing, ...this.#afterLive() });
+    this.#streams = streams && new StreamHealth({ ...deps, streams });
     this.#messagesTotal = metrics.counter('ingest_messages_total', 'Messages made durable.');
     this.#pointsTotal = metrics.counter('ingest_datapoints_total', 'Data points made durable.');
     this.#ackSeconds = metrics.histogram(
@@ -150,22 +145,24 @@ export class Ingest {
     const freeHelp = 'Telemetry is refused while the disk of the journal has less free bytes.';
     metrics.observed('journal_disk_free_bytes_min', freeHelp, () => freeDiskBytesMin, 'max');
     metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
-    this.#health = new JournalHealth(deps);
+    const streamRefusal = streams && (() => this.#streams?.refusal());
+    this.#health = new JournalHealth({ ...deps, streamRefusal });
     this.#check();
-    this.#scheduler = deps.scheduler ?? systemScheduler;
-    this.#endChecks = this.#scheduler.every(checkIntervalMs, () => this.#check());
+    this.#endChecks = scheduler.every(checkIntervalMs, () => this.#check());
   }
 
   /** Returns the reason why telemetry is refused now; undefined when it is accepted. */
   refusal(): Fault | undefined {
     const { refusal } = this.#health;
     if (refusal) return refusal;
-    const { live, late } = this.#gathering;
-    const written = this.#writing instanceof Gathering ? this.#writing.bytes : 0;
     // Large messages have a cap of their own (`LargeQueue`). They refuse no other message.
-    if (live.bytes + late.bytes + written > this.#deps.unsyncedBytesMax) return slowDisk();
-    if (live.count + late.count > limits.gatheredRowsMax) return slowDisk();
+    if (this.#isFull(this.#commits)) return slowDisk();
     return this.#storeAcks?.refusal();
+  }
+
+  /** Returns the reason why late rows alone are refused now. */
+  lateRefusal(): Fault | undefined {
+    return this.#streams?.lateRefusal();
   }
 
   /** As `refusal`, without reasons that pass within milliseconds: a body that is still arriving may find room. */
@@ -191,12 +188,14 @@ export class Ingest {
     const refusal = this.refusal();
     if (refusal) throw refusal;
     if (sender !== undefined && this.#refusalOf !== undefined) this.#admitToShard(sender);
-    const gathering = this.#gathering;
+    const { gathering } = this.#commits;
     const shares = sender && this.#health.shares;
-    const bytesBefore = shares === undefined ? 0 : gathering.bytes;
+    const isLimited = shares !== undefined || this.#streams?.isLimiting === true;
+    const bytesBefore = isLimited ? this.#gatheredBytes() : 0;
     if (shares !== undefined) shares.admit(sender!);
     gathering.live.mark(this.#mark);
     let points = decode(body, source, now, gathering.live);
+    if (isLimited) this.#admitToStream(sender);
     if (charge !== undefined) this.#charge(charge, source, points, gathering.live);
     if (points === 0) {
       waiter.acknowledge();
@@ -206,21 +205,27 @@ export class Ingest {
     let lane: Lane = live;
     let first = this.#mark.spans;
     const isLate = !isUsual && this.#placeUnusual(gathering, now);
-    if (isLate || (gathering.isMixed && this.#followLate(gathering))) {
+    if (isLate || (this.#lateCommits.gathering.isMixed && this.#followLate(gathering))) {
       lane = late;
-      first = gathering.late.spans().count;
-      points = decode(body, source, now, gathering.late);
-      gathering.isMixed ||= hasTimeIn(gathering.late, first, this.#near);
+      const { gathering: mixed } = this.#lateCommits;
+      if (mixed !== gathering && this.#isFull(this.#lateCommits)) throw lateWaits();
+      first = mixed.late.spans().count;
+      points = decode(body, source, now, mixed.late);
+      mixed.isMixed ||= hasTimeIn(mixed.late, first, this.#near);
       // `#placeUnusual` has noted the times of a message that `#followLate` moves here.
-      if (isLate) this.#noteTimes(gathering.late, first, now);
-      if (this.#storeAcks) gathering.lateWaiters.add(waiter);
+      if (isLate) this.#noteTimes(mixed.late, first, now);
+      if (this.#storeAcks) mixed.lateWaiters.add(waiter);
     }
-    if (shares !== undefined) shares.add(sender!, gathering.bytes - bytesBefore);
+    if (isLimited && sender !== undefined) {
+      const bytes = this.#gatheredBytes() - bytesBefore;
+      shares?.add(sender, bytes);
+      this.#streams?.add(lane, sender, bytes);
+    }
     if (waiter.receipt !== undefined && sender !== undefined) {
-      const spans = (lane === live ? gathering.live : gathering.late).spans();
+      const spans = (lane === live ? gathering.live : this.#lateCommits.gathering.late).spans();
       gathering.askers.add(waiter, sender, lane, [{ spans, from: first, to: spans.count }]);
     }
-    this.#commit(gathering, points, waiter);
+    this.#commit(lane === live ? this.#commits : this.#lateCommits, points, waiter);
     return points;
   }
 
@@ -229,7 +234,7 @@ export class Ingest {
    * refused no body waits, so that its sender gets the refusal in time.
    */
   roomForLarge(tenantId: string): Promise<void> | undefined {
-    return this.#health.refusal ? undefined : this.#large.room(tenantId);
+    return this.#health.refusal ? undefined : this.#commits.large.room(tenantId);
   }
 
   /**
@@ -241,8 +246,11 @@ export class Ingest {
     const refusal = this.refusal();
     if (refusal) throw refusal;
     this.#admitToShard(sender);
-    if (this.#large.isFull(sender.tenantId)) throw slowDisk();
+    const isLate = this.#streams !== undefined && chunks.some((chunk) => laneOf(chunk, this.#near) === late);
+    const commits = isLate ? this.#lateCommits : this.#commits;
+    if (commits.large.isFull(sender.tenantId)) throw isLate ? lateWaits() : slowDisk();
     this.#health.shares?.admit(sender);
+    for (const chunk of chunks) this.#streams?.admit(laneOf(chunk, this.#near), sender);
     if (chunks.length === 0) {
       waiter.acknowledge();
       return Promise.resolve();
@@ -261,9 +269,9 @@ export class Ingest {
     const message = new LargeMessage(chunks, sender, onTaken, isAtOnce ? [] : [waiter], since, this.#near);
     if (waiter.receipt !== undefined) message.ask(waiter, sender);
     for (const chunk of chunks) this.#noteTimes(chunk, 0, now);
-    this.#large.push(message, this.#gathering.messages > 0);
     this.#health.shares?.add(sender, message.bytes);
-    if (!this.#writing && !this.#scheduled) this.#schedule();
+    for (const chunk of chunks) this.#streams?.add(laneOf(chunk, this.#near), sender, chunk.bytes);
+    commits.push(message);
     return taken;
   }
 
@@ -292,25 +300,63 @@ export class Ingest {
   #notify(notify: (acks: StoreAcks) => void): void {
     const acks = this.#storeAcks;
     if (acks === undefined) return;
-    if (this.#writing) this.#earlyNotices.push(() => notify(acks));
+    if (this.#commits.isWriting) this.#earlyNotices.push(() => notify(acks));
     notify(acks);
   }
 
   /** True while messages of `ingest.ack: store` have no answer. A stop waits for the answers before `close`. */
   get awaitsStore(): boolean {
     if (!this.#storeAcks) return false;
-    return this.#writing !== undefined || this.#waiting || this.#storeAcks.waiting > 0;
+    return !this.#commits.isIdle || this.#storeAcks.waiting > 0;
   }
 
   /** Writes the gathered frames; afterwards no message is in flight. */
   async close(): Promise<void> {
-    while (this.#writing || this.#waiting) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
+    while (!this.#isIdle) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
     this.#endChecks();
     this.#storeAcks?.end();
   }
 
-  get #waiting(): boolean {
-    return this.#gathering.messages > 0 || this.#large.length > 0;
+  get #isIdle(): boolean {
+    return this.#commits.isIdle && this.#lateCommits.isIdle;
+  }
+
+  #resumeIdle(): void {
+    if (this.#isIdle) for (const resume of this.#onIdle.splice(0)) resume();
+  }
+
+  #isFull({ gathering: { live, late }, gatheredBytes }: Commits): boolean {
+    return gatheredBytes > this.#deps.unsyncedBytesMax || live.count + late.count > limits.gatheredRowsMax;
+  }
+
+  /**
+   * A late message with a point of the live lane's times is newer than the gathered live rows, so it gets its order
+   * numbers after them. So does a large message.
+   */
+  #afterLive(): { mustWait: () => boolean } {
+    const mustWait = () => {
+      const { gathering, large } = this.#lateCommits;
+      return (gathering.isMixed || large.length > 0) && this.#commits.gathering.messages > 0;
+    };
+    return { mustWait };
+  }
+
+  #gatheredBytes(): number {
+    const { gathering } = this.#commits;
+    const { gathering: mixed } = this.#lateCommits;
+    return mixed === gathering ? gathering.bytes : gathering.bytes + mixed.bytes;
+  }
+
+  /** Throws the refusal of the stream that the decoded message needs; the message then leaves no row. */
+  #admitToStream(sender: Sender | undefined): void {
+    if (this.#streams === undefined) return;
+    const { live: rows } = this.#commits.gathering;
+    try {
+      this.#streams.admit(areIn(rows, this.#mark, this.#near) ? live : late, sender);
+    } catch (error) {
+      rows.rollback(this.#mark);
+      throw error;
+    }
   }
 
   #admitToShard({ number }: Sender): void {
@@ -341,11 +387,12 @@ export class Ingest {
    * The late frame of a commit has the higher order. So a message that writes a point of an earlier message of the late
    * lane again follows it there: removes it from the live lane and returns true.
    */
-  #followLate(gathering: Gathering): boolean {
-    const { live, late, lateNames } = gathering;
+  #followLate({ live }: Gathering): boolean {
+    const { gathering: mixed } = this.#lateCommits;
+    const { late, lateNames } = mixed;
     const { from, to } = this.#near;
-    for (const name of late.pointNames(gathering.lateNamed, from, to)) lateNames.add(name);
-    gathering.lateNamed = late.spans().count;
+    for (const name of late.pointNames(mixed.lateNamed, from, to)) lateNames.add(name);
+    mixed.lateNamed = late.spans().count;
     if (!live.pointNames(this.#mark.spans, from, to).some((name) => lateNames.has(name))) return false;
     live.rollback(this.#mark);
     return true;
@@ -356,15 +403,14 @@ export class Ingest {
     if (onOddTimes !== undefined) reportOddTimes(rows, first, now, aheadMsMax, onOddTimes);
   }
 
-  #commit(gathering: Gathering, points: number, waiter: Waiter): void {
+  #commit(commits: Commits, points: number, waiter: Waiter): void {
+    const { gathering } = commits;
     if (gathering.messages === 0) gathering.since = this.#deps.clock.monotonic();
     gathering.messages += 1;
     gathering.points += points;
     if (this.#isAcknowledgedAtOnce(waiter)) waiter.acknowledge();
     else gathering.waiters.push(waiter);
-    if (this.#writing) return;
-    if (gathering.full) this.#flush();
-    else if (!this.#scheduled) this.#schedule();
+    commits.joined();
   }
 
   /** A receipt has the order number of the commit, so a message with a receipt waits for the commit. */
@@ -372,37 +418,27 @@ export class Ingest {
     return this.#deps.ack === 'memory' && receipt === undefined;
   }
 
-  /**
-   * Schedules a commit at the end of this turn of the event loop, or a little later when more messages are expected.
-   */
-  #schedule(): void {
-    this.#scheduled = true;
-    const { msMax, messagesMin, messagesMax } = this.#linger;
-    const paysToWait = this.#lastMessages >= messagesMin && this.#lastMessages < messagesMax;
-    if (msMax > 0 && paysToWait) this.#scheduler.after(msMax, this.#flush);
-    else this.#scheduler.soon(this.#flush);
+  #write(commit: Commit, onEnd: () => void): void {
+    const frames = commit.frames(this.#stamp, this.#deps.framesOf);
+    if (commit instanceof LargeMessage) commit.onTaken();
+    this.#append(frames).then(
+      () => {
+        this.#finish(commit, frames);
+        this.#end(onEnd);
+      },
+      (fault: Fault) => {
+        this.#refuse(commit, fault);
+        this.#end(onEnd);
+      },
+    );
+    // Late messages may have waited for the order numbers of these rows.
+    if (this.#lateCommits !== this.#commits) this.#lateCommits.flush();
   }
 
-  readonly #flush = (): void => {
-    this.#scheduled = false;
-    if (this.#writing || !this.#waiting) return;
-    // Large messages and the gathered ones take turns, so that a stream of large ones delays no other message.
-    const isTurn = this.#gathering.messages === 0 || !this.#wasLarge;
-    const large = isTurn ? this.#large.shift() : undefined;
-    this.#wasLarge = large !== undefined;
-    const commit = large ?? this.#gathering;
-    if (!large) {
-      this.#gathering = this.#spare;
-      this.#large.release();
-    }
-    this.#writing = commit;
-    const frames = commit.frames(this.#stamp, this.#deps.framesOf);
-    large?.onTaken();
-    this.#append(frames).then(
-      () => this.#finish(commit, frames),
-      (fault: Fault) => this.#refuse(commit, fault),
-    );
-  };
+  #end(onEnd: () => void): void {
+    this.#earlyNotices.length = 0;
+    onEnd();
+  }
 
   /**
    * Points at server time are sorted by the time of their frame. That time must be after the arrival of the messages
@@ -439,7 +475,6 @@ export class Ingest {
     const { waiters } = commit;
     this.#messagesTotal.add(commit.messages);
     this.#pointsTotal.add(commit.points);
-    this.#lastMessages = commit.messages;
     if (commit.askers.list.length > 0) this.#deps.receipts?.give(commit.askers, frames);
     if (this.#storeAcks) {
       for (const lane of lanes) {
@@ -453,33 +488,16 @@ export class Ingest {
       for (const waiter of waiters) waiter.acknowledge();
       this.#ackSeconds.observeMany((this.#deps.clock.monotonic() - commit.since) / 1000, commit.messages);
     }
-    this.#release(commit);
   }
 
   #refuse(commit: Commit, fault: Fault): void {
     countRefused(this.#deps.metrics, fault, commit.messages, commit.waiters);
     for (const waiter of commit.waiters) waiter.refuse(fault);
-    this.#release(commit);
-  }
-
-  #release(commit: Commit): void {
-    assert(this.#writing === commit, 'one commit at a time');
-    this.#writing = undefined;
-    this.#earlyNotices.length = 0;
-    if (commit instanceof Gathering) {
-      commit.reset();
-      this.#spare = commit;
-    }
-    if (!this.#waiting) {
-      for (const resume of this.#onIdle.splice(0)) resume();
-    } else if (!this.#scheduled) {
-      if (this.#gathering.full) this.#flush();
-      else this.#schedule();
-    }
   }
 
   #unsyncedBytes(): number {
-    return this.#gathering.bytes + this.#large.bytes + (this.#writing?.bytes ?? 0);
+    const { unsyncedBytes } = this.#commits;
+    return this.#lateCommits === this.#commits ? unsyncedBytes : unsyncedBytes + this.#lateCommits.unsyncedBytes;
   }
 
   /** Runs ten times a second. */
@@ -490,7 +508,8 @@ export class Ingest {
     this.#near = { from: today - dayMs, to: today + 2 * dayMs };
     this.#usual = { from: this.#near.from, to: Math.min(this.#near.to, now + aheadMsMax) };
     this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);
+    this.#streams?.check();
     this.#health.check();
-    if (this.#health.refusal) this.#large.stopWaiting();
+    if (this.#health.refusal) this.#commits.large.stopWaiting();
   }
 }

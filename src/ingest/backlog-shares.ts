@@ -4,7 +4,8 @@
  * each device, customer and tenant adds: a tenant may add nine times what stays free, a customer three times, a device
  * or gateway as much as stays free. So one tenant alone leaves a twentieth of the journal to others, one device a
  * quarter. What waited before, as before a restart, counts for no sender. The counts hold for the journal of this
- * worker.
+ * worker. The stream of a lane is shared in the same way. All workers fill it, and a worker counts only what it has
+ * accepted, so a tenant or customer may add at each worker that part of its share.
  */
 import { Fault } from '../base/errors.ts';
 
@@ -27,20 +28,26 @@ export class BacklogShares {
     tenant: new Map(),
   };
   readonly #onRefused: (kind: Kind, id: string) => void;
+  readonly #what: string;
   #sum = 0;
   #freeBytes = 0;
+  #workers = 1;
 
-  /** `onRefused`: called for each refused message, with whose share is used up. */
-  constructor(onRefused: (kind: Kind, id: string) => void) {
+  /**
+   * `onRefused`: called for each refused message, with whose share is used up. `what`: what is shared, for the refusal.
+   */
+  constructor(onRefused: (kind: Kind, id: string) => void, what = 'the journal') {
     this.#onRefused = onRefused;
+    this.#what = what;
   }
 
   /**
    * `waitingBytes` is what waits beyond the half: more than that was not added. The journal is emptied from its oldest
-   * end, and which bytes left is not known, so all counts shrink alike.
+   * end, and which bytes left is not known, so all counts shrink alike. `workers`: those that share it.
    */
-  update(freeBytes: number, waitingBytes: number): void {
+  update(freeBytes: number, waitingBytes: number, workers = 1): void {
     this.#freeBytes = freeBytes;
+    this.#workers = workers;
     if (this.#sum <= waitingBytes) return;
     const part = waitingBytes / this.#sum;
     this.#sum = waitingBytes;
@@ -70,13 +77,15 @@ export class BacklogShares {
 
   #hasShare(kind: Kind, owner: number | string): boolean {
     const added = this.#added[kind].get(owner) ?? 0;
-    return added > 0 && added > timesFree[kind] * this.#freeBytes;
+    // A device sends to one worker, a tenant to all of them.
+    const free = kind === 'device' ? this.#freeBytes : this.#freeBytes / this.#workers;
+    return added > 0 && added > timesFree[kind] * free;
   }
 
   #refuse(kind: Kind, id: string): never {
     this.#onRefused(kind, id);
     const message =
-      `ClickHouse takes less than comes in, and this ${kind} has its share of the journal: send less, or send again ` +
+      `ClickHouse takes less than comes in, and this ${kind} has its share of ${this.#what}: send less, or send again ` +
       'later.';
     throw new Fault('backlog_share', message, 5);
   }

@@ -134,9 +134,8 @@ export class LargeMessage implements Commit {
     return this.#chunks.map((chunk) => {
       const stamp = newStamp(firstPlace);
       firstPlace += chunk.records;
-      const isNear = chunk.oldestTs >= this.#near.from && chunk.newestTs < this.#near.to;
       return {
-        lane: isNear ? live : late,
+        lane: laneOf(chunk, this.#near),
         order: stamp.order,
         rows: chunk.count,
         parts: chunk.encode(stamp),
@@ -153,4 +152,9 @@ export class LargeMessage implements Commit {
     const records = this.#chunks.map((chunk) => ({ spans: chunk.spans(), from: 0, to: chunk.records }));
     this.askers.add(waiter, sender, undefined, records);
   }
+}
+
+/** `near`: the times of the live lane. */
+export function laneOf({ oldestTs, newestTs }: Chunk, near: TimeRange): Lane {
+  return oldestTs >= near.from && newestTs < near.to ? live : late;
 }

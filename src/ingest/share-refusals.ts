@@ -12,6 +12,7 @@ const sendersMax = 1_000;
 
 export class ShareRefusals {
   readonly #log: Log;
+  readonly #what: string;
   readonly #senders = new Set<string>();
   #sender: { kind: string; id: string } | undefined;
   #messages = 0;
@@ -19,8 +20,10 @@ export class ShareRefusals {
   #lastAt = 0;
   #saidAt = 0;
 
-  constructor(log: Log) {
+  /** `what`: what is shared. */
+  constructor(log: Log, what = 'the journal') {
     this.#log = log;
+    this.#what = what;
   }
 
   /** `now`: monotonic, as that of `check`. */
@@ -42,8 +45,7 @@ export class ShareRefusals {
 
   #say(now: number): void {
     this.#saidAt = now;
-    const message =
-      'ClickHouse takes less than comes in. Senders that have their share of the journal get 429, others are accepted.';
+    const message = `ClickHouse takes less than comes in. Senders that have their share of ${this.#what} get 429, others are accepted.`;
     this.#log.warn('ingest_share_refusing', {
       reason: 'backlog_share',
       message,

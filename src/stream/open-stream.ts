@@ -6,7 +6,8 @@ import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
-import { type Journal, lanes, late, live } from '../journal/journal.ts';
+import type { StreamOfLane } from '../ingest/stream-health.ts';
+import { type Journal, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { Queries } from '../postgres/client.ts';
 import { findUse } from './copies-store.ts';
 import { DeletesAgain, type ReopenDeletes } from './deletes-again.ts';
@@ -52,6 +53,8 @@ export interface OpenedStream {
   reports(msMax: number): Promise<JournalReport[]>;
   /** As `StreamWatch.room`. */
   room(): ReturnType<StreamWatch['room']>;
+  /** The streams as ingest needs to know them. */
+  ofLanes: readonly [StreamOfLane, StreamOfLane];
   /** Takes no more frames from the stream, and leaves the waiting ones to other processes. */
   stopTaking(): Promise<void>;
   close(): Promise<void>;
@@ -77,6 +80,11 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   watch.start();
   const deletesAgain = new DeletesAgain({ reopen: reopenDeletes, clock, log });
   const both = new StreamJournal(journal, writer, readers, deletesAgain);
+  const ofLane = (lane: Lane): StreamOfLane => ({
+    refusal: () => writer.refusal(lane),
+    room: () => watch.roomOf(lane),
+    deflation: () => writer.deflation(lane),
+  });
   return {
     journal: both,
     writer,
@@ -85,6 +93,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
     report: (report) => withStream(report, readers, writer, clock.now()),
     reports: (msMax) => watch.reports(msMax),
     room: () => watch.room(),
+    ofLanes: [ofLane(live), ofLane(late)],
     stopTaking: async () => {
       both.leaveStream();
       await Promise.all([...readers.map((reader) => reader.stopTaking()), ...relays.map((relay) => relay.close())]);

@@ -29,11 +29,18 @@ export class OwnFrames {
     return this.#held[0]?.order;
   }
 
-  /** Called with the frames of one append; orders and numbers rise from call to call. */
+  /** Called with the frames of one append. Appends that ran at the same time may come in any order. */
   add(order: bigint, last: number): void {
     this.lastMax = Math.max(this.lastMax, last);
     this.added += 1;
-    this.#held.push({ order, last, append: this.added });
+    const held = { order, last, append: this.added };
+    for (let newest = this.#held.at(-1); newest && newest.order > order; newest = this.#held.at(-1)) {
+      // Both count as one: the orders stay sorted.
+      held.last = Math.max(held.last, newest.last);
+      this.#held.pop();
+    }
+    held.last = Math.max(held.last, this.#held.at(-1)?.last ?? 0);
+    this.#held.push(held);
     if (this.#held.length <= heldMax) return;
     const pairs: Held[] = [];
     for (let i = 0; i < this.#held.length; i += 2) {

@@ -75,6 +75,7 @@ export interface LaneState {
   first: number;
   last: number;
   bytes: number;
+  bytesMax: number;
   /** Time of the first message, in milliseconds; undefined when there is none. */
   firstAtMs: number | undefined;
   /** Messages after the first one that are not there any more. */
@@ -420,11 +421,12 @@ export class StreamLink {
     const { messages, first_seq, last_seq, bytes, first_ts, deleted = [] } = state;
     return {
       created: String(created),
-      first: messages === 0 ? last_seq + 1 : first_seq,
       // The servers leave it out when it is 1.
       begin: Math.max(1, config.first_seq ?? 1),
+      first: messages === 0 ? last_seq + 1 : first_seq,
       last: last_seq,
       bytes,
+      bytesMax: config.max_bytes,
       firstAtMs: messages === 0 ? undefined : Date.parse(String(first_ts)),
       lost: deleted,
       removed: Number(config.metadata?.[removedMember] ?? 0),
@@ -444,6 +446,12 @@ export class StreamLink {
     const { config } = await this.manager.streams.info(stream);
     const metadata = { ...config.metadata, [removedMember]: String(upTo) };
     await this.manager.streams.update(stream, { metadata });
+  }
+
+  /** What the stream holds, and its limit: an operator may have raised that of the settings. */
+  async room(stream: string): Promise<{ bytes: number; bytesMax: number }> {
+    const { state, config } = await this.manager.streams.info(stream);
+    return { bytes: state.bytes, bytesMax: config.max_bytes };
   }
 
   /** Removes the messages up to this one. */
@@ -506,9 +514,14 @@ export class StreamClient {
     return this.#link;
   }
 
-  /** Why there is no usable stream; undefined when it was found usable. */
+  /** Why a stream is not usable; undefined when both were found usable. */
   get failure(): string | undefined {
-    return this.unmade[live] ?? this.unmade[late] ?? this.#failure ?? this.#link?.shortfall;
+    return this.failureOf(live) ?? this.failureOf(late);
+  }
+
+  /** As `failure`, of the stream of one lane. */
+  failureOf(lane: Lane): string | undefined {
+    return this.unmade[lane] ?? this.#failure ?? this.#link?.shortfall;
   }
 
   /** Why the servers have not answered for as long as a message waits; undefined while they answer. */

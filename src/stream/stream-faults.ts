@@ -1,11 +1,22 @@
 /** The refusals of `ingest.ack: stream`. */
-import { type Fault, tooLarge, unavailable } from '../base/errors.ts';
+import { Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { sizeText } from '../base/size-text.ts';
+import { type Lane, laneNames, late } from '../journal/journal.ts';
 
-export function streamFull(bytesMax: number): Fault {
+/** Refuses late rows by a reason of their own, for which no client is paused: its live rows are accepted. */
+export function ofLane(lane: Lane, fault: Fault): Fault {
+  if (lane !== late || fault.status !== 503) return fault;
+  return new Fault(
+    'stream_late',
+    `${fault.message} Only rows of other days than yesterday, today and tomorrow wait for it.`,
+    fault.retryAfterSeconds,
+  );
+}
+
+export function streamFull(lane: Lane, bytesMax: number): Fault {
   const message =
-    `ClickHouse has not taken data for so long that the stream holds its limit of ${sizeText(bytesMax)} ` +
-    '(STREAM_BYTES_MAX), or its servers have no room (max_file_store).';
+    `ClickHouse has not taken data for so long that the stream of ${laneNames[lane]} rows holds its limit of ` +
+    `${sizeText(bytesMax)} (STREAM_BYTES_MAX), or its servers have no room (max_file_store).`;
   return unavailable('stream_full', message, 5);
 }
 
@@ -16,8 +27,9 @@ export function streamAway(why: string): Fault {
   return unavailable('stream_away', message, 2);
 }
 
-export function streamSlow(): Fault {
-  return unavailable('stream_slow', 'The replicated stream is too slow for what comes in; send again.');
+export function streamSlow(lane: Lane): Fault {
+  const message = `The replicated stream of ${laneNames[lane]} rows is too slow for what comes in; send again.`;
+  return unavailable('stream_slow', message);
 }
 
 export function frameTooLarge(bytes: number, bytesMax: number): Fault {

@@ -12,7 +12,8 @@ import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
-import { type Lane, laneNames, lanes } from '../journal/journal.ts';
+import type { StreamRoom } from '../ingest/stream-health.ts';
+import { type Lane, laneNames, lanes, live } from '../journal/journal.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { takeLease } from '../postgres/lease.ts';
@@ -86,10 +87,15 @@ export class StreamWatch {
   readonly #notGiven: Counter;
   readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
   readonly #oldest: [Oldest | undefined, Oldest | undefined] = [undefined, undefined];
-  /** Bytes that were appended to the streams while this process looked, and the size of their last frames. */
+  /** Bytes that were appended to the live stream while this process looked, and the sizes of the last frames. */
   #written = 0;
   readonly #frameBytes: [number, number] = [0, 0];
   readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
+  /** What each stream held when this process read it last. */
+  readonly #rooms: [(StreamRoom & { added: number }) | undefined, (StreamRoom & { added: number }) | undefined] = [
+    undefined,
+    undefined,
+  ];
   /** Another host has had the lease: it is not asked for before. */
   #leaseAgainAt = Number.NEGATIVE_INFINITY;
   #timer: NodeJS.Timeout | undefined;
@@ -181,14 +187,21 @@ export class StreamWatch {
   }
 
   /**
-   * Returns the bytes that all hosts have appended, estimated by the numbers and the sizes of frames, and what the
-   * fuller one of the streams can still take; undefined by a worker that does not lead, and while that is not known.
+   * Returns the bytes that all hosts have appended to the stream of live rows, estimated by the numbers and the sizes
+   * of frames, and what that stream can still take; undefined by a worker that does not lead, and while that is not
+   * known.
+   * A stream of late rows without room refuses no live row.
    */
   room(): { written: number; left: number } | undefined {
-    const { isLeader, settings } = this.#deps;
-    const seen = lanes.map((lane) => this.#fresh(lane)?.bytes);
-    if (!isLeader() || !seen.every((bytes) => bytes !== undefined)) return undefined;
-    return { written: this.#written, left: settings.bytesMax - Math.max(...seen) };
+    const seen = this.#fresh(live);
+    if (!this.#deps.isLeader() || seen === undefined) return undefined;
+    return { written: this.#written, left: seen.bytesMax - seen.bytes };
+  }
+
+  /** Returns what the stream of a lane holds; undefined while that is not known. */
+  roomOf(lane: Lane): StreamRoom | undefined {
+    const room = this.#rooms[lane];
+    return room && this.#deps.clock.monotonic() - room.at < staleMs ? room : undefined;
   }
 
   /** Returns what the unavailable servers mean; undefined while all are there, and by a worker that does not lead. */
@@ -236,10 +249,21 @@ export class StreamWatch {
   async #follow(link: StreamLink, lane: Lane): Promise<void> {
     const { client, writer, settings } = this.#deps;
     const own = writer.own[lane];
+    await this.#readRoom(link, lane);
     if (own.isEmpty && client.unmade[lane] === undefined) return;
     const { added } = own;
     const { floor } = await link.consumerState(streamName(settings, lane));
     own.confirmed(floor, added);
+  }
+
+  /** A process that publishes nothing needs no room. While senders are refused for their shares, room may come. */
+  async #readRoom(link: StreamLink, lane: Lane): Promise<void> {
+    const { writer, settings, clock } = this.#deps;
+    const { added } = writer.own[lane];
+    const known = this.#rooms[lane];
+    if (known ? known.added === added && known.bytes <= known.bytesMax / 2 : added === 0) return;
+    const at = clock.monotonic();
+    this.#rooms[lane] = { ...(await link.room(streamName(settings, lane))), at, added };
   }
 
   /**
@@ -291,6 +315,7 @@ export class StreamWatch {
     const newest = this.#seen[lane];
     const missingSince = state.missing && (newest?.missingSince ?? at);
     const seen: Seen = { ...state, ...consumer, floor, oldestAtMs, writer: newest?.writer, at, missingSince };
+    this.#rooms[lane] = { bytes: state.bytes, bytesMax: state.bytesMax, at, added: ownBefore };
     if (newest === undefined || newest.at <= at) {
       this.#count(lane, newest, seen);
       this.#seen[lane] = seen;
@@ -301,7 +326,8 @@ export class StreamWatch {
   #count(lane: Lane, before: Seen | undefined, { created, first, last, bytes }: Seen): void {
     const frames = last - first + 1;
     if (frames > 0) this.#frameBytes[lane] = bytes / frames;
-    if (before?.created === created) this.#written += Math.max(0, last - before.last) * this.#frameBytes[lane];
+    if (lane === live && before?.created === created)
+      this.#written += Math.max(0, last - before.last) * this.#frameBytes[lane];
   }
 
   async #lead(link: StreamLink, lane: Lane): Promise<void> {

@@ -12,7 +12,7 @@ import { StreamWriter } from './stream-writer.ts';
 /** Returns the messages of the refusals, of a commit and of later messages, when publishing fails with this error. */
 async function refusals(error: Error): Promise<(string | undefined)[]> {
   const link = { publish: () => Promise.reject(error), payloadBytesMax: 0, formats: [2, 2] };
-  const client = { link, failure: undefined, silence: undefined } as unknown as StreamClient;
+  const client = { link, failureOf: () => undefined, silence: undefined } as unknown as StreamClient;
   const settings = { ...loadConfig({}).stream, ackMsMax: 500 };
   const local = { append: () => Promise.reject(new Error('not used')) };
   const log = createLog('error', 'test');

@@ -1,8 +1,9 @@
 /**
  * Publishes frames to the streams. An append resolves when a majority of the servers has synced each of its frames. The
- * frames of an append are sent at the same time. A frame without an answer is published again until the time of the
- * append is over: rows are idempotent by their order numbers, so no token marks a repetition. Without a majority the
- * append is refused, or goes to the journal of this host (`STREAM_FALLBACK`).
+ * frames of an append are sent at the same time, and appends of the lanes run beside each other. A frame without an
+ * answer is published again until the time of the append is over: rows are idempotent by their order numbers, so no
+ * token marks a repetition. Without a majority the append is refused, or goes to the journal of this host
+ * (`STREAM_FALLBACK`).
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { JetStreamApiError } from '@nats-io/jetstream';
@@ -10,7 +11,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert, Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
-import { type Journal, type JournalFrame, lanes, live } from '../journal/journal.ts';
+import { type Journal, type JournalFrame, type Lane, laneNames, lanes, late, live } from '../journal/journal.ts';
 import { OwnFrames } from './own-frames.ts';
 import {
   leaderlessCode,
@@ -21,7 +22,7 @@ import {
   streamName,
   subjectOf,
 } from './stream-client.ts';
-import { frameTooLarge, streamAway, streamFull, streamSlow } from './stream-faults.ts';
+import { frameTooLarge, ofLane, streamAway, streamFull, streamSlow } from './stream-faults.ts';
 import { encodeStreamFrame, payloadBytesOf, plainStreamFrame } from './stream-frame.ts';
 import { bucketOf } from './stream-frames.ts';
 
@@ -44,19 +45,39 @@ const fullMs = 1_000;
 /** The servers' code for a message that does not fit the limits of the stream, and for disks without room. */
 const fullCodes = new Set([10_077, 10_023, 10_047, 10_028]);
 const messageHeadBytes = 1_024;
+/** Bytes of rows after which older ones count half in `deflation`. */
+const recentBytes = 16 * 1024 * 1024;
+
+interface Sizes {
+  rows: number;
+  messages: number;
+}
+
+/** Frames of one append and lane that have no answer yet. */
+interface Running {
+  /** Their lowest order. */
+  order: bigint;
+  since: number;
+}
 
 export class StreamWriter {
   readonly #deps: WriterDeps;
   readonly #retries: Counter;
   readonly #fallbacks: Counter;
   readonly own: [OwnFrames, OwnFrames] = [new OwnFrames(), new OwnFrames()];
-  /** Why the stream accepts nothing; undefined while it accepts frames. */
-  #away: string | undefined;
-  #awaySince = 0;
-  #fullUntil = Number.NEGATIVE_INFINITY;
-  #appendingSince: number | undefined;
-  #orderInFlight: bigint | undefined;
+  /** Why the stream of a lane accepts nothing; undefined while it accepts frames. */
+  readonly #away: [string | undefined, string | undefined] = [undefined, undefined];
+  readonly #awaySince: [number, number] = [0, 0];
+  readonly #fullUntil: [number, number] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  readonly #running: readonly [Set<Running>, Set<Running>] = [new Set(), new Set()];
+  /** Recent bytes of rows, and of the messages that they became. */
+  readonly #sizes: readonly [Sizes, Sizes] = [
+    { rows: 0, messages: 0 },
+    { rows: 0, messages: 0 },
+  ];
   #orderBegun = 0n;
+  /** The last append to the journal: that one takes one append at a time. */
+  #local: Promise<void> = Promise.resolve();
   #probing: NodeJS.Timeout | undefined;
   #closed = false;
 
@@ -77,10 +98,14 @@ export class StreamWriter {
     );
   }
 
-  /** Why the stream accepts nothing now; undefined while it accepts frames. */
+  /** Why a stream accepts nothing now; undefined while both accept frames. */
   get away(): string | undefined {
-    const { failure, silence } = this.#deps.client;
-    return failure ?? (this.#away && (silence ?? this.#away));
+    return this.#awayOf(live) ?? this.#awayOf(late);
+  }
+
+  #awayOf(lane: Lane): string | undefined {
+    const { client } = this.#deps;
+    return client.failureOf(lane) ?? (this.#away[lane] && (client.silence ?? this.#away[lane]));
   }
 
   /** As `away`, also for a process that publishes nothing. */
@@ -92,9 +117,18 @@ export class StreamWriter {
     return this.#deps.settings.fallback === 'journal';
   }
 
-  /** The lowest order of the append that runs. */
+  /** The lowest order of the appends that run. */
   get orderInFlight(): bigint | undefined {
-    return this.#orderInFlight;
+    let min: bigint | undefined;
+    for (const lane of lanes)
+      for (const { order } of this.#running[lane]) if (min === undefined || order < min) min = order;
+    return min;
+  }
+
+  /** Bytes of recent messages for each byte of their rows. */
+  deflation(lane: Lane): number {
+    const { rows, messages } = this.#sizes[lane];
+    return rows === 0 ? 1 : messages / rows;
   }
 
   /** The highest order that was ever given to `append`. */
@@ -102,33 +136,53 @@ export class StreamWriter {
     return this.#orderBegun;
   }
 
-  /** Returns the reason why telemetry is refused now. Called ten times a second. */
-  refusal(): Fault | undefined {
-    const { settings, clock } = this.#deps;
-    const now = clock.monotonic();
-    if (now < this.#fullUntil) return streamFull(settings.bytesMax);
-    if (this.away !== undefined) {
-      this.#probeLater();
-      return this.isFallback ? undefined : streamAway(this.away);
-    }
-    // Without messages nothing else would tell that there is no majority, and readiness would not say so.
-    if (this.#deps.client.silence !== undefined) this.#probeLater();
-    const isSlow = this.#appendingSince !== undefined && now - this.#appendingSince > 2 * attemptMsMax;
-    return isSlow ? streamSlow() : undefined;
+  /** Returns the reason why rows of the lane are refused now. Called ten times a second. */
+  refusal(lane: Lane = live): Fault | undefined {
+    const fault = this.#refusal(lane);
+    return fault && ofLane(lane, fault);
   }
 
-  /** Rejects with the Fault of the senders. One append runs at a time. */
+  #refusal(lane: Lane): Fault | undefined {
+    const { settings, clock, client } = this.#deps;
+    const now = clock.monotonic();
+    if (now < this.#fullUntil[lane]) return streamFull(lane, settings.bytesMax);
+    const away = this.#awayOf(lane);
+    if (away !== undefined) {
+      this.#probeLater();
+      return this.isFallback ? undefined : streamAway(away);
+    }
+    // Without messages nothing else would tell that there is no majority, and readiness would not say so.
+    if (client.silence !== undefined) this.#probeLater();
+    for (const { since } of this.#running[lane]) if (now - since > 2 * attemptMsMax) return streamSlow(lane);
+    return undefined;
+  }
+
+  /** Rejects with the Fault of the senders. The frames have rising orders. */
   async append(frames: readonly JournalFrame[]): Promise<void> {
-    assert(this.#orderInFlight === undefined && frames.length > 0, 'one append of frames at a time');
-    const { clock } = this.#deps;
-    this.#orderInFlight = frames[0]!.order;
-    this.#orderBegun = frames.at(-1)!.order;
-    this.#appendingSince = clock.monotonic();
+    assert(frames.length > 0, 'an append has frames');
+    const { settings, local, clock } = this.#deps;
+    const last = frames.at(-1)!.order;
+    if (last > this.#orderBegun) this.#orderBegun = last;
+    const running = lanes.flatMap((lane) => {
+      const first = frames.find((frame) => frame.lane === lane);
+      return first ? [{ lane, of: { order: first.order, since: clock.monotonic() } }] : [];
+    });
+    for (const { lane, of } of running) this.#running[lane].add(of);
     try {
-      await this.#appendSomewhere(frames);
+      if (this.isFallback && running.some(({ lane }) => this.#awayOf(lane) !== undefined)) {
+        this.#probeLater();
+      } else {
+        const failed = await this.#publishAll(frames, this.isFallback ? attemptMsMax : settings.ackMsMax);
+        if (failed === undefined) return;
+        if (!this.isFallback || failed.fault.reason !== 'stream_away') throw ofLane(failed.lane, failed.fault);
+      }
+      this.#fallbacks.add(1);
+      const before = this.#local;
+      const appended = before.then(() => local.append(frames));
+      this.#local = appended.catch(() => {});
+      await appended;
     } finally {
-      this.#orderInFlight = undefined;
-      this.#appendingSince = undefined;
+      for (const { lane, of } of running) this.#running[lane].delete(of);
     }
   }
 
@@ -137,21 +191,8 @@ export class StreamWriter {
     clearTimeout(this.#probing);
   }
 
-  async #appendSomewhere(frames: readonly JournalFrame[]): Promise<void> {
-    const { settings, local } = this.#deps;
-    if (this.isFallback && this.away !== undefined) {
-      this.#probeLater();
-    } else {
-      const fault = await this.#publishAll(frames, this.isFallback ? attemptMsMax : settings.ackMsMax);
-      if (fault === undefined) return;
-      if (!this.isFallback || fault.reason !== 'stream_away') throw fault;
-    }
-    this.#fallbacks.add(1);
-    await local.append(frames);
-  }
-
   /** Returns the first fault. Frames that were published nevertheless are in the stream, and are shipped. */
-  async #publishAll(frames: readonly JournalFrame[], msMax: number): Promise<Fault | undefined> {
+  async #publishAll(frames: readonly JournalFrame[], msMax: number): Promise<{ lane: Lane; fault: Fault } | undefined> {
     const { clock, log } = this.#deps;
     const deadline = clock.monotonic() + msMax;
     const before = lanes.map((lane) => this.own[lane].lastMax);
@@ -168,12 +209,12 @@ export class StreamWriter {
       this.own[lane].reset();
     }
     for (const lane of lanes) if (firsts[lane] !== undefined) this.own[lane].add(firsts[lane], lasts[lane]);
-    const failed = results.find((result) => result.status === 'rejected');
-    if (!failed) return undefined;
-    if (!(failed.reason instanceof Fault)) throw failed.reason;
-    const fault = failed.reason;
-    if (fault.reason === 'stream_full') this.#fullUntil = clock.monotonic() + fullMs;
-    return fault;
+    for (const [i, result] of results.entries()) {
+      if (result.status === 'fulfilled') continue;
+      if (!(result.reason instanceof Fault)) throw result.reason;
+      return { lane: frames[i]!.lane, fault: result.reason };
+    }
+    return undefined;
   }
 
   /** Returns the number of the message. */
@@ -185,28 +226,32 @@ export class StreamWriter {
     const stream = streamName(settings, frame.lane);
     const subject = subjectOf(settings, frame.lane, bucketOf(frame.device ?? 0, settings.subjects));
     for (;;) {
-      let why = client.failure ?? noMajority;
+      let why = client.failureOf(frame.lane) ?? noMajority;
       const left = deadline - clock.monotonic();
       try {
         const { link } = client;
         // A server that takes less than a commit may need, or a stream that was changed, is no fault of these messages.
-        if (link && client.failure === undefined) {
+        if (link && client.failureOf(frame.lane) === undefined) {
           if (link.payloadBytesMax > 0 && payloadBytes + messageHeadBytes > link.payloadBytesMax) {
             throw frameTooLarge(payloadBytes, link.payloadBytesMax);
           }
           const format = link.formats[frame.lane];
           if (message?.format !== format) {
             message = { format, bytes: await encodeStreamFrame(frame, writtenMs, format) };
+            this.#noteSizes(frame.lane, payloadBytes, message.bytes.length);
           }
           return await link.publish(stream, subject, message.bytes, Math.max(1, Math.min(attemptMsMax, left)));
         }
       } catch (error) {
         if (error instanceof Fault) throw error;
-        if (isFull(error)) throw streamFull(settings.bytesMax);
+        if (isFull(error)) {
+          this.#fullUntil[frame.lane] = clock.monotonic() + fullMs;
+          throw streamFull(frame.lane, settings.bytesMax);
+        }
         why = this.#whyOf(error);
       }
       if (clock.monotonic() + againMs >= deadline || this.#closed) {
-        this.#noteAway(why);
+        this.#noteAway(frame.lane, why);
         throw streamAway(why);
       }
       this.#retries.add(1);
@@ -221,11 +266,20 @@ export class StreamWriter {
     return error instanceof JetStreamApiError && error.code !== leaderlessCode ? error.message : noMajority;
   }
 
-  #noteAway(reason: string): void {
+  #noteSizes(lane: Lane, rows: number, messages: number): void {
+    const sizes = this.#sizes[lane];
+    sizes.rows += rows;
+    sizes.messages += messages;
+    if (sizes.rows < recentBytes) return;
+    sizes.rows /= 2;
+    sizes.messages /= 2;
+  }
+
+  #noteAway(lane: Lane, reason: string): void {
     const { log, clock } = this.#deps;
-    if (this.#away === undefined) this.#awaySince = clock.monotonic();
-    if (this.#away !== reason) log.warn('stream_away', { reason });
-    this.#away = reason;
+    if (this.#away[lane] === undefined) this.#awaySince[lane] = clock.monotonic();
+    if (this.#away[lane] !== reason) log.warn('stream_away', { lane: laneNames[lane], reason });
+    this.#away[lane] = reason;
     this.#probeLater();
   }
 
@@ -233,31 +287,31 @@ export class StreamWriter {
   #probeLater(): void {
     if (this.#probing !== undefined || this.#closed) return;
     this.#probing = setTimeout(async () => {
-      await this.#probe();
+      await Promise.all(lanes.map((lane) => this.#probe(lane)));
       this.#probing = undefined;
-      if (this.#away !== undefined) this.#probeLater();
+      if (this.#away.some((reason) => reason !== undefined)) this.#probeLater();
     }, probeMs);
     this.#probing.unref();
   }
 
-  async #probe(): Promise<void> {
+  async #probe(lane: Lane): Promise<void> {
     const { client, settings, clock, log } = this.#deps;
-    if (!client.link || (this.#away === undefined && client.silence === undefined)) return;
-    const bytes = plainStreamFrame({ lane: live, order: 0n, rows: 0, parts: [] }, clock.now());
+    if (!client.link || (this.#away[lane] === undefined && client.silence === undefined)) return;
+    const bytes = plainStreamFrame({ lane, order: 0n, rows: 0, parts: [] }, clock.now());
     // A bucket that no device has.
-    const subject = subjectOf(settings, live, 'probe');
+    const subject = subjectOf(settings, lane, 'probe');
     try {
-      await client.link.publish(streamName(settings, live), subject, bytes, attemptMsMax);
+      await client.link.publish(streamName(settings, lane), subject, bytes, attemptMsMax);
     } catch (error) {
       // A stream without room has a majority: that refusal has a reason of its own.
       if (!isFull(error)) {
-        this.#noteAway(this.#whyOf(error));
+        this.#noteAway(lane, this.#whyOf(error));
         return;
       }
     }
-    if (this.#away === undefined) return;
-    this.#away = undefined;
-    log.info('stream_back', { awayMs: Math.round(clock.monotonic() - this.#awaySince) });
+    if (this.#away[lane] === undefined) return;
+    this.#away[lane] = undefined;
+    log.info('stream_back', { lane: laneNames[lane], awayMs: Math.round(clock.monotonic() - this.#awaySince[lane]) });
   }
 }
 

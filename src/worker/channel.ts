@@ -101,6 +101,7 @@ export async function openChannel(
     ...(!isStream && { receipts: new Receipts({ signingKey, ack: config.ingest.ack, clock, log }) }),
     journal: isStream && stream ? stream.journal : journal,
     ...(isStream && stream && ofStream(stream, config.stream.subjects)),
+    fleetWorkers,
     orders,
     clock,
     log,
@@ -272,8 +273,8 @@ function answerForJournals(
 }
 
 /** Returns what ingest needs for a stream. */
-function ofStream({ writer }: OpenedStream, subjects: number): Partial<IngestDeps> {
-  return { framesOf: framesOfStream(subjects), linger: streamLinger, streamRefusal: () => writer.refusal() };
+function ofStream({ ofLanes }: OpenedStream, subjects: number): Partial<IngestDeps> {
+  return { framesOf: framesOfStream(subjects), linger: streamLinger, streams: ofLanes };
 }
 
 /**

@@ -475,7 +475,7 @@ test('a stream that is full is 503, and accepts again when ClickHouse has taken 
       if (answer.status === 503) full = body;
     }
   });
-  expect(full).toMatch(/the stream holds its limit of 64 MiB \(STREAM_BYTES_MAX\)/);
+  expect(full).toMatch(/the stream of live rows holds its limit of 64 MiB \(STREAM_BYTES_MAX\)/);
   await accepted(stays, { full: 1 }, 60_000);
   await expectStored('full', [1]);
 }, 180_000);

@@ -47,8 +47,11 @@ export function answerOf(fault: Fault): Answer {
 /** Refusals with `ingest.ack: store` of a message that is already journaled: ClickHouse stores the message later. */
 const storedLater: Record<string, true> = { store_slow: true, store_refused: true };
 
-/** `clock_wrong` does not pause the client, because its other messages may have their own "ts". */
-const quotaReasons: Record<string, true> = { ...storedLater, clock_wrong: true, gateway_room: true };
+/**
+ * `clock_wrong` does not pause the client, because its other messages may have their own "ts", and `stream_late` does
+ * not, because its live rows are accepted.
+ */
+const quotaReasons: Record<string, true> = { ...storedLater, clock_wrong: true, gateway_room: true, stream_late: true };
 
 /** True for reasons for which a client should slow down and send again. */
 function isQuota(fault: Fault): boolean {

@@ -1,0 +1,108 @@
+/**
+ * Decides ten times a second whether the stream of each lane can take telemetry (`ingest.ack: stream`): why it refuses,
+ * and the shares of senders while it fills. A stream of late rows that is full or slow refuses late rows only. Asked by
+ * `accept.ts`.
+ */
+import type { Clock } from '../base/clock.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { type Lane, lanes, late, live } from '../journal/journal.ts';
+import { BacklogShares, type Sender } from './backlog-shares.ts';
+import { ShareRefusals } from './share-refusals.ts';
+
+/** What a stream holds, as its servers reported it. */
+export interface StreamRoom {
+  bytes: number;
+  bytesMax: number;
+  /** Monotonic time of the report. */
+  at: number;
+}
+
+/** The stream of one lane. */
+export interface StreamOfLane {
+  /** Returns why it accepts no rows now. */
+  refusal(): Fault | undefined;
+  /** Returns undefined while it is not known. */
+  room(): StreamRoom | undefined;
+  /** Returns the bytes of its messages for each byte of their rows. */
+  deflation(): number;
+}
+
+interface StreamHealthDeps {
+  streams: readonly [StreamOfLane, StreamOfLane];
+  clock: Clock;
+  log: Log;
+  /** Workers of all hosts, which fill the streams together. */
+  fleetWorkers?: (() => number) | undefined;
+}
+
+const names = { [live]: 'the stream of live rows', [late]: 'the stream of late rows' } as const;
+
+export class StreamHealth {
+  readonly #deps: StreamHealthDeps;
+  readonly #refusals: [Fault | undefined, Fault | undefined] = [undefined, undefined];
+  readonly #shares: [BacklogShares | undefined, BacklogShares | undefined] = [undefined, undefined];
+  readonly #shareRefusals: readonly [ShareRefusals, ShareRefusals];
+  /** The report that the shares are of. */
+  readonly #readAt: [number, number] = [0, 0];
+  /** False: `admit` refuses nothing, and `add` counts nothing. */
+  isLimiting = false;
+
+  constructor(deps: StreamHealthDeps) {
+    this.#deps = deps;
+    this.#shareRefusals = [new ShareRefusals(deps.log, names[live]), new ShareRefusals(deps.log, names[late])];
+  }
+
+  /** Returns the reason for which all telemetry is refused, before it is decoded. */
+  refusal(): Fault | undefined {
+    return this.#refusals[live];
+  }
+
+  lateRefusal(): Fault | undefined {
+    return this.#refusals[late];
+  }
+
+  check(): void {
+    const now = this.#deps.clock.monotonic();
+    for (const lane of lanes) {
+      this.#refusals[lane] = this.#deps.streams[lane].refusal();
+      this.#share(lane);
+      this.#shareRefusals[lane].check(now, this.#shares[lane] !== undefined);
+    }
+    this.isLimiting = this.#refusals[late] !== undefined || this.#shares.some((shares) => shares !== undefined);
+  }
+
+  /** Throws the refusal of late rows, or 429 when the sender, its customer or its tenant has its share. */
+  admit(lane: Lane, sender: Sender | undefined): void {
+    const refusal = this.#refusals[lane];
+    if (refusal !== undefined) throw refusal;
+    if (sender !== undefined) this.#shares[lane]?.admit(sender);
+  }
+
+  /** Called with the bytes of rows that were accepted. */
+  add(lane: Lane, sender: Sender, bytes: number): void {
+    this.#shares[lane]?.add(sender, Math.ceil(bytes * this.#deps.streams[lane].deflation()));
+  }
+
+  #share(lane: Lane): void {
+    const { streams, clock, fleetWorkers } = this.#deps;
+    const room = streams[lane].room();
+    const half = room === undefined ? 0 : room.bytesMax / 2;
+    if (room === undefined || room.bytes <= half) {
+      this.#shares[lane] = undefined;
+      return;
+    }
+    this.#shares[lane] ??= new BacklogShares(
+      (kind, id) => this.#shareRefusals[lane].add(kind, id, clock.monotonic()),
+      names[lane],
+    );
+    if (room.at === this.#readAt[lane]) return;
+    this.#readAt[lane] = room.at;
+    this.#shares[lane].update(Math.max(0, room.bytesMax - room.bytes), room.bytes - half, fleetWorkers?.() ?? 1);
+  }
+}
+
+/** Too many late rows of this worker wait for their stream. */
+export function lateWaits(): Fault {
+  return unavailable('stream_late', 'The stream of late rows is too slow for what comes in; send again.');
+}

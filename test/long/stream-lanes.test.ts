@@ -1,0 +1,180 @@
+/**
+ * Live rows while the stream of late rows is full, or its servers choose a leader: nothing of the late lane delays or
+ * refuses a live row. And a tenant that fills a stream leaves room to other tenants. Over the wire, with three real
+ * nodes.
+ */
+import { randomBytes } from 'node:crypto';
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { connectMqtt } from '../harness/mqtt-client.ts';
+import { NatsCluster } from '../harness/nats-cluster.ts';
+import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import { makeTenant } from '../harness/tenants.ts';
+
+const mebibyte = 1024 ** 2;
+const [live, late] = ['millrace-live', 'millrace-late'];
+const daysAgo = () => Date.now() - 7 * 86_400_000;
+let engine: Engine;
+let stores: Stores;
+let nodes: NatsCluster;
+let device: Device;
+
+beforeAll(async () => {
+  stores = await startStores();
+  nodes = await NatsCluster.start();
+  const env = { ...hostSettings(stores), INGEST_ACK: 'stream', STREAM_URL: nodes.url, STREAM_BYTES_MAX: '64MiB' };
+  engine = await startEngine({
+    workers: 1,
+    env: { ...env, SHIP_LATE_SECONDS_MAX: '1', SHUTDOWN_DRAIN_MS_MAX: '3000' },
+  });
+  device = await engine.api.createDevice('lanes');
+});
+
+afterAll(async () => {
+  await engine?.destroyAtOnce();
+  await Promise.all([nodes?.stop(), stores?.stopAll()]);
+});
+
+/** An operator may lower a limit while hosts run. */
+async function limitTo(stream: string, max_bytes: number): Promise<void> {
+  // Servers that choose a leader do not answer.
+  await eventually(
+    () =>
+      nodes
+        .manage((manager) => manager.streams.update(stream, { max_bytes }), 5_000)
+        .then(
+          () => true,
+          () => false,
+        ),
+    60_000,
+  );
+}
+
+afterEach(async () => {
+  for (const stream of [live, late]) await limitTo(stream, 64 * mebibyte);
+});
+
+interface Answer {
+  status: number;
+  ms: number;
+  message: string;
+}
+
+async function post({ token }: Pick<Device, 'token'>, body: object): Promise<Answer> {
+  const begunAt = performance.now();
+  const url = `${engine.api.http}/api/v1/${token}/telemetry`;
+  const answer = await fetch(url, { method: 'POST', body: JSON.stringify(body), signal: AbortSignal.timeout(30_000) });
+  const message = await answer.text();
+  return { status: answer.status, ms: performance.now() - begunAt, message };
+}
+
+/** Servers get deflated frames, so the text is random. */
+const filler = () => randomBytes(60_000).toString('base64');
+
+async function storedCount(key: string): Promise<number> {
+  const sql = `select count() from telemetry final where key = '${key}'`;
+  return Number((await queryClickhouse(stores.clickhouse.address(), sql))[0]![0]);
+}
+
+test('a stream of late rows that is full refuses late rows by name, and no live row', async () => {
+  await limitTo(late, mebibyte);
+  await stores.clickhouse.kill();
+  try {
+    const client = await connectMqtt({ port: engine.mqttPort, token: device.token });
+    // All at once, before a host has read how full the stream is and gives shares of the rest.
+    const burst = Array.from({ length: 60 }, (_, n) =>
+      post(device, { ts: daysAgo() + n, values: { lateFull: filler() } }),
+    );
+    const refused = (await Promise.all(burst)).find(({ status }) => status === 503);
+    expect(refused?.message).toMatch(/the stream of late rows holds its limit/);
+    // More rounds than a commit tries again after the stream was full.
+    for (let n = 0; n < 25; n += 1) {
+      const [old, live] = await Promise.all([
+        post(device, { ts: daysAgo(), values: { lateFull: filler() } }),
+        post(device, { liveBesideFull: n }),
+      ]);
+      expect([429, 503], old.message).toContain(old.status);
+      expect(live, live.message).toMatchObject({ status: 200 });
+      const puback = await client.publish('v1/devices/me/telemetry', `{"liveOverMqtt":${n}}`);
+      expect(puback.reasonCode ?? 0).toBe(0);
+    }
+    const puback = await client.publish('v1/devices/me/telemetry', `{"ts":${daysAgo()},"values":{"lateOverMqtt":1}}`);
+    expect(puback.reasonCode).toBe(0x97);
+    client.cut();
+    // The refusal ends after a second, until the next commit of late rows.
+    await eventually(async () => {
+      await Promise.all(
+        Array.from({ length: 5 }, () => post(device, { ts: daysAgo(), values: { lateFull: filler() } })),
+      );
+      const { status, reasons } = await engine.status();
+      return status === 'degraded' && reasons?.join().includes('late rows are refused');
+    }, 30_000);
+  } finally {
+    await stores.clickhouse.start();
+  }
+  await eventually(
+    async () => (await post(device, { ts: daysAgo(), values: { lateAgain: 1 } })).status === 200,
+    60_000,
+  );
+  await eventually(async () => (await storedCount('liveOverMqtt')) === 25, 60_000);
+  await eventually(
+    async () => (await engine.status()).reasons?.join().includes('late rows are refused') !== true,
+    20_000,
+  );
+}, 180_000);
+
+test('live rows are acknowledged while the stream of late rows has no leader', async () => {
+  // The streams have different leaders.
+  await eventually(async () => {
+    const [ofLive, ofLate] = await Promise.all([nodes.leaderOf(live), nodes.leaderOf(late)]);
+    if (ofLive !== ofLate) return true;
+    const connection = await nodes.connect();
+    await connection.request(`$JS.API.STREAM.LEADER.STEPDOWN.${late}`, '', { timeout: 5_000 }).catch(() => {});
+    await connection.close();
+    return false;
+  }, 60_000);
+  const leader = await nodes.leaderOf(late);
+  nodes.signal(leader, 'SIGSTOP');
+  const times: number[] = [];
+  let lateAnswer: Answer | undefined;
+  try {
+    const waiting = post(device, { ts: daysAgo(), values: { lateLeader: 1 } }).then((answer) => (lateAnswer = answer));
+    for (let n = 0; lateAnswer === undefined && n < 400; n += 1) {
+      const answer = await post(device, { besideElection: n });
+      // The process may have been connected to the frozen server.
+      if (answer.status === 200) times.push(answer.ms);
+    }
+    await waiting;
+  } finally {
+    nodes.signal(leader, 'SIGCONT');
+  }
+  // While the late row waited for seconds, live ones did not.
+  expect(lateAnswer!.ms).toBeGreaterThan(1_000);
+  expect(times.filter((ms) => ms < 500).length).toBeGreaterThan(20);
+}, 120_000);
+
+test('a tenant that fills the stream leaves room to another tenant, and the refusal names the stream', async () => {
+  const { api } = engine;
+  const system = (await api.login('sysadmin@millrace.local', api.address.adminPassword)).token;
+  const { admin } = await makeTenant(api, system);
+  const [other] = await api.createDevices([{ name: 'beside' }], admin.token);
+  await limitTo(live, 4 * mebibyte);
+  await stores.clickhouse.kill();
+  try {
+    let refused: Answer | undefined;
+    for (let n = 0; n < 100 && refused === undefined; n += 1) {
+      const answer = await post(device, { fillsStream: filler() });
+      if (answer.status === 429) refused = answer;
+      else expect(answer, answer.message).toMatchObject({ status: 200 });
+    }
+    expect(refused?.message).toMatch(/this (device|tenant) has its share of the stream of live rows/);
+    for (let n = 0; n < 5; n += 1) {
+      const answer = await post(other!, { besideFill: n });
+      expect(answer, answer.message).toMatchObject({ status: 200 });
+    }
+  } finally {
+    await stores.clickhouse.start();
+  }
+  await eventually(async () => (await post(device, { afterFill: 1 })).status === 200, 60_000);
+}, 180_000);
