@@ -12,6 +12,7 @@ import { type Device, eventually } from '../harness/api.ts';
 import { askClickhouse, type ClickhouseAddress, queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { type Engine, engineMain, prepareEngine, startEngine } from '../harness/engine.ts';
 import { Link } from '../harness/link.ts';
+import { withMqtt } from '../harness/mqtt-client.ts';
 import { proveSuspects } from '../harness/receipts.ts';
 import { ask, preview, value } from '../harness/reports.ts';
 import { hostSettings, type Stores, startShard, startStores } from '../harness/stores.ts';
@@ -57,6 +58,18 @@ async function post(to: readonly Device[], key = 'sent'): Promise<number> {
     }),
   );
   expect(statuses).toEqual(to.map(() => '200 '));
+  return ts;
+}
+
+/** Sends one message of many keys of a device of shard 0, and one key of a device of shard 1; returns their time. */
+async function postMixed(gateway: Device): Promise<number> {
+  const ts = nextTs++;
+  const many = Object.fromEntries(Array.from({ length: 12 }, (_, n) => [`mixed ${n}`, n]));
+  const [first, second] = ofShard.map(([, device]) => `sharded ${devices.indexOf(device!)}`) as [string, string];
+  const body = { [first]: [{ ts, values: many }], [second]: [{ ts, values: { mixed: 1 } }] };
+  await withMqtt({ port: engine.mqttPort, token: gateway.token }, async (client) => {
+    expect(await client.publish('v1/gateway/telemetry', body)).toMatchObject({ cmd: 'puback', reasonCode: 0 });
+  });
   return ts;
 }
 
@@ -220,8 +233,10 @@ test('a dead shard stops only its own devices, over a kill of the whole host, an
   for (let n = 0; n < 20; n += 1) times.push(await post(devices, 'dead'));
   await post(ofShard[0]!, 'removed');
   await eventually(async () => (await history(ofShard[0]![0]!, 'removed')).times.length === 1, 20_000);
+  const gateway = await engine.api.createGateway('gateway of both shards');
   await other.kill();
   for (let n = 0; n < 20; n += 1) times.push(await post(devices, 'dead'));
+  const mixedTs = await postMixed(gateway);
   // The devices of the other shard are readable all the time.
   for (const device of ofShard[0]!) {
     await eventually(async () => (await history(device, 'dead')).times.length === times.length, 20_000);
@@ -254,6 +269,7 @@ test('a dead shard stops only its own devices, over a kill of the whole host, an
       60_000,
     );
   }
+  await eventually(async () => (await history(ofShard[1]![1]!, 'mixed')).times[0] === mixedTs, 20_000);
   const query = `SELECT count(), uniqExact(device, ts) FROM millrace.telemetry FINAL WHERE key = 'dead' AND kind != 0`;
   const counts = await Promise.all(addresses().map((address) => queryClickhouse(address, query)));
   const [full, less] = [4 * times.length, 3 * times.length + late.length].map(String);
