@@ -66,8 +66,8 @@ function effectOf({ ingest, stream }: Config): string | undefined {
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */
 function degraded(config: Config, slot: number, { ingest, journal, orphans, shipper, stream }: Channel): string[] {
   const reasons: string[] = [];
-  const late = ingest.lateRefusal();
-  if (late !== undefined) reasons.push(`late rows are refused: ${late.message.slice(0, 200)}`);
+  const lateRefusal = ingest.lateRefusal();
+  if (lateRefusal !== undefined) reasons.push(`late rows are refused: ${lateRefusal.message.slice(0, 200)}`);
   const { refusal } = shipper;
   if (refusal !== undefined) {
     const place = config.ingest.ack === 'stream' ? 'stream' : 'journal';

@@ -5,6 +5,9 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { copyFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { firing } from '../harness/alerts.ts';
 import { eventually } from '../harness/api.ts';
@@ -130,6 +133,26 @@ test('a host with another value of such a setting does not start: one line names
     'RATE_LIMITS_TENANT_MESSAGES is 5:1 here and empty on the host one',
   );
   expect(await states()).toEqual({ one: 'live', two: 'live' });
+  await three.start();
+  expect(await states()).toEqual({ one: 'live', two: 'live', three: 'live' });
+});
+
+test('a host whose directory is a copy of that of a live host does not start, or is not ready; that host goes on', async () => {
+  const id = join(three.dataDir, 'host.id');
+  await three.stop();
+  copyFileSync(join(one.dataDir, 'host.id'), id);
+  const sentence = `The host one (127.0.0.1:${one.port}), which runs, has the id of this host`;
+  expect(await refusal(three, {})).toContain(sentence);
+  // With this name and address it could be the former start of the same host.
+  three.spawn({ INSTANCE_NAME: 'one', INSTANCE_ADDRESS: `127.0.0.1:${one.port}` });
+  await eventually(async () => (await three.status()).status === 'mismatch', 60_000);
+  expect((await three.status()).reasons?.[0]).toContain(sentence);
+  for (const until = Date.now() + 5_000; Date.now() < until; await sleep(250)) {
+    expect((await one.status()).code).toBe(200);
+    expect((await three.status()).status).toBe('mismatch');
+  }
+  await three.stop();
+  rmSync(id);
   await three.start();
   expect(await states()).toEqual({ one: 'live', two: 'live', three: 'live' });
 });

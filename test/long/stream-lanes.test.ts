@@ -6,7 +6,8 @@
 import { randomBytes } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { queryClickhouse } from '../harness/clickhouse-queries.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';

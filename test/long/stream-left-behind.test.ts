@@ -6,7 +6,8 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { queryClickhouse } from '../harness/clickhouse-queries.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 

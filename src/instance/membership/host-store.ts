@@ -30,15 +30,16 @@ export interface FleetHost extends HostDescription {
   ageMs: number;
 }
 
-type Joining = { epoch: number } | { mismatch: string };
+type Joining = { epoch: number; startedMs: number } | { mismatch: string };
 
 const lockName = 'instance';
 
 /**
  * Writes the row of a start and returns its epoch, or says which setting differs from that of a live host. Starts of
- * several hosts take turns, so two hosts with different settings never join both.
+ * several hosts take turns, so two hosts with different settings never join both. `startedMs`: the time of the start
+ * that this process wrote before; undefined at its first row.
  */
-export async function joinFleet(postgres: Postgres, host: HostDescription): Promise<Joining> {
+export async function joinFleet(postgres: Postgres, host: HostDescription, startedMs?: number): Promise<Joining> {
   return await postgres.transaction(async (queries) => {
     await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [lockName]);
     for (const other of await readHosts(queries)) {
@@ -47,19 +48,20 @@ export async function joinFleet(postgres: Postgres, host: HostDescription): Prom
       if (mismatch !== undefined) return { mismatch };
     }
     const { id, name, address, zone, workers, version, settings } = host;
-    const [row] = await queries.query<{ epoch: number }>(
-      `insert into instance (id, epoch, name, address, zone, workers, version, schema_version, settings)
+    const [row] = await queries.query<{ epoch: number; startedMs: number }>(
+      `insert into instance (id, epoch, name, address, zone, workers, version, schema_version, settings, started_at)
        values ($1, nextval('instance_epoch'), $2, $3, $4, $5, $6,
-               (select coalesce(max(number), 0) from schema_migrations), $7)
+               (select coalesce(max(number), 0) from schema_migrations), $7,
+               coalesce(to_timestamp($8::float8 / 1000), clock_timestamp()))
        on conflict (id) do update set epoch = excluded.epoch, name = excluded.name, address = excluded.address,
          zone = excluded.zone, workers = excluded.workers, version = excluded.version,
          schema_version = excluded.schema_version, settings = excluded.settings,
          started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at,
          mqtt_connections = null, surplus = null, surplus_per_second = null
-       returning epoch`,
-      [id, name, address, zone, workers, version, JSON.stringify(settings)],
+       returning epoch, (extract(epoch from started_at) * 1000)::float8 as "startedMs"`,
+      [id, name, address, zone, workers, version, JSON.stringify(settings), startedMs ?? null],
     );
-    return { epoch: row!.epoch };
+    return row!;
   });
 }
 

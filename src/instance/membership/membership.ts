@@ -2,7 +2,8 @@
  * Keeps this host among the hosts of its installation. The primary joins as soon as PostgreSQL has its tables, and
  * writes a heartbeat while it runs. A host whose settings differ from those of a live host that started earlier does
  * not join. Before the service begins, the mismatch ends the start. Afterwards `mismatch` makes the host not ready
- * until the settings agree.
+ * until the settings agree. The same holds for a host with the id of a live host: its data directory is a copy, so the
+ * journals of both have the same writer ids.
  */
 import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -39,11 +40,15 @@ export class SettingsMismatch extends StartError {}
 
 /** A row that cannot be removed in this time ages out. */
 const leaveMsMax = 2_000;
+/** The time in which a live host has written a heartbeat. */
+const heartbeatMsMax = limits.hostHeartbeatMs + 1_000;
 
 export class Membership {
   readonly #deps: MembershipDeps;
   readonly #scheduler: Scheduler;
   #epoch: number | undefined;
+  /** When this process joined first, by the clock of the database. */
+  #startedMs: number | undefined;
   #hosts: FleetHost[] = [];
   #mismatch: string | undefined;
   #beating: Promise<void> = Promise.resolve();
@@ -57,7 +62,7 @@ export class Membership {
     this.#scheduler = deps.scheduler ?? systemScheduler;
   }
 
-  /** One line about the setting that differs from that of another host; undefined while all settings agree. */
+  /** One line about what this host must not share with another one, or must; undefined while the hosts agree. */
   get mismatch(): string | undefined {
     return this.#mismatch;
   }
@@ -89,9 +94,12 @@ export class Membership {
     return this.#hosts.every((host) => host.id === id || !isLive(host) || host.epoch > epoch);
   }
 
-  /** Called when PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host. */
+  /**
+   * Called when PostgreSQL has its tables. Throws a StartError when a setting differs from that of a live host, or a
+   * live host has the same id.
+   */
   async join(): Promise<void> {
-    if (this.#epoch === undefined) await this.#join();
+    if (this.#epoch === undefined && !(await this.#isCopy())) await this.#join();
     if (this.#mismatch !== undefined) throw new SettingsMismatch(this.#mismatch);
     this.#stopTimer ??= this.#scheduler.every(limits.hostHeartbeatMs, () => this.#next());
   }
@@ -127,15 +135,50 @@ export class Membership {
     const { postgres, host, mqttConnections, onSurplus } = this.#deps;
     const beaten =
       this.#epoch === undefined ? undefined : await beat(postgres, host.id, this.#epoch, mqttConnections());
-    if (beaten === undefined) return await this.#join();
+    if (beaten === undefined) return (await this.#isOvertaken()) ? undefined : await this.#join();
     if (beaten !== 'nothing') onSurplus(beaten);
     await this.#compare();
   }
 
+  /**
+   * True when a live host has the id of this one. A row from another name or address may also be that of this host
+   * before its last start: then no further heartbeat comes.
+   */
+  async #isCopy(): Promise<boolean> {
+    const { host } = this.#deps;
+    const before = await this.#ownRow();
+    if (before === undefined || !isLive(before)) return false;
+    if (before.name === host.name && before.address === host.address) return false;
+    await this.#scheduler.sleep(heartbeatMsMax);
+    const after = await this.#ownRow();
+    if (after === undefined || after.epoch !== before.epoch || after.heartbeatMs === before.heartbeatMs) return false;
+    this.#say(copyOf(after));
+    return true;
+  }
+
+  /**
+   * Called when the row of this start is no longer there. True when a live host that started earlier has the same id.
+   * Such a host that started later gives way: it finds the row of this host.
+   */
+  async #isOvertaken(): Promise<boolean> {
+    const row = await this.#ownRow();
+    const [epoch, startedMs] = [this.#epoch, this.#startedMs];
+    if (row === undefined || epoch === undefined || startedMs === undefined) return false;
+    if (row.epoch <= epoch || !isLive(row) || row.startedMs >= startedMs) return false;
+    this.#say(copyOf(row));
+    return true;
+  }
+
+  async #ownRow(): Promise<FleetHost | undefined> {
+    const { postgres, host } = this.#deps;
+    return (await readHosts(postgres)).find(({ id }) => id === host.id);
+  }
+
   async #join(): Promise<void> {
     const { postgres, host } = this.#deps;
-    const joining = await joinFleet(postgres, host);
+    const joining = await joinFleet(postgres, host, this.#startedMs);
     this.#epoch = 'epoch' in joining ? joining.epoch : undefined;
+    if ('startedMs' in joining) this.#startedMs ??= joining.startedMs;
     this.#say('mismatch' in joining ? joining.mismatch : undefined);
     await this.#read();
   }
@@ -170,4 +213,11 @@ export class Membership {
     else log.error('host_settings_differ', { reason: mismatch });
     this.#mismatch = mismatch;
   }
+}
+
+function copyOf({ name, address }: FleetHost): string {
+  return (
+    `The host ${name} (${address}), which runs, has the id of this host: DATA_DIR is a copy of its directory. ` +
+    'Start this host on an empty DATA_DIR, or stop that host first.'
+  );
 }
