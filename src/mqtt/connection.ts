@@ -259,7 +259,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
         this.#inbox!.released(readAcknowledgement(buffer, start, end, level));
         return;
       case packetType.subscribe:
-        takeSubscribe(this.#deps, this.#session!, this.#received, (packet) => this.send(packet));
+        takeSubscribe(this.#deps, this.#session!, this.#client, this.#received, (packet) => this.send(packet));
         return;
       case packetType.unsubscribe:
         takeUnsubscribe(this.#deps, this.#session!, this.#received, (packet) => this.send(packet));

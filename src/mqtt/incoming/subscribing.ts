@@ -1,10 +1,11 @@
 /** SUBSCRIBE and UNSUBSCRIBE of a session: their answers, and the streams that they switch on and off. */
 import type { Admission } from '../../activity/admission.ts';
 import { Fault } from '../../base/errors.ts';
+import type { Client } from '../packets/client.ts';
 import { readSubscribe, readUnsubscribe, subackBytes, unsubackBytes } from '../packets/subscribe.ts';
 import type { Session } from '../session/session.ts';
 import type { StreamName } from '../session/subscriptions.ts';
-import { subscribe, subscribeRefused, unsubscribe } from '../topics/grants.ts';
+import { reasonOf, subscribe, subscribeRefused, unsubscribe } from '../topics/grants.ts';
 import type { Stream, Streams, TopicTable } from '../topics/table.ts';
 import type { ReceivedPackets } from '../wire/received-packets.ts';
 
@@ -17,17 +18,25 @@ interface StreamDeps {
 
 type Send = (packet: Buffer) => void;
 
+const tooManyMessages = 'Too many messages of the device; subscribe again later.';
+
 /** Handles the SUBSCRIBE that `received` holds. SUBACK comes first; a stream that starts may end the session. */
-export function takeSubscribe(deps: StreamDeps, session: Session, received: ReceivedPackets, send: Send): void {
+export function takeSubscribe(
+  deps: StreamDeps,
+  session: Session,
+  client: Client,
+  received: ReceivedPackets,
+  send: Send,
+): void {
   const { streams, admission } = deps;
   const { level } = session;
   const packet = readSubscribe(received.buffer, received.start, received.end, level);
   if (!tryCharge(admission, session)) {
-    send(subackBytes(level, packet.packetId, subscribeRefused(level, packet.filters.length)));
+    send(subackBytes(client, packet.packetId, subscribeRefused(level, packet.filters.length), tooManyMessages));
     return;
   }
   const { codes, started, restarted } = subscribe(session, packet, answersOf(deps, session));
-  send(subackBytes(level, packet.packetId, codes));
+  send(subackBytes(client, packet.packetId, codes, reasonOf(codes, packet)));
   stopStreams(streams, session, restarted);
   for (const name of started) if (session.endedBy === undefined) streamOf(streams, session, name)?.start(session);
 }

@@ -3,6 +3,7 @@ import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, property, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { malformed, protocolError } from '../wire/wire-error.ts';
+import type { Client } from './client.ts';
 import { generate } from './generate.ts';
 
 export interface Subscribe {
@@ -50,8 +51,15 @@ function readPacketId(fields: FieldReader): number {
   return packetId;
 }
 
-export function subackBytes(level: ProtocolLevel, packetId: number, codes: number[]): Buffer {
-  return generate({ cmd: 'suback', messageId: packetId, granted: codes }, { protocolVersion: level });
+/** `text`: a Reason String, left out for a client that wants none, or has no room for it; '' = none. */
+export function subackBytes(client: Client, packetId: number, codes: number[], text: string): Buffer {
+  const { level: protocolVersion, isTerse, packetBytesMax } = client;
+  const packet = { cmd: 'suback', messageId: packetId, granted: codes } as const;
+  if (protocolVersion === 5 && text !== '' && !isTerse) {
+    const bytes = generate({ ...packet, properties: { reasonString: text } }, { protocolVersion });
+    if (bytes.length <= packetBytesMax) return bytes;
+  }
+  return generate(packet, { protocolVersion });
 }
 
 export function unsubackBytes(level: ProtocolLevel, packetId: number, codes: number[]): Buffer {

@@ -16,6 +16,8 @@ const quotaExceeded = 0x97;
 const noSubscription = 0x11;
 /** The only code of MQTT 3 for a refused filter. */
 const failureMqtt3 = 0x80;
+/** Characters of a refused filter that its sentence repeats. */
+const namedFilterCharsMax = 100;
 
 const streamEntries = Object.entries(streamTopics) as [StreamName, string[]][];
 
@@ -52,6 +54,16 @@ export function subscribe(session: Session, { filters }: Subscribe, answers: rea
     }
   }
   return { codes, started: [...started], restarted: before.filter((stream) => started.has(stream)) };
+}
+
+/** Returns the sentence for the first filter that is refused; '' when none is. */
+export function reasonOf(codes: number[], { filters }: Subscribe): string {
+  const at = codes.findIndex((code) => code >= failureMqtt3);
+  if (at < 0) return '';
+  const filter = filters[at]!.filter.slice(0, namedFilterCharsMax);
+  return codes[at] === quotaExceeded
+    ? `The filter "${filter}" is one too many: a session has at most ${limits.mqttFiltersMax}.`
+    : `The filter "${filter}" matches no topic on which this session is sent anything; check its spelling.`;
 }
 
 interface Unsubscribed {

@@ -106,7 +106,7 @@ function guarded(topic: string, operation: Operation): Operation {
 
 const notAGateway = new Fault(
   'not_a_gateway',
-  'This device is no gateway: set `gateway` in its additional info and connect again.',
+  'This device is no gateway: set `additionalInfo.gateway` of the device to true, and connect again.',
 );
 
 const unknownTopic = new Fault('unknown_topic', 'Unknown topic; check its spelling.');

@@ -134,6 +134,25 @@ for (const level of levels) {
   });
 }
 
+test('MQTT 5: the answer to a refused filter says what is wrong with it', () =>
+  withDevice({}, async (client) => {
+    const filters: [string, number][] = [
+      ['v1/devices/me/attributes', 1],
+      ['v1/device/me/attributes', 1],
+    ];
+    const messageId = client.nextId();
+    await client.send(
+      frame(packetType.subscribe, 2, uint16(messageId), properties(), ...filters.flatMap(([f, o]) => [string(f), o])),
+    );
+    expect(await client.expect('suback', { messageId })).toMatchObject({
+      granted: [1, 0x8f],
+      properties: {
+        reasonString:
+          'The filter "v1/device/me/attributes" matches no topic on which this session is sent anything; check its spelling.',
+      },
+    });
+  }));
+
 test('MQTT 5: an unknown filter gets another code than one that was not subscribed', () =>
   withDevice({}, async (client) => {
     const [code] = await client.unsubscribe('foo/bar');
