@@ -95,7 +95,8 @@ function operation(route: RouteDescription, tag: string, components: Components)
   return {
     tags: [tag],
     operationId: operationId(method, pattern),
-    summary,
+    // Pages show a summary as plain text, and a description as Markdown.
+    summary: summary.replaceAll('`', ''),
     description: [
       description,
       route.plainTextErrors && 'Its own errors are plain text, not JSON.',

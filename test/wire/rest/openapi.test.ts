@@ -56,6 +56,10 @@ beforeAll(async () => {
   setup = { admin, tenantId, customerId: customer.id.id, customerUser, guestToken: guest.token, systemToken };
 });
 
+test('a summary is plain text, because pages show it as it is', () => {
+  expect(/"summary":"[^"]*`/.exec(JSON.stringify(document.paths))).toBeNull();
+});
+
 async function newDevice(token: string): Promise<{ id: string; name: string }> {
   const name = `device-${randomUUID()}`;
   const device = await ok('POST', '/api/device', { name }, token);
