@@ -142,7 +142,7 @@ async function connectAll(
   const afterAll = await settledBytes();
   for (const { connected } of [first, second]) {
     const { connections, connectsPerSecond, failed } = connected;
-    say(`${figure(connections)} connected: ${figure(connectsPerSecond)}/s, failed ${JSON.stringify(failed)}`);
+    say(`${figure(connections)} connected: ${figure(connectsPerSecond)}/s, failed attempts: ${refusedText(failed)}`);
   }
   const bytesPerConnection = (afterAll - afterFirst) / (devices - stormDevices);
   return { first, second, fresh, bytesPerConnection, bytesPerConnectionFromStart: (afterAll - fresh) / devices };
@@ -242,7 +242,7 @@ function tellStorm({ storm, cpu, ended, queue, machineIdleShare }: Storm): void 
     const share = percent(storm.busiestShare);
     say(`INVALID: a process of the fleet used ${share} % of a core while the machine had time left`);
   }
-  say(`failed attempts: ${JSON.stringify(storm.failed)}; ended in the engine: ${JSON.stringify(ended)}`);
+  say(`failed attempts: ${refusedText(storm.failed)}; ended in the engine: ${refusedText(ended)}`);
   const { overflows, drops, packets } = queue;
   say(`full queues of the kernel: ${figure(overflows)} connections, ${figure(drops)} of their packets dropped`);
   say(`  ${figure(packets)} packets of any connection dropped`);

@@ -186,7 +186,7 @@ function printHosts(figures: readonly HostFigures[]): void {
   );
   for (const { hosts, refused, failed } of figures) {
     if (Object.keys(refused).length > 0) say(`${hosts} hosts: messages refused with ${refusedText(refused)}`);
-    if (Object.keys(failed).length > 0) say(`${hosts} hosts: failed commands ${JSON.stringify(failed)}`);
+    if (Object.keys(failed).length > 0) say(`${hosts} hosts: failed commands: ${refusedText(failed)}`);
   }
 }
 
