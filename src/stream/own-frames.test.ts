@@ -45,3 +45,14 @@ test('a floor that was read before an append confirms none of its frames', () =>
   own.confirmed(1, own.added);
   expect(own.isEmpty).toBe(true);
 });
+
+test('of appends that ran at the same time, the lowest order waits for all of their frames', () => {
+  const own = new OwnFrames();
+  own.add(100n, 1);
+  own.add(300n, 9);
+  own.add(200n, 5);
+  own.confirmed(5, own.added);
+  expect([own.orderMin, own.lastMax]).toEqual([200n, 9]);
+  own.confirmed(9, own.added);
+  expect(own.isEmpty).toBe(true);
+});
