@@ -215,7 +215,11 @@ test('the logins of the documentation: one makes the streams, one reads the JSON
     const connection = await connect({ servers: servers.url.split(','), user: 'reader', pass: '…' });
     try {
       const received: string[] = [];
-      connection.subscribe('>', { callback: (_error, { subject }) => received.push(subject) });
+      connection.subscribe('>', {
+        callback: (_error, { subject }) => {
+          received.push(subject);
+        },
+      });
       await connection.flush();
       await publish();
       expect(received).toEqual([]);

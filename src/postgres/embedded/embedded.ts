@@ -320,8 +320,10 @@ async function ensureDatabase(url: string, dir: string): Promise<void> {
   }
 }
 
+/** A full disk ends a write with an error, or in the middle. */
 function withAdvice(reason: string): string {
-  return /no space left/i.test(reason) ? `${reason}: free space on the disk of DATA_DIR, or enlarge it` : reason;
+  const isFull = /no space left|wrote only \d+ of \d+ bytes/i.test(reason);
+  return isFull ? `${reason}: free space on the disk of DATA_DIR, or enlarge it` : reason;
 }
 
 async function withClient(url: string, use: (client: PgClient) => Promise<unknown>): Promise<void> {
