@@ -103,9 +103,11 @@ function tell(events: DayEvent[], streams: Streams): void {
   table(
     ['', ...names, 'journal MiB', 'parts'],
     rowsOf((seconds) => {
+      // An event that was over within a second has none of its own.
+      if (seconds.length === 0) return '-';
       const rates = seconds.map(({ rate }) => rate);
       const refused = seconds.reduce((sum, second) => sum + totalOf(second.refused), 0);
-      const mean = rates.reduce((sum, rate) => sum + rate, 0) / Math.max(1, rates.length);
+      const mean = rates.reduce((sum, rate) => sum + rate, 0) / rates.length;
       return `${figure(mean)} / ${figure(Math.min(...rates))}${refused > 0 ? `, ${figure(refused)} refused` : ''}`;
     }).map((row, n) => [...row, ...gaugesOf(streams, events[n]!)]),
   );
