@@ -250,7 +250,7 @@ export class Downlink {
 
   async #offerSomewhere(device: number, topic: Topic, message: object, want: Want): Promise<OfferOutcome> {
     if (this.#listeners.of(device, topic).length > 0) {
-      if (want.stored && !((await want.stored()) && want.now())) return 'untaken';
+      if ((want.stored && !(await want.stored())) || !want.now()) return 'untaken';
       if (this.#offerHere(device, topic, message)) return 'taken';
     }
     // The subscription must be active before other workers are asked, or an opening in between would be missed.

@@ -144,7 +144,7 @@ export class Offering {
     let isHeldUp = false;
     const outcome = await downlink.offer(device, 'rpc', request, {
       now: () => {
-        isHeldUp = order.isHeldUp(command);
+        isHeldUp = order.yields(command);
         return !isHeldUp && waiters.has(command);
       },
       granted: (isGranted) => command.granted(isGranted),
@@ -154,7 +154,7 @@ export class Offering {
     delivery.offering = undefined;
     delivery.earlyConfirm = undefined;
     const isTaken = outcome === 'taken' || earlyConfirm !== undefined;
-    order.offered(device, isTaken);
+    order.offered(device, isTaken, isHeldUp);
     // A caller gets the answer that its command may have run, and the command ends; a persistent one is offered again.
     if (outcome === 'doubtful' && !isTaken && waiters.has(command)) command.doubtful();
     if (isTaken) {

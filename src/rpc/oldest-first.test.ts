@@ -54,3 +54,19 @@ test('the wait begins again when an older command goes, and when a session opens
   await pass(2);
   expect(taken).toEqual([9]);
 });
+
+test('when a session is found, a command that was to pass over older ones lets them go first, for one more wait', async () => {
+  const { order, taken, offer, pass } = ownerOf(9);
+  const command = { device, id: 9 } as Command;
+  order.held(device, 1, false);
+  expect(order.mustWait(command)).toBe(true);
+  await pass(limits.rpcElderWaitMs - 1);
+  expect(order.yields(command)).toBe(true);
+  order.offered(device, false, true);
+  offer();
+  await pass(limits.rpcElderWaitMs - 1);
+  expect(taken).toEqual([]);
+  await pass(2);
+  expect(taken).toEqual([9]);
+  expect(order.yields(command)).toBe(false);
+});

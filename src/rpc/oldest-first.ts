@@ -25,6 +25,8 @@ interface DeviceOrder {
   readonly elsewhere: Set<number>;
   /** The commands of `elsewhere` that did not go within `rpcElderWaitMs`: the next offer does not wait for them. */
   readonly passedOver: Set<number>;
+  /** True when the owners of older commands can deliver them: a session was found, or has opened. */
+  hasSession: boolean;
   /** Ends the wait for an older command; undefined while no command waits for another. */
   stopWait: (() => void) | undefined;
   /** Stops the announcement that is due. */
@@ -47,6 +49,7 @@ export class OldestFirst {
     this.#devices.set(device, {
       elsewhere: new Set(),
       passedOver: new Set(),
+      hasSession: false,
       stopWait: undefined,
       stopAnnouncement: undefined,
     });
@@ -79,6 +82,20 @@ export class OldestFirst {
     return false;
   }
 
+  /**
+   * Called when a session could take the command. True when the command must let older ones of others go first, also
+   * those that it was to pass over while no session was known.
+   */
+  yields(command: Command): boolean {
+    const order = this.#devices.get(command.device);
+    if (order !== undefined && !order.hasSession) {
+      order.hasSession = true;
+      countAgain(order);
+      waitAgain(order);
+    }
+    return this.isHeldUp(command);
+  }
+
   /** Returns what `isHeldUp` returns. If true, calls `onFree` when the older command has gone, or the wait is over. */
   mustWait(command: Command): boolean {
     const { device } = command;
@@ -102,10 +119,11 @@ export class OldestFirst {
     }
   }
 
-  /** Called with the outcome of an offer: whether a session took the command. */
-  offered(device: number, isTaken: boolean): void {
+  /** Called with the outcome of an offer: whether a session took the command, or was found and did not get it. */
+  offered(device: number, isTaken: boolean, hasYielded = false): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
+    order.hasSession = isTaken || hasYielded;
     if (isTaken) order.passedOver.clear();
     else countAgain(order);
   }
@@ -114,6 +132,7 @@ export class OldestFirst {
   opened(device: number): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
+    order.hasSession = true;
     countAgain(order);
     waitAgain(order);
   }
