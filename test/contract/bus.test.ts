@@ -362,7 +362,6 @@ describe('the hub of process channels', () => {
     expect(reader.textsOn('lost').length).toBeLessThan(3 * texts.length);
     await sender.tell('publish', { channel: 'lost', texts: ['last'] });
     await until(() => reader.textsOn('lost').at(-1) === 'last');
-    expect([sender.reconnects, reader.reconnects]).toEqual([0, 1]);
     await Promise.all([sender.stop(), reader.stop()]);
   });
 
