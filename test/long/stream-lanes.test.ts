@@ -4,15 +4,11 @@
  * nodes.
  */
 import { randomBytes } from 'node:crypto';
-import { jetstream } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
-import { plainStreamFrame } from '../../src/stream/stream-frame.ts';
-import { keyOf } from '../../src/telemetry/keys.ts';
-import { Rows } from '../../src/telemetry/rows.ts';
-import { Kind } from '../../src/value/typed.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { fillStream } from '../harness/full-stream.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
@@ -78,34 +74,6 @@ async function post({ token }: Pick<Device, 'token'>, body: object): Promise<Ans
 /** Servers get deflated frames, so the text is random. */
 const filler = () => randomBytes(60_000).toString('base64');
 
-/** Publishes frames of late rows until the stream takes not even a small one, as other hosts do. */
-async function fillLate(): Promise<void> {
-  const connection = await nodes.connect();
-  const js = jetstream(connection);
-  let order = BigInt(Date.now()) << 20n;
-  try {
-    for (const bytes of [60_000, 300]) {
-      const rows = new Rows();
-      const text = randomBytes(bytes).toString('base64');
-      rows.addValue(keyOf('fill')!, { kind: Kind.string, num: 0, int: '0', text });
-      rows.endRecord(1_000_000, daysAgo());
-      for (let isFull = false; !isFull; ) {
-        order += 1n;
-        const parts = rows.encode({ order, micros: 0, firstPlace: 0 });
-        const frame = plainStreamFrame({ lane: 1, order, rows: 1, parts }, Date.now());
-        try {
-          await js.publish('millrace.late.0', frame);
-        } catch (error) {
-          expect(String(error)).toMatch(/maximum bytes exceeded/);
-          isFull = true;
-        }
-      }
-    }
-  } finally {
-    await connection.close();
-  }
-}
-
 async function storedCount(key: string): Promise<number> {
   const sql = `select count() from telemetry final where key = '${key}'`;
   return Number((await queryClickhouse(stores.clickhouse.address(), sql))[0]![0]);
@@ -116,7 +84,7 @@ test('a stream of late rows that is full refuses late rows by name, and no live 
   await stores.clickhouse.kill();
   try {
     const client = await connectMqtt({ port: engine.mqttPort, token: device.token });
-    await fillLate();
+    await fillStream(nodes, 1, daysAgo());
     const refused = await eventually(async () => {
       const answer = await post(device, { ts: daysAgo(), values: { lateFull: filler() } });
       return answer.status === 503 ? answer : undefined;

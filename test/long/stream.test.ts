@@ -19,6 +19,7 @@ import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { fillStream } from '../harness/full-stream.ts';
 import { Link } from '../harness/link.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
@@ -467,13 +468,12 @@ test('`npm run doctor` checks the servers of the stream', async () => {
 test('a stream that is full is 503, and accepts again when ClickHouse has taken some of it', async () => {
   let full: string | undefined;
   await withoutClickHouse(async () => {
-    // Servers get deflated frames, so the text is random.
-    const text = randomBytes(150_000).toString('base64');
-    for (let i = 0; i < 1_000 && full === undefined; i += 1) {
-      const answer = await ask(stays, { filler: text });
-      const body = await answer.text();
-      if (answer.status === 503) full = body;
-    }
+    await fillStream(nodes, 0, Date.now());
+    const answer = await eventually(async () => {
+      const asked = await ask(stays, { filler: 'x'.repeat(1_000) });
+      return asked.status === 503 ? asked : undefined;
+    }, 30_000);
+    full = await answer.text();
   });
   expect(full).toMatch(/the stream of live rows holds its limit of 64 MiB \(STREAM_BYTES_MAX\)/);
   await accepted(stays, { full: 1 }, 60_000);
