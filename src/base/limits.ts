@@ -280,6 +280,8 @@ export const limits = {
 
   /** Bytes of one WebSocket message; browsers send up to 512 kB in one. */
   webSocketMessageBytesMax: 1024 * 1024,
+  /** Part of the usable memory that the WebSockets of a worker without a CONNECT may take, each the largest message. */
+  webSocketUnnamedShare: 0.0625,
   /** Bytes of a WebSocket that are kept while its MQTT connection is not read. */
   webSocketKeptBytesMax: 2 * 1024 * 1024,
   /** Size of the blocks in which `webSocketKeptBytesMax` bytes are kept. */

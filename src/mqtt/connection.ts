@@ -164,8 +164,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     }
     this.#gate.keepAliveMs = connect.keepAliveSeconds * 1000;
     this.#state = 'signing_in';
-    if (asksForCredentials(connect)) this.#provision(connect);
-    else this.#signIn(connect);
+    if (asksForCredentials(connect)) {
+      this.#provision(connect);
+    } else {
+      this.#transport.named?.();
+      this.#signIn(connect);
+    }
   }
 
   /** Starts a session without credentials: for a minute, with small packets, and few for one address. */

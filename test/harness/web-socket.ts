@@ -64,8 +64,14 @@ export class RawWebSocket {
   }
 
   /** Asks for the upgrade and resolves with any answer to it. `protocol` '' offers none. */
-  static async open(port: number, protocol = 'mqtt', path = '/mqtt', host = '127.0.0.1'): Promise<RawWebSocket> {
-    const socket = connect({ port, host, noDelay: true });
+  static async open(
+    port: number,
+    protocol = 'mqtt',
+    path = '/mqtt',
+    host = '127.0.0.1',
+    localAddress = '127.0.0.1',
+  ): Promise<RawWebSocket> {
+    const socket = connect({ port, host, noDelay: true, ...(host === '127.0.0.1' && { localAddress }) });
     await once(socket, 'connect');
     const client = new RawWebSocket(socket);
     const offer = protocol && `Sec-WebSocket-Protocol: ${protocol}\r\n`;
@@ -75,6 +81,10 @@ export class RawWebSocket {
     );
     await client.#until(() => client.upgrade.status !== 0, 'no answer to the upgrade');
     return client;
+  }
+
+  get isOpen(): boolean {
+    return !this.#ended;
   }
 
   send(...frames: Buffer[]): void {

@@ -11,6 +11,8 @@ export interface Transport {
   readonly sendingBytes?: number;
   /** True when the client has reset the connection, which a transport that is not read learns only here. */
   readonly isReset?: boolean;
+  /** Called when the client has sent its CONNECT, with credentials. */
+  named?(): void;
   /** Sends all bytes, in order; a slow reader is visible in `bufferedBytes`. The caller may reuse the buffer. */
   write(bytes: Buffer): void;
   /** Pauses and resumes reading. A transport that cannot pause keeps a bounded number of bytes, then ends. */

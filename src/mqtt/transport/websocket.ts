@@ -9,6 +9,7 @@ import type { HttpServer } from '../../uws/server.ts';
 import type { WebSocketConnection, WebSocketEvents } from '../../uws/web-socket.ts';
 import type { ConnectionRoom } from './connection-room.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
+import { UnnamedWebSockets } from './unnamed-web-sockets.ts';
 
 /** Both names of the standard: MQTT 3.1 clients offer the second one. */
 const protocols = ['mqtt', 'mqttv3.1'];
@@ -32,12 +33,14 @@ export function webSocketDoor(
   packetBytesMax: number,
   room: WebSocketRoom,
 ): void {
+  const messageBytesMax = Math.max(limits.webSocketMessageBytesMax, packetBytesMax);
+  const unnamed = new UnnamedWebSockets(messageBytesMax);
   server.webSocket('/mqtt', {
     protocols,
-    messageBytesMax: Math.max(limits.webSocketMessageBytesMax, packetBytesMax),
+    messageBytesMax,
     waitingBytesMax: limits.webSocketWaitingBytesMax,
     isLeaving: () => clients.isLeaving,
-    open: (connection) => new WebSocketTransport(connection, clients.open, room),
+    open: (connection) => new WebSocketTransport(connection, clients.open, room, unnamed),
   });
 }
 
@@ -45,6 +48,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
   readonly #connection: WebSocketConnection;
   readonly #events: TransportEvents;
   readonly #room: WebSocketRoom;
+  readonly #unnamed: UnnamedWebSockets;
   #paused = false;
   #ended = false;
   /** Bytes that arrived during a pause. Every block except the last one is full. */
@@ -53,11 +57,13 @@ class WebSocketTransport implements Transport, WebSocketEvents {
   /** Used bytes of the last block. */
   #lastBlockBytes = 0;
 
-  constructor(connection: WebSocketConnection, open: OpenConnection, room: WebSocketRoom) {
+  constructor(connection: WebSocketConnection, open: OpenConnection, room: WebSocketRoom, unnamed: UnnamedWebSockets) {
     this.#connection = connection;
     this.#room = room;
+    this.#unnamed = unnamed;
     this.#events = open(this);
     room.webSocketOpened();
+    unnamed.add(this);
   }
 
   get remoteAddress(): string {
@@ -66,6 +72,16 @@ class WebSocketTransport implements Transport, WebSocketEvents {
 
   get bufferedBytes(): number {
     return this.#connection.bufferedBytes;
+  }
+
+  named(): void {
+    this.#unnamed.remove(this);
+  }
+
+  /** Closes the socket of a client that sends no CONNECT while too many others wait. */
+  crowdedOut(): void {
+    this.#unnamed.remove(this);
+    this.destroy();
   }
 
   write(bytes: Buffer): void {
@@ -120,6 +136,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
 
   onClosed(): void {
     this.#ended = true;
+    this.#unnamed.remove(this);
     this.#room.webSocketClosed();
     const kept: Buffer[] = [];
     while (this.#kept.length > 0) kept.push(this.#takeBlock());

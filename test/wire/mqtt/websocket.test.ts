@@ -3,7 +3,9 @@
  * refused.
  */
 import { connectAsync } from 'mqtt';
-import { afterEach, expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
+import { limits } from '../../../src/base/limits.ts';
+import { usableMemoryBytes } from '../../../src/base/usable-memory.ts';
 import type { Device } from '../../harness/api.ts';
 import {
   connectBytes,
@@ -143,4 +145,33 @@ test('a client that logs in, publishes and leaves in one segment has published',
   const login = connectBytes({ username: device.token, clientId: 'raw' });
   socket.send(frame(login), frame(publish(1, '{"breath":1}')), goodbye, close);
   expect(await storedValues(device, 'breath')).toEqual(['1']);
+});
+
+test('clients that send no CONNECT are bounded, and take no place from a client that does', async () => {
+  const { client: connectedBefore, device } = await connected();
+  const workers = 2;
+  const most = Math.max(16, Math.floor((usableMemoryBytes() * limits.webSocketUnnamedShare) / messageBytesMax));
+  const strangers: RawWebSocket[] = [];
+  // They have an address of their own, because clients of their address would be closed before others.
+  while (strangers.length <= workers * most) {
+    const { port } = sharedEngine().address;
+    const opened = Array.from({ length: 50 }, () =>
+      RawWebSocket.open(port, 'mqtt', '/mqtt', '127.0.0.1', '127.0.0.77'),
+    );
+    strangers.push(...(await Promise.all(opened)));
+  }
+  try {
+    for (const stranger of strangers) stranger.send(frame(Buffer.alloc(100), opcode.binary, false));
+    await vi.waitFor(() => {
+      expect(strangers.filter(({ isOpen }) => isOpen).length).toBeLessThanOrEqual(workers * most);
+    }, 3_000);
+    connectedBefore.send(frame(publish(7, '{"beside":1}')));
+    expect([...(await connectedBefore.read(4))]).toEqual(puback(7));
+    const late = await open();
+    late.send(frame(connectBytes({ username: device.token, clientId: 'late' })));
+    expect([...(await late.read(4))]).toEqual([0x20, 2, 0, 0]);
+  } finally {
+    for (const stranger of strangers) stranger.close();
+    connectedBefore.close();
+  }
 });
