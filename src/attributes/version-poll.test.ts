@@ -12,7 +12,7 @@ test('the first answer of the store counts as if any version were new', async ()
   const postgres: Queries = {
     async query<Row>(text: string): Promise<Row[]> {
       if (isAway) throw unavailable('postgres_away', 'away');
-      return (text.includes('as settled') ? [{ settled: '7', timeline: '1' }] : []) as Row[];
+      return (text.includes('as snapshot') ? [{ snapshot: '7:7:', timeline: '1' }] : []) as Row[];
     },
   };
   const log = { warn: () => expect.unreachable() } as unknown as Log;

@@ -280,8 +280,15 @@ export const limits = {
 
   /** Bytes of one WebSocket message; browsers send up to 512 kB in one. */
   webSocketMessageBytesMax: 1024 * 1024,
-  /** Part of the usable memory that the WebSockets of a worker without a CONNECT may take, each the largest message. */
-  webSocketUnnamedShare: 0.0625,
+  /**
+   * Part of the usable memory, divided by the processors, that the WebSockets of a worker without a CONNECT may take,
+   * each the largest message.
+   */
+  webSocketUnnamedShare: 0.125,
+  /** So many of these sockets are taken on a machine with little memory, too. */
+  webSocketUnnamedMin: 16,
+  /** The time that each of these sockets has, however many there are. */
+  webSocketUnnamedMsMin: 2_000,
   /** Bytes of a WebSocket that are kept while its MQTT connection is not read. */
   webSocketKeptBytesMax: 2 * 1024 * 1024,
   /** Size of the blocks in which `webSocketKeptBytesMax` bytes are kept. */

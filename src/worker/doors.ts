@@ -31,7 +31,8 @@ import type { Mqtt } from '../mqtt/server.ts';
 import { createSignIn } from '../mqtt/sign-in/login.ts';
 import { ConnectionRoom } from '../mqtt/transport/connection-room.ts';
 import { type ListeningSocket, listenTcp, listenTls } from '../mqtt/transport/listen.ts';
-import { webSocketDoor } from '../mqtt/transport/websocket.ts';
+import { UnnamedWebSockets } from '../mqtt/transport/unnamed-web-sockets.ts';
+import { webSocketDoor, webSocketMessageBytesMax } from '../mqtt/transport/websocket.ts';
 import { register, type ServedRoute } from '../rest/route.ts';
 import { HttpServer } from '../uws/server.ts';
 import type { Channel } from './channel.ts';
@@ -247,6 +248,8 @@ function httpDoors(
   const consoleDoor = createConsole({ docs: config.docs.enabled });
   const { emptyPollTimeout } = config.rpc;
   const refusal = () => (ingest.refusal() ?? clockFault(link.state.clock))?.message;
+  const messageBytesMax = webSocketMessageBytesMax(gatewayBytesMax(config));
+  const unnamed = new UnnamedWebSockets({ messageBytesMax });
   return (server) => {
     telemetryDoor({ server, deviceAuth, ingest, thread, clock, decode, metrics });
     attributesDoor({ server, deviceAuth, attributes, updates, polls, decoder });
@@ -258,7 +261,9 @@ function httpDoors(
     for (const path of notOffered) server.refusePath(path);
     consoleDoor(server);
     healthDoor({ server, state: () => link.state, refusal });
-    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt, gatewayBytesMax(config), room);
+    if (config.mqtt.enabled && config.mqtt.webSocket) {
+      webSocketDoor(server, { clients: mqtt, messageBytesMax, room, unnamed });
+    }
     server.seal();
   };
 }

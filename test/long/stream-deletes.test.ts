@@ -1,6 +1,7 @@
 /** Frames that reach ClickHouse again after a delete was carried out bring nothing back. */
 import { jetstream } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { copyMsMin } from '../../src/stream/deletes-again.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
@@ -68,8 +69,11 @@ async function deleted(key: string): Promise<void> {
 
 test('a copy of a frame that a server publishes after a delete, as when it was frozen, brings nothing back', async () => {
   await relayIsPaused(new Date(Date.now() + 600_000));
+  const postedBefore = Date.now();
   const { data } = await posted('copied');
   await deleted('copied');
+  // A younger frame has no copy.
+  await eventually(async () => Date.now() - postedBefore > copyMsMin + 1_000);
   const connection = await nodes.connect();
   const { seq } = await jetstream(connection).publish('millrace.live.0', data);
   await connection.close();

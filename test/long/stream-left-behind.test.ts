@@ -30,8 +30,14 @@ afterAll(async () => {
   await Promise.all([nodes?.stop(), others?.stop(), stores?.stopAll()]);
 });
 
+/** Resolves when a host has compared the stream once: before that PostgreSQL does not know the stream. */
+async function isKnown(): Promise<void> {
+  await eventually(async () => /known are .*millrace-live/.test(await run('stream', ['forget', 'none'], {})), 30_000);
+}
+
 /** Leaves frames in the stream and stops. Without a pause, no host has compared the stream after the last frame. */
 async function leaveFrames(): Promise<void> {
+  await isKnown();
   await stores.clickhouse.kill();
   for (let n = 0; n < 3; n += 1) {
     await eventually(async () => (await engine.api.postTelemetry(device.token, `{"left":${count}}`)) === 200, 30_000);

@@ -224,7 +224,9 @@ test('the logins of the documentation: one makes the streams, one reads the JSON
       await publish();
       expect(received).toEqual([]);
       const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 2_000 });
-      const consumer = await manager.jetstream().consumers.get('millrace-json', 'reader');
+      // Each server learns of the imports of an account a moment after the start.
+      const get = () => manager.jetstream().consumers.get('millrace-json', 'reader');
+      const consumer = await eventually(() => get().catch(() => undefined));
       const message = await consumer.next({ expires: 5_000 });
       expect(message?.string()).toBe('{}');
       expect(await message!.ackAck()).toBe(true);

@@ -90,7 +90,8 @@ export function settledOf({ snapshot, timeline }: SettledRow): Settled {
 
 /** True when the numbers of transactions cannot be compared: the store was restored, or another server took over. */
 export function isOtherHistory(now: Settled, last: Settled): boolean {
-  return now.transaction < last.transaction || now.timeline !== last.timeline;
+  const isBehind = now.transaction < last.transaction || now.next < last.next;
+  return isBehind || now.timeline !== last.timeline;
 }
 
 /** Returns the parameters `$1` and `$2` of `hasUnseen` and of `hasChangedCredentials`. */

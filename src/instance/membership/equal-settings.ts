@@ -66,9 +66,11 @@ export function equalSettingsOf(config: Config): EqualSettings {
   return Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, String(value)]));
 }
 
-/** The hosts compare a secret without storing the secret. */
+/** The hosts compare a key without storing the key; its two ways of writing are the same key. */
 function digestOf(secret: string): string {
-  return secret === '' ? '' : `set (SHA-256 ${createHash('sha256').update(secret).digest('hex').slice(0, 16)}…)`;
+  return secret === ''
+    ? ''
+    : `set (SHA-256 ${createHash('sha256').update(Buffer.from(secret, 'base64')).digest('hex').slice(0, 16)}…)`;
 }
 
 const rateLimitScopes = {

@@ -153,6 +153,7 @@ export class StoreWatch {
 
   /** The store answers, and is not in use yet. */
   #setReported(watched: Watched, error: unknown): void {
+    if (this.#ending.signal.aborted) return;
     this.#refuse(watched, error);
     if (watched.state === 'away')
       this.#deps.log.info('store_back', { store: watched.store.name, awayMs: awayMsOf(watched) });

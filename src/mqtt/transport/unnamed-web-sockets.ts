@@ -1,10 +1,14 @@
 /**
  * The WebSockets of a worker whose clients have named no credentials yet. The library gathers the pieces of a message
  * out of sight, up to the largest message, and such a client may send pieces only. So the number of these sockets
- * bounds what strangers make a worker keep. A client sends its CONNECT at once, so the oldest socket of the address
- * that has the most of them ends first.
+ * bounds what strangers make a worker keep. The oldest socket of the network that has the most of them ends first. A
+ * socket has two seconds to send its CONNECT: until then the bandwidth of the host bounds what was sent.
  */
+import { availableParallelism } from 'node:os';
+import { type Clock, systemClock } from '../../base/clock.ts';
 import { limits } from '../../base/limits.ts';
+import { networkOf } from '../../base/network.ts';
+import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import { usableMemoryBytes } from '../../base/usable-memory.ts';
 
 interface UnnamedWebSocket {
@@ -13,16 +17,34 @@ interface UnnamedWebSocket {
   crowdedOut(): void;
 }
 
-/** So many are taken on a machine with little memory, too. */
-const socketsMin = 16;
+interface UnnamedWebSocketsDeps {
+  /** The largest message of a client. */
+  messageBytesMax: number;
+  memoryBytes?: number;
+  clock?: Pick<Clock, 'monotonic'>;
+  scheduler?: Scheduler;
+}
+
+/** Returns how many such sockets a worker has, beside those that are young. */
+export function unnamedSocketsMax(messageBytesMax: number, memoryBytes = usableMemoryBytes()): number {
+  const shareOfWorker = limits.webSocketUnnamedShare / availableParallelism();
+  return Math.max(limits.webSocketUnnamedMin, Math.floor((memoryBytes * shareOfWorker) / messageBytesMax));
+}
 
 export class UnnamedWebSockets {
   readonly #max: number;
-  readonly #ofAddress = new Map<string, Set<UnnamedWebSocket>>();
+  readonly #clock: Pick<Clock, 'monotonic'>;
+  readonly #scheduler: Scheduler;
+  /** Each socket with the time at which it was opened, the oldest first. */
+  readonly #ofNetwork = new Map<string, Map<UnnamedWebSocket, number>>();
   #size = 0;
+  /** True while a later check is due. */
+  #isChecking = false;
 
-  constructor(messageBytesMax: number, memoryBytes = usableMemoryBytes()) {
-    this.#max = Math.max(socketsMin, Math.floor((memoryBytes * limits.webSocketUnnamedShare) / messageBytesMax));
+  constructor({ messageBytesMax, memoryBytes, clock, scheduler }: UnnamedWebSocketsDeps) {
+    this.#max = unnamedSocketsMax(messageBytesMax, memoryBytes);
+    this.#clock = clock ?? systemClock;
+    this.#scheduler = scheduler ?? systemScheduler;
   }
 
   get size(): number {
@@ -30,26 +52,52 @@ export class UnnamedWebSockets {
   }
 
   add(socket: UnnamedWebSocket): void {
-    const { remoteAddress } = socket;
-    const own = this.#ofAddress.get(remoteAddress) ?? new Set();
-    this.#ofAddress.set(remoteAddress, own.add(socket));
+    const network = networkOf(socket.remoteAddress);
+    const own = this.#ofNetwork.get(network) ?? new Map<UnnamedWebSocket, number>();
+    this.#ofNetwork.set(network, own.set(socket, this.#clock.monotonic()));
     this.#size += 1;
-    if (this.#size > this.#max) this.#oldest().crowdedOut();
+    if (this.#size > this.#max) this.#checkLater();
   }
 
   /** Called when the client has named its credentials, and when the socket has closed. */
   remove(socket: UnnamedWebSocket): void {
-    const own = this.#ofAddress.get(socket.remoteAddress);
+    const network = networkOf(socket.remoteAddress);
+    const own = this.#ofNetwork.get(network);
     if (own?.delete(socket) !== true) return;
     this.#size -= 1;
-    if (own.size === 0) this.#ofAddress.delete(socket.remoteAddress);
+    if (own.size === 0) this.#ofNetwork.delete(network);
   }
 
-  /** Returns the oldest socket of the address that has the most. */
-  #oldest(): UnnamedWebSocket {
-    let most = new Set<UnnamedWebSocket>();
-    for (const own of this.#ofAddress.values()) if (own.size > most.size) most = own;
-    const [oldest] = most;
-    return oldest!;
+  #checkLater(): void {
+    if (this.#isChecking) return;
+    this.#isChecking = true;
+    this.#scheduler.after(limits.webSocketUnnamedMsMin / 4, () => {
+      this.#isChecking = false;
+      this.#check();
+      if (this.#size > this.#max) this.#checkLater();
+    });
+  }
+
+  /** Ends sockets above the cap, but none that is young. */
+  #check(): void {
+    const openedBefore = this.#clock.monotonic() - limits.webSocketUnnamedMsMin;
+    while (this.#size > this.#max) {
+      const oldest = this.#oldest(openedBefore);
+      if (oldest === undefined) return;
+      oldest.crowdedOut();
+    }
+  }
+
+  /** Returns the oldest socket of the network that has the most, among networks with a socket that is old enough. */
+  #oldest(openedBefore: number): UnnamedWebSocket | undefined {
+    let most = 0;
+    let found: UnnamedWebSocket | undefined;
+    for (const own of this.#ofNetwork.values()) {
+      const [first] = own;
+      if (first === undefined || own.size <= most || first[1] > openedBefore) continue;
+      most = own.size;
+      found = first[0];
+    }
+    return found;
   }
 }

@@ -5,7 +5,8 @@ import { createLog } from '../../base/log.ts';
 import { Metrics } from '../../base/metrics/metrics.ts';
 import { HttpServer } from '../../uws/server.ts';
 import type { Transport } from './transport.ts';
-import { webSocketDoor } from './websocket.ts';
+import { UnnamedWebSockets } from './unnamed-web-sockets.ts';
+import { webSocketDoor, webSocketMessageBytesMax } from './websocket.ts';
 
 /** Sends received pieces back; the first byte of a piece may be a command. */
 class Echo {
@@ -69,7 +70,9 @@ beforeEach(async () => {
       return isLeaving;
     },
   };
-  webSocketDoor(server, clients, 65_536, { webSocketOpened() {}, webSocketClosed() {} });
+  const messageBytesMax = webSocketMessageBytesMax(65_536);
+  const unnamed = new UnnamedWebSockets({ messageBytesMax });
+  webSocketDoor(server, { clients, messageBytesMax, room: { webSocketOpened() {}, webSocketClosed() {} }, unnamed });
   server.seal();
   port = await server.listen('127.0.0.1', 0);
 });

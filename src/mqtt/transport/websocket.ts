@@ -9,7 +9,7 @@ import type { HttpServer } from '../../uws/server.ts';
 import type { WebSocketConnection, WebSocketEvents } from '../../uws/web-socket.ts';
 import type { ConnectionRoom } from './connection-room.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
-import { UnnamedWebSockets } from './unnamed-web-sockets.ts';
+import type { UnnamedWebSockets } from './unnamed-web-sockets.ts';
 
 /** Both names of the standard: MQTT 3.1 clients offer the second one. */
 const protocols = ['mqtt', 'mqttv3.1'];
@@ -26,15 +26,23 @@ interface WebSocketClients {
 /** Counts the connections over WebSocket. */
 type WebSocketRoom = Pick<ConnectionRoom, 'webSocketOpened' | 'webSocketClosed'>;
 
-/** `packetBytesMax`: the largest packet of any client, which many clients send in one message. */
+/** Returns the largest message, for the largest packet of any client, which many clients send in one message. */
+export function webSocketMessageBytesMax(packetBytesMax: number): number {
+  return Math.max(limits.webSocketMessageBytesMax, packetBytesMax);
+}
+
+interface WebSocketDoorDeps {
+  clients: WebSocketClients;
+  messageBytesMax: number;
+  room: WebSocketRoom;
+  /** All servers of a worker share it. */
+  unnamed: UnnamedWebSockets;
+}
+
 export function webSocketDoor(
   server: HttpServer,
-  clients: WebSocketClients,
-  packetBytesMax: number,
-  room: WebSocketRoom,
+  { clients, messageBytesMax, room, unnamed }: WebSocketDoorDeps,
 ): void {
-  const messageBytesMax = Math.max(limits.webSocketMessageBytesMax, packetBytesMax);
-  const unnamed = new UnnamedWebSockets(messageBytesMax);
   server.webSocket('/mqtt', {
     protocols,
     messageBytesMax,
@@ -78,7 +86,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
     this.#unnamed.remove(this);
   }
 
-  /** Closes the socket of a client that sends no CONNECT while too many others wait. */
+  /** Closes the socket of a client that names no credentials while too many others do not, either. */
   crowdedOut(): void {
     this.#unnamed.remove(this);
     this.destroy();

@@ -4,8 +4,7 @@
  */
 import { connectAsync } from 'mqtt';
 import { afterEach, expect, test, vi } from 'vitest';
-import { limits } from '../../../src/base/limits.ts';
-import { usableMemoryBytes } from '../../../src/base/usable-memory.ts';
+import { unnamedSocketsMax } from '../../../src/mqtt/transport/unnamed-web-sockets.ts';
 import type { Device } from '../../harness/api.ts';
 import {
   connectBytes,
@@ -150,7 +149,7 @@ test('a client that logs in, publishes and leaves in one segment has published',
 test('clients that send no CONNECT are bounded, and take no place from a client that does', async () => {
   const { client: connectedBefore, device } = await connected();
   const workers = 2;
-  const most = Math.max(16, Math.floor((usableMemoryBytes() * limits.webSocketUnnamedShare) / messageBytesMax));
+  const most = unnamedSocketsMax(messageBytesMax);
   const strangers: RawWebSocket[] = [];
   // They have an address of their own, because clients of their address would be closed before others.
   while (strangers.length <= workers * most) {
@@ -164,7 +163,7 @@ test('clients that send no CONNECT are bounded, and take no place from a client 
     for (const stranger of strangers) stranger.send(frame(Buffer.alloc(100), opcode.binary, false));
     await vi.waitFor(() => {
       expect(strangers.filter(({ isOpen }) => isOpen).length).toBeLessThanOrEqual(workers * most);
-    }, 3_000);
+    }, 6_000);
     connectedBefore.send(frame(publish(7, '{"beside":1}')));
     expect([...(await connectedBefore.read(4))]).toEqual(puback(7));
     const late = await open();
