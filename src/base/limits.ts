@@ -285,9 +285,9 @@ export const limits = {
    * each the largest message.
    */
   webSocketUnnamedShare: 0.125,
-  /** So many of these sockets are taken on a machine with little memory, too. */
+  /** WebSockets without a CONNECT that a worker takes on a machine with little memory, too. */
   webSocketUnnamedMin: 16,
-  /** The time that each of these sockets has, however many there are. */
+  /** The time that a WebSocket has for its CONNECT, however many there are. */
   webSocketUnnamedMsMin: 2_000,
   /** Bytes of a WebSocket that are kept while its MQTT connection is not read. */
   webSocketKeptBytesMax: 2 * 1024 * 1024,
