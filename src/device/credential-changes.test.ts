@@ -14,10 +14,16 @@ let logged: LoggedChange[] = [];
 let receive: Handler;
 let passedOn: string[] = [];
 let changes: CredentialChanges;
+/** Resolves the statement that deletes old changes. */
+let deleted: ((count: number) => void)[] = [];
 
 const postgres: Queries = {
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
     if (text.includes('pg_current_snapshot')) return [{ snapshot: `${settled}:${settled}:` }] as Row[];
+    if (text.startsWith('with gone')) {
+      const count = await new Promise<number>((resolve) => deleted.push(resolve));
+      return [{ count }] as Row[];
+    }
     if (text.startsWith('select id')) return logged.filter(({ id }) => id > Number(values[1])) as Row[];
     return [];
   },
@@ -40,7 +46,7 @@ function deliver(...list: LoggedChange[]): void {
 
 beforeEach(async () => {
   vi.useFakeTimers();
-  [settled, logged, passedOn] = [10, [], []];
+  [settled, logged, passedOn, deleted] = [10, [], [], []];
   changes = new CredentialChanges({ postgres, bus, clock, log: createLog('error', 'test') });
   changes.onChange((each) => passedOn.push(each === 'all' ? 'all' : each.deviceId));
   await changes.start();
@@ -132,4 +138,13 @@ it('a device that must be checked is no change of the log, and a change of the l
   deliver(change(1, 'theirs'));
   await nextPoll();
   expect(passedOn).toEqual(['logged theirs', 'theirs', 'doubted']);
+});
+
+it('old changes are deleted by one run at a time, which a stop ends after its statement', async () => {
+  await vi.advanceTimersByTimeAsync(limits.credentialChangesKeptMs / 4);
+  expect(deleted).toHaveLength(1);
+  const stopped = changes.stop();
+  deleted[0]!(limits.credentialChangesPrunedMax);
+  await stopped;
+  expect(deleted).toHaveLength(1);
 });

@@ -72,7 +72,8 @@ export class CredentialChanges {
   #lastPollMs = 0;
   #currentAt = Number.NEGATIVE_INFINITY;
   #prunedMs = 0;
-  #pruning: Promise<void> = Promise.resolve();
+  #pruning: Promise<void> | undefined;
+  readonly #stopped = new AbortController();
   /** Devices that must be checked, and were not passed on yet. */
   #unchecked: CredentialChange[] = [];
 
@@ -107,6 +108,7 @@ export class CredentialChanges {
 
   async stop(): Promise<void> {
     this.#unsubscribe?.();
+    this.#stopped.abort();
     this.#unchecked = [];
     await this.#poll.stop();
     await this.#pruning;
@@ -205,11 +207,15 @@ export class CredentialChanges {
   /** Runs beside the reads: the delete of a long log takes longer than a change may wait. */
   #prune(): void {
     const { postgres, clock, log } = this.#deps;
-    if (clock.monotonic() - this.#prunedMs < limits.credentialChangesKeptMs / 10) return;
-    this.#prunedMs = clock.monotonic();
     const { credentialChangesKeptMs: keptMs, credentialChangesPrunedMax: rowsMax } = limits;
-    this.#pruning = pruneCredentialChanges(postgres, clock.now(), keptMs, rowsMax).catch((error: unknown) => {
-      if (!isAway(error)) log.warn('credential_changes_unread', { reason: messageOf(error) });
-    });
+    if (this.#pruning !== undefined || clock.monotonic() - this.#prunedMs < keptMs / 10) return;
+    this.#prunedMs = clock.monotonic();
+    this.#pruning = pruneCredentialChanges(postgres, clock.now(), keptMs, rowsMax, this.#stopped.signal)
+      .catch((error: unknown) => {
+        if (!isAway(error)) log.warn('credential_changes_unread', { reason: messageOf(error) });
+      })
+      .finally(() => {
+        this.#pruning = undefined;
+      });
   }
 }

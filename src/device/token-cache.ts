@@ -132,8 +132,8 @@ export class TokenCache {
   }
 
   /**
-   * Returns a device that this worker has served since its load. The first request of a loaded device calls `lookup`:
-   * the caller checks and notes the address of each sender once.
+   * Returns a device that this worker has served since its load. For the first request of a loaded device the caller
+   * calls `lookup`, and checks and notes the address of the sender.
    */
   get(token: string): CachedDevice | undefined {
     return this.#recent.get(token) ?? this.#fromTable(token, false);

@@ -143,7 +143,8 @@ export class KnownDevicesWriter {
     if (!file) return false;
     const settled = await readSettled(postgres);
     this.#source ??= await this.#deps.source();
-    if (isOfOtherHistory(settled, file) || !file.source.equals(this.#source)) return false;
+    if (isOfOtherHistory(settled, file) || settled.next < file.seen.next) return false;
+    if (!file.source.equals(this.#source)) return false;
     const ageMs = clock.now() - file.at;
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
     const now = clock.now();

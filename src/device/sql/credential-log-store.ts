@@ -146,18 +146,20 @@ export async function* changesSince(
  * Deletes changes that are older than `keptMs` by the caller's clock `now` and by that of the database: a host whose
  * clock is ahead deletes no change that others have not read. Deletes at most `rowsMax` of them in a statement, because
  * the changes of ten million devices take longer than a statement may. Several callers divide the rows among them.
+ * An aborted `signal` ends it after the current statement.
  */
 export async function pruneCredentialChanges(
   queries: Queries,
   now: number,
   keptMs: number,
   rowsMax: number,
+  signal?: AbortSignal,
 ): Promise<void> {
   // `clock_timestamp()` could change with each row, so PostgreSQL would read all rows instead of the index.
   const database = '(extract(epoch from now()) * 1000)::bigint';
   const old = `select id from credential_changes where created_time < least($1, ${database}) - $2::bigint
     order by created_time limit $3 for update skip locked`;
-  for (;;) {
+  while (!signal?.aborted) {
     const [row] = await queries.query<{ count: number }>(
       `with gone as (delete from credential_changes where id = any(array(${old})) returning 1)
        select count(*) as count from gone`,
