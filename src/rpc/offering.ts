@@ -154,7 +154,7 @@ export class Offering {
     delivery.offering = undefined;
     delivery.earlyConfirm = undefined;
     const isTaken = outcome === 'taken' || earlyConfirm !== undefined;
-    order.offered(device, isTaken, isHeldUp);
+    order.offered(device, isTaken);
     // A caller gets the answer that its command may have run, and the command ends; a persistent one is offered again.
     if (outcome === 'doubtful' && !isTaken && waiters.has(command)) command.doubtful();
     if (isTaken) {

@@ -7,7 +7,7 @@ import type { Command } from './waiters.ts';
 
 const device = 7;
 
-/** An owner with the commands of these ids, which a session takes as soon as none holds them up. */
+/** An owner with the commands of these ids, which an open session takes as soon as none holds them up. */
 function ownerOf(...ids: number[]) {
   const time = new VirtualTime(new Random(1));
   const queued = ids.map((id) => ({ device, id }) as Command);
@@ -18,14 +18,19 @@ function ownerOf(...ids: number[]) {
     send: () => {},
     onFree: () => offer(),
   });
+  let isClosed = false;
   const offer = () => {
     while (queued[0] && !order.mustWait(queued[0])) {
+      if (isClosed) return order.offered(device, false);
       taken.push(queued.shift()!.id);
       order.offered(device, true);
     }
   };
   order.begin(device);
-  return { order, taken, offer, pass: (ms: number) => time.run(() => false, time.passed + ms) };
+  const closePolls = (closed = true) => {
+    isClosed = closed;
+  };
+  return { order, taken, offer, closePolls, pass: (ms: number) => time.run(() => false, time.passed + ms) };
 }
 
 test('after the wait a command goes before older ones of others, and the next one waits for those behind it', async () => {
@@ -62,11 +67,47 @@ test('when a session is found, a command that was to pass over older ones lets t
   expect(order.mustWait(command)).toBe(true);
   await pass(limits.rpcElderWaitMs - 1);
   expect(order.yields(command)).toBe(true);
-  order.offered(device, false, true);
+  order.offered(device, false);
   offer();
   await pass(limits.rpcElderWaitMs - 1);
   expect(taken).toEqual([]);
   await pass(2);
   expect(taken).toEqual([9]);
   expect(order.yields(command)).toBe(false);
+});
+
+test('sessions that open one after another restart no wait, so a dead owner holds up no device that polls', async () => {
+  const { order, taken, offer, pass } = ownerOf(9);
+  order.held(device, 1, false);
+  offer();
+  for (let ms = 0; ms < 2 * limits.rpcElderWaitMs; ms += 50) {
+    await pass(50);
+    order.opened(device);
+    offer();
+  }
+  expect(taken).toEqual([9]);
+});
+
+test('a command that no session took after the wait goes first when the next poll opens', async () => {
+  const { order, taken, offer, pass, closePolls } = ownerOf(9);
+  order.held(device, 1, false);
+  offer();
+  order.opened(device);
+  closePolls();
+  await pass(limits.rpcElderWaitMs + 1);
+  expect(taken).toEqual([]);
+  closePolls(false);
+  order.opened(device);
+  offer();
+  expect(taken).toEqual([9]);
+});
+
+test('a younger command of another owner that goes does not restart the wait', async () => {
+  const { order, taken, offer, pass } = ownerOf(5);
+  for (const id of [1, 7]) order.held(device, id, false);
+  offer();
+  await pass(limits.rpcElderWaitMs - 1);
+  order.gone(device, 7);
+  await pass(2);
+  expect(taken).toEqual([5]);
 });

@@ -1,9 +1,9 @@
 /**
  * Lets the oldest command of a device go first when several workers, also of several hosts, own commands of this
  * device. Owners announce to each other which commands wait. An owner that died withdraws nothing, so a command waits
- * for older ones until none of them has gone for `rpcElderWaitMs`, and is then offered before them. When no session
- * takes it, or a session opens meanwhile, the older commands count again: without a session a living owner could not
- * deliver them.
+ * for older ones until none of them has gone for `rpcElderWaitMs`, and is then offered before them. When no session was
+ * there in this time, a living owner could not deliver them, and they count again once a session is found. When a
+ * session was there, they are forgotten: further sessions, as those of a device that polls, restart no wait.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -20,15 +20,22 @@ interface OldestFirstDeps {
   onFree: (device: number) => void;
 }
 
+interface Wait {
+  stop: () => void;
+  /** True when the owners of older commands can deliver them: a session was found, or has opened. */
+  readonly hasSession: boolean;
+}
+
 interface DeviceOrder {
   /** Commands that wait at other owners, as these owners announced. */
   readonly elsewhere: Set<number>;
-  /** The commands of `elsewhere` that did not go within `rpcElderWaitMs`: the next offer does not wait for them. */
+  /**
+   * Commands that did not go within `rpcElderWaitMs`, in which no session was known: the next offer does not wait for
+   * these commands.
+   */
   readonly passedOver: Set<number>;
-  /** True when the owners of older commands can deliver them: a session was found, or has opened. */
-  hasSession: boolean;
-  /** Ends the wait for an older command; undefined while no command waits for another. */
-  stopWait: (() => void) | undefined;
+  /** The wait of the oldest command here for older ones; undefined while no command waits for another. */
+  wait: Wait | undefined;
   /** Stops the announcement that is due. */
   stopAnnouncement: (() => void) | undefined;
 }
@@ -49,8 +56,7 @@ export class OldestFirst {
     this.#devices.set(device, {
       elsewhere: new Set(),
       passedOver: new Set(),
-      hasSession: false,
-      stopWait: undefined,
+      wait: undefined,
       stopAnnouncement: undefined,
     });
   }
@@ -60,7 +66,7 @@ export class OldestFirst {
     const order = this.#devices.get(device);
     assert(order !== undefined, 'the order of the commands of a device ends once');
     this.#devices.delete(device);
-    order.stopWait?.();
+    order.wait?.stop();
     order.stopAnnouncement?.();
   }
 
@@ -87,12 +93,7 @@ export class OldestFirst {
    * those that it was to pass over while no session was known.
    */
   yields(command: Command): boolean {
-    const order = this.#devices.get(command.device);
-    if (order !== undefined && !order.hasSession) {
-      order.hasSession = true;
-      countAgain(order);
-      waitAgain(order);
-    }
+    this.opened(command.device);
     return this.isHeldUp(command);
   }
 
@@ -101,40 +102,49 @@ export class OldestFirst {
     const { device } = command;
     const order = this.#devices.get(device);
     if (order === undefined || !this.isHeldUp(command)) return false;
-    order.stopWait ??= this.#deps.scheduler.after(limits.rpcElderWaitMs, () => {
-      order.stopWait = undefined;
-      this.#passOver(device, order);
-      this.#deps.onFree(device);
-    });
+    if (order.wait === undefined) this.#wait(device, order, false);
     return true;
   }
 
+  /** Begins the whole wait, in place of one that runs. */
+  #wait(device: number, order: DeviceOrder, hasSession: boolean): void {
+    order.wait?.stop();
+    const stop = this.#deps.scheduler.after(limits.rpcElderWaitMs, () => {
+      order.wait = undefined;
+      this.#passOver(device, order, hasSession);
+      this.#deps.onFree(device);
+    });
+    order.wait = { stop, hasSession };
+  }
+
   /** Passes over the commands that hold up the oldest one here. Younger ones still hold up those behind it. */
-  #passOver(device: number, { elsewhere, passedOver }: DeviceOrder): void {
+  #passOver(device: number, { elsewhere, passedOver }: DeviceOrder, hasSession: boolean): void {
     const [first] = this.#deps.queued(device);
     for (const id of elsewhere) {
       if (!first || !isOlder(id, first.id)) continue;
       elsewhere.delete(id);
-      passedOver.add(id);
+      if (!hasSession) passedOver.add(id);
     }
   }
 
-  /** Called with the outcome of an offer: whether a session took the command, or was found and did not get it. */
-  offered(device: number, isTaken: boolean, hasYielded = false): void {
+  /** Called with the outcome of an offer: whether a session took the command. */
+  offered(device: number, isTaken: boolean): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
-    order.hasSession = isTaken || hasYielded;
     if (isTaken) order.passedOver.clear();
     else countAgain(order);
   }
 
-  /** Called when a session opened: the owner of an older command can deliver that command now. */
+  /**
+   * Called when a session opened or was found: the owner of an older command can deliver that command now. The first
+   * session of a wait begins the whole wait again.
+   */
   opened(device: number): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
-    order.hasSession = true;
     countAgain(order);
-    waitAgain(order);
+    const [first] = this.#deps.queued(device);
+    if (first && this.isHeldUp(first) && !order.wait?.hasSession) this.#wait(device, order, true);
   }
 
   /** Called when another owner announced a command. `isNew`: this worker must announce its commands in return. */
@@ -153,9 +163,22 @@ export class OldestFirst {
   gone(device: number, id: number): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
-    if (order.elsewhere.delete(id)) waitAgain(order);
+    if (order.elsewhere.delete(id)) this.#waitAgain(device, order, id);
     else if (!order.passedOver.delete(id)) return;
     this.#deps.onFree(device);
+  }
+
+  /** Begins the wait again after an older command has gone: the owner of the next older one may deliver it now. */
+  #waitAgain(device: number, order: DeviceOrder, gone: number): void {
+    const { wait } = order;
+    const [first] = this.#deps.queued(device);
+    if (wait === undefined || (first && !isOlder(gone, first.id))) return;
+    if (first && this.isHeldUp(first)) {
+      this.#wait(device, order, wait.hasSession);
+    } else {
+      wait.stop();
+      order.wait = undefined;
+    }
   }
 
   /** Called when a command of this worker no longer waits: a session took the command, or the command has ended. */
@@ -179,12 +202,6 @@ export class OldestFirst {
 function countAgain(order: DeviceOrder): void {
   for (const id of order.passedOver) noteElsewhere(order, id);
   order.passedOver.clear();
-}
-
-/** The next command that must wait has the whole time: owners of older commands deliver them now. */
-function waitAgain(order: DeviceOrder): void {
-  order.stopWait?.();
-  order.stopWait = undefined;
 }
 
 function noteElsewhere({ elsewhere }: DeviceOrder, id: number): void {
