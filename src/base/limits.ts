@@ -544,6 +544,10 @@ export const limits = {
   busSentCharsMax: 8 * 1024 * 1024,
   /** Time that a subscription waits for its confirmation. */
   busTimeoutMs: 1_000,
+  /** Pause after a first report of a gap of the bus. Each further report doubles the pause. */
+  busGapPauseMsMin: 500,
+  /** Longest pause between two reports of gaps of the bus. After this time without a gap the pauses are short again. */
+  busGapPauseMsMax: 20_000,
   /** Shortest time between two batches of subscriptions, or of announcements: under load each then has more of them. */
   busGatherMs: 5,
   /** Bytes of one message that a process reads: three for each character of `busSentCharsMax`. */

@@ -6,6 +6,7 @@
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 
 /**
  * Throws `UnreadMessage` (messages.ts) for a message that it does not understand. The bus waits for no result; a
@@ -59,7 +60,7 @@ export function busCounters(metrics: Metrics, log?: Log): BusCounters {
     bugs: metrics.counter('bus_bugs_total', 'Messages of the bus whose handler threw an error, which is a bug.'),
     gaps: metrics.counter(
       'bus_gaps_total',
-      'Times at which a process may have lost messages of the bus, and repeated its state.',
+      'Times at which a process may have lost messages of the bus. It repeats its state then: at first at once, under a flood at most every 20 s.',
     ),
     published: metrics.counter('bus_published_total', 'Messages given to the bus.'),
     delivered: metrics.counter('bus_delivered_total', 'Messages handed to subscribers.'),
@@ -70,13 +71,26 @@ export function busCounters(metrics: Metrics, log?: Log): BusCounters {
   };
 }
 
-/** Reports the gaps of a bus: moments after which this process repeats its state. */
+/**
+ * Reports the gaps of a bus: moments after which this process repeats its state. A bus that overflows has many gaps a
+ * second, and each report makes further messages. So a pause follows each report: a short one at first, twice as long
+ * after each further report. Gaps in a pause are reported once, at its end.
+ */
 export class GapReports {
   readonly #counters: BusCounters;
+  readonly #scheduler: Scheduler;
   readonly #callbacks: (() => void)[] = [];
+  #pauseMs = 0;
+  #isPaused = false;
+  /** True when a gap waits for the end of the pause. */
+  #isDue = false;
+  /** Stops the timer that ends the pause, or begins with short pauses again. */
+  #stopTimer = () => {};
+  #isClosed = false;
 
-  constructor(counters: BusCounters) {
+  constructor(counters: BusCounters, scheduler: Scheduler) {
     this.#counters = counters;
+    this.#scheduler = scheduler;
   }
 
   onGap(callback: () => void): void {
@@ -85,9 +99,37 @@ export class GapReports {
 
   /** `lost`: messages that were dropped because a queue was full; 0 when their number is not known. */
   report(lost = 0): void {
+    if (this.#isClosed) return;
     this.#counters.gaps.add(1);
     if (lost > 0) this.#counters.log?.warn('bus_messages_lost', { messages: lost });
+    if (this.#isPaused) this.#isDue = true;
+    else this.#call();
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#stopTimer();
+  }
+
+  #call(): void {
+    const { busGapPauseMsMin, busGapPauseMsMax } = limits;
+    this.#isPaused = true;
+    this.#isDue = false;
+    this.#pauseMs = Math.min(Math.max(2 * this.#pauseMs, busGapPauseMsMin), busGapPauseMsMax);
+    this.#stopTimer();
+    this.#stopTimer = this.#scheduler.after(this.#pauseMs, () => this.#endPause());
     for (const callback of this.#callbacks) callback();
+  }
+
+  #endPause(): void {
+    this.#isPaused = false;
+    if (this.#isDue) {
+      this.#call();
+    } else {
+      this.#stopTimer = this.#scheduler.after(limits.busGapPauseMsMax, () => {
+        this.#pauseMs = 0;
+      });
+    }
   }
 }
 

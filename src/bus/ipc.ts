@@ -24,20 +24,16 @@ export class IpcBus implements Bus {
     this.#size = new SizeCheck(counters);
     this.#subscriptions = new ChannelSubscriptions(counters);
     const { busMessagesInFlightMax: messagesMax, busBytesInFlightMax: bytesMax } = limits;
-    this.#gaps = new GapReports(counters);
+    this.#gaps = new GapReports(counters, scheduler);
     this.#sender = new PortSender(port, {
       dropped: counters.dropped,
       messagesMax,
       bytesMax,
       scheduler,
-      onGap: (lost) => {
-        if (!this.#closed) this.#gaps.report(lost);
-      },
+      onGap: (lost) => this.#gaps.report(lost),
     });
     port.onMessage((message) => this.#receive(message));
-    port.onClose(() => {
-      this.#closed = true;
-    });
+    port.onClose(() => this.#end());
   }
 
   get connected(): boolean {
@@ -75,7 +71,12 @@ export class IpcBus implements Bus {
     for (const channel of this.#subscriptions.channels()) {
       this.#sender.send({ millrace: 'bus', verb: 'unsubscribe', channel });
     }
+    this.#end();
+  }
+
+  #end(): void {
     this.#closed = true;
+    this.#gaps.close();
   }
 
   #confirmed(channel: string): Promise<void> {

@@ -84,7 +84,7 @@ export class RedisBus implements Bus {
     this.#scheduler = scheduler;
     this.#counters = counters;
     this.#size = new SizeCheck(counters);
-    this.#gaps = new GapReports(counters);
+    this.#gaps = new GapReports(counters, scheduler);
     this.#subscriptions = new ChannelSubscriptions(counters);
     this.#link = openLink({
       channels: () => this.#subscriptions.channels(),
@@ -184,6 +184,7 @@ export class RedisBus implements Bus {
   async close(): Promise<void> {
     this.#endGapChecks?.();
     this.#closed = true;
+    this.#gaps.close();
     this.#link.close();
   }
 }

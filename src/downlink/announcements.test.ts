@@ -40,7 +40,7 @@ it('publishes those of one turn of the loop together, and no more than the cap i
 it('waits while half of the room of the bus is taken, so that other messages are not dropped', async () => {
   inFlight = limits.busMessagesInFlightMax / 2;
   announcements.add(1);
-  announcements.repeat([2]);
+  announcements.repeat(() => [2]);
   await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 10_000);
   expect(published).toEqual([]);
   inFlight = 0;
@@ -49,7 +49,7 @@ it('waits while half of the room of the bus is taken, so that other messages are
 });
 
 it('repeats many at a share of them in a second, the last one first, and few at the least rate', async () => {
-  announcements.repeat(numbers(100_000));
+  announcements.repeat(() => numbers(100_000));
   await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 2_000);
   const count = published.flat().length;
   expect(count).toBeGreaterThanOrEqual(10_000);
@@ -59,23 +59,29 @@ it('repeats many at a share of them in a second, the last one first, and few at 
   expect(new Set(published.flat()).size).toBe(100_000);
 
   published = [];
-  announcements.repeat(numbers(200));
+  announcements.repeat(() => numbers(200));
   await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 1_000);
   expect(published.flat()).toHaveLength(200);
 });
 
-it('begins again when the bus has another gap meanwhile', async () => {
-  announcements.repeat(numbers(1_000));
+it('goes on to the end when the bus has further gaps meanwhile, and then repeats the items of that time once', async () => {
+  let items = numbers(1_000);
+  announcements.repeat(() => items);
   await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 500);
-  published = [];
-  announcements.repeat(numbers(1_000));
-  await vi.advanceTimersByTimeAsync(limits.repeatStartMsMax + 5_000);
-  expect(published.flat()).toEqual(numbers(1_000).reverse());
+  const before = published.flat().length;
+  for (let gap = 0; gap < 10; gap += 1) {
+    items = numbers(1_001);
+    announcements.repeat(() => items);
+    await vi.advanceTimersByTimeAsync(50);
+  }
+  expect(published.flat().length).toBeGreaterThan(before);
+  await vi.advanceTimersByTimeAsync(2 * limits.repeatStartMsMax + 10_000);
+  expect(published.flat()).toEqual([...numbers(1_000).reverse(), ...numbers(1_001).reverse()]);
 });
 
 it('publishes nothing after its stop', async () => {
   announcements.add(1);
-  announcements.repeat([2]);
+  announcements.repeat(() => [2]);
   announcements.stop();
   await vi.runAllTimersAsync();
   expect(published).toEqual([]);

@@ -28,9 +28,11 @@ export class Announcements<Item> {
   #flushedMs = Number.NEGATIVE_INFINITY;
   /** The next one is the last element. */
   #repeated: Item[] = [];
+  /** Returns the items of the repetition that follows; undefined while none is due. */
+  #due: (() => Item[]) | undefined;
   #perTick = 0;
-  /** Stops the timer of the next repeated items. */
-  #stopRepeating = () => {};
+  /** Stops the timer of the next repeated items; undefined while nothing is repeated. */
+  #stopRepeating: (() => void) | undefined;
   #isStopped = false;
 
   constructor({ bus, publish, clock = systemClock, scheduler = systemScheduler }: AnnouncementsDeps<Item>) {
@@ -49,18 +51,18 @@ export class Announcements<Item> {
     else this.#scheduler.soon(() => this.#flush());
   }
 
-  /** Publishes the items, the last one first, after a random pause. Replaces those that still wait to be repeated. */
-  repeat(items: Item[]): void {
-    this.#repeated = items;
-    const perSecond = Math.max(items.length * limits.repeatedPerSecondShare, limits.repeatedPerSecondMin);
-    this.#perTick = Math.ceil((perSecond * limits.repeatTickMs) / 1000);
-    this.#stopRepeating();
-    if (items.length > 0) this.#repeatIn(Math.random() * limits.repeatStartMsMax);
+  /**
+   * Publishes the items, the last one first, after a random pause. A repetition that runs goes on to its end first, so
+   * that frequent gaps of the bus keep no item from its turn.
+   */
+  repeat(items: () => Item[]): void {
+    this.#due = items;
+    if (this.#stopRepeating === undefined) this.#repeatIn(Math.random() * limits.repeatStartMsMax);
   }
 
   stop(): void {
     this.#isStopped = true;
-    this.#stopRepeating();
+    this.#stopRepeating?.();
   }
 
   get #hasRoom(): boolean {
@@ -78,8 +80,22 @@ export class Announcements<Item> {
 
   #repeatIn(ms: number): void {
     this.#stopRepeating = this.#scheduler.after(ms, () => {
+      if (this.#repeated.length === 0) this.#beginRepetition();
       if (this.#hasRoom) this.#publish(this.#repeated.splice(-this.#perTick).reverse());
       if (this.#repeated.length > 0) this.#repeatIn(limits.repeatTickMs);
+      else if (this.#due !== undefined) this.#repeatIn(Math.random() * limits.repeatStartMsMax);
+      else this.#stopRepeating = undefined;
     });
   }
+
+  #beginRepetition(): void {
+    this.#repeated = this.#due?.() ?? [];
+    this.#due = undefined;
+    this.#perTick = Math.ceil((repeatedPerSecond(this.#repeated.length) * limits.repeatTickMs) / 1000);
+  }
+}
+
+/** How many of so many items may be announced again in a second. */
+export function repeatedPerSecond(items: number): number {
+  return Math.max(items * limits.repeatedPerSecondShare, limits.repeatedPerSecondMin);
 }

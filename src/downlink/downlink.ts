@@ -303,12 +303,13 @@ export class Downlink {
 
   /** Called after a reconnect. The bus may have dropped messages, so every listener here counts as just opened. */
   #restored(): void {
-    const opened = this.#listeners.devices().flatMap((device) => {
-      return [...this.#listeners.topicsOf(device)].filter(isAnnounced).map((topic): Opened => [device, topic]);
-    });
+    const opened = () =>
+      this.#listeners.devices().flatMap((device) => {
+        return [...this.#listeners.topicsOf(device)].filter(isAnnounced).map((topic): Opened => [device, topic]);
+      });
     this.#announcements.repeat(opened);
     // The messages of listeners that opened on other workers may be lost, too.
-    this.#recoveries.repeat(this.#openedCallbacks.all());
+    this.#recoveries.repeat(() => this.#openedCallbacks.all());
   }
 }
 

@@ -229,6 +229,27 @@ describe('Sessions', () => {
     expect(events).toEqual(['connected 1', 'disconnected 1']);
   });
 
+  it('of two sessions whose announcements were lost one ends, also while the bus has many gaps a second', async () => {
+    const workers = [await open(), await open()];
+    for (const { bus } of workers) bus.connected = false;
+    for (const { sessions } of workers) {
+      const session = sessions.open(row(1), { sessionEnded: () => session.end() });
+    }
+    // Sessions that opened later are repeated first.
+    for (const { sessions } of workers) {
+      for (let number = 1_000; number < 3_000; number += 1) sessions.open(row(number), owner());
+    }
+    await settled();
+    for (const { sessions } of workers) expect(sessions.get(1)).toBeDefined();
+    const holders = () => workers.filter(({ sessions }) => sessions.get(1)).length;
+    const floodEndsMs = performance.now() + limits.sessionEchoMs + 1_000;
+    while (performance.now() < floodEndsMs && holders() > 1) {
+      for (const { bus } of workers) bus.restore();
+      await steadySleep(25);
+    }
+    expect(holders()).toBe(1);
+  });
+
   it('a child of a gateway stays when its own credentials change, and goes with its device', async () => {
     const { sessions } = await open();
     const child = owner();

@@ -28,7 +28,7 @@ import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
 import type { CredentialChange } from '../device/sql/credential-log-store.ts';
 import { isAway } from '../postgres/client.ts';
-import { Announcements } from './announcements.ts';
+import { Announcements, repeatedPerSecond } from './announcements.ts';
 import type { DeviceChannels } from './device-channels.ts';
 
 export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted';
@@ -285,20 +285,22 @@ export class Sessions {
 
   /** Called after a reconnect. Announcements of other workers for the same devices may be lost. */
   #restored(): void {
-    // Those of this worker that were lost are repeated with all others, at their pace.
-    this.#awaited.clear();
-    this.#announcements.repeat([...this.#here.values()]);
+    this.#announcements.repeat(() => [...this.#here.values()]);
   }
 
-  /** Announces sessions again whose announcement has not come back: the bus had no room for it, or no connection. */
+  /**
+   * Announces sessions again whose announcement has not come back: the bus had no room for it, or no connection. No
+   * more of them than after a gap: while the bus overflows, the next announcement is lost as well.
+   */
   #announceLost(): void {
     this.#stopEchoCheck = undefined;
     const { bus, clock } = this.#deps;
     const before = clock.monotonic() - limits.sessionEchoMs;
-    // After a gap all sessions are announced again.
     if (bus.connected) {
+      let room = (repeatedPerSecond(this.size) * limits.sessionEchoMs) / 1000;
       for (const [session, at] of this.#awaited) {
-        if (at > before) break;
+        if (at > before || room < 1) break;
+        room -= 1;
         this.#awaited.delete(session);
         this.#announcements.add(session);
       }
