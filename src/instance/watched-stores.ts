@@ -14,7 +14,7 @@ import type { Postgres } from '../postgres/client.ts';
 import { inMigrationLock, migratePostgres } from '../postgres/migrate.ts';
 import type { ClockWatch } from './clock/clock-watch.ts';
 import type { Secrets } from './host/secrets.ts';
-import { type Membership, SettingsMismatch } from './membership/membership.ts';
+import { HostConflict, type Membership } from './membership/membership.ts';
 import { type RunningEngines, shardName } from './stores/engines.ts';
 import type { Installation } from './stores/installation.ts';
 import type { RestoredStores } from './stores/restored-stores.ts';
@@ -105,7 +105,7 @@ export function watchedStores({
         onSeeded(await seed(config, postgres, secrets.adminPassword));
       },
       configurationError: (error) => postgresRefusal(error, postgresTitle),
-      isReported: (error) => error instanceof SettingsMismatch,
+      isReported: (error) => error instanceof HostConflict,
     },
     ...(config.redis.url === '' ? [] : [redisStore(busFailure)]),
   ];

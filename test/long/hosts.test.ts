@@ -9,6 +9,7 @@ import { copyFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { limits } from '../../src/base/limits.ts';
 import { firing } from '../harness/alerts.ts';
 import { eventually } from '../harness/api.ts';
 import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
@@ -145,11 +146,22 @@ test('a host whose directory is a copy of that of a live host does not start, or
   expect(await refusal(three, {})).toContain(sentence);
   // With this name and address it could be the former start of the same host.
   three.spawn({ INSTANCE_NAME: 'one', INSTANCE_ADDRESS: `127.0.0.1:${one.port}` });
-  await eventually(async () => (await three.status()).status === 'mismatch', 60_000);
+  await eventually(async () => (await three.status()).status === 'copy', 60_000);
   expect((await three.status()).reasons?.[0]).toContain(sentence);
+  expect(three.events('host_directory_copied')).toHaveLength(1);
   for (const until = Date.now() + 5_000; Date.now() < until; await sleep(250)) {
     expect((await one.status()).code).toBe(200);
-    expect((await three.status()).status).toBe('mismatch');
+    expect((await three.status()).status).toBe('copy');
+  }
+  // The copy does not take the place of the host that is restarted.
+  await one.stop();
+  for (const until = Date.now() + 2 * limits.hostHeartbeatMs; Date.now() < until; await sleep(250)) {
+    expect((await three.status()).status).toBe('copy');
+  }
+  await one.start();
+  for (const until = Date.now() + 2 * limits.hostHeartbeatMs; Date.now() < until; await sleep(250)) {
+    expect((await one.status()).code).toBe(200);
+    expect((await three.status()).status).toBe('copy');
   }
   await three.stop();
   rmSync(id);

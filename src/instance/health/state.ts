@@ -4,7 +4,7 @@ import type { ClockState } from '../clock/clock-offset.ts';
 export type PartState = 'up' | 'starting' | 'away';
 
 export interface InstanceState {
-  status: 'starting' | 'ready' | 'degraded' | 'refusing' | 'mismatch' | 'draining';
+  status: 'starting' | 'ready' | 'degraded' | 'refusing' | 'mismatch' | 'copy' | 'draining';
   parts: Record<string, PartState>;
   /** The reasons of `degraded` and `refusing`, in sentences for an operator. */
   reasons: string[];

@@ -30,16 +30,22 @@ export interface FleetHost extends HostDescription {
   ageMs: number;
 }
 
-type Joining = { epoch: number; startedMs: number } | { mismatch: string };
+/** A start of a host. Epochs count up: the order of starts, whatever the clock of the database shows. */
+export interface HostStart {
+  epoch: number;
+  startedMs: number;
+}
+
+type Joining = HostStart | { mismatch: string };
 
 const lockName = 'instance';
 
 /**
- * Writes the row of a start and returns its epoch, or says which setting differs from that of a live host. Starts of
- * several hosts take turns, so two hosts with different settings never join both. `startedMs`: the time of the start
- * that this process wrote before; undefined at its first row.
+ * Writes the row of a start and returns that start, or says which setting differs from that of a live host. Starts of
+ * several hosts take turns, so two hosts with different settings never join both. `start`: what this process wrote
+ * before; undefined at its first row.
  */
-export async function joinFleet(postgres: Postgres, host: HostDescription, startedMs?: number): Promise<Joining> {
+export async function joinFleet(postgres: Postgres, host: HostDescription, start?: HostStart): Promise<Joining> {
   return await postgres.transaction(async (queries) => {
     await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [lockName]);
     for (const other of await readHosts(queries)) {
@@ -48,9 +54,9 @@ export async function joinFleet(postgres: Postgres, host: HostDescription, start
       if (mismatch !== undefined) return { mismatch };
     }
     const { id, name, address, zone, workers, version, settings } = host;
-    const [row] = await queries.query<{ epoch: number; startedMs: number }>(
+    const [row] = await queries.query<HostStart>(
       `insert into instance (id, epoch, name, address, zone, workers, version, schema_version, settings, started_at)
-       values ($1, nextval('instance_epoch'), $2, $3, $4, $5, $6,
+       values ($1, coalesce($9::bigint, nextval('instance_epoch')), $2, $3, $4, $5, $6,
                (select coalesce(max(number), 0) from schema_migrations), $7,
                coalesce(to_timestamp($8::float8 / 1000), clock_timestamp()))
        on conflict (id) do update set epoch = excluded.epoch, name = excluded.name, address = excluded.address,
@@ -59,7 +65,17 @@ export async function joinFleet(postgres: Postgres, host: HostDescription, start
          started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at,
          mqtt_connections = null, surplus = null, surplus_per_second = null
        returning epoch, (extract(epoch from started_at) * 1000)::float8 as "startedMs"`,
-      [id, name, address, zone, workers, version, JSON.stringify(settings), startedMs ?? null],
+      [
+        id,
+        name,
+        address,
+        zone,
+        workers,
+        version,
+        JSON.stringify(settings),
+        start?.startedMs ?? null,
+        start?.epoch ?? null,
+      ],
     );
     return row!;
   });

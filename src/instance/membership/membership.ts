@@ -1,9 +1,10 @@
 /**
  * Keeps this host among the hosts of its installation. The primary joins as soon as PostgreSQL has its tables, and
  * writes a heartbeat while it runs. A host whose settings differ from those of a live host that started earlier does
- * not join. Before the service begins, the mismatch ends the start. Afterwards `mismatch` makes the host not ready
- * until the settings agree. The same holds for a host with the id of a live host: its data directory is a copy, so the
- * journals of both have the same writer ids.
+ * not join. Before the service begins, the mismatch ends the start. Afterwards `conflict` makes the host not ready until
+ * the settings agree. A host with the id of a live host that started earlier does not join either: its data directory
+ * is a copy, so the journals of both have the same writer ids. Such a host joins no more until its process ends: else it
+ * would take the place of the other host when that one is restarted.
  */
 import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -16,6 +17,7 @@ import {
   beat,
   type FleetHost,
   type HostDescription,
+  type HostStart,
   isLive,
   joinFleet,
   leaveFleet,
@@ -35,8 +37,14 @@ interface MembershipDeps {
   metrics: Metrics;
 }
 
-/** A setting differs from that of another host. `Membership` logs it. */
-export class SettingsMismatch extends StartError {}
+/** Why this host must not serve beside another one. `Membership` logs the conflict. */
+export interface Conflict {
+  /** `mismatch`: a setting differs. `copy`: the data directory is a copy of that of the other host. */
+  kind: 'mismatch' | 'copy';
+  sentence: string;
+}
+
+export class HostConflict extends StartError {}
 
 /** A row that cannot be removed in this time ages out. */
 const leaveMsMax = 2_000;
@@ -46,11 +54,11 @@ const heartbeatMsMax = limits.hostHeartbeatMs + 1_000;
 export class Membership {
   readonly #deps: MembershipDeps;
   readonly #scheduler: Scheduler;
-  #epoch: number | undefined;
-  /** When this process joined first, by the clock of the database. */
-  #startedMs: number | undefined;
+  /** The start of this process as it joined first: its epoch stays, and shows which host started earlier. */
+  #start: HostStart | undefined;
+  #isJoined = false;
   #hosts: FleetHost[] = [];
-  #mismatch: string | undefined;
+  #conflict: Conflict | undefined;
   #beating: Promise<void> = Promise.resolve();
   #stopTimer: (() => void) | undefined;
   #isBeating = false;
@@ -62,9 +70,9 @@ export class Membership {
     this.#scheduler = deps.scheduler ?? systemScheduler;
   }
 
-  /** One line about what this host must not share with another one, or must; undefined while the hosts agree. */
-  get mismatch(): string | undefined {
-    return this.#mismatch;
+  /** Undefined while the hosts agree. */
+  get conflict(): Conflict | undefined {
+    return this.#conflict;
   }
 
   /** Names of the hosts that no longer send heartbeats. For information only: this host works without these hosts. */
@@ -89,8 +97,9 @@ export class Membership {
    * other yet are all homes, which does no harm.
    */
   get isHomeHost(): boolean {
+    if (this.#isCopy) return false;
     const { id } = this.#deps.host;
-    const epoch = this.#epoch ?? Number.NEGATIVE_INFINITY;
+    const epoch = this.#isJoined ? this.#start!.epoch : Number.NEGATIVE_INFINITY;
     return this.#hosts.every((host) => host.id === id || !isLive(host) || host.epoch > epoch);
   }
 
@@ -99,8 +108,8 @@ export class Membership {
    * live host has the same id.
    */
   async join(): Promise<void> {
-    if (this.#epoch === undefined && !(await this.#isCopy())) await this.#join();
-    if (this.#mismatch !== undefined) throw new SettingsMismatch(this.#mismatch);
+    if (!this.#isJoined && !this.#isCopy && !(await this.#findsOther())) await this.#join();
+    if (this.#conflict !== undefined) throw new HostConflict(this.#conflict.sentence);
     this.#stopTimer ??= this.#scheduler.every(limits.hostHeartbeatMs, () => this.#next());
   }
 
@@ -109,11 +118,11 @@ export class Membership {
     this.#stopped = true;
     this.#stopTimer?.();
     await this.#beating;
-    if (this.#epoch === undefined) return;
+    if (!this.#isJoined) return;
     const { postgres, host, log } = this.#deps;
     const leaving = new AbortController();
     const late = this.#scheduler.sleep(leaveMsMax, leaving.signal);
-    const left = leaveFleet(postgres, host.id, this.#epoch).catch((error: unknown) =>
+    const left = leaveFleet(postgres, host.id, this.#start!.epoch).catch((error: unknown) =>
       log.info('host_not_removed', { reason: messageOf(error) }),
     );
     await Promise.race([left, late]);
@@ -121,7 +130,7 @@ export class Membership {
   }
 
   #next(): void {
-    if (this.#isBeating || this.#stopped) return;
+    if (this.#isBeating || this.#stopped || this.#isCopy) return;
     this.#isBeating = true;
     this.#beating = this.#beat()
       // `StoreWatch` reports that PostgreSQL does not answer.
@@ -133,18 +142,22 @@ export class Membership {
 
   async #beat(): Promise<void> {
     const { postgres, host, mqttConnections, onSurplus } = this.#deps;
-    const beaten =
-      this.#epoch === undefined ? undefined : await beat(postgres, host.id, this.#epoch, mqttConnections());
+    const beaten = this.#isJoined ? await beat(postgres, host.id, this.#start!.epoch, mqttConnections()) : undefined;
     if (beaten === undefined) return (await this.#isOvertaken()) ? undefined : await this.#join();
     if (beaten !== 'nothing') onSurplus(beaten);
     await this.#compare();
+  }
+
+  /** True from the moment at which a live host with the id of this one was found. */
+  get #isCopy(): boolean {
+    return this.#conflict?.kind === 'copy';
   }
 
   /**
    * True when a live host has the id of this one. A row from another name or address may also be that of this host
    * before its last start: then no further heartbeat comes.
    */
-  async #isCopy(): Promise<boolean> {
+  async #findsOther(): Promise<boolean> {
     const { host } = this.#deps;
     const before = await this.#ownRow();
     if (before === undefined || !isLive(before)) return false;
@@ -162,9 +175,9 @@ export class Membership {
    */
   async #isOvertaken(): Promise<boolean> {
     const row = await this.#ownRow();
-    const [epoch, startedMs] = [this.#epoch, this.#startedMs];
-    if (row === undefined || epoch === undefined || startedMs === undefined) return false;
-    if (row.epoch <= epoch || !isLive(row) || row.startedMs >= startedMs) return false;
+    if (row === undefined || this.#start === undefined) return false;
+    if (row.epoch >= this.#start.epoch || !isLive(row)) return false;
+    this.#isJoined = false;
     this.#say(copyOf(row));
     return true;
   }
@@ -176,10 +189,10 @@ export class Membership {
 
   async #join(): Promise<void> {
     const { postgres, host } = this.#deps;
-    const joining = await joinFleet(postgres, host, this.#startedMs);
-    this.#epoch = 'epoch' in joining ? joining.epoch : undefined;
-    if ('startedMs' in joining) this.#startedMs ??= joining.startedMs;
-    this.#say('mismatch' in joining ? joining.mismatch : undefined);
+    const joining = await joinFleet(postgres, host, this.#start);
+    this.#isJoined = 'epoch' in joining;
+    if ('epoch' in joining) this.#start = joining;
+    this.#say('mismatch' in joining ? { kind: 'mismatch', sentence: joining.mismatch } : undefined);
     await this.#read();
   }
 
@@ -187,8 +200,9 @@ export class Membership {
   async #compare(): Promise<void> {
     await this.#read();
     const { id, settings } = this.#deps.host;
-    const earlier = this.#hosts.filter((other) => other.id !== id && other.epoch < this.#epoch! && isLive(other));
-    this.#say(earlier.map((other) => mismatchOf(settings, other)).find((line) => line !== undefined));
+    const earlier = this.#hosts.filter((other) => other.id !== id && other.epoch < this.#start!.epoch && isLive(other));
+    const sentence = earlier.map((other) => mismatchOf(settings, other)).find((line) => line !== undefined);
+    this.#say(sentence === undefined ? undefined : { kind: 'mismatch', sentence });
   }
 
   async #read(): Promise<void> {
@@ -206,18 +220,20 @@ export class Membership {
     metrics.observed('hosts', help, () => this.#hosts.length - live(), 'max', { state: 'silent' });
   }
 
-  #say(mismatch: string | undefined): void {
-    if (mismatch === this.#mismatch) return;
+  #say(conflict: Conflict | undefined): void {
+    if (conflict?.sentence === this.#conflict?.sentence) return;
     const { log } = this.#deps;
-    if (mismatch === undefined) log.info('host_settings_equal', {});
-    else log.error('host_settings_differ', { reason: mismatch });
-    this.#mismatch = mismatch;
+    if (conflict === undefined) log.info('host_settings_equal', {});
+    else log.error(events[conflict.kind], { reason: conflict.sentence });
+    this.#conflict = conflict;
   }
 }
 
-function copyOf({ name, address }: FleetHost): string {
-  return (
+const events = { mismatch: 'host_settings_differ', copy: 'host_directory_copied' };
+
+function copyOf({ name, address }: FleetHost): Conflict {
+  const sentence =
     `The host ${name} (${address}), which runs, has the id of this host: DATA_DIR is a copy of its directory. ` +
-    'Start this host on an empty DATA_DIR, or stop that host first.'
-  );
+    'Start this host on an empty DATA_DIR, or stop that host and start this one again.';
+  return { kind: 'copy', sentence };
 }

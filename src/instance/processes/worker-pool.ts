@@ -21,6 +21,7 @@ import { type DataDirectory, instanceVariable } from '../host/data-directory.ts'
 import { journalName } from '../host/data-files.ts';
 import { JournalHold } from '../journals/journal-hold.ts';
 import { JournalReports, type JournalReportsOfHost } from '../journals/journal-reports.ts';
+import type { Conflict } from '../membership/membership.ts';
 import type { Engines } from '../stores/engines.ts';
 import { type AcceptingWorker, changesOf } from './connection-spread.ts';
 import { CrashingWork } from './crashing-work.ts';
@@ -52,8 +53,8 @@ interface WorkerPoolDeps {
   log: Log;
   metrics: Metrics;
   clock: () => ClockState;
-  /** The setting that differs from that of another host, in one line. */
-  mismatch: () => string | undefined;
+  /** Why this host must not serve beside another one. */
+  conflict: () => Conflict | undefined;
   /** The workers of all live hosts. */
   fleetWorkers: () => number;
   isHomeHost: () => boolean;
@@ -136,10 +137,10 @@ export class WorkerPool {
     const clockReason = clockSentence(clock);
     if (clockReason !== undefined && refusal?.reason !== 'clock_wrong') reasons.push(clockReason);
     const whole = Object.values(parts).every((part) => part === 'up') && reasons.length === 0;
-    const mismatch = this.#deps.mismatch();
-    if (mismatch !== undefined) reasons.unshift(mismatch);
+    const conflict = this.#deps.conflict();
+    if (conflict !== undefined) reasons.unshift(conflict.sentence);
     const serving = refusal !== undefined ? 'refusing' : whole ? 'ready' : 'degraded';
-    const up = mismatch !== undefined ? 'mismatch' : serving;
+    const up = conflict?.kind ?? serving;
     return {
       status: this.#isLeaving ? 'draining' : ready === 0 ? 'starting' : up,
       parts,
