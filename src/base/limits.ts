@@ -706,6 +706,8 @@ export const limits = {
   rpcEndsRounds: 64,
   /** Time that the owner of a younger command waits for the owner of an older one. */
   rpcElderWaitMs: 500,
+  /** Further time for a living owner to deliver its older command: the owner is asked meanwhile. */
+  rpcElderMsMax: 4_000,
   /** First pause before a command that no listener took is offered again; each pause is twice the previous one. */
   rpcRepeatMsMin: 1_000,
   /** Longest pause before a command is offered again; then the command waits for a new listener. */

@@ -3,19 +3,24 @@ import { Random } from '../../test/harness/random.ts';
 import { ProcessTime, VirtualTime } from '../../test/world/virtual-time.ts';
 import { limits } from '../base/limits.ts';
 import { OldestFirst } from './oldest-first.ts';
+import type { OwnerMessage } from './owner-messages.ts';
 import type { Command } from './waiters.ts';
 
 const device = 7;
+/** The wait with a session, when the owner of the older commands has died. */
+const askedMs = 2 * limits.rpcElderWaitMs;
+const asksMax = limits.rpcElderMsMax / limits.rpcElderWaitMs;
 
 /** An owner with the commands of these ids, which an open session takes as soon as none holds them up. */
 function ownerOf(...ids: number[]) {
+  const sent: OwnerMessage[] = [];
   const time = new VirtualTime(new Random(1));
   const queued = ids.map((id) => ({ device, id }) as Command);
   const taken: number[] = [];
   const order: OldestFirst = new OldestFirst({
     scheduler: new ProcessTime(time, 0),
     queued: () => queued,
-    send: () => {},
+    send: (_, message) => void sent.push(message),
     onFree: () => offer(),
   });
   let isClosed = false;
@@ -30,7 +35,7 @@ function ownerOf(...ids: number[]) {
   const closePolls = (closed = true) => {
     isClosed = closed;
   };
-  return { order, taken, offer, closePolls, pass: (ms: number) => time.run(() => false, time.passed + ms) };
+  return { order, taken, sent, offer, closePolls, pass: (ms: number) => time.run(() => false, time.passed + ms) };
 }
 
 test('after the wait a command goes before older ones of others, and the next one waits for those behind it', async () => {
@@ -54,7 +59,7 @@ test('the wait begins again when an older command goes, and when a session opens
   await pass(limits.rpcElderWaitMs - 1);
   order.opened(device);
   offer();
-  await pass(limits.rpcElderWaitMs - 1);
+  await pass(askedMs - 1);
   expect(taken).toEqual([]);
   await pass(2);
   expect(taken).toEqual([9]);
@@ -69,7 +74,7 @@ test('when a session is found, a command that was to pass over older ones lets t
   expect(order.yields(command)).toBe(true);
   order.offered(device, false);
   offer();
-  await pass(limits.rpcElderWaitMs - 1);
+  await pass(askedMs - 1);
   expect(taken).toEqual([]);
   await pass(2);
   expect(taken).toEqual([9]);
@@ -80,7 +85,7 @@ test('sessions that open one after another restart no wait, so a dead owner hold
   const { order, taken, offer, pass } = ownerOf(9);
   order.held(device, 1, false);
   offer();
-  for (let ms = 0; ms < 2 * limits.rpcElderWaitMs; ms += 50) {
+  for (let ms = 0; ms < limits.rpcElderWaitMs + askedMs; ms += 50) {
     await pass(50);
     order.opened(device);
     offer();
@@ -94,7 +99,7 @@ test('a command that no session took after the wait goes first when the next pol
   offer();
   order.opened(device);
   closePolls();
-  await pass(limits.rpcElderWaitMs + 1);
+  await pass(askedMs + 1);
   expect(taken).toEqual([]);
   closePolls(false);
   order.opened(device);
@@ -110,4 +115,32 @@ test('a younger command of another owner that goes does not restart the wait', a
   order.gone(device, 7);
   await pass(2);
   expect(taken).toEqual([5]);
+});
+
+test('an owner that is asked and lives has more time; its older commands go first, those of a dead owner do not', async () => {
+  const { order, taken, sent, offer, pass } = ownerOf(9);
+  for (const id of [1, 2]) order.held(device, id, false);
+  order.opened(device);
+  offer();
+  for (let asks = 1; asks < asksMax; asks += 1) {
+    await pass(limits.rpcElderWaitMs + 1);
+    expect(sent).toEqual(Array.from({ length: asks }, () => ({ kind: 'held', id: 9, isNew: true })));
+    order.held(device, 2, false);
+  }
+  expect(taken).toEqual([]);
+  order.gone(device, 2);
+  expect(taken).toEqual([9]);
+});
+
+test('a living owner that delivers nothing is passed over at last', async () => {
+  const { order, taken, offer, pass } = ownerOf(9);
+  order.held(device, 1, false);
+  order.opened(device);
+  offer();
+  for (let waits = 0; waits <= asksMax; waits += 1) {
+    expect(taken).toEqual([]);
+    await pass(limits.rpcElderWaitMs + 1);
+    order.held(device, 1, false);
+  }
+  expect(taken).toEqual([9]);
 });

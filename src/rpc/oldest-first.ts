@@ -1,9 +1,10 @@
 /**
  * Lets the oldest command of a device go first when several workers, also of several hosts, own commands of this
  * device. Owners announce to each other which commands wait. An owner that died withdraws nothing, so a command waits
- * for older ones until none of them has gone for `rpcElderWaitMs`, and is then offered before them. When no session was
- * there in this time, a living owner could not deliver them, and they count again once a session is found. When a
- * session was there, they are forgotten: further sessions, as those of a device that polls, restart no wait.
+ * for older ones until none of them has gone for `rpcElderWaitMs`. When no session was there in this time, a living
+ * owner could not deliver them: the command is offered before them, and they count again once a session is found. When
+ * a session was there, the owners are asked. Commands that no owner announces again are forgotten: further sessions, as
+ * those of a device that polls, restart no wait. A living owner that is slow has `rpcElderMsMax`.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -24,6 +25,10 @@ interface Wait {
   stop: () => void;
   /** True when the owners of older commands can deliver them: a session was found, or has opened. */
   readonly hasSession: boolean;
+  /** How often the owners were asked. */
+  asks: number;
+  /** The older commands that no owner has announced again since the owners were asked. */
+  silent: Set<number>;
 }
 
 interface DeviceOrder {
@@ -109,12 +114,35 @@ export class OldestFirst {
   /** Begins the whole wait, in place of one that runs. */
   #wait(device: number, order: DeviceOrder, hasSession: boolean): void {
     order.wait?.stop();
-    const stop = this.#deps.scheduler.after(limits.rpcElderWaitMs, () => {
-      order.wait = undefined;
-      this.#passOver(device, order, hasSession);
-      this.#deps.onFree(device);
+    const wait: Wait = { stop: () => {}, hasSession, asks: 0, silent: new Set() };
+    order.wait = wait;
+    this.#goOn(device, order, wait);
+  }
+
+  #goOn(device: number, order: DeviceOrder, wait: Wait): void {
+    wait.stop = this.#deps.scheduler.after(limits.rpcElderWaitMs, () => {
+      if (wait.hasSession && this.#asks(device, order, wait)) {
+        this.#goOn(device, order, wait);
+      } else {
+        order.wait = undefined;
+        this.#passOver(device, order, wait.hasSession);
+        this.#deps.onFree(device);
+      }
     });
-    order.wait = { stop, hasSession };
+  }
+
+  /**
+   * Forgets the older commands whose owners did not answer. Returns false when the oldest command here waits no longer.
+   */
+  #asks(device: number, order: DeviceOrder, wait: Wait): boolean {
+    for (const id of wait.silent) order.elsewhere.delete(id);
+    const [first] = this.#deps.queued(device);
+    if (!first || !this.isHeldUp(first) || wait.asks * limits.rpcElderWaitMs >= limits.rpcElderMsMax) return false;
+    wait.asks += 1;
+    wait.silent = new Set([...order.elsewhere].filter((id) => isOlder(id, first.id)));
+    this.#announced.add(first);
+    this.#deps.send(device, { kind: 'held', id: first.id, isNew: true });
+    return true;
   }
 
   /** Passes over the commands that hold up the oldest one here. Younger ones still hold up those behind it. */
@@ -152,6 +180,7 @@ export class OldestFirst {
     const order = this.#devices.get(device);
     if (order === undefined) return;
     order.passedOver.delete(id);
+    order.wait?.silent.delete(id);
     noteElsewhere(order, id);
     if (!isNew) return;
     for (const command of this.#deps.queued(device)) {
