@@ -38,6 +38,8 @@ export class Client {
   readonly habit: ClientHabit;
   readonly qos: 0 | 1;
   readonly memory: Memory;
+  /** The connection that brought the last change of an attribute. */
+  readonly #attributesFrom = new Map<string, Connection>();
   credentialsVersion = 1;
   connection: Connection | undefined;
   readonly #world: ClientWorld;
@@ -97,9 +99,14 @@ export class Client {
       if (method === 'ask') connection.reply(Number(command[1]), String(params));
       return;
     }
-    const { deleted, ...changes } = JSON.parse(payload) as { deleted?: string[] };
-    for (const key of deleted ?? []) attributes.delete(key);
-    for (const [key, value] of Object.entries(changes)) attributes.set(key, JSON.stringify(value));
+    // What arrives on a connection that the client has ended replaces nothing that its new connection has brought.
+    const isNews = (key: string) => connection === this.connection || this.#attributesFrom.get(key) !== this.connection;
+    const { deleted = [], ...changes } = JSON.parse(payload) as { deleted?: string[] };
+    for (const key of deleted.filter(isNews)) attributes.delete(key);
+    for (const [key, value] of Object.entries(changes)) if (isNews(key)) attributes.set(key, JSON.stringify(value));
+    for (const key of [...deleted, ...Object.keys(changes)]) {
+      if (isNews(key)) this.#attributesFrom.set(key, connection);
+    }
   }
 
   /** Returns what is wrong with the attributes that the device has received. */

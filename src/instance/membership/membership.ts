@@ -1,10 +1,10 @@
 /**
  * Keeps this host among the hosts of its installation. The primary joins as soon as PostgreSQL has its tables, and
  * writes a heartbeat while it runs. A host whose settings differ from those of a live host that started earlier does
- * not join. Before the service begins, the mismatch ends the start. Afterwards `conflict` makes the host not ready until
- * the settings agree. A host with the id of a live host that started earlier does not join either: its data directory
- * is a copy, so the journals of both have the same writer ids. Such a host joins no more until its process ends: else it
- * would take the place of the other host when that one is restarted.
+ * not join. Before the service begins, the mismatch ends the start. Afterwards `conflict` makes the host not ready
+ * until the settings agree. A host with the id of a live host that started earlier does not join either: its data
+ * directory is a copy, so the journals of both have the same writer ids. Such a host joins no more until its process
+ * ends: else it would take the place of the other host when that one is restarted.
  */
 import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
