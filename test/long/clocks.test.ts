@@ -99,6 +99,7 @@ describe.each([
   ['is 11 minutes behind', -660],
   ['is a year ahead', year],
   ['steps back to an hour ahead', 3_600],
+  ['steps back to an hour behind', -3_600],
 ])('a host whose clock %s', (_, seconds) => {
   beforeAll(async () => {
     clock.set(seconds);
@@ -135,6 +136,29 @@ describe.each([
 
   test('overrides nothing that comes later, and is not overridden by what came before', async () => {
     await Promise.all([laterWins(bad, good), laterWins(good, bad)]);
+  });
+
+  test('owns commands that wait, which end by the right time, and takes sessions over', async () => {
+    const device = await good.api.newDevice();
+    const command = (method: string) => ({ method, expirationTime: Date.now() + 600_000 });
+    const ids: string[] = [];
+    for (const host of [bad, good, bad]) {
+      ids.push(await host.api.sendPersistent(device.id, command(`n${ids.length}`), 'oneway'));
+    }
+    const short = { method: 'short', expirationTime: Date.now() + 2_000 };
+    const shortId = await bad.api.sendPersistent(device.id, short, 'oneway');
+    await eventually(async () => (await good.api.persistentState(shortId)).status === 'EXPIRED', 10_000);
+    for (const id of ids) expect((await good.api.persistentState(id)).status).toBe('QUEUED');
+    const first = await connectMqtt({ port: bad.mqttPort, token: device.token });
+    const second = await connectMqtt({ port: good.mqttPort, token: device.token });
+    await first.closedFor(0x8e);
+    await second.subscribe('v1/devices/me/rpc/request/+');
+    const methods: string[] = [];
+    while (methods.length < ids.length) methods.push((await second.message()).json.method);
+    expect(methods).toEqual(['n0', 'n1', 'n2']);
+    const third = await connectMqtt({ port: bad.mqttPort, token: device.token });
+    await second.closedFor(0x8e);
+    third.cut();
   });
 
   test('stores attributes with the right time', async () => {
