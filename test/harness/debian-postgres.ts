@@ -72,8 +72,23 @@ export class DebianPostgres {
   }
 
   /** Starts PgBouncer in transaction mode; returns its port. */
-  async pgBouncer({ port: serverPort }: PostgresNode): Promise<number> {
+  async pgBouncer(node: PostgresNode): Promise<number> {
     const port = await freePort();
+    await this.#startPgBouncer(node, port);
+    return port;
+  }
+
+  /** Kills PgBouncer, and starts it at the same port after `use`. */
+  async withoutPgBouncer(node: PostgresNode, port: number, use: () => Promise<void>): Promise<void> {
+    const bouncer = this.#children.pop()!;
+    const exit = once(bouncer, 'exit');
+    bouncer.kill('SIGKILL');
+    await exit;
+    await use();
+    await this.#startPgBouncer(node, port);
+  }
+
+  async #startPgBouncer({ port: serverPort }: PostgresNode, port: number): Promise<void> {
     const file = join(this.#dir, 'pgbouncer.ini');
     const settings = [
       '[databases]',
@@ -87,7 +102,6 @@ export class DebianPostgres {
     const child = spawn('/usr/sbin/pgbouncer', ['-q', file], { ...this.#account, stdio: 'ignore' });
     this.#children.push(child);
     await eventually(() => isPortOpen(port), startMsMax);
-    return port;
   }
 
   async remove(nodes: (PostgresNode | undefined)[]): Promise<void> {
