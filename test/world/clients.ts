@@ -38,8 +38,11 @@ export class Client {
   readonly habit: ClientHabit;
   readonly qos: 0 | 1;
   readonly memory: Memory;
-  /** The connection that brought the last change of an attribute. */
-  readonly #attributesFrom = new Map<string, Connection>();
+  /** The places of connections in the order in which the client opened them. */
+  readonly #places = new WeakMap<Connection, number>();
+  #opened = 0;
+  /** Attribute → the place of the connection that brought its last change. */
+  readonly #broughtBy = new Map<string, number>();
   credentialsVersion = 1;
   connection: Connection | undefined;
   readonly #world: ClientWorld;
@@ -99,13 +102,15 @@ export class Client {
       if (method === 'ask') connection.reply(Number(command[1]), String(params));
       return;
     }
-    // What arrives on a connection that the client has ended replaces nothing that its new connection has brought.
-    const isNews = (key: string) => connection === this.connection || this.#attributesFrom.get(key) !== this.connection;
+    // What arrives late on a connection that the client has ended replaces nothing that a later connection has brought.
+    const place = this.#places.get(connection)!;
+    const isNews = (key: string) => place >= (this.#broughtBy.get(key) ?? 0);
     const { deleted = [], ...changes } = JSON.parse(payload) as { deleted?: string[] };
-    for (const key of deleted.filter(isNews)) attributes.delete(key);
-    for (const [key, value] of Object.entries(changes)) if (isNews(key)) attributes.set(key, JSON.stringify(value));
-    for (const key of [...deleted, ...Object.keys(changes)]) {
-      if (isNews(key)) this.#attributesFrom.set(key, connection);
+    const news = [...deleted, ...Object.keys(changes)].filter(isNews);
+    for (const key of news) {
+      this.#broughtBy.set(key, place);
+      if (key in changes) attributes.set(key, JSON.stringify(changes[key as keyof typeof changes]));
+      else attributes.delete(key);
     }
   }
 
@@ -139,6 +144,8 @@ export class Client {
     await time.sleep(random.between(0.1, 2));
     const connection = new Connection(this, rooms, { time, random });
     this.connection = connection;
+    this.#opened += 1;
+    this.#places.set(connection, this.#opened);
     const isOpen = await Promise.race([connection.open(), time.sleep(signInMsMax).then(() => false)]);
     if (!isOpen) connection.abandon();
     if (isOpen && this.connection === connection) {
