@@ -56,6 +56,7 @@ export class Announcements<Item> {
    * that frequent gaps of the bus keep no item from its turn.
    */
   repeat(items: () => Item[]): void {
+    if (this.#isStopped) return;
     this.#due = items;
     if (this.#stopRepeating === undefined) this.#repeatIn(Math.random() * limits.repeatStartMsMax);
   }

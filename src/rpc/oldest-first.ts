@@ -141,7 +141,7 @@ export class OldestFirst {
     wait.asks += 1;
     wait.silent = new Set([...order.elsewhere].filter((id) => isOlder(id, first.id)));
     this.#announced.add(first);
-    this.#deps.send(device, { kind: 'held', id: first.id, isNew: true });
+    this.#deps.send(device, { kind: 'held', id: first.id, isNew: true, isAsking: true });
     return true;
   }
 
@@ -175,8 +175,8 @@ export class OldestFirst {
     if (first && this.isHeldUp(first) && !order.wait?.hasSession) this.#wait(device, order, true);
   }
 
-  /** Called when another owner announced a command. `isNew`: this worker must announce its commands in return. */
-  held(device: number, id: number, isNew: boolean): void {
+  /** Called when another owner announced a command. */
+  held(device: number, { id, isNew, isAsking = false }: Extract<OwnerMessage, { kind: 'held' }>): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
     order.passedOver.delete(id);
@@ -184,7 +184,8 @@ export class OldestFirst {
     noteElsewhere(order, id);
     if (!isNew) return;
     for (const command of this.#deps.queued(device)) {
-      if (this.#announced.has(command)) this.#deps.send(device, { kind: 'held', id: command.id, isNew: false });
+      if (!this.#announced.has(command) || (isAsking && !isOlder(command.id, id))) continue;
+      this.#deps.send(device, { kind: 'held', id: command.id, isNew: false });
     }
   }
 

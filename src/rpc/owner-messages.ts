@@ -11,8 +11,11 @@ export type OwnerMessage =
   | { kind: 'reply'; id: number; text: string }
   | { kind: 'confirm'; id: number; delivered: boolean; error?: string }
   | { kind: 'withdraw'; id: number }
-  /** The command waits for a session (`oldest-first.ts`). `isNew`: the other owners must announce their commands. */
-  | { kind: 'held'; id: number; isNew: boolean }
+  /**
+   * The command waits for a session (`oldest-first.ts`). `isNew`: the other owners must announce their commands.
+   * `isAsking`: only those that are older. An earlier version announces all of them.
+   */
+  | { kind: 'held'; id: number; isNew: boolean; isAsking?: boolean }
   /** A command that was announced no longer waits. */
   | { kind: 'gone'; id: number };
 
@@ -32,14 +35,14 @@ export function watchOwnerMessages(downlink: Downlink, receive: (device: number,
 
 function isOwnerMessage(value: unknown): value is OwnerMessage {
   if (!isObject(value) || !isRpcId(value['id'])) return false;
-  const { kind, text, delivered, error, isNew } = value;
+  const { kind, text, delivered, error, isNew, isAsking } = value;
   switch (kind) {
     case 'reply':
       return isText(text);
     case 'confirm':
       return typeof delivered === 'boolean' && (error === undefined || isText(error));
     case 'held':
-      return typeof isNew === 'boolean';
+      return typeof isNew === 'boolean' && (isAsking === undefined || typeof isAsking === 'boolean');
     default:
       return kind === 'withdraw' || kind === 'gone';
   }

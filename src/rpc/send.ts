@@ -230,7 +230,7 @@ export class Rpc {
         command?.withdrawn();
         return;
       case 'held':
-        if (!command) this.#order.held(device, message.id, message.isNew);
+        if (!command) this.#order.held(device, message);
         return;
       case 'gone':
         this.#order.gone(device, message.id);

@@ -251,7 +251,7 @@ test('others have all connections of PostgreSQL', async () => {
   await check(load);
 }, 180_000);
 
-test('PgBouncer is killed, and is away for a while', async () => {
+test('PgBouncer is killed, and is unavailable for a while', async () => {
   const port = await servers.pgBouncer(node);
   const load = await startHosts(`postgres://millrace@127.0.0.1:${port}/millrace`, true);
   await sleep(1_000);
