@@ -60,6 +60,19 @@ interface Running {
   since: number;
 }
 
+/** The frames of one lane of an append. */
+interface PartOfAppend {
+  lane: Lane;
+  frames: readonly JournalFrame[];
+  running: Running;
+}
+
+/** A frame that the stream has not acknowledged, and why. */
+interface Failed {
+  frame: JournalFrame;
+  fault: Fault;
+}
+
 export class StreamWriter {
   readonly #deps: WriterDeps;
   readonly #retries: Counter;
@@ -76,8 +89,8 @@ export class StreamWriter {
     { rows: 0, messages: 0 },
   ];
   #orderBegun = 0n;
-  /** The last append to the journal: that one takes one append at a time. */
-  #local: Promise<void> = Promise.resolve();
+  /** Resolves when all appends that have begun have ended. */
+  #appends: Promise<void> = Promise.resolve();
   #probing: NodeJS.Timeout | undefined;
   #closed = false;
 
@@ -157,32 +170,38 @@ export class StreamWriter {
     return undefined;
   }
 
-  /** Rejects with the Fault of the senders. The frames have rising orders. */
+  /** Rejects with the Fault of the senders. Orders rise from frame to frame and from append to append. */
   async append(frames: readonly JournalFrame[]): Promise<void> {
     assert(frames.length > 0, 'an append has frames');
-    const { settings, local, clock } = this.#deps;
-    const last = frames.at(-1)!.order;
-    if (last > this.#orderBegun) this.#orderBegun = last;
-    const running = lanes.flatMap((lane) => {
-      const first = frames.find((frame) => frame.lane === lane);
-      return first ? [{ lane, of: { order: first.order, since: clock.monotonic() } }] : [];
+    const first = frames[0]!.order;
+    assert(first > this.#orderBegun, 'orders rise from append to append');
+    this.#orderBegun = frames.at(-1)!.order;
+    const earlier = this.#appends;
+    const appended = this.#append(frames, earlier);
+    const ended = appended.catch(() => {});
+    this.#appends = earlier.then(() => ended);
+    return appended;
+  }
+
+  async #append(frames: readonly JournalFrame[], earlier: Promise<void>): Promise<void> {
+    const since = this.#deps.clock.monotonic();
+    const parts = lanes.flatMap((lane) => {
+      const ofLane = frames.filter((frame) => frame.lane === lane);
+      return ofLane.length === 0 ? [] : [{ lane, frames: ofLane, running: { order: ofLane[0]!.order, since } }];
     });
-    for (const { lane, of } of running) this.#running[lane].add(of);
+    for (const { lane, running } of parts) this.#running[lane].add(running);
     try {
-      if (this.isFallback && running.some(({ lane }) => this.#awayOf(lane) !== undefined)) {
-        this.#probeLater();
-      } else {
-        const failed = await this.#publishAll(frames, this.isFallback ? attemptMsMax : settings.ackMsMax);
-        if (failed === undefined) return;
-        if (!this.isFallback || failed.fault.reason !== 'stream_away') throw ofLane(failed.lane, failed.fault);
-      }
+      const failed = (await Promise.all(parts.map((part) => this.#publishLane(part)))).flat();
+      if (failed.length === 0) return;
+      const refused = failed.find(({ fault }) => !this.isFallback || fault.reason !== 'stream_away');
+      if (refused !== undefined) throw ofLane(refused.frame.lane, refused.fault);
+      const left = new Set(failed.map(({ frame }) => frame));
       this.#fallbacks.add(1);
-      const before = this.#local;
-      const appended = before.then(() => local.append(frames));
-      this.#local = appended.catch(() => {});
-      await appended;
+      // The journal takes one append at a time, with rising orders. The earlier appends end within `attemptMsMax`.
+      await earlier;
+      await this.#deps.local.append(frames.filter((frame) => left.has(frame)));
     } finally {
-      for (const { lane, of } of running) this.#running[lane].delete(of);
+      for (const { lane, running } of parts) this.#running[lane].delete(running);
     }
   }
 
@@ -191,30 +210,40 @@ export class StreamWriter {
     clearTimeout(this.#probing);
   }
 
-  /** Returns the first fault. Frames that were published nevertheless are in the stream, and are shipped. */
-  async #publishAll(frames: readonly JournalFrame[], msMax: number): Promise<{ lane: Lane; fault: Fault } | undefined> {
-    const { clock, log } = this.#deps;
-    const deadline = clock.monotonic() + msMax;
-    const before = lanes.map((lane) => this.own[lane].lastMax);
+  /**
+   * Returns the frames that were not published, with their faults. The others are in the stream and are shipped, also
+   * when the append is refused. A lane whose frames are all published does not wait for the other lane of the append.
+   */
+  async #publishLane({ lane, frames, running }: PartOfAppend): Promise<Failed[]> {
+    const { clock, log, settings } = this.#deps;
+    const away = this.isFallback ? this.#awayOf(lane) : undefined;
+    if (away !== undefined) {
+      this.#probeLater();
+      return frames.map((frame) => ({ frame, fault: streamAway(away) }));
+    }
+    const deadline = clock.monotonic() + (this.isFallback ? attemptMsMax : settings.ackMsMax);
+    const own = this.own[lane];
+    const before = own.lastMax;
     const results = await Promise.allSettled(frames.map((frame) => this.#publish(frame, deadline)));
-    const lasts: [number, number] = [0, 0];
-    const firsts: [bigint | undefined, bigint | undefined] = [undefined, undefined];
+    const failed: Failed[] = [];
+    let first: bigint | undefined;
+    let last = 0;
     for (const [i, result] of results.entries()) {
-      if (result.status === 'rejected') continue;
-      const { lane, order } = frames[i]!;
-      firsts[lane] ??= order;
-      lasts[lane] = Math.max(lasts[lane], result.value);
-      if (result.value > before[lane]!) continue;
-      log.error('stream_numbers_repeated', { lane, number: result.value, before: before[lane]! });
-      this.own[lane].reset();
+      const frame = frames[i]!;
+      if (result.status === 'rejected') {
+        if (!(result.reason instanceof Fault)) throw result.reason;
+        failed.push({ frame, fault: result.reason });
+        continue;
+      }
+      first ??= frame.order;
+      last = Math.max(last, result.value);
+      if (result.value > before) continue;
+      log.error('stream_numbers_repeated', { lane, number: result.value, before });
+      own.reset();
     }
-    for (const lane of lanes) if (firsts[lane] !== undefined) this.own[lane].add(firsts[lane], lasts[lane]);
-    for (const [i, result] of results.entries()) {
-      if (result.status === 'fulfilled') continue;
-      if (!(result.reason instanceof Fault)) throw result.reason;
-      return { lane: frames[i]!.lane, fault: result.reason };
-    }
-    return undefined;
+    if (first !== undefined) own.add(first, last);
+    if (failed.length === 0) this.#running[lane].delete(running);
+    return failed;
   }
 
   /** Returns the number of the message. */

@@ -156,6 +156,29 @@ test('live rows are acknowledged while the stream of late rows has no leader', a
   expect(times.filter((ms) => ms < 500).length).toBeGreaterThan(20);
 }, 120_000);
 
+test('a large message of both lanes that waits for the stream of late rows refuses no live row', async () => {
+  // Whatever servers answer, a frame is published again until STREAM_ACK_MS_MAX.
+  const takeMessagesOf = (max_msg_size: number) =>
+    nodes.manage((manager) => manager.streams.update(late, { max_msg_size }));
+  await takeMessagesOf(100);
+  const answers: Answer[] = [];
+  let waited: Answer | undefined;
+  try {
+    // Each record becomes a frame of its lane.
+    const text = randomBytes(450_000).toString('base64');
+    const records = [Date.now(), daysAgo()].map((ts) => ({ ts, values: { bothLanes: text } }));
+    const waiting = post(device, records).then((answer) => (waited = answer));
+    while (waited === undefined) answers.push(await post(device, { besideLarge: answers.length }));
+    await waiting;
+  } finally {
+    await takeMessagesOf(-1);
+  }
+  expect(waited).toMatchObject({ status: 503, message: expect.stringMatching(/Only rows of other days/) });
+  expect(waited!.ms).toBeGreaterThan(9_000);
+  expect(answers.filter(({ status }) => status !== 200)).toEqual([]);
+  await eventually(async () => (await post(device, { ts: daysAgo(), values: { late: 1 } })).status === 200, 60_000);
+}, 120_000);
+
 test('a tenant that fills the stream leaves room to another tenant, and the refusal names the stream', async () => {
   const { api } = engine;
   const system = (await api.login('sysadmin@millrace.local', api.address.adminPassword)).token;

@@ -1,0 +1,58 @@
+/**
+ * `STREAM_FALLBACK=journal` while rows of both lanes come in: what begins to be published before the majority is gone,
+ * and what goes to the journal at once, are in the order of their numbers there. Over the wire, with three real nodes.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../harness/api.ts';
+import { queryClickhouse } from '../harness/clickhouse-queries.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { NatsCluster } from '../harness/nats-cluster.ts';
+import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+
+let engine: Engine;
+let stores: Stores;
+let nodes: NatsCluster;
+let device: Device;
+
+beforeAll(async () => {
+  stores = await startStores();
+  nodes = await NatsCluster.start();
+  const env = { ...hostSettings(stores), INGEST_ACK: 'stream', STREAM_FALLBACK: 'journal', STREAM_URL: nodes.url };
+  engine = await startEngine({
+    workers: 1,
+    env: { ...env, STREAM_BYTES_MAX: '64MiB', SHIP_LATE_SECONDS_MAX: '1', SHUTDOWN_DRAIN_MS_MAX: '3000' },
+  });
+  device = await engine.api.createDevice('fallback');
+});
+
+afterAll(async () => {
+  await engine?.destroyAtOnce();
+  await Promise.all([nodes?.stop(), stores?.stopAll()]);
+});
+
+const daysAgo = () => Date.now() - 7 * 86_400_000;
+
+async function post(body: object): Promise<{ status: number; message: string }> {
+  const url = `${engine.api.http}/api/v1/${device.token}/telemetry`;
+  const answer = await fetch(url, { method: 'POST', body: JSON.stringify(body), signal: AbortSignal.timeout(30_000) });
+  return { status: answer.status, message: await answer.text() };
+}
+
+async function storedValues(key: string): Promise<string[]> {
+  const sql = `select int from telemetry final where key = '${key}' and kind != 0 order by int`;
+  return (await queryClickhouse(stores.clickhouse.address(), sql)).map(([value]) => String(value));
+}
+
+test('late rows that wait for the stream while live rows go to the journal are acknowledged and stored', async () => {
+  await nodes.kill(1);
+  await nodes.kill(2);
+  const first = post({ changes: 1 });
+  // The stream of live rows is known to be away while this message still waits for the other one.
+  await sleep(1_000);
+  const late = post({ ts: daysAgo(), values: { changes: 2 } });
+  expect(await first).toMatchObject({ status: 200 });
+  for (let n = 3; n < 10; n += 1) expect(await post({ changes: n })).toMatchObject({ status: 200 });
+  expect(await late).toMatchObject({ status: 200 });
+  await eventually(async () => (await storedValues('changes')).join() === '1,2,3,4,5,6,7,8,9', 30_000);
+}, 120_000);
