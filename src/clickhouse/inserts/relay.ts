@@ -20,7 +20,7 @@ import { messageOf } from '../../base/errors.ts';
 import { type Joined, JoinedInserts, readMark } from './joined-inserts.ts';
 
 interface RelayDeps {
-  /** The server behind. */
+  /** Of the ClickHouse server. */
   url: string;
   /** The least milliseconds between two inserts of one statement. */
   everyMs: () => number;
@@ -64,30 +64,79 @@ class Refused extends Error {
   }
 }
 
-export function createRelay({ url, everyMs, heldBytesMax = heldBytesMaxDefault }: RelayDeps): Server {
-  const server = new URL(url);
-  const isSecure = server.protocol === 'https:';
-  const agentOptions = { keepAlive: true, timeout: idleSocketMs };
-  const agent = isSecure ? new SecureAgent(agentOptions) : new Agent(agentOptions);
-  const inserts = new JoinedInserts<Body, Answer>({
-    ...{ bytesMax: joinedBytesMax, windowMs: joinMs, everyMs },
-    join: (all) => ({
-      rows: { chunks: all.flatMap(({ chunks }) => chunks), bytes: all.reduce((sum, { bytes }) => sum + bytes, 0) },
-    }),
-  });
+export function createRelay(deps: RelayDeps): Server {
+  const relay = new Relay(deps);
+  const server = createServer(
+    { keepAliveTimeout: 2 * idleSocketMs, maxHeaderSize: urlBytesMax, noDelay: true },
+    (request, response) => void relay.answer(request, response),
+  );
+  server.maxConnections = connectionsMax;
+  server.on('close', () => relay.close());
+  return server;
+}
 
-  const send = async (asked: URL, headers: IncomingHttpHeaders, joined: Joined<Body>): Promise<Answer> => {
-    const { rows, marks, anyGone, gone } = joined;
+class Relay {
+  readonly #url: URL;
+  readonly #agent: Agent;
+  readonly #request: typeof requestHttp;
+  readonly #heldBytesMax: number;
+  readonly #inserts: JoinedInserts<Body, Answer>;
+  #heldBytes = 0;
+
+  constructor({ url, everyMs, heldBytesMax = heldBytesMaxDefault }: RelayDeps) {
+    this.#url = new URL(url);
+    const isSecure = this.#url.protocol === 'https:';
+    const agentOptions = { keepAlive: true, timeout: idleSocketMs };
+    this.#agent = isSecure ? new SecureAgent(agentOptions) : new Agent(agentOptions);
+    this.#request = isSecure ? requestHttps : requestHttp;
+    this.#heldBytesMax = heldBytesMax;
+    this.#inserts = new JoinedInserts({
+      ...{ bytesMax: joinedBytesMax, windowMs: joinMs, everyMs },
+      join: (all) => ({
+        rows: { chunks: all.flatMap(({ chunks }) => chunks), bytes: all.reduce((sum, { bytes }) => sum + bytes, 0) },
+      }),
+    });
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const gone = new AbortController();
+    response.on('close', () => gone.abort());
+    response.on('error', () => gone.abort());
+    let ownBytes = 0;
+    const hold = (bytes: number): void => {
+      if (this.#heldBytes + bytes > this.#heldBytesMax) throw new Error('the relay holds too many bytes');
+      this.#heldBytes += bytes;
+      ownBytes += bytes;
+    };
+    try {
+      const asked = new URL(request.url ?? '/', 'http://relay');
+      const { mark, isJoinable } = readMark(asked.searchParams.get('log_comment') ?? '');
+      if (request.method !== 'POST' || !isJoinable) return void response.writeHead(404).end();
+      const rows = await readBody(request, bodyBytesMax, hold);
+      const insert = (joined: Joined<Body>) => this.#send(asked, request.headers, joined);
+      const kind = { same: sameOf(asked, request.headers), pace: paceOf(asked) };
+      const { status, headers, body } = await this.#inserts.insert(kind, { mark, rows, gone: gone.signal }, insert);
+      response.writeHead(status, headers).end(body);
+    } catch (error) {
+      if (!response.destroyed) answerFailure(response, error);
+    } finally {
+      this.#heldBytes -= ownBytes;
+    }
+  }
+
+  /** Sends joined inserts as one, with the settings and credentials that all of them have. */
+  async #send(asked: URL, headers: IncomingHttpHeaders, { rows, marks, anyGone, gone }: Joined<Body>): Promise<Answer> {
     if (anyGone.aborted) throw new Error('the client has left');
     const search = new URLSearchParams(asked.search);
     search.set('log_comment', marks.join(' '));
-    const kept = Object.entries(headers).filter(([name]) => !ownHeaders.has(name));
-    const options = {
-      ...{ agent, method: 'POST', signal: gone },
-      headers: { ...Object.fromEntries(kept), 'content-length': rows.bytes },
-    };
-    const target = new URL(`?${search}`, server);
-    const sent = isSecure ? requestHttps(target, options) : requestHttp(target, options);
+    const sent = this.#request(new URL(`?${search}`, this.#url), {
+      ...{ agent: this.#agent, method: 'POST', signal: gone },
+      headers: { ...withoutOwn(headers), 'content-length': rows.bytes },
+    });
     // The wait for the answer reports a failure; one that follows the answer has no other listener.
     sent.on('error', () => {});
     for (const chunk of rows.chunks) sent.write(chunk);
@@ -99,50 +148,17 @@ export function createRelay({ url, everyMs, heldBytesMax = heldBytesMaxDefault }
     // A successful insert has no answer: a body with status 200 is the exception of an insert that failed later.
     if (status !== 200 || answer.body.length > 0) throw new Refused(answer);
     return answer;
-  };
-
-  const relay = createServer(
-    { keepAliveTimeout: 2 * idleSocketMs, maxHeaderSize: urlBytesMax, noDelay: true },
-    (request, response) => void answer(request, response),
-  );
-  relay.maxConnections = connectionsMax;
-  relay.on('close', () => agent.destroy());
-  let heldBytes = 0;
-  return relay;
-
-  async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const gone = new AbortController();
-    response.on('close', () => gone.abort());
-    response.on('error', () => gone.abort());
-    let ownBytes = 0;
-    const hold = (bytes: number): void => {
-      if (heldBytes + bytes > heldBytesMax) throw new Error('the relay holds too many bytes');
-      heldBytes += bytes;
-      ownBytes += bytes;
-    };
-    try {
-      const asked = new URL(request.url ?? '/', 'http://relay');
-      const { mark, isJoinable } = readMark(asked.searchParams.get('log_comment') ?? '');
-      if (request.method !== 'POST' || !isJoinable) return void response.writeHead(404).end();
-      const rows = await readBody(request, bodyBytesMax, hold);
-      const insert = (joined: Joined<Body>) => send(asked, request.headers, joined);
-      const kind = { same: sameOf(asked, request.headers), pace: paceOf(asked) };
-      const given = await inserts.insert(kind, { mark, rows, gone: gone.signal }, insert);
-      response.writeHead(given.status, given.headers).end(given.body);
-    } catch (error) {
-      if (response.destroyed) return;
-      if (error instanceof Refused) {
-        const { status, headers, body } = error.answer;
-        return void response.writeHead(status, headers).end(body);
-      }
-      // An answer without a code of ClickHouse: the worker inserts without the relay then (`client.ts`).
-      response
-        .writeHead(502, { connection: 'close' })
-        .end(`The relay has no answer of the server: ${messageOf(error)}\n`);
-    } finally {
-      heldBytes -= ownBytes;
-    }
   }
+}
+
+function answerFailure(response: ServerResponse, error: unknown): void {
+  if (error instanceof Refused) {
+    const { status, headers, body } = error.answer;
+    response.writeHead(status, headers).end(body);
+    return;
+  }
+  // An answer without a code of ClickHouse: the worker inserts without the relay then (`client.ts`).
+  response.writeHead(502, { connection: 'close' }).end(`The relay has no answer of the server: ${messageOf(error)}\n`);
 }
 
 /** Equal for inserts with the same statement, settings, parameters and sender. */
