@@ -26,6 +26,7 @@ import { rpcDoor } from '../http/rpc.ts';
 import { telemetryDoor } from '../http/telemetry.ts';
 import { seriesWriter } from '../ingest/save-series.ts';
 import { clockFault } from '../instance/clock/clock-offset.ts';
+import type { PrimaryLink } from '../instance/processes/primary-link.ts';
 import { gatewayBytesMax, openMqtt } from '../mqtt/open.ts';
 import type { Mqtt } from '../mqtt/server.ts';
 import { createSignIn } from '../mqtt/sign-in/login.ts';
@@ -67,24 +68,25 @@ export function openServers({ config, begin, log, metrics, started, proxies }: W
   return { servers, files };
 }
 
-type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
+/** The objects of all sections that are open before the doors. */
+type Sections = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 export async function openDoors(
   deps: WorkerDeps,
   { servers, files }: Servers,
-  engine: Engine,
+  sections: Sections,
 ): Promise<{ mqtt: Mqtt; room: ConnectionRoom }> {
   const { config, link, metrics, started } = deps;
-  const users = await openUsers(deps, engine, engine);
+  const users = await openUsers(deps, sections, sections);
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
-  const polls = new LongPolls({ tokens: engine.tokens, metrics, heldMax, waitMsDefault, waitMsMax });
-  const attributeDecoder = new AttributeDecoder(engine.decoding);
+  const polls = new LongPolls({ tokens: sections.tokens, metrics, heldMax, waitMsDefault, waitMsMax });
+  const attributeDecoder = new AttributeDecoder(sections.decoding);
   started.add('decoding thread of attributes', () => attributeDecoder.close());
-  const api = restApi(deps, engine, users, attributeDecoder);
-  const wrongCredentials = await openWrongCredentials(deps, engine);
+  const api = restApi(deps, sections, users, attributeDecoder);
+  const wrongCredentials = await openWrongCredentials(deps, sections);
   const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
   const connectionsMaxNow = () => Math.min(connectionsMax, files.mqttMax);
-  const mqtt = mqttDoor(deps, engine, { attributeDecoder, wrongCredentials, connectionsMax: connectionsMaxNow });
+  const mqtt = mqttDoor(deps, sections, { attributeDecoder, wrongCredentials, connectionsMax: connectionsMaxNow });
   const room = new ConnectionRoom({
     connections: () => mqtt.connections,
     connectionsMax,
@@ -95,11 +97,30 @@ export async function openDoors(
     () => servers.reduce((sum, { connections }) => sum + connections, 0),
     () => room.sockets,
   );
-  const serve = httpDoors(deps, engine, { api, attributeDecoder, mqtt, room, polls, wrongCredentials });
+  const serve = httpDoors(deps, sections, { api, attributeDecoder, mqtt, room, polls, wrongCredentials });
   for (const server of servers) serve(server);
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
   const listeners = await listenMqtt(deps, mqtt, room);
+  letOthersAccept(link, mqtt, listeners);
+
+  started.add('open requests', async (steps) => {
+    const areOpen = () => sections.ingest.awaitsStore || servers.some((server) => server.openRequests > 0);
+    while (areOpen() && steps.msLeft > 0) await systemScheduler.sleep(5);
+  });
+  started.add('MQTT connections', (steps) => mqtt.drain(steps.msLeft));
+  started.add('doors', () => {
+    for (const server of servers) server.drain();
+    for (const listener of listeners) listener.close();
+    polls.close();
+    sections.calls.close();
+    sections.rpc.close();
+  });
+  return { mqtt, room };
+}
+
+/** Leaves new connections, or open ones, to other workers and hosts when the primary says so. */
+function letOthersAccept(link: PrimaryLink, mqtt: Mqtt, listeners: ListeningSocket[]): void {
   const handOver = (perSecond: number) => {
     // A balancer without health checks goes to the next host when a connection is refused.
     for (const listener of listeners) listener.close();
@@ -112,33 +133,19 @@ export async function openDoors(
     await Promise.all(listeners.map((listener) => listener.acceptAgain()));
   });
   link.onHandOver(handOver, (count, perSecond) => void mqtt.handOverSome(count, perSecond));
-
-  started.add('open requests', async (steps) => {
-    const areOpen = () => engine.ingest.awaitsStore || servers.some((server) => server.openRequests > 0);
-    while (areOpen() && steps.msLeft > 0) await systemScheduler.sleep(5);
-  });
-  started.add('MQTT connections', (steps) => mqtt.drain(steps.msLeft));
-  started.add('doors', () => {
-    for (const server of servers) server.drain();
-    for (const listener of listeners) listener.close();
-    polls.close();
-    engine.calls.close();
-    engine.rpc.close();
-  });
-  return { mqtt, room };
 }
 
 function restApi(
   { config, log, metrics }: WorkerDeps,
-  engine: Engine,
+  sections: Sections,
   { auth, apiKeys }: Awaited<ReturnType<typeof openUsers>>,
   attributeDecoder: AttributeDecoder,
 ): ServedRoute[] {
-  const { postgres, shards, cluster, devices, ingest, thread, decode, journals } = engine;
-  const { downloads, rpc, persistentRpcs, diagnostics, signingKey, refusedPoints, rateLimits } = engine;
+  const { postgres, shards, cluster, devices, ingest, thread, decode, journals } = sections;
+  const { downloads, rpc, persistentRpcs, diagnostics, signingKey, refusedPoints, rateLimits } = sections;
   return createApi({
-    ...engine.admin,
-    ...engine.claims,
+    ...sections.admin,
+    ...sections.claims,
     auth,
     apiKeys,
     apiKeyPrefix: config.auth.apiKeyPrefix,
@@ -158,7 +165,7 @@ function restApi(
     signingKey,
     refusedPoints,
     rateLimits,
-    maximaOf: (tenantId) => engine.tenantLimits.of(tenantId),
+    maximaOf: (tenantId) => sections.tenantLimits.of(tenantId),
     rpcTimeouts: config.rpc,
     elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],
   });
@@ -167,7 +174,7 @@ function restApi(
 /** Returns undefined when the settings let an address try without limit. */
 async function openWrongCredentials(
   { config, metrics, started, proxies }: WorkerDeps,
-  { bus, exchange }: Engine,
+  { bus, exchange }: Sections,
 ): Promise<WrongCredentials | undefined> {
   const { perMinuteMax: wrongMax } = config.wrongCredentials;
   const isTrustedProxy = (address: string) => proxies.isTrusted(address);
@@ -178,7 +185,7 @@ async function openWrongCredentials(
   return wrongCredentials;
 }
 
-interface MqttParts {
+interface MqttDoorDeps {
   attributeDecoder: AttributeDecoder;
   wrongCredentials: WrongCredentials | undefined;
   connectionsMax: () => number;
@@ -186,12 +193,12 @@ interface MqttParts {
 
 function mqttDoor(
   { config, begin, log, metrics, started, proxies }: WorkerDeps,
-  engine: Engine,
-  { attributeDecoder, wrongCredentials, connectionsMax }: MqttParts,
+  sections: Sections,
+  { attributeDecoder, wrongCredentials, connectionsMax }: MqttDoorDeps,
 ): Mqtt {
-  const { ingest, decoding, decode, readBody, admission, troubles, strangers, activity } = engine;
-  const { gateways, attributes, updates, downloads, rpc, rpcSessions, calls, claims, provisioning } = engine;
-  const { logins, sessions, certificates, rateLimits } = engine;
+  const { ingest, decoding, decode, readBody, admission, troubles, strangers, activity } = sections;
+  const { gateways, attributes, updates, downloads, rpc, rpcSessions, calls, claims, provisioning } = sections;
+  const { logins, sessions, certificates, rateLimits } = sections;
   const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax, {
     room: (tenantId) => ingest.roomForLarge(tenantId),
   });
@@ -227,7 +234,7 @@ function mqttDoor(
   });
 }
 
-interface HttpParts {
+interface HttpDoorsDeps {
   api: ServedRoute[];
   attributeDecoder: AttributeDecoder;
   mqtt: Mqtt;
@@ -239,11 +246,11 @@ interface HttpParts {
 /** Returns a function that gives a server all of its routes. */
 function httpDoors(
   { config, link, log, metrics }: WorkerDeps,
-  engine: Engine,
-  { api, attributeDecoder: decoder, mqtt, room, polls, wrongCredentials: wrong }: HttpParts,
+  sections: Sections,
+  { api, attributeDecoder: decoder, mqtt, room, polls, wrongCredentials: wrong }: HttpDoorsDeps,
 ): (server: HttpServer) => void {
-  const { tokens, admission, troubles, strangers, ingest, thread, decode, readBody } = engine;
-  const { attributes, updates, downloads, rpcSessions: sessions, rpc, calls, claims, provisioning } = engine;
+  const { tokens, admission, troubles, strangers, ingest, thread, decode, readBody } = sections;
+  const { attributes, updates, downloads, rpcSessions: sessions, rpc, calls, claims, provisioning } = sections;
   const deviceAuth = new DeviceAuth({ tokens, wrong, admission, troubles, strangers, log });
   const consoleDoor = createConsole({ docs: config.docs.enabled });
   const { emptyPollTimeout } = config.rpc;
