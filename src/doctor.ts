@@ -165,10 +165,8 @@ async function checkWithoutInstance(config: Config, { url, token }: Options): Pr
   if (url === undefined) {
     const subject = 'ports';
     const own = portsOf(config);
-    const taken = (await Promise.allSettled(own.map(probePort))).filter(({ status }) => status === 'rejected');
-    for (const each of taken) {
-      report({ subject, level: 'fault', says: messageOf((each as PromiseRejectedResult).reason) });
-    }
+    const taken = (await Promise.allSettled(own.map(probePort))).filter((probe) => probe.status === 'rejected');
+    for (const { reason } of taken) report({ subject, level: 'fault', says: messageOf(reason) });
     if (taken.length === 0) {
       report({ subject, level: 'ok', says: `${own.map(({ port }) => port).join(', ')} are free.` });
     }

@@ -36,7 +36,7 @@ export interface Tenant extends Contact {
   version: number;
 }
 
-export const contactFields = ['country', 'state', 'city', 'address', 'address2', 'zip', 'phone', 'email'] as const;
+const contactFields = ['country', 'state', 'city', 'address', 'address2', 'zip', 'phone', 'email'] as const;
 
 export const publicCustomerTitle = 'Public';
 

@@ -1,6 +1,6 @@
 /** Tenants (docs/rest.md#tenants): made by a system administrator, read by their own users. */
 
-import { type Contact, contactFields, type Tenant } from '../admin/customer.ts';
+import { checkedContact, type Tenant } from '../admin/customer.ts';
 import { findTenant, findTenants, listTenants } from '../admin/store.ts';
 import { createTenant, deleteTenant, saveTenant, type TenantDeps, type TenantInput } from '../admin/tenants.ts';
 import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
@@ -125,7 +125,7 @@ export function tenantRoutes(deps: TenantDeps): Route[] {
   ];
 }
 
-const noContact = Object.fromEntries(contactFields.map((field) => [field, null])) as unknown as Contact;
+const noContact = checkedContact({});
 
 function tenantJson(tenant: Tenant): Type.Static<typeof tenantShape> {
   return {

@@ -5,6 +5,7 @@
  */
 import type { Duplex } from 'node:stream';
 import type { ClientConfig, Client as PgClient, Pool as PgPool, PoolClient } from 'pg';
+import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { Client } from './driver.ts';
@@ -177,7 +178,7 @@ function noneWritable(states: PromiseSettledResult<boolean>[]): Error {
   const failures = states.flatMap((state) => (state.status === 'rejected' ? [state.reason as Error] : []));
   const refusal = failures.find((error) => /^(28|3D)/.test((error as { code?: string }).code ?? ''));
   if (refusal) return refusal;
-  const reasons = states.map((state) => (state.status === 'rejected' ? (state.reason as Error).message : 'read-only'));
+  const reasons = states.map((state) => (state.status === 'rejected' ? messageOf(state.reason) : 'read-only'));
   const error = new Error(`No server of DATABASE_URL accepts writes: ${reasons.join('; ')}`);
   return Object.assign(error, { code: readOnlyState });
 }

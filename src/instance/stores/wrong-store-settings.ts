@@ -2,7 +2,7 @@
  * Recognises failures of a store that show a wrong setting: a refused login, an unknown database, a missing right, a
  * schema that this version cannot use. A start ends with one line for them. Every other failure may be temporary.
  */
-import { StartError } from '../../base/errors.ts';
+import { messageOf, StartError } from '../../base/errors.ts';
 import { ClickHouseError } from '../../clickhouse/client.ts';
 import { sqlStateOf } from '../../postgres/client.ts';
 
@@ -22,9 +22,7 @@ export function postgresRefusal(error: unknown, title: string): StartError | und
   const state = sqlStateOf(error);
   // 28: login refused. 3D000: no such database. 42501: a right is missing.
   if (state === undefined || !(state.startsWith('28') || state === '3D000' || state === '42501')) return undefined;
-  return new StartError(
-    `${title} refuses: ${(error as Error).message}. Check DATABASE_URL and the rights of that user.`,
-  );
+  return new StartError(`${title} refuses: ${messageOf(error)}. Check DATABASE_URL and the rights of that user.`);
 }
 
 /** Host and port of a URL: no user, no password. */
