@@ -8,6 +8,10 @@ import { FailedSignIns } from './failed-sign-ins.ts';
 import type { LongRead } from './request-callers.ts';
 import type { Principal } from './roles.ts';
 
+function turns(atOnceMax: number): Turns {
+  return new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
+}
+
 test('sign-ins of one address run few statements at once, and leave some to other addresses', async () => {
   let running = 0;
   const postgres = {
@@ -17,9 +21,8 @@ test('sign-ins of one address run few statements at once, and leave some to othe
     },
   } as unknown as Postgres;
   const clock = { now: () => 0, monotonic: () => 0 };
-  const lookUps = new Turns({ atOnceMax: 8, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
   const failedSignIns = new FailedSignIns(clock);
-  const auth = openAuth({ postgres, clock, failedSignIns, lookUps } as unknown as AuthDeps);
+  const auth = openAuth({ postgres, clock, failedSignIns, lookUps: turns(8) } as unknown as AuthDeps);
   const settled = () => new Promise((resolve) => setImmediate(resolve));
   for (let n = 0; n < 100; n += 1) {
     void auth.signIn.byPassword(`user-${n}@example.com`, 'wrong', '10.0.0.1');
@@ -33,8 +36,6 @@ test('sign-ins of one address run few statements at once, and leave some to othe
 });
 
 test('pages of one tenant wait for each other, and other calls and the pages of other tenants do not', async () => {
-  const turns = (atOnceMax: number) =>
-    new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
   const { callers } = openAuth({ calls: turns(32), pageReads: turns(4) } as unknown as AuthDeps);
   const running: string[] = [];
   const call = (tenantId: string, ...kinds: LongRead[]) => {
@@ -57,8 +58,6 @@ test('pages of one tenant wait for each other, and other calls and the pages of 
 });
 
 test('a call that reads both a page and ClickHouse takes a place of each', async () => {
-  const turns = (atOnceMax: number) =>
-    new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
   for (const [pageReads, telemetryReads] of [
     [turns(3), turns(100)],
     [turns(100), turns(3)],
@@ -79,8 +78,6 @@ test('a call that reads both a page and ClickHouse takes a place of each', async
 });
 
 test('a page that waits for its turn holds no place of the other calls of its tenant', async () => {
-  const turns = (atOnceMax: number) =>
-    new Turns({ atOnceMax, waitingMax: 200, refusal: () => new Fault('sign_in_queue', 'full') });
   const deps = { calls: turns(32), pageReads: turns(4), telemetryReads: turns(4) } as unknown as AuthDeps;
   const { callers } = openAuth(deps);
   const principal = { tenantId: 'first', customerId: null } as unknown as Principal;

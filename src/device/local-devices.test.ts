@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { LocalDevices } from './local-devices.ts';
-import type { DeviceRow } from './model/cached-device.ts';
 
-const row: DeviceRow = { number: 1, id: 'i', tenantId: 't', customerId: null, profileId: 'p', name: 'n', version: 2 };
+const row = { ...deviceRow(1), version: 2 };
 const open = () => new LocalDevices();
 
 describe('LocalDevices', () => {
@@ -38,7 +38,7 @@ describe('LocalDevices', () => {
     const other = here.adopt({ ...row, id: 'other', tenantId: 'u', version: 1 });
     expect([other.id, other.tenantId, lost.tenantId]).toEqual(['other', 'u', 't']);
     here.refresh({ ...row, version: 3, name: 'renamed' });
-    expect(other.name).toBe('n');
+    expect(other.name).toBe(row.name);
     here.release(lost);
     expect(here.get(1)).toBe(other);
     here.release(other);

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -15,13 +16,7 @@ const log = createLog('fatal' as 'error', 'test');
 
 function row(number: number, { type, credentialsId, value }: NewCredentials, more: Partial<LoginRow> = {}): LoginRow {
   return {
-    number,
-    id: `id-${number}`,
-    tenantId: 't',
-    customerId: null,
-    profileId: 'p',
-    name: `device ${number}`,
-    version: 1,
+    ...deviceRow(number),
     credentialsVersion: 1,
     credentialsId,
     type,

@@ -1,6 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { eventually } from '../../test/harness/api.ts';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { FragileBus } from '../../test/harness/fragile-bus.ts';
 import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { limits } from '../base/limits.ts';
@@ -11,22 +12,13 @@ import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
 import { LocalDevices } from '../device/local-devices.ts';
-import type { DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
+import type { StoredDevice } from '../device/model/cached-device.ts';
 import { openChannels } from './device-channels.ts';
 import { type SessionEnd, Sessions } from './sessions.ts';
 
 useSteadyClock();
 
 const log = createLog('error', 'test');
-const row = (number: number): DeviceRow => ({
-  number,
-  id: `id-${number}`,
-  tenantId: 't',
-  customerId: null,
-  profileId: 'p',
-  name: `device ${number}`,
-  version: 1,
-});
 const change = (number: number, deleted = false) => ({
   credentialsId: 'k',
   deviceId: `id-${number}`,
@@ -89,7 +81,7 @@ async function settled(): Promise<void> {
 beforeEach(() => {
   hub = new BusHub(new Metrics());
   opened = [];
-  stored = new Map([1, 2, 3].map((number) => [number, { ...row(number), credentialsVersion: 1 }]));
+  stored = new Map([1, 2, 3].map((number) => [number, { ...deviceRow(number), credentialsVersion: 1 }]));
   queries = [];
   isAway = false;
 });
@@ -105,8 +97,8 @@ describe('Sessions', () => {
   it('the newer session of a device wins on one worker, without a disconnect', async () => {
     const { sessions, events, devices } = await open();
     const [old, young] = [owner(), owner()];
-    const first = sessions.open(row(1), old);
-    const second = sessions.open(row(1), young);
+    const first = sessions.open(deviceRow(1), old);
+    const second = sessions.open(deviceRow(1), young);
     expect(old.ends).toEqual(['taken_over']);
     first.end();
     first.end();
@@ -121,9 +113,9 @@ describe('Sessions', () => {
   it('the newer session wins across workers, without a disconnect', async () => {
     const [here, there] = [await open(), await open()];
     const [old, young] = [owner(), owner()];
-    const first = here.sessions.open(row(1), old);
+    const first = here.sessions.open(deviceRow(1), old);
     await settled();
-    there.sessions.open(row(1), young);
+    there.sessions.open(deviceRow(1), young);
     await settled();
     expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
     first.end();
@@ -134,9 +126,9 @@ describe('Sessions', () => {
   it('the newer session wins even when its clock is late', async () => {
     const [here, there] = [await open(() => Date.now() + 3_600_000), await open()];
     const [old, young] = [owner(), owner()];
-    here.sessions.open(row(1), old);
+    here.sessions.open(deviceRow(1), old);
     await settled();
-    there.sessions.open(row(1), young);
+    there.sessions.open(deviceRow(1), young);
     await settled();
     expect([old.ends, young.ends]).toEqual([['taken_over'], []]);
   });
@@ -149,7 +141,7 @@ describe('Sessions', () => {
         open(() => 1_000_000),
       ]);
       const owners = workers.map(() => owner());
-      for (const [i, { sessions }] of workers.entries()) sessions.open(row(number), owners[i]!);
+      for (const [i, { sessions }] of workers.entries()) sessions.open(deviceRow(number), owners[i]!);
       await settled();
       expect(owners.filter(({ ends }) => ends.length === 0)).toHaveLength(1);
       expect(workers.reduce((sum, { sessions }) => sum + sessions.size, 0)).toBe(1);
@@ -160,9 +152,9 @@ describe('Sessions', () => {
     const [here, there] = [await open(), await open()];
     there.bus.connected = false;
     const [old, young] = [owner(), owner()];
-    here.sessions.open(row(1), old);
+    here.sessions.open(deviceRow(1), old);
     await steadySleep(2);
-    there.sessions.open(row(1), young);
+    there.sessions.open(deviceRow(1), young);
     await settled();
     expect([old.ends, young.ends]).toEqual([[], []]);
     there.bus.restore();
@@ -184,9 +176,9 @@ describe('Sessions', () => {
       await open(() => Date.now() + aheadMs, Promise.resolve()),
     ];
     const [old, young] = [owner(), owner()];
-    here.sessions.open(row(1), old);
+    here.sessions.open(deviceRow(1), old);
     await steadySleep(5);
-    there.sessions.open(row(1), young);
+    there.sessions.open(deviceRow(1), young);
     await eventually(() => there.bus.published === 1);
     await settled();
     await steadySleep(5);
@@ -197,7 +189,7 @@ describe('Sessions', () => {
 
   it('announces all that were opened in one turn in one message', async () => {
     const { sessions, bus } = await open();
-    for (let number = 1; number <= 500; number += 1) sessions.open(row(number), owner());
+    for (let number = 1; number <= 500; number += 1) sessions.open(deviceRow(number), owner());
     await settled();
     expect(bus.published).toBe(1);
   });
@@ -205,7 +197,7 @@ describe('Sessions', () => {
   it('ends with the device, once, and counts one disconnect', async () => {
     const { sessions, events } = await open();
     const mine = owner();
-    const session = sessions.open(row(1), mine, 1);
+    const session = sessions.open(deviceRow(1), mine, 1);
     sessions.changed(change(1, true));
     sessions.changed(change(1, true));
     session.end();
@@ -216,13 +208,13 @@ describe('Sessions', () => {
   it('ends when its credentials changed, not when only its device was saved', async () => {
     const { sessions, events, devices } = await open();
     const mine = owner();
-    sessions.open(row(1), mine, 1);
-    stored.set(1, { ...row(1), version: 2, name: 'renamed', credentialsVersion: 1 });
+    sessions.open(deviceRow(1), mine, 1);
+    stored.set(1, { ...deviceRow(1), version: 2, name: 'renamed', credentialsVersion: 1 });
     sessions.changed(change(1));
     await settled();
     expect(mine.ends).toEqual([]);
     expect(devices.get(1)!.name).toBe('renamed');
-    stored.set(1, { ...row(1), version: 2, credentialsVersion: 2 });
+    stored.set(1, { ...deviceRow(1), version: 2, credentialsVersion: 2 });
     sessions.changed(change(1));
     await settled();
     expect(mine.ends).toEqual(['credentials_changed']);
@@ -253,8 +245,8 @@ describe('Sessions', () => {
   it('a child of a gateway stays when its own credentials change, and goes with its device', async () => {
     const { sessions } = await open();
     const child = owner();
-    sessions.open(row(1), child);
-    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    sessions.open(deviceRow(1), child);
+    stored.set(1, { ...deviceRow(1), credentialsVersion: 2 });
     sessions.changed(change(1));
     await settled();
     expect(child.ends).toEqual([]);
@@ -267,11 +259,11 @@ describe('Sessions', () => {
   it('ends when its number is that of another device, and the sessions of others are checked', async () => {
     const { sessions } = await open();
     const [lost, revoked] = [owner(), owner()];
-    sessions.open(row(1), lost, 1);
-    sessions.open(row(2), revoked, 1);
+    sessions.open(deviceRow(1), lost, 1);
+    sessions.open(deviceRow(2), revoked, 1);
     // PostgreSQL has lost device 1, and has given its number to another device.
-    stored.set(1, { ...row(1), id: 'other', credentialsVersion: 1 });
-    stored.set(2, { ...row(2), credentialsVersion: 2 });
+    stored.set(1, { ...deviceRow(1), id: 'other', credentialsVersion: 1 });
+    stored.set(2, { ...deviceRow(2), credentialsVersion: 2 });
     sessions.changed('all');
     await settled();
     expect([lost.ends, revoked.ends]).toEqual([['device_deleted'], ['credentials_changed']]);
@@ -280,20 +272,20 @@ describe('Sessions', () => {
   it('reads again when the credentials changed while the device signed in', async () => {
     const { sessions } = await open();
     const mine = owner();
-    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    stored.set(1, { ...deviceRow(1), credentialsVersion: 2 });
     sessions.changed(change(1));
-    sessions.open(row(1), mine, 1);
+    sessions.open(deviceRow(1), mine, 1);
     await settled();
     expect(mine.ends).toEqual(['credentials_changed']);
   });
 
   it('reads again when the credentials changed while the device signed in, however many others changed since', async () => {
     const { sessions } = await open();
-    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    stored.set(1, { ...deviceRow(1), credentialsVersion: 2 });
     sessions.changed(change(1));
     for (let n = 0; n < limits.sessionChangesMax; n += 1) sessions.changed(change(10 + n));
     const late = owner();
-    sessions.open(row(1), late, 1);
+    sessions.open(deviceRow(1), late, 1);
     await settled();
     expect(late.ends).toEqual(['credentials_changed']);
   });
@@ -301,17 +293,17 @@ describe('Sessions', () => {
   it('reads again when the device was deleted while it signed in once more', async () => {
     const { sessions } = await open();
     const [former, late] = [owner(), owner()];
-    sessions.open(row(1), former, 1);
+    sessions.open(deviceRow(1), former, 1);
     stored.delete(1);
     sessions.changed(change(1, true));
-    sessions.open(row(1), late, 1);
+    sessions.open(deviceRow(1), late, 1);
     await settled();
     expect([former.ends, late.ends]).toEqual([['device_deleted'], ['device_deleted']]);
   });
 
   it('holds many sessions against the store with one query', async () => {
     const { sessions } = await open();
-    for (const number of [1, 2, 3]) sessions.open(row(number), owner(), 1);
+    for (const number of [1, 2, 3]) sessions.open(deviceRow(number), owner(), 1);
     queries = [];
     for (const number of [1, 2, 3, 1]) sessions.changed(change(number));
     await settled();
@@ -321,9 +313,9 @@ describe('Sessions', () => {
   it('stays open while the store is unavailable, and is checked afterwards', async () => {
     const { sessions } = await open();
     const mine = owner();
-    sessions.open(row(1), mine, 1);
+    sessions.open(deviceRow(1), mine, 1);
     isAway = true;
-    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    stored.set(1, { ...deviceRow(1), credentialsVersion: 2 });
     sessions.changed(change(1));
     await settled();
     expect(mine.ends).toEqual([]);
@@ -334,7 +326,7 @@ describe('Sessions', () => {
   it('stays when the answer of the store is older than its credentials', async () => {
     const { sessions } = await open();
     const mine = owner();
-    sessions.open(row(1), mine, 5);
+    sessions.open(deviceRow(1), mine, 5);
     sessions.changed(change(1));
     await settled();
     expect(mine.ends).toEqual([]);

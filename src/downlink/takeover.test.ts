@@ -4,6 +4,7 @@
  * receives over another. Exactly one session of a device stays.
  */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { Random } from '../../test/harness/random.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -158,8 +159,7 @@ class World {
   }
 
   open(worker: Worker, number: number): void {
-    const row = { number, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', name: '', version: 1 };
-    const session = worker.sessions.open(row, { sessionEnded: () => session.end() });
+    const session = worker.sessions.open(deviceRow(number), { sessionEnded: () => session.end() });
   }
 
   /** Workers with a session of the device. */

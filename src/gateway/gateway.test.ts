@@ -1,5 +1,6 @@
 /** Children of one gateway: who is connected, in what order operations run, and how updates go down. */
 import { describe, expect, it, vi } from 'vitest';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import type { Follower } from '../attributes/followers.ts';
 import type { Update } from '../attributes/update.ts';
@@ -12,18 +13,7 @@ import type { RpcRequest } from '../rpc/rpc.ts';
 import { Gateway, type GatewayDeps } from './gateway.ts';
 import type { FoundChildren, WantedChild } from './names.ts';
 
-function rowOf(number: number, name: string): DeviceRow {
-  return {
-    number,
-    name,
-    id: `id-${number}`,
-    tenantId: 't',
-    customerId: null,
-    profileId: 'p',
-    version: 1,
-    madeBy: null,
-  };
-}
+const rowOf = (number: number, name: string): DeviceRow => ({ ...deviceRow(number, name), madeBy: null });
 
 const deviceOf = (row: DeviceRow) => new CachedDevice(row);
 const wanted = (...names: string[]): WantedChild[] => names.map((name) => ({ name, type: '' }));

@@ -1,5 +1,6 @@
 /** Lookups by name: gathered, cached until a change, and not repeated for refused names. */
 import { expect, it } from 'vitest';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
@@ -25,7 +26,7 @@ function setUp(queueMax?: number) {
     if (failure) throw failure;
     const rows = requests.map(({ name }): [string, DeviceRow | Fault] => {
       numbers += 1;
-      const row = { number: numbers, name, id: name, tenantId, customerId: null, profileId: 'p', version: 1 };
+      const row = { ...deviceRow(numbers, name), tenantId };
       return [name, answers.get(name) ?? row];
     });
     return new Map(rows);

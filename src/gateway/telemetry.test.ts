@@ -4,6 +4,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { anyTime as options } from '../../test/harness/decode-options.ts';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import { systemClock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
@@ -19,24 +20,20 @@ const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const names = ['', 'boolean', 'long', 'double', 'string', 'json'];
 
-function rowOf(number: number, name: string): DeviceRow {
-  return { number, name, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', version: 1 };
-}
-
 /** A gateway with these children connected, numbered from 1. */
 async function gatewayWith(children: string[]): Promise<Gateway> {
   const deps = {
     sessions: { open: (row: DeviceRow) => ({ device: new CachedDevice(row), end: () => {} }), get: () => undefined },
     names: {
       find: async (_: unknown, wanted: { name: string }[]) =>
-        new Map(wanted.map(({ name }) => [name, rowOf(children.indexOf(name) + 1, name)])),
+        new Map(wanted.map(({ name }) => [name, deviceRow(children.indexOf(name) + 1, name)])),
     },
     childrenMax: 0,
     troubles: newTroubles(systemClock),
     monotonic: () => 0,
   };
   const link = { attributes: () => true, rpc: () => true, dropped: () => {} };
-  const gateway = new Gateway(deps as unknown as GatewayDeps, new CachedDevice(rowOf(1000, 'hub')), link);
+  const gateway = new Gateway(deps as unknown as GatewayDeps, new CachedDevice(deviceRow(1000, 'hub')), link);
   await new Promise<void>((resolve) =>
     gateway.run(
       children.map((name) => ({ name, type: '' })),
@@ -130,7 +127,7 @@ describe('a message of a gateway', () => {
     expect([rowsOf('"A"'), rowsOf('"A"'), rowsOf('"\\u0041"'), rowsOf('"A"')]).toEqual(
       Array.from({ length: 4 }, () => '1 a@now long 1'),
     );
-    gateway.child('A')!.device.refresh({ ...rowOf(1, 'Z'), version: 2 });
+    gateway.child('A')!.device.refresh({ ...deviceRow(1, 'Z'), version: 2 });
     for (const name of ['"A"', '"\\u0041"']) expect(rowsOf(name)).toBeUndefined();
     expect([rowsOf('"Z"'), rowsOf('"Z"')]).toEqual(['1 a@now long 1', '1 a@now long 1']);
     gateway.disconnect('Z');

@@ -1,13 +1,13 @@
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { afterEach, describe, expect, it } from 'vitest';
+import { deviceRow } from '../../test/harness/device-row.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { CachedDevice } from '../device/model/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import { Exchange } from '../uws/exchange.ts';
 import { LongPolls } from './long-poll.ts';
 
-const row = { number: 7, id: 'id', tenantId: 't', customerId: null, profileId: 'p', name: 'n', version: 1 };
-const device = new CachedDevice(row);
+const device = new CachedDevice(deviceRow(7));
 
 let open: LongPolls[] = [];
 afterEach(() => {
@@ -110,7 +110,7 @@ describe('a poll', () => {
     const polls = longPolls(100);
     const hold = (number: number, tenantId: string) => {
       const { seen, exchange } = request();
-      return polls.hold(exchange, 'token', new CachedDevice({ ...row, number, tenantId }), 1_000)
+      return polls.hold(exchange, 'token', new CachedDevice({ ...deviceRow(7), number, tenantId }), 1_000)
         ? 'held'
         : seen.status;
     };
