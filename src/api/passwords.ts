@@ -49,38 +49,6 @@ const formType = /^application\/x-www-form-urlencoded\b/i;
 export function passwordRoutes(auth: Auth): Route[] {
   const bodyBytesMax = limits.signInBodyBytesMax;
 
-  /** Takes the JSON of a client, or the form of the page, which is answered with a page. */
-  async function choose(
-    page: PasswordPage,
-    request: HttpRequest,
-    save: (token: string, password: string, revokesKeys: boolean) => Promise<object>,
-  ): Promise<HttpResponse> {
-    if (!formType.test(request.header('content-type'))) {
-      checkContentType(request.header('content-type'));
-      const body = (parseJson(request.body) ?? {}) as Record<string, unknown>;
-      const { [tokenNames[page]]: token, password } = body;
-      if (typeof token !== 'string' || typeof password !== 'string') {
-        throw badRequest('body', `Validation error: ${tokenNames[page]} and password must be strings`);
-      }
-      const { revokeApiKeys: revokes = false } = body;
-      if (typeof revokes !== 'boolean' && revokes !== null) {
-        throw badRequest('body', 'Validation error: revokeApiKeys must be boolean');
-      }
-      return json(await save(token, password, revokes === true));
-    }
-    const form = new URLSearchParams(request.body.toString('utf8'));
-    const token = form.get(tokenNames[page]) ?? '';
-    try {
-      const password = form.get('password') ?? '';
-      if (password !== form.get('repeated')) throw badRequest('repeated', 'The two passwords are not the same.');
-      await save(token, password, form.get('revokeApiKeys') === 'true');
-    } catch (error) {
-      if (!(error instanceof Fault) || error.status !== 400) throw error;
-      return passwordForm(page, token, passwordPolicy.minimumLength, error.message);
-    }
-    return passwordSaved();
-  }
-
   return [
     publicRoute({
       method: 'GET',
@@ -107,7 +75,7 @@ export function passwordRoutes(auth: Auth): Route[] {
       otherAnswers: pageOfForm,
       bodyBytesMax,
       handle: ({ request }) =>
-        choose('activate', request, (token, password) =>
+        choosePassword('activate', request, (token, password) =>
           auth.passwords.activate(token, password, request.remoteAddress),
         ),
     }),
@@ -138,9 +106,47 @@ export function passwordRoutes(auth: Auth): Route[] {
       otherAnswers: { ...pageOfForm, 401: errorShape },
       bodyBytesMax,
       handle: ({ request }) =>
-        choose('resetPassword', request, (token, password, revokesKeys) =>
+        choosePassword('resetPassword', request, (token, password, revokesKeys) =>
           auth.passwords.reset(token, password, request.remoteAddress, revokesKeys),
         ),
     }),
   ];
+}
+
+/** Saves a password with the token of a link. Returns the tokens of a session. */
+type SavePassword = (token: string, password: string, revokesKeys: boolean) => Promise<object>;
+
+/** Takes the JSON of a client, or the form of the page, which is answered with a page. */
+async function choosePassword(page: PasswordPage, request: HttpRequest, save: SavePassword): Promise<HttpResponse> {
+  const contentType = request.header('content-type');
+  if (formType.test(contentType)) return await chooseByForm(page, request.body, save);
+  checkContentType(contentType);
+  return await chooseByJson(page, request.body, save);
+}
+
+async function chooseByJson(page: PasswordPage, bytes: Buffer, save: SavePassword): Promise<HttpResponse> {
+  const body = (parseJson(bytes) ?? {}) as Record<string, unknown>;
+  const { [tokenNames[page]]: token, password, revokeApiKeys: revokes = false } = body;
+  if (typeof token !== 'string' || typeof password !== 'string') {
+    throw badRequest('body', `Validation error: ${tokenNames[page]} and password must be strings`);
+  }
+  if (typeof revokes !== 'boolean' && revokes !== null) {
+    throw badRequest('body', 'Validation error: revokeApiKeys must be boolean');
+  }
+  return json(await save(token, password, revokes === true));
+}
+
+/** Shows the page again, with the error, when the password is refused. */
+async function chooseByForm(page: PasswordPage, bytes: Buffer, save: SavePassword): Promise<HttpResponse> {
+  const form = new URLSearchParams(bytes.toString('utf8'));
+  const token = form.get(tokenNames[page]) ?? '';
+  const password = form.get('password') ?? '';
+  try {
+    if (password !== form.get('repeated')) throw badRequest('repeated', 'The two passwords are not the same.');
+    await save(token, password, form.get('revokeApiKeys') === 'true');
+  } catch (error) {
+    if (!(error instanceof Fault) || error.status !== 400) throw error;
+    return passwordForm(page, token, passwordPolicy.minimumLength, error.message);
+  }
+  return passwordSaved();
 }
