@@ -24,7 +24,7 @@ export class WriteCheck {
   #waiting: { resolve: () => void; reject: (error: unknown) => void }[] = [];
   readonly #batches = new Batches(
     () => this.#waiting.length > 0,
-    () => this.#look(),
+    () => this.#check(),
   );
 
   constructor(engine: Pick<Engine, 'run'>) {
@@ -49,7 +49,7 @@ export class WriteCheck {
     return !this.#hasFailed;
   }
 
-  async #look(): Promise<void> {
+  async #check(): Promise<void> {
     const asked = this.#waiting.splice(0);
     try {
       if ((await this.#count()) > this.#before) {

@@ -47,7 +47,7 @@ const leaseName = 'shard moves';
 /** A call that was killed delays the next one for so long. */
 const leaseMs = 60_000;
 const renewMs = 15_000;
-const lookMs = 200;
+const checkMs = 200;
 /** The time after which the processes that are waited for are named. */
 const namedMs = 10_000;
 const copyMsMax = 3_600_000;
@@ -196,7 +196,7 @@ class Mover {
     const ids = await reopenBuckets(postgres, bucketCount, buckets);
     while ((await countOpen(postgres, ids)) > 0) {
       await this.#keep();
-      await this.#scheduler.sleep(lookMs);
+      await this.#scheduler.sleep(checkMs);
     }
   }
 
@@ -231,7 +231,7 @@ class Mover {
         say(`waiting for ${hosts}; --without-silent leaves out hosts that have ended and do not report`);
       }
       await this.#keep();
-      await this.#scheduler.sleep(lookMs);
+      await this.#scheduler.sleep(checkMs);
     }
   }
 

@@ -119,12 +119,12 @@ export class StoreWatch {
   async #watch(watched: Watched): Promise<void> {
     const { signal } = this.#ending;
     while (!signal.aborted) {
-      await this.#look(watched);
+      await this.#check(watched);
       await systemScheduler.sleep(limits.storeCheckMs, signal);
     }
   }
 
-  async #look(watched: Watched): Promise<void> {
+  async #check(watched: Watched): Promise<void> {
     const { store } = watched;
     try {
       await store.ping();
