@@ -225,11 +225,11 @@ describe('Sessions', () => {
     const workers = [await open(), await open()];
     for (const { bus } of workers) bus.connected = false;
     for (const { sessions } of workers) {
-      const session = sessions.open(row(1), { sessionEnded: () => session.end() });
+      const session = sessions.open(deviceRow(1), { sessionEnded: () => session.end() });
     }
     // Sessions that opened later are repeated first.
     for (const { sessions } of workers) {
-      for (let number = 1_000; number < 3_000; number += 1) sessions.open(row(number), owner());
+      for (let number = 1_000; number < 3_000; number += 1) sessions.open(deviceRow(number), owner());
     }
     await settled();
     for (const { sessions } of workers) expect(sessions.get(1)).toBeDefined();
