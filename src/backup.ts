@@ -5,7 +5,6 @@
  * docs/durability.md#backup-and-restore.
  */
 import { closeSync, constants, existsSync, openSync, readFileSync, rmSync } from 'node:fs';
-import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { copyFrozen, type Frozen, freezeTables, removeFrozen } from './backup/clickhouse.ts';
@@ -20,6 +19,7 @@ import { counted } from './base/counted.ts';
 import { Bug, messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
+import { lowerPriority } from './base/priority.ts';
 import { loadConfig } from './base/settings/config.ts';
 import { sizeText } from './base/size-text.ts';
 import { openClickHouse } from './clickhouse/client.ts';
@@ -58,7 +58,7 @@ async function run([target, ...more]: string[]): Promise<void> {
     lock = await lockBackups(dataDir);
     unfinished = { dataDir, target: await BackupTarget.claim(dir) };
     interruption.signal.throwIfAborted();
-    setPriority(nice);
+    lowerPriority(nice);
     interruption.signal.addEventListener('abort', () => control.close());
     await save(control, unfinished);
   } catch (error) {

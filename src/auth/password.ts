@@ -19,8 +19,9 @@ const phc = /^\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$
 const thread = `
 const { parentPort } = require('node:worker_threads');
 const { scryptSync } = require('node:crypto');
-// Lowers the priority of this thread only: acknowledgements go first.
-require('node:os').setPriority(0, ${limits.passwordThreadNice});
+const { getPriority, setPriority } = require('node:os');
+// Lowers the priority of this thread only, as in base/priority.ts: acknowledgements go first.
+if (getPriority(0) < ${limits.passwordThreadNice}) setPriority(0, ${limits.passwordThreadNice});
 parentPort.on('message', ({ password, salt, ln, r, p, bytes }) => {
   const N = 2 ** ln;
   parentPort.postMessage(scryptSync(password, salt, bytes, { N, r, p, maxmem: 256 * N * r }));

@@ -2,11 +2,11 @@
  * A thread of the report pool: query, pivot, labels and encoding of one report at a time. It returns the bytes of the
  * answer, moved and not copied, or a fault as data. A thread may be ended at any moment.
  */
-import { setPriority } from 'node:os';
 import { type MessagePort, workerData } from 'node:worker_threads';
 import { badRequest, Fault, type PlainFault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
+import { lowerPriority } from '../base/priority.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { sizeText } from '../base/size-text.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
@@ -55,7 +55,7 @@ const [transferable, value] = [Symbol.for('Piscina.transferable'), Symbol.for('P
 
 const data = workerData as ThreadData;
 // Lowers the priority of this thread only: the event loop and ingest go first.
-setPriority(0, data.nice);
+lowerPriority(data.nice);
 let opened: ClickHouse[] | undefined;
 
 export default async function report(task: ReportTask): Promise<ReportOutcome> {

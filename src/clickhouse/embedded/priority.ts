@@ -8,7 +8,7 @@
  * a nice value of the process.
  */
 import { readdirSync, readFileSync } from 'node:fs';
-import { setPriority } from 'node:os';
+import { lowerPriority } from '../../base/priority.ts';
 import type { SlotKind } from './slots.ts';
 
 const niceMax = 19;
@@ -20,7 +20,7 @@ const capSysNice = 1n << 23n;
  */
 export function standBack(nice: number): void {
   if (mayRaiseThreads()) return;
-  for (const thread of readdirSync('/proc/self/task')) setPriority(Number(thread), nice);
+  for (const thread of readdirSync('/proc/self/task')) lowerPriority(nice, Number(thread));
 }
 
 export function mayRaiseThreads(): boolean {
