@@ -1,5 +1,8 @@
+import { once } from 'node:events';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { StreamLink } from './stream-client.ts';
+import { loadConfig } from '../base/settings/config.ts';
+import { connectReason, StreamLink } from './stream-client.ts';
 
 let reconnects = 0;
 let isClosed = false;
@@ -63,4 +66,22 @@ test('a connection whose messages are answered stays while its readers fail', ()
     vi.advanceTimersByTime(1_000);
   }
   expect(reconnects).toBe(1);
+});
+
+test('a server that accepts connections and says nothing, as a frozen one, keeps no socket open', async () => {
+  const sockets: Socket[] = [];
+  const server = createServer((socket) => sockets.push(socket)).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const url = `nats://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const closed = once(server, 'connection').then(([socket]) => once((socket as Socket).resume(), 'close'));
+  await expect(StreamLink.open({ ...loadConfig({}).stream, url }, 'test')).rejects.toThrow('timeout');
+  await closed;
+  expect(sockets.every((socket) => socket.destroyed)).toBe(true);
+  server.close();
+});
+
+test('an address without a server is said with the setting that has it', async () => {
+  const settings = { ...loadConfig({}).stream, url: 'nats://127.0.0.1:1' };
+  const error = await StreamLink.open(settings, 'test').catch((reason: unknown) => reason);
+  expect(connectReason(error)).toBe('no server was found there (connection refused): check STREAM_URL and the servers');
 });

@@ -33,7 +33,10 @@ import type { Config } from '../base/settings/config.ts';
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import { sizeText } from '../base/size-text.ts';
 import { type Lane, laneNames, late, live } from '../journal/journal.ts';
+import { destroyAbandonedSockets } from './abandoned-sockets.ts';
 import { streamFormat } from './stream-frame.ts';
+
+destroyAbandonedSockets();
 
 export type StreamSettings = Config['stream'];
 
@@ -223,6 +226,7 @@ export function connectReason(error: unknown): string {
     return `the certificate of the servers is not accepted (${reason}): renew it, or check STREAM_TLS_CA`;
   }
   if (isWithoutListener(error)) return noMajority;
+  if (isWithoutServer(error)) return `no server was found there (${reason}): check STREAM_URL and the servers`;
   return reason;
 }
 
@@ -233,6 +237,14 @@ export function isLogin(error: unknown): boolean {
 /** True when no server listens for the stream. A server turns JetStream off when its disk is full. */
 function isWithoutListener(error: unknown): boolean {
   return error instanceof Error && error.name === 'JetStreamNotEnabled';
+}
+
+/** True when nothing listens at the address, or its name is unknown. */
+function isWithoutServer(error: unknown): boolean {
+  const { code, cause } = error as { code?: unknown; cause?: unknown };
+  if (/ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH/.test(String(code))) return true;
+  if (/^(connection refused|getaddrinfo )/.test(messageOf(error))) return true;
+  return cause instanceof Error && isWithoutServer(cause);
 }
 
 function isCertificate(error: unknown): boolean {
@@ -252,7 +264,8 @@ export async function found<T>(reading: Promise<T>, missing: number): Promise<T 
 }
 
 export const noMajority =
-  'no majority of its servers answers: they are unavailable, or have JetStream off, as after a full disk';
+  'no majority of its servers answers: they are unavailable, or have JetStream off, as after a full disk, or the ' +
+  'account of STREAM_USER or STREAM_CREDS has no JetStream';
 
 /** An acknowledgement of another stream, which no worker ships: a removed stream leaves its subjects to any other. */
 export class OtherStream extends Error {}

@@ -30,7 +30,7 @@ const notEnabled = Object.assign(new Error('jetstream is not enabled'), { name: 
 test.each([
   ['no answer', new Error('timeout'), /\(no majority of its servers answers: /],
   ['no leader', answerOf(10_008, 'JetStream system temporarily unavailable'), /\(no majority of its servers/],
-  ['no listener', notEnabled, /JetStream off, as after a full disk\)/],
+  ['no listener', notEnabled, /JetStream off, as after a full disk, or the account of STREAM_USER/],
   ['another answer', answerOf(10_074, 'replicas > 1 not supported'), /\(replicas > 1 not supported\)/],
 ])('%s is said in words, of the commit and of later messages', async (_what, error, words) => {
   const [commit, later] = await refusals(error);
