@@ -14,6 +14,7 @@ import {
   type StreamConfig,
   type StreamInfo,
 } from '@nats-io/jetstream';
+import { counted } from '../base/counted.ts';
 import { StartError } from '../base/errors.ts';
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import { sizeText } from '../base/size-text.ts';
@@ -417,7 +418,7 @@ function checkKept(info: StreamInfo, settings: StreamSettings): void {
   if (config.num_replicas < settings.replicas) {
     refuse(
       info,
-      `has ${config.num_replicas} replicas and STREAM_REPLICAS is ${settings.replicas}`,
+      `has ${counted(config.num_replicas, 'replica')} and STREAM_REPLICAS is ${settings.replicas}`,
       `run "nats stream edit ${name} --replicas ${settings.replicas}", or change the setting`,
     );
   }

@@ -67,7 +67,10 @@ function effectOf({ ingest, stream }: Config): string | undefined {
 function degraded(config: Config, slot: number, { ingest, journal, orphans, shipper, stream }: Channel): string[] {
   const reasons: string[] = [];
   const lateRefusal = ingest.lateRefusal();
-  if (lateRefusal !== undefined) reasons.push(`late rows are refused: ${lateRefusal.message.slice(0, 200)}`);
+  // While all telemetry is refused, the reason is that of the refusal.
+  if (lateRefusal !== undefined && ingest.refusal() === undefined) {
+    reasons.push(`late rows are refused: ${lateRefusal.message}`);
+  }
   const { refusal } = shipper;
   if (refusal !== undefined) {
     const place = config.ingest.ack === 'stream' ? 'stream' : 'journal';

@@ -441,7 +441,7 @@ test('a stream of the earlier form is accepted, one of a later version is refuse
 });
 
 const changes: [string, Partial<StreamConfig>, RegExp][] = [
-  ['with fewer replicas', { num_replicas: 1 }, /has 1 replicas and STREAM_REPLICAS is 3: run "nats stream edit/],
+  ['with fewer replicas', { num_replicas: 1 }, /has 1 replica and STREAM_REPLICAS is 3: run "nats stream edit/],
   ['that discards its oldest frames', { discard: DiscardPolicy.Old }, /discards its oldest frames.*--discard new/],
   ['that forgets by age', { max_age: 60_000_000_000 }, /forgets frames by their age or number/],
   ['that forgets by number', { max_msgs: 10 }, /forgets frames by their age or number/],
