@@ -493,9 +493,9 @@ test('every folder, glob and file that the configuration names exists', () => {
     readdirSync(top, { recursive: true, encoding: 'utf8' }).map((path) => join(top, path)),
   );
   const paths = [...all, ...readdirSync('.')];
-  /** `dist/x.js` is made of `src/x.ts`. */
+  /** `dist/x.js` and `dist/x.d.ts` are made of `src/x.ts`. */
   const sourceOf = (path: string): string =>
-    path.replace(/^dist(?:-(?:bench|fuzz))?\/(.*)\.js$/, (_, built: string) =>
+    path.replace(/^dist(?:-(?:bench|fuzz))?\/(.*?)(?:\.d\.ts|\.js)$/, (_, built: string) =>
       /^(bench|fuzz)\//.test(built) ? `${built}.ts` : `src/${built}.ts`,
     );
   const exists = (glob: string): boolean => {

@@ -5,7 +5,7 @@
 import { spawn } from 'node:child_process';
 import { randomBytes, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { AckPolicy, DeliverPolicy, jetstream } from '@nats-io/jetstream';
@@ -259,4 +259,26 @@ test('a program of its own reads frames with the exported library', async () => 
   for (const each of [child.stdout, child.stderr]) each.on('data', (chunk) => (output += chunk));
   await once(child, 'close');
   expect(output).toMatch(/^count 7$/m);
+});
+
+test('the exported library has types for a program in TypeScript', async () => {
+  const reader = join(directory, 'reader');
+  mkdirSync(join(reader, 'node_modules'), { recursive: true });
+  symlinkSync(process.cwd(), join(reader, 'node_modules', 'millrace'));
+  const program = (type: string) => `
+    import { pointsOf } from 'millrace/stream-points';
+    export const keys: ${type}[] | undefined = pointsOf(new Uint8Array(0))?.map(({ key }) => key);`;
+  writeFileSync(join(reader, 'right.ts'), program('string'));
+  writeFileSync(join(reader, 'wrong.ts'), program('number'));
+  const options = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2023', '--types', ''];
+  const output = async (file: string) => {
+    const words = [join(process.cwd(), 'node_modules/typescript/bin/tsc'), ...options, file];
+    const child = spawn(process.execPath, words, { cwd: reader });
+    let text = '';
+    for (const each of [child.stdout, child.stderr]) each.on('data', (chunk) => (text += chunk));
+    await once(child, 'close');
+    return text;
+  };
+  expect(await output('right.ts')).toBe('');
+  expect(await output('wrong.ts')).toMatch(/^wrong\.ts\(3,\d+\): error TS2322/);
 });
