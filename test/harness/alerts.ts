@@ -37,7 +37,8 @@ export function firing(page: string, earlier = page): string[] {
   return readRules().flatMap(({ alert, expr }) => (new Evaluation(expr, page, earlier).holds() ? [alert] : []));
 }
 
-const token = /\s*(increase|abs|and|on|>=|<=|==|[<>*/()]|\d+(?:\.\d+)?|[a-z_]\w*(?:\{[^}]*\})?(?:\[\w+\])?)/y;
+const token =
+  /\s*(increase|abs|and|on|group_left|>=|<=|==|[<>*/()]|\d+(?:\.\d+)?|[a-z_]\w*(?:\{[^}]*\})?(?:\[\w+\])?)/y;
 
 /** Returns the counters, with those of histograms, that are smaller than on an earlier page of the same engine. */
 export function fallen(page: string, earlier: string): string[] {
@@ -93,7 +94,13 @@ class Evaluation {
     for (;;) {
       const operator = this.#take('*') ? '*' : this.#take('/') ? '/' : undefined;
       if (operator === undefined) return left;
+      const label = this.#joined();
       const right = this.#term();
+      if (label !== undefined) {
+        const one = (labels: Record<string, string>) => right.find((each) => each.labels[label] === labels[label]);
+        left = left.map(({ labels, value }) => ({ labels, value: value / (one(labels)?.value ?? Number.NaN) }));
+        continue;
+      }
       const isScalar = left.length === 1 && Object.keys(left[0]!.labels).length === 0;
       const [base, other] = isScalar ? [right, left] : [left, right];
       left = base.map(({ labels, value }) => {
@@ -101,6 +108,16 @@ class Evaluation {
         return { labels, value: operator === '*' ? value * factor : value / factor };
       });
     }
+  }
+
+  /** Takes `on (label) group_left ()` after a division: one series on the right belongs to several on the left. */
+  #joined(): string | undefined {
+    if (!this.#take('on')) return undefined;
+    if (!this.#take('(')) throw new Error('expected (');
+    const label = this.#next();
+    for (const expected of [')', 'group_left', '(', ')'])
+      if (!this.#take(expected)) throw new Error(`expected ${expected}`);
+    return label;
   }
 
   #term(): Series[] {

@@ -105,7 +105,8 @@ test('alerts and dashboards name only metrics that exist', () => {
   // That is there with a second host: test/long/hosts.test.ts.
   known.add('millrace_hosts');
   // These are there with STREAM_URL.
-  for (const name of ['losses_total', 'damaged_total', 'servers_missing']) known.add(`millrace_stream_${name}`);
+  const ofStream = ['losses_total', 'damaged_total', 'servers_missing', 'bytes', 'bytes_max', 'oldest_seconds', 'away'];
+  for (const name of [...ofStream, 'json_missed_total']) known.add(`millrace_stream_${name}`);
   const used = namesIn([...expressions, ...rules.map(({ expr }) => expr)]);
   expect(used.filter((name) => !known.has(name))).toEqual([]);
 });
@@ -131,6 +132,8 @@ const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceQuarantine: ['millrace_ingest_quarantined_rows_total 5', 'millrace_ingest_quarantined_rows_total 4'],
   MillraceStreamLost: ['millrace_stream_losses_total 2', 'millrace_stream_losses_total 1'],
   MillraceNoBlocks: ['millrace_ingest_no_blocks_total 1', 'millrace_ingest_no_blocks_total 0'],
+  MillraceStreamFills: ['millrace_stream_bytes{lane="live"} 7\nmillrace_stream_bytes_max 10'],
+  MillraceStreamJsonMissed: ['millrace_stream_json_missed_total 1', 'millrace_stream_json_missed_total 0'],
   MillraceStreamServers: ['millrace_stream_servers_missing{lane="live"} 1'],
   MillraceStreamDamaged: ['millrace_stream_damaged_total 1', 'millrace_stream_damaged_total 0'],
   MillraceSlowLoop: ['nodejs_eventloop_lag_p99_seconds{process="worker-0"} 0.3'],
