@@ -17,7 +17,12 @@ import { orderUpTo } from '../ingest/order-number.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { eraseSeries, NotYet } from './erase-in-clickhouse.ts';
 import { EraseTogether } from './erase-together.ts';
-import { type HostJournals, type SeriesStatements, type Settled, seriesStatements } from './series-statements.ts';
+import {
+  type HostJournals,
+  type SeriesStatements,
+  type SettledJournals,
+  seriesStatements,
+} from './series-statements.ts';
 import type { LatestFate, Tombstone } from './tombstone-store.ts';
 
 const { sleep } = systemScheduler;
@@ -161,7 +166,7 @@ async function allSettled(
   { id }: Tombstone,
   own: JournalReport[],
   isHeld: (report: JournalReport) => boolean,
-): Promise<Settled | undefined> {
+): Promise<SettledJournals | undefined> {
   const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
   const target = new Map(own.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
   let host = { reports: own, isWhole: true };

@@ -21,7 +21,7 @@ export interface HostJournals {
 }
 
 /** The journals once each has shipped the rows that it had at a delete. */
-export type Settled = Pick<CarriedOut, 'seen' | 'settledBy'>;
+export type SettledJournals = Pick<CarriedOut, 'seen' | 'settledBy'>;
 
 interface SeriesStatementsDeps {
   postgres: Queries;
@@ -36,7 +36,7 @@ export interface SeriesStatements {
   highOrders(): ReturnType<typeof readHighOrders>;
   insert(erased: Erased, createdTime: number, tenantId: string): Promise<Tombstone>;
   /** Returns false when the delete is not finished. */
-  mark(tombstone: Tombstone, settled: Settled, tenantId: string): Promise<boolean>;
+  mark(tombstone: Tombstone, settled: SettledJournals, tenantId: string): Promise<boolean>;
   handOver(tombstone: Tombstone, tenantId: string): Promise<void>;
 }
 
