@@ -509,6 +509,8 @@ function bannerOf(
     seconds,
     workers,
     engines: engines.description,
+    ack: config.ingest.ack,
+    streamUrl: config.stream.url,
     dataPath: data.path,
     address: config.http.address,
     port: config.http.port,

@@ -6,6 +6,7 @@
 import { causeMessageOf, messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Config, shardUrlsOf } from '../base/settings/config.ts';
+import { listOfSetting } from '../base/settings/list-setting.ts';
 import { redisVersions } from '../bus/redis-version.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
@@ -142,9 +143,15 @@ async function checkServersOf(stream: Config['stream'], owner: StreamOwner): Pro
     const { version, unchecked, missing } = await inspectStreams(stream, owner);
     const title = `NATS (STREAM_URL) is ${version}`;
     if (missing !== undefined) return { subject, level: 'fault', says: `${title}, but ${missing}.` };
-    if (unchecked.length === 0) return { subject, level: 'ok', says: `${title} and syncs each message.` };
-    const why = unchecked.join('; ');
-    const says = `${title}; whether each server syncs each message is not known (STREAM_MONITOR_URLS): ${why}.`;
+    if (unchecked.length > 0) {
+      const why = unchecked.join('; ');
+      const says = `${title}; whether each server syncs each message is not known (STREAM_MONITOR_URLS): ${why}.`;
+      return { subject, level: 'warning', says };
+    }
+    if (listOfSetting(stream.url).length > 1) {
+      return { subject, level: 'ok', says: `${title} and syncs each message.` };
+    }
+    const says = `${title} and syncs each message. STREAM_URL names one server: name all of them, because a host that starts while that one is away finds no other.`;
     return { subject, level: 'warning', says };
   } catch (error) {
     if (error instanceof StartError) return { subject, level: 'fault', says: error.message };

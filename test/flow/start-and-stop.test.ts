@@ -57,6 +57,7 @@ async function allStored(): Promise<void> {
 test('the start prints addresses and a curl that works', async () => {
   await eventually(() => engine.output.includes('Stop with Ctrl-C.'));
   expect(engine.output).toContain(`http://localhost:${engine.port}`);
+  expect(engine.output).toContain('when synced to the disk of this host   (INGEST_ACK=journal)');
   const token = /token (\S+)/.exec(engine.output)?.[1];
   expect(token).toBeDefined();
   expect(await engine.api.postTelemetry(token!, '{"temperature":21.5}')).toBe(200);

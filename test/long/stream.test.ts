@@ -460,6 +460,8 @@ async function diagnosis(changes: Record<string, string>): Promise<string | unde
 
 test('`npm run doctor` checks the servers of the stream', async () => {
   expect(await diagnosis({})).toMatch(/^ok .*NATS \(STREAM_URL\) is 2\.\d+\.\d+ and syncs each message\.$/);
+  const [first = ''] = nodes.url.split(',');
+  expect(await diagnosis({ STREAM_URL: first })).toMatch(/^warning .*STREAM_URL names one server: name all of them/);
   expect(await diagnosis({ STREAM_MONITOR_URLS: '' })).toMatch(/^warning .*name the monitoring pages of the servers/);
   expect(await diagnosis({ STREAM_BYTES_MAX: '65MiB' })).toMatch(/^fault .*STREAM_BYTES_MAX is 68157440: run "nats/);
   expect(await diagnosis({ STREAM_URL: 'nats://127.0.0.1:1' })).toMatch(/^fault .*cannot be used: .*REFUSED/i);

@@ -1,12 +1,16 @@
 /** Writes the message that an operator reads at the start: addresses, credentials, and commands that can be pasted. */
 import { counted } from '../../base/counted.ts';
 import { openOutput } from '../../base/line-output.ts';
+import type { Config } from '../../base/settings/config.ts';
 
 export interface Banner {
   version: string;
   seconds: number;
   workers: number;
   engines: string;
+  ack: Config['ingest']['ack'];
+  /** The addresses of the servers of the stream. */
+  streamUrl: string;
   dataPath: string;
   /** The address of HTTP and HTTPS. */
   address: string;
@@ -64,6 +68,7 @@ export function printBanner(banner: Banner): void {
     `  Health             ${base}/readyz`,
     `  Metrics            ${monitorUrl(banner)}/metrics`,
     `  Stores             ${banner.engines}`,
+    `  Acknowledges       ${acknowledgedWhen(banner)}   (INGEST_ACK=${banner.ack})`,
     `  Data               ${banner.dataPath}`,
     `  Administrator      ${banner.adminEmail}   ${passwordLine(banner)}`,
     ...(banner.systemEmail ? [`  System admin       ${banner.systemEmail}   the same password; makes tenants`] : []),
@@ -100,6 +105,19 @@ function stateLines({ version, seconds, workers: count, refusal, missing }: Bann
     '  A line says when telemetry is accepted. /readyz answers 503 until then.',
     ...missing.filter((reason) => reason !== refusal).map((reason) => `  Degraded           ${reason}`),
   ];
+}
+
+function acknowledgedWhen({ ack, streamUrl }: Banner): string {
+  switch (ack) {
+    case 'memory':
+      return 'before the sync: a crash loses the last messages';
+    case 'journal':
+      return 'when synced to the disk of this host';
+    case 'store':
+      return 'when stored by ClickHouse';
+    case 'stream':
+      return `when synced by most servers of ${streamUrl}`;
+  }
 }
 
 function missingLines(missing: string[]): string[] {
