@@ -107,46 +107,25 @@ async function createSome(
 }
 
 async function createInside(
-  { clock, limitsOf, takenNames }: Pick<NewDeviceDeps, 'clock' | 'limitsOf' | 'takenNames'>,
+  deps: Pick<NewDeviceDeps, 'clock' | 'limitsOf' | 'takenNames'>,
   queries: Queries,
   tenantId: string,
   rows: Row[],
   profiles: Map<Row, string>,
   outcomes: NewDeviceOutcome[],
 ): Promise<{ published: LoggedChange[]; assigned: boolean }> {
-  const now = clock.now();
-  const { devicesMax } = limitsOf(tenantId);
+  const now = deps.clock.now();
+  const { devicesMax } = deps.limitsOf(tenantId);
   const room = Math.max(0, await admitDevices(queries, tenantId, rows.length, devicesMax));
   const customerIds = [...new Set(rows.flatMap(({ customerId }) => customerId ?? []))];
   const customers = customerIds.length > 0 ? await holdCustomers(queries, tenantId, customerIds) : new Set<string>();
-  const takenTokens = await findTakenTokens(
-    queries,
-    tenantId,
-    rows.map(({ accessToken }) => accessToken),
-  );
   const owned = rows.filter((row) => {
     const isCustomer = row.customerId === null || customers.has(row.customerId);
     if (!profiles.has(row)) outcomes[row.index] = profileUnknown();
     else if (!isCustomer) outcomes[row.index] = customerUnknown();
     return profiles.has(row) && isCustomer;
   });
-  const isOthers = ({ accessToken }: Row) => takenTokens.get(accessToken) === true;
-  const counted =
-    takenNames && owned.some(({ isChosen }) => isChosen)
-      ? await takenNames.count(queries, tenantId, owned.filter(isOthers).length)
-      : undefined;
-  const fit: Row[] = [];
-  let othersTokens = 0;
-  for (const row of owned) {
-    // Free or taken: after too many tokens of other tenants every chosen token gets the same refusal.
-    if (row.isChosen && counted && othersTokens >= counted.remaining) {
-      outcomes[row.index] = takenNames!.refusal(counted.endsTime);
-    } else if (takenTokens.has(row.accessToken)) {
-      outcomes[row.index] = credentialsTaken();
-      if (isOthers(row)) othersTokens += 1;
-    } else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
-    else fit.push(row);
-  }
+  const fit = await rowsThatFit(deps, queries, tenantId, owned, { devicesMax, room }, outcomes);
   if (fit.length === 0) return { published: [], assigned: false };
   const inserted = await insertDevices(
     queries,
@@ -168,6 +147,40 @@ async function createInside(
   const published = await insertTokens(queries, tokens, now);
   const ids = made.map(({ id }) => id);
   return { published, assigned: await devicesAssigned(queries, ids) };
+}
+
+/** Returns the rows whose token is free and for which the tenant has room. The others get a refusal in `outcomes`. */
+async function rowsThatFit(
+  { takenNames }: Pick<NewDeviceDeps, 'takenNames'>,
+  queries: Queries,
+  tenantId: string,
+  rows: Row[],
+  { devicesMax, room }: { devicesMax: number; room: number },
+  outcomes: NewDeviceOutcome[],
+): Promise<Row[]> {
+  const takenTokens = await findTakenTokens(
+    queries,
+    tenantId,
+    rows.map(({ accessToken }) => accessToken),
+  );
+  const isOthers = ({ accessToken }: Row) => takenTokens.get(accessToken) === true;
+  const counted =
+    takenNames && rows.some(({ isChosen }) => isChosen)
+      ? await takenNames.count(queries, tenantId, rows.filter(isOthers).length)
+      : undefined;
+  const fit: Row[] = [];
+  let othersTokens = 0;
+  for (const row of rows) {
+    // Free or taken: after too many tokens of other tenants every chosen token gets the same refusal.
+    if (row.isChosen && counted && othersTokens >= counted.remaining) {
+      outcomes[row.index] = takenNames!.refusal(counted.endsTime);
+    } else if (takenTokens.has(row.accessToken)) {
+      outcomes[row.index] = credentialsTaken();
+      if (isOthers(row)) othersTokens += 1;
+    } else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
+    else fit.push(row);
+  }
+  return fit;
 }
 
 /** Returns the profile of each row. Rows that name a missing profile are left out. */
