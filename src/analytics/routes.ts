@@ -59,9 +59,9 @@ export const reportRoutes: readonly Route<ReportRouteDeps>[] = [
       async handle({ request, principal: caller }, deps: ReportRouteDeps) {
         const principal = requireTenant(caller);
         const asked = decodeReportRequest(namedJson(request));
-        const look = () => findVisibleView(deps, principal, asked.viewConfigId);
+        const findView = () => findVisibleView(deps, principal, asked.viewConfigId);
         const format = formatOf(request);
-        const report = await makeReport(deps, principal, look, asked, format, request.aborted);
+        const report = await makeReport(deps, principal, findView, asked, format, request.aborted);
         return deps.unsent.answer(report, format, principal);
       },
     }),
@@ -99,8 +99,8 @@ export const reportRoutes: readonly Route<ReportRouteDeps>[] = [
       const { rangeStartTs, rangeEndTs } = decodeRangeAndFilters({ ...(body as object), filters: {} });
       const range = { rangeStartTs, rangeEndTs, filters: [] };
       const format = formatOf(request);
-      const look = async () => definition;
-      const report = await makeReport(deps, principal, look, range, format, request.aborted);
+      const findView = async () => definition;
+      const report = await makeReport(deps, principal, findView, range, format, request.aborted);
       return deps.unsent.answer(report, format, principal);
     },
   }),

@@ -34,7 +34,7 @@ async function open(): Promise<WrongTries> {
 
 /** The outcome of a try with a wrong or a right secret. */
 const f = (tries: WrongTries, address: string, found?: string) =>
-  tries.look(address, async () => found).catch(({ status }: { status: number }) => status);
+  tries.find(address, async () => found).catch(({ status }: { status: number }) => status);
 
 beforeEach(() => {
   nowMs = 0;
@@ -68,7 +68,7 @@ test('parallel tries get no more answers than sequential ones', async () => {
 test('a lookup that fails is not a wrong try', async () => {
   const tries = await open();
   for (let n = 0; n < 3; n += 1) {
-    const failed = tries.look('10.0.0.1', () => Promise.reject(new Error('unavailable')));
+    const failed = tries.find('10.0.0.1', () => Promise.reject(new Error('unavailable')));
     await expect(failed).rejects.toThrow('unavailable');
   }
   expect(await f(tries, '10.0.0.1', 'right')).toBe('right');

@@ -96,10 +96,10 @@ export class WrongTries implements HomeTopic {
     this.#report(network, 1);
   }
 
-  /** Returns what `look` finds; undefined means that the secret is wrong. Throws 429 when the address is refused. */
-  async look<T>(address: string, look: () => Promise<T | undefined>): Promise<T | undefined> {
+  /** Returns the result of `find`; undefined means that the secret is wrong. Throws 429 when the address is refused. */
+  async find<T>(address: string, find: () => Promise<T | undefined>): Promise<T | undefined> {
     this.check(address);
-    const found = await look();
+    const found = await find();
     this.check(address);
     if (found === undefined) this.wrong(address);
     return found;

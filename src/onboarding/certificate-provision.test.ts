@@ -52,7 +52,7 @@ describe('profiles from before proofs were asked for', () => {
   function depsOf() {
     const { postgres } = server;
     const changes = { publish: () => {} } as unknown as CredentialChanges;
-    const wrongKeys = { look: (_: string, look: () => unknown) => look() } as unknown as WrongTries;
+    const wrongKeys = { find: (_: string, find: () => unknown) => find() } as unknown as WrongTries;
     return { postgres, changes, clock, limitsOf: () => noLimits, wrongKeys, log: createLog('fatal', 'test') };
   }
 

@@ -74,7 +74,7 @@ export class CertificateProvisioner {
 
   async #provisionNow(certificate: ClientCertificate, remoteAddress: string): Promise<ChainOutcome> {
     const { wrongKeys, clock, log } = this.#deps;
-    const profile = await wrongKeys.look(remoteAddress, () => this.#profileOf(certificate, clock.now()));
+    const profile = await wrongKeys.find(remoteAddress, () => this.#profileOf(certificate, clock.now()));
     if (!profile) return 'unknown';
     const name = deviceNameOf(certificate.leaf, profile.pattern);
     const outcome = name === undefined ? 'failed' : await this.#give(profile, name, certificate);

@@ -57,7 +57,7 @@ async function provisionNow(
   request: ProvisionRequest,
   remoteAddress: string,
 ): Promise<ProvisionOutcome> {
-  const profile = await deps.wrongKeys.look(remoteAddress, () => openedProfile(deps.postgres, request));
+  const profile = await deps.wrongKeys.find(remoteAddress, () => openedProfile(deps.postgres, request));
   if (!profile) return { status: 'NOT_FOUND' };
   const outcome = await provisionIn(deps, profile, request);
   deps.log.info('provisioned', { profile: profile.id, outcome: outcome.status });

@@ -35,14 +35,14 @@ export interface ReportDeps {
 }
 
 /**
- * `look` returns a saved view, or the definition of one for a preview. A report during which devices moved to other
+ * `findView` returns a saved view, or the definition of one for a preview. A report during which devices moved to other
  * shards is made again: it may lack their points. Their rows stay on the old shard until reads go to the new one, so a
  * map that is the same afterwards was right all the time.
  */
 export async function makeReport(
   deps: ReportDeps,
   principal: TenantPrincipal,
-  look: () => Promise<View | ViewDefinition>,
+  findView: () => Promise<View | ViewDefinition>,
   request: ReportRequest,
   format: ReportFormat,
   gone: AbortSignal,
@@ -52,7 +52,7 @@ export async function makeReport(
   let shardOf: Uint8Array | undefined;
   const prepare = async () => {
     shardOf = await readShards();
-    const view = await look();
+    const view = await findView();
     const definition = { ...view, filters: reportFilters(view, request) };
     if (await attributesReady(deps, principal.tenantId, view, attributesOfView(definition))) {
       return { ...(await reportOrder(deps, principal, definition, request, format)), shardOf };
