@@ -151,7 +151,7 @@ async function checkServersOf(stream: Config['stream'], owner: StreamOwner): Pro
     if (listOfSetting(stream.url).length > 1) {
       return { subject, level: 'ok', says: `${title} and syncs each message.` };
     }
-    const says = `${title} and syncs each message. STREAM_URL names one server: name all of them, because a host that starts while that one is away finds no other.`;
+    const says = `${title} and syncs each message. STREAM_URL names one server: name all of them, because a host that starts while that one does not answer finds no other.`;
     return { subject, level: 'warning', says };
   } catch (error) {
     if (error instanceof StartError) return { subject, level: 'fault', says: error.message };
