@@ -11,6 +11,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert, Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
+import { slowDisk } from '../ingest/journal-health.ts';
 import { type Journal, type JournalFrame, type Lane, laneNames, lanes, late, live } from '../journal/journal.ts';
 import { OwnFrames } from './own-frames.ts';
 import {
@@ -162,12 +163,13 @@ export class StreamWriter {
     const away = this.#awayOf(lane);
     if (away !== undefined) {
       this.#probeLater();
-      return this.isFallback ? undefined : streamAway(away);
+      if (!this.isFallback) return streamAway(away);
     }
     // Without messages nothing else would tell that there is no majority, and readiness would not say so.
     if (client.silence !== undefined) this.#probeLater();
-    for (const { since } of this.#running[lane]) if (now - since > 2 * attemptMsMax) return streamSlow(lane);
-    return undefined;
+    const isSlow = [...this.#running[lane]].some(({ since }) => now - since > 2 * attemptMsMax);
+    if (!isSlow) return undefined;
+    return away === undefined ? streamSlow(lane) : slowDisk();
   }
 
   /** Rejects with the Fault of the senders. Orders rise from frame to frame and from append to append. */
