@@ -55,4 +55,33 @@ test('late rows that wait for the stream while live rows go to the journal are a
   for (let n = 3; n < 10; n += 1) expect(await post({ changes: n })).toMatchObject({ status: 200 });
   expect(await late).toMatchObject({ status: 200 });
   await eventually(async () => (await storedValues('changes')).join() === '1,2,3,4,5,6,7,8,9', 30_000);
+  nodes.startAgain(1);
+  nodes.startAgain(2);
+  await eventually(async () => (await engine.metric('stream_away')) === 0, 60_000);
 }, 120_000);
+
+test('a delete waits for frames of the stream and of the journal, and for no later one', async () => {
+  const gone = (values: number) => ({ ts: Date.now() - 60_000 - values, values: { gone: values } });
+  const old = (values: number) => ({ ts: daysAgo(), values: { goneLate: values } });
+  await stores.clickhouse.kill();
+  try {
+    for (const body of [gone(1), old(1)]) expect(await post(body)).toMatchObject({ status: 200 });
+    await nodes.kill(1);
+    await nodes.kill(2);
+    for (const body of [gone(2), old(2), gone(3)]) expect(await post(body)).toMatchObject({ status: 200 });
+    const path = `/api/plugins/telemetry/DEVICE/${device.id}/timeseries/delete`;
+    const asked = await engine.api.send('DELETE', `${path}?keys=gone,goneLate&deleteAllDataForKeys=true`);
+    expect(asked.status).toBe(202);
+    expect(await post({ gone: 4 })).toMatchObject({ status: 200 });
+    nodes.startAgain(1);
+    nodes.startAgain(2);
+    await eventually(async () => (await engine.metric('stream_away')) === 0, 60_000);
+    await eventually(async () => (await engine.metric('deletes_waiting')) === 1, 20_000);
+  } finally {
+    await stores.clickhouse.start();
+  }
+  await eventually(async () => (await engine.metric('deletes_waiting')) === 0, 90_000);
+  expect([await storedValues('gone'), await storedValues('goneLate')]).toEqual([['4'], []]);
+  const latest = `select int from latest final where key in ('gone', 'goneLate')`;
+  expect(await queryClickhouse(stores.clickhouse.address(), latest)).toEqual([['4']]);
+}, 240_000);
