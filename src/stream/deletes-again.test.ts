@@ -22,7 +22,7 @@ function frame(ms: number, devices: number[]): { orders: bigint[]; payloads: Buf
 }
 
 /** Notes the calls; each call fails while `failures` is above 0. */
-function noting(state: { failures: number } = { failures: 0 }) {
+function noting(state: { failures: number } = { failures: 0 }, ackMsMax = 10_000) {
   const calls: [readonly number[] | undefined, bigint][] = [];
   const reopen = async (devices: readonly number[] | undefined, order: bigint): Promise<void> => {
     if (state.failures > 0) {
@@ -31,7 +31,7 @@ function noting(state: { failures: number } = { failures: 0 }) {
     }
     calls.push([devices, order]);
   };
-  return { calls, again: new DeletesAgain({ reopen, clock: { now: () => now }, log, devicesMax: 3 }) };
+  return { calls, again: new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax, devicesMax: 3 }) };
 }
 
 test('frames that are stored soon after they were made cost nothing', async () => {
@@ -39,6 +39,12 @@ test('frames that are stored soon after they were made cost nothing', async () =
   await again.stored(frame(now - copyMsMin + 100, [1]));
   await again.close();
   expect(calls).toEqual([]);
+});
+
+test('a frame that was stored after the deadline of its acknowledgement counts as late', async () => {
+  const { calls, again } = noting(undefined, 500);
+  await again.stored(frame(now - 600, [1]));
+  expect(calls).toEqual([[[1], orderAt(now - 600)]]);
 });
 
 test('the devices of frames that were stored late are named once, with the lowest order', async () => {
@@ -68,7 +74,7 @@ test('what PostgreSQL did not take is kept, and a stop tries once more', async (
 
 test('a unit is confirmed without PostgreSQL when that does not answer', async () => {
   const reopen = () => new Promise<void>(() => {});
-  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log });
+  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax: 10_000 });
   await again.stored(frame(now - 5_000, [1]));
 });
 
@@ -82,7 +88,7 @@ test('units that are stored while a statement runs share the next one, and each 
   const calls: { devices: readonly number[]; end: () => void }[] = [];
   const reopen = (devices: readonly number[] | undefined) =>
     new Promise<void>((end) => calls.push({ devices: devices!, end }));
-  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log });
+  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax: 10_000 });
   const ended: number[] = [];
   for (const device of [1, 2, 3]) {
     void again.stored(frame(now - 5_000, [device]))!.then(() => ended.push(device));

@@ -21,6 +21,8 @@ interface DeletesAgainDeps {
   reopen: ReopenDeletes;
   clock: Pick<Clock, 'now'>;
   log: Log;
+  /** Time after which a frame without an acknowledgement is refused: it may still be stored later. */
+  ackMsMax: number;
   /** Above so many devices that wait, the deletes of all devices are looked for. */
   devicesMax?: number;
 }
@@ -62,10 +64,11 @@ export class DeletesAgain {
    */
   stored({ orders, payloads }: Pick<ShipUnit, 'orders' | 'payloads'>): Promise<void> | undefined {
     const now = this.#deps.clock.now();
+    const youngMs = Math.min(copyMsMin, this.#deps.ackMsMax);
     let batch: Batch | undefined;
     for (const [i, order] of orders.entries()) {
       // An order that is ahead of this clock says nothing of the age of its frame.
-      if (Math.abs(now - orderMs(order)) >= copyMsMin) batch = this.#add(order, devicesOf(payloads[i]!));
+      if (Math.abs(now - orderMs(order)) >= youngMs) batch = this.#add(order, devicesOf(payloads[i]!));
     }
     if (batch === undefined || this.#retry !== undefined) return undefined;
     this.#begin();

@@ -78,7 +78,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   await client.start();
   for (const part of [...readers, ...relays]) part.start();
   watch.start();
-  const deletesAgain = new DeletesAgain({ reopen: reopenDeletes, clock, log });
+  const deletesAgain = new DeletesAgain({ reopen: reopenDeletes, clock, log, ackMsMax: settings.ackMsMax });
   const both = new StreamJournal(journal, writer, readers, deletesAgain);
   const ofLane = (lane: Lane): StreamOfLane => ({
     refusal: () => writer.refusal(lane),
