@@ -1,7 +1,7 @@
 /**
  * Repairs a connection of the NATS client that is given up before the server has said anything, as to a frozen server:
  * `close` of its transport leaves the socket open. Each new try would add a socket, and a command would not end.
- * `stream-client.ts` calls `destroyAbandonedSockets` once.
+ * `connect.ts` calls `destroyAbandonedSockets` once.
  */
 import { NodeTransport } from '@nats-io/transport-node/lib/node_transport.js';
 

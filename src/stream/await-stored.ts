@@ -5,7 +5,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf, StartError } from '../base/errors.ts';
 import { lanes } from '../journal/journal.ts';
-import { StreamLink, type StreamSettings, streamName } from './stream-client.ts';
+import { StreamLink } from './stream-link.ts';
+import { type StreamSettings, streamName } from './stream-names.ts';
 
 const pollMs = 200;
 

@@ -4,7 +4,7 @@
  */
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import type { SenderRow } from '../device/sql/look-up-store.ts';
-import type { StreamSettings } from './stream-client.ts';
+import type { StreamSettings } from './stream-names.ts';
 import type { StreamPoint } from './stream-points.ts';
 
 export interface JsonMessage {

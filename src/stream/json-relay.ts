@@ -12,14 +12,9 @@ import { type Lane, laneNames } from '../journal/journal.ts';
 import { FetchSize } from './fetch-size.ts';
 import { type JsonFilter, type JsonMessage, jsonFilterOf, jsonMessages } from './json-messages.ts';
 import type { Senders } from './senders.ts';
-import {
-  jsonConsumerName,
-  jsonStreamName,
-  type StreamClient,
-  type StreamLink,
-  type StreamSettings,
-  streamName,
-} from './stream-client.ts';
+import type { StreamClient } from './stream-client.ts';
+import type { StreamLink } from './stream-link.ts';
+import { jsonConsumerName, jsonStreamName, type StreamSettings, streamName } from './stream-names.ts';
 import { pointsOf } from './stream-points.ts';
 
 interface RelayDeps {

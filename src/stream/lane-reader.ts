@@ -12,8 +12,9 @@ import { type Lane, laneNames, type ShipUnit } from '../journal/journal.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import type { FrameHead } from '../journal/segment.ts';
 import { FetchSize } from './fetch-size.ts';
-import { type StreamClient, type StreamSettings, streamName } from './stream-client.ts';
+import type { StreamClient } from './stream-client.ts';
 import { decodeStreamFrame } from './stream-frame.ts';
+import { type StreamSettings, streamName } from './stream-names.ts';
 
 interface ReaderDeps {
   client: StreamClient;

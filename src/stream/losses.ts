@@ -1,6 +1,6 @@
 /** Finds what a stream has lost, by comparing its state with the stored position. Pure rules. */
 import type { StreamPosition } from './position-store.ts';
-import type { LaneState } from './stream-client.ts';
+import type { LaneState } from './stream-link.ts';
 
 export interface Loss {
   /** `created` of the stream that lost the messages. */

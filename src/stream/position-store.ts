@@ -5,7 +5,7 @@
 import { hostname } from 'node:os';
 import { forgetJournal, giveBackWriterId, takeWriterId } from '../ingest/journal-store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
-import type { LaneState } from './stream-client.ts';
+import type { LaneState } from './stream-link.ts';
 
 export interface StreamPosition {
   name: string;

@@ -19,26 +19,19 @@ import { StartError } from '../base/errors.ts';
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import { sizeText } from '../base/size-text.ts';
 import { lanes } from '../journal/journal.ts';
+import { connectReason, isLogin } from './connect-reason.ts';
+import { missingSentence, missingServers } from './missing-servers.ts';
 import { type KnownStream, waitingFramesOf } from './position-store.ts';
+import { streamFormat } from './stream-frame.ts';
+import { consumerNotFound, found, maySkip, payloadBytesMin, StreamLink, streamNotFound } from './stream-link.ts';
 import {
-  connectReason,
   consumerName,
-  consumerNotFound,
-  found,
-  isLogin,
   jsonConsumerName,
   jsonStreamName,
-  maySkip,
-  missingSentence,
-  missingServers,
-  payloadBytesMin,
-  StreamLink,
   type StreamSettings,
   streamName,
-  streamNotFound,
   subjectOf,
-} from './stream-client.ts';
-import { streamFormat } from './stream-frame.ts';
+} from './stream-names.ts';
 
 /** Frames of one lane that all processes together may hold unconfirmed. */
 const unconfirmedMax = 100_000;

@@ -6,7 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { DeliverPolicy } from '@nats-io/jetstream';
 import { StartError } from '../base/errors.ts';
 import { lanes } from '../journal/journal.ts';
-import { connectReason, found, StreamLink, type StreamSettings, streamName, streamNotFound } from './stream-client.ts';
+import { connectReason } from './connect-reason.ts';
+import { found, StreamLink, streamNotFound } from './stream-link.ts';
+import { type StreamSettings, streamName } from './stream-names.ts';
 
 const framesAtOnce = 250;
 const fetchMsMax = 1_000;

@@ -9,15 +9,8 @@ import { systemScheduler } from '../base/scheduler.ts';
 import { lanes } from '../journal/journal.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { type KnownStream, markStored, readKnownStreams, waitingFramesOf } from './position-store.ts';
-import {
-  consumerName,
-  consumerNotFound,
-  found,
-  StreamLink,
-  type StreamSettings,
-  streamName,
-  streamNotFound,
-} from './stream-client.ts';
+import { consumerNotFound, found, StreamLink, streamNotFound } from './stream-link.ts';
+import { consumerName, type StreamSettings, streamName } from './stream-names.ts';
 
 const againMs = 30_000;
 

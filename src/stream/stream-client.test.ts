@@ -2,7 +2,8 @@ import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { loadConfig } from '../base/settings/config.ts';
-import { connectReason, StreamLink } from './stream-client.ts';
+import { connectReason } from './connect-reason.ts';
+import { StreamLink } from './stream-link.ts';
 
 let reconnects = 0;
 let isClosed = false;

@@ -18,20 +18,17 @@ import type { Quarantine } from '../journal/quarantine.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { takeLease } from '../postgres/lease.ts';
 import { findLosses, type Loss } from './losses.ts';
+import { missingSentence } from './missing-servers.ts';
 import { addStream, keepStreamPosition, noteLast, readStreamPosition, type StreamPosition } from './position-store.ts';
+import type { StreamClient } from './stream-client.ts';
 import {
   type ConsumerState,
-  consumerName,
   consumerNotFound,
-  jsonConsumerName,
   type LaneState,
-  missingSentence,
-  type StreamClient,
   type StreamLink,
-  type StreamSettings,
-  streamName,
   streamNotFound,
-} from './stream-client.ts';
+} from './stream-link.ts';
+import { consumerName, jsonConsumerName, type StreamSettings, streamName } from './stream-names.ts';
 import type { StreamWriter } from './stream-writer.ts';
 
 interface WatchDeps {

@@ -13,19 +13,14 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { slowDisk } from '../ingest/journal-health.ts';
 import { type Journal, type JournalFrame, type Lane, laneNames, lanes, late, live } from '../journal/journal.ts';
+import { noMajority } from './connect-reason.ts';
 import { OwnFrames } from './own-frames.ts';
-import {
-  leaderlessCode,
-  noMajority,
-  OtherStream,
-  type StreamClient,
-  type StreamSettings,
-  streamName,
-  subjectOf,
-} from './stream-client.ts';
+import type { StreamClient } from './stream-client.ts';
 import { frameTooLarge, ofLane, streamAway, streamFull, streamSlow } from './stream-faults.ts';
 import { encodeStreamFrame, payloadBytesOf, plainStreamFrame } from './stream-frame.ts';
 import { bucketOf } from './stream-frames.ts';
+import { leaderlessCode, OtherStream } from './stream-link.ts';
+import { type StreamSettings, streamName, subjectOf } from './stream-names.ts';
 
 interface WriterDeps {
   client: StreamClient;

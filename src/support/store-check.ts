@@ -17,10 +17,10 @@ import { findInstallation } from '../instance/stores/installation.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/wrong-store-settings.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
+import { connectReason, isLogin } from '../stream/connect-reason.ts';
 import { findUse } from '../stream/copies-store.ts';
 import { inspectStreams, type StreamOwner } from '../stream/prepare-streams.ts';
 import { findStranded } from '../stream/stranded-streams.ts';
-import { connectReason, isLogin } from '../stream/stream-client.ts';
 
 const clockToleranceMs = 2_000;
 const checkServer = 'Check its address, the network and the server.';
