@@ -375,7 +375,7 @@ test('a stream that was made again by hand, and that no consumer can be made for
   const unsafe = { num_replicas: 1, storage: StorageType.Memory };
   const { metadata: _, ...unknown } = config;
   for (const [made, reason] of [
-    [{ ...config, ...unsafe }, /has 1 replicas/],
+    [{ ...config, ...unsafe }, /has 1 replica/],
     [unknown, /was not made by Millrace/],
   ] as const) {
     await nodes.manage(async (manager) => {
