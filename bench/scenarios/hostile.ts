@@ -15,7 +15,7 @@ import type { AttackOrder } from '../load/attack-process.ts';
 import { totalOf } from '../load/counts.ts';
 import { type CallsResult, judged, makeCalls, right } from '../load/rest/calls.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
-import type { BenchSettings } from '../settings.ts';
+import { type BenchSettings, UsageError } from '../settings.ts';
 
 /** An address in another network, so that shares of addresses and of networks count it apart from the victim. */
 const attackerAddress = '127.0.1.2';
@@ -75,28 +75,36 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
     const attacker = await secondTenant(engine.api);
     await fill(engine.api, victim, attacker, points);
     const contests = await contestsOf(engine, victim, attacker, points);
+    if (only > contests.length) throw new UsageError(`hostile.only must be 0 to ${contests.length}, not ${only}.`);
     const results = [];
     for (const [n, contest] of contests.entries()) {
       if (only > 0 && only !== n + 1) continue;
       const result = await compete(engine, contest, settings.hostile);
       const limitMs = ratioMax * Math.max(result.neighbour.p99Ms, floorMs);
-      // If no call of the attacker succeeds, the run proves nothing.
-      const { mode } = contest.attack;
-      const hasAttacked = mode !== 'answers' || Object.keys(result.statuses).some((status) => Number(status) > 0);
-      const holds = hasAttacked && result.attacked.failed === 0 && result.attacked.p99Ms <= limitMs;
-      results.push({ resource: contest.resource, ...result, limitMs, holds });
+      const fault = faultOf(contest.attack.mode, result, limitMs);
+      results.push({ resource: contest.resource, ...result, limitMs, fault, holds: fault === '' });
       const { alone, neighbour, attacked, cores, statuses } = result;
       say(
-        `${n + 1}. ${contest.resource}, ${alone.calls} calls: ${holds ? 'holds' : `FAILS ${outcomesText(attacked)}`}; p99 ${figure(alone.p99Ms)} ms ` +
-          `alone, ${figure(neighbour.p99Ms)} beside a neighbour of ${figure(cores)} cores, ${figure(attacked.p99Ms)} ` +
-          `(p50 ${figure(attacked.p50Ms)}) beside the attacker, who got ${statusesText(statuses)}; ` +
-          `cores alone ${coresText(alone)}; beside the attacker ${coresText(attacked)}`,
+        `${n + 1}. ${contest.resource}, ${alone.calls} calls: ${verdictText(fault)}\n` +
+          `   p99 ${figure(alone.p99Ms)} ms alone, ${figure(neighbour.p99Ms)} beside a neighbour of ${figure(cores)} cores, ` +
+          `${figure(attacked.p99Ms)} (p50 ${figure(attacked.p50Ms)}) beside the attacker, who got ${statusesText(statuses)}\n` +
+          `   cores alone: ${coresText(alone)}; beside the attacker: ${coresText(attacked)}`,
       );
     }
     say('');
     table(
-      ['resource', 'p99 ms alone', 'neighbour', 'attacked', 'at most', 'refused', 'cores', 'the attacker got', ''],
-      results.map(({ resource, alone, neighbour, attacked, limitMs, cores, statuses, holds }): Cell[] => [
+      [
+        'resource',
+        'p99 ms alone',
+        'neighbour',
+        'attacked',
+        'at most',
+        'refused',
+        'cores',
+        'the attacker got',
+        'verdict',
+      ],
+      results.map(({ resource, alone, neighbour, attacked, limitMs, cores, statuses, fault }): Cell[] => [
         resource,
         alone.p99Ms,
         neighbour.p99Ms,
@@ -105,7 +113,7 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
         attacked.failed,
         cores,
         statusesText(statuses),
-        holds ? '' : `FAILS ${outcomesText(attacked)}`,
+        verdictText(fault),
       ]),
     );
     say(
@@ -117,6 +125,22 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
   } finally {
     await engine.destroy();
   }
+}
+
+function verdictText(fault: string): string {
+  return fault === '' ? 'holds' : `FAILS: ${fault}`;
+}
+
+/** Says which part of the promise is broken, or why the run proves nothing; '' = the promise holds. */
+export function faultOf(
+  mode: AttackOrder['mode'],
+  { attacked, statuses }: { attacked: Pick<Measure, 'p99Ms' | 'outcomes'>; statuses: Record<number, number> },
+  limitMs: number,
+): string {
+  const hasAttacked = mode !== 'answers' || Object.keys(statuses).some((status) => Number(status) > 0);
+  const slow = attacked.p99Ms <= limitMs ? '' : `p99 ${figure(attacked.p99Ms)} ms, at most ${figure(limitMs)}`;
+  const idle = hasAttacked ? '' : 'the attacker got no answer, which proves nothing: give more seconds';
+  return [outcomesText(attacked), slow, idle].filter((text) => text !== '').join('; ');
 }
 
 async function compete(engine: Engine, { victim, attack }: Contest, settings: BenchSettings['hostile']) {
@@ -176,12 +200,13 @@ function refusalText(status: number, body: string): string {
 }
 
 function statusesText(statuses: Record<number, number>): string {
-  return Object.entries(statuses)
-    .map(([status, count]) => `${count} × ${status === '0' ? 'broken' : status}`)
-    .join(', ');
+  const texts = Object.entries(statuses).map(([status, count]) => {
+    return `${figure(count)} × ${status === '0' ? 'broken' : status}`;
+  });
+  return texts.join(', ') || 'no answer';
 }
 
-function outcomesText({ outcomes }: Measure): string {
+function outcomesText({ outcomes }: Pick<Measure, 'outcomes'>): string {
   return Object.entries(outcomes)
     .filter(([outcome, count]) => outcome !== right && count > 0)
     .map(([outcome, count]) => `${count} × ${outcome}`)

@@ -1,0 +1,30 @@
+/** A benchmark that ends with 1 says which promise was broken, and by which figure. */
+import { expect, test } from 'vitest';
+import { missedTargets } from '../bench/scenarios/billion.ts';
+import { faultOf } from '../bench/scenarios/hostile.ts';
+
+test('a resource that fails has a reason, also when nothing was refused', () => {
+  const f = (p99Ms: number, outcomes: Record<string, number>, statuses: Record<number, number>) =>
+    faultOf('answers', { attacked: { p99Ms, outcomes }, statuses }, 50);
+  expect(f(49, { right: 10 }, { 200: 3 })).toBe('');
+  expect(f(186, { right: 10 }, { 200: 3 })).toBe('p99 186 ms, at most 50');
+  expect(f(186, { right: 10, '503 busy': 2 }, { 200: 3 })).toBe('2 × 503 busy; p99 186 ms, at most 50');
+  const unproved = 'the attacker got no answer, which proves nothing: give more seconds';
+  expect(f(49, { right: 10 }, {})).toBe(unproved);
+  expect(f(49, { right: 10 }, { 0: 7 })).toBe(unproved);
+  expect(faultOf('unread', { attacked: { p99Ms: 49, outcomes: { right: 10 } }, statuses: {} }, 50)).toBe('');
+});
+
+test('each figure of a billion points that misses its target is named', () => {
+  const read = (p99Ms: number) => ({ answered: { p99Ms } });
+  const reads = [read(30), read(500), read(10)];
+  const held = { sizes: [{ name: 'telemetry', bytes: 250, rows: 100 }], ratio: 0.95, restart: { readySeconds: 5 } };
+  expect(missedTargets({ ...held, reads, readsAfter: reads })).toEqual([]);
+  const slow = [read(31), read(1), read(14)];
+  expect(missedTargets({ ...held, ratio: 0.66, restart: { readySeconds: 6 }, reads, readsAfter: slow })).toEqual([
+    'last tenth / first tenth: 0.66, target 0.95',
+    'a day after a restart, p99: 31 ms, target 30',
+    'latest values after a restart, p99: 14 ms, target 10',
+    'ready after a restart: 6 s, target 5',
+  ]);
+});
