@@ -124,8 +124,10 @@ export async function benchBusCost(workers: number, devices = 10_000): Promise<B
   return { workers, connect: connected, command, attribute, channelsPerWorker };
 }
 
+/** One for all simulated workers: each output of a log listens for the end of the process. */
+const log = createLog('fatal', 'bench');
+
 async function openWorker(bus: Bus): Promise<Worker> {
-  const log = createLog('fatal', 'bench');
   const metrics = new Metrics();
   const channels = openChannels(bus);
   const sessions = new Sessions({

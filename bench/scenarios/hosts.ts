@@ -17,8 +17,8 @@ import { addedUp, refusedText } from '../load/counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { type BusCost, benchBusCost, benchLimitsCost, type LimitsCost } from '../micro/bus-cost.ts';
-import { figure, median, say, table, writeResult } from '../report.ts';
-import type { BenchSettings } from '../settings.ts';
+import { figure, median, say, sayProgress, table, writeResult } from '../report.ts';
+import { type BenchSettings, UsageError } from '../settings.ts';
 
 const log = createLog('fatal', 'bench');
 const simulatedWorkers = [8, 16, 64];
@@ -44,12 +44,17 @@ interface HostFigures {
 
 export async function runHosts(settings: BenchSettings): Promise<boolean> {
   const { hosts: hostsMax } = settings.hosts;
+  if (hostsMax < 1) throw new UsageError('hosts.hosts must be at least 1.');
   const stores = await startStores();
   const postgres = openPostgres({ url: stores.postgres.url, poolMax: 1, log });
   const figures: HostFigures[] = [];
   let names: NameCost;
   try {
-    for (let count = 1; count <= hostsMax; count += 1) figures.push(await measure(stores, postgres, count, settings));
+    for (let count = 1; count <= hostsMax; count += 1) {
+      sayProgress(`${hostsText(count)} of ${hostsMax}`);
+      figures.push(await measure(stores, postgres, count, settings));
+    }
+    say('');
     names = await nameCost(stores, settings.hosts.statements);
   } finally {
     await postgres.close();
@@ -151,6 +156,10 @@ async function measure(
   }
 }
 
+function hostsText(count: number): string {
+  return count === 1 ? '1 host' : `${count} hosts`;
+}
+
 function printHosts(figures: readonly HostFigures[]): void {
   const [one] = figures as [HostFigures];
   const ratio = (value: number, of: number) => `${figure(value)} (${figure(value / of)})`;
@@ -160,7 +169,7 @@ function printHosts(figures: readonly HostFigures[]): void {
       'CPU us/message',
       'idle CPU ms/s',
       'statements/s idle',
-      'loaded',
+      'statements/s loaded',
       'commands p50 ms',
       'p99 ms',
     ],
@@ -178,15 +187,15 @@ function printHosts(figures: readonly HostFigures[]): void {
   table(
     ['deliveries on the bus (ratio to one)', 'for a connect', 'a command', 'an attribute change'],
     figures.map((each) => [
-      `${each.hosts} hosts`,
+      hostsText(each.hosts),
       ratio(each.connect, one.connect),
       ratio(each.command, one.command),
       ratio(each.attribute, one.attribute),
     ]),
   );
   for (const { hosts, refused, failed } of figures) {
-    if (Object.keys(refused).length > 0) say(`${hosts} hosts: messages refused with ${refusedText(refused)}`);
-    if (Object.keys(failed).length > 0) say(`${hosts} hosts: failed commands: ${refusedText(failed)}`);
+    if (Object.keys(refused).length > 0) say(`${hostsText(hosts)}: messages refused with ${refusedText(refused)}`);
+    if (Object.keys(failed).length > 0) say(`${hostsText(hosts)}: failed commands: ${refusedText(failed)}`);
   }
 }
 
