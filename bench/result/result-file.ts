@@ -24,13 +24,14 @@ export interface ResultFile {
   result: object;
 }
 
-function directoryOf(): string {
+/** The directory of all results, which the variable BENCH_RESULTS may name. */
+export function resultDirectory(): string {
   return resolve(process.env['BENCH_RESULTS'] || join(root, 'bench', 'results'));
 }
 
 /** Ends the command before it measures anything whose result could not be written. */
 export function checkResultDirectory(): void {
-  const directory = directoryOf();
+  const directory = resultDirectory();
   try {
     mkdirSync(directory, { recursive: true });
     accessSync(directory, constants.W_OK);
@@ -52,7 +53,7 @@ interface Outcome {
 
 /** Returns the path of the JSON file. The page lies beside it. */
 export function writeResultFile(scenario: string, { settings, printed, result, server }: Outcome): string {
-  const directory = directoryOf();
+  const directory = resultDirectory();
   mkdirSync(directory, { recursive: true });
   const at = new Date().toISOString();
   const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };

@@ -2,10 +2,10 @@
 
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { root } from '../../test/harness/engine.ts';
 import { allFaults } from '../crash/faults.ts';
 import { type CrashOutcome, crashRun } from '../crash.ts';
 import { say, table, writeResult } from '../report.ts';
+import { resultDirectory } from '../result/result-file.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const settleSeconds = 300;
@@ -46,7 +46,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
 
 /** The directory that the last run of a seed leaves; each run replaces that of the run before. */
 function keptRun(seed: number): string {
-  const path = join(root, 'bench', 'results', `crash-seed-${seed}`);
+  const path = join(resultDirectory(), `crash-seed-${seed}`);
   rmSync(path, { recursive: true, force: true });
   mkdirSync(path, { recursive: true });
   return path;
@@ -57,7 +57,7 @@ function tell(outcome: CrashOutcome): void {
     outcome;
   table(['fault', 'times'], Object.entries(faults));
   for (const [door, counts] of Object.entries(answers)) say(`answers ${door}: ${JSON.stringify(counts)}`);
-  say(`(by status or reason code; 0 and -1: the connection broke)`);
+  say('(HTTP by status, 0: the connection broke; MQTT by reason code, 0: success, -1: the connection broke)');
   say(`server times: up to ${turns.aheadMsMax} ms after the answer, ${turns.behindMsMax} ms before the message`);
   say(`deletes: ${JSON.stringify(deletes)}`);
   const missing = [live, late, turns].flatMap(({ missingTimes }) => missingTimes);
