@@ -240,14 +240,22 @@ test('a difference within the noise of either result is no difference', () => {
   expect(verdictOf(p99(20, 1), p99(10, 1))).toBe('better');
 });
 
+interface Compared {
+  scenario?: string;
+  name?: string;
+  load: Partial<LoadResult>;
+  members?: object;
+  settings?: object;
+}
+
 /** Compares results of one load each, the first with the others; returns what was printed and the verdict of all. */
-function compared(...results: { name?: string; load: Partial<LoadResult>; members?: object; settings?: object }[]) {
+function compared(...results: Compared[]) {
   const directory = mkdtempSync(join(tmpdir(), 'millrace-compare-'));
   const machine = { cores: 2, cpu: 'c', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };
-  const paths = results.map(({ name = 'peak', load, members, settings = {} }, n) => {
+  const paths = results.map(({ scenario = 'http', name = 'peak', load, members, settings = {} }, n) => {
     const path = join(directory, `${n}.json`);
     const result = { [name]: loadOf(load), ...members };
-    writeFileSync(path, JSON.stringify({ scenario: 'http', at: 'now', machine, commit: '', settings, result }));
+    writeFileSync(path, JSON.stringify({ scenario, at: 'now', machine, commit: '', settings, result }));
     return path;
   });
   const printed = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
@@ -282,6 +290,15 @@ test('the settings that differ are named with both values, and so are messages w
   );
   expect(lines).toContain('WARNING: the settings of A and B differ: rate 100 → 150, server.port 1 → 2\n');
   expect(lines).toContain('WARNING: B: peak: 4 messages were never answered\n');
+});
+
+test('of another scenario its name is said, not each of its settings', () => {
+  const { lines } = compared(
+    { load: steady(100), settings: { rate: 100 } },
+    { scenario: 'soak', load: steady(100), settings: { minutes: 5 } },
+  );
+  expect(lines).toContain('WARNING: A is of http, B of soak\n');
+  expect(lines).not.toContain('the settings of A and B differ');
 });
 
 test('the seconds of a warm-up and of the end are no noise', () => {
