@@ -12,7 +12,7 @@ import {
   httpGenerator,
   type MeasuredLoad,
 } from '../engine-under-load.ts';
-import { median, say, table, writeResult } from '../report.ts';
+import { figure, median, say, table, writeResult } from '../report.ts';
 import { type BenchSettings, UsageError } from '../settings.ts';
 import { offer } from './gateway.ts';
 import { generatorOf } from './mqtt.ts';
@@ -109,9 +109,7 @@ async function compare(kind: Kind, main: string, { rounds, seconds, warmupSecond
           const engine = which === 'now' ? now : before;
           const load = await engine.load(0, seconds, warmupSeconds);
           loads[which].push(load);
-          say(
-            `${kind.name}, round ${round + 1}, ${which}: ${load.storedRequestsPerSecond.toFixed(0)} messages/s stored`,
-          );
+          say(`${kind.name}, round ${round + 1}, ${which}: ${figure(load.storedRequestsPerSecond)} messages/s stored`);
         }
       }
       const [a, b] = [await measuredOf(before, loads.before), await measuredOf(now, loads.now)];
