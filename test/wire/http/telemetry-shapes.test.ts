@@ -36,11 +36,9 @@ test('an empty object is accepted and stores nothing', () =>
     expect(await poster.keys()).toEqual([]);
   }));
 
-test('an empty array is accepted at once and stores nothing', () =>
+test('an empty array is accepted and stores nothing', () =>
   withPoster(async (poster) => {
-    const startedAt = performance.now();
     await poster.accept('[]');
-    expect(performance.now() - startedAt).toBeLessThan(5_000);
     expect(await poster.keys()).toEqual([]);
   }));
 
