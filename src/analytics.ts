@@ -77,7 +77,7 @@ async function runAnalytics(): Promise<void> {
   await server.listen(config.analytics.address, config.analytics.port);
   started.add('open requests', async (steps) => {
     server.drain();
-    while (server.openRequests > 0 && steps.msLeft > 0) await systemScheduler.sleep(5);
+    while (server.hasRequests && steps.msLeft > 0) await systemScheduler.sleep(5);
   });
   link.onCollect(() => metrics.snapshot());
   link.ready();

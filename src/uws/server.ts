@@ -162,9 +162,9 @@ export class HttpServer {
     return this.#connections;
   }
 
-  /** Requests that wait for their answer; zero when the server is drained. */
-  get openRequests(): number {
-    return this.#open;
+  /** True while a request waits for the rest of its body, or for its answer; false when the server is drained. */
+  get hasRequests(): boolean {
+    return this.#open > 0 || this.#room.held > 0;
   }
 
   /** `admit` names the sender of a body that arrives in pieces; without it every sender is unknown. */

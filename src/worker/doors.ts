@@ -105,7 +105,7 @@ export async function openDoors(
   letOthersAccept(link, mqtt, listeners);
 
   started.add('open requests', async (steps) => {
-    const areOpen = () => sections.ingest.awaitsStore || servers.some((server) => server.openRequests > 0);
+    const areOpen = () => sections.ingest.awaitsStore || servers.some((server) => server.hasRequests);
     while (areOpen() && steps.msLeft > 0) await systemScheduler.sleep(5);
   });
   started.add('MQTT connections', (steps) => mqtt.drain(steps.msLeft));

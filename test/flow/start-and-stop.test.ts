@@ -214,8 +214,11 @@ test('after kill -9 of the primary alone its workers finish what is open, and do
   const body = `{"ts":${firstTs + sent},"values":{"n":${sent}}}`;
   const bytes = requestBytes({ path: `/api/v1/${device.token}/telemetry`, body });
   await connection.send(bytes.subarray(0, bytes.length - 5));
+  await eventually(async () => (await engine.metric('http_body_bytes\\{door="http"\\}')) !== 0);
   await engine.kill('primary');
   await client.closedFor(0x8b);
+  // A slow sender: by then nothing else holds up the end of the worker.
+  await sleep(500);
   await connection.send(bytes.subarray(bytes.length - 5));
   expect((await connection.response()).status).toBe(200);
   sent += 1;
