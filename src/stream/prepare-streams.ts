@@ -397,7 +397,13 @@ function checkOwner(info: StreamInfo, installation: string): void {
   const { metadata } = info.config;
   const format = formatOf(info);
   const owner = metadata?.['millrace_installation'] ?? '';
-  if (!Number.isInteger(format)) refuse(info, 'was not made by Millrace', 'choose another STREAM_NAME');
+  if (!Number.isInteger(format)) {
+    refuse(
+      info,
+      'was not made by Millrace',
+      'choose another STREAM_NAME, or remove it if it took the place of a stream',
+    );
+  }
   if (format > streamFormat) refuse(info, 'was made by a later version', 'start that version');
   if (owner !== '' && installation !== '' && owner !== installation) {
     refuse(info, 'belongs to another installation', 'choose another STREAM_NAME');
