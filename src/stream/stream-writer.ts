@@ -210,9 +210,10 @@ export class StreamWriter {
   /**
    * Returns the frames that were not published, with their faults. The others are in the stream and are shipped, also
    * when the append is refused. A lane whose frames are all published does not wait for the other lane of the append.
+   * Numbers that repeat are those of a stream that was made again by hand: it is checked before it counts.
    */
   async #publishLane({ lane, frames, running }: PartOfAppend): Promise<Failed[]> {
-    const { clock, log, settings } = this.#deps;
+    const { client, clock, log, settings } = this.#deps;
     const away = this.isFallback ? this.#awayOf(lane) : undefined;
     if (away !== undefined) {
       this.#probeLater();
@@ -225,6 +226,7 @@ export class StreamWriter {
     const failed: Failed[] = [];
     let first: bigint | undefined;
     let last = 0;
+    let isMadeAgain = false;
     for (const [i, result] of results.entries()) {
       const frame = frames[i]!;
       if (result.status === 'rejected') {
@@ -237,8 +239,14 @@ export class StreamWriter {
       if (result.value > before) continue;
       log.error('stream_numbers_repeated', { lane, number: result.value, before });
       own.reset();
+      isMadeAgain = true;
     }
     if (first !== undefined) own.add(first, last);
+    if (isMadeAgain) {
+      await client.checkAgain();
+      const failure = client.failureOf(lane);
+      if (failure !== undefined) return frames.map((frame) => ({ frame, fault: streamAway(failure) }));
+    }
     if (failed.length === 0) this.#running[lane].delete(running);
     return failed;
   }

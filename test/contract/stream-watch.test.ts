@@ -368,6 +368,24 @@ test('streams that were changed meanwhile, and keep the promise no more, accept 
   await confirmAll();
 });
 
+test('the first frame that a stream made again by hand takes is not acknowledged when it has one replica', async () => {
+  const name = `${settings.name}-live`;
+  for (let n = 0; n < 3; n += 1) await append();
+  const { config } = await nodes.manage((manager) => manager.streams.info(name));
+  await nodes.manage(async (manager) => {
+    await manager.streams.delete(name);
+    await manager.streams.add({ ...config, num_replicas: 1, first_seq: 0 });
+  });
+  const refusal = { reason: 'stream_away', message: expect.stringMatching(/has 1 replica/) };
+  await expect(append()).rejects.toMatchObject(refusal);
+  expect(writer.refusal()).toMatchObject(refusal);
+  await nodes.manage((manager) => manager.streams.delete(name));
+  await watch.round();
+  await client.checkAgain();
+  await append();
+  await confirmAll();
+});
+
 test('a stream that was made again by hand, and that no consumer can be made for, accepts nothing', async () => {
   const name = `${settings.name}-live`;
   await append();
