@@ -198,13 +198,14 @@ async function liveMessages(): Promise<Buffer[]> {
   const connection = await nodes.connect();
   try {
     const { state } = await nodes.manage((manager) => manager.streams.info(live));
-    const found: Buffer[] = [];
-    const consumer = await jetstream(connection).consumers.get(live);
-    while (found.length < state.messages) {
-      const wanted = { max_messages: state.messages - found.length, expires: 1_000 };
+    // A consumer has no leader for a moment while servers come back.
+    return await eventually(async () => {
+      const consumer = await jetstream(connection).consumers.get(live);
+      const found: Buffer[] = [];
+      const wanted = { max_messages: state.messages, expires: 1_000 };
       for await (const { data } of await consumer.fetch(wanted)) found.push(Buffer.from(data));
-    }
-    return found;
+      return found.length === state.messages ? found : undefined;
+    }, 30_000);
   } finally {
     await connection.close();
   }
