@@ -23,7 +23,15 @@ import { connectReason, isLogin } from './connect-reason.ts';
 import { missingSentence, missingServers } from './missing-servers.ts';
 import { type KnownStream, waitingFramesOf } from './position-store.ts';
 import { streamFormat } from './stream-frame.ts';
-import { consumerNotFound, found, maySkip, payloadBytesMin, StreamLink, streamNotFound } from './stream-link.ts';
+import {
+  consumerNotFound,
+  found,
+  maySkip,
+  payloadBytesMin,
+  StreamLink,
+  streamNameInUse,
+  streamNotFound,
+} from './stream-link.ts';
 import {
   consumerName,
   jsonConsumerName,
@@ -206,6 +214,8 @@ async function make(
     });
   } catch (error) {
     if (!(error instanceof JetStreamApiError)) throw error;
+    // Another host that starts at this moment has made the stream.
+    if (error.code === streamNameInUse) return await manager.streams.info(config.name);
     throw new StartError(
       `The stream ${config.name} with ${replicas} replicas of ${sizeText(config.max_bytes)} cannot be made: ` +
         `${error.message}. Each replica needs a node with room for it: raise max_file_store of the servers, lower ` +

@@ -28,6 +28,8 @@ const flushMsMax = 1_000;
 const unansweredMsMax = 4_000;
 /** The servers' code for a server that knows no leader of the servers. */
 export const leaderlessCode = 10_008;
+/** That for a new stream whose name another one has, with another first number. */
+export const streamNameInUse = 10_058;
 /** Those for a stream, and a consumer, that is not there. */
 export const streamNotFound = 10_059;
 export const consumerNotFound = 10_014;

@@ -14,6 +14,7 @@ import { live } from '../../src/journal/journal.ts';
 import type { Queries } from '../../src/postgres/client.ts';
 import { checkRunningStreams, prepareStreams } from '../../src/stream/prepare-streams.ts';
 import { StreamClient } from '../../src/stream/stream-client.ts';
+import type { StreamLink } from '../../src/stream/stream-link.ts';
 import type { StreamSettings } from '../../src/stream/stream-names.ts';
 import { StreamWatch } from '../../src/stream/stream-watch.ts';
 import { StreamWriter } from '../../src/stream/stream-writer.ts';
@@ -33,7 +34,7 @@ let lastOrder = 1n;
 let installations = 0;
 /** Number of the first message of the live stream. */
 let first = 0;
-const events: { event: string; kind?: unknown }[] = [];
+const events: { event: string; kind?: unknown; reason?: unknown }[] = [];
 
 const note = (event: string, fields: object) => void events.push({ event, ...fields });
 const log = { debug: () => {}, info: note, warn: note, error: note } as unknown as Log;
@@ -366,6 +367,21 @@ test('streams that were changed meanwhile, and keep the promise no more, accept 
     await watch.round();
   });
   await confirmAll();
+});
+
+test('hosts that start at one moment make the streams together', async () => {
+  const shared = { ...settings, name: `${settings.name}-shared` };
+  const hosts = Array.from({ length: 4 }, (_, host) => {
+    const prepare = (link: StreamLink) => prepareStreams(link, shared, { installation: 'watch', copies: [] });
+    return new StreamClient(shared, log, `host ${host}`, prepare);
+  });
+  await Promise.all(hosts.map((host) => host.start()));
+  await eventually(() => hosts.every(({ failure }) => failure === undefined), 30_000);
+  expect(events.filter(({ reason }) => String(reason).includes('cannot be made'))).toEqual([]);
+  await Promise.all(hosts.map((host) => host.close()));
+  await nodes.manage(async (manager) => {
+    for (const lane of ['live', 'late']) await manager.streams.delete(`${shared.name}-${lane}`);
+  });
 });
 
 test('the first frame that a stream made again by hand takes is not acknowledged when it has one replica', async () => {
