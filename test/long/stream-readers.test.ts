@@ -82,11 +82,13 @@ async function readJson(filter: string, count: number): Promise<Message[]> {
     const options = { filter_subjects: filter, deliver_policy: DeliverPolicy.All };
     const consumer = await jetstream(connection).consumers.get(jsonStream, options);
     const found: Message[] = [];
-    for (let rounds = 0; found.length < count && rounds < 30; rounds += 1) {
+    // A request is refused ("no responders") while the servers do not know yet which of them has the new consumer.
+    await eventually(async () => {
       for await (const message of await consumer.fetch({ max_messages: count - found.length, expires: 1_000 })) {
         found.push({ subject: message.subject, ...message.json<Omit<Message, 'subject'>>() });
       }
-    }
+      return found.length >= count;
+    }, 30_000);
     return found;
   } finally {
     await connection.close();
