@@ -103,8 +103,8 @@ export const limits = {
   keyCacheMax: 100_000,
   /** Devices that a worker remembers by token, about 100 bytes each (docs/durability.md#memory-of-known-devices). */
   tokenCacheMax: 16_000_000,
-  /** Cached devices that sent lately: each is an object that a request finds at once. */
-  recentDevicesMax: 32_768,
+  /** Devices that sent lately: each is an object that a request finds at once. A power of two (`RecentDevices`). */
+  recentDevicesMax: 65_536,
   /** Work of a load of devices before other work has a turn. */
   loadStepMs: 2,
   /** Records between two readings of the clock, in a load of devices. */

@@ -130,14 +130,6 @@ describe('TokenCache', () => {
     expect([here.size, batches.length]).toEqual([2, 3]);
   });
 
-  it('returns the object of a device that a session holds', async () => {
-    const { cache, here } = setUp({ recentDevicesMax: 1 });
-    const held = await cache.lookup('one');
-    here.adopt({ ...held!, number: 1 });
-    await cache.lookup('two');
-    expect(cache.get('one')).toBe(held);
-  });
-
   it('bounds what it remembers, and finds again what it forgot', async () => {
     const { cache, here, batches } = setUp();
     for (const token of ['one', 'two', 'three', 'four']) await cache.lookup(token);
