@@ -8,7 +8,7 @@ import type { Principal } from '../auth/roles.ts';
 import { authenticationFailed } from '../auth/unauthorized.ts';
 import { Fault } from '../base/errors.ts';
 import type { Callers, RouteDescription } from '../rest/route.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 
 export class ReportCallers implements Callers {
   readonly #callers: RequestCallers;

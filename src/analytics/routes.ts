@@ -17,7 +17,7 @@ import type { TaggedRoutes } from '../rest/openapi.ts';
 import { pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, publicRoute, type Route, route } from '../rest/route.ts';
 import { errorShape, pageJson, pageShape, tokenPairShape } from '../rest/shapes.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { previewBody, reportBody, reportShape, viewBody, viewJson, viewShape } from './shapes.ts';
 import type { UnsentReports } from './unsent-reports.ts';
 

@@ -5,7 +5,7 @@ import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { placeOwners } from '../base/places.ts';
 import type { EncodedReport, ReportFormat } from '../report/encode.ts';
-import type { HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
 
 const contentTypes: Record<ReportFormat, string> = {
   json: 'application/json',
@@ -32,7 +32,7 @@ export class UnsentReports {
     { bytes, rows, cutBy }: EncodedReport,
     format: ReportFormat,
     { tenantId, customerId }: Pick<TenantPrincipal, 'tenantId' | 'customerId'>,
-  ): HttpResponse {
+  ): Answer {
     const headers: Record<string, string> = {
       'X-Report-Rows': String(rows),
       'Access-Control-Expose-Headers': 'X-Report-Rows, X-Report-Truncated, Retry-After',

@@ -18,7 +18,7 @@ import { flag, parseJson, reference, text } from '../rest/body.ts';
 import { entityUuid, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';
 import { closed, milliseconds, nullable, pageJson, pageShape } from '../rest/shapes.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { entityId, idJson } from './shapes.ts';
 
 const apiKeyBody = Type.Object({

@@ -15,7 +15,7 @@ import type { Postgres } from '../postgres/client.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import { isBlankKeyFault } from '../telemetry/keys.ts';
-import type { HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import type { LongAnswers } from './long-answer.ts';
 import { deviceTarget, isOtherKind, plainText, seriesNumber, type Target, withNumber } from './plain-text.ts';
@@ -39,7 +39,7 @@ export function attributesRoutes(deps: AttributesDeps): Route[] {
   const others = new EntityAttributes(postgres, clock);
   const rowsOf = (target: Target) => (isOtherKind(target) ? others : attributes);
 
-  const keys = async (principal: Principal, target: Target, wanted: readonly Scope[]): Promise<HttpResponse> =>
+  const keys = async (principal: Principal, target: Target, wanted: readonly Scope[]): Promise<Answer> =>
     await plainText(async () =>
       json(await rowsOf(target).keys(await seriesNumber(postgres, principal, target, 'read'), wanted)),
     );
@@ -49,14 +49,14 @@ export function attributesRoutes(deps: AttributesDeps): Route[] {
     target: Target,
     wanted: readonly Scope[],
     listed: string[],
-  ): Promise<HttpResponse> =>
+  ): Promise<Answer> =>
     await plainText(async () => {
       const number = await seriesNumber(postgres, principal, target, 'read');
       const rows = await rowsOf(target).readScopes(number, wanted, listed.length > 0 ? listed : null);
       return await longAnswers.json(principal, (text) => text.addAll(valueTexts(rows)));
     });
 
-  const write = async ({ principal, request }: Call, target: Target, scope: Scope): Promise<HttpResponse> =>
+  const write = async ({ principal, request }: Call, target: Target, scope: Scope): Promise<Answer> =>
     await plainText(async () => {
       // A caller that may not write learns nothing of the body, and nothing of the body is decoded.
       const number = await seriesNumber(postgres, principal, target, 'write');
@@ -74,7 +74,7 @@ export function attributesRoutes(deps: AttributesDeps): Route[] {
       return empty;
     });
 
-  const remove = async (principal: Principal, target: Target, scope: Scope, listed: string[]): Promise<HttpResponse> =>
+  const remove = async (principal: Principal, target: Target, scope: Scope, listed: string[]): Promise<Answer> =>
     await plainText(async () => {
       if (listed.length === 0) throw badRequest('keys', 'Empty keys: []');
       const number = await seriesNumber(postgres, principal, target, 'write');

@@ -19,7 +19,7 @@ import { oneOf, uuid } from '../rest/parameters.ts';
 import { json, publicRoute, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
 import { attachmentHeaders } from '../uws/attachment.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
 
 interface DeviceSearchDeps {

@@ -3,7 +3,7 @@ import * as Type from '../base/schema.ts';
 import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from '../rest/openapi.ts';
 import { jsonAnswer, publicRoute, type Route } from '../rest/route.ts';
 import { anyJson, closed } from '../rest/shapes.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { deviceApi } from './device-api.ts';
 
 const prefix = '/v3/api-docs';

@@ -9,7 +9,8 @@ import { isObject } from '../base/schema.ts';
 import { flag, parseJson } from '../rest/body.ts';
 import { empty, json, publicRoute, type Route, route } from '../rest/route.ts';
 import { errorShape, tokenPairShape } from '../rest/shapes.ts';
-import type { HttpMethod, HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
+import type { HttpMethod } from '../uws/server.ts';
 import { userJson, userShape } from './shapes.ts';
 
 const loginBody = Type.Object(

@@ -10,7 +10,7 @@ import { nextTurn } from '../base/loop-turns.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type PlaceOwner, placeOwners } from '../base/places.ts';
 import { answerTooLarge } from '../telemetry/latest.ts';
-import type { HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
 import type { SlicedBody } from '../uws/slices.ts';
 
 /** Characters that are gathered before they become bytes. */
@@ -37,7 +37,7 @@ export class LongAnswers {
   }
 
   /** Calls `write`, which may take many turns of the event loop; the answer is everything that `write` added. */
-  async json({ tenantId, customerId }: Principal, write: (answer: LongText) => Promise<void>): Promise<HttpResponse> {
+  async json({ tenantId, customerId }: Principal, write: (answer: LongText) => Promise<void>): Promise<Answer> {
     const { longAnswerBytesMax, longAnswersTenantBytesMax, longAnswersCustomerBytesMax } = this.#caps;
     const owners: BudgetOwner[] = [{ name: `tenant ${tenantId}`, bytesMax: longAnswersTenantBytesMax }];
     if (customerId !== null) owners.push({ name: `customer ${customerId}`, bytesMax: longAnswersCustomerBytesMax });
@@ -86,7 +86,7 @@ export class LongText {
   }
 
   /** `owners`: the owners of its place among the answers that are sent in slices. */
-  answer(owners: readonly PlaceOwner[]): HttpResponse {
+  answer(owners: readonly PlaceOwner[]): Answer {
     const head = { status: 200, contentType: 'application/json' };
     if (this.#bytes === 0) return { ...head, body: this.#text };
     this.#flush();

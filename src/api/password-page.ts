@@ -2,7 +2,7 @@
  * The page of an activation or reset link: two fields for a password, as plain HTML without a script, so that the page
  * works wherever the link is opened. The form posts to the same path to which API clients post JSON.
  */
-import type { HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
 
 export type PasswordPage = 'activate' | 'resetPassword';
 
@@ -15,7 +15,7 @@ const revokeField =
   '<label class="check"><input type="checkbox" name="revokeApiKeys" value="true"> Revoke my API keys as well</label>';
 
 /** `fault`: the error of the last try. */
-export function passwordForm(page: PasswordPage, token: string, minimumLength: number, fault = ''): HttpResponse {
+export function passwordForm(page: PasswordPage, token: string, minimumLength: number, fault = ''): Answer {
   const field = (label: string, name: string) =>
     `<label>${label}<input type="password" name="${name}" autocomplete="new-password" required minlength="${minimumLength}" maxlength="72"></label>`;
   const content = `<form class="card" method="post" action="/api/noauth/${page}">
@@ -30,7 +30,7 @@ ${page === 'resetPassword' ? revokeField : ''}
   return htmlPage(fault ? 400 : 200, titles[page], content);
 }
 
-export function passwordSaved(): HttpResponse {
+export function passwordSaved(): Answer {
   const content = `<div class="card">
 ${heading('Saved')}
 <p>Your password is saved. You can <a href="/">sign in</a> with it now.</p>
@@ -42,7 +42,7 @@ function heading(title: string): string {
   return `<h1><img src="/console/icon.svg" alt="" width="36" height="36"> ${title}</h1>`;
 }
 
-function htmlPage(status: number, title: string, content: string): HttpResponse {
+function htmlPage(status: number, title: string, content: string): Answer {
   const body = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>${title}</title>
 <link rel="icon" href="/console/icon.svg" type="image/svg+xml">

@@ -7,7 +7,8 @@ import * as Type from '../base/schema.ts';
 import { checkContentType, flag, parseJson } from '../rest/body.ts';
 import { empty, json, publicRoute, type Route } from '../rest/route.ts';
 import { closed, errorShape, nullable, textAnswer, tokenPairShape } from '../rest/shapes.ts';
-import type { HttpRequest, HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { type PasswordPage, passwordForm, passwordSaved, tokenNames } from './password-page.ts';
 import { mailQuery } from './queries.ts';
 
@@ -117,14 +118,14 @@ export function passwordRoutes(auth: Auth): Route[] {
 type SavePassword = (token: string, password: string, revokesKeys: boolean) => Promise<object>;
 
 /** Takes the JSON of a client, or the form of the page, which is answered with a page. */
-async function choosePassword(page: PasswordPage, request: HttpRequest, save: SavePassword): Promise<HttpResponse> {
+async function choosePassword(page: PasswordPage, request: HttpRequest, save: SavePassword): Promise<Answer> {
   const contentType = request.header('content-type');
   if (formType.test(contentType)) return await chooseByForm(page, request.body, save);
   checkContentType(contentType);
   return await chooseByJson(page, request.body, save);
 }
 
-async function chooseByJson(page: PasswordPage, bytes: Buffer, save: SavePassword): Promise<HttpResponse> {
+async function chooseByJson(page: PasswordPage, bytes: Buffer, save: SavePassword): Promise<Answer> {
   const body = (parseJson(bytes) ?? {}) as Record<string, unknown>;
   const { [tokenNames[page]]: token, password, revokeApiKeys: revokes = false } = body;
   if (typeof token !== 'string' || typeof password !== 'string') {
@@ -137,7 +138,7 @@ async function chooseByJson(page: PasswordPage, bytes: Buffer, save: SavePasswor
 }
 
 /** Shows the page again, with the error, when the password is refused. */
-async function chooseByForm(page: PasswordPage, bytes: Buffer, save: SavePassword): Promise<HttpResponse> {
+async function chooseByForm(page: PasswordPage, bytes: Buffer, save: SavePassword): Promise<Answer> {
   const form = new URLSearchParams(bytes.toString('utf8'));
   const token = form.get(tokenNames[page]) ?? '';
   const password = form.get('password') ?? '';

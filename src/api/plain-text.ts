@@ -25,10 +25,10 @@ import { Fault, notFound } from '../base/errors.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { findDeviceRow } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
-import type { HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
 
 /** Answers a fault of the caller as plain text. Rethrows every other error to the common error answer. */
-export async function plainText(work: () => Promise<HttpResponse>): Promise<HttpResponse> {
+export async function plainText(work: () => Promise<Answer>): Promise<Answer> {
   try {
     return await work();
   } catch (error) {

@@ -18,7 +18,8 @@ import type { PersistentRpcs } from '../rpc/persistent.ts';
 import { expirationOf, type RpcOutcome, type RpcTimeouts } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
 import { findRpc, listRpcs, rpcStatuses, type StoredRpc } from '../rpc/store.ts';
-import type { HttpRequest, HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { type Json, JsonNumber, writeJson } from '../value/json.ts';
 import { deviceTarget, plainText, usableDevice } from './plain-text.ts';
 import { entityId } from './shapes.ts';
@@ -167,7 +168,7 @@ async function command(
   deviceId: string,
   oneway: boolean,
   failures: Failures,
-): Promise<HttpResponse> {
+): Promise<Answer> {
   const body = commandOf(request);
   let device: DeviceRow | undefined;
   const refused = await plainText(async () => {
@@ -191,7 +192,7 @@ async function command(
   return outcomeAnswer(await rpc.call(call, request.aborted), failures);
 }
 
-function outcomeAnswer(outcome: RpcOutcome, failures: Failures): HttpResponse {
+function outcomeAnswer(outcome: RpcOutcome, failures: Failures): Answer {
   switch (outcome.kind) {
     case 'delivered':
       return empty;

@@ -19,7 +19,7 @@ import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
 import { type Point, readLatestKeys } from '../telemetry/latest.ts';
 import { LatestReads } from '../telemetry/latest-reads.ts';
 import { aggregations, readAggregate, readHistory } from '../telemetry/query.ts';
-import type { HttpResponse } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
 import type { LongAnswers, LongText } from './long-answer.ts';
 import { isDevice, isOtherKind, plainText, seriesNumber, type Target, usableDevice, withNumber } from './plain-text.ts';
@@ -87,7 +87,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     keys: string[],
     strict: boolean,
     inTurn: InTurn,
-  ): Promise<HttpResponse> {
+  ): Promise<Answer> {
     return await plainText(async () => {
       // Reads both stores at once, where possible; data that the caller may not see is dropped.
       const read = (device: number) =>
@@ -102,7 +102,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     });
   }
 
-  async function history(principal: Principal, target: Target, query: HistoryQuery): Promise<HttpResponse> {
+  async function history(principal: Principal, target: Target, query: HistoryQuery): Promise<Answer> {
     const { startTs, endTs, interval = 0, intervalType = 'MILLISECONDS', limit = limitDefault, agg = 'NONE' } = query;
     const keys = keyList(query);
     const strict = query.useStrictDataTypes ?? false;
@@ -131,7 +131,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     });
   }
 
-  async function write({ principal, request }: Call, target: Target, ttlSeconds = 0): Promise<HttpResponse> {
+  async function write({ principal, request }: Call, target: Target, ttlSeconds = 0): Promise<Answer> {
     return await plainText(async () => {
       if (request.body.length === 0) throw badRequest('missing_body', unreadable('the body is empty'));
       const device = await ownerOf(principal, target);
@@ -159,7 +159,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     { principal, inTurn }: Call,
     target: Target,
     query: Type.Static<typeof deleteQuery>,
-  ): Promise<HttpResponse> {
+  ): Promise<Answer> {
     const { deleteAllDataForKeys = false, deleteLatest = true, rewriteLatestIfDeleted = false } = query;
     return await plainText(async () => {
       const keys = keyList(query);

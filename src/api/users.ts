@@ -34,7 +34,7 @@ import { anything, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';
 import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape } from '../rest/shapes.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { type PasswordPage, tokenNames } from './password-page.ts';
 import { mailQuery } from './queries.ts';
 import { userJson, userShape } from './shapes.ts';

@@ -12,7 +12,8 @@ import type { TokenCache } from '../device/token-cache.ts';
 import type { Strangers } from '../diagnostics/strangers.ts';
 import type { Troubles } from '../diagnostics/troubles.ts';
 import type { Exchange } from '../uws/exchange.ts';
-import type { HttpHandler, HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
+import type { HttpHandler } from '../uws/server.ts';
 
 const unknownToken = new Fault('unknown_token', 'No device has this access token; check the token in the path.');
 

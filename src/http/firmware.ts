@@ -9,8 +9,8 @@ import { chunkRange, readRange, type SlicedFile, wholeBytesMax } from '../ota/ch
 import type { Downloads } from '../ota/downloads.ts';
 import { defaultContentType, type PackageType, type StoredPackage } from '../ota/package.ts';
 import { attachmentHeaders } from '../uws/attachment.ts';
-import type { Exchange } from '../uws/exchange.ts';
-import type { HttpResponse, HttpServer } from '../uws/server.ts';
+import type { Answer, Exchange } from '../uws/exchange.ts';
+import type { HttpServer } from '../uws/server.ts';
 import type { DeviceAuth } from './device-auth.ts';
 
 interface FirmwareDoorDeps {
@@ -64,7 +64,7 @@ export function firmwareDoor({ server, deviceAuth, downloads }: FirmwareDoorDeps
   server.rawGet('/api/v1/:token/software', (exchange, token, query) => receive('SOFTWARE', exchange, token, query));
 }
 
-function fileAnswer(file: StoredPackage, body: Buffer | SlicedFile, device: CachedDevice): HttpResponse {
+function fileAnswer(file: StoredPackage, body: Buffer | SlicedFile, device: CachedDevice): Answer {
   const answer = {
     status: 200,
     contentType: file.contentType ?? defaultContentType,

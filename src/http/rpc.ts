@@ -8,9 +8,10 @@ import { type RpcRequest, replyId, replyText } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
 import type { RpcSessions } from '../rpc/sessions.ts';
 import type { Calls } from '../rules/calls.ts';
-import { type Exchange, faultAnswer } from '../uws/exchange.ts';
+import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';
 import { requireBody } from '../uws/missing-body.ts';
-import type { HttpHandler, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
+import type { HttpHandler, HttpServer } from '../uws/server.ts';
 import { readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { DeviceAuth } from './device-auth.ts';
@@ -29,7 +30,7 @@ interface RpcDoorDeps {
 }
 
 const json = { status: 200, contentType: 'application/json' };
-const acknowledged: HttpResponse = { ...json, body: '{"result":"ok"}' };
+const acknowledged: Answer = { ...json, body: '{"result":"ok"}' };
 
 export function rpcDoor(deps: RpcDoorDeps): void {
   const { server, deviceAuth, polls, sessions, rpc, calls, readBody } = deps;
@@ -86,7 +87,7 @@ function requestText({ id, method, params }: RpcRequest): string {
 }
 
 /** The answer of all expired polls. The body is made for each poll, because it contains the time. */
-const timeoutAnswer: HttpResponse = {
+const timeoutAnswer: Answer = {
   status: 408,
   contentType: 'application/json',
   get body() {

@@ -6,7 +6,7 @@ import { badRequest, Fault } from '../base/errors.ts';
 import { nextTurn } from '../base/loop-turns.ts';
 import * as Type from '../base/schema.ts';
 import { requireBody } from '../uws/missing-body.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { type Json, readJson } from '../value/json.ts';
 import { plainJsonSteps, readPlainJson, readPlainRows } from '../value/plain-json.ts';
 import { nullable } from './shapes.ts';

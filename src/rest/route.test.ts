@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import type { KnownCaller } from '../auth/request-callers.ts';
 import * as Type from '../base/schema.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpRequest } from '../uws/request.ts';
 import { pageQuery } from './parameters.ts';
 import { type Callers, empty, json, publicRoute, route } from './route.ts';
 

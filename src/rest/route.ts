@@ -12,7 +12,9 @@ import { networkOf } from '../base/network.ts';
 import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
 import { isForeignKeyViolation, isLostRace, raceLost } from '../postgres/client.ts';
-import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
+import type { Answer } from '../uws/exchange.ts';
+import type { HttpRequest } from '../uws/request.ts';
+import type { HttpHandler, HttpMethod, HttpServer } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
 
@@ -107,7 +109,7 @@ export interface RouteDescription {
 
 /** A row of the table without its types. `Deps`: the collaborators that the serving door passes to the handler. */
 export interface Route<Deps = void> extends RouteDescription {
-  run(request: HttpRequest, callers: Callers, deps: Deps): Promise<HttpResponse>;
+  run(request: HttpRequest, callers: Callers, deps: Deps): Promise<Answer>;
   /** The sender of a body that comes in pieces, before the rest of it is read. */
   admit?(request: HttpRequest, callers: Callers): Promise<string>;
 }
@@ -130,10 +132,7 @@ export function route<
 >(
   input: RouteInput<Pattern, Query, Body> & {
     roles: readonly Role[];
-    handle: (
-      call: Call<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>,
-      deps: Deps,
-    ) => Promise<HttpResponse>;
+    handle: (call: Call<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>, deps: Deps) => Promise<Answer>;
   },
 ): Route<Deps> {
   const { handle, ...description } = input;
@@ -181,7 +180,7 @@ export function publicRoute<
     handle: (
       call: PublicCall<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>,
       deps: Deps,
-    ) => Promise<HttpResponse>;
+    ) => Promise<Answer>;
   },
 ): Route<Deps> {
   const { handle, ...description } = input;
@@ -254,12 +253,12 @@ export function register(server: HttpServer, rows: readonly ServedRoute[]): void
   }
 }
 
-export function json(value: unknown): HttpResponse {
+export function json(value: unknown): Answer {
   return jsonAnswer(JSON.stringify(value));
 }
 
-export function jsonAnswer(text: string): HttpResponse {
+export function jsonAnswer(text: string): Answer {
   return { status: 200, contentType: 'application/json', body: text };
 }
 
-export const empty: HttpResponse = { status: 200 };
+export const empty: Answer = { status: 200 };

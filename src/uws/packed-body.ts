@@ -3,11 +3,11 @@
  * packed and for the unpacked bytes. A larger body is unpacked beside the loop, after its sender is known, in the room
  * of that sender.
  */
-import { unpack, unpackNow } from '../base/content-encoding.ts';
+import { encodings, readEncoding, unpack, unpackNow } from '../base/content-encoding.ts';
 import { asFault } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import { type BodyRules, bodiesInFlight, keepBody, passOwnBody } from './body.ts';
-import type { Exchange } from './exchange.ts';
+import { type Exchange, faultAnswer } from './exchange.ts';
 
 interface PackedBody<Subject> {
   exchange: Exchange;
@@ -17,8 +17,29 @@ interface PackedBody<Subject> {
   receive: (body: Buffer) => void;
 }
 
+/** Returns the receiver of a compressed body, or refuses the request for its encoding. */
+export function unpacking<Subject>(
+  exchange: Exchange,
+  contentEncoding: string,
+  subject: Subject,
+  rules: BodyRules<Subject>,
+  receive: (body: Buffer) => void,
+): ((body: Buffer) => void) | undefined {
+  try {
+    const encoding = readEncoding(contentEncoding);
+    if (encoding === '') return receive;
+    return (body) => takePacked({ exchange, encoding, subject, rules, receive }, body);
+  } catch (error) {
+    const fault = asFault(error);
+    rules.onRefused?.(fault, subject, exchange);
+    exchange.closeAfter = true;
+    exchange.answer({ ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } });
+    return undefined;
+  }
+}
+
 /** Takes the packed body, which may be valid during the call only. Calls `receive` once, or answers itself. */
-export function takePacked<Subject>(deps: PackedBody<Subject>, packed: Buffer): void {
+function takePacked<Subject>(deps: PackedBody<Subject>, packed: Buffer): void {
   const { exchange, encoding, rules, receive } = deps;
   if (packed.length === 0) {
     receive(packed);

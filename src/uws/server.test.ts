@@ -5,7 +5,8 @@ import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts'
 import { unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import { type HttpRequest, HttpServer } from './server.ts';
+import type { HttpRequest } from './request.ts';
+import { HttpServer } from './server.ts';
 
 useSteadyClock();
 

@@ -11,22 +11,12 @@ import type {
   HttpResponse as UwsResponse,
   us_listen_socket,
 } from 'uWebSockets.js';
-import { encodings, readEncoding } from '../base/content-encoding.ts';
 import { asFault, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
-import {
-  anyBlocked,
-  beginEvent,
-  callerOfToken,
-  closeRequest,
-  current,
-  endEvent,
-  isBlocked,
-  openRequest,
-  type Work,
-} from '../base/running-work.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
+import { closeRequest, current, openRequest, type Work } from '../base/running-work.ts';
+import { noted, refuseBlocked } from './blocked-routes.ts';
 import {
   type Admit,
   BodyRoom,
@@ -42,37 +32,13 @@ import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchan
 import { type RequestHead, readHead } from './head.ts';
 import { HeldRefusals } from './held-refusals.ts';
 import { uws } from './load.ts';
-import { takePacked } from './packed-body.ts';
-import { groupOfRoute } from './route-group.ts';
+import { unpacking } from './packed-body.ts';
+import { decodeParameter, emptyBody, type HttpRequest, snapshot } from './request.ts';
+import { RouteMetrics } from './route-metrics.ts';
 import { Sockets } from './sockets.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
 
-export interface HttpRequest {
-  method: string;
-  path: string;
-  /** The raw query, without the question mark. */
-  query: string;
-  /** Path parameters, decoded. */
-  params: string[];
-  /** Returns the first value of a header by its lower-case name, '' when absent. */
-  header(name: string): string;
-  /** Returns every value of a header, in order. */
-  headers(name: string): string[];
-  body: Buffer;
-  /** The address of the client, also behind trusted proxies. */
-  remoteAddress: string;
-  /** True when the connection to this server uses TLS; the connection to a proxy in front is unknown. */
-  secure: boolean;
-  /** True when a trusted proxy made the request on behalf of a client. */
-  fromProxy: boolean;
-  /** Fires when the client disconnects. */
-  aborted: AbortSignal;
-  /** Names the caller once it is known. Throws the 503 fault for a caller whose calls of this route ended workers. */
-  identify(caller: string): void;
-}
-
-export type HttpResponse = Answer;
-export type HttpHandler = (request: HttpRequest) => Promise<HttpResponse>;
+export type HttpHandler = (request: HttpRequest) => Promise<Answer>;
 export type HttpMethod = 'GET' | 'POST' | 'PUT' | 'DELETE';
 
 /** Receives a request without a body; only the arguments are kept. */
@@ -204,7 +170,7 @@ export class HttpServer {
         this.#run(exchange, request, work, handler, metrics, release);
       };
       if (contentLength <= 0 && !chunked) {
-        run(Buffer.alloc(0));
+        run(emptyBody);
         return;
       }
       const receive = head.encoding === '' ? run : unpacking(exchange, head.encoding, request, rules, run);
@@ -486,87 +452,6 @@ export class HttpServer {
   }
 }
 
-/** Returns the receiver of a compressed body, or refuses the request for its encoding. */
-function unpacking<Subject>(
-  exchange: Exchange,
-  contentEncoding: string,
-  subject: Subject,
-  rules: BodyRules<Subject>,
-  receive: (body: Buffer) => void,
-): ((body: Buffer) => void) | undefined {
-  try {
-    const encoding = readEncoding(contentEncoding);
-    if (encoding === '') return receive;
-    return (body) => takePacked({ exchange, encoding, subject, rules, receive }, body);
-  } catch (error) {
-    const fault = asFault(error);
-    rules.onRefused?.(fault, subject, exchange);
-    exchange.closeAfter = true;
-    exchange.answer({ ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } });
-    return undefined;
-  }
-}
-
-function refuseBlocked(work: Work): void {
-  if (anyBlocked() && isBlocked(work)) throw blockedFault();
-}
-
-function blockedFault(): Fault {
-  return unavailable('blocked', 'Requests like this one ended this service twice; try again in ten minutes.', 600);
-}
-
-/** Marks the work of a route whose parameter is a token while `receive` runs. */
-function noted<Rest>(
-  what: string,
-  receive: (exchange: Exchange, token: string, rest: Rest) => void,
-): (exchange: Exchange, token: string, rest: Rest) => void {
-  return (exchange, token, rest) => {
-    if (anyBlocked() && isBlocked({ what, caller: callerOfToken(token) })) {
-      exchange.refuse(blockedFault());
-      return;
-    }
-    beginEvent(what, token);
-    receive(exchange, token, rest);
-    endEvent();
-  };
-}
-
-/** Counts one route, and its group's time to answer. A route without calls is not in the metrics. */
-class RouteMetrics {
-  readonly #metrics: Metrics;
-  readonly #route: string;
-  readonly #pattern: string;
-  readonly #byStatus = new Map<number, Counter>();
-  #seconds: Histogram | undefined;
-
-  constructor(metrics: Metrics, method: string, pattern: string) {
-    this.#metrics = metrics;
-    this.#route = `${method} ${pattern}`;
-    this.#pattern = pattern;
-  }
-
-  answered(status: number, seconds: number): void {
-    const route = this.#route;
-    let counter = this.#byStatus.get(status);
-    if (!counter) {
-      const labels = { route, code: String(status) };
-      counter = this.#metrics.counter('http_requests_total', 'Requests by route and status.', labels);
-      this.#byStatus.set(status, counter);
-    }
-    counter.add(1);
-    this.#seconds ??= this.#histogram();
-    this.#seconds.observe(seconds);
-  }
-
-  #histogram(): Histogram {
-    const group = groupOfRoute(this.#pattern);
-    const help = 'Time to answer, by group of routes.';
-    return this.#metrics.histogram('http_request_duration_seconds', help, { group }, coarseBounds);
-  }
-}
-
-const emptyBody = Buffer.alloc(0);
-
 const headTooLong = new Fault(
   'header_fields',
   `The headers have more than ${limits.headerCharsMax} characters; send fewer or shorter ones.`,
@@ -574,52 +459,6 @@ const headTooLong = new Fault(
 
 function withSlash(pattern: string): string[] {
   return pattern.endsWith('/') || pattern.endsWith('*') ? [pattern] : [pattern, `${pattern}/`];
-}
-
-/** Copies members of the library's request, which is invalid after the route handler returns. */
-function snapshot(
-  req: UwsRequest,
-  parameterCount: number,
-  exchange: Exchange,
-  remoteAddress: string,
-  secure: boolean,
-  work: Work,
-): HttpRequest {
-  const all: [string, string][] = [];
-  req.forEach((name, value) => {
-    all.push([name, value]);
-  });
-  const params: string[] = [];
-  for (let i = 0; i < parameterCount; i += 1) params.push(decodeParameter(req.getParameter(i) ?? ''));
-  const abort = new AbortController();
-  exchange.onAbort = () => abort.abort();
-  return {
-    method: req.getCaseSensitiveMethod(),
-    path: req.getUrl(),
-    query: req.getQuery(),
-    params,
-    header: (name) => all.find(([known]) => known === name)?.[1] ?? '',
-    headers: (name) => all.filter(([known]) => known === name).map(([, value]) => value),
-    body: emptyBody,
-    remoteAddress,
-    secure,
-    fromProxy: exchange.isFromProxy(),
-    aborted: abort.signal,
-    identify: (caller) => {
-      work.caller = caller;
-      refuseBlocked(work);
-    },
-  };
-}
-
-/** Percent-decodes a parameter. A malformed one becomes a string that matches no stored value. */
-function decodeParameter(raw: string): string {
-  if (!raw.includes('%')) return raw;
-  try {
-    return decodeURIComponent(raw);
-  } catch {
-    return raw;
-  }
 }
 
 /** A token of RFC 9110 section 5.6.2. */

@@ -45,7 +45,7 @@ import { RpcNumbers } from '../../src/rpc/numbers.ts';
 import { PersistentRpcs } from '../../src/rpc/persistent.ts';
 import { Rpc } from '../../src/rpc/send.ts';
 import { faultAnswer } from '../../src/uws/exchange.ts';
-import type { HttpRequest } from '../../src/uws/server.ts';
+import type { HttpRequest } from '../../src/uws/request.ts';
 import { silentLog as log } from './clickhouse-server.ts';
 import { deafBus } from './deaf-bus.ts';
 import { startTestPostgres, type Template } from './postgres-server.ts';
