@@ -3,104 +3,14 @@
  * the open units. Frames are not indexed in memory: a unit is read back from the file (usually from the page cache), so
  * a backlog of hours costs a few hundred objects.
  */
-import { BufferPool } from '../base/buffer-pool.ts';
 import { assert } from '../base/errors.ts';
-import type { Disk, DiskFile } from './disk.ts';
+import { type Amounts, addAmounts, subtractAmounts } from './amounts.ts';
+import type { Disk } from './disk.ts';
+import { newUnit, type OpenUnit, type ShipUnit, type Take, type UnitLimits, UnitReader } from './open-unit.ts';
 import type { LaneCursor } from './position.ts';
-import { FrameReader, type Gap } from './reader.ts';
-import {
-  addToShare,
-  emptyShare,
-  type FrameHead,
-  frameFlags,
-  frameHeaderBytes,
-  type Lane,
-  type LaneShare,
-  lanes,
-  late,
-  packedPrefixBytes,
-  segmentHeaderBytes,
-} from './segment.ts';
-
-export interface Segment {
-  epoch: number;
-  seq: number;
-  path: string;
-  /** Seed of the checksums of its frames. */
-  seed: number;
-  /** Offset of its first frame. */
-  start: number;
-  /** No frame at or after this offset is durable. */
-  end: number;
-  /** No frame will be added. */
-  sealed: boolean;
-  /** A write failed, or another process may still write to the file: the file is removed, not recycled. */
-  spoiled: boolean;
-  /**
-   * Size of a file that holds only frames that wait (repack.ts). Offsets are those of the segment as it was written.
-   */
-  packedBytes: number | undefined;
-  /** Odd while its file is being replaced by another; a reader that met a change opens the file again. */
-  generation: number;
-  /** The file is being packed and must not be recycled meanwhile. */
-  packing: boolean;
-  total: [LaneShare, LaneShare];
-  waiting: [LaneShare, LaneShare];
-  /** Gaps that are in quarantine, or that are known to be a torn commit. */
-  gaps: Gap[];
-}
-
-export function newSegment(
-  epoch: number,
-  seq: number,
-  path: string,
-  seed: number,
-  start = segmentHeaderBytes,
-): Segment {
-  return {
-    epoch,
-    seq,
-    path,
-    seed,
-    start,
-    end: start,
-    sealed: false,
-    spoiled: false,
-    packedBytes: undefined,
-    generation: 0,
-    packing: false,
-    total: [emptyShare(), emptyShare()],
-    waiting: [emptyShare(), emptyShare()],
-    gaps: [],
-  };
-}
-
-/** A range of frames of one lane, in journal order. */
-export interface ShipUnit {
-  readonly lane: Lane;
-  readonly payloads: Buffer[];
-  readonly frames: number;
-  readonly rows: number;
-  readonly bytes: number;
-  readonly orderMin: bigint;
-  readonly orderMax: bigint;
-  /** Order number of each payload. */
-  readonly orders: bigint[];
-  /** Times at which the first and the last frame were journaled. */
-  readonly writtenMsMin: number;
-  readonly writtenMsMax: number;
-}
-
-export interface UnitLimits {
-  rowsMax: number;
-  bytesMax: number;
-}
-
-/** The frames that a unit took from one segment. */
-interface Take extends Amounts {
-  segment: Segment;
-  nextOffset: number;
-}
+import type { Gap } from './reader.ts';
+import { addToShare, type FrameHead, type Lane, lanes } from './segment.ts';
+import { isWaiting, type Segment, segmentBytesOf, waitingBytes } from './waiting-segment.ts';
 
 /** Frames that were taken, from the first unconfirmed frame of a lane on, in journal order. */
 interface Taken extends Amounts {
@@ -112,20 +22,6 @@ interface Taken extends Amounts {
   orderMax: bigint;
   writtenMsMax: number;
   takes: Take[];
-}
-
-interface OpenUnit extends ShipUnit {
-  payloads: Buffer[];
-  frames: number;
-  rows: number;
-  bytes: number;
-  orderMin: bigint;
-  orderMax: bigint;
-  writtenMsMin: number;
-  writtenMsMax: number;
-  takes: Take[];
-  /** The memory of the payloads, of a unit of the live lane. */
-  chunks: Buffer[];
 }
 
 interface LaneState {
@@ -146,23 +42,15 @@ interface LaneState {
   reading: boolean;
 }
 
-const readBytesMin = 64 * 1024;
-const readBytesMax = 16 * 1024 * 1024;
-const sparseReadBytes = 1024 * 1024;
-
 export class Backlog {
-  readonly #disk: Disk;
-  readonly #onGap: (segment: Segment, gap: Gap) => Promise<void>;
+  readonly #reader: UnitReader;
   readonly #lanes: [LaneState, LaneState] = [newLane(), newLane()];
-  /** Memory of the payloads of units that are confirmed. */
-  readonly #chunks = new BufferPool({ countMax: 2, bytesMax: readBytesMax });
   #segments: Segment[] = [];
   #tail: LaneCursor = { epoch: 0, seq: 0, offset: 0 };
 
   /** `onGap` keeps the damaged bytes. A unit after the gap is returned only when `onGap` has succeeded. */
   constructor(disk: Disk, onGap: (segment: Segment, gap: Gap) => Promise<void>) {
-    this.#disk = disk;
-    this.#onGap = onGap;
+    this.#reader = new UnitReader(disk, onGap);
   }
 
   lane(lane: Lane): Readonly<Pick<LaneState, 'frames' | 'rows' | 'bytes' | 'oldestAtMs' | 'orderBefore'>> {
@@ -268,7 +156,7 @@ export class Backlog {
    */
   confirm(unit: ShipUnit): void {
     const { lane } = unit;
-    for (const chunk of (unit as OpenUnit).chunks.splice(0)) this.#chunks.give(chunk);
+    this.#reader.release(unit as OpenUnit);
     const state = this.#lanes[lane];
     const { taken } = state;
     const at = taken.findIndex((other) => other.unit === unit);
@@ -331,7 +219,7 @@ export class Backlog {
   get diskBytes(): number {
     let bytes = 0;
     for (const segment of this.#segments) {
-      if (isWaiting(segment)) bytes += segment.sealed ? storedBytes(segment) : waitingBytes(segment);
+      if (isWaiting(segment)) bytes += segment.sealed ? segmentBytesOf(segment) : waitingBytes(segment);
     }
     return bytes;
   }
@@ -352,7 +240,7 @@ export class Backlog {
     let mostBytes = 0;
     for (const segment of this.#segments) {
       if (!segment.sealed || !isWaiting(segment)) continue;
-      const frameBytes = storedBytes(segment) - segment.start;
+      const frameBytes = segmentBytesOf(segment) - segment.start;
       const bytes = Math.max(0, frameBytes - waitingBytes(segment));
       sum += bytes;
       if (bytes * 2 < frameBytes || bytes <= mostBytes) continue;
@@ -379,20 +267,7 @@ export class Backlog {
   }
 
   async #gather(lane: Lane, state: LaneState, limits: UnitLimits): Promise<OpenUnit> {
-    const unit: OpenUnit = {
-      lane,
-      payloads: [],
-      orders: [],
-      frames: 0,
-      rows: 0,
-      bytes: 0,
-      orderMin: 0n,
-      orderMax: 0n,
-      writtenMsMin: 0,
-      writtenMsMax: 0,
-      takes: [],
-      chunks: [],
-    };
+    const unit = newUnit(lane);
     const last = state.taken.at(-1)?.takes.at(-1);
     const first = last?.segment ?? state.segment!;
     const offset = last?.nextOffset ?? state.offset;
@@ -400,108 +275,11 @@ export class Backlog {
       const share = untakenShare(state, lane, segment);
       if (share.frames === 0) continue;
       const from = segment === first ? offset : segment.start;
-      if (!(await this.#take(unit, segment, from, share, limits))) break;
+      if (!(await this.#reader.take(unit, segment, from, share, limits))) break;
       if (unit.rows >= limits.rowsMax || unit.bytes >= limits.bytesMax) break;
     }
     return unit;
   }
-
-  /**
-   * Adds frames of one segment to the unit. Returns true when every waiting frame of the segment was taken or found
-   * damaged.
-   */
-  async #take(unit: OpenUnit, segment: Segment, from: number, share: Amounts, limits: UnitLimits): Promise<boolean> {
-    // The writer may append to the segment meanwhile: `end` and `share` must be read in the same turn.
-    const end = segment.end;
-    const take: Take = { segment, frames: 0, rows: 0, bytes: 0, nextOffset: end };
-    const { file, packedBytes } = await openToRead(this.#disk, segment);
-    const packed = packedBytes !== undefined;
-    const sparse = !packed && share.bytes * 2 < end - from;
-    let whole = true;
-    try {
-      const chunkBytes = sparse
-        ? sparseReadBytes
-        : bytesToRead(share, limits.rowsMax - unit.rows, limits.bytesMax - unit.bytes);
-      const { seed } = segment;
-      const range = { seed, from, end: packedBytes ?? end, chunkBytes, reuseChunk: sparse, lane: unit.lane, packed };
-      const reader = new FrameReader(file, { ...range, takeChunk: (bytes) => this.#takeChunk(unit, bytes) });
-      while (take.frames < share.frames) {
-        const step = await reader.next();
-        if (!step) {
-          // Frames are missing: their gaps are in quarantine.
-          take.nextOffset = end;
-          break;
-        }
-        if (step.kind === 'gap') {
-          await this.#onGap(segment, step);
-          continue;
-        }
-        if (step.lane !== unit.lane || step.flags & frameFlags.link) continue;
-        const full = unit.rows + step.rows > limits.rowsMax || unit.bytes + step.length > limits.bytesMax;
-        if (full && unit.frames > 0) {
-          whole = false;
-          take.nextOffset = step.offset;
-          break;
-        }
-        // A view would keep the whole chunk in memory, most of which is other frames.
-        unit.payloads.push(sparse ? Buffer.from(step.payload) : step.payload);
-        unit.orders.push(step.order);
-        if (unit.frames === 0) {
-          unit.orderMin = step.order;
-          unit.writtenMsMin = step.writtenMs;
-        }
-        unit.orderMax = step.order;
-        unit.writtenMsMax = step.writtenMs;
-        unit.frames += 1;
-        unit.rows += step.rows;
-        unit.bytes += step.length;
-        take.frames += 1;
-        take.rows += step.rows;
-        take.bytes += step.length;
-        take.nextOffset = step.next;
-      }
-    } finally {
-      await file.close();
-    }
-    if (whole) ({ frames: take.frames, rows: take.rows, bytes: take.bytes } = share);
-    unit.takes.push(take);
-    return whole;
-  }
-
-  /** A unit of the late lane may be open for long without its payloads: it keeps no memory of its own. */
-  #takeChunk(unit: OpenUnit, bytes: number): Buffer {
-    if (unit.lane === late) return Buffer.allocUnsafeSlow(bytes);
-    const chunk = this.#chunks.take(bytes);
-    unit.chunks.push(chunk);
-    return chunk;
-  }
-}
-
-/** Opens the file of a segment, which a packed file may replace at any time. `packedBytes` is of the opened file. */
-export async function openToRead(
-  disk: Disk,
-  segment: Segment,
-): Promise<{ file: DiskFile; packedBytes: number | undefined }> {
-  for (;;) {
-    const { generation, packedBytes } = segment;
-    const file = await disk.open(segment.path, 'read');
-    if (generation === segment.generation && generation % 2 === 0) return { file, packedBytes };
-    await file.close();
-  }
-}
-
-function isWaiting({ waiting }: Segment): boolean {
-  return waiting[0].frames > 0 || waiting[1].frames > 0;
-}
-
-function storedBytes({ packedBytes, end }: Segment): number {
-  return packedBytes ?? end;
-}
-
-/** Returns the bytes of waiting frames, with heads, prefixes and padding, rounded up. */
-function waitingBytes({ waiting }: Segment): number {
-  const frames = waiting[0].frames + waiting[1].frames;
-  return waiting[0].bytes + waiting[1].bytes + frames * (packedPrefixBytes + frameHeaderBytes + 8);
 }
 
 function newLane(): LaneState {
@@ -551,30 +329,4 @@ function mergeTaken(taken: Taken[], at: number): void {
   const merged: Taken = { ...second, takes };
   addAmounts(merged, first);
   taken.splice(at, 0, merged);
-}
-
-interface Amounts {
-  frames: number;
-  rows: number;
-  bytes: number;
-}
-
-function addAmounts(to: Amounts, amounts: Amounts): void {
-  to.frames += amounts.frames;
-  to.rows += amounts.rows;
-  to.bytes += amounts.bytes;
-}
-
-function subtractAmounts(from: Amounts, amounts: Amounts): void {
-  from.frames -= amounts.frames;
-  from.rows -= amounts.rows;
-  from.bytes -= amounts.bytes;
-}
-
-/** Estimates the bytes of a unit from the mean size of the waiting frames. */
-function bytesToRead(share: Amounts, rowsLeft: number, bytesLeft: number): number {
-  const stored = share.bytes + share.frames * (frameHeaderBytes + 8);
-  const byRows = (stored * Math.max(1, rowsLeft)) / Math.max(1, share.rows);
-  const wanted = Math.ceil(Math.min(stored, byRows, bytesLeft * 1.1));
-  return Math.min(Math.max(wanted + 4096, readBytesMin), readBytesMax);
 }

@@ -3,9 +3,9 @@ import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
-import type { Segment } from './backlog.ts';
 import { Damage } from './damage.ts';
 import type { Quarantine } from './quarantine.ts';
+import type { Segment } from './waiting-segment.ts';
 
 test('a gap that both lanes find at the same time is counted and logged once', async () => {
   const disk = new SimDisk();

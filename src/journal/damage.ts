@@ -1,11 +1,11 @@
 /** Notes what is damaged in a journal: keeps the bytes for an operator, logs and counts the damage. */
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
-import type { Segment } from './backlog.ts';
 import type { Disk } from './disk.ts';
 import type { Quarantine } from './quarantine.ts';
 import type { Gap } from './reader.ts';
 import { readGap } from './recovery.ts';
+import type { Segment } from './waiting-segment.ts';
 
 export class Damage {
   readonly #disk: Disk;

@@ -8,9 +8,9 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Scheduler } from '../base/scheduler.ts';
-import { newSegment, type Segment } from './backlog.ts';
 import { type Disk, type DiskFile, errorCode, isNoSpace } from './disk.ts';
 import { encodeSegmentHeader, saltSeed, segmentName } from './segment.ts';
+import { newSegment, type Segment } from './waiting-segment.ts';
 
 export interface ReadySegment {
   segment: Segment;

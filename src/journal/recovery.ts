@@ -9,7 +9,6 @@
  */
 import { type Clock, systemClock } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';
-import { newSegment, openToRead, type Segment } from './backlog.ts';
 import { type Disk, type DiskFile, errorCode, isNoSpace, readAround, replaceWhole } from './disk.ts';
 import { eraseHeads } from './erase-heads.ts';
 import type { LaneCursor, Position } from './position.ts';
@@ -31,6 +30,7 @@ import {
   saltSeed,
   segmentHeaderBytes,
 } from './segment.ts';
+import { newSegment, openToRead, type Segment } from './waiting-segment.ts';
 
 interface RecoveryDeps {
   disk: Disk;

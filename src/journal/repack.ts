@@ -5,7 +5,6 @@
  * open units and the order of a lane do not change.
  */
 import { randomBytes } from 'node:crypto';
-import { openToRead, type Segment } from './backlog.ts';
 import type { Disk, DiskFile } from './disk.ts';
 import { type Frame, FrameReader, type Gap } from './reader.ts';
 import { readHeader } from './recovery.ts';
@@ -19,6 +18,7 @@ import {
   packedPrefixBytes,
   segmentHeaderBytes,
 } from './segment.ts';
+import { openToRead, type Segment } from './waiting-segment.ts';
 
 interface RepackDeps {
   disk: Disk;

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Scheduler } from '../base/scheduler.ts';
-import type { Backlog, Segment } from './backlog.ts';
+import type { Backlog } from './backlog.ts';
 import { type Disk, isNoSpace } from './disk.ts';
 import { eraseHeads } from './erase-heads.ts';
 import type { Owner } from './owner.ts';
@@ -24,6 +24,7 @@ import {
   linksMax,
   paddedBytes,
 } from './segment.ts';
+import type { Segment } from './waiting-segment.ts';
 
 export interface JournalFrame {
   lane: Lane;
