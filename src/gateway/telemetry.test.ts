@@ -258,7 +258,8 @@ describe('limits of the gateway', () => {
         room -= points;
       },
     };
-    const limited = new GatewayDecoder({ options, touch: () => {}, admission });
+    const active: number[] = [];
+    const limited = new GatewayDecoder({ options, touch: ({ number }) => void active.push(number), admission });
     let fault: Fault | undefined;
     const message = new GatewayTelemetry(hub, {
       acknowledge: () => {},
@@ -275,9 +276,33 @@ describe('limits of the gateway', () => {
       expect(readBlock(Buffer.concat(rows.encode(stamp))).map(({ device }) => device)).toEqual([1, 1, 3]);
     }
     expect(counted).toBe(3);
+    expect(active).toEqual([1, 3, 1, 3]);
     message.acknowledge();
     expect(fault).toMatchObject({ status: 429, message: '"B": Too many.' });
   });
+});
+
+describe('the activity of children', () => {
+  for (const way of ['fast', 'careful'] as const) {
+    const activeAfter = (body: string) => {
+      const active: number[] = [];
+      decode(
+        hub,
+        body,
+        way,
+        new GatewayDecoder({ options, touch: ({ number }) => void active.push(number), admission: undefined }),
+      );
+      return active;
+    };
+
+    it(`is noted for each child that is accepted, and for none of a message that is refused, the ${way} way`, () => {
+      expect(activeAfter('{"A":[{"a":1}],"C":[{"c":1}],"B":[]}')).toEqual([1, 3, 2]);
+      expect(activeAfter('{"A":[{"a":1}]}')).toEqual([1]);
+      expect(activeAfter('{}')).toEqual([]);
+      expect(activeAfter('{"A":[{"a":1}],"B":[{"b":1}],x}')).toEqual([]);
+      expect(activeAfter('{"A":[{"a":1}],"B":5}')).toEqual([1]);
+    });
+  }
 });
 
 describe('the fast way', () => {

@@ -132,6 +132,7 @@ export class GatewayDecoder {
     at = skipBlank(body, at + 1);
     if (body[at] === 0x7d) return at === last;
     lastPass += 1;
+    let first: NamedChild | undefined;
     let previous: NamedChild | undefined;
     for (;;) {
       if (body[at] !== 0x22) return false;
@@ -154,7 +155,8 @@ export class GatewayDecoder {
       rows.mark(childMark);
       at = readRecords(at, child);
       if (at < 0) return false;
-      this.#accepted(child, message, now, rows);
+      this.#charge(child, message, rows);
+      first ??= child;
       previous = child;
       at = skipBlank(body, at);
       if (body[at] === 0x7d) break;
@@ -163,6 +165,11 @@ export class GatewayDecoder {
     }
     if (at < last) return false;
     records.finish();
+    let accepted: NamedChild | undefined = first;
+    while (accepted !== undefined) {
+      this.#touchAccepted(accepted, message, now);
+      accepted = accepted === previous ? undefined : accepted.next;
+    }
     return true;
   }
 
@@ -170,6 +177,7 @@ export class GatewayDecoder {
     const { gateway, refused } = message;
     const { pointsPerMessageMax } = this.#options;
     const countMax = rows.count + pointsPerMessageMax;
+    const children: NamedChild[] = [];
     for (const [name, json] of readByName(body)) {
       const fault = refused.get(name) ?? faultOf(json);
       if (fault) {
@@ -190,13 +198,14 @@ export class GatewayDecoder {
       if (rows.count > countMax) {
         throw tooLarge('too_many_points', `The message holds more than ${pointsPerMessageMax} data points.`);
       }
-      this.#accepted(child, message, now, rows);
+      this.#charge(child, message, rows);
+      children.push(child);
     }
+    for (const child of children) this.#touchAccepted(child, message, now);
   }
 
   /** Counts the points and keys of a child. Above a limit the rows of the child are rolled back. */
-  #accepted(child: NamedChild, message: GatewayTelemetry, now: number, rows: Rows): void {
-    this.#touch(child, now);
+  #charge(child: NamedChild, message: GatewayTelemetry, rows: Rows): void {
     const admission = this.#admission;
     if (admission === undefined || !admission.isLimiting) return;
     // A message may be decoded twice but is counted once.
@@ -214,6 +223,11 @@ export class GatewayDecoder {
     if (child.refusal === undefined) return;
     rows.rollback(childMark);
     refuse(message, child.name, child.refusal);
+  }
+
+  /** Notes the activity of a child of an accepted message. A child above a limit was refused. */
+  #touchAccepted(child: NamedChild, message: GatewayTelemetry, now: number): void {
+    if (child.charged !== message.id || child.refusal === undefined) this.#touch(child, now);
   }
 }
 

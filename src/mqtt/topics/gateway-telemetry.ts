@@ -49,8 +49,8 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
       'v1/gateway/telemetry': (publish) => {
         const gateway = sessions.of(publish.session);
         const message = new GatewayTelemetry(gateway, publish);
-        admission.touch(gateway.device);
         admission.admitGateway(gateway.device);
+        admission.touch(gateway.device);
         if (publish.payload.length > limits.decodeInLoopBytesMax) {
           const { payload, release } = gateways.keep(publish, gateway.device);
           gateway.run([], () => takeLargeTelemetry(deps, gateway, publish, payload).then(release));
