@@ -726,10 +726,14 @@ export const limits = {
   rpcLeaseMs: 5_000,
   /** Interval at which the rows of persistent commands are checked. */
   rpcSweepMs: 1_000,
-  /** Rows that one check claims. */
+  /** Rows that one check claims, and rows whose end one check writes again. */
   rpcClaimMax: 1_000,
+  /** Time after an outage of PostgreSQL in which workers claim no commands: their owners check them first. */
+  rpcOwnersFirstMs: 3_000,
   /** Time in which a session must confirm a persistent command. */
   rpcConfirmMs: 10_000,
+  /** Time in which a worker that stops waits for confirmations of persistent commands. */
+  rpcStopMsMax: 2_000,
   /** Interval at which old persistent commands are deleted. */
   rpcPruneMs: 600_000,
   /** Old persistent commands in one delete. */

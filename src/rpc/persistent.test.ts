@@ -47,6 +47,7 @@ describe('stored commands without an owner', () => {
         held.push(command.device);
       },
       drop() {},
+      hasSession: () => false,
     } as unknown as Rpc;
     const downlink = new Downlink({ bus: deafBus, channels: openChannels(deafBus), log, metrics: new Metrics() });
     await downlink.start();

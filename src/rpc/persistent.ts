@@ -2,6 +2,10 @@
  * Persistent commands: each one is a row in PostgreSQL with a status, and outlives a restart. A worker owns a row by a
  * lease, which the worker renews. A row without a living owner is claimed by a worker that has room. Delivery is at
  * least once with the same id: an unconfirmed command is offered again, `retries` times.
+ *
+ * After an outage of PostgreSQL all leases may have run out. Workers then claim nothing for `rpcOwnersFirstMs`, so that
+ * owners renew their leases and write the ends of commands first. A worker offers a command only while the row names
+ * this worker as the owner, so two owners never deliver one command.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -24,7 +28,7 @@ import {
   deleteRpc,
   insertRpc,
   isDeviceOf,
-  isRpcOpen,
+  keepsRpc,
   type OwnedRpc,
   pruneRpcs,
   type RpcStatus,
@@ -60,6 +64,8 @@ export interface PersistentCall extends RpcCall {
 
 const openStatuses: RpcStatus[] = ['QUEUED', 'SENT', 'DELIVERED', 'TIMEOUT'];
 const claimRoundsMax = 10;
+/** Interval at which a stop checks whether commands are confirmed. */
+const stopCheckMs = 5;
 
 /** A row that this worker owns. The writes of one row run one after the other. */
 interface Held {
@@ -82,6 +88,10 @@ export class PersistentRpcs {
   #stopSweeps = () => {};
   #sweeping: Promise<void> = Promise.resolve();
   #renewedAt = 0;
+  /** Rows whose end PostgreSQL did not take, each with the statement that writes the end. Their lease is renewed. */
+  readonly #unwritten = new Map<string, () => Promise<unknown>>();
+  /** Monotonic time before which this worker claims nothing. */
+  #claimsFrom = Number.NEGATIVE_INFINITY;
   #prunedAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
   /** Claims when commands have no owner. */
@@ -95,7 +105,11 @@ export class PersistentRpcs {
     const { clock, scheduler = systemScheduler, onPoll } = deps;
     this.#scheduler = scheduler;
     this.#fullOwners = new FullOwners(clock);
-    const read = () => this.#attempt(() => this.#claim());
+    const read = async () => {
+      const isRead = await this.#attempt(() => this.#claim());
+      if (!isRead) this.#leaveToOwners();
+      return isRead;
+    };
     this.#claims = new SharedPoll({ kind: 'rpcs', clock, scheduler, read }, onPoll);
   }
 
@@ -111,15 +125,34 @@ export class PersistentRpcs {
     });
   }
 
-  /** Releases the rows, so that other workers can claim them at once. */
-  async stop(): Promise<void> {
+  /**
+   * Releases the rows, so that other workers can claim them at once. Keeps a command that a session has taken until its
+   * confirmation, for up to `msMax`: the next owner delivers an unconfirmed command again.
+   */
+  async stop(msMax: number = limits.rpcStopMsMax): Promise<void> {
+    const { postgres, clock, rpc } = this.#deps;
     this.#stopped = true;
     this.#stopSweeps();
     await Promise.all([this.#sweeping, this.#claims.stop()]);
-    const held = [...this.#held.values()];
-    for (const each of held) this.#forget(each);
-    await Promise.all(held.map((each) => each.writes));
-    await this.#attempt(() => releaseRpcs(this.#deps.postgres, this.#owner));
+    const deadline = clock.monotonic() + msMax;
+    const all = [...this.#held.values()];
+    const release = (isLast: boolean) => {
+      for (const held of [...this.#held.values()]) {
+        if (isLast || held.delivered || !rpc.hasSession(held.command)) this.#forget(held);
+      }
+    };
+    release(false);
+    if (this.#held.size > 0) {
+      await this.#attempt(() => releaseRpcs(postgres, this.#owner, [...this.#held.keys(), ...this.#unwritten.keys()]));
+    }
+    while (this.#held.size > 0 && clock.monotonic() < deadline) {
+      await this.#scheduler.sleep(stopCheckMs);
+      release(false);
+    }
+    release(true);
+    await Promise.all(all.map((each) => each.writes));
+    await this.#attempt(() => this.#writeEnds());
+    await this.#attempt(() => releaseRpcs(postgres, this.#owner, []));
   }
 
   /** Returns the id of the row after its commit. */
@@ -153,7 +186,7 @@ export class PersistentRpcs {
 
   /** Begins to own a row. Returns true when an owner in `FullOwners` was noted, because its share has no room. */
   #hold(stored: OwnedRpc): boolean {
-    if (this.#stopped || this.#held.has(stored.id)) return false;
+    if (this.#stopped || this.#held.has(stored.id) || this.#unwritten.has(stored.id)) return false;
     const { rpc, clock, log } = this.#deps;
     const { device, tenantId, customerId, number, method, params, oneway, status } = stored;
     const delivered = status === 'DELIVERED';
@@ -199,21 +232,22 @@ export class PersistentRpcs {
   }
 
   /**
-   * Returns true even when the store is unavailable: a second delivery is better than none. The command of a customer's
-   * user waits for the store then, and ends when the customer has lost the device.
+   * Returns false when another worker has claimed the row. Returns true even when the store is unavailable: a second
+   * delivery is better than none. The command of a customer's user waits for the store then, and ends when the customer
+   * has lost the device.
    */
   async #isWanted(held: Held): Promise<boolean> {
     const { postgres } = this.#deps;
     const { id, device, callerCustomerId } = held.stored;
-    let isOpen = true;
+    let isKept = true;
     let isAllowed = callerCustomerId === null;
     const isRead = await this.#attempt(async () => {
-      isOpen = await isRpcOpen(postgres, id);
+      isKept = await keepsRpc(postgres, this.#owner, id);
       if (callerCustomerId !== null) isAllowed = await isDeviceOf(postgres, device, callerCustomerId);
     });
-    if (isRead && isOpen && !isAllowed) this.#failed(held, otherCustomer().message);
+    if (isRead && isKept && !isAllowed) this.#failed(held, otherCustomer().message);
     // A command that is not wanted leaves this worker. While its row is open, it is claimed again.
-    return isOpen && isAllowed;
+    return isKept && isAllowed;
   }
 
   #delivered(held: Held): void {
@@ -237,7 +271,8 @@ export class PersistentRpcs {
       return;
     }
     this.#write(held, 'TIMEOUT', ['QUEUED', 'SENT', 'TIMEOUT'], { isFinal: false, attempts });
-    rpc.retry(held.command);
+    if (this.#stopped) this.#forget(held);
+    else rpc.retry(held.command);
   }
 
   #failed(held: Held, error: string): void {
@@ -263,7 +298,10 @@ export class PersistentRpcs {
     this.#held.delete(held.stored.id);
   }
 
-  /** Writes a status after the earlier ones. A failed write is only logged: a later status or owner replaces it. */
+  /**
+   * Writes a status after the earlier ones. Sweeps write an end again while PostgreSQL is unavailable: without it, the
+   * command would be claimed and delivered again. Another failed write is only logged: a later status replaces it.
+   */
   #write(
     held: Held,
     status: RpcStatus,
@@ -271,7 +309,10 @@ export class PersistentRpcs {
     change: { isFinal: boolean; response?: string; attempts?: number },
   ): void {
     held.writes = held.writes.then(async () => {
-      await this.#attempt(() => updateRpcStatus(this.#deps.postgres, held.stored.id, status, from, change));
+      const { id } = held.stored;
+      const write = () => updateRpcStatus(this.#deps.postgres, id, status, from, change);
+      const isWritten = await this.#attempt(write);
+      if (!isWritten && change.isFinal && this.#unwritten.size < limits.rpcWaitingMax) this.#unwritten.set(id, write);
     });
   }
 
@@ -283,15 +324,40 @@ export class PersistentRpcs {
       const confirmMsMax = limits.rpcConfirmMs + limits.rpcSweepMs;
       if (isUnconfirmed && clock.monotonic() - held.takenAt > confirmMsMax) this.#undelivered(held);
     }
-    await this.#attempt(async () => {
+    const isKept = await this.#attempt(async () => {
       await this.#renew();
-      await this.#prune();
+      await this.#writeEnds();
     });
+    if (!isKept) this.#leaveToOwners();
+    await this.#attempt(() => this.#prune());
+  }
+
+  /** Called when PostgreSQL did not answer. */
+  #leaveToOwners(): void {
+    this.#claimsFrom = this.#deps.clock.monotonic() + limits.rpcOwnersFirstMs;
+  }
+
+  async #writeEnds(): Promise<void> {
+    for (const [id, write] of [...this.#unwritten].slice(0, limits.rpcClaimMax)) {
+      try {
+        await write();
+      } catch (error) {
+        // A statement that PostgreSQL refuses is not repeated: the row is claimed when its lease has run out.
+        if (!isAway(error)) this.#unwritten.delete(id);
+        throw error;
+      }
+      this.#unwritten.delete(id);
+    }
   }
 
   /** Claims rows until there is no room. Claims again when rows of a full owner took the places of other rows. */
   async #claim(): Promise<void> {
-    const { postgres, rpc } = this.#deps;
+    const { postgres, rpc, clock } = this.#deps;
+    if (clock.monotonic() < this.#claimsFrom) {
+      // Claims nothing, and notices when PostgreSQL is still unavailable.
+      await claimRpcs(postgres, this.#owner, 0, this.#fullOwners.current());
+      return;
+    }
     this.#unheld = 0;
     for (let round = 0; round < claimRoundsMax; round += 1) {
       const rowsMax = Math.min(rpc.room, limits.rpcClaimMax);
@@ -306,7 +372,7 @@ export class PersistentRpcs {
 
   async #renew(): Promise<void> {
     const { postgres, clock } = this.#deps;
-    const ids = [...this.#held.keys()];
+    const ids = [...this.#held.keys(), ...this.#unwritten.keys()];
     if (ids.length === 0 || clock.monotonic() - this.#renewedAt < limits.rpcLeaseMs / 4) return;
     const mine = await renewRpcs(postgres, this.#owner, ids);
     this.#renewedAt = clock.monotonic();

@@ -40,7 +40,7 @@ class Rows implements Queries {
   askMs = 0;
 
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
-    if (this.askMs > 0 && text.startsWith('select 1 from rpc')) await steadySleep(this.askMs);
+    if (this.askMs > 0 && text.includes('as lasts from rpc')) await steadySleep(this.askMs);
     if (text.startsWith("update rpc set status = 'SUCCESSFUL'")) {
       this.storing += 1;
       this.storedAtOnce = Math.max(this.storedAtOnce, this.storing);
@@ -61,7 +61,7 @@ class Rows implements Queries {
       this.response = values[4];
       return [1];
     }
-    if (text.startsWith('select 1 from rpc')) return this.deleted ? [] : [1];
+    if (text.includes('as lasts from rpc')) return this.deleted ? [] : [{ lasts: true }];
     return text.startsWith('insert into rpc (') ? [1] : [];
   }
 }

@@ -176,7 +176,7 @@ export class Rpc {
     if (!isRpcId(id)) return;
     const { downlink, bus, postgres } = this.#deps;
     const command = this.#waiters.find(device, id);
-    if (command && this.#hasSession(command)) {
+    if (command && this.hasSession(command)) {
       await command.replied(text);
       return;
     }
@@ -210,6 +210,11 @@ export class Rpc {
     this.#offering.offer(command.device);
   }
 
+  /** True for a command that a session may have taken: a reply may arrive before the answer to the offer. */
+  hasSession(command: Command): boolean {
+    return command.stage === 'taken' || this.#offering.isOffered(command);
+  }
+
   /** Refuses all waiting callers, who may send the command again to another server. */
   close(): void {
     this.#isClosed = true;
@@ -221,7 +226,7 @@ export class Rpc {
     const command = this.#waiters.find(device, message.id);
     switch (message.kind) {
       case 'reply':
-        if (command && this.#hasSession(command)) void this.#replied(command, message.text);
+        if (command && this.hasSession(command)) void this.#replied(command, message.text);
         return;
       case 'confirm':
         if (command) this.#offering.confirm(command, message.delivered, message.error);
@@ -244,11 +249,6 @@ export class Rpc {
     } catch (error) {
       this.#deps.log.warn('rpc_reply_unwritten', { reason: messageOf(error) });
     }
-  }
-
-  /** True for a command that a session may have taken: a reply may arrive before the answer to the offer. */
-  #hasSession(command: Command): boolean {
-    return command.stage === 'taken' || this.#offering.isOffered(command);
   }
 }
 

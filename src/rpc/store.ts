@@ -127,9 +127,16 @@ export async function updateRpcStatus(
   return rows.length === 1;
 }
 
-export async function isRpcOpen(queries: Queries, id: string): Promise<boolean> {
-  const rows = await queries.query('select 1 from rpc where id = $1 and open', [id]);
-  return rows.length === 1;
+/**
+ * Returns true when the command is open, and no other worker may claim the command for half a lease from now. Returns
+ * false when another worker has claimed the command.
+ */
+export async function keepsRpc(queries: Queries, owner: string, id: string): Promise<boolean> {
+  const [row] = await queries.query<{ lasts: boolean }>(
+    `select leased_until > now() + $3 * interval '1 ms' as lasts from rpc where id = $1 and owner = $2 and open`,
+    [id, owner, limits.rpcLeaseMs / 2],
+  );
+  return row !== undefined && (row.lasts || (await renewRpcs(queries, owner, [id])).has(id));
 }
 
 export async function isDeviceOf(queries: Queries, device: number, customerId: string): Promise<boolean> {
@@ -189,8 +196,12 @@ export async function renewRpcs(queries: Queries, owner: string, ids: string[]):
   return new Set(rows.map((row) => row.id));
 }
 
-export async function releaseRpcs(queries: Queries, owner: string): Promise<void> {
-  await queries.query(`update rpc set owner = null, leased_until = '-infinity' where owner = $1 and open`, [owner]);
+/** Releases the commands of the owner, except `kept`. */
+export async function releaseRpcs(queries: Queries, owner: string, kept: string[]): Promise<void> {
+  await queries.query(
+    `update rpc set owner = null, leased_until = '-infinity' where owner = $1 and open and id <> all($2)`,
+    [owner, kept],
+  );
 }
 
 /** Deletes closed commands created before `createdBefore`, at most `rowsMax` at a time. */

@@ -1,5 +1,6 @@
 /** Opens the commands to devices, and the answers to calls of devices. */
 import { systemClock as clock } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
 import { RpcNumbers } from '../rpc/numbers.ts';
 import { PersistentRpcs } from '../rpc/persistent.ts';
 import { Rpc } from '../rpc/send.ts';
@@ -22,7 +23,7 @@ export function openCommands(
   const keeping = { retriesMax, keptDays, expiryTime: () => steadyClock.time(), onPoll: link.onPoll };
   const persistentRpcs = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, ...keeping });
   persistentRpcs.start();
-  started.add('stored commands', () => persistentRpcs.stop());
+  started.add('stored commands', (steps) => persistentRpcs.stop(Math.min(steps.msLeft, limits.rpcStopMsMax)));
   const rules = begin.rules.map(compileRule);
   const calls = new Calls({ rules, attributes, shards, clock, metrics, timeoutMs });
   return { rpc, rpcSessions, persistentRpcs, calls };

@@ -138,10 +138,10 @@ class Calls {
     if (draw === 4) {
       const number = 1 + random.below(this.#count);
       return [
-        'answerRpc, isRpcOpen',
+        'answerRpc, keepsRpc',
         async (queries) => {
           await rpcs.answerRpc(queries, device, number, '2');
-          return await Promise.all(this.#ids.map((each) => rpcs.isRpcOpen(queries, each)));
+          return await Promise.all(this.#ids.map((each) => rpcs.keepsRpc(queries, owner, each)));
         },
       ];
     }
@@ -152,14 +152,15 @@ class Calls {
         'claimRpcs',
         async (queries) => {
           // No lease runs out between the calls to the two sides.
-          for (const each of [owner, other]) await rpcs.releaseRpcs(queries, each);
+          for (const each of [owner, other]) await rpcs.releaseRpcs(queries, each, []);
           return await rpcs.claimRpcs(queries, other, rowsMax, without);
         },
       ];
     }
     const renewing = random.next() < 0.8 ? other : owner;
     if (draw === 6) return ['renewRpcs', (queries) => rpcs.renewRpcs(queries, renewing, [id])];
-    if (draw === 7) return ['releaseRpcs', (queries) => rpcs.releaseRpcs(queries, owner)];
+    if (draw === 7)
+      return ['releaseRpcs', (queries) => rpcs.releaseRpcs(queries, owner, random.next() < 0.5 ? [id] : [])];
     return ['deleteRpc', (queries) => rpcs.deleteRpc(queries, tenantId, id)];
   }
 

@@ -116,7 +116,7 @@ const statements: [part: string, run: Statement][] = [
   ['insert into rpc_sequence', takeNumbers],
   ['insert into rpc (', insertRpc],
   ['update rpc set status = $2', updateRpc],
-  ['select 1 from rpc where id = $1 and open', ({ rpcs }, [id]) => (rpcs.get(id as string)?.open ? [{}] : [])],
+  ['as lasts from rpc where id = $1', keepsRpc],
   [`update rpc set status = 'SUCCESSFUL'`, answerRpc],
   ['update rpc set owner = $1', claimRpcs],
   ['update rpc set leased_until', renewRpcs],
@@ -241,6 +241,11 @@ function claimRpcs({ rpcs }: Tables, values: unknown[], { now }: Commit): object
   return claimed.map((row) => ({ ...row }));
 }
 
+function keepsRpc({ rpcs }: Tables, [id, owner, ms]: unknown[], { now }: Commit): object[] {
+  const row = rpcs.get(id as string);
+  return row?.open && row.owner === owner ? [{ lasts: row.leasedUntil > now + (ms as number) }] : [];
+}
+
 function renewRpcs({ rpcs }: Tables, [owner, ids, leaseMs]: unknown[], { now }: Commit): object[] {
   return (ids as string[]).flatMap((id) => {
     const row = rpcs.get(id);
@@ -250,9 +255,10 @@ function renewRpcs({ rpcs }: Tables, [owner, ids, leaseMs]: unknown[], { now }: 
   });
 }
 
-function releaseRpcs({ rpcs }: Tables, [owner]: unknown[]): object[] {
+function releaseRpcs({ rpcs }: Tables, [owner, kept]: unknown[]): object[] {
   for (const row of rpcs.values()) {
-    if (row.open && row.owner === owner) Object.assign(row, { owner: null, leasedUntil: Number.NEGATIVE_INFINITY });
+    const isReleased = row.open && row.owner === owner && !(kept as string[]).includes(row.id);
+    if (isReleased) Object.assign(row, { owner: null, leasedUntil: Number.NEGATIVE_INFINITY });
   }
   return [];
 }
