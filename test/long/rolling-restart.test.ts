@@ -1,6 +1,7 @@
 /**
  * Three hosts behind HAProxy, restarted one after the other, while devices send 500 messages a second over HTTP and
- * MQTT and users send commands: no message is refused, what was acknowledged is stored, and a command is executed once.
+ * MQTT and users send commands: no message is refused, what was acknowledged is stored, a command is executed once, and
+ * no stored command is lost.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -92,6 +93,26 @@ class User {
   }
 }
 
+/** Stores one-way commands for the devices in turn. Returns the parameters of those that are stored. */
+async function storeWhile(isRunning: () => boolean, devices: Device[], jwt: string): Promise<string[]> {
+  const stored: string[] = [];
+  for (let n = 0; isRunning(); n += 1) {
+    const params = `stored ${n}`;
+    const response = await fetch(
+      `http://127.0.0.1:${balancer.ports.http}/api/rpc/oneway/${devices[n % devices.length]!.id}`,
+      {
+        method: 'POST',
+        headers: { 'x-authorization': `Bearer ${jwt}`, 'content-type': 'application/json' },
+        body: JSON.stringify({ method: 'turn', params, persistent: true, timeout: 600_000 }),
+      },
+    );
+    await response.text();
+    if (response.status === 200) stored.push(params);
+    await sleep(20);
+  }
+  return stored;
+}
+
 /** 503: the host stops, and a session on it was to take the command; 504: no session took it, or no reply came. */
 const documented = /^(503 \{.*"errorCode":.*(stopping|message bus)|504 (\{.*"errorCode":|$))/;
 
@@ -127,6 +148,7 @@ test('hosts are restarted one after the other under load', async () => {
     ...overMqtt.map((each) => each.publishWhile(isOn, pauseMs)),
     ...callers.map((each) => each.callWhile(isOn)),
   ];
+  const storing = storeWhile(isOn, devices.slice(httpDevices), jwt);
   try {
     for (const host of hosts) {
       await host.stop();
@@ -135,6 +157,15 @@ test('hosts are restarted one after the other under load', async () => {
       // HAProxy uses a host again after two checks, a second apart.
       await sleep(2_500);
     }
+    isRunning = false;
+    const stored = await storing;
+    const missing = () => {
+      const executed = new Set(overMqtt.flatMap((each) => each.executed));
+      return stored.filter((params) => !executed.has(params));
+    };
+    await eventually(() => missing().length === 0, 20_000).catch(() => {});
+    expect(missing()).toEqual([]);
+    expect(stored.length).toBeGreaterThan(0);
   } finally {
     isRunning = false;
     await Promise.all(load);
