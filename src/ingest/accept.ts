@@ -82,6 +82,9 @@ export interface IngestDeps {
 /** A commit to a stream costs three servers a sync, so it pays to wait longer. */
 export const streamLinger: Linger = { msMax: 4, messagesMin: 3, messagesMax: 1_000 };
 
+/** Gathered messages have their order numbers after less than this time: a commit waits for one append at most. */
+const gatheredMsMax = 60_000;
+
 export class Ingest {
   readonly #deps: IngestDeps;
   /** Undefined unless `ingest.ack` is `store`. */
@@ -106,6 +109,11 @@ export class Ingest {
   readonly #streams: StreamHealth | undefined;
   /** Times of the live lane: yesterday, today and tomorrow. */
   #near: TimeRange = { from: 0, to: 0 };
+  /**
+   * Times of points that may be in either lane: those of the live lane, a minute ago and in a minute. The live lane
+   * moves at midnight, while messages gather and wait.
+   */
+  #shared: TimeRange = { from: 0, to: 0 };
   /** Times that need no inspection: those of the live lane that are not too far ahead. */
   #usual: TimeRange = { from: 0, to: 0 };
   #onIdle: (() => void)[] = [];
@@ -211,7 +219,7 @@ export class Ingest {
       if (mixed !== gathering && this.#isFull(this.#lateCommits)) throw lateWaits();
       first = mixed.late.spans().count;
       points = decode(body, source, now, mixed.late);
-      mixed.isMixed ||= hasTimeIn(mixed.late, first, this.#near);
+      mixed.isMixed ||= hasTimeIn(mixed.late, first, this.#shared);
       // `#placeUnusual` has noted the times of a message that `#followLate` moves here.
       if (isLate) this.#noteTimes(mixed.late, first, now);
       if (this.#storeAcks) mixed.lateWaiters.add(waiter);
@@ -390,7 +398,7 @@ export class Ingest {
   #followLate({ live }: Gathering): boolean {
     const { gathering: mixed } = this.#lateCommits;
     const { late, lateNames } = mixed;
-    const { from, to } = this.#near;
+    const { from, to } = this.#shared;
     for (const name of late.pointNames(mixed.lateNamed, from, to)) lateNames.add(name);
     mixed.lateNamed = late.spans().count;
     if (!live.pointNames(this.#mark.spans, from, to).some((name) => lateNames.has(name))) return false;
@@ -504,12 +512,18 @@ export class Ingest {
   #check(): void {
     const { clock, journal, aheadMsMax = dayMs } = this.#deps;
     const now = clock.now();
-    const today = Math.floor(now / dayMs) * dayMs;
-    this.#near = { from: today - dayMs, to: today + 2 * dayMs };
+    this.#near = nearDays(now);
+    this.#shared = { from: nearDays(now - gatheredMsMax).from, to: nearDays(now + gatheredMsMax).to };
     this.#usual = { from: this.#near.from, to: Math.min(this.#near.to, now + aheadMsMax) };
     this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);
     this.#streams?.check();
     this.#health.check();
     if (this.#health.refusal) this.#commits.large.stopWaiting();
   }
+}
+
+/** Returns the times of yesterday, today and tomorrow. */
+function nearDays(now: number): TimeRange {
+  const today = Math.floor(now / dayMs) * dayMs;
+  return { from: today - dayMs, to: today + 2 * dayMs };
 }

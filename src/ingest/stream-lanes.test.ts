@@ -1,6 +1,7 @@
 /** `ingest.ack: stream`: each lane has commits, refusals and shares of its own. */
 import { afterEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
+import { dayMs } from '../base/durations.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -58,7 +59,7 @@ let ingest: Ingest;
 let streams: Streams;
 let settled: string[];
 
-function start(): void {
+function start(nowMs = () => clock.now()): void {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval'] });
   streams = new Streams();
   settled = [];
@@ -66,7 +67,7 @@ function start(): void {
     journal: streams,
     streams: [streams.ofLane(0), streams.ofLane(1)],
     orders: new OrderClock(clock, 1, 0n),
-    clock,
+    clock: { now: nowMs, micros: () => nowMs() * 1_000, monotonic: () => clock.monotonic() },
     log: createLog('fatal', 'test'),
     metrics: new Metrics(),
     ack: 'stream',
@@ -167,6 +168,34 @@ test('of two messages with the same point the later one counts, whatever their l
   for (const { end } of streams.appends) end();
   await ingest.close();
   expect(settled).toEqual(['running', 'live', 'mixed', 'follows']);
+});
+
+test('of two messages with the same point the later one counts at midnight, when the lane of its time changes', async () => {
+  const midnight = Math.ceil(Date.now() / dayMs) * dayMs;
+  // The append of the lane of the second message ends first.
+  for (const [ts, ends] of [
+    [midnight - 2 * dayMs, [1, 0, 2, 3]],
+    [midnight + dayMs, [0, 1, 2, 3]],
+  ] as const) {
+    let nowMs = midnight - 50;
+    start(() => nowMs);
+    // Appends of both lanes run, so the next rows of each lane wait.
+    send('running', [{ value: 0, ts: nowMs }]);
+    send('late running', [{ value: 1, ts: old() }]);
+    await turns();
+    send('first', [{ value: 2, ts }]);
+    nowMs = midnight + 50;
+    vi.advanceTimersByTime(checkIntervalMs);
+    send('second', [{ value: 3, ts }]);
+    await turns();
+    for (const i of ends) {
+      streams.appends[i]?.end();
+      await turns();
+    }
+    await ingest.close();
+    expect(settled).toEqual(expect.arrayContaining(['first', 'second']));
+    expect(orderOf(3) >= orderOf(2), `first in the ${ts < midnight ? 'live' : 'late'} lane`).toBe(true);
+  }
 });
 
 test('late rows are refused alone, and too many that wait are refused as well', async () => {
