@@ -281,6 +281,31 @@ describe('acknowledgements', () => {
     publishes[1]!.acknowledge();
   });
 
+  test('MQTT 3 gets past late rows that are refused: later messages are acknowledged, and the end comes after a while', async () => {
+    for (const qos of [1, 2] as const) {
+      const { send, sent, publishes, transport, endedBy, move, connection } = bench();
+      await sent();
+      for (let n = 1; n <= 12; n += 1) {
+        // More messages than may be unacknowledged at once; every third one is of late rows.
+        send(publish(n, qos));
+        if (n % 3 === 1) publishes[n - 1]!.refuse(unavailable('stream_late', 'The stream of late rows is full.'));
+        else publishes[n - 1]!.acknowledge();
+        const answer = qos === 1 ? 'puback' : 'pubrec';
+        expect(names(await sent())).toEqual(n % 3 === 1 ? [] : [`${answer} ${n}`]);
+        if (qos === 2 && n % 3 !== 1) send({ cmd: 'pubrel', messageId: n });
+        await sent();
+      }
+      move(500);
+      send({ cmd: 'pingreq' });
+      move(limits.mqttPausedMsMax - 1);
+      expect(transport.end_).toBe('');
+      move(1);
+      expect(transport.end_).toBe('ended');
+      expect(endedBy()).toBe('server_fault');
+      expect(connection.reach).toBe('closed');
+    }
+  });
+
   test('mqtt.closeOnInvalid ends an MQTT 3 connection without an acknowledgement', async () => {
     const { send, sent, publishes, endedBy } = bench({ closeOnInvalid: true });
     await sent();

@@ -388,7 +388,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#checkState();
     this.#deadlines.late(lateMs);
     this.#slowReader.late(lateMs);
-    this.#inbox?.sweep();
+    this.#inbox?.sweep(now);
     this.#reader.sweep(now);
     if (this.#state === 'new' && this.#deadlines.isConnectOverdue(now)) this.close('connect_timeout');
     if (this.#state !== 'live') return;
@@ -399,6 +399,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   /** Returns the reason to end a connection that is live; undefined while no deadline has passed. */
   #overdue(now: number, lateMs: number): CloseReason | undefined {
     if (this.#deadlines.hasEnded(now)) return 'provisioned';
+    if (this.#inbox?.isOverdue(now) === true) return 'server_fault';
     const isStalled = this.#outgoing?.isStalled(now, lateMs) ?? this.#slowReader.isStalled(now);
     if (isStalled) return 'slow_reader';
     return this.#gate.held === 0 ? this.#deadlines.silence(now, this.#gate.keepAliveMs) : undefined;

@@ -104,6 +104,15 @@ test('a stream of late rows that is full refuses late rows by name, and no live 
     const puback = await client.publish('v1/devices/me/telemetry', `{"ts":${daysAgo()},"values":{"lateOverMqtt":1}}`);
     expect(puback.reasonCode).toBe(0x97);
     client.cut();
+    // A client of MQTT 3 sends its queue in order after each connection, and live rows behind a late one get through.
+    const old = await connectMqtt({ port: engine.mqttPort, token: device.token, level: 4 });
+    const queue = [{ ts: daysAgo(), values: { lateOverMqtt3: 1 } }, { liveOverMqtt3: 1 }, { liveOverMqtt3: 2 }];
+    const packets = queue.map((body, i) => {
+      return old.publishPacket('v1/devices/me/telemetry', JSON.stringify(body), { qos: 1, messageId: i + 1 });
+    });
+    await old.write(...packets);
+    for (const messageId of [2, 3]) expect(await old.expect('puback')).toMatchObject({ messageId });
+    await old.closed();
     // The refusal ends after a second, until the next commit of late rows.
     await eventually(async () => {
       await Promise.all(

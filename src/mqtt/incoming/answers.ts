@@ -1,7 +1,8 @@
 /**
  * The answer to a refused PUBLISH. MQTT 5 gets a reason code, and the connection stays. MQTT 3 has no code. A message
  * that would be refused again is acknowledged, so that the client does not repeat it without end. A message that may
- * succeed later is not acknowledged, and the connection ends, so that the client keeps the message. A refusal of the
+ * succeed later is not acknowledged, and the connection ends, so that the client keeps the message; after a refusal of
+ * late rows it ends later, because other messages of the client are accepted (`passesLater`). A refusal of the
  * journal is not answered at once: the client is not read for a while, so that the message may still be accepted
  * (`read-gate.ts`).
  */
@@ -61,6 +62,14 @@ function isQuota(fault: Fault): boolean {
 /** True when a refused message is lost unless its client sends it again. */
 export function isDiscarded({ reason }: Fault): boolean {
   return !(reason in storedLater);
+}
+
+/**
+ * True for a refusal that later messages of the client need not share. An MQTT 3 client may send its queue in order,
+ * and would never get past such a message if the connection ended at once.
+ */
+export function passesLater({ reason }: Fault): boolean {
+  return reason === 'stream_late';
 }
 
 /** True for a refusal that may end within seconds, so that pausing the client helps. */

@@ -14,7 +14,7 @@ import type { ClientConnection } from '../flow/client-connection.ts';
 import type { Counters } from '../flow/counters.ts';
 import type { PacketRoom } from '../flow/packet-room.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
-import { type Outbox, withheld } from '../outgoing/outbox.ts';
+import { type Outbox, unanswered, withheld } from '../outgoing/outbox.ts';
 import { pubcompBytes, pubrecBytes } from '../packets/acknowledgements.ts';
 import { PublishFields, readPublish } from '../packets/publish.ts';
 import { type Answered, giveBack, type Incoming, takeIncoming } from '../session/incoming.ts';
@@ -27,7 +27,7 @@ import { code } from '../wire/reason-codes.ts';
 import type { ReceivedPackets } from '../wire/received-packets.ts';
 import { isTopic, readText } from '../wire/strings.ts';
 import { malformed } from '../wire/wire-error.ts';
-import { answerOf, isDiscarded, mayPass } from './answers.ts';
+import { answerOf, isDiscarded, mayPass, passesLater } from './answers.ts';
 import { Discards } from './discards.ts';
 
 /** What the inboxes of all connections share. */
@@ -91,6 +91,9 @@ export class Inbox implements Answered {
   readonly #isTerse: boolean;
   readonly #packetBytesMax: number;
   #discards: Discards | undefined = undefined;
+  /** True: a message of MQTT 3 got no answer. The connection ends a while later, so that the client sends it again. */
+  #hasUnanswered = false;
+  #endsAt = Number.POSITIVE_INFINITY;
   /** Messages on `v1/gateway/errors` since the last sweep. */
   #errorsSent = 0;
 
@@ -303,8 +306,14 @@ export class Inbox implements Answered {
     }
   }
 
+  /** True when the client must send a message again that got no answer, over another connection. */
+  isOverdue(now: number): boolean {
+    return now >= this.#endsAt;
+  }
+
   /** Called twice a second. */
-  sweep(): void {
+  sweep(now: number): void {
+    if (this.#hasUnanswered) this.#endsAt = Math.min(this.#endsAt, now + limits.mqttPausedMsMax);
     this.#errorsSent = 0;
     this.#discards?.log(this.#deps.log, this.#session.device?.id);
     this.#gate.forgetRefusal();
@@ -344,7 +353,10 @@ export class Inbox implements Answered {
       if (this.#level !== 5) {
         const isInvalid = answer.code === code.payload && settings.closeOnInvalid;
         const reason = isJournalRefusal(fault) ? 'journal_refused' : answer.closesMqtt3;
-        if (reason !== undefined) {
+        if (passesLater(fault)) {
+          incoming.code = unanswered;
+          this.#hasUnanswered = true;
+        } else if (reason !== undefined) {
           incoming.code = withheld;
           this.#connection.close(reason);
         } else if (isInvalid && session.profileTopics?.acknowledgesInvalid !== true) {

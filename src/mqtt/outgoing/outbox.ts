@@ -20,6 +20,8 @@ let isScratchInUse = false;
 const shortBytes = 4;
 /** Used as a reason code: this message and later ones get no answer, so that the client keeps them. */
 export const withheld = -1;
+/** Used as a reason code: this message gets no answer, and later ones do. */
+export const unanswered = -2;
 
 export class Outbox {
   readonly #transport: Transport;
@@ -123,6 +125,14 @@ export class Outbox {
     let incoming = this.#head;
     while (incoming !== undefined && !incoming.isOpen && incoming.code !== withheld) {
       const isRefused = incoming.code !== code.success && level === 5;
+      if (incoming.code === unanswered) {
+        if (incoming.qos === 2) this.#expected!.delete(incoming.packetId);
+        this.acknowledged += 1;
+        const { next }: Incoming = incoming;
+        giveBack(incoming);
+        incoming = next;
+        continue;
+      }
       if (isRefused || incoming.receipt) {
         const answer = longAnswer(incoming, packetBytesMax);
         if (at + answer.length > scratch.length) at = this.#write(at);
