@@ -171,6 +171,19 @@ export class NatsCluster {
     this.#spawn(node);
   }
 
+  /** Starts a node without its data, and resolves when it follows each stream again. */
+  async replace(node: number): Promise<void> {
+    await this.kill(node);
+    rmSync(join(this.#data, `n${node}`), { recursive: true, force: true });
+    this.startAgain(node);
+    const areFollowed = () =>
+      this.manage(async ({ streams }) => {
+        const replicas = (await streams.list().next()).flatMap(({ cluster }) => cluster?.replicas ?? []);
+        return replicas.length > 0 && replicas.every(({ current, offline }) => current && offline !== true);
+      });
+    await eventually(() => areFollowed().catch(() => false), readyMsMax);
+  }
+
   /** Starts all nodes again, with other lines of settings. */
   async startWith(settings: string): Promise<void> {
     this.#options = { ...this.#options, settings };

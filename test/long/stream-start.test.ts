@@ -2,6 +2,7 @@
  * Servers and streams that cannot keep the promise of `ingest.ack: stream` end a start with the reason and what to
  * change. Against real servers.
  */
+import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -270,6 +271,40 @@ test('the logins of the documentation: one makes the streams, one reads the JSON
     }
   });
 });
+
+test('the program of the documentation reads on after a server, with its data, was replaced', async () => {
+  const [, accounts] = /```text\n(accounts \{[\s\S]+?)```/.exec(readFileSync('docs/durability.md', 'utf8'))!;
+  const [, program] = /```js\n(import \{ jetstream \}[\s\S]+?)```/.exec(readFileSync('docs/stream.md', 'utf8'))!;
+  const login = { user: 'millrace', pass: '…' };
+  await withServer({ settings: accounts!, nodes: 3, login }, async (servers) => {
+    const settings = settingsOf({ url: servers.url, user: login.user, password: login.pass });
+    const json = { ...settings, json: { ...settings.json, enabled: true, bytesMax: 16 * 1024 ** 2 } };
+    expect(await refusal(json)).toBe('accepted: undefined');
+    const consumerInfo = { durable_name: 'reader', ack_policy: AckPolicy.Explicit };
+    await servers.manage((manager) => manager.consumers.add('millrace-json', consumerInfo));
+    const addresses = servers.url.replaceAll('nats://', '').replaceAll(',', "','");
+    const lines = program!.replace("'a:4222', 'b:4222', 'c:4222'", `'${addresses}'`);
+    const child = spawn(process.execPath, ['--input-type=module', '-e', lines], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    let output = '';
+    child.stdout.on('data', (chunk) => (output += chunk));
+    try {
+      for (let n = 0; n < 3; n += 1) {
+        const publish = () =>
+          servers.manage((manager) => {
+            return manager.jetstream().publish('millrace.json.t.p.d', `{"name":"pump ${n}","ts":1,"values":{}}`);
+          });
+        await eventually(() => publish().catch(() => undefined), 60_000);
+        await eventually(() => output.includes(`pump ${n} 1`), 90_000);
+        const { cluster } = await servers.manage((manager) => manager.consumers.info('millrace-json', 'reader'));
+        if (n < 2) await servers.replace(Number(cluster!.leader!.slice(1)));
+      }
+    } finally {
+      child.kill();
+    }
+  });
+}, 300_000);
 
 test('STREAM_CREDS: the user of a file of credentials is accepted, one of another account is refused', async () => {
   const [operator, system, account] = [nkeys.createOperator(), nkeys.createAccount(), nkeys.createAccount()];
