@@ -74,16 +74,23 @@ export async function prepareStreams(
   owner: StreamOwner,
   onUnchecked: (why: string) => void = () => {},
 ): Promise<void> {
-  const { installation } = owner;
+  const { installation, isStart = false } = owner;
   checkServer(link, settings);
   await checkSync(settings, onUnchecked);
+  const existing = await existingStreams(link, settings);
+  for (const lane of lanes) {
+    const there = existing[lane];
+    checkServers(streamName(settings, lane), there, settings, owner);
+    if (there) checkStream(there, [subjectOf(settings, lane, '*')], installation, settings);
+  }
+  // An operator may raise the limits while hosts run, so a worker that starts again takes them as they are.
+  if (isStart) checkLimits(existing, settings);
   for (const lane of lanes) {
     const name = streamName(settings, lane);
     const subjects = [subjectOf(settings, lane, '*')];
-    const there = await found(link.manager.streams.info(name), streamNotFound);
-    checkServers(name, there, settings, owner);
-    const info = there ?? (await makeLane(name, subjects, link.formats[lane]));
-    checkStream(info, subjects, settings, installation);
+    const info = existing[lane] ?? (await makeLane(name, subjects, link.formats[lane]));
+    // Another host that starts at this moment may have made the stream.
+    if (info !== existing[lane]) checkStream(info, subjects, installation, settings);
     link.formats[lane] = formatOf(info);
     const ack_wait = settings.redeliverSeconds * nanosPerSecond;
     const consumer =
@@ -115,6 +122,11 @@ export async function prepareStreams(
     const limits = { discard: DiscardPolicy.New, max_bytes: settings.bytesMax, first_seq };
     return make(link, settings, owner, { name, subjects, ...limits }, format, 'STREAM_BYTES_MAX');
   }
+}
+
+/** Returns the streams of both lanes; undefined: it is not there. */
+function existingStreams({ manager }: StreamLink, settings: StreamSettings): Promise<(StreamInfo | undefined)[]> {
+  return Promise.all(lanes.map((lane) => found(manager.streams.info(streamName(settings, lane)), streamNotFound)));
 }
 
 /**
@@ -292,17 +304,19 @@ export async function inspectStreams(settings: StreamSettings, owner: StreamOwne
   try {
     checkServer(link, settings);
     await checkSync(settings, (why) => unchecked.push(why));
+    const existing = await existingStreams(link, settings);
     for (const lane of lanes) {
       const name = streamName(settings, lane);
-      const info = await found(link.manager.streams.info(name), streamNotFound);
+      const info = existing[lane];
       checkServers(name, info, settings, owner);
       if (info) {
-        checkStream(info, [subjectOf(settings, lane, '*')], settings, owner.installation);
+        checkStream(info, [subjectOf(settings, lane, '*')], owner.installation, settings);
         checkCopy(info, owner.copies ?? [info.config.metadata?.[copyMember] ?? '']);
       }
       const lost = missingServers(info?.cluster);
       if (lost !== undefined) missing ??= missingSentence(name, lost);
     }
+    checkLimits(existing, settings);
     const json =
       settings.json.enabled && (await found(link.manager.streams.info(jsonStreamName(settings)), streamNotFound));
     if (json) checkOwner(json, owner.installation);
@@ -447,7 +461,7 @@ function checkKept(info: StreamInfo, settings: StreamSettings): void {
   }
 }
 
-function checkStream(info: StreamInfo, subjects: string[], settings: StreamSettings, installation: string): void {
+function checkStream(info: StreamInfo, subjects: string[], installation: string, settings: StreamSettings): void {
   const { config } = info;
   const { name } = config;
   checkOwner(info, installation);
@@ -459,16 +473,19 @@ function checkStream(info: StreamInfo, subjects: string[], settings: StreamSetti
       `run "nats stream edit ${name} --max-msg-size=-1"`,
     );
   }
-  if (config.max_bytes !== settings.bytesMax) {
-    refuse(
-      info,
-      `holds ${config.max_bytes} bytes and STREAM_BYTES_MAX is ${settings.bytesMax}`,
-      `run "nats stream edit ${name} --max-bytes ${settings.bytesMax}", or change the setting`,
-    );
-  }
   if (!subjects.every((subject) => config.subjects.includes(subject))) {
     refuse(info, `does not take the subject ${subjects.join()}`, 'choose another STREAM_NAME');
   }
+}
+
+/** Names both streams at once: an operator who changes the setting needs both commands. */
+function checkLimits(streams: readonly (StreamInfo | undefined)[], { bytesMax }: StreamSettings): void {
+  const others = streams.filter((info) => info !== undefined && info.config.max_bytes !== bytesMax) as StreamInfo[];
+  if (others.length === 0) return;
+  const each = (text: (info: StreamInfo) => string) => others.map(text).join(' and ');
+  const what = each(({ config }) => `the stream ${config.name} holds ${config.max_bytes} bytes`);
+  const commands = each(({ config }) => `"nats stream edit ${config.name} --max-bytes ${bytesMax} --force"`);
+  throw new StartError(`STREAM_BYTES_MAX is ${bytesMax}, but ${what}: run ${commands}, or change the setting.`);
 }
 
 function checkConsumer(stream: string, { config }: ConsumerInfo): void {

@@ -13,10 +13,10 @@ export function ofLane(lane: Lane, fault: Fault): Fault {
   );
 }
 
-export function streamFull(lane: Lane, bytesMax: number): Fault {
+export function streamFull(lane: Lane): Fault {
   const message =
-    `ClickHouse has not taken data for so long that the stream of ${laneNames[lane]} rows holds its limit of ` +
-    `${sizeText(bytesMax)} (STREAM_BYTES_MAX), or its servers have no room (max_file_store).`;
+    `ClickHouse has not taken data for so long that the stream of ${laneNames[lane]} rows holds its limit ` +
+    '(STREAM_BYTES_MAX), or its servers have no room (max_file_store).';
   return unavailable('stream_full', message, 5);
 }
 

@@ -94,6 +94,11 @@ export function maySkip(config: Partial<ConsumerConfig>): boolean {
   );
 }
 
+/** -1 is no limit, which an operator may set while hosts run. */
+function limitOf(max_bytes: number): number {
+  return max_bytes > 0 ? max_bytes : Number.MAX_SAFE_INTEGER;
+}
+
 /** Calls that need a majority of the servers. */
 type MajorityCall = 'publish' | 'read' | 'prepare';
 
@@ -225,7 +230,7 @@ export class StreamLink {
       first: messages === 0 ? last_seq + 1 : first_seq,
       last: last_seq,
       bytes,
-      bytesMax: config.max_bytes,
+      bytesMax: limitOf(config.max_bytes),
       firstAtMs: messages === 0 ? undefined : Date.parse(String(first_ts)),
       lost: deleted,
       removed: Number(config.metadata?.[removedMember] ?? 0),
@@ -250,7 +255,7 @@ export class StreamLink {
   /** What the stream holds, and its limit: an operator may have raised that of the settings. */
   async room(stream: string): Promise<{ bytes: number; bytesMax: number }> {
     const { state, config } = await this.manager.streams.info(stream);
-    return { bytes: state.bytes, bytesMax: config.max_bytes };
+    return { bytes: state.bytes, bytesMax: limitOf(config.max_bytes) };
   }
 
   /** Removes the messages up to this one. */

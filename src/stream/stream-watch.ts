@@ -113,7 +113,6 @@ export class StreamWatch {
       'stream_json_missed_total',
       'Frames that left a stream before they were given as JSON.',
     );
-    metrics.observed('stream_bytes_max', 'Limit of each stream.', () => deps.settings.bytesMax, 'max');
     for (const lane of lanes) {
       const labels = { lane: laneNames[lane] };
       // Servers that do not answer may hold frames: a 0 would tell an operator that nothing waits there.
@@ -124,6 +123,7 @@ export class StreamWatch {
       const observe = (name: string, help: string, of: (seen: Seen) => number) =>
         metrics.observed(name, help, () => read(of), 'max', labels);
       observe('stream_bytes', 'Bytes of the stream of a lane.', ({ bytes }) => bytes);
+      observe('stream_bytes_max', 'Limit of the stream of a lane at its servers.', ({ bytesMax }) => bytesMax);
       observe('stream_servers_missing', 'Servers of the stream that are unavailable.', (seen) => {
         return missingOf(seen)?.names.length ?? 0;
       });
@@ -348,7 +348,7 @@ export class StreamWatch {
     } catch (error) {
       // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
       if (!isAway(error)) throw error;
-      if (isHalfFull(seen, settings) && seen.floor >= seen.first) {
+      if (isHalfFull(seen) && seen.floor >= seen.first) {
         // The next holder of the lease, also after a restart, must not take what is removed now for a gap. A note whose
         // answer came too late is found in the next state.
         if (seen.removed < seen.first) await link.noteRemoved(name, seen.floor);
@@ -395,13 +395,17 @@ export class StreamWatch {
   }
 
   /** Frames stay until they were given as JSON, or until the stream is half full. */
-  async #remove(link: StreamLink, lane: Lane, seen: Pick<Seen, 'floor' | 'first' | 'bytes'>): Promise<void> {
+  async #remove(
+    link: StreamLink,
+    lane: Lane,
+    seen: Pick<Seen, 'floor' | 'first' | 'bytes' | 'bytesMax'>,
+  ): Promise<void> {
     const { settings } = this.#deps;
     const name = streamName(settings, lane);
     let upTo = seen.floor;
     if (settings.json.enabled && upTo >= seen.first) {
       const { floor: given } = await link.consumerState(name, jsonConsumerName);
-      if (isHalfFull(seen, settings)) this.#notGiven.add(Math.max(0, upTo - Math.max(given, seen.first - 1)));
+      if (isHalfFull(seen)) this.#notGiven.add(Math.max(0, upTo - Math.max(given, seen.first - 1)));
       else upTo = Math.min(upTo, given);
     }
     if (upTo >= seen.first) await link.purge(name, upTo);
@@ -445,7 +449,7 @@ function missingOf({ missing, missingSince, at }: Seen): LaneState['missing'] {
   return missingSince !== undefined && at - missingSince >= missingMsMin ? missing : undefined;
 }
 
-function isHalfFull({ bytes }: Pick<Seen, 'bytes'>, { bytesMax }: StreamSettings): boolean {
+function isHalfFull({ bytes, bytesMax }: Pick<Seen, 'bytes' | 'bytesMax'>): boolean {
   return bytes > bytesMax / 2;
 }
 

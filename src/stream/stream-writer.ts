@@ -152,9 +152,9 @@ export class StreamWriter {
   }
 
   #refusal(lane: Lane): Fault | undefined {
-    const { settings, clock, client } = this.#deps;
+    const { clock, client } = this.#deps;
     const now = clock.monotonic();
-    if (now < this.#fullUntil[lane]) return streamFull(lane, settings.bytesMax);
+    if (now < this.#fullUntil[lane]) return streamFull(lane);
     const away = this.#awayOf(lane);
     if (away !== undefined) {
       this.#probeLater();
@@ -280,7 +280,7 @@ export class StreamWriter {
         if (error instanceof Fault) throw error;
         if (isFull(error)) {
           this.#fullUntil[frame.lane] = clock.monotonic() + fullMs;
-          throw streamFull(frame.lane, settings.bytesMax);
+          throw streamFull(frame.lane);
         }
         why = this.#whyOf(error);
       }

@@ -481,7 +481,6 @@ const changes: [string, Partial<StreamConfig>, RegExp][] = [
   ['that discards its oldest frames', { discard: DiscardPolicy.Old }, /discards its oldest frames.*--discard new/],
   ['that forgets by age', { max_age: 60_000_000_000 }, /forgets frames by their age or number/],
   ['that forgets by number', { max_msgs: 10 }, /forgets frames by their age or number/],
-  ['of another size', { max_bytes: 100 * 1024 ** 2 }, /holds 104857600 bytes and STREAM_BYTES_MAX is 67108864/],
 ];
 
 test.each(changes)('a stream %s is refused', async (_what, change, reason) => {
@@ -489,6 +488,33 @@ test.each(changes)('a stream %s is refused', async (_what, change, reason) => {
   expect(await refusal(settingsOf({ name }))).toBe('accepted: undefined');
   await nodes.manage((manager) => manager.streams.update(`${name}-live`, change));
   expect(await refusal(settingsOf({ name }))).toMatch(reason);
+});
+
+test('streams of another size are refused at a start, both at once, and not while hosts run', async () => {
+  const settings = settingsOf({ name: 'size' });
+  expect(await refusal(settings)).toBe('accepted: undefined');
+  const max_bytes = 100 * 1024 ** 2;
+  for (const lane of ['live', 'late']) {
+    await nodes.manage((manager) => manager.streams.update(`size-${lane}`, { max_bytes }));
+    const said = await refusal(settings);
+    expect(said).toMatch(
+      /^STREAM_BYTES_MAX is 67108864, but .*size-live holds 104857600 bytes.*size-live --max-bytes 67/,
+    );
+    expect(/size-late holds 104857600 bytes.* and "nats stream edit size-late --max-bytes/.test(said)).toBe(
+      lane === 'late',
+    );
+  }
+  // A worker that starts again, and a consumer that is made again.
+  await nodes.manage((manager) => manager.consumers.delete('size-live', 'millrace'));
+  const client = new StreamClient(settings, createLog('error', 'test'), 'test', (link) =>
+    prepareStreams(link, settings, { installation: 'one', copies: [] }),
+  );
+  await client.start();
+  try {
+    expect(client.failure).toBeUndefined();
+  } finally {
+    await client.close();
+  }
 });
 
 test.each([

@@ -132,7 +132,7 @@ const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceQuarantine: ['millrace_ingest_quarantined_rows_total 5', 'millrace_ingest_quarantined_rows_total 4'],
   MillraceStreamLost: ['millrace_stream_losses_total 2', 'millrace_stream_losses_total 1'],
   MillraceNoBlocks: ['millrace_ingest_no_blocks_total 1', 'millrace_ingest_no_blocks_total 0'],
-  MillraceStreamFills: ['millrace_stream_bytes{lane="live"} 7\nmillrace_stream_bytes_max 10'],
+  MillraceStreamFills: ['millrace_stream_bytes{lane="live"} 7\nmillrace_stream_bytes_max{lane="live"} 10'],
   MillraceStreamJsonMissed: ['millrace_stream_json_missed_total 1', 'millrace_stream_json_missed_total 0'],
   MillraceStreamServers: ['millrace_stream_servers_missing{lane="live"} 1'],
   MillraceStreamDamaged: ['millrace_stream_damaged_total 1', 'millrace_stream_damaged_total 0'],
