@@ -49,6 +49,8 @@ export interface OpenedStream {
   away(): string | undefined;
   /** As `StreamWatch.missing`. */
   missing(): string | undefined;
+  /** As `StreamWatch.expired`. */
+  expired(): string | undefined;
   /** Changes the report of the worker's journal. */
   report(report: JournalReport): JournalReport;
   /** Reports of the streams themselves, not older than the call. */
@@ -92,6 +94,7 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
     writer,
     away: () => writer.unavailable,
     missing: () => watch.missing,
+    expired: () => watch.expired,
     report: (report) => withStream(report, readers, writer, clock.now()),
     reports: (msMax) => watch.reports(msMax),
     room: () => watch.room(),

@@ -20,6 +20,7 @@ import { takeLease } from '../postgres/lease.ts';
 import { findLosses, type Loss } from './losses.ts';
 import { missingSentence } from './missing-servers.ts';
 import { addStream, keepStreamPosition, noteLast, readStreamPosition, type StreamPosition } from './position-store.ts';
+import { hasCertificate, ServerCertificates } from './server-certificates.ts';
 import type { StreamClient } from './stream-client.ts';
 import {
   type ConsumerState,
@@ -74,6 +75,8 @@ const staleMs = 10_000;
 const cutMsMin = 3_000;
 /** A server that does not follow for this long is unavailable; one that is behind for a moment is not. */
 const missingMsMin = 5_000;
+/** A renewed certificate is noticed after this time. */
+const certificatesMs = 60_000;
 const leaseName = 'streams';
 const missingCodes = new Set([streamNotFound, consumerNotFound]);
 
@@ -95,6 +98,9 @@ export class StreamWatch {
   ];
   /** Another host has had the lease: it is not asked for before. */
   #leaseAgainAt = Number.NEGATIVE_INFINITY;
+  readonly #certificates: ServerCertificates;
+  /** When the certificates are read next. */
+  #certificatesAt = Number.NEGATIVE_INFINITY;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
@@ -105,6 +111,7 @@ export class StreamWatch {
   constructor(deps: WatchDeps) {
     this.#deps = deps;
     const { metrics, clock } = deps;
+    this.#certificates = new ServerCertificates(deps.settings, 'millrace certificates');
     this.#lost = metrics.counter(
       'stream_losses_total',
       'Ranges of messages that a stream has lost, or a whole stream.',
@@ -113,6 +120,9 @@ export class StreamWatch {
       'stream_json_missed_total',
       'Frames that left a stream before they were given as JSON.',
     );
+    const ends = 'Days until the certificate of a door, or of the servers of the stream, ends; negative afterwards.';
+    const daysLeft = () => (deps.isLeader() ? this.#certificates.first?.daysLeft : undefined);
+    metrics.observed('tls_certificate_days_left', ends, daysLeft, 'max', { door: 'stream' });
     for (const lane of lanes) {
       const labels = { lane: laneNames[lane] };
       // Servers that do not answer may hold frames: a 0 would tell an operator that nothing waits there.
@@ -213,11 +223,27 @@ export class StreamWatch {
     return undefined;
   }
 
+  /** As `missing`, of certificates that have expired. */
+  get expired(): string | undefined {
+    const first = this.#deps.isLeader() ? this.#certificates.first : undefined;
+    if (first === undefined || first.daysLeft > 0) return undefined;
+    return `the certificate of ${first.server} (STREAM_URL) has expired: a connection that is lost cannot be made again there, so renew it`;
+  }
+
+  /** Connects to each server of STREAM_URL once in a while. */
+  #readCertificates({ connection, isConnected }: StreamLink): void {
+    const now = this.#deps.clock.monotonic();
+    if (now < this.#certificatesAt || !isConnected || !hasCertificate(connection)) return;
+    this.#certificatesAt = now + certificatesMs;
+    void this.#certificates.refresh();
+  }
+
   /** Runs one round. `start` repeats it; a test calls it. */
   async round(): Promise<void> {
     const { client, isLeader } = this.#deps;
     const { link } = client;
     if (!link) return;
+    if (isLeader()) this.#readCertificates(link);
     for (const lane of lanes) {
       try {
         await (isLeader() ? this.#lead(link, lane) : this.#follow(link, lane));

@@ -3,6 +3,7 @@
  * instance that does not run is checked for its packages only.
  */
 
+import { counted } from '../base/counted.ts';
 import { causeMessageOf, messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Config, shardUrlsOf } from '../base/settings/config.ts';
@@ -20,9 +21,12 @@ import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/serve
 import { connectReason, isLogin } from '../stream/connect-reason.ts';
 import { findUse } from '../stream/copies-store.ts';
 import { inspectStreams, type StreamOwner } from '../stream/prepare-streams.ts';
+import { ServerCertificates } from '../stream/server-certificates.ts';
 import { findStranded } from '../stream/stranded-streams.ts';
 
 const clockToleranceMs = 2_000;
+/** As the alert MillraceCertificateEnds. */
+const certificateDaysMin = 14;
 const checkServer = 'Check its address, the network and the server.';
 /** Processes with a pool of their own beside the workers: the primary and the reports. */
 const otherProcesses = 2;
@@ -110,7 +114,7 @@ export async function checkStreams(config: Config, isRunning: boolean, log: Log)
     return { subject, level: 'fault', says: `${capitalized(reason)}.` };
   });
   if (stream.url === '') return behind;
-  return [...behind, await checkServersOf(stream, owner)];
+  return [...behind, await checkServersOf(stream, owner), ...(await checkCertificatesOf(stream))];
 }
 
 /** Returns what PostgreSQL knows of the streams; without it, whose the streams are is not checked. */
@@ -159,6 +163,26 @@ async function checkServersOf(stream: Config['stream'], owner: StreamOwner): Pro
     const says = `The servers of the stream (STREAM_URL) cannot be used: ${connectReason(error)}.${advice}`;
     return { subject, level: 'fault', says };
   }
+}
+
+/** Names the server whose certificate ends first. */
+async function checkCertificatesOf(stream: Config['stream']): Promise<Finding[]> {
+  const subject = 'stream';
+  const certificates = new ServerCertificates(stream, 'millrace doctor');
+  try {
+    await certificates.refresh();
+  } catch {
+    // A file that cannot be read: `checkServersOf` names it.
+  }
+  const { first } = certificates;
+  if (first === undefined) return [];
+  const title = `The certificate of ${first.server} (STREAM_URL), or of its issuer,`;
+  const advice = 'renew it, then run "nats-server --signal reload" there';
+  if (first.daysLeft <= 0)
+    return [{ subject, level: 'fault', says: `${title} has expired or is not accepted: ${advice}.` }];
+  const says = `${title} ends in ${counted(Math.floor(first.daysLeft), 'day')}`;
+  if (first.daysLeft >= certificateDaysMin) return [{ subject, level: 'ok', says: `${says}.` }];
+  return [{ subject, level: 'warning', says: `${says}: ${advice}.` }];
 }
 
 function capitalized(sentence: string): string {

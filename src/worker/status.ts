@@ -95,6 +95,8 @@ function degraded(config: Config, slot: number, { ingest, journal, orphans, ship
   } else if (missing !== undefined) {
     reasons.push(missing);
   }
+  const expired = stream?.expired();
+  if (expired !== undefined) reasons.push(expired);
   if (orphans.count > 0) {
     const journals = counted(orphans.count, 'orphan journal');
     reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);

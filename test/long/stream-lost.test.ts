@@ -8,6 +8,7 @@ import { createLog } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
 import { live } from '../../src/journal/journal.ts';
+import { hasCertificate, ServerCertificates } from '../../src/stream/server-certificates.ts';
 import { StreamClient } from '../../src/stream/stream-client.ts';
 import type { StreamSettings } from '../../src/stream/stream-names.ts';
 import { StreamWriter } from '../../src/stream/stream-writer.ts';
@@ -129,15 +130,30 @@ test('a certificate that has expired is named, and may be renewed with its autho
   const tlsCa = file('ca', authority.cert);
   try {
     await connected(
-      tlsOf('valid', 2),
+      tlsOf('valid', 5),
       (url) => ({ url: url.replace('127.0.0.1', 'localhost'), tlsCa }),
       async (client, node) => {
+        const settings = {
+          ...loadConfig({}).stream,
+          url: node.url.replace('nats://127.0.0.1', 'tls://localhost'),
+          tlsCa,
+        };
+        const certificates = new ServerCertificates(settings, 'test');
+        const daysLeft = async () => {
+          await certificates.refresh();
+          return certificates.first?.daysLeft;
+        };
+        expect(hasCertificate(client.link!.connection)).toBe(true);
+        // The authority ends first, as `make` gives it two days.
+        expect(await daysLeft()).toBeCloseTo(2, 1);
         await node.startWith(tlsOf('expired', -0.5));
+        expect(await eventually(async () => ((await daysLeft()) ?? 1) <= 0, waitMsMax)).toBe(true);
         await failsWith(client, /the certificate of the servers is not accepted .*expired.*: renew it/);
         const next = maker.make('next authority', { isIssuer: true });
         await node.startWith(tlsOf('renewed', 2, next));
         file('ca', next.cert);
         await returns(client);
+        expect(await daysLeft()).toBeGreaterThan(1);
       },
     );
   } finally {

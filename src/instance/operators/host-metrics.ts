@@ -86,7 +86,7 @@ export class HostMetrics {
   #observeCertificate(door: string, path: string): void {
     const certificate = new CertificateFile(path);
     this.#certificates.push(certificate);
-    const help = 'Days until the certificate of a door ends; negative afterwards.';
+    const help = 'Days until the certificate of a door, or of the servers of the stream, ends; negative afterwards.';
     this.#deps.metrics.observed('tls_certificate_days_left', help, () => certificate.daysLeft, 'max', { door });
   }
 }

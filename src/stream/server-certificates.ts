@@ -1,0 +1,81 @@
+/**
+ * The certificates of the servers of the stream: when the first of them ends. A connection outlives the certificates
+ * with which it was made, so a new one to each server reads them.
+ */
+import { TLSSocket } from 'node:tls';
+import { connect, type NatsConnection } from '@nats-io/transport-node';
+import { dayMs } from '../base/durations.ts';
+import { listOfSetting } from '../base/settings/list-setting.ts';
+import { streamConnection } from './connect.ts';
+import { isCertificate } from './connect-reason.ts';
+import type { StreamSettings } from './stream-names.ts';
+
+interface CertificateEnd {
+  /** As STREAM_URL names it. */
+  server: string;
+  /** Negative: the certificate has ended. */
+  daysLeft: number;
+}
+
+export class ServerCertificates {
+  readonly #settings: StreamSettings;
+  readonly #name: string;
+  /** Milliseconds, by the servers of STREAM_URL. A server that does not answer keeps what was read last. */
+  readonly #ends = new Map<string, number>();
+
+  /** `name`: names the connections for the operator of the servers. */
+  constructor(settings: StreamSettings, name: string) {
+    this.#settings = settings;
+    this.#name = name;
+  }
+
+  async refresh(): Promise<void> {
+    const { servers, ...options } = streamConnection(this.#settings, this.#name);
+    const named = listOfSetting(this.#settings.url);
+    const reads = servers.map(async (address, i) => {
+      const server = named[i]!;
+      try {
+        const connection = await connect({ ...options, servers: [address], ignoreClusterUpdates: true });
+        const endMs = certificateEndMs(connection);
+        void connection.close().catch(() => {});
+        if (endMs !== undefined) this.#ends.set(server, endMs);
+      } catch (error) {
+        if (isCertificate(error)) this.#ends.set(server, Math.min(this.#ends.get(server) ?? Date.now(), Date.now()));
+      }
+    });
+    await Promise.all(reads);
+  }
+
+  /** The certificate that ends first; undefined without TLS, and until one was read. */
+  get first(): CertificateEnd | undefined {
+    let first: CertificateEnd | undefined;
+    for (const [server, endMs] of this.#ends) {
+      const daysLeft = (endMs - Date.now()) / dayMs;
+      if (first === undefined || daysLeft < first.daysLeft) first = { server, daysLeft };
+    }
+    return first;
+  }
+}
+
+/** True for a connection with TLS. */
+export function hasCertificate(connection: NatsConnection): boolean {
+  return certificateEndMs(connection) !== undefined;
+}
+
+/** Returns the end of the certificate of the server, or of an issuer of it that ends before; undefined without TLS. */
+function certificateEndMs(connection: NatsConnection): number | undefined {
+  // No type of the client names its socket.
+  const { protocol } = connection as unknown as { protocol?: { transport?: { socket?: unknown } } };
+  const socket = protocol?.transport?.socket;
+  if (!(socket instanceof TLSSocket)) return undefined;
+  let endMs: number | undefined;
+  let certificate = socket.getPeerCertificate(true);
+  for (;;) {
+    const { valid_to, issuerCertificate } = certificate;
+    if (valid_to === undefined) return endMs;
+    endMs = Math.min(endMs ?? Number.POSITIVE_INFINITY, Date.parse(valid_to));
+    // A root is its own issuer.
+    if (issuerCertificate === undefined || issuerCertificate === certificate) return endMs;
+    certificate = issuerCertificate;
+  }
+}
