@@ -3,8 +3,9 @@
  * reader ends. A slow reader delays no other one: a frame that ClickHouse has leaves its stream, read or not.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { DeliverPolicy } from '@nats-io/jetstream';
+import { type Consumer, type ConsumerMessages, DeliverPolicy, JetStreamApiError, type JsMsg } from '@nats-io/jetstream';
 import { StartError } from '../base/errors.ts';
+import { systemScheduler } from '../base/scheduler.ts';
 import { lanes } from '../journal/journal.ts';
 import { connectReason } from './connect-reason.ts';
 import { found, StreamLink, streamNotFound } from './stream-link.ts';
@@ -12,6 +13,10 @@ import { type StreamSettings, streamName } from './stream-names.ts';
 
 const framesAtOnce = 250;
 const fetchMsMax = 1_000;
+/** Time after the last message at which a fetch, which lasts `fetchMsMax`, is given up. */
+const stallMs = 3_000;
+/** Time in which another server may take over. */
+const failingMsMax = 60_000;
 
 interface Wanted {
   /** A stream that has copies of frames; undefined: the streams of both lanes. */
@@ -57,22 +62,62 @@ async function checkFrames(link: StreamLink, stream: string): Promise<void> {
   }
 }
 
+/**
+ * Yields the frames of one stream in its order. The servers forget the consumer when the server that holds it dies, and
+ * the library then waits without end: after each failure or stall another consumer begins behind the last frame.
+ */
 async function* readStream(link: StreamLink, stream: string, wanted: Wanted): AsyncGenerator<Uint8Array> {
   const { subject, follows, signal } = wanted;
-  const consumer = await link.orderedConsumer(stream, {
-    deliver_policy: follows ? DeliverPolicy.New : DeliverPolicy.All,
-    ...(subject !== undefined && { filter_subjects: subject }),
-  });
-  const fetch = () => consumer.fetch({ max_messages: framesAtOnce, expires: fetchMsMax });
+  const { last } = await link.laneState(stream);
+  let next = follows ? last + 1 : 1;
+  let consumer: Consumer | undefined;
+  let failingSince: number | undefined;
   for (let isEnd = false; !isEnd && !signal.aborted; ) {
-    // A consumer that was just made may have no leader yet.
-    const messages = await fetch().catch(() => sleep(fetchMsMax).then(fetch));
-    isEnd = !follows;
-    for await (const { data } of messages) {
+    try {
+      consumer ??= await link.orderedConsumer(stream, {
+        deliver_policy: DeliverPolicy.StartSequence,
+        opt_start_seq: next,
+        ...(subject !== undefined && { filter_subjects: subject }),
+      });
+      const messages = await consumer.fetch({ max_messages: framesAtOnce, expires: fetchMsMax });
+      isEnd = !follows;
+      for await (const { data, seq } of untilStall(messages)) {
+        isEnd = false;
+        next = seq + 1;
+        yield data;
+      }
+      failingSince = undefined;
+    } catch (error) {
       isEnd = false;
-      yield data;
+      consumer = undefined;
+      failingSince ??= performance.now();
+      const isGone = error instanceof JetStreamApiError && error.code === streamNotFound;
+      if (isGone || performance.now() - failingSince > failingMsMax) throw error;
+      await sleep(fetchMsMax);
     }
   }
+}
+
+/** Yields the messages of a fetch. Throws when neither a message nor the end comes, although its time is long over. */
+async function* untilStall(messages: ConsumerMessages): AsyncGenerator<JsMsg> {
+  let isStalled = false;
+  const watch = () => {
+    return systemScheduler.after(stallMs, () => {
+      isStalled = true;
+      messages.stop();
+    });
+  };
+  let stopWatch = watch();
+  try {
+    for await (const message of messages) {
+      stopWatch();
+      yield message;
+      stopWatch = watch();
+    }
+  } finally {
+    stopWatch();
+  }
+  if (isStalled) throw new Error('the server that held the reader does not answer');
 }
 
 /** Yields what any of them yields, and takes the next one of each only when its last one was used. */

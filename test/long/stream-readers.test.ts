@@ -183,6 +183,29 @@ async function stream(words: string[], until?: (lines: string) => boolean): Prom
   return { code: code as number, lines: lines.map((line) => JSON.parse(line) as Record<string, unknown>), errors };
 }
 
+test('`npm run stream -- follow` goes on when the server that holds its place dies', async () => {
+  const text = 'after the death';
+  let isFollowed = false;
+  const following = stream(['follow'], (lines) => lines.includes(text)).finally(() => (isFollowed = true));
+  const reader = await eventually(async () => {
+    const consumers = await nodes.manage((manager) => manager.consumers.list(liveStream).next());
+    return consumers.find(({ config }) => config.durable_name === undefined && config.mem_storage === true);
+  }, 30_000);
+  const holder = Number(reader.cluster!.leader!.slice(1));
+  await nodes.kill(holder);
+  try {
+    await eventually(async () => {
+      await post(pump, { state: text });
+      return isFollowed;
+    }, 60_000);
+    const { code, errors } = await following;
+    expect(code, errors).toBe(0);
+  } finally {
+    nodes.startAgain(holder);
+    await nodes.ready();
+  }
+}, 180_000);
+
 test('`npm run stream` prints what waits, what comes, and what is in a file or in a copy of the stream', async () => {
   await nodes.manage((manager) => manager.streams.add({ name: 'copy', mirror: { name: liveStream }, num_replicas: 1 }));
   const ts = Date.now();
