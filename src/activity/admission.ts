@@ -118,7 +118,5 @@ export class Admission {
   chargeDecodedChild(gateway: CachedDevice, child: CachedDevice, points: number, keys: readonly Uint8Array[]): void {
     this.rateLimits.childPoints(gateway, points);
     this.deviceKeys.admitKeys(child, keys);
-    this.touch(gateway);
-    this.touch(child);
   }
 }

@@ -3,13 +3,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { connectMqttOn } from '../harness/mqtt-workers.ts';
 
 let engine: Engine;
 
 beforeAll(async () => {
   engine = await startEngine({
     workers: 2,
-    env: { DEFAULT_INACTIVITY_TIMEOUT: '1', DEFAULT_STATE_CHECK_INTERVAL: '1' },
+    env: { DEFAULT_INACTIVITY_TIMEOUT: '1', DEFAULT_STATE_CHECK_INTERVAL: '1', HTTP_TELL_WORKER: 'true' },
   });
 });
 
@@ -111,6 +113,37 @@ describe.concurrent('activity', () => {
       });
     });
     await Promise.all(signs);
+  });
+
+  test('a message of a gateway that is refused is no sign of life', async () => {
+    const gateway = await engine.api.createGateway('hub');
+    const later = await engine.api.createDevice('later');
+    const opened: MqttClient[] = [];
+    const open = (client: MqttClient) => {
+      opened.push(client);
+      return client;
+    };
+    try {
+      const client = open(await connectMqtt({ port: engine.mqttPort, token: gateway.token }));
+      await eventually(async () => (await serverAttributes(gateway))['active'] === false, 30_000);
+      const large = `{"a":[{"a":1}],${' '.repeat(300_000)}`;
+      for (const [topic, body] of [
+        ['v1/gateway/telemetry', '{"a":[{"a":1}],}x'],
+        ['v1/gateway/telemetry', `${large}}x`],
+        // Above the size of a packet of this topic.
+        ['v1/gateway/claim', `${large}"b":{}}`],
+      ] as const) {
+        expect((await client.publish(topic, body)).reasonCode, topic).toBeGreaterThanOrEqual(0x80);
+      }
+      // The worker writes devices that wake up in the order in which they sent.
+      open(await connectMqttOn(client.worker!, { port: engine.mqttPort, token: later.token }));
+      await eventually(() => isActive(later));
+      expect(await isActive(gateway)).toBe(false);
+      expect((await client.publish('v1/gateway/telemetry', { a: [{ a: 1 }] })).reasonCode).toBe(0);
+      await eventually(() => isActive(gateway));
+    } finally {
+      for (const client of opened) client.cut();
+    }
   });
 });
 

@@ -4,7 +4,6 @@
  * refused with a reason, and the connection stays. The connection makes the object with the first such packet.
  */
 
-import type { Admission } from '../../activity/admission.ts';
 import type { Clock } from '../../base/clock.ts';
 import { type Fault, tooLarge, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -26,7 +25,6 @@ interface LargePacketsDeps {
   settings: { gateway: { packetBytesMax: number } };
   topics: TopicTable;
   packetRoom: PacketRoom;
-  admission: Admission;
   tooLargeLog: TooLargeLog;
   clock: Clock;
   session: Session;
@@ -144,7 +142,6 @@ export class LargePackets implements RoomWaiter {
       large.keep(this.#deps.packetRoom.of(session.device, this));
       return true;
     }
-    this.#deps.admission.touch(session.device);
     this.#deps.tooLargeLog.add(session.device, { bytes, bytesMax, topic });
     const start = session.level === 5 ? endOfProperties(buffer, payloadStart) : payloadStart;
     const children = new FittingChildren(topic.startsWith('v1/gateway/') ? bytesMax - start : 0);

@@ -8,6 +8,7 @@ import type { Clock } from '../../base/clock.ts';
 import { asFault, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
+import type { CachedDevice } from '../../device/model/cached-device.ts';
 import { chunksWith, type GatewayDecodeThread } from '../../gateway/decode-thread.ts';
 import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
@@ -39,24 +40,23 @@ export async function takeLargeTelemetry(
   const refusals = new Refusals();
   message.refusals = refusals;
   try {
-    const chunks = await decode(deps, gateway, payload, refusals);
+    const { chunks, children } = await decode(deps, gateway, payload, refusals);
     await accept(deps.ingest, gateway, chunks, message);
-    deps.admission.usage.add(
-      gateway.device.tenantId,
-      chunks.reduce((count, chunk) => count + chunk.count, 0),
-    );
+    const points = chunks.reduce((count, chunk) => count + chunk.count, 0);
+    deps.admission.accepted(gateway.device, points);
+    for (const child of children) deps.admission.touch(child);
   } catch (error) {
     publish.refuse(asFault(error));
   }
 }
 
-/** Returns the rows of all children that may send; the others are added to `refusals`. */
+/** Returns the children that may send, and all their rows; the other children are added to `refusals`. */
 async function decode(
   { admission, gatewayThread, clock }: LargeTelemetryDeps,
   gateway: Gateway,
   payload: Buffer,
   refusals: Refusals,
-): Promise<Chunk[]> {
+): Promise<{ chunks: Chunk[]; children: CachedDevice[] }> {
   const now = clock.now();
   const hasKeyLimit = admission.deviceKeys.isLimiting;
   const first = await gatewayThread.decode(payload, gateway.device, now, [], hasKeyLimit);
@@ -76,10 +76,12 @@ async function decode(
   }
   const isAgain = without.length > 0 || !isWhole;
   const decoded = isAgain ? await gatewayThread.decode(payload, gateway.device, now, without, false) : first;
-  const devices = decoded.names.map((name) => gateway.child(name)?.device.number);
+  const devices = decoded.names.map((name) => gateway.child(name)?.device);
   // A child may have been lost during the second pass.
   if (devices.some((device, place) => device === undefined && decoded.points[place]! > 0)) throw childLost;
-  return chunksWith(decoded, devices);
+  const children = devices.filter((device, place) => device !== undefined && !refusals.has(decoded.names[place]!));
+  const numbers = devices.map((device) => device?.number);
+  return { chunks: chunksWith(decoded, numbers), children: children as CachedDevice[] };
 }
 
 /** Counts the points and keys of a child; returns the refusal of a child that is lost or above a limit. */

@@ -35,7 +35,7 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
       const { device } = gateway;
       const points = ingest.accept(decode, payload, message, message, undefined, device);
       gateway.journalWait.end();
-      admission.usage.add(device.tenantId, points);
+      admission.accepted(device, points);
       return true;
     } catch (error) {
       if (error === unknownChild) return false;
@@ -50,7 +50,6 @@ export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayT
         const gateway = sessions.of(publish.session);
         const message = new GatewayTelemetry(gateway, publish);
         admission.admitGateway(gateway.device);
-        admission.touch(gateway.device);
         if (publish.payload.length > limits.decodeInLoopBytesMax) {
           const { payload, release } = gateways.keep(publish, gateway.device);
           gateway.run([], () => takeLargeTelemetry(deps, gateway, publish, payload).then(release));
