@@ -1,7 +1,7 @@
 /** The time of an instance when its clock, the database's clock, or both are ahead, late or stepping. */
 import { describe, expect, test } from 'vitest';
 
-import { ClockOffset, clockFault, clockSentence } from './clock-offset.ts';
+import { ClockOffset, clockFault, clockSentence, type RememberedClock } from './clock-offset.ts';
 
 const hour = 3_600_000;
 const year = 365 * 24 * hour;
@@ -46,7 +46,7 @@ class World {
     return this;
   }
 
-  begin(remembered?: { databaseMs: number; offsetMs: number }): this {
+  begin(remembered?: RememberedClock): this {
     this.offset.begin(this.host, this.monotonic, remembered);
     return this;
   }
@@ -101,6 +101,40 @@ test('a step of the database alone is not followed, and noticed', () => {
   world.run(1);
   expect(world.offset.isDatabaseStep).toBe(false);
   expect(world.offset.verdict).toBe('good');
+});
+
+test.each([hour, -hour])('a step of the database alone by %d ms is not followed after a restart either', (step) => {
+  const before = new World().begin().run(10);
+  const anchor = before.offset.anchor!;
+  const world = new World();
+  world.ms = before.ms + 60_000;
+  world.databaseWrong = step;
+  world
+    .begin({ databaseMs: truth + before.ms, offsetMs: 0, anchor })
+    .measure()
+    .run(10);
+  expect(Math.abs(world.error)).toBeLessThan(1);
+  expect(world.offset.isDatabaseStep).toBe(true);
+  expect(world.offset.verdict).toBe('wrong');
+  world.databaseWrong = 0;
+  world.run(1);
+  expect(world.offset.isDatabaseStep).toBe(false);
+  expect(world.offset.verdict).toBe('good');
+});
+
+test('after a restart the database is followed when the host agrees with it, and after a boot', () => {
+  const truthAt = { databaseMs: truth - 60_000, offsetMs: 0 };
+  for (const [remembered, hostWrong] of [
+    [{ ...truthAt, anchor: truth - hour - year }, 0],
+    [{ ...truthAt, anchor: truth - hour }, year],
+    [truthAt, 0],
+  ] as const) {
+    const world = new World();
+    world.hostWrong = hostWrong;
+    world.begin(remembered).measure();
+    expect(Math.abs(world.error)).toBeLessThan(1);
+    expect(world.offset.isDatabaseStep).toBe(false);
+  }
 });
 
 test('a step of both, or a host that slept, is followed', () => {

@@ -37,6 +37,8 @@ export interface RememberedClock {
   databaseMs: number;
   /** Host's clock − database's clock. */
   offsetMs: number;
+  /** The time of the instance − the monotonic time; undefined when the machine was booted since. */
+  anchor?: number | undefined;
 }
 
 const clockOffMs = 500;
@@ -54,6 +56,8 @@ interface Estimate {
 
 export class ClockOffset {
   #anchor: number | undefined;
+  /** The anchor of an earlier run since the last boot. */
+  #earlierAnchor: number | undefined;
   /** False while the anchor comes from an earlier run or from the host's clock. */
   #isMeasured = false;
   #best: Estimate | undefined;
@@ -88,6 +92,7 @@ export class ClockOffset {
    */
   begin(host: number, monotonic: number, remembered: RememberedClock | undefined): void {
     let time = host;
+    this.#earlierAnchor = remembered?.anchor;
     if (remembered !== undefined) {
       const { databaseMs, offsetMs } = remembered;
       const possible = [host, host - offsetMs].filter((candidate) => candidate >= databaseMs - clockOffMs);
@@ -121,6 +126,9 @@ export class ClockOffset {
     this.#isMeasured = true;
     if (anchor === undefined) {
       this.#anchor = best.anchor;
+    } else if (isFirst && this.#isStepSince(best, host, monotonic)) {
+      this.isDatabaseStep = true;
+      this.#anchor = this.#earlierAnchor;
     } else if (isFirst) {
       // A slow answer does not contradict a time that differs by less than the error of the answer.
       if (Math.abs(difference) > best.error) this.#anchor = best.anchor;
@@ -131,6 +139,16 @@ export class ClockOffset {
       const most = elapsed * slewPerMs;
       this.#anchor = anchor + Math.max(-most, Math.min(most, difference));
     }
+  }
+
+  /**
+   * True when only the clock of the database has jumped since an earlier run. The monotonic clock continues the time of
+   * that run until the next boot.
+   */
+  #isStepSince(best: Estimate, host: number, monotonic: number): boolean {
+    const earlier = this.#earlierAnchor;
+    if (earlier === undefined || Math.abs(best.anchor - earlier) <= clockStepMs) return false;
+    return Math.abs(host - (monotonic + earlier)) <= clockStepMs;
   }
 }
 

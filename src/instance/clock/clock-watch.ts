@@ -8,6 +8,7 @@ import { type FollowedClock, hostMonotonic, reachedAt, type TimeLine } from '../
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
+import { bootId } from '../../base/process-file.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { databaseMs } from '../../postgres/clock.ts';
 import {
@@ -35,6 +36,12 @@ const lineAheadMs = 1_000;
 const keepEveryMs = 60_000;
 const keepAtChangeMs = 250;
 
+/** The content of the file. */
+interface KeptClock extends RememberedClock {
+  /** The boot in which `anchor` is valid; earlier versions wrote neither. */
+  boot?: string;
+}
+
 export class ClockWatch {
   readonly #deps: ClockWatchDeps;
   readonly #offset = new ClockOffset();
@@ -42,6 +49,7 @@ export class ClockWatch {
   #kept: { offsetMs: number; at: number } | undefined;
   #logged: ClockVerdict = 'unmeasured';
   #wasDatabaseStep = false;
+  readonly #boot = bootId();
   /** The error of the last failed measurement. */
   failure: unknown;
 
@@ -109,8 +117,10 @@ export class ClockWatch {
 
   #remembered(): RememberedClock | undefined {
     try {
-      const { databaseMs, offsetMs } = JSON.parse(readFileSync(this.#deps.path, 'utf8')) as RememberedClock;
-      return Number.isFinite(databaseMs) && Number.isFinite(offsetMs) ? { databaseMs, offsetMs } : undefined;
+      const { databaseMs, offsetMs, boot, anchor } = JSON.parse(readFileSync(this.#deps.path, 'utf8')) as KeptClock;
+      if (!Number.isFinite(databaseMs) || !Number.isFinite(offsetMs)) return undefined;
+      const isSameBoot = boot !== undefined && boot !== '' && boot === this.#boot && Number.isFinite(anchor);
+      return { databaseMs, offsetMs, anchor: isSameBoot ? anchor : undefined };
     } catch {
       // The first start, or a file that a power cut left empty: only the host's clock is known.
       return undefined;
@@ -129,7 +139,9 @@ export class ClockWatch {
     if (kept && at - kept.at < keepEveryMs && Math.abs(kept.offsetMs - offsetMs) < keepAtChangeMs) return;
     this.#kept = { offsetMs, at };
     try {
-      writeFileSync(`${path}.new`, JSON.stringify({ databaseMs: Math.floor(databaseMs), offsetMs }), { mode: 0o600 });
+      const { anchor } = this.#offset;
+      const content: KeptClock = { databaseMs: Math.floor(databaseMs), offsetMs, boot: this.#boot, anchor };
+      writeFileSync(`${path}.new`, JSON.stringify(content), { mode: 0o600 });
       renameSync(`${path}.new`, path);
     } catch (error) {
       // A full disk must not end the primary; the next round tries again.
