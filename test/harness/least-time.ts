@@ -1,5 +1,5 @@
 /** The shortest time of a few tries: a stall of the machine makes one try longer, a fault makes all of them longer. */
-const triesMax = 5;
+export const triesMax = 5;
 
 /** Tries until a try took less than `boundMs`. `attempt` returns its milliseconds. */
 export async function leastMs(boundMs: number, attempt: () => Promise<number>): Promise<number> {

@@ -106,6 +106,12 @@ export function expectError(answer: RawResponse, status: number, errorCode?: num
   return body['message'] as string;
 }
 
+/**
+ * The engine follows the database's clock, which is the clock of this machine. The error of its measurement is a few
+ * milliseconds, and more on a busy machine.
+ */
+export const clockErrorMs = 50;
+
 export function aroundNow(): RangeOfSeries {
   const now = Date.now();
   return { startTs: now - 600_000, endTs: now + 600_000 };

@@ -1,9 +1,13 @@
 /**
- * One gateway with thousands of children on an engine of two workers: they connect quickly, commands and updates find
+ * One gateway with thousands of children on an engine of two workers: they connect together, commands and updates find
  * each of them, and a reconnect restores everything. And two gateways on two workers that make the same kind of child.
  */
 import { randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
+import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
@@ -16,18 +20,32 @@ const telemetry = 'v1/gateway/telemetry';
 const children = 4_000;
 
 let engine: Engine;
+let postgres: Postgres;
 
 beforeAll(async () => {
   engine = await startEngine({ workers: 2, env: { HTTP_TELL_WORKER: 'true' } });
+  const { url } = JSON.parse(readFileSync(join(engine.dataDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
+  postgres = openPostgres({ url, poolMax: 1, log });
 });
 
-afterAll(() => engine?.destroy());
+afterAll(async () => {
+  await postgres?.close();
+  await engine?.destroy();
+});
+
+/** The transactions of the engine until now; those of the last second may be missing. */
+async function transactions(): Promise<number> {
+  const [row] = await postgres.query<{ count: number }>(
+    `select (xact_commit + xact_rollback)::float8 as count from pg_stat_database where datname = current_database()`,
+  );
+  return row!.count;
+}
 
 const ok = (method: string, path: string, body?: unknown) => call(engine.api, method, path, body);
 
-/** Connects `names` at once, a window at a time; returns the time that it took. */
+/** Connects `names` at once, a window at a time. Returns the transactions of PostgreSQL meanwhile. */
 async function connectAll(client: MqttClient, names: string[], type: string): Promise<number> {
-  const begun = performance.now();
+  const before = await transactions();
   const window = 500;
   for (let at = 0; at < names.length; at += window) {
     const packets = names
@@ -39,24 +57,22 @@ async function connectAll(client: MqttClient, names: string[], type: string): Pr
       expect(ack.reasonCode).toBe(0);
     }
   }
-  return performance.now() - begun;
+  return (await transactions()) - before;
 }
 
 const idOf = async (name: string): Promise<string> =>
   (await ok('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`)).id.id;
 
-/** Sends a command to the child and answers it over the gateway; returns the wait of the caller. */
-async function command(client: MqttClient, name: string, id: string): Promise<number> {
-  const begun = performance.now();
+/** Sends a command to the child and answers it over the gateway. */
+async function command(client: MqttClient, name: string, id: string): Promise<void> {
   const answer = ok('POST', `/api/rpc/twoway/${id}`, { method: 'ping', params: name });
   const { json } = await client.message(rpc);
   expect(json).toMatchObject({ device: name, data: { method: 'ping', params: name } });
   await client.publishQos0(rpc, { device: name, id: json.data.id, data: { pong: name } });
   expect(await answer).toEqual({ pong: name });
-  return performance.now() - begun;
 }
 
-test('four thousand children connect quickly, are reached one by one, and come back with the gateway', async () => {
+test('four thousand children connect with few transactions, are reached one by one, and come back with the gateway', async () => {
   const type = `admission ${randomUUID()}`;
   const gateway = await engine.api.createGateway(`hub of ${type}`);
   const names = Array.from({ length: children }, (_, n) => `${type} ${n}`);
@@ -64,13 +80,12 @@ test('four thousand children connect quickly, are reached one by one, and come b
 
   const first = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
   await first.subscribe({ [rpc]: 1, [attributes]: 1 });
-  const makingMs = await connectAll(first, names, type);
+  const ofMaking = await connectAll(first, names, type);
   const page = await ok('GET', `/api/tenant/devices?pageSize=1&page=0&type=${encodeURIComponent(type)}`);
   expect(page.totalElements).toBe(children);
   const ids = new Map<string, string>();
   for (const name of some) ids.set(name, await idOf(name));
-  const waits: number[] = [];
-  for (const name of some) waits.push(await command(first, name, ids.get(name)!));
+  for (const name of some) await command(first, name, ids.get(name)!);
   for (const name of some.slice(0, 3)) {
     await ok('POST', `/api/plugins/telemetry/DEVICE/${ids.get(name)}/SHARED_SCOPE`, { limit: 1 });
     expect((await first.message(attributes)).json).toEqual({ device: name, data: { limit: 1 } });
@@ -82,16 +97,14 @@ test('four thousand children connect quickly, are reached one by one, and come b
   await ok('POST', `/api/plugins/telemetry/DEVICE/${ids.get(waiting!)}/SHARED_SCOPE`, { limit: 2 });
   const second = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
   await second.subscribe({ [rpc]: 1, [attributes]: 1 });
-  const restoringMs = await connectAll(second, names, type);
+  const ofRestoring = await connectAll(second, names, type);
   expect((await second.message(attributes)).json).toEqual({ device: waiting, data: { limit: 2 } });
-  for (const name of some.slice(0, 5)) waits.push(await command(second, name, ids.get(name)!));
+  for (const name of some.slice(0, 5)) await command(second, name, ids.get(name)!);
   second.cut();
 
-  waits.sort((a, b) => a - b);
-  const figures = `${children} children made in ${Math.round(makingMs)} ms, restored in ${Math.round(restoringMs)} ms`;
-  process.stdout.write(`${figures}; a command took ${waits.map(Math.round).join(' ')} ms\n`);
-  expect(makingMs).toBeLessThan(20_000);
-  expect(restoringMs).toBeLessThan(10_000);
+  process.stdout.write(`transactions of ${children} children: made ${ofMaking}, restored ${ofRestoring}\n`);
+  expect(ofMaking).toBeLessThan(children / 4);
+  expect(ofRestoring).toBeLessThan(children / 4);
 });
 
 test('a thousand children of one new type over two gateways on two workers make one profile', async () => {
@@ -157,16 +170,15 @@ test('a gateway with 1000 children and 10 MB messages stays connected, beside te
       return client;
     }),
   );
-  const waits: number[] = [];
+  const acknowledged = normal.map(() => 0);
   let isOver = false;
   const sending = normal.map(async (client, n) => {
     for (let round = 0; !isOver && !client.isClosed; round += 1) {
-      const begun = performance.now();
       const ack = await client.publish(telemetry, {
         [`normal ${n} of ${run}`]: [{ ts: round + 1, values: { round } }],
       });
-      waits.push(performance.now() - begun);
       expect(ack.reasonCode).toBe(0);
+      acknowledged[n]! += 1;
     }
   });
   for (const level of [4, 5] as const) {
@@ -203,11 +215,9 @@ test('a gateway with 1000 children and 10 MB messages stays connected, beside te
   }
   isOver = true;
   await Promise.all(sending);
-  waits.sort((a, b) => a - b);
-  const at = (share: number) => Math.round(waits[Math.floor(waits.length * share)]!);
-  process.stdout.write(
-    `${waits.length} messages of normal gateways: median ${at(0.5)} ms, p99 ${at(0.99)} ms, longest ${Math.round(waits.at(-1)!)} ms\n`,
-  );
-  expect(at(0.99)).toBeLessThan(5_000);
+  // 6 whole messages and 8 parts. A worker that they block acknowledges one or two messages beside each.
+  const large = 14;
+  process.stdout.write(`messages of normal gateways beside ${large} large ones: ${acknowledged.join(', ')}\n`);
+  expect(Math.min(...acknowledged)).toBeGreaterThan(5 * large);
   for (const client of normal) client.cut();
 }, 180_000);

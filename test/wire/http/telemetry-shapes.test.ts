@@ -1,6 +1,6 @@
 /** The forms of a telemetry body (docs/http.md#telemetry). */
 import { expect, test } from 'vitest';
-import { at, withPoster } from '../../harness/stored.ts';
+import { at, clockErrorMs, withPoster } from '../../harness/stored.ts';
 
 test('a flat object is stored at server time', () =>
   withPoster(async (poster) => {
@@ -9,8 +9,8 @@ test('a flat object is stored at server time', () =>
     const after = Date.now();
     const [point] = await poster.points('temp');
     expect(point!.value).toBe('21.5');
-    expect(point!.ts).toBeGreaterThanOrEqual(before - 5);
-    expect(point!.ts).toBeLessThanOrEqual(after + 5);
+    expect(point!.ts).toBeGreaterThanOrEqual(before - clockErrorMs);
+    expect(point!.ts).toBeLessThanOrEqual(after + clockErrorMs);
   }));
 
 test('ts and values store each kind at that time', () =>

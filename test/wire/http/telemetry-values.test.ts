@@ -1,6 +1,5 @@
 /** How JSON becomes typed values and comes back (docs/http.md#values). */
 import { expect, test } from 'vitest';
-import { leastMs } from '../../harness/least-time.ts';
 import { withPoster } from '../../harness/stored.ts';
 
 function stored(name: string, body: string, expected: Record<string, string>): void {
@@ -68,12 +67,8 @@ test('the content type of the request does not matter', () =>
 test('an absurd exponent is refused without being computed', () =>
   withPoster(async (poster) => {
     await poster.accept('{}');
-    const refusedMs = async () => {
-      const startedAt = performance.now();
-      await poster.refuse('{"a":1e999999999}');
-      return performance.now() - startedAt;
-    };
-    expect(await leastMs(1_000, refusedMs)).toBeLessThan(1_000);
+    // A billion digits would take longer than the answer is waited for.
+    await poster.refuse('{"a":1e999999999}');
     await poster.refuse(`{"a":${'1'.repeat(1_000_000)}}`);
     await poster.refuse('{"a":1e400}');
     expect(await poster.keys()).toEqual([]);

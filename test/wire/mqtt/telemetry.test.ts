@@ -5,7 +5,7 @@
 import { describe, expect, test } from 'vitest';
 import { levelName, levels } from '../../harness/mqtt-client.ts';
 import { storedKeys, storedPoints, storedValues, telemetry, withDevice } from '../../harness/mqtt-device.ts';
-import { at } from '../../harness/stored.ts';
+import { at, clockErrorMs } from '../../harness/stored.ts';
 
 for (const level of levels) {
   const isFive = level === 5;
@@ -20,8 +20,8 @@ for (const level of levels) {
         const after = Date.now();
         const [point] = await storedPoints(device, 't');
         expect(point!.value).toBe('1');
-        expect(point!.ts).toBeGreaterThanOrEqual(before - 1);
-        expect(point!.ts).toBeLessThanOrEqual(after + 1);
+        expect(point!.ts).toBeGreaterThanOrEqual(before - clockErrorMs);
+        expect(point!.ts).toBeLessThanOrEqual(after + clockErrorMs);
       }));
 
     test('an array of both forms is stored', () =>
