@@ -38,6 +38,12 @@ export function figure(value: number): string {
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 
+/** Formats the least and the greatest value, as in "10.2 to 11.0"; one figure when both look the same. */
+export function rangeText(values: number[]): string {
+  const [least, greatest] = [Math.min(...values), Math.max(...values)].map(figure) as [string, string];
+  return least.replace(/\.0+$/, '') === greatest.replace(/\.0+$/, '') ? greatest : `${least} to ${greatest}`;
+}
+
 export function median(values: number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { parse } from 'yaml';
 import { root } from '../test/harness/engine.ts';
 import type { CrashOptions } from './crash.ts';
+import { conflictOf, faultOf } from './setting-rules.ts';
 
 export interface BenchSettings {
   quick: { rounds: number; warmupSeconds: number; seconds: number; targets: number; record: number };
@@ -199,20 +200,31 @@ export class UsageError extends Error {}
 
 type Groups = Record<string, Record<string, number>>;
 
-/** `scenario`: a name without a group means a setting of this scenario. */
+/**
+ * Returns the checked settings: those of the file, changed by `overrides`. `scenario`: a name without a group means a
+ * setting of this scenario.
+ */
 export function loadBenchSettings(overrides: string[], scenario: string): BenchSettings {
   const settings = readGroups();
+  for (const [group, each] of Object.entries(settings))
+    for (const [name, value] of Object.entries(each)) {
+      const fault = faultOf(group, name, value);
+      if (fault !== '') throw new UsageError(`config/bench.yaml: ${group}.${name} ${fault}, not ${value}.`);
+    }
   for (const override of overrides) {
     const [path = '', text = ''] = override.split('=');
     const [group = '', name = ''] = path.split('.');
-    const value = Number(text);
     if (settings[group]?.[name] === undefined)
       throw new UsageError(`config/bench.yaml has no ${path}.${hint(settings, override, scenario)}`);
-    if (text === '' || !(value >= 0 && value < Number.POSITIVE_INFINITY))
-      throw new UsageError(`${path} must be a number from 0 on, as in ${path}=3.`);
+    const value = text.trim() === '' ? Number.NaN : Number(text);
+    const fault = faultOf(group, name, value);
+    if (fault !== '') throw new UsageError(`${path} ${fault}, not "${text}".`);
     settings[group][name] = value;
   }
-  return settings as unknown as BenchSettings;
+  const checked = settings as unknown as BenchSettings;
+  const conflict = conflictOf(checked);
+  if (conflict !== '') throw new UsageError(conflict);
+  return checked;
 }
 
 /** Returns the settings of a scenario as they are in the file; none when it has no settings. */

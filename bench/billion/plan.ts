@@ -4,7 +4,7 @@
  */
 
 import { tokenOf } from '../engine-under-load.ts';
-import { recordKeys, recordPoints, recordPointsMax } from '../load/moving-record.ts';
+import { recordKeys } from '../load/moving-record.ts';
 import type { MqttLoad } from '../load/mqtt/mqtt.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -30,9 +30,6 @@ export class DayPlan {
 
   /** The day ends now. Counts are rounded so that every device has the same number of records. */
   constructor({ points, turns, keys, gateways, messageDevices }: BenchSettings['billion'], now: number) {
-    if (keys < recordPoints || keys > recordPointsMax) {
-      throw new Error(`billion.keys must be from ${recordPoints} to ${recordPointsMax}`);
-    }
     const children = Math.max(1, Math.round(points / turns / keys / gateways));
     this.gateways = gateways;
     this.turns = turns;

@@ -10,7 +10,7 @@ import { type DayEvent, killWorker, type Phase, runPhases, slowClickhouse } from
 import { refusedText, totalOf } from '../load/counts.ts';
 import { ReportClient } from '../load/rest/reports.ts';
 import type { Second } from '../load/timeline.ts';
-import { type Cell, figure, median, say, table, writeResult } from '../report.ts';
+import { type Cell, figure, median, rangeText, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { watchEngine } from '../watch-engine.ts';
 
@@ -148,7 +148,8 @@ function tellOutcome(
     say(`reports: ${figure(crowd.perSecond)}/s, p99 ${figure(crowd.p99Ms)} ms, ${refused}`);
   }
   const isWhole = found >= least && found <= most;
-  const range = most > least ? `${figure(least)} to ${figure(most)}` : figure(least);
-  say(`stored: ${isWhole ? 'every acknowledged record, once' : 'NO'} (${figure(found)}, expected ${range})`);
+  say(
+    `stored: ${isWhole ? 'every acknowledged record, once' : 'NO'} (${figure(found)}, expected ${rangeText([least, most])})`,
+  );
   return isWhole;
 }

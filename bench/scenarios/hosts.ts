@@ -18,7 +18,7 @@ import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts'
 import { runHttpLoad } from '../load/http/http.ts';
 import { type BusCost, benchBusCost, benchLimitsCost, type LimitsCost } from '../micro/bus-cost.ts';
 import { figure, median, say, sayProgress, table, writeResult } from '../report.ts';
-import { type BenchSettings, UsageError } from '../settings.ts';
+import type { BenchSettings } from '../settings.ts';
 
 const log = createLog('fatal', 'bench');
 const simulatedWorkers = [8, 16, 64];
@@ -44,7 +44,6 @@ interface HostFigures {
 
 export async function runHosts(settings: BenchSettings): Promise<boolean> {
   const { hosts: hostsMax } = settings.hosts;
-  if (hostsMax < 1) throw new UsageError('hosts.hosts must be at least 1.');
   const stores = await startStores();
   const postgres = openPostgres({ url: stores.postgres.url, poolMax: 1, log });
   const figures: HostFigures[] = [];

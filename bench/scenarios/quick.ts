@@ -11,7 +11,7 @@ import { benchTokens, type LoadOrder } from '../engine-under-load.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { thisMachine } from '../machine.ts';
 import { type Peer, startAedes, startBare, startMosquitto } from '../peers/start.ts';
-import { figure, median, say, table, writeResult } from '../report.ts';
+import { figure, median, rangeText, say, table, writeResult } from '../report.ts';
 import { commitOf } from '../result/result-file.ts';
 import type { BenchSettings } from '../settings.ts';
 import { offer as offerGateways } from './gateway.ts';
@@ -165,7 +165,7 @@ function compare(ratios: Record<string, Ratio>, { at, machine, loadBefore, ratio
   table(
     ['ratio', 'now', 'rounds', 'baseline', 'verdict'],
     verdicts.map(({ name, ratio, base, verdict }) => {
-      const rounds = `${figure(ratio.least)} to ${figure(ratio.greatest)}`;
+      const rounds = rangeText([ratio.least, ratio.greatest]);
       return [name, ratio.value, rounds, base?.value ?? Number.NaN, verdict];
     }),
   );

@@ -13,7 +13,7 @@ import type { LoadResult } from '../load/processes.ts';
 import { type Call, judged, makeCalls } from '../load/rest/calls.ts';
 import { latestCall, readFleet } from '../load/rest/latest-values.ts';
 import { ReportClient } from '../load/rest/reports.ts';
-import { type Cell, figure, median, say, table, writeResult } from '../report.ts';
+import { type Cell, figure, median, rangeText, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { fleetWithHistory, saveHourlyView } from './report.ts';
 
@@ -169,7 +169,7 @@ function tell(measured: Measured[], peak: number): string[] {
       rate,
       median(loads.map(({ latency }) => latency.p50Ms)),
       p99,
-      `${figure(Math.min(...p99s))} to ${figure(Math.max(...p99s))}`,
+      rangeText(p99s),
       without,
       p99 / without,
       readsP99,

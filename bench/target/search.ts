@@ -4,7 +4,7 @@
  */
 import { totalOf } from '../load/counts.ts';
 import type { LoadResult } from '../load/processes.ts';
-import { figure, median } from '../report.ts';
+import { figure, median, rangeText } from '../report.ts';
 import type { TargetOrder } from './order.ts';
 
 export interface Measurement {
@@ -87,9 +87,7 @@ export function spoiledText(measurements: Measurement[]): string {
 /** Median, least and greatest of the measurements at one rate. */
 export function spreadOf(measurements: Measurement[]): string[] {
   const line = (name: string, values: number[]) => {
-    const sorted = [...values].sort((a, b) => a - b);
-    const [least, greatest] = [sorted[0]!, sorted.at(-1)!];
-    return `${name}: median ${figure(median(values))}, from ${figure(least)} to ${figure(greatest)}`;
+    return `${name}: median ${figure(median(values))}, rounds ${rangeText(values)}`;
   };
   return [
     line(
