@@ -142,6 +142,8 @@ export class StreamClient {
       if (this.#closed) return;
       if (link.isConnected) this.#lost = undefined;
       else if (link.silentMs >= lostMsMax) await this.#explainLoss();
+      // A server that is reloaded with a larger limit says so to new connections alone.
+      if (link.isConnected && link.shortfall !== undefined) void link.connection.reconnect();
       if (rounds % roundsOfCheck === 0) await this.checkAgain();
     }
   }

@@ -184,6 +184,15 @@ export class NatsCluster {
     await eventually(() => areFollowed().catch(() => false), readyMsMax);
   }
 
+  /** Lets all nodes read other lines of settings, without a restart. */
+  reloadWith(settings: string): void {
+    this.#options = { ...this.#options, settings };
+    for (const [node, child] of this.#processes.entries()) {
+      this.#writeSettings(node);
+      child?.kill('SIGHUP');
+    }
+  }
+
   /** Starts all nodes again, with other lines of settings. */
   async startWith(settings: string): Promise<void> {
     this.#options = { ...this.#options, settings };
@@ -253,7 +262,18 @@ export class NatsCluster {
   }
 
   #spawn(node: number): void {
-    const { program = natsServer(), settings = '', jetstream = 'sync_interval: always' } = this.#options;
+    const { program = natsServer() } = this.#options;
+    const file = this.#writeSettings(node);
+    // `inherited` keeps settings of this process away from the child.
+    this.#processes[node] = spawn(program, ['-c', file, '-l', join(this.#directory, `n${node}.log`)], {
+      stdio: 'ignore',
+      env: inherited(),
+    });
+  }
+
+  /** Returns the file. */
+  #writeSettings(node: number): string {
+    const { settings = '', jetstream = 'sync_interval: always' } = this.#options;
     const { client, cluster, monitor } = this.#ports[node]!;
     const ports = this.#ports.map((each, to) => (this.#links.length > 0 ? this.#links[node]![to]?.port : each.cluster));
     const routes = ports.filter((port) => port !== undefined).map((port) => `nats://127.0.0.1:${port}`);
@@ -274,10 +294,6 @@ ${settings}
     const directory = join(this.#data, name);
     const lines = this.#options.linesOf ?? own;
     writeFileSync(file, lines({ name, client, cluster, monitor, routes: routes.join(', '), directory }));
-    // `inherited` keeps settings of this process away from the child.
-    this.#processes[node] = spawn(program, ['-c', file, '-l', join(this.#directory, `n${node}.log`)], {
-      stdio: 'ignore',
-      env: inherited(),
-    });
+    return file;
   }
 }

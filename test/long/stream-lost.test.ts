@@ -95,7 +95,7 @@ test('a server that takes only small messages now is named, and frames are not c
       await expect(writer.append([frame])).rejects.toMatchObject({ reason: 'stream_away' });
       expect(writer.refusal()?.message).toMatch(/raise max_payload/);
       writer.close();
-      await node.startWith('');
+      node.reloadWith('max_payload: 1048576');
       await eventually(() => client.failure === undefined && client.link!.isConnected, waitMsMax);
     },
   );
