@@ -38,6 +38,7 @@ import {
   expireTombstones,
   handOver,
   insertTombstones,
+  readTombstonesOf,
   readWaiting,
   reopenCovering,
   reopenNewer,
@@ -1088,6 +1089,31 @@ test('rows that are sent again later come without those that were deleted meanwh
   await reopenNewer(postgres, replayed);
   await here.rounds();
   expect(await readable(device)).toEqual([[], []]);
+});
+
+test('a delete names the writers whose frames, with orders ahead of the clock, were accepted before it', async () => {
+  const device = devices++;
+  await postgres.query(
+    `insert into tombstones (device, order_number, created_time, applied_at, ahead_writers, ahead_orders)
+     values ($1, 100, 0, now(), '{}', '{}'), ($1, 200, 0, now(), '{7,8}', '{700,800}'), ($1, null, 0, now(), '{}', '{}')`,
+    [device],
+  );
+  await reopenCovering(postgres, [device], 900n, [
+    { writer: 7, order: 900n, accepted: 99n },
+    { writer: 7, order: 950n, accepted: 100n },
+    { writer: 9, order: 990n, accepted: 200n },
+  ]);
+  await reopenCovering(postgres, [device], 300n, [{ writer: 8, order: 300n, accepted: 50n }]);
+  const found = await readTombstonesOf(postgres, [device]);
+  const named = found.map(({ orderNumber, aheadWriters, aheadOrders }) => [orderNumber, aheadWriters, aheadOrders]);
+  expect(named).toEqual(
+    expect.arrayContaining([
+      ['100', [7, 8], ['900', '300']],
+      ['200', [7, 8], ['950', '800']],
+      [null, [], []],
+    ]),
+  );
+  await postgres.query('delete from tombstones where device = $1', [device]);
 });
 
 test('the deletes that cover a late frame are looked up by an index, also of a device with very many deletes', async () => {

@@ -285,12 +285,34 @@ export async function reopenNewer(
 /**
  * Reopens deletes of these devices, undefined = of all devices, that cover rows of this order: ClickHouse has got such
  * rows now, and the deletes may have been carried out before. As in `reopenNewer`, unfinished deletes are marked.
+ * `ahead`: frames with orders ahead of the clock, of writers that a delete may not know. A delete that was made after
+ * such a frame was accepted covers the frame from now on.
  */
 export async function reopenCovering(
   queries: Queries,
   devices: readonly number[] | undefined,
   order: bigint,
+  ahead: readonly { writer: number; order: bigint; accepted: bigint }[] = [],
 ): Promise<void> {
+  for (const writer of new Set(ahead.map((frame) => frame.writer))) {
+    const frames = ahead.filter((frame) => frame.writer === writer);
+    const place = 'coalesce(array_position(ahead_writers, $2::int), cardinality(ahead_writers) + 1)';
+    await queries.query(
+      `update tombstones t
+          set ahead_writers[${place}] = $2::int, ahead_orders[${place}] = greatest(ahead_orders[${place}], covered.top)
+         from (select tombstones.id, max(frames.number) as top from tombstones
+                 join unnest($3::bigint[], $4::bigint[]) as frames (number, accepted)
+                   on frames.accepted < order_number and frames.number > order_number
+                where ($1::bigint[] is null or device = any($1)) group by tombstones.id) as covered
+        where t.id = covered.id`,
+      [
+        devices ?? null,
+        writer,
+        frames.map((frame) => frame.order.toString()),
+        frames.map(({ accepted }) => accepted.toString()),
+      ],
+    );
+  }
   await queries.query(
     `update tombstones set applied_at = null, handed_over = true
       where ($1::bigint[] is null or device = any($1))

@@ -2,16 +2,20 @@
 import { expect, test } from 'vitest';
 import { systemClock } from '../base/clock.ts';
 import { createLog } from '../base/log.ts';
+import { orderMs } from '../ingest/order-number.ts';
+import type { ShipUnit } from '../journal/journal.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { Rows } from '../telemetry/rows.ts';
-import { copyMsMin, DeletesAgain } from './deletes-again.ts';
+import { type AheadFrame, copyMsMin, DeletesAgain, type ReopenDeletes } from './deletes-again.ts';
 
 const log = createLog('fatal', 'test');
 const now = systemClock.now();
 const orderAt = (ms: number) => BigInt(Math.floor(ms)) << 20n;
 
+type Frame = Pick<ShipUnit, 'orders' | 'payloads'>;
+
 /** A frame with a row of each device. */
-function frame(ms: number, devices: number[]): { orders: bigint[]; payloads: Buffer[] } {
+function frame(ms: number, devices: number[]): Frame {
   const rows = new Rows();
   for (const device of devices) {
     rows.addLong(keyOf('k')!, 1);
@@ -24,14 +28,23 @@ function frame(ms: number, devices: number[]): { orders: bigint[]; payloads: Buf
 /** Notes the calls; each call fails while `failures` is above 0. */
 function noting(state: { failures: number } = { failures: 0 }, ackMsMax = 10_000) {
   const calls: [readonly number[] | undefined, bigint][] = [];
-  const reopen = async (devices: readonly number[] | undefined, order: bigint): Promise<void> => {
+  const aheads: AheadFrame[] = [];
+  const reopen: ReopenDeletes = async (devices, order, ahead) => {
     if (state.failures > 0) {
       state.failures -= 1;
       throw new Error('not now');
     }
     calls.push([devices, order]);
+    aheads.push(...ahead);
   };
-  return { calls, again: new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax, devicesMax: 3 }) };
+  const repeating = new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax, devicesMax: 3 });
+  return { calls, aheads, again: stores(repeating) };
+}
+
+/** The servers took frames when they were made, unless `acceptedMs` says otherwise. */
+function stores(repeating: DeletesAgain) {
+  const stored = (unit: Frame, acceptedMs = unit.orders.map(orderMs)) => repeating.stored(unit, acceptedMs);
+  return { stored, close: () => repeating.close() };
 }
 
 test('frames that are stored soon after they were made cost nothing', async () => {
@@ -63,6 +76,21 @@ test('an order that is ahead of the clock counts as old, and bytes that are no b
   expect(calls).toEqual([[[3], orderAt(now - 9_000)]]);
 });
 
+test('of frames that the servers took before their orders, the last one of each second is named', async () => {
+  const state = { failures: 1 };
+  const { aheads, again } = noting(state);
+  const accepted = Math.floor(now / 1_000) * 1_000 - 60_000;
+  // The first one is stored when its order has come.
+  const orders = [now, now + 5_000, now + 600_000].map(Math.floor);
+  const frames = orders.map((ms) => frame(ms, [1]));
+  for (const [i, each] of frames.entries()) await again.stored(each, [accepted + i * 600]);
+  await again.close();
+  expect(aheads.map(({ order, accepted }) => [orderMs(order), orderMs(accepted)])).toEqual([
+    [orders[1], accepted + 600],
+    [orders[2], accepted + 1_200],
+  ]);
+});
+
 test('what PostgreSQL did not take is kept, and a stop tries once more', async () => {
   const { calls, again } = noting({ failures: 1 });
   await again.stored(frame(now - 5_000, [1]));
@@ -74,7 +102,7 @@ test('what PostgreSQL did not take is kept, and a stop tries once more', async (
 
 test('a unit is confirmed without PostgreSQL when that does not answer', async () => {
   const reopen = () => new Promise<void>(() => {});
-  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax: 10_000 });
+  const again = stores(new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax: 10_000 }));
   await again.stored(frame(now - 5_000, [1]));
 });
 
@@ -88,7 +116,7 @@ test('units that are stored while a statement runs share the next one, and each 
   const calls: { devices: readonly number[]; end: () => void }[] = [];
   const reopen = (devices: readonly number[] | undefined) =>
     new Promise<void>((end) => calls.push({ devices: devices!, end }));
-  const again = new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax: 10_000 });
+  const again = stores(new DeletesAgain({ reopen, clock: { now: () => now }, log, ackMsMax: 10_000 }));
   const ended: number[] = [];
   for (const device of [1, 2, 3]) {
     void again.stored(frame(now - 5_000, [device]))!.then(() => ended.push(device));

@@ -9,13 +9,27 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { orderMs } from '../ingest/order-number.ts';
+import { orderMs, orderUpTo, writerOf } from '../ingest/order-number.ts';
 import type { ShipUnit } from '../journal/journal.ts';
 import { isAway } from '../postgres/client.ts';
 import { deviceColumn } from '../telemetry/block-days.ts';
 
-/** Lets the deletes of these devices, undefined = of all devices, that cover this order be carried out again. */
-export type ReopenDeletes = (devices: readonly number[] | undefined, order: bigint) => Promise<void>;
+/** A frame whose order was ahead of the clock: `accepted` is the highest order that its time at the servers allows. */
+export interface AheadFrame {
+  writer: number;
+  order: bigint;
+  accepted: bigint;
+}
+
+/**
+ * Lets the deletes of these devices, undefined = of all devices, that cover this order be carried out again. Deletes
+ * that were made after a frame of `ahead` was accepted cover the frame from then on.
+ */
+export type ReopenDeletes = (
+  devices: readonly number[] | undefined,
+  order: bigint,
+  ahead: readonly AheadFrame[],
+) => Promise<void>;
 
 interface DeletesAgainDeps {
   reopen: ReopenDeletes;
@@ -41,6 +55,8 @@ interface Batch {
   isOfAll: boolean;
   /** The lowest order of the frames. */
   order: bigint;
+  /** By writer and second, the frame with the highest order, which was the last one that the servers took. */
+  ahead: Map<string, AheadFrame>;
   /** Resolves when the statement has ended, well or not. */
   ended: Promise<void>;
   end: () => void;
@@ -60,15 +76,22 @@ export class DeletesAgain {
 
   /**
    * Called when ClickHouse has the rows of a unit. Resolves when the unit may be confirmed; undefined: it may be now.
-   * Units that are stored while a statement runs share the next one.
+   * Units that are stored while a statement runs share the next one. `acceptedMs`: when the servers took the frames.
    */
-  stored({ orders, payloads }: Pick<ShipUnit, 'orders' | 'payloads'>): Promise<void> | undefined {
+  stored(
+    { orders, payloads }: Pick<ShipUnit, 'orders' | 'payloads'>,
+    acceptedMs: readonly number[],
+  ): Promise<void> | undefined {
     const now = this.#deps.clock.now();
     const youngMs = Math.min(copyMsMin, this.#deps.ackMsMax);
     let batch: Batch | undefined;
     for (const [i, order] of orders.entries()) {
+      // The clock of a host was ahead. The host may be gone, so that no delete names its orders.
+      const isAhead = orderMs(order) - acceptedMs[i]! >= youngMs;
       // An order that is ahead of this clock says nothing of the age of its frame.
-      if (Math.abs(now - orderMs(order)) >= youngMs) batch = this.#add(order, devicesOf(payloads[i]!));
+      if (!isAhead && Math.abs(now - orderMs(order)) < youngMs) continue;
+      batch = this.#add(order, devicesOf(payloads[i]!));
+      if (isAhead) keepLast(batch, { writer: writerOf(order), order, accepted: orderUpTo(acceptedMs[i]!) });
     }
     if (batch === undefined || this.#retry !== undefined) return undefined;
     this.#begin();
@@ -105,12 +128,13 @@ export class DeletesAgain {
     const { reopen, log } = this.#deps;
     for (let batch = this.#next; batch !== undefined; batch = this.#next) {
       this.#next = undefined;
-      const { order, devices, isOfAll } = batch;
+      const { order, devices, isOfAll, ahead } = batch;
       try {
-        await reopen(isOfAll ? undefined : [...devices], order);
+        await reopen(isOfAll ? undefined : [...devices], order, [...ahead.values()]);
       } catch (error) {
         if (!isAway(error)) log.warn('deletes_not_repeated', { reason: messageOf(error) });
-        this.#add(order, devices, isOfAll);
+        const next = this.#add(order, devices, isOfAll);
+        for (const frame of ahead.values()) keepLast(next, frame);
         if (!this.#closed) this.#sendLater();
         return;
       } finally {
@@ -133,7 +157,14 @@ function newBatch(order: bigint): Batch {
   const ended = new Promise<void>((resolve) => {
     end = resolve;
   });
-  return { devices: new Set(), isOfAll: false, order, ended, end };
+  return { devices: new Set(), isOfAll: false, order, ahead: new Map(), ended, end };
+}
+
+/** A worker may make thousands of frames while its clock is ahead, and one for each second is enough. */
+function keepLast({ ahead }: Batch, frame: AheadFrame): void {
+  const place = `${frame.writer} ${Math.floor(orderMs(frame.accepted) / 1_000)}`;
+  const kept = ahead.get(place);
+  if (kept === undefined || kept.order < frame.order) ahead.set(place, frame);
 }
 
 /** Bytes that only begin as a block may name devices that cannot be; none of these bytes is stored. */

@@ -52,7 +52,8 @@ export class LaneReader {
   readonly #redelivered: Counter;
   readonly #damaged: Counter;
   readonly #open = new Map<ShipUnit, Held[]>();
-  readonly #given = new WeakSet<ShipUnit>();
+  /** The units of `next`, and when the servers took their frames. */
+  readonly #given = new WeakMap<ShipUnit, readonly number[]>();
   readonly #renewing: NodeJS.Timeout;
   readonly #stopping = new AbortController();
   #untaken: Held[] = [];
@@ -137,13 +138,21 @@ export class LaneReader {
       writtenMsMax: Math.max(...times),
     };
     this.#open.set(unit, taken);
-    this.#given.add(unit);
+    this.#given.set(
+      unit,
+      sorted.map(({ message }) => message.time.getTime()),
+    );
     return unit;
   }
 
   /** True for a unit of `next`. */
   gave(unit: ShipUnit): boolean {
     return this.#given.has(unit);
+  }
+
+  /** Returns when the servers took the frames of a unit, in milliseconds and in the order of `orders`. */
+  acceptedMs(unit: ShipUnit): readonly number[] {
+    return this.#given.get(unit)!;
   }
 
   confirm(unit: ShipUnit): void {

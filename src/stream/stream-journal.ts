@@ -63,7 +63,7 @@ export class StreamJournal implements TakesFrames, GivesUnits {
       await this.#journal.confirm(unit);
       return;
     }
-    const repeated = this.#deletesAgain.stored(unit);
+    const repeated = this.#deletesAgain.stored(unit, reader.acceptedMs(unit));
     if (repeated !== undefined) await repeated;
     reader.confirm(unit);
   }

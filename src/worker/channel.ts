@@ -190,7 +190,7 @@ async function openOwnStream(
     isLeader: () => isLeading(deps),
     isAccepting: config.ingest.ack === 'stream',
     onFrame,
-    reopenDeletes: (devices, order) => reopenCovering(postgres, devices, order),
+    reopenDeletes: (...frames) => reopenCovering(postgres, ...frames),
   });
   started.addWhole('end of the stream', () => stream.close());
   return stream;
