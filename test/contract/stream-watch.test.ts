@@ -264,6 +264,19 @@ test('the room of the stream shrinks by what any process appends, and is not kno
   expect(watch.room()!.written).toBe(written);
 });
 
+test('a limit that an operator changes at the servers counts, and none is no full stream', async () => {
+  await append(1_000);
+  for (const [max_bytes, limit] of [
+    [128 * mebibyte, 128 * mebibyte],
+    [-1, Number.MAX_SAFE_INTEGER],
+  ] as const) {
+    await nodes.manage((manager) => manager.streams.update(`${settings.name}-live`, { max_bytes }));
+    await watch.round();
+    expect(metricOf('stream_bytes_max')).toBe(limit);
+    expect(watch.roomOf(live)).toMatchObject({ bytesMax: limit });
+  }
+});
+
 test('a host without the lease reports the streams, and does not ask PostgreSQL in each round', async () => {
   positions.holder = 'another host';
   await append();
