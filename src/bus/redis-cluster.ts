@@ -5,9 +5,10 @@
  * connection.) While a slot moves, messages of its channels may arrive out of order.
  */
 import { Cluster, Command, Redis } from 'ioredis';
+import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { systemScheduler } from '../base/scheduler.ts';
-import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
+import { connectionOptions, type LinkOwner, pingReady, type RedisLink } from './redis.ts';
 import type { ClusterAddress } from './redis-address.ts';
 import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
 
@@ -64,9 +65,7 @@ export class ClusterLink implements RedisLink {
     });
     this.#endHeartbeat = systemScheduler.every(limits.busTimeoutMs, () => {
       const listening = [...this.#nodes.values()].map(({ redis }) => redis);
-      for (const redis of [...listening, ...this.#publisher.nodes('master')]) {
-        if (redis.status === 'ready') redis.ping().catch(() => {});
-      }
+      pingReady([...listening, ...this.#publisher.nodes('master')]);
     });
   }
 
@@ -110,8 +109,7 @@ export class ClusterLink implements RedisLink {
     const left = channels.filter((channel) => slot?.channels.delete(channel));
     if (slot === undefined || left.length === 0) return;
     if (slot.channels.size === 0) this.#slots.delete(number);
-    const redis = this.#nodes.get(slot.address)?.redis;
-    if (redis?.status === 'ready') redis.sunsubscribe(...left).catch(() => {});
+    this.#unsubscribeAt(slot.address, left);
   }
 
   /** Waits until every channel has a node again, then reports that. */
@@ -161,7 +159,7 @@ export class ClusterLink implements RedisLink {
         this.#took(number, address, missing);
         return true;
       } catch (error) {
-        const moved = /^MOVED \d+ (.*):(\d+)$/.exec((error as Error).message);
+        const moved = /^MOVED \d+ (.*):(\d+)$/.exec(messageOf(error));
         if (!moved) return false;
         if (this.#slots.get(number)?.address === address) this.#forget([number]);
         // An empty host means the node that answered.
@@ -179,9 +177,15 @@ export class ClusterLink implements RedisLink {
       }
     } catch (error) {
       // ioredis has reported this answer as a move, too.
-      if ((error as Error).message.startsWith('MOVED ')) node.moves -= 1;
+      if (messageOf(error).startsWith('MOVED ')) node.moves -= 1;
       throw error;
     }
+  }
+
+  /** Needs no answer: a lost connection has no subscription, and a message without a listener is not delivered. */
+  #unsubscribeAt(address: string, channels: string[]): void {
+    const redis = this.#nodes.get(address)?.redis;
+    if (redis?.status === 'ready') redis.sunsubscribe(...channels).catch(() => {});
   }
 
   /**
@@ -191,11 +195,7 @@ export class ClusterLink implements RedisLink {
   #took(number: number, address: string, taken: string[]): void {
     const channels = taken.filter((channel) => this.#owner.has(channel));
     const left = taken.filter((channel) => !this.#owner.has(channel));
-    if (left.length > 0)
-      this.#nodes
-        .get(address)
-        ?.redis.sunsubscribe(...left)
-        .catch(() => {});
+    if (left.length > 0) this.#unsubscribeAt(address, left);
     const known = this.#slots.get(number);
     if (known?.address === address) {
       for (const channel of channels) known.channels.add(channel);

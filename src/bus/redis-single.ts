@@ -6,7 +6,7 @@ import { Redis } from 'ioredis';
 import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
+import { connectionOptions, type LinkOwner, pingReady, type RedisLink } from './redis.ts';
 import type { ServerAddress } from './redis-address.ts';
 import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
 
@@ -69,11 +69,7 @@ export class SingleLink implements RedisLink {
     this.#subscriber.on('close', () => {
       this.restored = false;
     });
-    this.#endHeartbeat = scheduler.every(limits.busTimeoutMs, () => {
-      for (const redis of [this.#publisher, this.#subscriber]) {
-        if (redis.status === 'ready') redis.ping().catch(() => {});
-      }
-    });
+    this.#endHeartbeat = scheduler.every(limits.busTimeoutMs, () => pingReady([this.#publisher, this.#subscriber]));
   }
 
   get canPublish(): boolean {
@@ -117,7 +113,7 @@ export class SingleLink implements RedisLink {
 
   /**
    * ioredis ends a connection for good when Sentinels report a new master at the moment at which ioredis asks them for
-   * the master (failoverDetector).
+   * the master (failoverDetector). A connect that fails ends the connection again, which repeats this.
    */
   #connectAgain(redis: RedisConnection): void {
     if (this.#closed) return;

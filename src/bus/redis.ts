@@ -204,3 +204,10 @@ export function connectionOptions(role: string) {
     autoResubscribe: false,
   } satisfies RedisOptions;
 }
+
+/** Pings the connections that are up. Any answer is enough: without one, `socketTimeout` cuts the connection. */
+export function pingReady(connections: Iterable<{ readonly status: string; ping(): Promise<unknown> }>): void {
+  for (const connection of connections) {
+    if (connection.status === 'ready') connection.ping().catch(() => {});
+  }
+}
