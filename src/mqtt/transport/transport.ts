@@ -1,6 +1,6 @@
 /**
- * The byte stream of a connection: a TCP or TLS socket (listen.ts) or a WebSocket (websocket.ts). Pieces need not align
- * with packets.
+ * The byte stream of a connection: a TCP or TLS socket (socket-transport.ts) or a WebSocket (websocket.ts). Pieces need
+ * not align with packets.
  */
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
 export interface Transport {
