@@ -36,7 +36,7 @@ interface BodyThreadOptions {
 }
 
 /** Resolves when the journal has taken the large messages of the tenant that wait now; undefined: there is room. */
-type RoomAhead = (tenantId: string) => Promise<void> | undefined;
+export type RoomAhead = (tenantId: string) => Promise<void> | undefined;
 
 /** `room` absent: no body waits for room. `entry` and `heapMegabytesMax` have defaults. */
 export interface ThreadOptions {
