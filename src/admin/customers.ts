@@ -164,7 +164,7 @@ export async function moveDevice(
 ): Promise<{ device: DeviceInfo; change: LoggedChange[] }> {
   await setDeviceCustomer(queries, device.id, customerId);
   if (customerId !== device.customerId) await forgetClaims(queries, [device]);
-  const change = await recordChange(queries, device.id, device.number, false, clock.now());
+  const change = await recordChange(queries, device.id, device.number, 'changed', clock.now());
   return { device: { ...device, customerId, version: device.version + 1 }, change };
 }
 

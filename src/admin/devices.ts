@@ -210,7 +210,7 @@ async function replaceInside(
   await updateDevice(queries, row);
   if (row.customerId !== stored.customerId) await forgetClaims(queries, [{ id, ...stored }]);
   const assigned = await deviceAssigned(queries, id);
-  const change = await recordChange(queries, id, stored.number, false, now);
+  const change = await recordChange(queries, id, stored.number, 'changed', now);
   const { number, version } = stored;
   const device = { ...row, number, type: profile.name, version: version + 1 };
   return { device, stored, change, assigned, keepsAccess: hasAccessOf(row, stored) };
@@ -266,7 +266,7 @@ export async function deleteDevice(
   const { stored, change } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
-    const change = await recordChange(queries, id, stored.number, true, clock.now());
+    const change = await recordChange(queries, id, stored.number, 'deleted', clock.now());
     await insertDeviceTombstone(queries, stored.number, clock.now());
     await deleteDeviceRollouts(queries, [id]);
     await deleteDeviceRow(queries, id);
@@ -281,12 +281,12 @@ export async function recordChange(
   queries: Queries,
   deviceId: string,
   deviceNumber: number,
-  deleted: boolean,
+  of: 'changed' | 'deleted',
   now: number,
 ): Promise<LoggedChange[]> {
   const credentials = await findCredentials(queries, deviceId);
   if (!credentials) return [];
-  const change = { credentialsId: credentials.credentialsId, deviceId, deviceNumber, deleted };
+  const change = { credentialsId: credentials.credentialsId, deviceId, deviceNumber, deleted: of === 'deleted' };
   return await insertCredentialChanges(queries, [change], now);
 }
 

@@ -28,9 +28,9 @@ export async function resolveProfile(
     }
     return profile;
   }
-  if (type.trim() !== '') return await findOrCreateProfile(queries, tenantId, type, false);
+  if (type.trim() !== '') return await findOrCreateProfile(queries, tenantId, type, { isDefault: false });
   const profile = await findDefaultProfile(queries, tenantId);
-  return profile ?? (await findOrCreateProfile(queries, tenantId, defaultProfileName, true));
+  return profile ?? (await findOrCreateProfile(queries, tenantId, defaultProfileName, { isDefault: true }));
 }
 
 /** Returns the profile of that name, which is made when missing. Names are case-sensitive. */
@@ -38,7 +38,7 @@ export async function findOrCreateProfile(
   queries: Queries,
   tenantId: string,
   name: string,
-  isDefault: boolean,
+  { isDefault }: { isDefault: boolean },
 ): Promise<DeviceProfile> {
   checkText('type', name);
   const known = await findProfileByName(queries, tenantId, name);

@@ -135,7 +135,7 @@ async function markedTenant(queries: Queries, mark: string, title: string, now: 
   // When two hosts start at once, the second waits here until the first has committed.
   if ((await findOrInsertSetting(queries, mark, id)) !== id) return undefined;
   await insertTenant(queries, { id, createdTime: now, title });
-  await findOrCreateProfile(queries, id, defaultProfileName, true);
+  await findOrCreateProfile(queries, id, defaultProfileName, { isDefault: true });
   return id;
 }
 

@@ -52,7 +52,7 @@ export async function createTenant(
     const { isLimited, ...profile } = await tenantProfile(queries, input);
     const made = { id: createUuid(now), createdTime: now, version: 1, ...checked, ...profile };
     await insertTenant(queries, made);
-    await findOrCreateProfile(queries, made.id, defaultProfileName, true);
+    await findOrCreateProfile(queries, made.id, defaultProfileName, { isDefault: true });
     if (isLimited) await raiseLimitsVersion(queries);
     return { made, isLimited };
   });
