@@ -19,16 +19,16 @@ const sortColumns = new Map([
   ['createdTime', 'created_time'],
 ]);
 
-export async function findView(
-  queries: Queries,
-  tenantId: string,
-  id: string,
-  lock = false,
-): Promise<View | undefined> {
-  const [row] = await queries.query<ViewRow>(
-    `select ${viewColumns} from report_view where id = $1 and tenant_id = $2 ${lock ? 'for update' : ''}`,
-    [id, tenantId],
-  );
+const viewOfTenant = `select ${viewColumns} from report_view where id = $1 and tenant_id = $2`;
+
+export async function findView(queries: Queries, tenantId: string, id: string): Promise<View | undefined> {
+  const [row] = await queries.query<ViewRow>(viewOfTenant, [id, tenantId]);
+  return row && viewOf(row);
+}
+
+/** Locks the view until the transaction ends. */
+export async function holdView(queries: Queries, tenantId: string, id: string): Promise<View | undefined> {
+  const [row] = await queries.query<ViewRow>(`${viewOfTenant} for update`, [id, tenantId]);
   return row && viewOf(row);
 }
 

@@ -7,7 +7,7 @@ import { checkVersion } from '../device/sql/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { checkViewName, type ViewInput } from './decode-view.ts';
 import { keepAttributes } from './kept-attribute-store.ts';
-import { customerExists, deleteView, findView, insertView, updateView, visibleTo } from './store.ts';
+import { customerExists, deleteView, findView, holdView, insertView, updateView, visibleTo } from './store.ts';
 import { attributesOfView, type View } from './view.ts';
 
 interface ViewDeps {
@@ -39,7 +39,7 @@ export async function saveView({ postgres, clock }: ViewDeps, tenantId: string, 
       await keepAttributes(queries, view, attributesOfView(view), now);
       return view;
     }
-    const stored = await findView(queries, tenantId, id, true);
+    const stored = await holdView(queries, tenantId, id);
     if (!stored) throw entityNotFound('View', id);
     checkVersion('View', stored.version, input.version);
     const view: View = { ...stored, customerId, name, ...definition, version: stored.version + 1 };
