@@ -117,15 +117,16 @@ export class LongPolls {
     try {
       const device = await this.#deps.tokens.lookup(poll.token);
       if (device?.number !== poll.device.number) poll.answer(expired);
-    } catch {
+    } catch (error) {
       // The token was valid when the poll began; the next poll of the device checks it again.
+      if (!(error instanceof Fault)) throw error;
     }
   }
 
   /** Ends all polls as at their deadline, so that clients poll another server. */
   close(): void {
     this.#closed = true;
-    for (const polls of [...this.#slots.values()]) for (const poll of [...polls]) poll.expire(true);
+    for (const polls of [...this.#slots.values()]) for (const poll of [...polls]) poll.expireAndClose();
   }
 
   /** Called by `Poll` only. */
@@ -147,7 +148,7 @@ export class LongPolls {
   #tick(): void {
     const now = Math.floor(this.#clock.monotonic() / limits.pollTickMs);
     for (; this.#lastSlot < now; this.#lastSlot += 1) {
-      for (const poll of [...(this.#slots.get(this.#lastSlot + 1) ?? [])]) poll.expire(false);
+      for (const poll of [...(this.#slots.get(this.#lastSlot + 1) ?? [])]) poll.expire();
     }
     if (this.#places.held > 0) return;
     this.#endTicks?.();
@@ -202,11 +203,16 @@ class Poll {
     return true;
   }
 
-  expire(closeAfter: boolean): void {
+  expire(): void {
     if (this.#exchange.done) return;
-    this.#exchange.closeAfter ||= closeAfter;
     this.#exchange.answer(this.#atDeadline);
     this.#end('expired');
+  }
+
+  /** Also closes the connection, so that the client polls another server. */
+  expireAndClose(): void {
+    if (!this.#exchange.done) this.#exchange.closeAfter = true;
+    this.expire();
   }
 
   #end(outcome: 'answered' | 'expired' | 'gone'): void {
