@@ -359,8 +359,9 @@ async function freePort(): Promise<number> {
     const probe = createServer().listen({ port, host: '127.0.0.1', exclusive: true });
     try {
       await once(probe, 'listening');
-    } catch {
-      continue;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'EADDRINUSE') continue;
+      throw error;
     }
     probe.close();
     await once(probe, 'close');
