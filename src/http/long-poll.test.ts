@@ -1,6 +1,7 @@
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { afterEach, describe, expect, it } from 'vitest';
 import { deviceRow } from '../../test/harness/device-row.ts';
+import { unavailable } from '../base/errors.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { CachedDevice } from '../device/model/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
@@ -15,8 +16,12 @@ afterEach(() => {
   open = [];
 });
 
-function longPolls(heldMax = 10, found: CachedDevice | null = device): LongPolls {
-  const tokens = { lookup: async () => found } as unknown as TokenCache;
+function longPolls(heldMax = 10, found: CachedDevice | null | Error = device): LongPolls {
+  const lookup = async () => {
+    if (found instanceof Error) throw found;
+    return found;
+  };
+  const tokens = { lookup } as unknown as TokenCache;
   const polls = new LongPolls({ tokens, metrics: new Metrics(), heldMax, waitMsDefault: 60_000, waitMsMax: 300_000 });
   open.push(polls);
   return polls;
@@ -135,5 +140,16 @@ describe('a poll', () => {
       await polls.recheck(polls.hold(exchange, 'token', device, 1_000)!, reason);
       expect(seen.status).toBe(status);
     }
+  });
+
+  it('stays when its token cannot be looked up; an error that is no fault of a store is not swallowed', async () => {
+    const away = longPolls(10, unavailable('postgres_away', 'The database does not answer.'));
+    const { seen, exchange } = request();
+    const poll = away.hold(exchange, 'token', device, 1_000)!;
+    await away.recheck(poll, 'credentials_changed');
+    expect(seen.status).toBe('');
+    const broken = longPolls(10, new TypeError('a mistake'));
+    const held = broken.hold(request().exchange, 'token', device, 1_000)!;
+    await expect(broken.recheck(held, 'credentials_changed')).rejects.toThrow('a mistake');
   });
 });
