@@ -286,7 +286,7 @@ function makeFollowers(
   running.add('poll of the host', () => hostPoll.stop());
   const partsWatches = shards.all.map((clickhouse, shard) => {
     const isClickHouseUp = () => watch.up(shardName(shard)) === 1;
-    return new PartsWatch({ clickhouse, isClickHouseUp, hosts: () => membership.fleetHosts });
+    return new PartsWatch({ clickhouse, isClickHouseUp, hosts: () => membership.fleetHosts, log });
   });
   // Only joined inserts have a pace.
   if (engines.engines.clickhouse.relayUrls !== undefined) for (const parts of partsWatches) parts.start();

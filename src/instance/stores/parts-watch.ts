@@ -4,8 +4,11 @@
  * All hosts read, so each one reads more rarely when there are many.
  */
 import { type Clock, systemClock } from '../../base/clock.ts';
+import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
 import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
+import { isUnanswered } from '../../clickhouse/clickhouse-error.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import { partsOfTables } from '../../clickhouse/parts-statements.ts';
 
@@ -14,6 +17,7 @@ interface PartsWatchDeps {
   isClickHouseUp: () => boolean;
   /** Live hosts. */
   hosts: () => number;
+  log: Log;
   clock?: Pick<Clock, 'monotonic'>;
   scheduler?: Scheduler;
 }
@@ -23,6 +27,8 @@ export class PartsWatch {
   readonly #clock: Pick<Clock, 'monotonic'>;
   #parts = 0;
   #readAt = Number.NEGATIVE_INFINITY;
+  /** The last read failed although ClickHouse answers, which was logged. */
+  #isRefused = false;
   /** Ends the wait for the next read; undefined while the watch is stopped. */
   #endWait: (() => void) | undefined;
 
@@ -58,13 +64,17 @@ export class PartsWatch {
   }
 
   async #read(): Promise<void> {
-    const { clickhouse, isClickHouseUp } = this.#deps;
+    const { clickhouse, isClickHouseUp, log } = this.#deps;
     if (!isClickHouseUp()) return;
     try {
       this.#parts = (await partsOfTables(clickhouse, limits.partsPollMs)).partsOfPartitionMax;
       this.#readAt = this.#clock.monotonic();
-    } catch {
+      this.#isRefused = false;
+    } catch (error) {
       // The watch of the stores reports an outage.
+      if (isUnanswered(error)) return;
+      if (!this.#isRefused) log.warn('parts_unread', { reason: messageOf(error) });
+      this.#isRefused = true;
     }
   }
 }
