@@ -21,12 +21,18 @@ import type { Identity } from './identity.ts';
 import type { Stores } from './stores.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 
-export async function openDeviceState(
-  { link, begin, config, log, metrics, started }: WorkerDeps,
-  { postgres, bus, exchange, channels, shards, downlink }: Stores,
-  { devices, changes, troubles, oddTimes, strangers }: Identity,
-  { ingest }: Channel,
-) {
+export async function openDeviceState(deps: WorkerDeps, stores: Stores, identity: Identity, { ingest }: Channel) {
+  const limited = await openAdmission(deps, stores);
+  const sessions = openSessions(deps, stores, identity, limited.activity);
+  const diagnostics = await openDiagnostics(deps, stores, identity, sessions);
+  const { attributes, updates } = openAttributes(deps, stores);
+  const packages = openPackages(deps, stores, identity, { ingest, attributes });
+  return { ...limited, sessions, diagnostics, attributes, updates, ...packages };
+}
+
+/** Opens what admits a message: rate limits, quotas and keys; and what notes it: usage and activity. */
+async function openAdmission({ link, begin, config, log, started }: WorkerDeps, stores: Stores) {
+  const { postgres, bus, exchange, shards } = stores;
   const { devices: devicesMax, keysPerDevice: keysPerDeviceMax } = config.limits;
   const { onPoll } = link;
   const tenantLimits = new TenantLimits({ postgres, bus, clock, log, devicesMax, keysPerDeviceMax, onPoll });
@@ -47,8 +53,16 @@ export async function openDeviceState(
   const deviceKeys = new DeviceKeys({ keysMax: keysPerDeviceMax, readKeys, clock });
   tenantLimits.onProfiles((profiles) => deviceKeys.useProfiles(profiles));
   const admission = new Admission({ rateLimits, usage, deviceKeys, touch: activity.touch });
+  return { tenantLimits, rateLimits, activity, admission };
+}
 
-  // A device has one session, wherever it connects, for as long as its credentials are valid.
+/** A device has one session, wherever it connects, for as long as its credentials are valid. */
+function openSessions(
+  { log, metrics, started }: WorkerDeps,
+  { postgres, bus, channels }: Stores,
+  { devices, changes }: Identity,
+  activity: Activity,
+): Sessions {
   const sessions = new Sessions({
     bus,
     channels: channels.sessions,
@@ -62,42 +76,51 @@ export async function openDeviceState(
   });
   changes.onChange((change) => sessions.changed(change));
   started.add('sessions', () => sessions.stop());
+  return sessions;
+}
 
-  // Devices with trouble, as the diagnostics of all workers show them.
+/** Opens the lists of devices with trouble, which the diagnostics of all workers show together. */
+async function openDiagnostics(
+  { started }: WorkerDeps,
+  { bus }: Stores,
+  { changes, troubles, oddTimes, strangers }: Identity,
+  sessions: Sessions,
+): Promise<Diagnostics> {
   changes.onChange((change) => change !== 'all' && change.deleted && troubles.forget(change.deviceNumber));
   const sessionOf = (device: number) => liveSession(sessions.get(device));
   const diagnostics = new Diagnostics({ bus, troubles, oddTimes, strangers, sessionOf });
   await diagnostics.start();
   started.add('diagnostics', () => diagnostics.stop());
+  return diagnostics;
+}
 
-  // One writer of attributes serves all doors; followers of a device receive shared attributes.
+/** One writer of attributes serves all doors; followers of a device receive shared attributes. */
+function openAttributes({ link, config, log, metrics, started }: WorkerDeps, { postgres, downlink }: Stores) {
   const onShared = (change: SharedChange) => notifyShared(downlink, change);
   const attributeWriter = new AttributeWriter({ postgres, clock, metrics, onShared });
   started.add('attributes', () => attributeWriter.idle());
   const attributes = new Attributes(postgres, attributeWriter);
+  const { onPoll } = link;
   const { lossFreeUpdates: lossFree } = config.attributes;
   const updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics, lossFree, onPoll });
   updates.start();
   started.add('updates of attributes', () => updates.stop());
+  return { attributes, updates };
+}
 
-  // Packages: their files, the devices that may have them, and the rollout.
+/** Opens the files of packages, the devices that may have them, and the rollout. */
+function openPackages(
+  { link, log, metrics, started }: WorkerDeps,
+  { postgres }: Stores,
+  { changes }: Identity,
+  { ingest, attributes }: Pick<Channel, 'ingest'> & { attributes: Attributes },
+) {
   const downloads = new Downloads({ postgres, clock, metrics });
   changes.onChange((change) => (change === 'all' ? downloads.forgetAll() : downloads.forget(change.deviceNumber)));
-  const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics, onPoll });
+  const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics, onPoll: link.onPoll });
   rollout.start();
   started.add('rollout of packages', () => rollout.stop());
-  return {
-    tenantLimits,
-    rateLimits,
-    activity,
-    admission,
-    sessions,
-    diagnostics,
-    attributes,
-    updates,
-    downloads,
-    rollout,
-  };
+  return { downloads, rollout };
 }
 
 export type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
