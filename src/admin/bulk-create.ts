@@ -10,6 +10,7 @@ import { tokenCredentials } from '../device/model/credentials.ts';
 import { checkDeviceName, checkDocument, checkText, createAccessToken } from '../device/model/device.ts';
 import type { LoggedChange } from '../device/sql/credential-log-store.ts';
 import { credentialsTaken } from '../device/sql/credentials-store.ts';
+import { findTakenNames } from '../device/sql/store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './bulk-create-store.ts';
@@ -125,7 +126,9 @@ async function createInside(
     else if (!isCustomer) outcomes[row.index] = customerUnknown();
     return profiles.has(row) && isCustomer;
   });
-  const fit = await rowsThatFit(deps, queries, tenantId, owned, { devicesMax, room }, outcomes);
+  // A device that exists needs no room. Without a shortage the insert tells which names are taken.
+  const free = room < owned.length ? await rowsWithFreeNames(queries, tenantId, owned, outcomes) : owned;
+  const fit = await rowsThatFit(deps, queries, tenantId, free, { devicesMax, room }, outcomes);
   if (fit.length === 0) return { published: [], assigned: false };
   const inserted = await insertDevices(
     queries,
@@ -147,6 +150,18 @@ async function createInside(
   const published = await insertTokens(queries, tokens, now);
   const ids = made.map(({ id }) => id);
   return { published, assigned: await devicesAssigned(queries, ids) };
+}
+
+async function rowsWithFreeNames(
+  queries: Queries,
+  tenantId: string,
+  rows: Row[],
+  outcomes: NewDeviceOutcome[],
+): Promise<Row[]> {
+  const names = rows.map(({ name }) => name);
+  const taken = await findTakenNames(queries, tenantId, names);
+  for (const { name, index } of rows) if (taken.has(name)) outcomes[index] = nameTaken();
+  return rows.filter(({ name }) => !taken.has(name));
 }
 
 /** Returns the rows whose token is free and for which the tenant has room. The others get a refusal in `outcomes`. */

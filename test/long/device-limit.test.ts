@@ -143,3 +143,20 @@ test('a gateway that names more new devices than there is room for gets the firs
   const made = (await names()).filter((name) => name.startsWith('bulk-')).sort();
   expect(made).toEqual(['bulk-a', 'bulk-b']);
 });
+
+test('a list of devices to create whose first names are taken still gets the room that is left', async () => {
+  const [taken, spare] = [await names(), await rest('GET', '/api/tenant/devices?deviceName=bulk-a')];
+  expect((await engine.api.send('DELETE', `/api/device/${spare.id.id}`)).status).toBe(200);
+  const wanted = [...taken.filter((name) => name !== 'bulk-a'), 'last', 'one too many'];
+  const create = async () => {
+    const body = { devices: wanted.map((name) => ({ name, type: 'default' })) };
+    const { results } = await rest('POST', '/api/devices/bulk', body);
+    return results.map(({ error }: { error: string | null }) => error);
+  };
+  const [exists, limit] = ['Device with such name already exists!', expect.stringContaining('LIMITS_DEVICES')];
+  const others = Array.from({ length: devicesMax - 1 }, () => exists);
+  expect(await create()).toEqual([...others, null, limit]);
+  expect(await names()).toHaveLength(devicesMax);
+  // The same call again, as after a lost answer.
+  expect(await create()).toEqual([...others, exists, limit]);
+});
