@@ -51,10 +51,11 @@ async function listen(device: Device): Promise<MqttClient> {
   return client;
 }
 
+/** Returns the parameters in rising order: the order of arrival is not exact while a worker is slow (docs/rest.md). */
 async function receiveAll(client: MqttClient): Promise<number[]> {
   const got: number[] = [];
   while (got.length < commands.length) got.push((await client.message(undefined, { waitMsMax: 20_000 })).json.params);
-  return got;
+  return got.sort((a, b) => a - b);
 }
 
 async function areDelivered(ids: string[]): Promise<void> {
