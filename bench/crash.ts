@@ -104,6 +104,8 @@ const lateDevices = 4;
 const turnSenders = 4;
 const turnConnections = 3;
 const doomedPauseMs = 200;
+/** The pause before the result is judged once more. */
+const againMs = 2_000;
 const journalSettings = {
   SHIP_LATE_SECONDS_MAX: '1',
   // Small segments, so that they are recycled in a short run; and a disk that may really be filled.
@@ -128,7 +130,7 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
     engine = await startEngine({ workers, env, ...patient, logFile, ...(dataDir && { dataDir }) });
     const outcome = await runOn(engine, machine, options);
     if (!outcome.good && keepIn) {
-      options.say(`not good: ${JSON.stringify(outcome.sums)}`);
+      options.say(`not good: ${sumsText(outcome.sums)}`);
       await engine.killAll();
       // A control socket cannot be copied.
       const filter = (path: string) => !lstatSync(path).isSocket();
@@ -145,47 +147,104 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
 }
 
 async function runOn(engine: Engine, machine: Machine, options: CrashOptions): Promise<CrashOutcome> {
-  const { seed, devices, say, signal } = options;
-  const tokens = await createSenders(engine, devices + lateDevices + options.turnDevices);
-  const [live, late, turns] = [
-    tokens.slice(0, devices),
-    tokens.slice(devices, devices + lateDevices),
-    tokens.slice(devices + lateDevices),
-  ];
-  const roomOf = (rate: number, ofDevices: number) => Math.ceil((rate * (options.seconds * patience + 60)) / ofDevices);
+  const { seed, workers, faults: weights, holdMsMax, say, signal } = options;
+  const senders = await createAllSenders(engine, options);
+  const loads = startLoads(engine, machine, options, senders);
+  const faults = new Faults({ engine, machine, random: new Random(seed), workers, weights, holdMsMax, say, signal });
+  const startedAt = performance.now();
+  const phase = (name: string) => faults.note(`${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${name}`);
+  await bringFaults(faults, loads, options);
+  phase('the load is over');
+  const stillWaiting = await storeAll(engine, faults, options, phase);
+  const judged = await judgeLate(() => judge(engine, loads, stillWaiting, faults.ends), options);
+  phase('judged');
+  const acknowledged = judged.live.acknowledged + judged.late.acknowledged + judged.turns.acknowledged;
+  return {
+    seed,
+    seconds: 0,
+    faults: faults.done,
+    log: faults.log,
+    damagedTails: faults.damagedTails,
+    acknowledged,
+    ...judged,
+    answers: loads.answers(),
+    ends: faults.ends,
+    stillWaiting,
+    good: acknowledged > 0 && Object.values(judged.sums).every((sum) => sum === 0),
+  };
+}
+
+/** Tokens of the devices of each kind. Their numbers are counted through, in this order. */
+interface Senders {
+  live: string[];
+  late: string[];
+  turns: string[];
+}
+
+async function createAllSenders(engine: Engine, { devices, turnDevices }: CrashOptions): Promise<Senders> {
+  const tokens = await createSenders(engine, devices + lateDevices + turnDevices);
+  return {
+    live: tokens.slice(0, devices),
+    late: tokens.slice(devices, devices + lateDevices),
+    turns: tokens.slice(devices + lateDevices),
+  };
+}
+
+type Loads = ReturnType<typeof startLoads>;
+
+/** Starts all loads: records with a ts over both protocols, records of old days, messages in turn, deletes. */
+function startLoads({ port, mqttPort, api }: Engine, machine: Machine, options: CrashOptions, senders: Senders) {
+  const { seed, devices, sockets, rate, mqttRate, lateRate, turnRate, doomed } = options;
+  const roomOf = (each: number, ofDevices: number) => Math.ceil((each * (options.seconds * patience + 60)) / ofDevices);
   const now = Date.now();
-  const ledger = new Ledger(devices, roomOf(options.rate + options.mqttRate, devices), now - 3_600_000);
-  const lateRoom = roomOf(options.lateRate * lateRecords, lateDevices);
+  const ledger = new Ledger(devices, roomOf(rate + mqttRate, devices), now - 3_600_000);
+  const lateRoom = roomOf(lateRate * lateRecords, lateDevices);
   const lateLedger = new Ledger(lateDevices, lateRoom, now - 400 * 86_400_000, lateDays);
-  const { port, mqttPort, api } = engine;
-  const load = new CrashLoad({ port, tokens: live, sockets: options.sockets, rate: options.rate, records: 1, ledger });
-  const mqttLoad = new CrashMqttLoad({ port: mqttPort, tokens: live, rate: options.mqttRate, ledger });
+  const load = new CrashLoad({ port, tokens: senders.live, sockets, rate, records: 1, ledger });
+  const mqttLoad = new CrashMqttLoad({ port: mqttPort, tokens: senders.live, rate: mqttRate, ledger });
   const lateLoad = new CrashLoad({
     port,
-    tokens: late,
+    tokens: senders.late,
     sockets: lateDevices,
-    rate: options.lateRate,
+    rate: lateRate,
     records: lateRecords,
     ledger: lateLedger,
   });
   const inTurn = new InTurn({
     port,
-    tokens: turns,
+    tokens: senders.turns,
     senders: turnSenders,
     connections: turnConnections,
-    rate: options.turnRate,
-    messagesMax: roomOf(options.turnRate, 1),
+    rate: turnRate,
+    messagesMax: roomOf(turnRate, 1),
     clockEpoch: () => machine.clockEpoch(),
   });
   const deletes = new Deletes({
     api,
     port,
     random: new Random(seed + 1),
-    parallel: options.doomed,
+    parallel: doomed,
     pauseMs: doomedPauseMs,
   });
-  const { workers, faults: weights, holdMsMax } = options;
-  const faults = new Faults({ engine, machine, random: new Random(seed), workers, weights, holdMsMax, say, signal });
+  const all = [load, mqttLoad, lateLoad, inTurn, deletes];
+  return {
+    ledger,
+    lateLedger,
+    inTurn,
+    deletes,
+    /** The numbers of the first late device and of the first one in turn, and how many of the latter there are. */
+    firstLate: devices,
+    firstInTurn: devices + lateDevices,
+    inTurnCount: senders.turns.length,
+    answers: () => ({ http: load.answers, late: lateLoad.answers, inTurn: inTurn.answers, mqtt: mqttLoad.answers }),
+    stop: () => Promise.all(all.map((each) => each.stop())),
+  };
+}
+
+/** Brings faults until the time is over and enough has happened; then the loads end. */
+async function bringFaults(faults: Faults, loads: Loads, options: CrashOptions): Promise<void> {
+  const { ledger, inTurn, deletes } = loads;
+  const { signal } = options;
   const startedAt = performance.now();
   const isEnough = () =>
     ledger.acknowledged >= options.acknowledgedMin &&
@@ -205,67 +264,63 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
     await faults.run(over, progress);
     await waitFor(isEnough, enoughMsMax, signal);
   } finally {
-    await Promise.all([load.stop(), mqttLoad.stop(), lateLoad.stop(), inTurn.stop(), deletes.stop()]);
+    await loads.stop();
   }
   signal?.throwIfAborted();
+}
 
-  const phase = (name: string) => faults.note(`${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${name}`);
-  phase('the load is over');
-  // Rows that wait in a journal are shipped, then all processes start once more: a start may lose, repeat and resurrect
-  // too.
-  const settleMs = options.settleSeconds * 1000;
-  const waitingAtEnd = await settled(engine, settleMs, signal);
-  phase(
-    waitingAtEnd.length === 0
-      ? 'shipped'
-      : `nothing changed in ${options.settleSeconds} s, or too slowly: ${waitingAtEnd.join(', ')}`,
-  );
+/**
+ * Rows that wait in a journal are shipped, then all processes start once more: a start may lose, repeat and resurrect
+ * too. Returns what still waits.
+ */
+async function storeAll(
+  engine: Engine,
+  faults: Faults,
+  { settleSeconds, signal }: CrashOptions,
+  phase: (name: string) => void,
+): Promise<string[]> {
+  const ship = async () => {
+    const left = await settled(engine, settleSeconds * 1000, signal);
+    const late = `nothing changed in ${settleSeconds} s, or too slowly: ${left.join(', ')}`;
+    phase(left.length === 0 ? 'shipped' : late);
+    return left;
+  };
+  await ship();
   await faults.stop();
   await faults.start();
   phase('started again');
-  const stillWaiting = await settled(engine, settleMs, signal);
-  phase(
-    stillWaiting.length === 0
-      ? 'shipped'
-      : `nothing changed in ${options.settleSeconds} s, or too slowly: ${stillWaiting.join(', ')}`,
-  );
-  const judge = async () => {
-    const verdicts = {
-      live: await readRecords(engine, ledger, 0),
-      late: await readRecords(engine, lateLedger, devices),
-      turns: await readTurns(engine, inTurn, devices + lateDevices, turns.length),
-      deletes: await readDeletes(engine, deletes),
-    };
-    return { ...verdicts, sums: sumsOf(verdicts, stillWaiting, faults.ends) };
+  return await ship();
+}
+
+async function judge(engine: Engine, loads: Loads, stillWaiting: string[], ends: string[]) {
+  const { ledger, lateLedger, inTurn, deletes, firstLate, firstInTurn, inTurnCount } = loads;
+  const verdicts = {
+    live: await readRecords(engine, ledger, 0),
+    late: await readRecords(engine, lateLedger, firstLate),
+    turns: await readTurns(engine, inTurn, firstInTurn, inTurnCount),
+    deletes: await readDeletes(engine, deletes),
   };
-  const judgeDeadline = performance.now() + settleMs;
-  const isLate = () => performance.now() > judgeDeadline;
-  let judged: Awaited<ReturnType<typeof judge>> | undefined;
+  return { ...verdicts, sums: sumsOf(verdicts, stillWaiting, ends) };
+}
+
+/** Judges again until the result cannot improve any more, or the time for it is over. */
+async function judgeLate<Judged extends { sums: CrashSums }>(
+  judgeNow: () => Promise<Judged>,
+  { settleSeconds, signal }: CrashOptions,
+): Promise<Judged> {
+  const deadline = performance.now() + settleSeconds * 1000;
+  const isLate = () => performance.now() > deadline;
+  let judged: Judged | undefined;
   while (!judged || (wouldImprove(judged.sums) && !isLate())) {
-    if (judged) await sleep(2_000, undefined, { signal });
-    judged = await judge().catch(async (error: unknown) => {
+    if (judged) await sleep(againMs, undefined, { signal });
+    judged = await judgeNow().catch(async (error: unknown) => {
       // A busy store may refuse to be read for a while.
       if (isLate()) throw error;
-      await sleep(2_000, undefined, { signal });
+      await sleep(againMs, undefined, { signal });
       return undefined;
     });
   }
-  phase('judged');
-  const { sums } = judged;
-  const acknowledged = judged.live.acknowledged + judged.late.acknowledged + judged.turns.acknowledged;
-  return {
-    seed,
-    seconds: 0,
-    faults: faults.done,
-    log: faults.log,
-    damagedTails: faults.damagedTails,
-    acknowledged,
-    ...judged,
-    answers: { http: load.answers, late: lateLoad.answers, inTurn: inTurn.answers, mqtt: mqttLoad.answers },
-    ends: faults.ends,
-    stillWaiting,
-    good: acknowledged > 0 && Object.values(sums).every((sum) => sum === 0),
-  };
+  return judged;
 }
 
 /** True when the result may still improve: rows that are not shipped yet, deletes that are not carried out yet. */
@@ -293,6 +348,29 @@ function sumsOf({ live, late, turns, deletes }: Verdicts, stillWaiting: string[]
     stuck: stillWaiting.filter((what) => !what.startsWith('quarantine')).length,
     ended: ends.length,
   };
+}
+
+/** What each sum counts. */
+export const sumNames: Record<keyof CrashSums, string> = {
+  lost: 'acknowledged and not stored',
+  altered: 'stored with another content',
+  twice: 'stored twice',
+  resurrected: 'deleted and shown afterwards',
+  refusedButStored: 'refused and stored',
+  unknown: 'stored and never sent',
+  disordered: 'in the wrong order',
+  quarantined: 'in quarantine',
+  stuck: 'still waiting at the end',
+  ended: 'ends, starts and stops that no fault explains',
+};
+
+/** Names the sums that are not 0, as in "3 stored twice"; '' = all are 0. */
+export function sumsText(sums: CrashSums): string {
+  const names = Object.keys(sumNames) as (keyof CrashSums)[];
+  return names
+    .filter((name) => sums[name] !== 0)
+    .map((name) => `${sums[name]} ${sumNames[name]}`)
+    .join(', ');
 }
 
 /** The stores of an engine that was started once, when the test run has prepared them: it saves seconds. */

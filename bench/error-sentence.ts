@@ -22,8 +22,11 @@ export function sentenceOf(error: unknown): string {
   return `${text}${because}${ended.join('')}`;
 }
 
-/** The error of a connect to several addresses has no message. */
+/** The error of a connect to several addresses has no message, and that of a name only the call of the resolver. */
 export function causeOf(cause: Error): string {
+  const { code = '', hostname } = cause as Error & { code?: string; hostname?: string };
+  if (code === 'ENOTFOUND') return `no address is known for the name "${hostname}"`;
+  if (code === 'EAI_AGAIN') return `the name server gave no answer for "${hostname}"`;
   if (cause instanceof AggregateError && cause.message === '')
     return cause.errors.map((each: Error) => each.message).join(', ');
   return cause.message;

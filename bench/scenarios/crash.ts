@@ -1,10 +1,9 @@
 /** The long crash run; shorter ones of the same driver are in the test suite. Ctrl-C ends it and undoes everything. */
-
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { allFaults } from '../crash/faults.ts';
-import { type CrashOutcome, crashRun } from '../crash.ts';
-import { say, table, writeResult } from '../report.ts';
+import { type CrashOutcome, crashRun, sumNames, sumsText } from '../crash.ts';
+import { figure, say, table, writeResult } from '../report.ts';
 import { resultDirectory } from '../result/result-file.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -53,17 +52,60 @@ function keptRun(seed: number): string {
 }
 
 function tell(outcome: CrashOutcome): void {
-  const { seed, sums, faults, acknowledged, answers, live, late, turns, deletes, seconds, stillWaiting, ends } =
-    outcome;
+  const { seed, sums, faults, acknowledged, live, late, turns, seconds, stillWaiting, ends } = outcome;
+  say('');
   table(['fault', 'times'], Object.entries(faults));
-  for (const [door, counts] of Object.entries(answers)) say(`answers ${door}: ${JSON.stringify(counts)}`);
-  say('(HTTP by status, 0: the connection broke; MQTT by reason code, 0: success, -1: the connection broke)');
-  say(`server times: up to ${turns.aheadMsMax} ms after the answer, ${turns.behindMsMax} ms before the message`);
-  say(`deletes: ${JSON.stringify(deletes)}`);
+  say('');
+  tellAnswers(outcome.answers);
+  say(`\nserver times: up to ${turns.aheadMsMax} ms after the answer, ${turns.behindMsMax} ms before the message`);
+  tellDeletes(outcome.deletes);
+  say('');
+  const names = Object.keys(sumNames) as (keyof typeof sumNames)[];
+  table(
+    ['must be 0', 'times'],
+    names.map((name) => [sumNames[name], sums[name]]),
+  );
+  say('');
   const missing = [live, late, turns].flatMap(({ missingTimes }) => missingTimes);
   for (const what of missing.slice(0, missingLinesMax)) say(`MISSING: ${what}`);
+  if (missing.length > missingLinesMax) say(`MISSING: and ${missing.length - missingLinesMax} more`);
   for (const what of [...stillWaiting, ...ends]) say(`LEFT: ${what}`);
   const rounds = Object.values(faults).reduce((sum, n) => sum + n, 0);
-  const results = Object.entries(sums).map(([name, n]) => `${name} ${n}`);
-  say(`seed ${seed}, ${seconds.toFixed(0)} s, ${rounds} faults, acknowledged ${acknowledged}: ${results.join(', ')}`);
+  const faulty = sumsText(sums) || (acknowledged > 0 ? 'every record as it must be' : 'nothing was acknowledged');
+  const ran = `seed ${seed}: ${figure(seconds)} s, ${rounds} faults, ${figure(acknowledged)} records acknowledged`;
+  say(`${ran}; ${outcome.good ? '' : 'NOT GOOD: '}${faulty}`);
+}
+
+const doors: Record<string, string> = {
+  http: 'HTTP, records with a ts',
+  late: 'HTTP, records of old days',
+  inTurn: 'HTTP, records without a ts, in turn',
+  mqtt: 'MQTT, records with a ts',
+};
+
+function tellAnswers(answers: CrashOutcome['answers']): void {
+  const rows = Object.entries(answers).map(([door, counts]) => {
+    const [right, broken] = door === 'mqtt' ? [0, -1] : [200, 0];
+    const of = (code: number) => counts[code] ?? 0;
+    const refused = Object.entries(counts).filter(([code]) => ![right, broken].includes(Number(code)));
+    const name = (code: string) => (door === 'mqtt' ? `0x${Number(code).toString(16).padStart(2, '0')}` : code);
+    const refusals = refused.map(([code, count]) => `${figure(count)} × ${name(code)}`).join(', ');
+    return [doors[door] ?? door, of(right), of(broken), refusals || '-'];
+  });
+  table(['messages', 'acknowledged', 'connection broke', 'refused with'], rows);
+}
+
+function tellDeletes(deletes: CrashOutcome['deletes']): void {
+  const { devicesDeleted, seriesDeleted, rangesDeleted, recorded, unanswered, gone } = deletes;
+  say(
+    `deletes: ${figure(devicesDeleted)} devices, ${figure(seriesDeleted)} keys and ${figure(rangesDeleted)} ranges of keys, ` +
+      `which had ${figure(gone)} points; ${figure(recorded)} of them were answered 202, and ${figure(unanswered)} calls without ` +
+      'an answer were sent again',
+  );
+  const { readsAfterDelete, shownAfterDelete, resurrected, resurrectedLatest, missing } = deletes;
+  say(
+    `         deleted points that came back: ${figure(resurrected)} in the history, ${figure(resurrectedLatest)} as latest values, ` +
+      `${figure(shownAfterDelete)} in ${figure(readsAfterDelete)} reads right after a delete; other points that are missing: ` +
+      `${figure(missing)}`,
+  );
 }

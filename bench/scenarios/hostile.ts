@@ -3,13 +3,12 @@
  * the victim is refused, and its p99 at most doubles beside what a neighbour process does that burns as much CPU as the
  * attacker costs. Three measures of the same calls: alone, beside the attacker, beside the neighbour.
  */
-import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Api, Device } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
-import { requestBytes } from '../../test/harness/raw.ts';
-import { call, makeTenant } from '../../test/harness/tenants.ts';
+import { makeTenant } from '../../test/harness/tenants.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
+import { type Contest, contestsOf, devicesOf, monday, type Tenant } from '../hostile/contests.ts';
 import { type Running, startAttack, startBurner } from '../load/attack.ts';
 import type { AttackOrder } from '../load/attack-process.ts';
 import { totalOf } from '../load/counts.ts';
@@ -23,8 +22,6 @@ const ratioMax = 2;
 const leadMs = 500;
 /** Time in which the connections of the attacker are closed and their requests end. */
 const settleMs = 1_500;
-const dayMs = 86_400_000;
-const monday = Date.UTC(2025, 5, 2);
 
 /** Small caps, so that one attacker can fill them; each is a setting. */
 const caps = {
@@ -36,24 +33,6 @@ const caps = {
   MIN_SERVER_SIDE_RPC_TIMEOUT: '50',
   LOG_LEVEL: 'error',
 };
-
-interface Tenant {
-  token: string;
-  devices: Device[];
-}
-
-interface Contest {
-  resource: string;
-  victim: {
-    port: number;
-    /** Calls/s. */
-    rate: number;
-    connections: number;
-    request(n: number): Buffer;
-    expected: number;
-  };
-  attack: Omit<AttackOrder, 'localAddress' | 'requests'> & { requests: Buffer[] };
-}
 
 interface Measure {
   /** Right answers in the measured time. */
@@ -222,8 +201,6 @@ function coresText({ cores }: Measure): string {
     .join(', ');
 }
 
-const devicesOf = 20;
-
 async function firstTenant(api: Api): Promise<Tenant> {
   const token = await api.adminToken();
   return { token, devices: await newDevices(api, 'victim', token) };
@@ -256,262 +233,4 @@ async function fill(api: Api, victim: Tenant, attacker: Tenant, points: number):
     }
   };
   await Promise.all([write(attacker, points), write(victim, points / 10)]);
-}
-
-async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, points: number): Promise<Contest[]> {
-  const { api, port, analyticsPort } = engine;
-  const ofVictim = (n: number) => victim.devices[n % devicesOf]!;
-  const bearer = (token: string) => ({ 'x-authorization': `Bearer ${token}` });
-  const json = { 'content-type': 'application/json' };
-  const post = (path: string, body: string, headers = {}) =>
-    requestBytes({ path, headers: { ...json, ...headers }, body });
-  const get = (path: string, headers = {}) => requestBytes({ method: 'GET', path, headers });
-  const ofEach = (request: (device: Device, n: number) => Buffer) => attacker.devices.map(request);
-  const device = (token: string, operation: string) => `/api/v1/${token}/${operation}`;
-  const records = (count: number) =>
-    JSON.stringify(Array.from({ length: count }, (_, n) => ({ ts: Date.now() + n, values: { a: n, b: `text ${n}` } })));
-  const [medium, large, larger] = [records(1_500), records(5_000), records(25_000)];
-  const attributes = (count: number, prefix: string) =>
-    JSON.stringify(Object.fromEntries(Array.from({ length: count }, (_, n) => [`${prefix}${n}`, n])));
-  const series = (id: string, count: number) =>
-    `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?keys=flow&startTs=0&endTs=${monday + dayMs}&limit=${count}`;
-  const deletePath = (id: string, keys: string) =>
-    `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=${keys}&startTs=0&endTs=${monday}&deleteLatest=false`;
-  const manyKeys = Array.from({ length: 3_000 }, (_, n) => n.toString(36)).join(',');
-  const command = JSON.stringify({ method: 'open', params: {}, timeout: 5_000, persistent: false });
-  const short = JSON.stringify({ method: 'open', params: {}, timeout: 50, persistent: false });
-  const plain = {
-    port,
-    rate: 50,
-    connections: 4,
-    expected: 200,
-    request: (n: number) => post(device(ofVictim(n).token, 'telemetry'), '{"a":1}'),
-  };
-  const rest = { mode: 'answers', connections: 64, port } as const;
-  const [victimView, attackerView] = await Promise.all([
-    saveView(analyticsPort, victim.token, 'FULL_HOUR', 'SUM'),
-    saveView(analyticsPort, attacker.token, 'FULL_MINUTE', 'UNIQ'),
-  ]);
-  const build = (view: string, token: string) =>
-    post('/apiAnalytics/publicApi/buildReport', JSON.stringify({ viewConfigId: view }), { jwt: token });
-  const [victimFile, attackerFile] = await Promise.all([
-    upload(api, victim.token, 256 * 1024),
-    upload(api, attacker.token, 16 * 1024 * 1024),
-  ]);
-
-  return [
-    {
-      resource: 'telemetry that gathers for the disk',
-      victim: plain,
-      attack: { ...rest, requests: ofEach(({ token }) => post(device(token, 'telemetry'), records(50))) },
-    },
-    {
-      resource: 'large bodies for the decoding thread',
-      victim: {
-        port,
-        rate: 4,
-        connections: 4,
-        expected: 200,
-        request: (n) => post(device(ofVictim(n).token, 'telemetry'), large),
-      },
-      attack: { ...rest, requests: ofEach(({ token }) => post(device(token, 'telemetry'), larger)) },
-    },
-    {
-      resource: 'request bodies in memory',
-      victim: {
-        port,
-        rate: 10,
-        connections: 4,
-        expected: 200,
-        request: (n) => post(device(ofVictim(n).token, 'telemetry'), medium),
-      },
-      attack: {
-        ...rest,
-        mode: 'held',
-        requests: ofEach(({ token }) =>
-          requestBytes({
-            path: device(token, 'telemetry'),
-            headers: { 'content-length': '50000000' },
-            body: 'x'.repeat(4_000_000),
-          }),
-        ),
-      },
-    },
-    {
-      resource: 'held polls',
-      victim: {
-        port,
-        rate: 20,
-        connections: 8,
-        expected: 408,
-        request: (n) => get(device(ofVictim(n).token, 'rpc?timeout=50')),
-      },
-      attack: { ...rest, connections: 600, requests: ofEach(({ token }) => get(device(token, 'rpc?timeout=60000'))) },
-    },
-    {
-      resource: 'attributes that wait for their commit',
-      victim: {
-        port,
-        rate: 20,
-        connections: 16,
-        expected: 200,
-        request: (n) => post(device(ofVictim(n).token, 'attributes'), `{"a":${n}}`),
-      },
-      attack: {
-        ...rest,
-        requests: ofEach(({ token }, n) => post(device(token, 'attributes'), attributes(500, `k${n}-`))),
-      },
-    },
-    {
-      resource: 'commands that wait',
-      victim: {
-        port,
-        rate: 40,
-        connections: 8,
-        expected: 504,
-        request: (n) => post(`/api/rpc/oneway/${ofVictim(n).id}`, short, bearer(victim.token)),
-      },
-      attack: {
-        ...rest,
-        connections: 400,
-        requests: ofEach(({ id }) => post(`/api/rpc/oneway/${id}`, command, bearer(attacker.token))),
-      },
-    },
-    {
-      resource: 'long answers, and answers in pieces',
-      victim: {
-        port,
-        rate: 10,
-        connections: 4,
-        expected: 200,
-        request: () => get(series(victim.devices[0]!.id, points / 10), bearer(victim.token)),
-      },
-      attack: {
-        ...rest,
-        mode: 'unread',
-        connections: 300,
-        requests: [get(series(attacker.devices[0]!.id, points), bearer(attacker.token))],
-      },
-    },
-    {
-      resource: 'reads of telemetry',
-      victim: {
-        port,
-        rate: 10,
-        connections: 4,
-        expected: 200,
-        request: (n) => get(series(ofVictim(n).id, 10), bearer(victim.token)),
-      },
-      attack: { ...rest, requests: [get(series(attacker.devices[0]!.id, points / 10), bearer(attacker.token))] },
-    },
-    {
-      resource: 'reports',
-      victim: {
-        port: analyticsPort,
-        rate: 5,
-        connections: 4,
-        expected: 200,
-        request: () => build(victimView, victim.token),
-      },
-      attack: { ...rest, port: analyticsPort, connections: 40, requests: [build(attackerView, attacker.token)] },
-    },
-    {
-      resource: 'deletes of series',
-      victim: {
-        port,
-        rate: 5,
-        connections: 4,
-        expected: 200,
-        request: (n) =>
-          requestBytes({
-            method: 'DELETE',
-            path: deletePath(ofVictim(n).id, `gone${n}`),
-            headers: bearer(victim.token),
-          }),
-      },
-      attack: {
-        ...rest,
-        requests: ofEach(({ id }, n) =>
-          requestBytes({ method: 'DELETE', path: deletePath(id, `gone${n}`), headers: bearer(attacker.token) }),
-        ),
-      },
-    },
-    {
-      resource: 'pieces of packages',
-      victim: {
-        port,
-        rate: 20,
-        connections: 4,
-        expected: 200,
-        request: () => get(`/api/otaPackage/${victimFile}/download`, bearer(victim.token)),
-      },
-      attack: { ...rest, requests: [get(`/api/otaPackage/${attackerFile}/download`, bearer(attacker.token))] },
-    },
-    {
-      resource: 'statements of PostgreSQL',
-      victim: {
-        port,
-        rate: 20,
-        connections: 4,
-        expected: 200,
-        request: (n) => get(`/api/device/${ofVictim(n).id}`, bearer(victim.token)),
-      },
-      attack: { ...rest, requests: [get('/api/tenant/deviceInfos?pageSize=1000&page=0', bearer(attacker.token))] },
-    },
-    {
-      resource: 'sockets of HTTP',
-      victim: plain,
-      attack: { ...rest, mode: 'held', connections: 1_500, requests: [Buffer.from('GET / HTTP/1.1\r\nHost: ')] },
-    },
-    {
-      resource: 'look-ups of unknown tokens',
-      victim: plain,
-      attack: {
-        ...rest,
-        requests: Array.from({ length: 10_000 }, () =>
-          post(device(randomBytes(10).toString('hex'), 'telemetry'), '{"a":1}'),
-        ),
-      },
-    },
-    {
-      resource: 'deletes of many series at once',
-      victim: plain,
-      attack: {
-        ...rest,
-        connections: 500,
-        requests: ofEach(({ id }) =>
-          requestBytes({ method: 'DELETE', path: deletePath(id, manyKeys), headers: bearer(attacker.token) }),
-        ),
-      },
-    },
-  ];
-}
-
-async function saveView(port: number, jwt: string, dateGrouping: string, aggregation: string): Promise<string> {
-  const fields = [
-    { label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' },
-    { label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation },
-  ];
-  const timeRange = { type: 'FIXED', startTs: monday, endTs: monday + dayMs };
-  const response = await fetch(`http://127.0.0.1:${port}/apiAnalytics/view`, {
-    method: 'POST',
-    headers: { jwt, 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'view', fields, timeRange }),
-  });
-  if (response.status !== 200) throw new Error(`view: ${response.status} ${await response.text()}`);
-  return ((await response.json()) as { id: string }).id;
-}
-
-async function upload(api: Api, token: string, bytes: number): Promise<string> {
-  const described = { type: 'FIRMWARE', title: 'pump', version: '1' };
-  const { id } = await call(api, 'POST', '/api/otaPackage', described, token);
-  const form = new FormData();
-  form.set('file', new Blob([randomBytes(bytes)]), 'pump.bin');
-  const response = await fetch(`${api.http}/api/otaPackage/${id.id}?checksumAlgorithm=SHA256`, {
-    method: 'POST',
-    headers: { 'x-authorization': `Bearer ${token}` },
-    body: form,
-  });
-  if (response.status !== 200) throw new Error(`upload: ${response.status} ${await response.text()}`);
-  return id.id;
 }
