@@ -1,7 +1,9 @@
 /** A benchmark that ends with 1 says which promise was broken, and by which figure. */
 import { expect, test } from 'vitest';
-import { missedTargets } from '../bench/scenarios/billion.ts';
+import { sumsText } from '../bench/crash.ts';
+import { judgedTargets } from '../bench/scenarios/billion.ts';
 import { faultOf } from '../bench/scenarios/hostile.ts';
+import { Targets } from '../bench/targets.ts';
 
 test('a resource that fails has a reason, also when nothing was refused', () => {
   const f = (p99Ms: number, outcomes: Record<string, number>, statuses: Record<number, number>) =>
@@ -19,12 +21,29 @@ test('each figure of a billion points that misses its target is named', () => {
   const read = (p99Ms: number) => ({ answered: { p99Ms } });
   const reads = [read(30), read(500), read(10)];
   const held = { sizes: [{ name: 'telemetry', bytes: 250, rows: 100 }], ratio: 0.95, restart: { readySeconds: 5 } };
-  expect(missedTargets({ ...held, reads, readsAfter: reads })).toEqual([]);
+  expect(judgedTargets({ ...held, reads, readsAfter: reads }).missed).toEqual([]);
   const slow = [read(31), read(1), read(14)];
-  expect(missedTargets({ ...held, ratio: 0.66, restart: { readySeconds: 6 }, reads, readsAfter: slow })).toEqual([
-    'last tenth / first tenth: 0.66, target 0.95',
-    'a day after a restart, p99: 31 ms, target 30',
-    'latest values after a restart, p99: 14 ms, target 10',
-    'ready after a restart: 6 s, target 5',
-  ]);
+  expect(judgedTargets({ ...held, ratio: 0.66, restart: { readySeconds: 6 }, reads, readsAfter: slow }).missed).toEqual(
+    [
+      'last tenth / first tenth: 0.66, target 0.95',
+      'a day after a restart, p99: 31 ms, target 30',
+      'latest values after a restart, p99: 14 ms, target 10',
+      'ready after a restart: 6 s, target 5',
+    ],
+  );
+});
+
+test('a crash run says what happened to records in words', () => {
+  const sums = { lost: 0, altered: 0, twice: 3, resurrected: 0, refusedButStored: 0, unknown: 0, disordered: 0 };
+  const none = { quarantined: 0, stuck: 0, ended: 0 };
+  expect(sumsText({ ...sums, ...none })).toBe('3 stored twice');
+  expect(sumsText({ ...sums, ...none, twice: 0 })).toBe('');
+});
+
+test('a figure that is not a number misses its target', () => {
+  const targets = new Targets();
+  targets.atMost('ack: p99', Number.NaN, 25, ' ms');
+  targets.atMost('ack: p50', 25, 25, ' ms');
+  targets.atLeast('rate', 0.94, 0.95, '');
+  expect(targets.missed).toEqual(['ack: p99 - ms, target 25', 'rate 0.94, target 0.95']);
 });

@@ -23,6 +23,7 @@ import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
+import { Targets } from '../targets.ts';
 
 type BillionSettings = BenchSettings['billion'];
 
@@ -112,8 +113,8 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       `targets: ${bytesPerPointMax} bytes per point, ${lastTenthRatioMin} of the first tenth, a day p99 ${dayP99MsMax} ms, ` +
         `latest p99 ${latestP99MsMax} ms, restart ${restartSecondsMax} s`,
     );
-    const missed = missedTargets({ sizes, ratio, restart, reads, readsAfter });
-    for (const line of missed) say(`target missed: ${line}`);
+    const targets = judgedTargets({ sizes, ratio, restart, reads, readsAfter });
+    const holds = targets.tell();
     for (const reason of new Set(loads.map(({ invalid }) => invalid))) if (reason) say(`INVALID: ${reason}`);
     const all = {
       points: plan.points,
@@ -129,7 +130,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       restart,
       readsAfter,
       isLeft,
-      missed,
+      missed: targets.missed,
     };
     writeResult('billion', billion, all);
     const isRight =
@@ -138,7 +139,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       loads.every(isClean) &&
       [...reads, ...readsAfter].every(({ failed }) => failed === 0) &&
       [...reports, ...deletes.results].every((one) => one.isRight);
-    return isRight && (billion.targets === 0 || missed.length === 0);
+    return isRight && (holds || billion.targets === 0);
   } finally {
     await engine.destroy();
   }
@@ -278,25 +279,21 @@ interface Judged {
 }
 
 /** Names each figure that missed its target. */
-export function missedTargets({ sizes, ratio, restart, reads, readsAfter }: Judged): string[] {
+export function judgedTargets({ sizes, ratio, restart, reads, readsAfter }: Judged): Targets {
   const telemetry = sizes.find(({ name }) => name === 'telemetry');
   const bytesPerPoint = telemetry ? telemetry.bytes / telemetry.rows : 0;
-  const missed: string[] = [];
-  const judge = (name: string, value: number, most: number, unit: string) => {
-    if (!(value <= most)) missed.push(`${name}: ${figure(value)}${unit}, target ${most}`);
-  };
-  judge('bytes per point', bytesPerPoint, bytesPerPointMax, '');
-  if (!(ratio >= lastTenthRatioMin))
-    missed.push(`last tenth / first tenth: ${figure(ratio)}, target ${lastTenthRatioMin}`);
+  const targets = new Targets();
+  targets.atMost('bytes per point:', bytesPerPoint, bytesPerPointMax, '');
+  targets.atLeast('last tenth / first tenth:', ratio, lastTenthRatioMin, '');
   for (const [when, [day, , latest]] of [
     ['', reads],
     [' after a restart', readsAfter],
   ] as const) {
-    judge(`a day${when}, p99`, day!.answered.p99Ms, dayP99MsMax, ' ms');
-    judge(`latest values${when}, p99`, latest!.answered.p99Ms, latestP99MsMax, ' ms');
+    targets.atMost(`a day${when}, p99:`, day!.answered.p99Ms, dayP99MsMax, ' ms');
+    targets.atMost(`latest values${when}, p99:`, latest!.answered.p99Ms, latestP99MsMax, ' ms');
   }
-  judge('ready after a restart', restart.readySeconds, restartSecondsMax, ' s');
-  return missed;
+  targets.atMost('ready after a restart:', restart.readySeconds, restartSecondsMax, ' s');
+  return targets;
 }
 
 function tellReads(reads: ReadResult[], when: string): void {

@@ -13,6 +13,7 @@ import { sendLateRows } from '../load/late-rows.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
+import { Targets } from '../targets.ts';
 import { type Kind, kindsOf } from './versions.ts';
 
 const levels = ['journal', 'store', 'stream'] as const;
@@ -64,10 +65,11 @@ export async function runLevels(settings: BenchSettings): Promise<boolean> {
     const isVerified = all.every(({ verified }) => verified);
     for (const { invalid } of all) if (invalid !== '') say(`INVALID: ${invalid}`);
     say(`stored and verified in ClickHouse: ${isVerified ? 'every acknowledged record, once' : 'NO'}`);
-    const missed = results.flatMap(missedTargets);
-    for (const line of missed) say(`target missed: ${line}`);
-    writeResult('levels', settings.levels, { workers, results, missed });
-    return isVerified && (missed.length === 0 || targets === 0);
+    const judged = new Targets();
+    for (const result of results) judge(judged, result);
+    const holds = judged.tell();
+    writeResult('levels', settings.levels, { workers, results, missed: judged.missed });
+    return isVerified && (holds || targets === 0);
   } finally {
     await nodes.stop();
   }
@@ -198,20 +200,15 @@ function storedRateOf(rounds: Round[]): number {
   return median(rounds.map(({ storedRequestsPerSecond }) => storedRequestsPerSecond));
 }
 
-function missedTargets({ name, measured }: KindResult): string[] {
-  const missed: string[] = [];
+function judge(targets: Targets, { name, measured }: KindResult): void {
   const [journal] = measured;
   for (const { level, rounds, quarters } of measured) {
     const ratio = rateOf(rounds) / rateOf(journal!.rounds);
-    if (level === 'stream' && ratio < streamRateMin) {
-      missed.push(`${name}: the rate of a stream is ${figure(ratio)} of that of the journal (${streamRateMin})`);
-    }
+    if (level === 'stream') targets.atLeast(`${name}: rate of a stream / journal`, ratio, streamRateMin, '');
     const max = p99MsMax[level];
     const p99Ms = median(quarters.map(({ latency }) => latency.p99Ms));
-    // NaN, when nothing was acknowledged, misses the target.
-    if (max !== undefined && !(p99Ms <= max)) missed.push(`${name}, ${level}: p99 is ${figure(p99Ms)} ms (${max} ms)`);
+    if (max !== undefined) targets.atMost(`${name}, ${level}: p99`, p99Ms, max, ' ms');
     const refused = addedUp([...rounds, ...quarters].map((load) => load.refused));
-    if (totalOf(refused) > 0) missed.push(`${name}, ${level}: refused with ${refusedText(refused)}`);
+    if (totalOf(refused) > 0) targets.fail(`${name}, ${level}: refused with ${refusedText(refused)}`);
   }
-  return missed;
 }

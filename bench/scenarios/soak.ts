@@ -4,6 +4,7 @@ import { residentBytesOf } from '../cpu.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { figure, measuring, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
+import { Targets } from '../targets.ts';
 
 const mebibyte = 1024 * 1024;
 
@@ -38,11 +39,12 @@ export async function runSoak(settings: BenchSettings): Promise<boolean> {
     );
     say(`${figure(result.storedRequestsPerSecond)} requests/s over ${minutes} minutes, verified: ${result.verified}`);
     if (result.invalid) say(`INVALID: ${result.invalid}`);
-    const growing = Object.entries(growth).filter(([, slope]) => slope > growthMiBPerMinuteMax);
-    for (const [role, slope] of growing)
-      say(`target missed: ${role} grows by ${figure(slope)} MiB a minute, target ${growthMiBPerMinuteMax}`);
+    const targets = new Targets();
+    for (const [role, slope] of Object.entries(growth))
+      targets.atMost(`${role} grows by`, slope, growthMiBPerMinuteMax, ' MiB a minute');
+    const holds = targets.tell();
     writeResult('soak', settings, { result, growth, samples });
-    return growing.length === 0 && result.verified;
+    return holds && result.verified;
   } finally {
     clearInterval(timer);
     await load.close();

@@ -59,14 +59,15 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
     good = await run.measure();
   } catch (error) {
     if (!run.isInterrupted) throw error;
-    process.exitCode = exitInterrupted;
     writeUnfinished(resultName(order), publicPart(order), run.server);
   } finally {
     // After an error the error counts.
     good = (await run.close()) && good;
     for (const signal of signals) process.off(signal, interrupt);
   }
-  return good;
+  // Also after a result that is whole: the command was interrupted while it read back or removed the devices.
+  if (run.isInterrupted) process.exitCode = exitInterrupted;
+  return good && !run.isInterrupted;
 }
 
 /** Runs whose devices were not removed yet. */
