@@ -44,7 +44,7 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
     // Each line that cannot be printed is another SIGPIPE.
     if (run.isInterrupted && signal === 'SIGPIPE') return;
     if (run.isInterrupted) {
-      say(`The devices whose names begin with ${run.prefix} may be left.`);
+      if (run.hasDevices) say(`The devices whose names begin with ${run.prefix} may be left.`);
       process.exit(exitInterrupted);
     }
     say(`\ninterrupted by ${signal}${run.hasDevices ? '; the devices are removed, unless a second one comes' : ''}`);

@@ -54,6 +54,8 @@ export interface MqttProcessOrder extends Place {
   drawn: boolean;
   /** Not 0: every block of devices has so many messages, whatever time that takes. */
   turns: number;
+  /** An attempt to connect that has no answer after this time has failed. */
+  connackMs: number;
   /** True: a connection that was lost is made again. False: it sends nothing more. */
   reconnects: boolean;
   /** Not 0: so long after the first message, this share of the connections is cut off. */
@@ -66,6 +68,7 @@ const connectsAtOnce = 50;
 const connectTriesMax = 20;
 const retryMs = 1_000;
 const keepAliveSeconds = 600;
+const noConnack = 'no CONNACK';
 
 // One for all sockets: what is read is used at once.
 const received = Buffer.allocUnsafe(64 * 1024);
@@ -78,6 +81,8 @@ class Generator {
   /** Open loop: connections with a free slot, once for each, in the order in which they came free. */
   readonly #idle: Ring<Connection>;
   #hasBegun = false;
+  /** An attempt had no answer before the run: further connections would wait as long for nothing. */
+  #isSilent = false;
   #stopping = false;
   #inFlight = 0;
   #drained: () => void = () => {};
@@ -123,31 +128,37 @@ class Generator {
   async #connectAll(): Promise<void> {
     let next = 0;
     const connectNext = async (): Promise<void> => {
-      while (next < this.#connections.length) await this.#connect(this.#connections[next++]!);
+      while (next < this.#connections.length && !this.#isSilent) await this.#connect(this.#connections[next++]!);
     };
     await Promise.all(Array.from({ length: connectsAtOnce }, connectNext));
     if (this.#order.drawn) await Promise.all(this.#connections.map((connection) => connection.join()));
   }
 
   /**
-   * A refused attempt is counted and repeated. A connection that is refused each time before the run sends nothing; in
-   * the run the attempts go on to its end.
+   * A refused attempt is counted and repeated. A connection that is refused each time before the run, or is not
+   * answered, sends nothing; in the run the attempts go on to its end.
    */
   async #connect(connection: Connection): Promise<void> {
     for (let tries = 0; (tries < connectTriesMax || this.#hasBegun) && !this.#stopping; tries += 1) {
       const fault = await this.#attempt(connection);
       if (fault === '') return;
       this.#counting.refuse(fault);
+      if (fault === noConnack && !this.#hasBegun) this.#isSilent = true;
+      if (this.#isSilent && !this.#hasBegun) return;
       await sleep(retryMs * (0.5 + Math.random()));
     }
   }
 
   /** Resolves with the CONNACK; '' = connected, else why not. */
   #attempt(connection: Connection): Promise<string> {
-    const { window, rate, level } = this.#order;
+    const { window, rate, level, connackMs } = this.#order;
     const reader = new PacketReader();
-    return new Promise((resolve) => {
+    return new Promise<string>((resolve) => {
       let isConnected = false;
+      const deadline = setTimeout(() => {
+        resolve(noConnack);
+        socket.destroy();
+      }, connackMs);
       const take = (firstByte: number, bytes: Buffer, start: number, end: number): void => {
         const type = firstByte >> 4;
         if (type === packetType.puback) {
@@ -162,6 +173,7 @@ class Generator {
             socket.destroy();
             return;
           }
+          clearTimeout(deadline);
           connection.socket = socket;
           if (rate > 0) for (let n = 0; n < window; n += 1) this.#idle.push(connection);
           resolve('');
@@ -181,6 +193,7 @@ class Generator {
       const socket = openSocket(this.#order, onread, () => socket.write(connection.connectBytes));
       socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.on('close', () => {
+        clearTimeout(deadline);
         if (isConnected) this.#closed(connection);
         else resolve('closed before CONNACK');
       });

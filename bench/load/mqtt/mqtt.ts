@@ -7,7 +7,7 @@ import type { MqttProcessOrder } from './mqtt-process.ts';
 type Chosen = 'messageDevices' | 'points' | 'drawn' | 'turns' | 'qos' | 'reconnects' | 'cutAtMs' | 'cutShare';
 
 export interface MqttLoad
-  extends Omit<MqttProcessOrder, 'warmupMs' | 'durationMs' | 'rampMs' | Chosen>,
+  extends Omit<MqttProcessOrder, 'warmupMs' | 'durationMs' | 'rampMs' | 'connackMs' | Chosen>,
     Partial<Pick<MqttProcessOrder, Chosen>> {
   processes: number;
   rampSeconds?: number;
@@ -18,6 +18,9 @@ export interface MqttLoad
   isBeside?: boolean;
   giveUpSeconds?: number | undefined;
 }
+
+/** How long a CONNECT waits for its answer in a load that is not given up. */
+const connackSecondsMax = 60;
 
 const entry = fileURLToPath(new URL('./mqtt-process.js', import.meta.url));
 
@@ -32,7 +35,8 @@ export async function runMqttLoad(load: MqttLoad): Promise<LoadResult> {
     const rate = load.rate / load.processes;
     const [rampMs, warmupMs, durationMs] = [rampSeconds * 1000, warmupSeconds * 1000, seconds * 1000];
     const times = { rate, rampMs, warmupMs, durationMs, firstTs, stepMs };
-    const faults = { reconnects, cutAtMs, cutShare };
+    const connackMs = 1000 * (load.giveUpSeconds ?? connackSecondsMax);
+    const faults = { connackMs, reconnects, cutAtMs, cutShare };
     return { host, port, tls, clients, window, level, qos, messageDevices, points, drawn, turns, ...times, ...faults };
   });
   const { rate, giveUpSeconds, onConnected, onAnswered, isBeside } = load;
