@@ -15,7 +15,7 @@ const wanted = (...names: string[]) => names.map((name) => ({ name, type: '' }))
 function setUp(queueMax?: number) {
   const time = { ms: 0 };
   const asked: string[][] = [];
-  const answers = new Map<string, Fault>();
+  const answers = new Map<string, DeviceRow | Fault>();
   let numbers = 0;
   let during = () => {};
   let failure: Fault | undefined;
@@ -64,6 +64,19 @@ it('one statement answers all requests of a turn, and the next one all made mean
   ]);
   expect(found.map((map) => [...map.keys()].sort().join(''))).toEqual(['ab', 'bc', 'd', 'ae']);
   expect(found[0]!.get('b')).toBe(found[1]!.get('b'));
+});
+
+it('forgets the earlier name of a device that is found under its new name before the change is received', async () => {
+  const { names, asked, answers } = setUp();
+  const numberOf = async (name: string) => ((await names.find(gateway, wanted(name))).get(name) as DeviceRow).number;
+  expect(await numberOf('earlier')).toBe(1);
+  answers.set('new', { ...deviceRow(1, 'new'), tenantId: 't' });
+  expect(await numberOf('new')).toBe(1);
+  names.changed(change(1));
+  // A missing device is made, with the next number.
+  expect(await numberOf('earlier')).toBe(3);
+  expect(asked).toEqual([['earlier'], ['new'], ['earlier']]);
+  expect(names.size).toBe(1);
 });
 
 it('splits what is too much for one statement, and keeps tenants apart', async () => {

@@ -236,6 +236,10 @@ export class ChildNames {
   }
 
   #remember(key: string, row: DeviceRow, gatewayId: string): void {
+    // A device that was renamed a moment ago may be cached under its earlier name, and its change is not received yet.
+    this.forget(row.number);
+    const replaced = this.#known.get(key);
+    if (replaced) this.#keys.delete(replaced.row.number);
     const evicted = this.#known.set(key, { row, gatewayId });
     if (evicted) this.#keys.delete(evicted.row.number);
     this.#keys.set(row.number, key);
