@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { Random } from '../../test/harness/random.ts';
 import { Fault } from '../base/errors.ts';
 import { LocalDevices } from './local-devices.ts';
 import type { DeviceRow } from './model/cached-device.ts';
@@ -233,5 +234,36 @@ describe('TokenCache', () => {
     expect(await cache.lookup('')).toBeNull();
     expect(await cache.lookup('x'.repeat(21))).toBeNull();
     expect(batches).toEqual([]);
+  });
+
+  it('finds exactly the device of a token through any changes, and holds no device after all are forgotten', async () => {
+    const { cache, here, known, time } = setUp({ tokenCacheMax: 24, recentDevicesMax: 8, tokenLookupQueueMax: 64 });
+    known.clear();
+    const random = new Random(14);
+    const tokens = Array.from({ length: 48 }, (_, n) => `token-${n}`);
+    let last = 0;
+    for (let n = 0; n < 4_000; n += 1) {
+      const token = random.pick(tokens);
+      const what = random.below(200);
+      // Another device gets the token, or the token is deleted; a lookup of the token may be waiting.
+      if (what < 40) {
+        const waiting = what < 10 ? cache.lookup(token) : undefined;
+        if (what % 2 === 0) known.set(token, (last += 1));
+        else known.delete(token);
+        cache.invalidate(token);
+        await waiting;
+      } else if (what === 40) {
+        cache.clear();
+      } else if (what < 120) {
+        const device = cache.get(token);
+        if (device) expect([token, device.number, device.name]).toEqual([token, known.get(token), token]);
+      } else {
+        expect((await cache.lookup(token))?.number).toBe(known.get(token));
+      }
+      time.monotonic += 100;
+      expect(here.size).toBeLessThanOrEqual(8);
+    }
+    cache.clear();
+    expect(here.size).toBe(0);
   });
 });
