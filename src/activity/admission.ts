@@ -40,10 +40,15 @@ export class Admission {
 
   /** Counts a message without data points: a read, a subscription, a call. Throws 429. */
   message(device: CachedDevice): void {
+    this.count(device);
+    this.touch(device);
+  }
+
+  /** Counts as `message` does, before the body is read. The caller notes the activity when the body is valid. */
+  count(device: CachedDevice): void {
     this.usage.admit(device.tenantId);
     this.rateLimits.message(device);
     this.usage.add(device.tenantId, 0);
-    this.touch(device);
   }
 
   /** Called before a post is read. Throws 429. */

@@ -23,8 +23,10 @@ export function claimDoor({ server, deviceAuth, claims, readBody }: ClaimDoorDep
     '/api/v1/:token/claim',
     deviceAuth.recorded(async (request) => {
       const { params, body } = request;
-      const device = await deviceAuth.admit(params[0]!, request);
-      await registerClaim(claims, device, decodeClaim(body, readBody));
+      const device = await deviceAuth.count(params[0]!, request);
+      const claim = decodeClaim(body, readBody);
+      deviceAuth.admission.touch(device);
+      await registerClaim(claims, device, claim);
       return { status: 200 };
     }),
     limits.onboardingBodyBytesMax,

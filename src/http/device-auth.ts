@@ -124,8 +124,15 @@ export class DeviceAuth {
 
   /** Returns the device that sends a message, and counts the message and the activity. */
   async admit(token: string, from: From): Promise<CachedDevice> {
+    const device = await this.count(token, from);
+    this.admission.touch(device);
+    return device;
+  }
+
+  /** Does what `admit` does, before the body is read. The caller notes the activity when the body is valid. */
+  async count(token: string, from: From): Promise<CachedDevice> {
     const device = await this.find(token, from);
-    this.admission.message(device);
+    this.admission.count(device);
     return device;
   }
 }

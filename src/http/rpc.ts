@@ -64,16 +64,20 @@ export function rpcDoor(deps: RpcDoorDeps): void {
     const id = replyId(params[1]!);
     if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
     requireBody(body);
-    const device = await deviceAuth.admit(params[0]!, request);
-    await rpc.reply(device, id, replyText(body, readBody));
+    const device = await deviceAuth.count(params[0]!, request);
+    const text = replyText(body, readBody);
+    deviceAuth.admission.touch(device);
+    await rpc.reply(device, id, text);
     return acknowledged;
   };
 
   const call: HttpHandler = async (request) => {
     const { params, body, aborted } = request;
     requireBody(body);
-    const device = await deviceAuth.admit(params[0]!, request);
-    const answer = await calls.answer(device, readBody(body, readJson), aborted);
+    const device = await deviceAuth.count(params[0]!, request);
+    const document = readBody(body, readJson);
+    deviceAuth.admission.touch(device);
+    const answer = await calls.answer(device, document, aborted);
     return answer === undefined ? { status: 408 } : { ...json, body: answer };
   };
 

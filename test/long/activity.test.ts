@@ -147,6 +147,48 @@ describe.concurrent('activity', () => {
       for (const client of opened) client.cut();
     }
   });
+
+  test('a refused message is no sign of life', async () => {
+    const [http, mqtt, gateway, child] = await Promise.all(
+      ['http', 'mqtt', 'gateway', 'child'].map((name) =>
+        engine.api.createDevice(`refused-${name}`, '', { additionalInfo: { gateway: name === 'gateway' } }),
+      ),
+    );
+    const refused = [http!, mqtt!, gateway!, child!];
+    const [bad, childName] = ['{"a":', 'refused-child'];
+    const ofDevice = await connectMqtt({ port: engine.mqttPort, token: mqtt!.token });
+    const ofGateway = await connectMqtt({ port: engine.mqttPort, token: gateway!.token });
+    await ofGateway.publish('v1/gateway/connect', { device: childName });
+    await eventually(() => isActive(child!));
+    await eventually(async () => !(await Promise.all(refused.map(isActive))).includes(true), 30_000);
+
+    for (const path of ['telemetry', 'attributes', 'claim', 'rpc']) {
+      expect([path, (await request(http!, 'POST', path, bad)).status]).toEqual([path, 400]);
+    }
+    const topics = ['telemetry', 'attributes', 'attributes/request/1', 'rpc/request/1', 'claim'];
+    for (const topic of topics) {
+      const { reasonCode } = await ofDevice.publish(`v1/devices/me/${topic}`, bad);
+      expect([topic, reasonCode]).toEqual([topic, 0x99]);
+    }
+    const ofChild = ['telemetry', 'attributes', 'attributes/request', 'rpc', 'claim', 'connect', 'disconnect'];
+    for (const topic of ofChild) {
+      const { reasonCode } = await ofGateway.publish(`v1/gateway/${topic}`, `{"${childName}":[{"a":1}],`);
+      expect([topic, reasonCode]).toEqual([topic, 0x99]);
+    }
+    // A message that each worker received later is written first or at the same time.
+    for (const worker of [0, 1]) {
+      const device = await engine.api.createDevice(`accepted-${worker}`);
+      const client = await connectMqttOn(worker, { port: engine.mqttPort, token: device.token });
+      await eventually(() => isActive(device));
+      client.cut();
+    }
+    expect(await Promise.all(refused.map(isActive))).toEqual([false, false, false, false]);
+    // A request of a gateway for a child is a sign of life of both.
+    const wanted = { id: 1, device: childName, client: true, key: 'a' };
+    await ofGateway.publish('v1/gateway/attributes/request', wanted);
+    await eventually(async () => (await isActive(child!)) && (await isActive(gateway!)));
+    for (const client of [ofDevice, ofGateway]) client.cut();
+  });
 });
 
 test('a stop writes what was marked', async () => {

@@ -28,8 +28,9 @@ export function attributeRequestTopics({ admission, attributes, readBody }: Attr
     (publish, argument) => {
       const { session, payload } = publish;
       const topic = `${answer}${idOf(argument)}`;
-      admission.message(session.device);
+      admission.count(session.device);
       const wanted = wantedOf(readBody(payload, readJson));
+      admission.touch(session.device);
       run(publish, async () => {
         const found = await readWanted(attributes, session.device, wanted);
         sendAnswer(session, topic, foundJson(found));

@@ -57,8 +57,9 @@ export function callTopics({ admission, calls, readBody, sessionLimits, log }: C
     (publish, argument) => {
       const { session } = publish;
       const topic = `${prefix}${idOf(argument)}`;
-      admission.message(session.device);
+      admission.count(session.device);
       const document = readBody(publish.payload, readJson);
+      admission.touch(session.device);
       const method = document instanceof Map ? document.get('method') : undefined;
       if (family === 'v1' && method === 'getSessionLimits') {
         sendAnswer(session, topic, sessionLimits(session.kind, session.device.tenantId));

@@ -18,8 +18,9 @@ export function claimTopics({ admission, claims, readBody }: ClaimTopicsDeps): T
     exact: {
       'v1/devices/me/claim': (publish) => {
         const { device } = publish.session;
-        admission.message(device);
+        admission.count(device);
         const request = decodeClaim(publish.payload, readBody);
+        admission.touch(device);
         run(publish, () => registerClaim(claims, device, request));
       },
     },

@@ -32,7 +32,7 @@ function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => Fi
     },
     pieces: { peek: () => Buffer.alloc(0), read: () => Promise.resolve(Buffer.alloc(1)) },
   } as unknown as Downloads;
-  const admission = { message() {} } as unknown as FirmwareTopicsDeps['admission'];
+  const admission = { count() {}, touch() {} } as unknown as FirmwareTopicsDeps['admission'];
   const ingest: FirmwareTopicsDeps['ingest'] = {
     accept(_decode, _body, source, waiter) {
       const { values } = source as unknown as { values: Map<string, { value: unknown }> };

@@ -104,9 +104,10 @@ class PackageTopic {
     const { session, payload } = publish;
     const parts = argumentForm.exec(argument);
     if (!parts) throw unknownTopic;
-    admission.message(session.device);
+    admission.count(session.device);
     try {
       const request = { rid: parts[1]!, chunk: Number(parts[2]), size: sizeOf(payload, packetBytesMax) };
+      admission.touch(session.device);
       const download = downloadOf(this.#downloads, session, request);
       run(publish, () => this.#serve(session, download, request));
     } catch (error) {

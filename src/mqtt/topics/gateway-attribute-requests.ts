@@ -35,11 +35,12 @@ export function gatewayAttributeRequestTopics(
           run(publish, async () => {
             const fault = refused.get(request.device);
             if (fault) throw fault;
-            const { number } = gateway.child(request.device)!.device;
+            const { device } = gateway.child(request.device)!;
+            admission.touch(device);
             const { scopes, keys } = scopesAndKeys(request.wanted);
             const answer = (rows: ScopedRow[]) => sendAnswer(session, responseTopic, attributeAnswer(request, rows));
             if (keys?.length === 0) answer([]);
-            else await attributes.readFor(gateway.device, number, scopes, keys, answer);
+            else await attributes.readFor(gateway.device, device.number, scopes, keys, answer);
           });
         });
       },

@@ -26,8 +26,9 @@ export function rpcTopics({ admission, rpc, readBody }: RpcTopicsDeps): TopicEnt
     const { session, payload } = publish;
     const id = idOf(argument);
     if (payload.length === 0) throw badRequest('missing_body', 'A reply must not be empty.');
-    admission.message(session.device);
+    admission.count(session.device);
     const text = replyText(payload, readBody);
+    admission.touch(session.device);
     run(publish, () => rpc.reply(session.device, id, text));
   };
   const responses = { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' };
