@@ -41,74 +41,69 @@ interface WatchedDeps {
 }
 
 /** Returns the shards of ClickHouse, PostgreSQL and Redis, each with what its first answer brings up to date. */
-export function watchedStores({
-  config,
-  shards,
-  postgres,
-  engines,
-  clock,
-  restored,
-  membership,
-  installation,
-  secrets,
-  log,
-  busFailure,
-  safety,
-  onSeeded,
-}: WatchedDeps): WatchedStore[] {
+export function watchedStores(deps: WatchedDeps): WatchedStore[] {
+  const { config, shards, busFailure } = deps;
+  return [
+    ...shards.all.map((_, shard) => shardStore(deps, shard)),
+    postgresStore(deps),
+    ...(config.redis.url === '' ? [] : [redisStore(busFailure)]),
+  ];
+}
+
+function shardStore(
+  { config, shards, postgres, engines, restored, log, safety }: WatchedDeps,
+  shard: number,
+): WatchedStore {
   const { database, cluster, user } = config.clickhouse;
   const { migrate: apply } = config.stores;
   const urls = shardUrlsOf(config.clickhouse);
-  const ofShards = shards.all.map((clickhouse, shard): WatchedStore => {
-    const title = clickHouseTitle(urls[shard]!, shard);
-    return {
-      name: shardName(shard),
-      title,
-      ping: async () => {
-        const reason = await clickhouse.unavailability();
-        if (reason === undefined) return;
-        if (shard > 0) throw new Error(reason);
-        restored.clickhouseUnavailable();
-        throw new Error(engines.failure('clickhouse') ?? reason);
-      },
-      prepare: async () => {
-        const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
-        await migrateClickHouse(clickhouse, { database, cluster, apply, lock, log });
-        await restored.clickhousePrepared(clickhouse);
-        if (shards.isDivided) await checkShardNumber(clickhouse, { shard, title, apply });
-        if (shard === 0 && shards.isDivided) await makeShardMap(postgres, clickhouse, urls.length);
-      },
-      configurationError: (error) => clickHouseRefusal(error, title, user),
-      ...(shard === 0 && { note: safety }),
-    };
-  });
-  const postgresTitle = config.postgres.url
-    ? `PostgreSQL at ${postgres.address} (DATABASE_URL)`
-    : 'The embedded PostgreSQL';
-  return [
-    ...ofShards,
-    {
-      name: 'postgres',
-      title: postgresTitle,
-      ping: async () => {
-        if (await clock.measure()) return;
-        const failure = engines.failure('postgres');
-        throw failure === undefined ? clock.failure : new Error(failure);
-      },
-      prepare: async () => {
-        await migratePostgres(postgres, { log, apply });
-        await checkShardMap(postgres, urls.length);
-        await membership.join();
-        await installation.read();
-        // Runs before this start creates its first device.
-        await restored.postgresPrepared();
-        onSeeded(await seed(config, postgres, secrets.adminPassword));
-      },
-      configurationError: (error) => postgresRefusal(error, postgresTitle),
-      isReported: (error) => error instanceof HostConflict,
+  const clickhouse = shards.all[shard]!;
+  const title = clickHouseTitle(urls[shard]!, shard);
+  return {
+    name: shardName(shard),
+    title,
+    ping: async () => {
+      const reason = await clickhouse.unavailability();
+      if (reason === undefined) return;
+      if (shard > 0) throw new Error(reason);
+      restored.clickhouseUnavailable();
+      throw new Error(engines.failure('clickhouse') ?? reason);
     },
-    ...(config.redis.url === '' ? [] : [redisStore(busFailure)]),
-  ];
+    prepare: async () => {
+      const lock = (work: () => Promise<void>) => inMigrationLock(postgres, work);
+      await migrateClickHouse(clickhouse, { database, cluster, apply, lock, log });
+      await restored.clickhousePrepared(clickhouse);
+      if (shards.isDivided) await checkShardNumber(clickhouse, { shard, title, apply });
+      if (shard === 0 && shards.isDivided) await makeShardMap(postgres, clickhouse, urls.length);
+    },
+    configurationError: (error) => clickHouseRefusal(error, title, user),
+    ...(shard === 0 && { note: safety }),
+  };
+}
+
+function postgresStore(deps: WatchedDeps): WatchedStore {
+  const { config, postgres, engines, clock, restored, membership, installation, secrets, log, onSeeded } = deps;
+  const title = config.postgres.url ? `PostgreSQL at ${postgres.address} (DATABASE_URL)` : 'The embedded PostgreSQL';
+  return {
+    name: 'postgres',
+    title,
+    ping: async () => {
+      if (await clock.measure()) return;
+      const failure = engines.failure('postgres');
+      throw failure === undefined ? clock.failure : new Error(failure);
+    },
+    prepare: async () => {
+      await migratePostgres(postgres, { log, apply: config.stores.migrate });
+      await checkShardMap(postgres, shardUrlsOf(config.clickhouse).length);
+      await membership.join();
+      await installation.read();
+      // Runs before this start creates its first device.
+      await restored.postgresPrepared();
+      onSeeded(await seed(config, postgres, secrets.adminPassword));
+    },
+    configurationError: (error) => postgresRefusal(error, title),
+    isReported: (error) => error instanceof HostConflict,
+  };
 }
 
 function clickHouseTitle(url: string, shard: number): string {
