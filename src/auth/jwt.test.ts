@@ -78,7 +78,7 @@ describe('Jwt', () => {
 
   it('issues a renewed pair of the same session, of no outdated second', async () => {
     const renewed = { sessionId: user.id, renewal: 7 };
-    const pair = await jwt.issue({ ...user, tokensOutdatedTime: 1_760_000_001_000 }, renewed);
+    const pair = await jwt.issue({ ...user, tokensOutdatedTime: 1_760_000_001_000 }, { renewed });
     expect(part(pair.token, 1)).toMatchObject({ sessionId: user.id, iat: 1_760_000_001 });
     expect(await jwt.verify(pair.refreshToken)).toMatchObject({ sessionId: user.id, renewal: 7, epoch: 3 });
   });

@@ -30,6 +30,13 @@ interface JwtDeps {
 /** The properties of a user that tokens carry. */
 export type TokenUser = UserNames & Pick<Account, 'tokensOutdatedTime' | 'sessionEpoch'>;
 
+interface IssuedSession {
+  /** Absent for a new session. */
+  renewed?: { sessionId: string; renewal: number };
+  /** True for the session of a guest. */
+  isPublic?: boolean;
+}
+
 export interface TokenPair {
   token: string;
   refreshToken: string;
@@ -86,7 +93,7 @@ export class Jwt {
    * Makes a pair of tokens of a new or a renewed session. Its time of issue is one at which the user's tokens are not
    * outdated, even if that is a moment ahead.
    */
-  async issue(user: TokenUser, renewed?: { sessionId: string; renewal: number }, isPublic = false): Promise<TokenPair> {
+  async issue(user: TokenUser, { renewed, isPublic = false }: IssuedSession = {}): Promise<TokenPair> {
     const { accessTokenSeconds, refreshTokenSeconds } = this.#deps;
     const { sessionId, renewal } = renewed ?? { sessionId: randomUUID(), renewal: 0 };
     const session = { userId: user.id, sessionId, isPublic, epoch: user.sessionEpoch };

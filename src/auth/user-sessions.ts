@@ -86,7 +86,7 @@ export class UserSessions {
     if (!account) throw tokenOutdated();
     const { sessionId, renewal, isPublic } = claims;
     if (!isPublic && !(await this.#accept({ sessionId, ownerId: account.id }, renewal))) throw tokenOutdated();
-    return await this.#deps.jwt.issue(account, { sessionId, renewal: renewal + 1 }, isPublic);
+    return await this.#deps.jwt.issue(account, { renewed: { sessionId, renewal: renewal + 1 }, isPublic });
   }
 
   /** Ends the session of the caller, for all its tokens. An API key has none. */

@@ -70,7 +70,7 @@ export class UserSignIn {
   async byPublicCustomer(publicId: string): Promise<TokenPair> {
     const account = await this.#sessions.guest(publicId.toLowerCase(), null);
     if (!account) throw wrongCredentials();
-    return await this.#deps.jwt.issue(account, undefined, true);
+    return await this.#deps.jwt.issue(account, { isPublic: true });
   }
 
   /** Signs a user in on behalf of an administrator. */
