@@ -20,6 +20,7 @@ import { compareResults, errorOf, verdictOf } from '../bench/result/compare.ts';
 import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
+import { UsageError } from '../bench/settings.ts';
 import { planOf, targetOrder } from '../bench/target/order.ts';
 import { findRate, holds, missedText, spoiledText } from '../bench/target/search.ts';
 
@@ -268,7 +269,10 @@ function compared(...results: Compared[]) {
   }
 }
 
-const steady = (rate: number): Partial<LoadResult> => ({ requestsPerSecond: rate, seconds: secondsOf([rate, rate]) });
+/** Of a closed loop. */
+const steady = (rate: number): Partial<LoadResult> => {
+  return { requestsPerSecond: rate, seconds: secondsOf([rate, rate]), sentLateP99Ms: Number.NaN };
+};
 
 test('results of which one was interrupted, and one has no load of the first, are compared with a warning', () => {
   const interrupted = { load: steady(500), members: { isInterrupted: true } };
@@ -305,9 +309,49 @@ test('the seconds of a warm-up and of the end are no noise', () => {
   const times = { leadSeconds: 2, measuredSeconds: 4 };
   const load = (rate: number) => {
     const seconds = secondsOf([0, rate / 2, rate - 5, rate + 5, rate, rate, 0]);
-    return { load: { requestsPerSecond: rate, seconds, ...times } };
+    return { load: { ...steady(rate), seconds, ...times } };
   };
   expect(compared(load(1000), load(900)).lines).toMatch(/^peak acknowledged\/s .* -10.0 % .* worse *$/m);
+});
+
+test('a rate that was asked for and kept is no figure of the server; one that was not kept is', () => {
+  const asked = (rate: number) => ({ ...steady(rate), sentLateP99Ms: 1 });
+  const kept = compared({ load: asked(1000) }, { load: asked(800) });
+  expect(kept.lines).toMatch(/^peak acknowledged\/s .* -20.0 % +- +as asked *$/m);
+  expect(kept.lines).toContain('WARNING: peak had 1 000 messages/s in A, 800 in B: its latency and CPU are those of');
+  expect(kept.isGood).toBe(true);
+  const slow = { ...asked(800), invalid: '800 of 1000 messages/s were answered' };
+  expect(compared({ load: asked(1000) }, { load: slow }).isGood).toBe(false);
+});
+
+test('results without a common load are refused with the names of their loads', () => {
+  const compare = () => compared({ load: steady(1) }, { name: 'load 1, unfinished', load: steady(1) });
+  expect(compare).toThrow('no load in common: A has "peak"; B has "load 1, unfinished".');
+});
+
+test.each([
+  ['', 'is damaged, or no JSON'],
+  ['{"scenario":"http","at":"now","machine":{"cores":2', 'is damaged, or no JSON'],
+  ['null', 'is not a whole result'],
+  ['[]', 'is not a whole result'],
+  ['{"scenario":"http","at":"now","settings":{},"result":{}}', 'is not a whole result'],
+  ['{"scenario":"http","at":"now","machine":{},"settings":{},"result":{}}', 'is not a whole result'],
+  [
+    '{"scenario":"http","at":"now","machine":{"cores":2,"cpu":"c","node":"v20"},"settings":{},"result":null}',
+    'is not a whole result',
+  ],
+])('of a file with %j compare says that it %s', (text, sentence) => {
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-compare-'));
+  const path = join(directory, 'a.json');
+  try {
+    writeFileSync(path, text);
+    expect(() => compareResults([path, path])).toThrow(UsageError);
+    expect(() => compareResults([path, path])).toThrow(`${path} ${sentence}`);
+    expect(() => compareResults([directory, path])).toThrow(/directory.* Give a JSON file/);
+    expect(() => compareResults([`${path}x`, path])).toThrow(`There is no file ${path}x. Give a JSON file`);
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
 });
 
 test('a load that nothing answers is worse, and one that says little about its server has a warning', () => {

@@ -2,7 +2,8 @@
  * `npm run bench -- compare A.json B.json [C.json …]`: the loads that results have in common, with the difference of
  * each later one to the first. The noise is computed from the seconds of each load: a difference that the seconds do
  * not prove with 95 % confidence, or one below two percent, does not count. Results of other settings or another
- * machine are compared with a warning, and so are loads that say nothing about the server.
+ * machine are compared with a warning, and so are loads that say nothing about the server. The rate of an open loop is
+ * no figure of the server while the server keeps it.
  */
 import { readFileSync } from 'node:fs';
 import { totalOf } from '../load/counts.ts';
@@ -14,8 +15,12 @@ import { type FoundLoad, loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
 
 const leastRatio = 0.02;
+/** A rate that is kept varies by this much, because messages of the last moment are answered after it. */
+const otherRateRatio = 0.05;
 /** CPU time is counted in hundredths of a second. */
 const tickMicroseconds = 10_000;
+const rateName = 'acknowledged/s';
+const loadsNamedMax = 5;
 /** Of Student's t, for the confidence of 95 %, by degrees of freedom from 1 on. */
 const quantiles = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
 
@@ -56,11 +61,13 @@ export function compareResults(paths: string[]): boolean {
       for (const [n, other] of others.entries()) {
         const found = loadsOf(other.result).find((each) => each.path === path);
         const compared = found && figuresOf(found.load).find(({ name }) => name === base.name);
-        if (compared === undefined || !Number.isFinite(compared.value)) continue;
-        const verdict = verdictOf(base, compared);
+        if (found === undefined || compared === undefined || !Number.isFinite(compared.value)) continue;
+        const isAsked = base.name === rateName && isRateKept(load) && isRateKept(found.load);
+        const verdict = isAsked ? 'as asked' : verdictOf(base, compared);
         if (verdict === 'worse') isWorse = true;
         const change = compared.value / base.value - 1;
-        const noise = verdict === 'unknown' ? '-' : `± ${(noiseOf(base, compared) * 100).toFixed(1)} %`;
+        const hasNoise = verdict !== 'unknown' && verdict !== 'as asked';
+        const noise = hasNoise ? `± ${(noiseOf(base, compared) * 100).toFixed(1)} %` : '-';
         rows.push([
           `${path} ${base.name}`,
           base.value,
@@ -72,7 +79,10 @@ export function compareResults(paths: string[]): boolean {
       }
     }
   }
-  if (rows.length === 0) throw new UsageError('These results have no load in common.');
+  if (rows.length === 0) {
+    const lists = files.map(({ result }, n) => `${letterOf(n)} has ${loadNames(result)}`);
+    throw new UsageError(`These results have no load in common: ${lists.join('; ')}.`);
+  }
   say('');
   table(['', 'A', 'compared', 'difference', 'noise', 'verdict'], rows);
   return !isWorse;
@@ -91,12 +101,25 @@ function faultsOf({ path, load }: FoundLoad): string[] {
   return faults;
 }
 
+/** Returns true for a load of an open loop whose rate was answered: its rate is what the generator was asked for. */
+function isRateKept(load: FoundLoad['load']): boolean {
+  // JSON has no NaN: that of a closed loop is null in a file.
+  return Number.isFinite(load.sentLateP99Ms) && faultsOf({ path: '', load }).length === 0;
+}
+
+function loadNames(result: unknown): string {
+  const names = loadsOf(result).map(({ path }) => `"${path}"`);
+  if (names.length === 0) return 'none';
+  const others = names.length - loadsNamedMax;
+  return others > 0 ? `${names.slice(0, loadsNamedMax).join(', ')} and ${others} others` : names.join(', ');
+}
+
 function figuresOf(load: FoundLoad['load']): Figure[] {
   const { accepted, requestsPerSecond, storedRequestsPerSecond, latency, cpuMicrosecondsPerRequest = {} } = load;
   const seconds = measuredSeconds(load);
   const rateError = errorOf(seconds.map(({ rate }) => rate));
   const figures: Figure[] = [
-    { name: 'acknowledged/s', value: requestsPerSecond, error: rateError, isHigherBetter: true },
+    { name: rateName, value: requestsPerSecond, error: rateError, isHigherBetter: true },
     { name: 'p50 ms', value: latency.p50Ms, error: errorOf(seconds.map(({ p50Ms }) => p50Ms)), isHigherBetter: false },
     { name: 'p99 ms', value: latency.p99Ms, error: errorOf(seconds.map(({ p99Ms }) => p99Ms)), isHigherBetter: false },
   ];
@@ -151,6 +174,14 @@ function warningsOf(first: ResultFile, other: ResultFile, letter: string): strin
   const machineOf = ({ machine: { cores, cpu } }: ResultFile) => `${cores} × ${cpu}`;
   const whose = first.server || other.server ? ' of the generators' : '';
   if (machineOf(first) !== machineOf(other)) warnings.push(`the machines${whose} of A and ${letter} differ`);
+  for (const { path, load } of loadsOf(first.result)) {
+    const found = loadsOf(other.result).find((each) => each.path === path);
+    if (found === undefined || !isRateKept(load) || !isRateKept(found.load)) continue;
+    const [rate, otherRate] = [load.requestsPerSecond, found.load.requestsPerSecond];
+    if (Math.abs(otherRate / rate - 1) <= otherRateRatio) continue;
+    const rates = `${figure(rate)} messages/s in A, ${figure(otherRate)} in ${letter}`;
+    warnings.push(`${path} had ${rates}: its latency and CPU are those of different rates`);
+  }
   const [mine, theirs] = [first, other].map(({ server }) => (server ? serverName(server) : ''));
   if (mine !== theirs && mine && theirs) warnings.push(`the servers of A and ${letter} differ: ${mine} → ${theirs}`);
   return warnings;
@@ -174,11 +205,28 @@ function letterOf(n: number): string {
 }
 
 function read(path: string): ResultFile {
+  const advice = 'Give a JSON file that a benchmark has written, as in bench/results.';
+  let text: string;
   try {
-    const file = JSON.parse(readFileSync(path, 'utf8')) as ResultFile;
-    if (typeof file.scenario === 'string' && typeof file.result === 'object') return file;
+    text = readFileSync(path, 'utf8');
   } catch (error) {
-    throw new UsageError(`${path}: ${(error as Error).message}`);
+    const { code, message } = error as NodeJS.ErrnoException;
+    throw new UsageError(`${code === 'ENOENT' ? `There is no file ${path}` : message}. ${advice}`);
   }
-  throw new UsageError(`${path} is not a result of \`npm run bench\`.`);
+  let file: unknown;
+  try {
+    file = JSON.parse(text);
+  } catch (error) {
+    throw new UsageError(`${path} is damaged, or no JSON: ${(error as Error).message}. ${advice}`);
+  }
+  if (isResult(file)) return file;
+  throw new UsageError(`${path} is not a whole result of \`npm run bench\`. ${advice}`);
+}
+
+function isResult(file: unknown): file is ResultFile {
+  if (!isGroup(file) || !isGroup(file['machine'])) return false;
+  const { scenario, at, settings, result, machine } = file;
+  const { cores, cpu, node } = machine as Record<string, unknown>;
+  const areTexts = [scenario, at, cpu, node].every((each) => typeof each === 'string');
+  return areTexts && typeof cores === 'number' && isGroup(settings) && typeof result === 'object' && result !== null;
 }

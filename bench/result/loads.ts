@@ -28,5 +28,6 @@ function labelOf(list: string, item: unknown, n: number): string {
 }
 
 function isLoad(value: object): value is LoadResult {
-  return 'requestsPerSecond' in value && 'latency' in value && 'seconds' in value && Array.isArray(value.seconds);
+  if (!('requestsPerSecond' in value && 'latency' in value && 'seconds' in value)) return false;
+  return typeof value.latency === 'object' && value.latency !== null && Array.isArray(value.seconds);
 }
