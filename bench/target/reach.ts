@@ -43,5 +43,7 @@ function sentenceFor(authority: string, error: NodeJS.ErrnoException, isTls: boo
     return `The certificate of ${authority} is not valid for it: ${cause}. --insecure accepts any certificate.`;
   const isPlain = code === 'EPROTO' || code.startsWith('ERR_SSL') || cause === 'the server closes the connection';
   if (isTls && isPlain) return `${authority} does not answer a TLS handshake: ${cause}. Is it a port without TLS?`;
+  if (code === 'ENOTFOUND' || code === 'EAI_AGAIN')
+    return `${authority} is not found: its name has no address (${cause}).`;
   return `${authority} does not answer: ${cause}.`;
 }

@@ -322,6 +322,7 @@ interface Verified {
 function verifiedText({ isWhole, expected, found, failure }: Verified): string {
   if (failure !== '') return `NOT verified: the ${figure(expected)} acknowledged records cannot be read (${failure})`;
   if (isWhole === undefined) return 'not verified: reading back needs --user or --api-key';
+  if (isWhole && expected === 0) return 'not verified: nothing was acknowledged, so there is nothing to read back';
   if (isWhole) return `verified: the server shows all ${figure(expected)} acknowledged records`;
   return `NOT verified: the server shows ${figure(found)} of ${figure(expected)} acknowledged records`;
 }
