@@ -209,7 +209,10 @@ export class Platform {
     try {
       return await this.#call(method, path, body);
     } catch (error) {
-      throw new UsageError(`${this.#signIn.rest} does not answer: ${causeOf(error as Error)}.`);
+      const { rest } = this.#signIn;
+      const isCut = (error as NodeJS.ErrnoException).code === 'ECONNRESET' && rest.startsWith('http:');
+      const hint = isCut ? ' Is it a port with TLS? Then write https:.' : '';
+      throw new UsageError(`${rest} does not answer: ${causeOf(error as Error)}.${hint}`);
     }
   }
 }

@@ -121,6 +121,11 @@ test('over TLS a server is measured when its certificate is trusted, and else na
     ],
     [['mqtt', ...mqtts.slice(0, 2), ...token], /^The certificate of localhost:\d+ is not trusted/m],
     [['http', '--target', `https://localhost:${engine.port}`, ...token], /is it a port without TLS\?$/im],
+    [
+      ['http', '--target', `http://localhost:${httpsPort}`, ...userOf(engine)],
+      /Is it a port with TLS\? Then write https:/,
+    ],
+    [['http', '--target', 'http://host.invalid', ...token], /^host\.invalid is not found: its name has no address/m],
   ] as const) {
     const { printed, code } = await runBench(words);
     expect(printed).toMatch(sentence);
