@@ -190,6 +190,8 @@ export class Following implements Listener {
   #latest = 0;
   #asking = false;
   #hasAsked = false;
+  /** Resolves when the first read has ended, well or not; undefined after it. */
+  #beginning: Promise<void> | undefined = undefined;
   #hasWaited = false;
   #left = false;
 
@@ -247,9 +249,20 @@ export class Following implements Listener {
   ask(): void {
     if (this.#asking || (this.#left && this.#hasAsked)) return;
     this.#asking = true;
-    this.#hasAsked = true;
     this.#known = undefined;
-    void this.#ask();
+    const asked = this.#ask();
+    if (this.#hasAsked) return;
+    this.#hasAsked = true;
+    this.#beginning = asked.then(() => {
+      this.#beginning = undefined;
+    });
+  }
+
+  /** Resolves when the device has a cursor, or the store cannot be read; undefined: the first read has ended. */
+  begin(): Promise<void> | undefined {
+    if (!this.#owner.lossFree) return undefined;
+    if (!this.#hasAsked) this.ask();
+    return this.#beginning;
   }
 
   async #ask(): Promise<void> {

@@ -91,6 +91,8 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
         failed: (error) => void poll.answer(faultAnswer(deviceAuth.fault(error))),
         close: (reason) => void polls.recheck(poll, reason),
       });
+      // A change after the 408 is given to the next poll only if the cursor of the device has begun.
+      poll.beforeExpiry = () => following.begin();
       poll.onEnd = () => following.leave();
     } catch (error) {
       deviceAuth.refuse(exchange, error, token);

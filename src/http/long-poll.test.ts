@@ -1,5 +1,6 @@
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { afterEach, describe, expect, it } from 'vitest';
+import { eventually } from '../../test/harness/api.ts';
 import { deviceRow } from '../../test/harness/device-row.ts';
 import { unavailable } from '../base/errors.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -71,6 +72,30 @@ describe('a poll', () => {
     expect(performance.now() - startedAt).toBeGreaterThanOrEqual(120);
     expect(performance.now() - startedAt).toBeLessThan(20_000);
     expect(seen.status).toBe('408 Request Timeout');
+  });
+
+  it('waits at its deadline until it may expire, unless the server stops', async () => {
+    const polls = longPolls(20);
+    const held = Array.from({ length: 2 }, () => {
+      const { seen, exchange } = request();
+      const poll = polls.hold(exchange, 'token', device, 1)!;
+      let asks = 0;
+      let allow = () => {};
+      poll.beforeExpiry = () => {
+        asks += 1;
+        return new Promise<void>((resolve) => {
+          allow = resolve;
+        });
+      };
+      return { seen, asks: () => asks, allow: () => allow() };
+    });
+    await eventually(() => held.every(({ asks }) => asks() === 1));
+    expect(held.map(({ seen }) => seen.status)).toEqual(['', '']);
+    held[0]!.allow();
+    await eventually(() => held[0]!.seen.status === '408 Request Timeout');
+    expect(held.map(({ asks }) => asks())).toEqual([1, 1]);
+    polls.close();
+    expect(held[1]!.seen.status).toBe('408 Request Timeout');
   });
 
   it('is answered once, and returns false to later answers', () => {

@@ -176,6 +176,8 @@ class Poll {
   readonly #exchange: Exchange;
   readonly #atDeadline: Answer;
   #onEnd: (() => void) | undefined = undefined;
+  /** Called at the deadline. Returns what the answer waits for; undefined = nothing. */
+  beforeExpiry: (() => Promise<void> | undefined) | undefined = undefined;
   #ended = false;
 
   constructor(owner: LongPolls, exchange: Exchange, { token, device, owners, slot, atDeadline }: HeldPoll) {
@@ -205,6 +207,12 @@ class Poll {
 
   expire(): void {
     if (this.#exchange.done) return;
+    const awaited = this.beforeExpiry?.();
+    this.beforeExpiry = undefined;
+    if (awaited !== undefined) {
+      void awaited.then(() => this.expire());
+      return;
+    }
     this.#exchange.answer(this.#atDeadline);
     this.#end('expired');
   }
@@ -212,6 +220,7 @@ class Poll {
   /** Also closes the connection, so that the client polls another server. */
   expireAndClose(): void {
     if (!this.#exchange.done) this.#exchange.closeAfter = true;
+    this.beforeExpiry = undefined;
     this.expire();
   }
 

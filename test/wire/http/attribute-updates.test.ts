@@ -127,6 +127,17 @@ test('changes are sent first, deletions with the next poll', async () => {
   expect((await device.poll(300)).status).toBe(408);
 });
 
+test('a deletion that follows the end of the very first poll at once is sent with the next one', async () => {
+  const devices = await Promise.all(Array.from({ length: 40 }, () => DeviceUser.create()));
+  const answers = devices.map(async (device) => {
+    await device.set('SHARED_SCOPE', '{"gone":1}');
+    expect((await device.poll(1)).status).toBe(408);
+    await device.delete('SHARED_SCOPE', 'gone');
+    return (await device.poll(longMs)).body;
+  });
+  expect(new Set(await Promise.all(answers))).toEqual(new Set(['{"deleted":["gone"]}']));
+});
+
 test('a key that was deleted and set again is sent with its new value', async () => {
   const device = await DeviceUser.create();
   await device.set('SHARED_SCOPE', '{"k":1,"m":1}');
