@@ -11,7 +11,8 @@ import { type Config, loadConfig } from './base/settings/config.ts';
 import { type FleetHost, isLive, readHosts, requestHandOver } from './instance/membership/host-store.ts';
 import { sharesOf } from './instance/membership/shares.ts';
 import { openPostgresOf } from './instance/stores/engines.ts';
-import { isAway, type Postgres, sqlStateOf } from './postgres/client.ts';
+import type { Postgres } from './postgres/client.ts';
+import { isAway, sqlStateOf } from './postgres/postgres-error.ts';
 
 const usage = 'usage: npm run hosts [-- rebalance [CONNECTIONS-PER-SECOND]]';
 const head = ['name', 'address', 'zone', 'version', 'workers', 'MQTT', 'up since', 'last heartbeat', 'state'];

@@ -12,7 +12,8 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
-import { isAway, isLostRace, type Postgres } from '../postgres/client.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { isAway, isLostRace } from '../postgres/postgres-error.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import {
   type ActivityMark,

@@ -12,7 +12,8 @@ import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { addUsage, type UsageOfTenant } from './tenant-usage-store.ts';
 
 interface TenantUsageDeps {

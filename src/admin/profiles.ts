@@ -19,7 +19,8 @@ import {
 } from '../device/sql/profile-store.ts';
 import { checkVersion } from '../device/sql/store.ts';
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
-import { isForeignKeyViolation, type Postgres, type Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import { changeIssuer } from './issuers.ts';
 import { checkedProfile, type ProfileInput } from './profile-input.ts';
 import { lockTenant } from './store.ts';

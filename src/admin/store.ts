@@ -8,8 +8,9 @@ import {
   type LoggedChange,
 } from '../device/sql/credential-log-store.ts';
 import { deleteDeviceRollouts } from '../ota/store.ts';
-import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
+import { isUniqueViolation } from '../postgres/postgres-error.ts';
 import { forgetClaims } from './claim-store.ts';
 import type { Customer, Tenant } from './customer.ts';
 

@@ -2,8 +2,9 @@
 
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
+import { isUniqueViolation } from '../postgres/postgres-error.ts';
 
 export interface TenantProfile {
   id: string;

@@ -10,7 +10,8 @@ import { badRequest } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
 import { checkDocument, checkText } from '../device/model/device.ts';
 import { checkVersion } from '../device/sql/store.ts';
-import { isForeignKeyViolation, type Postgres, type Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import {
   deleteTenantProfileRow,
   holdDefaultTenantProfile,

@@ -7,7 +7,8 @@ import { messageOf, unavailable } from '../base/errors.ts';
 import { FairQueue, type ItemOwner } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import { type CursorState, cursorStateOf, isFirst, type Update, updateOf } from './update.ts';
 import {
   pruneDeletions,

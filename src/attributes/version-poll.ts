@@ -9,7 +9,8 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Scheduler } from '../base/scheduler.ts';
 import { isOtherHistory, readSettled, type Settled } from '../device/sql/credential-log-store.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { readChangedHeads } from './update-store.ts';
 

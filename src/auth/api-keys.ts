@@ -12,7 +12,8 @@ import type { Log } from '../base/log.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { Bus } from '../bus/bus.ts';
 import { UnreadMessage } from '../bus/messages.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { sha256, valueCharsMax } from './api-key.ts';
 import { findKeyOwners, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
 

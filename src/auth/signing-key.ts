@@ -4,7 +4,8 @@
  */
 import { randomBytes } from 'node:crypto';
 import { StartError } from '../base/errors.ts';
-import { isAway, type Postgres } from '../postgres/client.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { findOrInsertSetting } from '../postgres/stored-settings.ts';
 
 const bytesMin = 64;

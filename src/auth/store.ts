@@ -1,8 +1,9 @@
 /** SQL of user accounts. */
 
 import { limits } from '../base/limits.ts';
-import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { isUniqueViolation } from '../postgres/postgres-error.ts';
 import type { Authority } from './roles.ts';
 import type { Account, Activation, User, UserAccount } from './user.ts';
 

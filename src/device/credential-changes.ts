@@ -13,7 +13,8 @@ import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { isObject } from '../base/schema.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isText, isWhole, readMessage } from '../bus/messages.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import {
   type CredentialChange,

@@ -14,7 +14,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { systemScheduler } from '../base/scheduler.ts';
-import { isAway } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import type { FoundLogin } from './known/known-devices.ts';
 import type { DeviceRow } from './model/cached-device.ts';
 import { mqttBasicId, readMqttBasic } from './model/credentials.ts';

@@ -27,7 +27,7 @@ import { isCount, isListOf, UnreadMessage } from '../bus/messages.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CachedDevice, DeviceRow, StoredDevice } from '../device/model/cached-device.ts';
 import type { CredentialChange } from '../device/sql/credential-log-store.ts';
-import { isAway } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { Announcements, repeatedPerSecond } from './announcements.ts';
 import type { DeviceChannels } from './device-channels.ts';
 

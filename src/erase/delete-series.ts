@@ -14,7 +14,8 @@ import type { Shards } from '../clickhouse/shards.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import type { readHighOrders } from '../ingest/journal-store.ts';
 import { orderUpTo } from '../ingest/order-number.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { eraseSeries, NotYet } from './erase-in-clickhouse.ts';
 import { EraseTogether } from './erase-together.ts';
 import {

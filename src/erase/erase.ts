@@ -26,8 +26,9 @@ import {
   registerRuns,
   writeJournals,
 } from '../ingest/journal-store.ts';
-import { isAway, type Postgres } from '../postgres/client.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { giveBackLease, takeLease } from '../postgres/lease.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { Settling } from './delete-settling.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
 import type { SteadyClock } from './steady-clock.ts';

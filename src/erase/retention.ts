@@ -22,8 +22,9 @@ import {
   expiredOthersQuery,
   storedDaysQuery,
 } from '../clickhouse/retention-statements.ts';
-import { isAway, type Postgres } from '../postgres/client.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { giveBackLease, takeLease } from '../postgres/lease.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { deleteExpiredPoints } from './expired-points.ts';
 import { isDue, setDone } from './retention-store.ts';
 import { ClockChanged, type SteadyClock } from './steady-clock.ts';

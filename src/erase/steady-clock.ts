@@ -9,7 +9,8 @@ import { type Clock, clockStepMs } from '../base/clock.ts';
 import { dayMs } from '../base/durations.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { readClockTimes, setClockDoubt, setTrustedTime } from './retention-store.ts';
 
 interface SteadyClockDeps {

@@ -14,7 +14,7 @@ import type { DeviceRow } from '../device/model/cached-device.ts';
 import { actsFor, type CustomerScope, type ScopedGateway } from '../device/model/gateway-scope.ts';
 import type { CredentialChange } from '../device/sql/credential-log-store.ts';
 import type { ChildRequest } from '../onboarding/gateway-children.ts';
-import { isAway } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 
 /** `type`: name of a profile, '' = the default profile. */
 export interface WantedChild {

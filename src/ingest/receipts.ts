@@ -9,7 +9,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { JournalFrame, Lane } from '../journal/journal.ts';
-import { isAway } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import type { Spans } from '../telemetry/block.ts';
 import { RowReader } from '../telemetry/read-block.ts';
 import type { Sender } from './backlog-shares.ts';

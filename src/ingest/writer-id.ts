@@ -9,7 +9,8 @@ import { systemScheduler } from '../base/scheduler.ts';
 import { type Disk, errorCode, realDisk } from '../journal/disk.ts';
 import { readWriterId, storeWriterId, writerIdMax } from '../journal/identity.ts';
 import type { Journal } from '../journal/journal.ts';
-import { isAway, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { giveBackWriterId, takeWriterId, unknownRun } from './journal-store.ts';
 
 interface WriterIdDeps {

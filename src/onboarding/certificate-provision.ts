@@ -20,7 +20,8 @@ import { insertCredentialChanges, type LoggedChange } from '../device/sql/creden
 import { findCredentials, updateCredentials } from '../device/sql/credentials-store.ts';
 import { type ChainProfile, findChainProfiles, findUnnamedIssuers, nameIssuers } from '../device/sql/issuer-store.ts';
 import { findDeviceByName, lockDevice } from '../device/sql/store.ts';
-import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 
 /** The certificates that a TLS client has sent. */
 export interface ClientCertificate {

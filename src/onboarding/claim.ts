@@ -26,7 +26,8 @@ import type { Turns } from '../base/turns.ts';
 import type { Device } from '../device/model/device.ts';
 import type { LoggedChange } from '../device/sql/credential-log-store.ts';
 import { findDevice, findDeviceByName, lockDevice } from '../device/sql/store.ts';
-import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 
 export interface ClaimDeps extends MoveDeps {

@@ -18,7 +18,8 @@ import { checkDeviceName, checkText, createAccessToken } from '../device/model/d
 import { compactRow } from '../device/model/device-row.ts';
 import type { LoggedChange } from '../device/sql/credential-log-store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
-import { isForeignKeyViolation, isLostRace, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation, isLostRace } from '../postgres/postgres-error.ts';
 import { findNames, insertChildren, type NamedRow, type NewChild, updateInfos } from './gateway-children-store.ts';
 
 /**

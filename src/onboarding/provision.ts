@@ -21,7 +21,8 @@ import { createAccessToken, type FullProfile } from '../device/model/device.ts';
 import { areOthersCredentials, findCredentials } from '../device/sql/credentials-store.ts';
 import { findProfileByProvisionKey } from '../device/sql/profile-store.ts';
 import { findDevice, findDeviceByName, lockDevice } from '../device/sql/store.ts';
-import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
 export interface ProvisionDeps extends NewDeviceDeps {

@@ -4,8 +4,9 @@
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isUuid } from '../base/uuid.ts';
-import { isForeignKeyViolation, isUniqueViolation, type Postgres, type Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { isForeignKeyViolation, isUniqueViolation } from '../postgres/postgres-error.ts';
 import type { OtaPackage, PackageType } from './package.ts';
 
 const columns = `o.id, o.created_time as "createdTime", o.tenant_id as "tenantId",

@@ -12,7 +12,18 @@ import { systemScheduler } from '../base/scheduler.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { CopyValue } from './copy.ts';
 import { Pool, types } from './driver.ts';
-import { addressOf, readOnlyState, Servers } from './servers.ts';
+import {
+  codeOf,
+  isAway,
+  isLostRace,
+  isOrdinary,
+  isReadOnly,
+  isSilent,
+  isSlow,
+  postgresAway,
+  raceLost,
+} from './postgres-error.ts';
+import { addressOf, Servers } from './servers.ts';
 
 export interface PostgresDeps {
   /** One server, or several of which one is writable (`servers.ts`). */
@@ -225,7 +236,7 @@ export class Postgres implements SnapshotQueries {
   }
 
   async #connect(): Promise<PoolClient> {
-    if (this.#held) throw away();
+    if (this.#held) throw postgresAway();
     if (this.#servers.waiting >= limits.postgresWaitersMax) {
       throw unavailable('postgres_busy', 'Too many requests wait for the database. Try again later.');
     }
@@ -282,111 +293,16 @@ export class Postgres implements SnapshotQueries {
     else if (!isSlow(error) || isSilent(error)) this.#servers.failed();
     if (isSlow(error)) this.#outage.slow(fields);
     else this.#outage.failed(fields);
-    const fault = away();
+    const fault = postgresAway();
     fault.cause = error;
     return fault;
   }
 }
 
-function away(): Fault {
-  return unavailable(awayReason, 'The database cannot be reached at the moment. Try again later.');
-}
-
 /** The cap of prepared statements: far more than exist, far fewer than a server can hold. */
 const preparedMax = 100;
-const awayReason = 'postgres_away';
-
-/**
- * Classes of SQLSTATE of a server that is unavailable: 08 connection, 53 resources (connections, disk), 57 shut down or
- * cancelled by a timeout, 58 an error of its system, such as a library that cannot be loaded for lack of memory.
- */
-const awayClasses = new Set(['08', '53', '57', '58']);
-/**
- * Codes of Node itself, which stand for a wrong call: a bug of ours. Other codes that are no SQLSTATE come from
- * sockets, the name service and TLS.
- */
-const bugCode = /^ERR_(?!TLS_|SSL_|SOCKET_|STREAM_)/;
-/** Messages of `pg` and `pg-pool` errors without a code. */
-const awayMessage =
-  /^(Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error)/;
-
-/** True when the error means that the server is unavailable or overloaded, not that the statement is wrong. */
-export function isAway(error: unknown): boolean {
-  if (error instanceof Fault) return error.reason === awayReason;
-  if (error instanceof AggregateError) return error.errors.length > 0 && error.errors.every(isAway);
-  if (!(error instanceof Error)) return false;
-  const code = codeOf(error);
-  if (code === undefined) return awayMessage.test(error.message);
-  return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) || isReadOnly(error) : !bugCode.test(code);
-}
-
-/** True when the server accepts no writes: after a switchover another one does. */
-function isReadOnly(error: unknown): boolean {
-  return codeOf(error) === readOnlyState;
-}
-
-/** True when a server that runs refused for its load, or a statement met its deadline. */
-function isSlow(error: unknown): boolean {
-  const code = codeOf(error);
-  if (code === undefined) return isSilent(error);
-  return code === '57014' || (isSqlState(code) && code.startsWith('53'));
-}
-
-/**
- * True when the driver ended a statement at its deadline: the server may be slow, or gone without closing its
- * connections.
- */
-function isSilent(error: unknown): boolean {
-  return codeOf(error) === undefined && /^Query read timeout/.test(messageOf(error));
-}
-
-/** True for a serialization failure or a deadlock: a repetition may succeed. */
-export function isLostRace(error: unknown): boolean {
-  const code = codeOf(error);
-  return code === '40001' || code === '40P01';
-}
-
+/** Tries of a transaction that loses races. */
 const lostRacesMax = 5;
-
-/** The refusal of a caller whose work lost a race. */
-export function raceLost(): Fault {
-  return unavailable('postgres_contended', 'The same data was changed by others at the same moment. Try again.');
-}
-
-/** True when a unique index refused the row; `constraint` names one index. */
-export function isUniqueViolation(error: unknown, constraint?: string): boolean {
-  if (codeOf(error) !== '23505') return false;
-  return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
-}
-
-/** True when a row is referenced by others, or refers to one that is gone; `constraint` names some references. */
-export function isForeignKeyViolation(error: unknown, constraint?: string | RegExp): boolean {
-  if (codeOf(error) !== '23503') return false;
-  const { constraint: violated = '' } = error as { constraint?: string };
-  if (constraint instanceof RegExp) return constraint.test(violated);
-  return constraint === undefined || violated === constraint;
-}
-
-/** Returns the SQLSTATE of a refusal, as `23503`. */
-export function sqlStateOf(error: unknown): string | undefined {
-  const code = codeOf(error);
-  return code !== undefined && isSqlState(code) ? code : undefined;
-}
-
-function codeOf(error: unknown): string | undefined {
-  const code = (error as { code?: unknown } | null | undefined)?.code;
-  return typeof code === 'string' ? code : undefined;
-}
-
-/** No class of PostgreSQL begins with E, as the codes of the operating system do. */
-function isSqlState(code: string): boolean {
-  return /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(code);
-}
-
-/** True for a refusal by a healthy server, after which the connection can be used again. */
-function isOrdinary(error: unknown): boolean {
-  return (error as { severity?: unknown } | null)?.severity === 'ERROR' && !isReadOnly(error);
-}
 
 async function rolledBack(client: PoolClient): Promise<boolean> {
   try {

@@ -10,7 +10,8 @@ import { fileURLToPath } from 'node:url';
 import { messageOf, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { isAway, type Postgres, type Queries } from './client.ts';
+import type { Postgres, Queries } from './client.ts';
+import { isAway } from './postgres-error.ts';
 
 interface Migration {
   number: number;

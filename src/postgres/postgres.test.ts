@@ -8,9 +8,10 @@ import { eventually } from '../../test/harness/api.ts';
 import { Fault, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { isAway, isUniqueViolation, openPostgres, type Postgres } from './client.ts';
+import { openPostgres, type Postgres } from './client.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded/embedded.ts';
 import { migratePostgres } from './migrate.ts';
+import { isAway, isUniqueViolation } from './postgres-error.ts';
 
 /** A proxy that forwards connections to the server and has its own port. */
 class Door {

@@ -2,8 +2,9 @@
 import type { Principal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import type { View, ViewDefinition } from './view.ts';
 
 interface ViewRow extends Pick<View, 'id' | 'tenantId' | 'customerId' | 'name' | 'version' | 'createdTime'> {

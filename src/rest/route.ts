@@ -11,7 +11,7 @@ import { type Fault, notFound } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
-import { isForeignKeyViolation, isLostRace, raceLost } from '../postgres/client.ts';
+import { isForeignKeyViolation, isLostRace, raceLost } from '../postgres/postgres-error.ts';
 import type { Answer } from '../uws/exchange.ts';
 import type { HttpRequest } from '../uws/request.ts';
 import type { HttpHandler, HttpMethod, HttpServer } from '../uws/server.ts';

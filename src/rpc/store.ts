@@ -1,7 +1,8 @@
 /** SQL of commands: their numbers, and the rows of persistent commands. */
 import { limits } from '../base/limits.ts';
-import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 
 export const rpcStatuses = ['QUEUED', 'SENT', 'DELIVERED', 'SUCCESSFUL', 'TIMEOUT', 'EXPIRED', 'FAILED'] as const;
 export type RpcStatus = (typeof rpcStatuses)[number];

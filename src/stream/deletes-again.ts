@@ -11,7 +11,7 @@ import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { orderMs, orderUpTo, writerOf } from '../ingest/order-number.ts';
 import type { ShipUnit } from '../journal/journal.ts';
-import { isAway } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { deviceColumn } from '../telemetry/block-days.ts';
 
 /** A frame whose order was ahead of the clock: `accepted` is the highest order that its time at the servers allows. */

@@ -17,7 +17,7 @@ import { listQuarantine } from '../journal/quarantine.ts';
 import { lanes } from '../journal/segment.ts';
 import { listShardFiles } from '../journal/shard-backlog.ts';
 import { listSuspects } from '../journal/suspects.ts';
-import { isAway } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { findInstance } from './running-instance.ts';
 
 /** Returns the directories of journals below DATA_DIR, sorted by the number of their worker. */

@@ -14,7 +14,8 @@ import { journalDirectory, journalName } from '../instance/host/data-files.ts';
 import type { PrimaryLink } from '../instance/processes/primary-link.ts';
 import type { Journal } from '../journal/journal.ts';
 import { openJournal } from '../journal/open-journal.ts';
-import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import { isAway } from '../postgres/postgres-error.ts';
 import { type OpenedStream, openStream } from '../stream/open-stream.ts';
 import type { WorkerDeps } from './worker-deps.ts';
 

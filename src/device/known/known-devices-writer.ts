@@ -15,7 +15,8 @@ import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
-import { isAway, type Queries } from '../../postgres/client.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { isAway } from '../../postgres/postgres-error.ts';
 import { changesSince, type LogPlace, placeAt, readSettled } from '../sql/credential-log-store.ts';
 import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
 import {

@@ -1,6 +1,7 @@
 /** SQL of the credentials of devices. Each function takes the pool or a transaction; none checks rights. */
 import { assert, badRequest, type Fault } from '../../base/errors.ts';
-import { isUniqueViolation, type Queries } from '../../postgres/client.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { isUniqueViolation } from '../../postgres/postgres-error.ts';
 import type { CredentialsType, DeviceCredentials } from '../model/device.ts';
 
 const credentialsColumns = `k.id, k.created_time as "createdTime", k.device_id as "deviceId", k.credentials_type as type,

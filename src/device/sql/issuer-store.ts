@@ -1,7 +1,8 @@
 /** SQL of the certificate issuers that profiles accept, and of the proofs that tenants hold the issuers' keys. */
 import { badRequest } from '../../base/errors.ts';
-import { isUniqueViolation, type Queries } from '../../postgres/client.ts';
+import type { Queries } from '../../postgres/client.ts';
 import { type Page, type PageLink, readPage } from '../../postgres/page.ts';
+import { isUniqueViolation } from '../../postgres/postgres-error.ts';
 import type { FullProfile } from '../model/device.ts';
 
 /** `EARLIER`: saved before proofs were required; accepted as long as no profile of another tenant is proven. */

@@ -1,8 +1,9 @@
 /** SQL of device profiles as users manage them. `look-up-store.ts` reads what device traffic needs of a profile. */
 import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { isUniqueViolation, type Queries } from '../../postgres/client.ts';
+import type { Queries } from '../../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../../postgres/page.ts';
+import { isUniqueViolation } from '../../postgres/postgres-error.ts';
 import type { FullProfile } from '../model/device.ts';
 
 const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,

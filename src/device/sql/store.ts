@@ -6,8 +6,8 @@
 import { badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Queries } from '../../postgres/client.ts';
-import { isUniqueViolation } from '../../postgres/client.ts';
 import { readByIds } from '../../postgres/page.ts';
+import { isUniqueViolation } from '../../postgres/postgres-error.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
 import type { Device, DeviceInfo, DeviceProfile } from '../model/device.ts';
 

@@ -9,7 +9,8 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import { isOtherHistory, placeAt, type Settled, settledOf } from '../../device/sql/credential-log-store.ts';
-import { isAway, type Queries } from '../../postgres/client.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { isAway } from '../../postgres/postgres-error.ts';
 import { type Polled, type PollResult, polledKinds } from '../../postgres/shared-poll.ts';
 import { pollStore } from './host-poll-store.ts';
 

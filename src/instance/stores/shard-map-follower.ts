@@ -11,7 +11,8 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import type { Shards } from '../../clickhouse/shards.ts';
-import { isAway, type Queries } from '../../postgres/client.ts';
+import type { Queries } from '../../postgres/client.ts';
+import { isAway } from '../../postgres/postgres-error.ts';
 import { type OnPoll, SharedPoll } from '../../postgres/shared-poll.ts';
 import { readShardMap, removeMapUse, removeOldMapUses, shardsNeeded, writeMapUse } from './shard-map-store.ts';
 

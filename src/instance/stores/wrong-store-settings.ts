@@ -4,7 +4,7 @@
  */
 import { messageOf, StartError } from '../../base/errors.ts';
 import { ClickHouseError } from '../../clickhouse/client.ts';
-import { sqlStateOf } from '../../postgres/client.ts';
+import { sqlStateOf } from '../../postgres/postgres-error.ts';
 
 /** UNKNOWN_USER, WRONG_PASSWORD, REQUIRED_PASSWORD, ACCESS_DENIED, AUTHENTICATION_FAILED. */
 const refusedLogins = new Set([192, 193, 194, 497, 516]);
