@@ -168,9 +168,9 @@ export class Ingest {
     return this.#storeAcks?.refusal();
   }
 
-  /** Returns the reason why late rows alone are refused now. */
-  lateRefusal(): Fault | undefined {
-    return this.#streams?.lateRefusal();
+  /** Returns why the stream of a lane refuses rows, or did within the last seconds. */
+  recentRefusal(lane: Lane): Fault | undefined {
+    return this.#streams?.recentRefusal(lane);
   }
 
   /** As `refusal`, without reasons that pass within milliseconds: a body that is still arriving may find room. */

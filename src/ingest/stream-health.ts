@@ -36,11 +36,21 @@ interface StreamHealthDeps {
   fleetWorkers?: (() => number) | undefined;
 }
 
+/** Time for which operators are shown a refusal. */
+const shownMs = 10_000;
+
+interface Shown {
+  refusal: Fault;
+  until: number;
+}
+
 const names = { [live]: 'the stream of live rows', [late]: 'the stream of late rows' } as const;
 
 export class StreamHealth {
   readonly #deps: StreamHealthDeps;
   readonly #refusals: [Fault | undefined, Fault | undefined] = [undefined, undefined];
+  /** The last refusal of each lane, and the monotonic time until which operators are shown it. */
+  readonly #shown: [Shown | undefined, Shown | undefined] = [undefined, undefined];
   readonly #shares: [BacklogShares | undefined, BacklogShares | undefined] = [undefined, undefined];
   readonly #shareRefusals: readonly [ShareRefusals, ShareRefusals];
   /** The report that the shares are of. */
@@ -58,14 +68,21 @@ export class StreamHealth {
     return this.#refusals[live];
   }
 
-  lateRefusal(): Fault | undefined {
-    return this.#refusals[late];
+  /**
+   * Returns why rows of this lane are refused, or were within the last seconds. A full stream refuses all rows for one
+   * second after each frame that it did not take; in between most senders are refused for their shares.
+   */
+  recentRefusal(lane: Lane): Fault | undefined {
+    const shown = this.#shown[lane];
+    return shown !== undefined && this.#deps.clock.monotonic() < shown.until ? shown.refusal : undefined;
   }
 
   check(): void {
     const now = this.#deps.clock.monotonic();
     for (const lane of lanes) {
-      this.#refusals[lane] = this.#deps.streams[lane].refusal();
+      const refusal = this.#deps.streams[lane].refusal();
+      this.#refusals[lane] = refusal;
+      if (refusal !== undefined) this.#shown[lane] = { refusal, until: now + shownMs };
       this.#share(lane);
       this.#shareRefusals[lane].check(now, this.#shares[lane] !== undefined);
     }

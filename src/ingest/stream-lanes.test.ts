@@ -205,7 +205,7 @@ test('late rows are refused alone, and too many that wait are refused as well', 
   expect(() => send('late', [{ value: 1, ts: old() }])).toThrow('full');
   send('live', [{ value: 2, ts: now() }]);
   expect(ingest.refusal()).toBeUndefined();
-  expect(ingest.lateRefusal()?.reason).toBe('stream_late');
+  expect(ingest.recentRefusal(1)?.reason).toBe('stream_late');
   streams.refusals[1] = undefined;
   vi.advanceTimersByTime(checkIntervalMs);
   const many = Array.from({ length: 100 }, (_, i) => ({ value: i, ts: old() + i }));

@@ -10,8 +10,7 @@ import { clockFault } from '../instance/clock/clock-offset.ts';
 import type { JournalRoom } from '../instance/health/refusal-forecast.ts';
 import type { WorkerRefusals } from '../instance/health/refusal-watch.ts';
 import type { PrimaryLink } from '../instance/processes/primary-link.ts';
-import type { Journal } from '../journal/journal.ts';
-import { late } from '../journal/segment.ts';
+import { type Journal, laneNames, lanes, late } from '../journal/journal.ts';
 import type { Mqtt } from '../mqtt/server.ts';
 import type { ConnectionRoom } from '../mqtt/transport/connection-room.ts';
 import type { Channel } from './channel.ts';
@@ -66,10 +65,10 @@ function effectOf({ ingest, stream }: Config): string | undefined {
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */
 function degraded(config: Config, slot: number, { ingest, journal, orphans, shipper, stream }: Channel): string[] {
   const reasons: string[] = [];
-  const lateRefusal = ingest.lateRefusal();
   // While all telemetry is refused, the reason is that of the refusal.
-  if (lateRefusal !== undefined && ingest.refusal() === undefined) {
-    reasons.push(`late rows are refused: ${lateRefusal.message}`);
+  for (const lane of ingest.refusal() === undefined ? lanes : []) {
+    const refused = ingest.recentRefusal(lane);
+    if (refused !== undefined) reasons.push(`${laneNames[lane]} rows are refused: ${refused.message}`);
   }
   const { refusal } = shipper;
   if (refusal !== undefined) {
