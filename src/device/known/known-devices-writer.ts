@@ -121,10 +121,12 @@ export class KnownDevicesWriter {
 
   async #round(): Promise<void> {
     const { log, clock } = this.#deps;
+    // What is committed while the round reads may be missing in the file.
+    const beganMs = clock.monotonic();
     try {
       const isUsable = await this.#follow();
       if (!isUsable) await this.#rebuild();
-      this.#currentMs = clock.monotonic();
+      this.#currentMs = beganMs;
       if (this.#failure !== undefined) log.info('known_devices_written_again');
       this.#failure = undefined;
     } catch (error) {
