@@ -249,7 +249,7 @@ export const limits = {
   mqttFilterLevelsMax: 128,
   /**
    * Time for which a client is not read while the journal refuses (at most half its Keep Alive); then its messages are
-   * refused. So long an MQTT 3 client whose late rows are refused stays connected.
+   * refused. An MQTT 3 client whose late rows are refused stays connected for this time, too.
    */
   mqttPausedMsMax: 5_000,
   /** Interval at which clients that wait for the journal may continue. */
