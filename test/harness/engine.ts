@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { endProcess, liveProcess, startedTicksOf } from '../../src/base/process-file.ts';
-import { Api } from './api.ts';
+import { Api, eventually } from './api.ts';
 import { askClickhouse, embeddedAddress, queryClickhouse } from './clickhouse-queries.ts';
 import type { Place } from './host-network.ts';
 import { freePort } from './ports.ts';
@@ -322,6 +322,15 @@ export class Engine {
     } catch {
       return { code: 0 };
     }
+  }
+
+  /** Resolves when the file of known devices has all that was committed before this call. */
+  async knowsDevices(): Promise<void> {
+    const asked = performance.now();
+    await eventually(async () => {
+      const age = (await this.metric('known_devices_age_seconds')) ?? -1;
+      return age >= 0 && age * 1000 < performance.now() - asked;
+    }, 30_000);
   }
 
   /** Returns the value of a metric without labels; undefined when there is none. */

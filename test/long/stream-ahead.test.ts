@@ -46,8 +46,8 @@ async function stored(key: string): Promise<string> {
 
 test('a delete covers what a host with a clock ahead, lost with its disk, had accepted before it, and nothing later', async () => {
   const ts = Date.now() - 60_000;
-  // The host knows the device from now on.
   await accepted(ahead, ts, 'known', 1);
+  await ahead.knowsDevices();
   await eventually(async () => (await stored('known')) === '1', waitMsMax);
   await ahead.stop();
   await Promise.all([stores.clickhouse.kill(), stores.postgres.kill()]);
