@@ -20,7 +20,8 @@ import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 import { connectReason, isLogin } from '../stream/connect-reason.ts';
 import { findUse } from '../stream/copies-store.ts';
-import { inspectStreams, type StreamOwner } from '../stream/prepare-streams.ts';
+import { inspectStreams } from '../stream/inspect-streams.ts';
+import type { StreamOwner } from '../stream/prepare-streams.ts';
 import { ServerCertificates } from '../stream/server-certificates.ts';
 import { findStranded } from '../stream/stranded-streams.ts';
 
