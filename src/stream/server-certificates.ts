@@ -5,6 +5,7 @@
 import { TLSSocket } from 'node:tls';
 import { connect, type NatsConnection } from '@nats-io/transport-node';
 import { dayMs } from '../base/durations.ts';
+import { StartError } from '../base/errors.ts';
 import { listOfSetting } from '../base/settings/list-setting.ts';
 import { streamConnection } from './connect.ts';
 import { isCertificate } from './connect-reason.ts';
@@ -20,17 +21,25 @@ interface CertificateEnd {
 export class ServerCertificates {
   readonly #settings: StreamSettings;
   readonly #name: string;
+  readonly #onUnread: (reason: string) => void;
   /** Milliseconds, by the servers of STREAM_URL. A server that does not answer keeps what was read last. */
   readonly #ends = new Map<string, number>();
 
-  /** `name`: names the connections for the operator of the servers. */
-  constructor(settings: StreamSettings, name: string) {
+  /**
+   * `name`: names the connections for the operator of the servers. `onUnread`: called with the reason when a file of
+   * the settings cannot be read.
+   */
+  constructor(settings: StreamSettings, name: string, onUnread: (reason: string) => void) {
     this.#settings = settings;
     this.#name = name;
+    this.#onUnread = onUnread;
   }
 
+  /** Reads the certificates again. What was read last counts while a server does not answer, or a file is missing. */
   async refresh(): Promise<void> {
-    const { servers, ...options } = streamConnection(this.#settings, this.#name);
+    const connection = this.#connectionOptions();
+    if (connection === undefined) return;
+    const { servers, ...options } = connection;
     const named = listOfSetting(this.#settings.url);
     const reads = servers.map(async (address, i) => {
       const server = named[i]!;
@@ -44,6 +53,17 @@ export class ServerCertificates {
       }
     });
     await Promise.all(reads);
+  }
+
+  /** Returns undefined while a file of the settings cannot be read, as in the middle of its replacement. */
+  #connectionOptions(): ReturnType<typeof streamConnection> | undefined {
+    try {
+      return streamConnection(this.#settings, this.#name);
+    } catch (error) {
+      if (!(error instanceof StartError)) throw error;
+      this.#onUnread(error.message);
+      return undefined;
+    }
   }
 
   /** The certificate that ends first; undefined without TLS, and until one was read. */

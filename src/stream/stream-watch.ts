@@ -112,7 +112,8 @@ export class StreamWatch {
   constructor(deps: WatchDeps) {
     this.#deps = deps;
     const { metrics, clock } = deps;
-    this.#certificates = new ServerCertificates(deps.settings, 'millrace certificates');
+    const onUnread = (reason: string) => deps.log.warn('stream_certificates_unread', { reason });
+    this.#certificates = new ServerCertificates(deps.settings, 'millrace certificates', onUnread);
     this.#lost = metrics.counter(
       'stream_losses_total',
       'Ranges of messages that a stream has lost, or a whole stream.',

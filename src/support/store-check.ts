@@ -169,12 +169,9 @@ async function checkServersOf(stream: Config['stream'], owner: StreamOwner): Pro
 /** Names the server whose certificate ends first. */
 async function checkCertificatesOf(stream: Config['stream']): Promise<Finding[]> {
   const subject = 'stream';
-  const certificates = new ServerCertificates(stream, 'millrace doctor');
-  try {
-    await certificates.refresh();
-  } catch {
-    // A file that cannot be read: `checkServersOf` names it.
-  }
+  // `checkServersOf` names a file that cannot be read.
+  const certificates = new ServerCertificates(stream, 'millrace doctor', () => {});
+  await certificates.refresh();
   const { first } = certificates;
   if (first === undefined) return [];
   const title = `The certificate of ${first.server} (STREAM_URL), or of its issuer,`;

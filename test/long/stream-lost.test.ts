@@ -138,7 +138,8 @@ test('a certificate that has expired is named, and may be renewed with its autho
           url: node.url.replace('nats://127.0.0.1', 'tls://localhost'),
           tlsCa,
         };
-        const certificates = new ServerCertificates(settings, 'test');
+        const unread: string[] = [];
+        const certificates = new ServerCertificates(settings, 'test', (reason) => unread.push(reason));
         const daysLeft = async () => {
           await certificates.refresh();
           return certificates.first?.daysLeft;
@@ -146,6 +147,11 @@ test('a certificate that has expired is named, and may be renewed with its autho
         expect(hasCertificate(client.link!.connection)).toBe(true);
         // The authority ends first, as `make` gives it two days.
         expect(await daysLeft()).toBeCloseTo(2, 1);
+        // A file that is being replaced ends no process: what was read last counts meanwhile.
+        rmSync(tlsCa);
+        expect(await daysLeft()).toBeCloseTo(2, 1);
+        expect(unread).toEqual([expect.stringMatching(/^STREAM_TLS_CA is .*cannot be read/)]);
+        file('ca', authority.cert);
         await node.startWith(tlsOf('expired', -0.5));
         expect(await eventually(async () => ((await daysLeft()) ?? 1) <= 0, waitMsMax)).toBe(true);
         await failsWith(client, /the certificate of the servers is not accepted .*expired.*: renew it/);
