@@ -23,15 +23,10 @@ import { missingSentence } from './missing-servers.ts';
 import { addStream, keepStreamPosition, noteLast, readStreamPosition, type StreamPosition } from './position-store.ts';
 import { hasCertificate, ServerCertificates } from './server-certificates.ts';
 import type { StreamClient } from './stream-client.ts';
-import {
-  type ConsumerState,
-  consumerNotFound,
-  type LaneState,
-  type StreamLink,
-  streamNotFound,
-} from './stream-link.ts';
+import { consumerNotFound, type StreamLink, streamNotFound } from './stream-link.ts';
 import { consumerName, jsonConsumerName, type StreamSettings, streamName } from './stream-names.ts';
 import type { StreamWriter } from './stream-writer.ts';
+import { missingOf, observeLane, type Seen, WatchedLane } from './watched-lane.ts';
 
 interface WatchDeps {
   client: StreamClient;
@@ -46,36 +41,12 @@ interface WatchDeps {
   isAccepting: boolean;
 }
 
-/** The oldest frame of this process that is not confirmed. */
-interface Oldest {
-  order: bigint;
-  /** Monotonic times: since when the frame is the oldest one, and since when the stream ends before the last frame. */
-  since: number;
-  endsEarlySince: number | undefined;
-}
-
-/** What the worker that leads knows of one lane. */
-interface Seen extends LaneState, ConsumerState {
-  writer: number | undefined;
-  /** Time of the first message that ClickHouse does not have. */
-  oldestAtMs: number | undefined;
-  at: number;
-  /** Since when servers have not followed the leader; undefined while all of them do. */
-  missingSince: number | undefined;
-}
-
 const roundMs = 500;
 /** A stop waits so long for PostgreSQL. */
 const noteMsMax = 1_000;
 const leaseMs = 10_000;
 /** A host without the lease asks for it again after this time, so that hosts without it cost PostgreSQL little. */
 const leaseAgainMs = 5_000;
-/** A state that is older than this says nothing about the stream any more. */
-const staleMs = 10_000;
-/** A stream that ends too early for this long has lost messages. */
-const cutMsMin = 3_000;
-/** A server that does not follow for this long is unavailable; one that is behind for a moment is not. */
-const missingMsMin = 5_000;
 /** A renewed certificate is noticed after this time. */
 const certificatesMs = 60_000;
 const leaseName = 'streams';
@@ -86,17 +57,7 @@ export class StreamWatch {
   readonly #holder = randomUUID();
   readonly #lost: Counter;
   readonly #notGiven: Counter;
-  readonly #seen: [Seen | undefined, Seen | undefined] = [undefined, undefined];
-  readonly #oldest: [Oldest | undefined, Oldest | undefined] = [undefined, undefined];
-  /** Bytes that were appended to the live stream while this process looked, and the sizes of the last frames. */
-  #written = 0;
-  readonly #frameBytes: [number, number] = [0, 0];
-  readonly #cutSince: [number | undefined, number | undefined] = [undefined, undefined];
-  /** What each stream held when this process read it last. */
-  readonly #rooms: [(StreamRoom & { added: number }) | undefined, (StreamRoom & { added: number }) | undefined] = [
-    undefined,
-    undefined,
-  ];
+  readonly #lanes: readonly [WatchedLane, WatchedLane];
   /** Another host has had the lease: it is not asked for before. */
   #leaseAgainAt = Number.NEGATIVE_INFINITY;
   readonly #certificates: ServerCertificates;
@@ -105,9 +66,6 @@ export class StreamWatch {
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
-  /** The present failure of each lane; empty: none. */
-  readonly #failures: [string, string] = ['', ''];
-  readonly #isMissing: [boolean, boolean] = [false, false];
 
   constructor(deps: WatchDeps) {
     this.#deps = deps;
@@ -125,26 +83,8 @@ export class StreamWatch {
     const ends = 'Days until the certificate of a door, or of the servers of the stream, ends; negative afterwards.';
     const daysLeft = () => (deps.isLeader() ? this.#certificates.first?.daysLeft : undefined);
     metrics.observed('tls_certificate_days_left', ends, daysLeft, 'max', { door: 'stream' });
-    for (const lane of lanes) {
-      const labels = { lane: laneNames[lane] };
-      // Servers that do not answer may hold frames: a 0 would tell an operator that nothing waits there.
-      const read = (of: (seen: Seen) => number) => {
-        const seen = this.#fresh(lane);
-        return seen && of(seen);
-      };
-      const observe = (name: string, help: string, of: (seen: Seen) => number) =>
-        metrics.observed(name, help, () => read(of), 'max', labels);
-      observe('stream_bytes', 'Bytes of the stream of a lane.', ({ bytes }) => bytes);
-      observe('stream_bytes_max', 'Limit of the stream of a lane at its servers.', ({ bytesMax }) => bytesMax);
-      observe('stream_servers_missing', 'Servers of the stream that are unavailable.', (seen) => {
-        return missingOf(seen)?.names.length ?? 0;
-      });
-      observe('stream_frames', 'Frames of the stream that ClickHouse does not have.', ({ waiting }) => waiting);
-      observe('stream_frames_redelivered', 'Frames that are given again at the moment.', (seen) => seen.redelivered);
-      observe('stream_oldest_seconds', 'Age of the oldest frame of the stream that waits.', (seen) =>
-        seen.waiting === 0 || seen.oldestAtMs === undefined ? 0 : Math.max(0, clock.now() - seen.oldestAtMs) / 1000,
-      );
-    }
+    this.#lanes = [new WatchedLane(clock), new WatchedLane(clock)];
+    for (const lane of lanes) observeLane(metrics, clock, lane, this.#lanes[lane]);
   }
 
   start(): void {
@@ -182,10 +122,11 @@ export class StreamWatch {
     const { link } = client;
     if (!isLeader() || link?.isConnected !== true) return [];
     const from = clock.monotonic();
-    const looks = lanes.map((lane) => this.#look(link, lane).catch(() => {}));
-    await Promise.race([Promise.all(looks), sleep(msMax, undefined, { ref: false })]);
+    // The next round logs why a stream cannot be read.
+    const reads = lanes.map((lane) => this.#read(link, lane).catch(() => {}));
+    await Promise.race([Promise.all(reads), sleep(msMax, undefined, { ref: false })]);
     return lanes.flatMap((lane) => {
-      const seen = this.#seen[lane];
+      const { seen } = this.#lanes[lane];
       if (seen?.writer === undefined || seen.at < from) return [];
       const { writer, created, last, floor } = seen;
       // Numbers of messages are far below all order numbers, so they are never ahead of the clock.
@@ -202,15 +143,14 @@ export class StreamWatch {
    * A stream of late rows without room refuses no live row.
    */
   room(): { written: number; left: number } | undefined {
-    const seen = this.#fresh(live);
-    if (!this.#deps.isLeader() || seen === undefined) return undefined;
-    return { written: this.#written, left: seen.bytesMax - seen.bytes };
+    const { fresh, written } = this.#lanes[live];
+    if (!this.#deps.isLeader() || fresh === undefined) return undefined;
+    return { written, left: fresh.bytesMax - fresh.bytes };
   }
 
   /** Returns what the stream of a lane holds; undefined while that is not known. */
   roomOf(lane: Lane): StreamRoom | undefined {
-    const room = this.#rooms[lane];
-    return room && this.#deps.clock.monotonic() - room.at < staleMs ? room : undefined;
+    return this.#lanes[lane].room;
   }
 
   /** Returns what the unavailable servers mean; undefined while all are there, and by a worker that does not lead. */
@@ -218,8 +158,8 @@ export class StreamWatch {
     const { isLeader, settings } = this.#deps;
     if (!isLeader()) return undefined;
     for (const lane of lanes) {
-      const seen = this.#fresh(lane);
-      const missing = seen && missingOf(seen);
+      const { fresh } = this.#lanes[lane];
+      const missing = fresh && missingOf(fresh);
       if (missing !== undefined) return missingSentence(streamName(settings, lane), missing);
     }
     return undefined;
@@ -250,8 +190,8 @@ export class StreamWatch {
       try {
         await (isLeader() ? this.#lead(link, lane) : this.#follow(link, lane));
         await this.#forgetLost(link, lane);
-        this.#isMissing[lane] = false;
-        this.#failures[lane] = '';
+        this.#lanes[lane].isMissing = false;
+        this.#lanes[lane].failure = '';
         client.unmade[lane] = undefined;
       } catch (error) {
         if (isMissing(error)) await this.#repair(lane);
@@ -262,13 +202,9 @@ export class StreamWatch {
 
   /** Logs a failure when it begins or changes: rounds are frequent. */
   #warn(lane: Lane, event: string, reason: string): void {
-    if (reason !== this.#failures[lane]) this.#deps.log.warn(event, { lane: laneNames[lane], reason });
-    this.#failures[lane] = reason;
-  }
-
-  #fresh(lane: Lane): Seen | undefined {
-    const seen = this.#seen[lane];
-    return seen && this.#deps.clock.monotonic() - seen.at < staleMs ? seen : undefined;
+    const watched = this.#lanes[lane];
+    if (reason !== watched.failure) this.#deps.log.warn(event, { lane: laneNames[lane], reason });
+    watched.failure = reason;
   }
 
   async #follow(link: StreamLink, lane: Lane): Promise<void> {
@@ -281,14 +217,13 @@ export class StreamWatch {
     own.confirmed(floor, added);
   }
 
-  /** A process that publishes nothing needs no room. While senders are refused for their shares, room may come. */
   async #readRoom(link: StreamLink, lane: Lane): Promise<void> {
     const { writer, settings, clock } = this.#deps;
     const { added } = writer.own[lane];
-    const known = this.#rooms[lane];
-    if (known ? known.added === added && known.bytes <= known.bytesMax / 2 : added === 0) return;
+    const watched = this.#lanes[lane];
+    if (!watched.isRoomDue(added)) return;
     const at = clock.monotonic();
-    this.#rooms[lane] = { ...(await link.room(streamName(settings, lane))), at, added };
+    watched.noteRoom({ ...(await link.room(streamName(settings, lane))), at, added });
   }
 
   /**
@@ -301,30 +236,23 @@ export class StreamWatch {
     const own = writer.own[lane];
     const order = own.orderMin;
     const now = clock.monotonic();
-    if (order === undefined || this.#oldest[lane]?.order !== order) {
-      this.#oldest[lane] = order === undefined ? undefined : { order, since: now, endsEarlySince: undefined };
-      return;
-    }
-    const oldest = this.#oldest[lane];
-    if (now - oldest.since < staleMs) return;
+    const watched = this.#lanes[lane];
+    if (!watched.isWaitingLong(order, now)) return;
     const { lastMax } = own;
     const { last } = await link.laneState(streamName(settings, lane));
     // The state says nothing of frames that were appended meanwhile.
     if (own.lastMax !== lastMax || own.orderMin !== order) return;
-    if (lastMax <= last) {
-      this.#oldest[lane] = { order, since: now, endsEarlySince: undefined };
-      return;
-    }
-    oldest.endsEarlySince ??= now;
-    if (now - oldest.endsEarlySince >= cutMsMin) own.lostAfter(last);
+    if (lastMax <= last) watched.notLost(order, now);
+    else if (watched.isLostForLong(now)) own.lostAfter(last);
   }
 
   /** Reads the state of a stream. `at` is the moment before. */
-  async #look(link: StreamLink, lane: Lane): Promise<Seen> {
+  async #read(link: StreamLink, lane: Lane): Promise<Seen> {
     const { writer, settings, clock } = this.#deps;
     const name = streamName(settings, lane);
     const at = clock.monotonic();
-    const known = this.#seen[lane];
+    const watched = this.#lanes[lane];
+    const known = watched.seen;
     const ownBefore = writer.own[lane].added;
     // The place of the consumer is read first: an operator's purge moves the place, and must not count as confirmed
     // frames.
@@ -337,42 +265,32 @@ export class StreamWatch {
     // Messages that ClickHouse has may be there for long: they wait to be given as JSON, or for PostgreSQL.
     const isFirstStored = consumer.waiting > 0 && state.first <= floor;
     const oldestAtMs = isFirstStored ? await link.timeOf(name, floor + 1) : state.firstAtMs;
-    const newest = this.#seen[lane];
+    const newest = watched.seen;
     const missingSince = state.missing && (newest?.missingSince ?? at);
     const seen: Seen = { ...state, ...consumer, floor, oldestAtMs, writer: newest?.writer, at, missingSince };
-    this.#rooms[lane] = { bytes: state.bytes, bytesMax: state.bytesMax, at, added: ownBefore };
-    if (newest === undefined || newest.at <= at) {
-      this.#count(lane, newest, seen);
-      this.#seen[lane] = seen;
-    }
+    watched.noteRoom({ bytes: state.bytes, bytesMax: state.bytesMax, at, added: ownBefore });
+    watched.note(seen);
     return seen;
-  }
-
-  #count(lane: Lane, before: Seen | undefined, { created, first, last, bytes }: Seen): void {
-    const frames = last - first + 1;
-    if (frames > 0) this.#frameBytes[lane] = bytes / frames;
-    if (lane === live && before?.created === created)
-      this.#written += Math.max(0, last - before.last) * this.#frameBytes[lane];
   }
 
   async #lead(link: StreamLink, lane: Lane): Promise<void> {
     const { settings, postgres } = this.#deps;
     const name = streamName(settings, lane);
-    const seen = await this.#look(link, lane);
+    const watched = this.#lanes[lane];
+    const seen = await this.#read(link, lane);
     if (seen.writer !== undefined && this.#deps.clock.monotonic() < this.#leaseAgainAt) return;
     try {
       const position = (await readStreamPosition(postgres, name)) ?? (await addStream(postgres, name, seen));
       if (!position) return;
       seen.writer = position.writer;
-      const newest = this.#seen[lane];
-      if (newest) newest.writer = position.writer;
+      if (watched.seen) watched.seen.writer = position.writer;
       if (await takeLease(postgres, leaseName, this.#holder, leaseMs)) {
         await this.#advance(link, lane, seen, position);
         return;
       }
       this.#leaseAgainAt = this.#deps.clock.monotonic() + leaseAgainMs;
-      // Another host looks at the stream, so what this one noticed says nothing of what it finds later.
-      this.#cutSince[lane] = undefined;
+      // Another host compares the stream, so what this one noticed says nothing of what it finds later.
+      watched.notCut();
     } catch (error) {
       // Without PostgreSQL nothing is compared. Stored frames leave the stream when it is half full: telemetry goes on.
       if (!isAway(error)) throw error;
@@ -393,8 +311,8 @@ export class StreamWatch {
     const known = { ...position, floor: Math.max(position.floor, removed) };
     const { losses, isOther, isCut } = findLosses(known, seen);
     // A server that has just become the leader may not have applied its newest messages.
-    if (isCut && !this.#isCutForLong(lane)) return;
-    if (!isCut) this.#cutSince[lane] = undefined;
+    if (isCut && !this.#lanes[lane].isCutForLong()) return;
+    if (!isCut) this.#lanes[lane].notCut();
     for (const loss of losses) await this.#report(name, loss);
     if (isOther) {
       log.info('stream_new', { stream: name, created: seen.created });
@@ -414,12 +332,6 @@ export class StreamWatch {
     // The position may know more as stored than the consumer: after a cut that was not noticed, frames that no process
     // has shipped have the numbers of former ones.
     if (!isCut) await this.#remove(link, lane, seen);
-  }
-
-  #isCutForLong(lane: Lane): boolean {
-    const now = this.#deps.clock.monotonic();
-    this.#cutSince[lane] ??= now;
-    return now - this.#cutSince[lane] >= cutMsMin;
   }
 
   /** Frames stay until they were given as JSON, or until the stream is half full. */
@@ -449,8 +361,8 @@ export class StreamWatch {
     const { client, settings, postgres, log } = this.#deps;
     const name = streamName(settings, lane);
     try {
-      if (!this.#isMissing[lane]) log.error('stream_missing', { stream: name });
-      this.#isMissing[lane] = true;
+      if (!this.#lanes[lane].isMissing) log.error('stream_missing', { stream: name });
+      this.#lanes[lane].isMissing = true;
       await client.prepareAgain();
       client.unmade[lane] = undefined;
       const position = await readStreamPosition(postgres, name);
@@ -470,11 +382,6 @@ export class StreamWatch {
     this.#lost.add(1);
     log.error('stream_lost', { ...note, range: `${place} ${loss.from}` });
   }
-}
-
-/** Returns the servers that are unavailable. */
-function missingOf({ missing, missingSince, at }: Seen): LaneState['missing'] {
-  return missingSince !== undefined && at - missingSince >= missingMsMin ? missing : undefined;
 }
 
 function isHalfFull({ bytes, bytesMax }: Pick<Seen, 'bytes' | 'bytesMax'>): boolean {
