@@ -1,5 +1,5 @@
 /**
- * Looks after one quarantine: notices what an operator has removed, and removes entries by their age. Called by
+ * Sweeps one quarantine: notices what an operator has removed, and removes entries by their age. Called by
  * `suspect-trials.ts` for a journal that is shipped, and for the quarantine that an orphan journal leaves.
  */
 import type { Clock } from '../base/clock.ts';
@@ -39,7 +39,7 @@ export class QuarantineExpiry {
   }
 
   /** Reads the directory again, and once an hour removes what has expired. */
-  async look(): Promise<void> {
+  async sweep(): Promise<void> {
     const { quarantine, clock, expiryTime, log, quarantineKeptDays } = this.#deps;
     const now = clock.monotonic();
     try {

@@ -104,7 +104,7 @@ export class Trials {
     const { clock, sleep } = this.#deps;
     while (!this.#stopping.signal.aborted) {
       this.#waking = new AbortController();
-      await this.#expiry.look();
+      await this.#expiry.sweep();
       const due = this.#due();
       if (due.length > 0) await this.#round(due);
       const restMs = this.#deps.journal.quarantine.entries > 0 ? quarantineMs : idleMs;

@@ -169,14 +169,14 @@ export class OrphanJournals {
         const journal = this.#waiting.get(dir) ?? (await this.#open(dir));
         if (journal && !signal.aborted) await this.#ship(dir, journal);
       }
-      await this.#lookAtQuarantines();
+      await this.#sweepQuarantines();
       await systemScheduler.sleep(retryMs, signal);
     }
   }
 
-  /** A journal that is being shipped looks after its quarantine itself. */
-  async #lookAtQuarantines(): Promise<void> {
-    for (const [dir, expiry] of this.#expiries) if (!this.#shippers.has(dir)) await expiry.look();
+  /** The shipper of a journal sweeps its quarantine itself. */
+  async #sweepQuarantines(): Promise<void> {
+    for (const [dir, expiry] of this.#expiries) if (!this.#shippers.has(dir)) await expiry.sweep();
   }
 
   async #open(dir: string): Promise<Journal | undefined> {
