@@ -4,7 +4,7 @@
  * Replies come on the owners' channel of the device, to which an owner subscribes while it has a command.
  */
 import type { Clock } from '../base/clock.ts';
-import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
+import { messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
@@ -17,9 +17,10 @@ import type { RpcNumbers } from './numbers.ts';
 import { Offering } from './offering.ts';
 import { OldestFirst } from './oldest-first.ts';
 import { type OwnerMessage, sendToOwners, watchOwnerMessages } from './owner-messages.ts';
-import { busAway, isRpcId, mayHaveRun, otherCustomer, type RpcCall, type RpcOutcome } from './rpc.ts';
+import { busAway, isRpcId, type RpcCall, type RpcOutcome } from './rpc.ts';
 import { answerRpc, isDeviceOf } from './store.ts';
 import { type Command, Waiters } from './waiters.ts';
+import { WaitingCall } from './waiting-call.ts';
 
 interface RpcDeps {
   postgres: Queries;
@@ -43,8 +44,8 @@ export class Rpc {
   readonly #waiters: Waiters;
   readonly #order: OldestFirst;
   readonly #offering: Offering;
-  /** Commands with a waiting caller at this worker, each with the function that fails the caller. */
-  readonly #calls = new Map<Command, (error: unknown) => void>();
+  /** Commands with a waiting caller at this worker. */
+  readonly #calls = new Set<WaitingCall>();
   #isClosed = false;
   /** Limits the statements that store replies: a device may send any number of replies, even without a command. */
   readonly #stores = new Turns({
@@ -102,7 +103,7 @@ export class Rpc {
    * withdrawn when `callerGone` fires: then nothing reads the outcome.
    */
   async call(call: RpcCall, callerGone?: AbortSignal): Promise<RpcOutcome> {
-    const { clock, numbers } = this.#deps;
+    const { clock, numbers, postgres } = this.#deps;
     const refusal = this.#waiters.refusal(call);
     if (refusal) throw refusal;
     const waitMs = Math.min(call.expirationTime - clock.now(), limits.rpcWaitMsMax);
@@ -111,60 +112,20 @@ export class Rpc {
     const id = await numbers.next(call);
     if (callerGone?.aborted) return { kind: 'unreachable' };
     if (this.#isClosed) throw draining();
-    const { device, tenantId, customerId, callerCustomerId, method, params, oneway } = call;
-    // True when a session took the command: the device may have executed it, also when no confirmation came.
-    let mayRun = false;
-    // True while a worker may give the command to its session.
-    let isGranted = false;
-    return await new Promise((resolve, reject) => {
-      const end = (outcome: RpcOutcome) => {
-        this.drop(command);
-        resolve(outcome);
-      };
-      const fail = (error: unknown) => {
-        this.drop(command);
-        reject(error);
-      };
-      const command: Command = {
-        ...{ device, tenantId, customerId, id, method, params, oneway, deadline },
-        ...{ persistent: false, stage: 'queued', heapAt: -1 },
-        isWanted:
-          callerCustomerId === null
-            ? undefined
-            : async () => {
-                try {
-                  if (await isDeviceOf(this.#deps.postgres, device, callerCustomerId)) return true;
-                  fail(mayRun ? mayHaveRun() : otherCustomer());
-                } catch (error) {
-                  fail(mayRun ? mayHaveRun() : error);
-                }
-                return false;
-              },
-        granted: (isNow) => {
-          isGranted = isNow;
-        },
-        taken: () => {
-          mayRun = true;
-        },
-        confirmed: (delivered, error) => {
-          if (error !== undefined) fail(tooLarge('rpc_undeliverable', error));
-          else if (!delivered) this.retry(command);
-          else if (oneway) end({ kind: 'delivered' });
-        },
-        replied: (text) => end(oneway ? { kind: 'delivered' } : { kind: 'replied', text }),
-        expired: () => {
-          if (mayRun) end({ kind: 'unanswered' });
-          else if (isGranted) fail(mayHaveRun());
-          else end({ kind: 'unreachable' });
-        },
-        away: () => fail(mayRun ? mayHaveRun() : busAway()),
-        doubtful: () => fail(mayHaveRun()),
-        withdrawn: () => {},
-      };
-      this.hold(command);
-      this.#calls.set(command, fail);
-      callerGone?.addEventListener('abort', () => end({ kind: 'unreachable' }), { once: true });
+    const waiting = new WaitingCall(call, {
+      id,
+      deadline,
+      isDeviceOf: (device, customerId) => isDeviceOf(postgres, device, customerId),
+      retry: (each) => this.retry(each),
+      onEnd: (each) => {
+        this.#calls.delete(each);
+        this.drop(each);
+      },
     });
+    this.hold(waiting);
+    this.#calls.add(waiting);
+    callerGone?.addEventListener('abort', () => waiting.callerGone(), { once: true });
+    return await waiting.outcome;
   }
 
   /**
@@ -197,7 +158,6 @@ export class Rpc {
 
   /** Ends the ownership of the command. Returns false when this worker did not own the command. */
   drop(command: Command): boolean {
-    this.#calls.delete(command);
     const dropped = this.#waiters.remove(command);
     this.#order.left(command);
     return dropped;
@@ -218,7 +178,7 @@ export class Rpc {
   /** Refuses all waiting callers, who may send the command again to another server. */
   close(): void {
     this.#isClosed = true;
-    for (const fail of [...this.#calls.values()]) fail(draining());
+    for (const call of [...this.#calls]) call.fail(draining());
     this.#waiters.close();
   }
 
