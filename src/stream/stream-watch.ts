@@ -108,7 +108,13 @@ export class StreamWatch {
     const { writer, settings, postgres } = this.#deps;
     for (const lane of lanes) {
       const { isEmpty, lastMax } = writer.own[lane];
-      if (!isEmpty) await noteLast(postgres, streamName(settings, lane), lastMax).catch(() => {});
+      if (isEmpty) continue;
+      try {
+        await noteLast(postgres, streamName(settings, lane), lastMax);
+      } catch (error) {
+        // A stop does not wait for a PostgreSQL that is unavailable.
+        if (!isAway(error)) this.#warn(lane, 'stream_watch_failed', messageOf(error));
+      }
     }
   }
 
