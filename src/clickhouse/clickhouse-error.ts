@@ -78,7 +78,7 @@ export function toClickHouseError(error: unknown): ClickHouseError {
     const { code } = error as { code?: string };
     const message = messageOf(error);
     // The client knows no error of the server whose text quotes bytes, or was cut: it has no name at its end then.
-    const answered = errorIn(message);
+    const answered = errorInAnswer(message);
     if (answered) return answered;
     const connectionLost = resetCodes.has(code ?? '') || message === 'socket hang up';
     return new ClickHouseError(0, 'transient', message, { connectionLost });
@@ -87,17 +87,18 @@ export function toClickHouseError(error: unknown): ClickHouseError {
   return new ClickHouseError(code, kindOf(code, error.message), messageFor(code, error.message));
 }
 
-/**
- * Returns the error in an answer with status 200: a server that sends progress in headers has sent its status before
- * the statement fails. `isEmpty`: a successful answer has no body. Undefined: there is no error.
- */
-export function errorInAnswer(body: string, isEmpty: boolean): ClickHouseError | undefined {
-  const error = errorIn(body);
-  if (error || !isEmpty || body.trim() === '') return error;
+/** As `errorInAnswer`, of a statement whose successful answer has no body. */
+export function errorInEmptyAnswer(body: string): ClickHouseError | undefined {
+  const error = errorInAnswer(body);
+  if (error || body.trim() === '') return error;
   return new ClickHouseError(0, 'transient', `an unexpected answer: ${body.slice(0, 200)}`);
 }
 
-function errorIn(text: string): ClickHouseError | undefined {
+/**
+ * Returns the error in an answer with status 200: a server that sends progress in headers has sent its status before
+ * the statement fails. Undefined: there is no error.
+ */
+export function errorInAnswer(text: string): ClickHouseError | undefined {
   const match = /Code: (\d+)\. DB::.*Exception/.exec(text);
   if (!match) return undefined;
   const code = Number(match[1]);

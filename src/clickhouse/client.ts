@@ -8,7 +8,13 @@ import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, cre
 import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
-import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError } from './clickhouse-error.ts';
+import {
+  afterLostConnection,
+  ClickHouseError,
+  errorInAnswer,
+  errorInEmptyAnswer,
+  toClickHouseError,
+} from './clickhouse-error.ts';
 import { readOwner } from './embedded/read-owner.ts';
 import { joinableComment } from './inserts/joined-inserts.ts';
 import { RelayWatch } from './inserts/relay-watch.ts';
@@ -189,7 +195,8 @@ export class ClickHouse {
         abort_signal: abortSignal,
       });
       // A statement ON CLUSTER answers with a row for each server.
-      await readAnswer(stream, false);
+      const error = errorInAnswer(await readAnswer(stream));
+      if (error) throw error;
     });
   }
 
@@ -220,7 +227,7 @@ export class ClickHouse {
         },
         abort_signal: abortSignal,
       });
-      await readAnswer(stream, true);
+      await readEmptyAnswer(stream);
     };
     await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
       if (joinable && this.#relay && tries === 0 && (await this.#relay.watch.answers())) {
@@ -280,7 +287,7 @@ export class ClickHouse {
         },
         abort_signal: abortSignal,
       });
-      await readAnswer(stream, true);
+      await readEmptyAnswer(stream);
     }).catch((error: unknown) => {
       throw refusal ?? error;
     });
@@ -371,11 +378,16 @@ function atRelay(url: string, relayUrl: string): string {
   return Object.assign(new URL(relayUrl), { username, password, pathname, search }).href;
 }
 
-/** Reads an answer to its end, which frees the socket. Throws the error that the answer contains. */
-async function readAnswer(stream: AsyncIterable<Buffer>, isEmpty: boolean): Promise<void> {
+/** Reads an answer to its end, which frees the socket, and returns its beginning. */
+async function readAnswer(stream: AsyncIterable<Buffer>): Promise<string> {
   let body = '';
   for await (const chunk of stream) if (body.length < answerCharsMax) body += chunk.toString();
-  const error = errorInAnswer(body, isEmpty);
+  return body;
+}
+
+/** Throws the error that the answer contains, and for any other answer than an empty one. */
+async function readEmptyAnswer(stream: AsyncIterable<Buffer>): Promise<void> {
+  const error = errorInEmptyAnswer(await readAnswer(stream));
   if (error) throw error;
 }
 

@@ -23,7 +23,7 @@ export function forgetExpiringDevicesStatement(cluster: string): string {
  */
 export function expiredDaysQuery(expiring: ExpiringDays[]): string {
   return `SELECT ${dayOfRow} AS day, count() AS count FROM telemetry
-    WHERE ${expiredOf(expiring, 'GLOBAL IN', 'expiring_devices', false)} GROUP BY day`;
+    WHERE ${expiredByDays(expiring, 'GLOBAL IN', 'expiring_devices').join(' OR ')} GROUP BY day`;
 }
 
 const timeToLiveEnded = '(expires > 0 AND expires <= {nowSeconds:UInt32})';
@@ -43,7 +43,7 @@ export const partsOfDayQuery = `SELECT name FROM system.parts
  */
 export function copyOthersStatement(expiring: ExpiringDays[]): string {
   return `INSERT INTO telemetry SELECT * FROM telemetry FINAL
-    WHERE _part IN {parts:Array(String)} AND NOT (${expiredOf(expiring, 'IN', 'expiring_devices')})`;
+    WHERE _part IN {parts:Array(String)} AND NOT (${expiredOf(expiring, 'expiring_devices')})`;
 }
 
 /** Fails without effect when a part was merged meanwhile. The name of a part is never used again. */
@@ -57,7 +57,7 @@ export function dropPartsStatement(parts: string[]): string {
  * points that an ended point has replaced go with it: they would show again otherwise.
  */
 export function deleteExpiredOfDaysStatement(cluster: string, expiring: ExpiringDays[], days: number[]): string {
-  const rows = expiredOf(expiring, 'IN', local('expiring_devices', cluster));
+  const rows = expiredOf(expiring, local('expiring_devices', cluster));
   const each = days.map((day) => `DELETE IN PARTITION ${day} WHERE ${rows} OR ${replacedByEnded(day, cluster)}`);
   return `ALTER TABLE ${holder('telemetry', cluster)} ${each.join(', ')}`;
 }
@@ -76,19 +76,25 @@ function replacedByEnded(day: number, cluster: string): string {
 }
 
 export function countExpiredLatestQuery(expiring: ExpiringDays[]): string {
-  return `SELECT count() AS count FROM latest WHERE ${expiredOf(expiring, 'GLOBAL IN', 'expiring_devices', false)}`;
+  return `SELECT count() AS count FROM latest WHERE ${expiredByDays(expiring, 'GLOBAL IN', 'expiring_devices').join(' OR ')}`;
 }
 
 export function deleteExpiredLatestOfStatement(cluster: string, expiring: ExpiringDays[]): string {
-  const rows = expiredOf(expiring, 'IN', local('expiring_devices', cluster), false);
+  const rows = expiredByDays(expiring, 'IN', local('expiring_devices', cluster)).join(' OR ');
   return `ALTER TABLE ${holder('latest', cluster)} DELETE WHERE ${rows}`;
 }
 
-/** The parameters are `round`, `nowSeconds`, and `before<days>` for each entry of `expiring`. */
-function expiredOf(expiring: ExpiringDays[], within: 'IN' | 'GLOBAL IN', devices: string, ofItself = true): string {
-  const range = ({ days }: ExpiringDays) =>
-    `(ts < {before${days}:Int64} AND device ${within} (SELECT device FROM ${devices} WHERE round = {round:UInt64} AND days = ${days}))`;
-  return [...expiring.map(range), ...(ofItself ? [timeToLiveEnded] : [])].join(' OR ');
+/** Returns the condition of rows that have expired by the days of their profile, or by a time to live of their own. */
+function expiredOf(expiring: ExpiringDays[], devices: string): string {
+  return [...expiredByDays(expiring, 'IN', devices), timeToLiveEnded].join(' OR ');
+}
+
+/** The parameters are `round`, and `before<days>` for each entry of `expiring`. */
+function expiredByDays(expiring: ExpiringDays[], within: 'IN' | 'GLOBAL IN', devices: string): string[] {
+  return expiring.map(
+    ({ days }) =>
+      `(ts < {before${days}:Int64} AND device ${within} (SELECT device FROM ${devices} WHERE round = {round:UInt64} AND days = ${days}))`,
+  );
 }
 
 /** Returns the query of days that have rows, as numbers (20261121), oldest first. */
