@@ -87,12 +87,13 @@ export class LaneReader {
   }
 
   /** Journaled time of the oldest frame that is held. */
-  oldestAt(untakenOnly: boolean): number | undefined {
-    let oldest: number | undefined;
-    const groups = untakenOnly ? [this.#untaken] : [this.#untaken, ...this.#open.values()];
-    for (const group of groups)
-      for (const { head } of group) oldest = Math.min(oldest ?? head.writtenMs, head.writtenMs);
-    return oldest;
+  get oldestAt(): number | undefined {
+    return oldestOf([this.#untaken, ...this.#open.values()]);
+  }
+
+  /** Journaled time of the oldest frame that no unit holds. */
+  get oldestUntakenAt(): number | undefined {
+    return oldestOf([this.#untaken]);
   }
 
   get orderUntakenMin(): bigint | undefined {
@@ -290,6 +291,12 @@ export class LaneReader {
     for (const { message } of this.#untaken) message.working();
     for (const held of this.#open.values()) for (const { message } of held) message.working();
   }
+}
+
+function oldestOf(groups: readonly (readonly Held[])[]): number | undefined {
+  let oldest: number | undefined;
+  for (const group of groups) for (const { head } of group) oldest = Math.min(oldest ?? head.writtenMs, head.writtenMs);
+  return oldest;
 }
 
 function lowest(held: readonly Held[]): bigint | undefined {

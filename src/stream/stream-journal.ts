@@ -83,11 +83,11 @@ export class StreamJournal implements TakesFrames, GivesUnits {
   }
 
   oldestWaitingAt(lane: Lane): number | undefined {
-    return least(this.#journal.oldestWaitingAt(lane), this.#readers[lane].oldestAt(false));
+    return least(this.#journal.oldestWaitingAt(lane), this.#readers[lane].oldestAt);
   }
 
   oldestUntakenAt(lane: Lane): number | undefined {
-    return least(this.#journal.oldestUntakenAt(lane), this.#readers[lane].oldestAt(true));
+    return least(this.#journal.oldestUntakenAt(lane), this.#readers[lane].oldestUntakenAt);
   }
 
   oldestUnshippedMs(nowMs: number): number {
