@@ -95,8 +95,8 @@ const average: Aggregate = {
   }),
 };
 
-function extreme(least: boolean): Aggregate {
-  const [ofSome, before] = least ? ['minIf', '<='] : ['maxIf', '>='];
+/** `ofSome`: the function that picks the value; `before` compares two numbers as this function does. */
+function extreme(ofSome: 'minIf' | 'maxIf', before: '<=' | '>='): Aggregate {
   return {
     columns: {
       whole: {
@@ -265,8 +265,8 @@ const delta = sum;
 export const aggregates: Record<Aggregation, Aggregate> = {
   AVG: average,
   SUM: sum,
-  MIN: extreme(true),
-  MAX: extreme(false),
+  MIN: extreme('minIf', '<='),
+  MAX: extreme('maxIf', '>='),
   LATEST: latest,
   COUNT: count,
   UNIQ: unique,

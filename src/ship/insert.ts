@@ -203,7 +203,7 @@ export class Inserter {
     await Promise.all(Array.from({ length: parallel }, loop));
     if (this.#mayRunOn && !(await this.#endLeftInserts())) outcome.complete = false;
     for (const mark of this.#givenUp) {
-      if (await this.#endInserts(mark, false)) this.#givenUp.delete(mark);
+      if (await this.#endInserts(mark)) this.#givenUp.delete(mark);
       else outcome.complete = false;
     }
     if (this.#earlier.length > 0 && !(await this.#endEarlierInserts())) outcome.complete = false;
@@ -215,7 +215,7 @@ export class Inserter {
    * repetition and then deleted, so nothing counts as stored while it runs. Returns false when the signal was aborted.
    */
   async #endLeftInserts(): Promise<boolean> {
-    const ended = await this.#endInserts(this.mark, false);
+    const ended = await this.#endInserts(this.mark);
     if (ended) this.#mayRunOn = false;
     return ended;
   }
@@ -223,14 +223,14 @@ export class Inserter {
   /** Like `#endLeftInserts`, for the inserts of processes that were killed. */
   async #endEarlierInserts(): Promise<boolean> {
     const marks = this.#earlier;
-    for (const mark of marks) if (!(await this.#endInserts(mark, true))) return false;
+    for (const mark of marks) if (!(await this.#endInserts(mark, { givesUp: true }))) return false;
     this.#earlier = [];
     this.#deps.notes?.forgetMarks(marks);
     return true;
   }
 
   /** `givesUp`: a store that refuses the question, by its rights for example, is asked once. */
-  async #endInserts(mark: string, givesUp: boolean): Promise<boolean> {
+  async #endInserts(mark: string, { givesUp = false } = {}): Promise<boolean> {
     const { clickhouse, clock, log, sleep, timeoutMs } = this.#deps;
     const signal = this.#signal;
     // The store ends an insert at its timeout. An insert that still runs must not block the lane without limit.

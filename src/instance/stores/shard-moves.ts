@@ -128,7 +128,7 @@ class Mover {
     // A shard may have old rows of a bucket that it had before.
     for (const shard of new Set(moves.values())) {
       const buckets = [...moves].flatMap(([bucket, to]) => (to === shard ? [bucket] : []));
-      await this.#delete(shard, buckets, true);
+      await this.#delete(shard, buckets, { waits: true });
     }
     for (const [bucket, to] of moves) map.movesTo[bucket] = to;
     this.#deps.say(`${moves.size} buckets move`);
@@ -163,7 +163,7 @@ class Mover {
     const { shardOf } = await this.#read();
     for (const shard of this.#deps.shards.keys()) {
       const others = [...shardOf.keys()].filter((bucket) => shardOf[bucket] !== shard);
-      await this.#delete(shard, others, false);
+      await this.#delete(shard, others, { waits: false });
     }
   }
 
@@ -200,7 +200,8 @@ class Mover {
     }
   }
 
-  async #delete(shard: number, buckets: number[], waits: boolean): Promise<void> {
+  /** `waits`: resolves when the rows are gone, not when the delete has begun. */
+  async #delete(shard: number, buckets: number[], { waits }: { waits: boolean }): Promise<void> {
     const { shards, cluster } = this.#deps;
     const clickhouse = shards[shard]!;
     if (buckets.length === 0) return;
