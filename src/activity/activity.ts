@@ -14,17 +14,11 @@ import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { isAway, isLostRace } from '../postgres/postgres-error.ts';
-import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
-import {
-  type ActivityMark,
-  forgetWriter,
-  raiseFloor,
-  readEnded,
-  recordMarks,
-  reportSettled,
-} from './activity-store.ts';
+import type { OnPoll } from '../postgres/shared-poll.ts';
+import { type ActivityMark, forgetWriter, raiseFloor, recordMarks, reportSettled } from './activity-store.ts';
 import { readBlocks, replaceBlocks } from './block-store.ts';
 import { mergeTimes } from './blocks.ts';
+import { EndedDevices } from './ended-devices.ts';
 import { type SeenBlock, SeenTimes } from './seen-times.ts';
 import { Silence } from './silence.ts';
 import { lastDevice, readActiveNumbers } from './silence-store.ts';
@@ -73,14 +67,7 @@ export class Activity {
   #reportedMs = Number.NEGATIVE_INFINITY;
   /** The last reported time: all activity before this time is stored. */
   #settledTime = 0;
-  /** The last number of `activity_ended` that this worker has read. */
-  #ended: number | undefined;
-  /** The timeline of PostgreSQL that has given `#ended`. */
-  #endedTimeline: string | null | undefined;
-  /** True when there may be later numbers. */
-  #mayHaveEnded = true;
-  /** Undefined: each round reads later numbers. */
-  readonly #endedPoll: SharedPoll | undefined;
+  readonly #ended: EndedDevices;
   /** The active devices below this number are loaded; undefined = all are. */
   #loaded: number | undefined = 0;
   /** The clock minus the monotonic clock; it changes when the clock is stepped. */
@@ -93,12 +80,7 @@ export class Activity {
     this.#silence = deps.checkMs === 0 ? undefined : new Silence(deps);
     this.#turnMs = deps.clock.monotonic();
     this.#shift = deps.clock.now() - this.#turnMs;
-    const read = async () => {
-      this.#mayHaveEnded = true;
-      return true;
-    };
-    const { clock, scheduler, onPoll } = deps;
-    this.#endedPoll = onPoll && new SharedPoll({ kind: 'ended', clock, scheduler, read }, onPoll);
+    this.#ended = new EndedDevices(deps, this.#seen);
   }
 
   /** Notes an activity. On the hot path: finds one block and assigns one time. `now` saves a reading of the clock. */
@@ -119,7 +101,7 @@ export class Activity {
   }
 
   start(): void {
-    void this.#endedPoll?.start();
+    this.#ended.start();
     this.#schedule();
   }
 
@@ -128,7 +110,7 @@ export class Activity {
     this.#stopped = true;
     this.#stopTimer();
     this.#silence?.stop();
-    await this.#endedPoll?.stop();
+    await this.#ended.stop();
     await this.#running;
     await this.#checking;
     try {
@@ -144,7 +126,7 @@ export class Activity {
   async round(): Promise<void> {
     try {
       await this.#noticeStep();
-      await this.#applyEnded();
+      await this.#ended.apply(this.#settledTime);
       await this.#reportSettled();
       if (this.#loaded !== undefined) this.#loaded = await this.#loadActive(this.#loaded);
       this.#takeDue();
@@ -206,44 +188,6 @@ export class Activity {
   #hasStepped(): boolean {
     const { clock } = this.#deps;
     return Math.abs(clock.now() - clock.monotonic() - this.#shift) > clockStepMs;
-  }
-
-  /** Reads which devices became inactive, so that their next message wakes them. */
-  async #applyEnded(): Promise<void> {
-    if (!this.#endedPoll) this.#mayHaveEnded = true;
-    while (this.#mayHaveEnded) {
-      this.#mayHaveEnded = false;
-      try {
-        if (await this.#applySomeEnded()) this.#mayHaveEnded = true;
-      } catch (error) {
-        this.#mayHaveEnded = true;
-        throw error;
-      }
-    }
-  }
-
-  /** Returns true when there are later numbers. */
-  async #applySomeEnded(): Promise<boolean> {
-    const { postgres, clock, inactivityMs } = this.#deps;
-    const { last, timeline, ended } = await readEnded(postgres, this.#ended, limits.activityEndedRowsMax);
-    const next = this.#ended === undefined ? last : this.#ended + ended.length;
-    const isOther = this.#endedTimeline !== undefined && timeline !== this.#endedTimeline;
-    this.#endedTimeline = timeline;
-    const isWhole = !isOther && ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
-    if (!isWhole || (ended.length === 0 && next < last)) {
-      // Numbers are missing or mean other judgements, because rows were pruned or the database is another one. The
-      // state of devices that sent lately is read from the store again. Another server may lack the last blocks, too.
-      this.#seen.forgetActive(clock.now() - inactivityMs);
-      this.#seen.forgetStored();
-      this.#ended = last;
-      return false;
-    }
-    // The judgement does not include the activity that this worker had not reported when it counted as dead.
-    for (const { devices, judgedTime } of ended) {
-      this.#seen.ended(devices, Math.min(judgedTime, this.#settledTime));
-    }
-    this.#ended = next;
-    return next < last;
   }
 
   /**
@@ -356,9 +300,9 @@ export class Activity {
     if (monotonic - this.#reportedMs < everyMs || this.#hasStepped()) return;
     const now = clock.now();
     const settledTime = this.#seen.settledTime(now);
-    const timeline = this.#endedTimeline ?? null;
+    const { timeline } = this.#ended;
     if (!(await reportSettled(postgres, { writer: this.#writer, settledTime, now, timeline }))) {
-      this.#mayHaveEnded = true;
+      this.#ended.readAgain();
       return;
     }
     this.#reportedMs = monotonic;
