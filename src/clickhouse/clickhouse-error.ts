@@ -87,7 +87,7 @@ export function toClickHouseError(error: unknown): ClickHouseError {
   return new ClickHouseError(code, kindOf(code, error.message), messageFor(code, error.message));
 }
 
-/** As `errorInAnswer`, of a statement whose successful answer has no body. */
+/** Like `errorInAnswer`, for a statement whose successful answer has no body: any other answer is an error. */
 export function errorInEmptyAnswer(body: string): ClickHouseError | undefined {
   const error = errorInAnswer(body);
   if (error || body.trim() === '') return error;

@@ -95,7 +95,7 @@ export class JsonRelay {
           await client.prepareAgain();
         }
       } catch (error) {
-        // A missing stream is made again by the watch (`stream-watch.ts`).
+        // `stream-watch.ts` makes a missing stream again.
         consumer = undefined;
         this.#note(messageOf(error));
       }

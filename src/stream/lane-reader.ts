@@ -32,9 +32,9 @@ interface Held {
   payload: Buffer;
 }
 
-/** Bytes of held frames from which on this process takes no more. */
+/** Bytes of held frames from which on this process takes no more frames. */
 const heldBytesMax = 16 * 1024 * 1024;
-/** Held frames from which on this process takes no more. */
+/** Held frames from which on this process takes no more frames. */
 const heldFramesMax = 8_000;
 /**
  * A stop waits for the end of the request that runs: if the stop left it earlier, frames that servers have already sent

@@ -1,6 +1,6 @@
 /**
- * The certificates of the servers of the stream: when the first of them ends. A connection outlives the certificates
- * with which it was made, so a new one to each server reads them.
+ * Reads when the first certificate of the servers of the stream ends. A connection outlives the certificates with which
+ * it was made, so each read makes a new connection to each server.
  */
 import { TLSSocket } from 'node:tls';
 import { connect, type NatsConnection } from '@nats-io/transport-node';
@@ -12,7 +12,7 @@ import { isCertificate } from './connect-reason.ts';
 import type { StreamSettings } from './stream-names.ts';
 
 interface CertificateEnd {
-  /** As STREAM_URL names it. */
+  /** The server as STREAM_URL names it. */
   server: string;
   /** Negative: the certificate has ended. */
   daysLeft: number;
@@ -82,7 +82,7 @@ export function hasCertificate(connection: NatsConnection): boolean {
   return certificateEndMs(connection) !== undefined;
 }
 
-/** Returns the end of the certificate of the server, or of an issuer of it that ends before; undefined without TLS. */
+/** Returns the end of the server's certificate, or of an issuer that ends earlier; undefined without TLS. */
 function certificateEndMs(connection: NatsConnection): number | undefined {
   // No type of the client names its socket.
   const { protocol } = connection as unknown as { protocol?: { transport?: { socket?: unknown } } };

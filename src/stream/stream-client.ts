@@ -62,12 +62,12 @@ export class StreamClient {
     return this.#link;
   }
 
-  /** Why a stream is not usable; undefined when both were found usable. */
+  /** Why one of the two streams is not usable; undefined when both were found usable. */
   get failure(): string | undefined {
     return this.failureOf(live) ?? this.failureOf(late);
   }
 
-  /** As `failure`, of the stream of one lane. */
+  /** Why the stream of one lane is not usable; undefined when it was found usable. */
   failureOf(lane: Lane): string | undefined {
     return this.unmade[lane] ?? this.#failure ?? this.#link?.shortfall;
   }
@@ -142,7 +142,7 @@ export class StreamClient {
       if (this.#closed) return;
       if (link.isConnected) this.#lost = undefined;
       else if (link.silentMs >= lostMsMax) await this.#explainLoss();
-      // A server that is reloaded with a larger limit says so to new connections alone.
+      // A server that was reloaded with a larger limit names it to new connections only.
       if (link.isConnected && link.shortfall !== undefined) void link.connection.reconnect();
       if (rounds % roundsOfCheck === 0) await this.checkAgain();
     }

@@ -28,9 +28,9 @@ const flushMsMax = 1_000;
 const unansweredMsMax = 4_000;
 /** The servers' code for a server that knows no leader of the servers. */
 export const leaderlessCode = 10_008;
-/** That for a new stream whose name another one has, with another first number. */
+/** The servers' code for a new stream whose name another stream has, with another first number. */
 export const streamNameInUse = 10_058;
-/** Those for a stream, and a consumer, that is not there. */
+/** The servers' codes for a stream, and for a consumer, that does not exist. */
 export const streamNotFound = 10_059;
 export const consumerNotFound = 10_014;
 
@@ -145,7 +145,7 @@ export class StreamLink {
     return this.connection.info?.max_payload ?? 0;
   }
 
-  /** Why its server cannot take every frame: a setting of a server may change while this process runs. */
+  /** Why the server cannot take every frame: a setting of a server may change while this process runs. */
   get shortfall(): string | undefined {
     const bytesMax = this.payloadBytesMax;
     if (bytesMax === 0 || bytesMax >= payloadBytesMin) return undefined;
@@ -252,7 +252,7 @@ export class StreamLink {
     await this.manager.streams.update(stream, { metadata });
   }
 
-  /** What the stream holds, and its limit: an operator may have raised that of the settings. */
+  /** Returns what the stream holds, and its limit, which an operator may have raised above that of the settings. */
   async room(stream: string): Promise<{ bytes: number; bytesMax: number }> {
     const { state, config } = await this.manager.streams.info(stream);
     return { bytes: state.bytes, bytesMax: limitOf(config.max_bytes) };

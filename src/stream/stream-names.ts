@@ -9,7 +9,7 @@ import { type Lane, laneNames } from '../journal/journal.ts';
 export type StreamSettings = Config['stream'];
 
 export const consumerName = 'millrace';
-/** Of the frames that are given as JSON as well (`json-relay.ts`). */
+/** The consumer that gives frames to be sent as JSON (`json-relay.ts`). */
 export const jsonConsumerName = 'millrace-json';
 
 export function streamName(settings: StreamSettings, lane: Lane): string {

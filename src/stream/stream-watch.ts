@@ -58,7 +58,7 @@ export class StreamWatch {
   readonly #lost: Counter;
   readonly #notGiven: Counter;
   readonly #lanes: readonly [WatchedLane, WatchedLane];
-  /** Another host has had the lease: it is not asked for before. */
+  /** Another host had the lease. This process asks for the lease again at this time. */
   #leaseAgainAt = Number.NEGATIVE_INFINITY;
   readonly #certificates: ServerCertificates;
   /** When the certificates are read next. */
@@ -171,7 +171,7 @@ export class StreamWatch {
     return undefined;
   }
 
-  /** As `missing`, of certificates that have expired. */
+  /** Returns which certificate has expired; undefined: none, and by a worker that does not lead. */
   get expired(): string | undefined {
     const first = this.#deps.isLeader() ? this.#certificates.first : undefined;
     if (first === undefined || first.daysLeft > 0) return undefined;
@@ -252,7 +252,7 @@ export class StreamWatch {
     else if (watched.isLostForLong(now)) own.lostAfter(last);
   }
 
-  /** Reads the state of a stream. `at` is the moment before. */
+  /** Reads the state of a stream. `at` of the result is the time before the read. */
   async #read(link: StreamLink, lane: Lane): Promise<Seen> {
     const { writer, settings, clock } = this.#deps;
     const name = streamName(settings, lane);

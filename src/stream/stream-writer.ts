@@ -117,7 +117,7 @@ export class StreamWriter {
     return client.failureOf(lane) ?? (this.#away[lane] && (client.silence ?? this.#away[lane]));
   }
 
-  /** As `away`, also for a process that publishes nothing. */
+  /** Why a stream accepts nothing now, noticed also by a process that publishes nothing. */
   get unavailable(): string | undefined {
     return this.away ?? this.#deps.client.silence;
   }
@@ -160,7 +160,7 @@ export class StreamWriter {
       this.#probeLater();
       if (!this.isFallback) return streamAway(away);
     }
-    // Without messages nothing else would tell that there is no majority, and readiness would not say so.
+    // Without messages nothing else notices that there is no majority, and readiness would not say so.
     if (client.silence !== undefined) this.#probeLater();
     const isSlow = [...this.#running[lane]].some(({ since }) => now - since > 2 * attemptMsMax);
     if (!isSlow) return undefined;

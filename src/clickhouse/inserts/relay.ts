@@ -20,7 +20,7 @@ import { messageOf } from '../../base/errors.ts';
 import { type Joined, JoinedInserts, readMark } from './joined-inserts.ts';
 
 interface RelayDeps {
-  /** Of the ClickHouse server. */
+  /** The URL of the ClickHouse server. */
   url: string;
   /** The least milliseconds between two inserts of one statement. */
   everyMs: () => number;

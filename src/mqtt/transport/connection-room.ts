@@ -42,7 +42,7 @@ export class ConnectionRoom {
     return count;
   }
 
-  /** Those of `count` that are sockets of this door: a connection over WebSocket is a socket of the HTTP door. */
+  /** The connections that are sockets of this door: one over WebSocket is a socket of the HTTP door. */
   get sockets(): number {
     return this.count - this.#webSockets;
   }
