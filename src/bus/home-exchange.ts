@@ -10,6 +10,7 @@ import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { isObject } from '../base/schema.ts';
 import type { Bus } from './bus.ts';
+import { HomePace } from './home-pace.ts';
 import { JsonChannel } from './json-channel.ts';
 import { isCount, isListOf, isName } from './messages.ts';
 
@@ -72,8 +73,8 @@ export class HomeExchange {
   readonly #topics = new Map<string, HomeTopic>();
   readonly #reports: JsonChannel<Report>;
   readonly #announcements: JsonChannel<Announcement>;
-  readonly #reporting: Pace;
-  readonly #announcing: Pace;
+  readonly #reporting: HomePace;
+  readonly #announcing: HomePace;
   /** The number of the report that is not confirmed. */
   #sent: number | undefined;
   #number = 0;
@@ -114,10 +115,10 @@ export class HomeExchange {
       onMessage: (announcement, from) => this.#learn(announcement, from),
     });
     const pace = { clock, scheduler };
-    this.#reporting = new Pace({ ...pace, intervalMs: () => this.intervalMs, send: () => this.#report() });
+    this.#reporting = new HomePace({ ...pace, intervalMs: () => this.intervalMs, send: () => this.#report() });
     // Workers wait for the confirmation of their reports, so many workers make announcements no rarer.
     const intervalMs = () => Math.min(limits.homeMs, this.intervalMs);
-    this.#announcing = new Pace({ ...pace, intervalMs, send: () => this.#announce() });
+    this.#announcing = new HomePace({ ...pace, intervalMs, send: () => this.#announce() });
   }
 
   /** The name of this worker in the messages. */
@@ -270,58 +271,4 @@ function entriesOf(
 ): EntriesOfTopics {
   const all = [...topics].map(([name, topic]) => [name, entriesOfTopic(topic)] as const);
   return Object.fromEntries(all.filter(([, entries]) => entries.length > 0));
-}
-
-interface PaceDeps {
-  intervalMs: () => number;
-  /** Returns true when there was something to send. */
-  send: () => boolean;
-  clock: Clock;
-  scheduler: Scheduler;
-}
-
-/** Sends at most once in an interval on average, and the first few times at once. */
-class Pace {
-  readonly #deps: PaceDeps;
-  /** Messages that may be sent now. */
-  #credit: number = limits.homeMessagesAtOnce;
-  #creditedAt: number;
-  #isDue = false;
-  #stopTimer = () => {};
-  #isStopped = false;
-
-  constructor(deps: PaceDeps) {
-    this.#deps = deps;
-    this.#creditedAt = deps.clock.monotonic();
-  }
-
-  /** What is counted in one turn of the loop goes together. */
-  wake(): void {
-    if (this.#isDue || this.#isStopped) return;
-    this.#isDue = true;
-    this.#earn();
-    const { intervalMs, scheduler } = this.#deps;
-    if (this.#credit >= 1) scheduler.soon(() => this.#run());
-    else this.#stopTimer = scheduler.after(Math.ceil((1 - this.#credit) * intervalMs()), () => this.#run());
-  }
-
-  stop(): void {
-    this.#isStopped = true;
-    this.#stopTimer();
-  }
-
-  #run(): void {
-    this.#isDue = false;
-    if (this.#isStopped) return;
-    this.#earn();
-    if (this.#deps.send()) this.#credit = Math.max(0, this.#credit - 1);
-  }
-
-  #earn(): void {
-    const { intervalMs, clock } = this.#deps;
-    const now = clock.monotonic();
-    const earned = (now - this.#creditedAt) / intervalMs();
-    this.#credit = Math.min(limits.homeMessagesAtOnce, this.#credit + earned);
-    this.#creditedAt = now;
-  }
 }
