@@ -90,14 +90,17 @@ export class WrongCredentials {
     return this.#tries.networks === 0;
   }
 
-  /**
-   * Throws when the network of the address is refused, unless these credentials were right from this network before.
-   */
-  check(address: string, credentials: string): void {
+  /** True when the network of the address is refused, unless these credentials were right from this network before. */
+  refuses(address: string, credentials: string): boolean {
     const network = networkOf(address);
-    if (!this.#tries.isRefused(network) || this.#right.has(network, credentials)) return;
+    return this.#tries.isRefused(network) && !this.#right.has(network, credentials);
+  }
+
+  /** Throws when the network refuses these credentials. */
+  check(address: string, credentials: string): void {
+    if (!this.refuses(address, credentials)) return;
     this.#refused.add(1);
-    throw this.#tries.refusal(network);
+    throw this.#tries.refusal(networkOf(address));
   }
 
   /** Checks known credentials while the worker is not calm: false = refused. Notes right ones for a later refusal. */

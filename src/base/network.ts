@@ -16,7 +16,7 @@ export function subnetOf(address: string): string {
 }
 
 function partOf(address: string, ipv4Parts: 3 | 4): string {
-  if (!address.includes(':')) return address.split('.').slice(0, ipv4Parts).join('.');
+  if (!address.includes(':')) return ipv4Parts === 4 ? address : address.split('.').slice(0, ipv4Parts).join('.');
   const groups = groupsOf(address);
   if (!groups) return address;
   const isIpv4 = groups.slice(0, 5).every((group) => group === 0) && groups[5] === 0xffff;

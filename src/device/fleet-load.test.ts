@@ -144,6 +144,20 @@ test('after a load every device is found without a query, with the data of the s
   expect((await known(cache, 'token-1'))?.number).toBe(1);
 });
 
+test('a loaded device has one first request, and is known from then on', async () => {
+  await write();
+  const { cache, load } = setUp();
+  load.restart();
+  expect([cache.hasUnserved, cache.first('token-1')]).toEqual([false, undefined]);
+  await pass(load);
+  expect([cache.hasUnserved, cache.get('token-1')]).toEqual([true, undefined]);
+  expect(cache.first('token-1')?.number).toBe(1);
+  expect([cache.get('token-1')?.number, cache.first('token-1')]).toEqual([1, undefined]);
+  expect(cache.first('nobody')).toBeUndefined();
+  for (let n = 2; n <= count; n += 1) expect(cache.first(`token-${n}`)?.number).toBe(n);
+  expect(cache.hasUnserved).toBe(false);
+});
+
 test('a device of which the file has several records is one device in the log', async () => {
   for (let version = 2; version <= 4; version += 1) {
     store.save(tokenCredentials('token-1'), 1, { name: `renamed-${version}`, version });

@@ -84,7 +84,7 @@ export class TokenCache {
   /** The devices that sent lately. */
   readonly #recent: RecentDevices;
   /** The number of devices that were made from their records. */
-  #made = 0;
+  #madeCount = 0;
   /** All devices by the digest of this process. A device of the file has the file's digest until its first request. */
   #table: DeviceTable;
   readonly #digest: TokenDigest;
@@ -132,17 +132,35 @@ export class TokenCache {
     return this.#pending.size;
   }
 
-  /**
-   * Returns a device that this worker has served since its load. For the first request of a loaded device the caller
-   * calls `lookup`, and checks and notes the address of the sender.
-   */
+  /** Returns a device that this worker has served since its load. */
   get(token: string): CachedDevice | undefined {
-    return this.#recent.get(token) ?? this.#fromTable(token, false);
+    const recent = this.#recent.get(token);
+    if (recent !== undefined) return recent;
+    const table = this.#table;
+    if (table.size === 0 || !this.#digest.of(token)) return undefined;
+    const place = table.find(this.#digest);
+    return place === 0 ? undefined : this.#made(token, place);
+  }
+
+  /** False when `first` finds nothing. */
+  get hasUnserved(): boolean {
+    return this.#isLoaded && this.#table.loaded > 0;
+  }
+
+  /**
+   * Returns a loaded device that `get` has not found, at its first request: from now on `get` finds the device. The
+   * caller has checked the address of the sender, and notes it.
+   */
+  first(token: string): CachedDevice | undefined {
+    const table = this.#table;
+    if (!this.hasUnserved || !this.#digest.of(token)) return undefined;
+    const place = table.find(this.#digestOfFile!(token));
+    return place === 0 ? undefined : this.#made(token, table.adopt(place, this.#digest));
   }
 
   /** Null: no device has this token. Throws a 503 fault when the store cannot be read. */
   lookup(token: string): Promise<CachedDevice | null> {
-    const device = this.#recent.get(token) ?? this.#fromTable(token, true);
+    const device = this.get(token) ?? this.first(token);
     if (device) return Promise.resolve(device);
     if (!this.#mayExist(token)) return Promise.resolve(null);
     const known = this.#pending.get(token);
@@ -212,19 +230,11 @@ export class TokenCache {
     return this.#table.unload(step, unloadedParts);
   }
 
-  #fromTable(token: string, isLoadedToo: boolean): CachedDevice | undefined {
-    const table = this.#table;
-    if (table.size === 0 || !this.#digest.of(token)) return undefined;
-    let place = table.find(this.#digest);
-    if (place === 0) {
-      if (!isLoadedToo || !this.#isLoaded || table.loaded === 0) return undefined;
-      place = table.find(this.#digestOfFile!(token));
-      if (place === 0) return undefined;
-      table.adopt(place, this.#digest);
-    }
-    const row = table.row(place);
-    this.#made += 1;
-    if (this.#recent.isSetFull && this.#made % keptOfMade !== 0) return new CachedDevice(row);
+  /** Makes the device from its record. */
+  #made(token: string, place: number): CachedDevice {
+    const row = this.#table.row(place);
+    this.#madeCount += 1;
+    if (this.#recent.isSetFull && this.#madeCount % keptOfMade !== 0) return new CachedDevice(row);
     const device = this.#here.adopt(row);
     this.#keep(token, device);
     return device;

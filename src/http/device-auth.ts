@@ -61,8 +61,18 @@ export class DeviceAuth {
    */
   known(token: string, from: From): CachedDevice | undefined {
     const device = this.#tokens.get(token);
-    if (device === undefined || this.#wrong === undefined || this.#wrong.isCalm) return device;
+    if (device === undefined) return this.#tokens.hasUnserved ? this.#first(token, from) : undefined;
+    if (this.#wrong === undefined || this.#wrong.isCalm) return device;
     return this.#wrong.mayUse(addressOf(from), token) ? device : undefined;
+  }
+
+  /** Returns the device at the first request after its load. */
+  #first(token: string, from: From): CachedDevice | undefined {
+    const address = this.#wrong === undefined ? '' : addressOf(from);
+    if (this.#wrong?.refuses(address, token)) return undefined;
+    const device = this.#tokens.first(token);
+    if (device !== undefined) this.#wrong?.right(address, token);
+    return device;
   }
 
   async find(token: string, from: From): Promise<CachedDevice> {

@@ -10,8 +10,10 @@ let devices: Device[];
 beforeAll(async () => {
   engine = await startEngine({ workers: 1, env: { WRONG_CREDENTIALS_PER_MINUTE_MAX: '30' } });
   devices = await engine.api.createDevices([{ name: 'one' }, { name: 'two' }]);
+  await engine.knowsDevices();
   await engine.restart();
   await eventually(() => engine.events('devices_loaded').length > 0);
+  expect(await engine.metric('token_cache_devices')).toBeGreaterThanOrEqual(devices.length);
 });
 
 afterAll(() => engine?.destroy());
