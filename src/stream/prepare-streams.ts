@@ -107,7 +107,7 @@ async function prepareLane(
     (await found(link.manager.consumers.info(name, consumerName), consumerNotFound)) ??
     (await makeConsumer(link, settings, name, ack_wait));
   checkConsumer(name, consumer);
-  await takeUp(link, info, consumer, owner);
+  await takeUp(link, info, owner);
   if (consumer.config.ack_wait !== ack_wait) await link.manager.consumers.update(name, consumerName, { ack_wait });
   if (settings.json.enabled) await prepareJsonConsumer(link, name);
 }
@@ -162,19 +162,15 @@ function makeConsumer(
  * Refuses a stream whose frames may be of another copy of this installation: a backup that is restored twice gives the
  * same numbers to different devices. A restored instance takes up the stream of the instance that it replaces.
  */
-async function takeUp(
-  { manager }: StreamLink,
-  info: StreamInfo,
-  { num_waiting }: ConsumerInfo,
-  { copies, isStart = false }: StreamOwner,
-): Promise<void> {
+async function takeUp(link: StreamLink, info: StreamInfo, { copies, isStart = false }: StreamOwner): Promise<void> {
   const { name, metadata = {} } = info.config;
   const own = copies?.at(-1) ?? '';
   const copy = metadata[copyMember] ?? '';
   if (copies === undefined || copy === own) return;
   checkCopy(info, copies);
+  const { num_waiting } = await link.consumerInfo(name);
   if (num_waiting === 0) {
-    await manager.streams.update(name, { metadata: { ...metadata, [copyMember]: own } });
+    await link.manager.streams.update(name, { metadata: { ...metadata, [copyMember]: own } });
   } else if (isStart && copy === '') {
     refuseStream(
       info,

@@ -11,7 +11,7 @@ import type { Queries } from '../postgres/client.ts';
 import { isAway } from '../postgres/postgres-error.ts';
 import { type KnownStream, markStored, readKnownStreams, waitingFramesOf } from './position-store.ts';
 import { consumerNotFound, found, StreamLink, streamNotFound } from './stream-link.ts';
-import { consumerName, type StreamSettings, streamName } from './stream-names.ts';
+import { type StreamSettings, streamName } from './stream-names.ts';
 
 const againMs = 30_000;
 
@@ -52,11 +52,11 @@ async function openLink(settings: StreamSettings): Promise<StreamLink | undefine
 }
 
 /** Returns how many frames no process has confirmed; undefined when the servers have no such stream, or do not say. */
-async function waitingIn({ manager }: StreamLink, name: string): Promise<number | undefined> {
+async function waitingIn(link: StreamLink, name: string): Promise<number | undefined> {
   try {
-    const info = await found(manager.streams.info(name), streamNotFound);
+    const info = await found(link.manager.streams.info(name), streamNotFound);
     if (info === undefined || info.state.messages === 0) return info && 0;
-    const consumer = await found(manager.consumers.info(name, consumerName), consumerNotFound);
+    const consumer = await found(link.consumerInfo(name), consumerNotFound);
     return consumer ? consumer.num_pending + consumer.num_ack_pending : info.state.messages;
   } catch {
     return undefined;

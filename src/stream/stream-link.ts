@@ -4,6 +4,7 @@ import {
   AckPolicy,
   type Consumer,
   type ConsumerConfig,
+  type ConsumerInfo,
   DeliverPolicy,
   JetStreamApiError,
   type JetStreamClient,
@@ -26,6 +27,9 @@ const callMsMax = 3_000;
 const flushMsMax = 1_000;
 /** A server without an answer for so long is left for another one: the others may have a majority without it. */
 const unansweredMsMax = 4_000;
+/** Calls for the state of a consumer until its leader is the server that answers, and the pause between two calls. */
+const leaderTriesMax = 10;
+const leaderPauseMs = 100;
 /** The servers' code for a server that knows no leader of the servers. */
 export const leaderlessCode = 10_008;
 /** The servers' code for a new stream whose name another stream has, with another first number. */
@@ -238,8 +242,21 @@ export class StreamLink {
     };
   }
 
+  /**
+   * Returns what the leader of the consumer says. A server that has just learned of the consumer, as one that was
+   * frozen, answers in the place of the leader for a moment, and says that nothing waits and no process reads.
+   */
+  async consumerInfo(stream: string, name = consumerName): Promise<ConsumerInfo> {
+    for (let tries = 1; tries <= leaderTriesMax; tries += 1) {
+      const info = await this.manager.consumers.info(stream, name);
+      if (this.connection.info?.cluster === undefined || info.cluster?.leader !== undefined) return info;
+      await sleep(leaderPauseMs);
+    }
+    throw new Error(`no server leads the consumer ${name} of the stream ${stream}`);
+  }
+
   async consumerState(stream: string, name = consumerName): Promise<ConsumerState> {
-    const info = await this.manager.consumers.info(stream, name);
+    const info = await this.consumerInfo(stream, name);
     const waiting = info.num_pending + info.num_ack_pending;
     const floor = maySkip(info.config) ? 0 : info.ack_floor.stream_seq;
     return { floor, waiting, redelivered: info.num_redelivered };

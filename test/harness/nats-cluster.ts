@@ -115,8 +115,10 @@ export class NatsCluster {
 
   /** Returns the number of the node that leads a stream; the nodes are named `n0`, `n1` and `n2`. */
   async leaderOf(stream: string): Promise<number> {
-    const info = await this.manage((manager) => manager.streams.info(stream));
-    return Number(info.cluster!.leader!.slice(1));
+    // The servers choose a leader after they have answered that the stream is made.
+    const info = () => this.manage((manager) => manager.streams.info(stream));
+    const leader = await eventually(async () => (await info()).cluster?.leader, readyMsMax);
+    return Number(leader.slice(1));
   }
 
   /** Calls with a connection to the nodes that run. */
