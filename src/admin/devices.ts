@@ -130,10 +130,11 @@ export async function insertNewDevice(
   credentials: NewCredentials,
   now: number,
   devicesMax: number,
+  id = createUuid(now),
 ): Promise<{ device: Device; change: LoggedChange; assigned: boolean }> {
   // Runs before any row is locked: two creations could otherwise wait for each other.
   await admitDevice(queries, tenantId, devicesMax);
-  const { profile, row } = await checkedRow(queries, tenantId, input, createUuid(now), now);
+  const { profile, row } = await checkedRow(queries, tenantId, input, id, now);
   const number = await insertDevice(queries, row);
   const { credentialsId } = credentials;
   const unlogged = { credentialsId, deviceId: row.id, deviceNumber: number, deleted: false };

@@ -520,6 +520,8 @@ export const limits = {
   postgresStopMsMax: 10_000,
   /** Time between two searches for a writable server of PostgreSQL. */
   postgresServersMs: 500,
+  /** Time in which a transaction whose commit got no answer is repeated, where a repetition is recognised. */
+  lostCommitMsMax: 10_000,
   /** Interval at which each process asks the one in use of several servers of PostgreSQL for an answer. */
   postgresPingMs: 2_000,
   /** Time in which a server must say whether it is writable. */

@@ -1,7 +1,8 @@
 /**
  * Provisioning: a device that sends the key and the secret of a profile gets credentials (docs/http.md#provisioning).
  * One transaction makes the device, its credentials and the mark of its provisioning, so only one of two concurrent
- * requests gets credentials.
+ * requests gets credentials. When its commit gets no answer, the transaction is repeated, because a later request would
+ * be refused.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { insertNewDevice, type NewDeviceDeps } from '../admin/devices.ts';
@@ -17,12 +18,14 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { networkOf } from '../base/network.ts';
 import type { Turns } from '../base/turns.ts';
+import { createUuid } from '../base/uuid.ts';
 import { createAccessToken, type FullProfile } from '../device/model/device.ts';
 import { areOthersCredentials, findCredentials } from '../device/sql/credentials-store.ts';
 import { findProfileByProvisionKey } from '../device/sql/profile-store.ts';
 import { findDevice, findDeviceByName, lockDevice } from '../device/sql/store.ts';
 import type { Queries } from '../postgres/client.ts';
-import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
+import { untilAnswered } from '../postgres/lost-commit.ts';
+import { isAway, isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
 export interface ProvisionDeps extends NewDeviceDeps {
@@ -96,25 +99,38 @@ async function createProvisioned(
   request: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
   const { postgres, changes, clock, limitsOf, onAssigned } = deps;
+  const { tenantId } = profile;
   const name = request.deviceName ?? createAccessToken();
   const input = { name, profileId: profile.id, additionalInfo: request.gateway ? confinedGateway : null };
+  const id = createUuid(clock.now());
   try {
     const credentials = requestedCredentials(request);
-    const isOthers = () => areOthersCredentials(postgres, profile.tenantId, credentials.credentialsId);
+    const isOthers = () => areOthersCredentials(postgres, tenantId, credentials.credentialsId);
     const create = (checkAgain: CheckAgain) =>
       postgres.transaction(async (queries) => {
         const now = clock.now();
-        const { devicesMax } = limitsOf(profile.tenantId);
-        const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, now, devicesMax);
+        const { devicesMax } = limitsOf(tenantId);
+        const inserted = await insertNewDevice(queries, tenantId, input, credentials, now, devicesMax, id);
         await markProvisioned(queries, inserted.device.number, clock.now());
         await checkAgain(queries);
-        return inserted;
+        return { changed: [inserted.change], assigned: inserted.assigned };
+      });
+    const createOnce = (checkAgain: CheckAgain) =>
+      untilAnswered(async (isRepeated) => {
+        try {
+          return await create(checkAgain);
+        } catch (error) {
+          const isMade = isRepeated && !isAway(error) && (await findDevice(postgres, tenantId, id)) !== undefined;
+          // An earlier run made the device. All workers poll for its change.
+          if (isMade) return { changed: [], assigned: true };
+          throw error;
+        }
       });
     // A device with a profile's secret does not use up the share of the tenant's administrators.
     const isRandom = request.credentialsType === 'ACCESS_TOKEN' && !request.token;
     const owner = isRandom ? null : `profile ${profile.id}`;
-    const { change, assigned } = await choosing(deps, owner, isOthers, create);
-    changes.publish([change]);
+    const { changed, assigned } = await choosing(deps, owner, isOthers, createOnce);
+    changes.publish(changed);
     if (assigned) onAssigned?.();
     return { status: 'SUCCESS', credentials };
   } catch (error) {
@@ -132,23 +148,31 @@ async function handOut(
   { deviceName }: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
   if (!deviceName || deviceName.includes('\0')) return { status: 'FAILURE' };
-  return await postgres.transaction(async (queries): Promise<ProvisionOutcome> => {
-    const found = await findDeviceByName(queries, profile.tenantId, deviceName);
-    if (!found || !(await lockDevice(queries, profile.tenantId, found.id))) return { status: 'FAILURE' };
-    // Reads the device again, because another call may have changed the device before the lock.
-    const device = await findDevice(queries, profile.tenantId, found.id);
-    const isHere = device?.profileId === profile.id && device.name === deviceName;
-    if (!isHere || (await isProvisioned(queries, found.number))) return { status: 'FAILURE' };
-    await markProvisioned(queries, found.number, clock.now());
-    const credentials = await findCredentials(queries, found.id);
-    assert(credentials, 'a locked device has credentials');
-    return { status: 'SUCCESS', credentials };
-  });
+  let markedTime: number | undefined;
+  return await untilAnswered(() =>
+    postgres.transaction(async (queries): Promise<ProvisionOutcome> => {
+      const found = await findDeviceByName(queries, profile.tenantId, deviceName);
+      if (!found || !(await lockDevice(queries, profile.tenantId, found.id))) return { status: 'FAILURE' };
+      // Reads the device again, because another call may have changed the device before the lock.
+      const device = await findDevice(queries, profile.tenantId, found.id);
+      const isHere = device?.profileId === profile.id && device.name === deviceName;
+      if (!isHere) return { status: 'FAILURE' };
+      const provisionedTime = await findProvisionedTime(queries, found.number);
+      // A mark of this time is that of a run of this request whose commit got no answer.
+      if (provisionedTime !== undefined && provisionedTime !== markedTime) return { status: 'FAILURE' };
+      markedTime = clock.now();
+      await markProvisioned(queries, found.number, markedTime);
+      const credentials = await findCredentials(queries, found.id);
+      assert(credentials, 'a locked device has credentials');
+      return { status: 'SUCCESS', credentials };
+    }),
+  );
 }
 
-async function isProvisioned(queries: Queries, device: number): Promise<boolean> {
+/** Undefined when the device has not received its credentials. */
+async function findProvisionedTime(queries: Queries, device: number): Promise<number | undefined> {
   const [row] = await readAttributes(queries, device, [serverScope], [provisionStateKey]);
-  return row?.value.text === provisioned.text;
+  return row?.value.text === provisioned.text ? row.lastUpdateTs : undefined;
 }
 
 /** Server attributes are sent to no device, so this write notifies no session. */

@@ -20,6 +20,7 @@ import {
   isReadOnly,
   isSilent,
   isSlow,
+  lostCommit,
   postgresAway,
   raceLost,
 } from './postgres-error.ts';
@@ -165,7 +166,7 @@ export class Postgres implements SnapshotQueries {
 
   /**
    * Commits when `work` resolves, rolls back when `work` throws. `timeoutMs` applies to each statement. When the
-   * connection is lost during the commit, the 503 leaves open whether the commit happened.
+   * connection is lost during the commit, the commit may have happened: `isLostCommit` is true of the 503.
    */
   async transaction<Result>(
     work: (queries: Queries) => Promise<Result>,
@@ -197,6 +198,7 @@ export class Postgres implements SnapshotQueries {
     const timeoutMs: number = options.timeoutMs ?? limits.postgresStatementMsMax;
     const client = await this.#connect();
     let broken = true;
+    let isCommitting = false;
     try {
       await this.#run(client, `${begin}; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, {
         timeoutMs,
@@ -204,14 +206,17 @@ export class Postgres implements SnapshotQueries {
       const result = await work({
         query: (text, values, each = {}) => this.#run(client, text, values, { timeoutMs, ...each }),
       });
+      isCommitting = begin === 'begin';
       const { command } = await client.query(withTimeout('commit', undefined, timeoutMs));
       // An error of a statement that `work` caught turns the commit into a rollback.
       assert(command === 'COMMIT', 'no statement of a committed transaction has failed');
       broken = false;
       return result;
     } catch (error) {
-      broken = (isAway(error) && !isOrdinary(error)) || !(await rolledBack(client));
-      throw this.#translate(error);
+      const isLost = isAway(error) && !isOrdinary(error);
+      broken = isLost || !(await rolledBack(client));
+      const translated = this.#translate(error);
+      throw isLost && isCommitting ? lostCommit(error) : translated;
     } finally {
       client.release(broken);
     }

@@ -3,6 +3,7 @@ import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { readOnlyState } from './servers.ts';
 
 const awayReason = 'postgres_away';
+const retryAfterSeconds = 1;
 
 /**
  * Classes of SQLSTATE of a server that is unavailable: 08 connection, 53 resources (connections, disk), 57 shut down or
@@ -20,6 +21,26 @@ const awayMessage =
 
 export function postgresAway(): Fault {
   return unavailable(awayReason, 'The database cannot be reached at the moment. Try again later.');
+}
+
+/** The refusal of a caller whose commit got no answer: the changes may have been made. */
+class LostCommit extends Fault {
+  constructor() {
+    const message =
+      'The connection to the database was lost during this change, which may have been made: check before you send it again.';
+    super(awayReason, message, retryAfterSeconds);
+  }
+}
+
+export function lostCommit(cause: unknown): Fault {
+  const fault = new LostCommit();
+  fault.cause = cause;
+  return fault;
+}
+
+/** True when it is unknown whether the transaction was committed. */
+export function isLostCommit(error: unknown): boolean {
+  return error instanceof LostCommit;
 }
 
 /** True when the error means that the server is unavailable or overloaded, not that the statement is wrong. */
