@@ -173,7 +173,7 @@ describe.each(cases)('%s', (_, values) => {
   );
 
   test('every environment name is a known setting, and named once', () => {
-    const known = environmentNames().add('NODE_EXTRA_CA_CERTS');
+    const known = environmentNames().add('NODE_EXTRA_CA_CERTS').add('POD_NAME');
     for (const { env } of containersOf(render(values))) {
       const names = env.map(({ name }: Resource) => name) as string[];
       expect(names.length).toBeGreaterThan(2);
@@ -302,7 +302,7 @@ test('the Job runs the command of the image before hosts are replaced, and hosts
   expect(container.image).toBe(host.image);
   expect(settingOf(host, 'MIGRATE')).toBe('false');
   // The Job changes the stores, and with the settings, that the hosts have: shards, a pooler, a settings file.
-  const names = ['INSTANCE_NAME', 'INSTANCE_ADDRESS', 'ADMIN_PASSWORD'];
+  const names = ['INSTANCE_NAME', 'POD_NAME', 'INSTANCE_ADDRESS', 'ADMIN_PASSWORD'];
   expect(container.env).toEqual(host.env.filter(({ name }: Resource) => !names.includes(name)));
   expect(settingOf(container, 'CLICKHOUSE_SHARDS')).toBe('https://clickhouse-1:8443');
   const [file, ...more] = resources.filter(({ metadata }) => metadata.name === 'mill-migrate-settings');
@@ -363,6 +363,17 @@ test('a value of `settings` wins, and a settings file is mounted and changes the
   const sumOf = (values: object) =>
     only(render(values), 'StatefulSet').spec.template.metadata.annotations['checksum/settings'];
   expect(sumOf({ settingsFile: 'a: 1' })).not.toBe(sumOf({ settingsFile: 'a: 2' }));
+});
+
+test('the address of a host is that of its pod, also with a name of the operator', () => {
+  for (const settings of [{}, { INSTANCE_NAME: 'mill' }]) {
+    const [{ env }] = podOf(only(render({ settings }), 'StatefulSet')).containers;
+    const at = env.findIndex(({ name }: Resource) => name === 'INSTANCE_ADDRESS');
+    const [, host] = /^\$\((\w+)\)\.mill-hosts:8080$/.exec(env[at].value)!;
+    // Kubernetes expands only names that are defined before.
+    const { valueFrom } = env.slice(0, at).find(({ name }: Resource) => name === host);
+    expect(valueFrom).toEqual({ fieldRef: { fieldPath: 'metadata.name' } });
+  }
 });
 
 test('Prometheus finds the pods, and alerts and dashboard are those of the repository', () => {
