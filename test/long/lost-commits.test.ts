@@ -104,6 +104,21 @@ for (const [door, provision] of [
   });
 }
 
+test('a device that is made while PostgreSQL dies gets its credentials when PostgreSQL is back', async () => {
+  const { provisionDeviceKey } = await newProfile('ALLOW_CREATE_NEW_DEVICES');
+  const deviceName = `pump-${randomUUID()}`;
+  const body = { deviceName, provisionDeviceKey, provisionDeviceSecret: secret };
+  const lost = link.loseAnswer(deviceName, committed);
+  const answer = overHttp(body);
+  await lost;
+  await stores.postgres.kill();
+  await stores.postgres.start();
+  const { status, credentialsValue } = await answer;
+  expect(status).toBe('SUCCESS');
+  await expect.poll(() => engine.api.postTelemetry(credentialsValue!, '{"a":1}')).toBe(200);
+  expect(await overHttp(body)).toMatchObject({ status: 'FAILURE' });
+});
+
 test('a user who makes a device with a lost commit is asked to check whether it was made', async () => {
   const name = `pump-${randomUUID()}`;
   const lost = link.loseAnswer(name, committed);
