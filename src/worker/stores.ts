@@ -20,7 +20,12 @@ export async function openStoresAndBus(deps: WorkerDeps) {
   });
   started.add('connections to the stores', () => Promise.all([shards.close(), postgres.close()]));
   if (!begin.postgresReady) postgres.hold();
-  link.onState((state) => state.postgresReady && postgres.release());
+  link.onState(({ parts, postgresReady }) => {
+    if (parts['postgres'] === 'away') {
+      // A server that never answers would delay each step of the start by the timeout of a connection.
+      if (!link.isReady) postgres.hold();
+    } else if (postgresReady) postgres.release();
+  });
   if (shards.isDivided) {
     const follower = new ShardMapFollower({ postgres, shards, clock, log, onPoll: link.onPoll });
     started.add('map of shards', () => follower.stop());

@@ -29,6 +29,8 @@ export class PrimaryLink {
     blocked: [],
     clock: unmeasuredClock,
   };
+  /** True when this process serves. */
+  isReady = false;
   readonly #askedJournals = new Map<number, (host: JournalReportsOfHost) => void>();
   #begun: ((begin: Begin) => void) | undefined;
   #lastAsked = 0;
@@ -119,6 +121,7 @@ export class PrimaryLink {
   }
 
   ready(): void {
+    this.isReady = true;
     send({ kind: 'ready' });
   }
 
