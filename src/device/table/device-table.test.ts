@@ -142,3 +142,25 @@ test('a device takes less than 120 bytes, and no operation moves more than a few
   for (const one of digests) table.set(one, { ...row, id, number: 1, name: 'device 12345' });
   expect(table.byteSize).toBeLessThanOrEqual(byteSize * 1.05);
 });
+
+test('a fleet whose names change their length again and again keeps the memory of two lengths at most', () => {
+  const random = new Random(3);
+  const { tenantId, profileId } = maker(random)();
+  const table = new DeviceTable(100_000);
+  const row = { tenantId, profileId, customerId: null, version: 1, id: uuid(random) };
+  const digests = Array.from({ length: 5_000 }, () => digest(random));
+  const rename = (characters: number) => {
+    for (const [number, one] of digests.entries()) table.set(one, { ...row, number, name: 'x'.repeat(characters) });
+    const lengths = digests.map((one) => table.row(table.find(one)).name.length);
+    expect(lengths.every((length) => length === characters)).toBe(true);
+    // Each length has its renames in another order.
+    for (let n = digests.length - 1; n > 0; n -= 1) {
+      const other = random.below(n + 1);
+      [digests[n], digests[other]] = [digests[other]!, digests[n]!];
+    }
+  };
+  rename(100);
+  const { byteSize } = table;
+  for (let characters = 20; characters < 100; characters += 8) rename(characters);
+  expect(table.byteSize).toBeLessThan(2 * byteSize);
+});
