@@ -316,3 +316,22 @@ test('a worker that stops during a load ends it', async () => {
   expect(cache.size).toBeLessThan(count);
   expect(await known(cache, 'token-1')).toBeUndefined();
 });
+
+test('a file that cannot be closed is loaded once all the same', async () => {
+  const open = disk.open.bind(disk);
+  let closes = 0;
+  disk.open = async (...args) => {
+    const file = await open(...args);
+    file.close = () => {
+      closes += 1;
+      return Promise.reject(new Error('EIO'));
+    };
+    return file;
+  };
+  const { cache, load } = setUp();
+  load.restart();
+  await pass(load);
+  expect(closes).toBe(1);
+  expect(events).not.toContain('devices_unloaded');
+  expect((await known(cache, 'token-1'))?.number).toBe(1);
+});

@@ -126,7 +126,8 @@ export class FleetLoad {
       else this.#unusable = header.key;
       return isLoaded;
     } finally {
-      await file.close();
+      // The devices are loaded, or are not, whatever the end of a file that was only read answers.
+      await file.close().catch(() => {});
     }
   }
 
