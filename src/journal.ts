@@ -208,11 +208,14 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   const { segmentBytes } = config.ingest.journal;
   const metrics = new Metrics();
   const postgres = openPostgresOf(config, log);
-  const installation = await findInstallation(postgres).catch(() => undefined);
-  await requireOwnRows(dirs, installation).catch(async (error: unknown) => {
+  let installation: string | undefined;
+  try {
+    installation = await knownInstallation(postgres);
+    await requireOwnRows(dirs, installation);
+  } catch (error) {
     await postgres.close();
     throw error;
-  });
+  }
   const shards = openShardsOf(config, log);
   const follower = shards.isDivided ? new ShardMapFollower({ postgres, shards, clock, log }) : undefined;
   await follower?.start();
@@ -249,6 +252,18 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   else printLine(`stopped; ${counted(journals.count, 'journal')} still to ship`);
   if (left > 0) printLine(`${counted(left, 'entry', 'entries')} in quarantine: npm run quarantine -- list`);
   if (journals.count > 0 || left > 0) process.exitCode = 1;
+}
+
+/** Any error refuses, because rows of another installation would be stored as points of other devices. */
+async function knownInstallation(postgres: Postgres): Promise<string | undefined> {
+  try {
+    return await findInstallation(postgres);
+  } catch (error) {
+    throw new StartError(
+      'No row is shipped, because PostgreSQL does not say whether the journals are of its installation ' +
+        `(${messageOf(error)}): check DATABASE_URL with \`npm run doctor\`, and call this again.`,
+    );
+  }
 }
 
 /** Refuses journals of another installation at once: `OrphanJournals` opens a journal that fails again and again. */

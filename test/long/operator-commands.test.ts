@@ -1,7 +1,17 @@
 /** Commands of an operator beside an instance that runs, and without one. */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer } from 'node:net';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,6 +21,7 @@ import { realDisk } from '../../src/journal/disk.ts';
 import { Quarantine } from '../../src/journal/quarantine.ts';
 import { eventually } from '../harness/api.ts';
 import { type Engine, prepareEngine } from '../harness/engine.ts';
+import { freePort } from '../harness/ports.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-commands-'));
 const logFile = join(directory, 'millrace.log');
@@ -132,6 +143,23 @@ test('a directory that is no journal is neither whole nor stored', async () => {
     }
   }
   expect((await run('journal', 'verify', join(engine.dataDir, 'journal', 'worker-0'))).code).toBe(0);
+});
+
+test('a journal is not shipped while PostgreSQL does not say whether it is of this installation', async () => {
+  const copy = join(directory, 'of-another', 'worker-0');
+  cpSync(join(engine.dataDir, 'journal', 'worker-0'), copy, { recursive: true });
+  writeFileSync(join(copy, 'installation'), 'f'.repeat(32));
+  const away = `postgres://millrace@127.0.0.1:${await freePort()}/millrace`;
+  const { code, output } = await runWith({ ...engine.environment, DATABASE_URL: away }, 'journal', 'ship', copy);
+  expect({ code, output }).toEqual({
+    code: 1,
+    output: expect.stringMatching(
+      /^millrace: No row is shipped, because PostgreSQL does not say .*DATABASE_URL.*\.\n$/,
+    ),
+  });
+  expect(existsSync(copy)).toBe(true);
+  const other = await run('journal', 'ship', copy);
+  expect(other.output).toMatch(/^millrace: \S+ is a journal of another installation: /);
 });
 
 test('an entry of the quarantine that several journals have is named with its journal', async () => {
