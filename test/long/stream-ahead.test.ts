@@ -10,6 +10,7 @@ import { type Engine, startEngine } from '../harness/engine.ts';
 import { MachineClock } from '../harness/machine-clock.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import { streamSettings } from '../harness/stream-engine.ts';
 
 const clock = new MachineClock();
 const waitMsMax = 60_000;
@@ -21,8 +22,8 @@ let device: Device;
 
 beforeAll(async () => {
   [stores, nodes] = await Promise.all([startStores(), NatsCluster.start()]);
-  const stream = { INGEST_ACK: 'stream', STREAM_URL: nodes.url, STREAM_BYTES_MAX: '64MiB' };
-  const env = { ...hostSettings(stores), ...stream, STREAM_REDELIVER_SECONDS: '4', SHUTDOWN_DRAIN_MS_MAX: '1000' };
+  const settings = { STREAM_REDELIVER_SECONDS: '4', SHUTDOWN_DRAIN_MS_MAX: '1000' };
+  const env = { ...hostSettings(stores), ...streamSettings(nodes), ...settings };
   right = await startEngine({ workers: 1, env });
   ahead = await startEngine({ workers: 1, env: { ...env, ...clock.environment } });
   device = await right.api.createDevice('ahead');

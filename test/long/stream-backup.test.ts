@@ -8,6 +8,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
 import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
+import { streamSettings } from '../harness/stream-engine.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-stream-backup-'));
 const [backup, restoredDir] = [join(directory, 'backup'), join(directory, 'restored')];
@@ -18,7 +19,7 @@ let restored: Engine | undefined;
 
 beforeAll(async () => {
   nodes = await NatsCluster.start();
-  env = { INGEST_ACK: 'stream', STREAM_URL: nodes.url, STREAM_BYTES_MAX: '64MiB' };
+  env = streamSettings(nodes);
   engine = await startEngine({ workers: 1, env });
 });
 

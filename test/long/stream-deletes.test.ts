@@ -5,6 +5,7 @@ import { copyMsMin } from '../../src/stream/deletes-again.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
+import { streamSettings } from '../harness/stream-engine.ts';
 
 const live = 'millrace-live';
 const waitMsMax = 60_000;
@@ -16,8 +17,7 @@ beforeAll(async () => {
   nodes = await NatsCluster.start();
   // The relay of JSON keeps stored frames in the stream.
   const json = { STREAM_JSON: 'true', STREAM_JSON_BYTES_MAX: '16MiB' };
-  const env = { INGEST_ACK: 'stream', STREAM_URL: nodes.url, STREAM_BYTES_MAX: '64MiB', ...json };
-  engine = await startEngine({ workers: 1, env });
+  engine = await startEngine({ workers: 1, env: { ...streamSettings(nodes), ...json } });
   device = await engine.api.createDevice('deletes');
 });
 

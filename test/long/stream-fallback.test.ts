@@ -6,30 +6,24 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
-import { NatsCluster } from '../harness/nats-cluster.ts';
-import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import type { Engine } from '../harness/engine.ts';
+import type { NatsCluster } from '../harness/nats-cluster.ts';
+import type { Stores } from '../harness/stores.ts';
+import { type StreamEngine, startStreamEngine } from '../harness/stream-engine.ts';
 
+let started: StreamEngine | undefined;
 let engine: Engine;
 let stores: Stores;
 let nodes: NatsCluster;
 let device: Device;
 
 beforeAll(async () => {
-  stores = await startStores();
-  nodes = await NatsCluster.start();
-  const env = { ...hostSettings(stores), INGEST_ACK: 'stream', STREAM_FALLBACK: 'journal', STREAM_URL: nodes.url };
-  engine = await startEngine({
-    workers: 1,
-    env: { ...env, STREAM_BYTES_MAX: '64MiB', SHIP_LATE_SECONDS_MAX: '1', SHUTDOWN_DRAIN_MS_MAX: '3000' },
-  });
-  device = await engine.api.createDevice('fallback');
+  const settings = { STREAM_FALLBACK: 'journal', SHIP_LATE_SECONDS_MAX: '1', SHUTDOWN_DRAIN_MS_MAX: '3000' };
+  started = await startStreamEngine('fallback', settings);
+  ({ engine, stores, nodes, device } = started);
 });
 
-afterAll(async () => {
-  await engine?.destroyAtOnce();
-  await Promise.all([nodes?.stop(), stores?.stopAll()]);
-});
+afterAll(() => started?.stop());
 
 const daysAgo = () => Date.now() - 7 * 86_400_000;
 

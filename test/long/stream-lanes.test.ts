@@ -7,36 +7,29 @@ import { randomBytes } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import type { Engine } from '../harness/engine.ts';
 import { fillStream } from '../harness/full-stream.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
-import { NatsCluster } from '../harness/nats-cluster.ts';
-import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import type { NatsCluster } from '../harness/nats-cluster.ts';
+import type { Stores } from '../harness/stores.ts';
+import { type StreamEngine, startStreamEngine } from '../harness/stream-engine.ts';
 import { makeTenant } from '../harness/tenants.ts';
 
 const mebibyte = 1024 ** 2;
 const [live, late] = ['millrace-live', 'millrace-late'];
 const daysAgo = () => Date.now() - 7 * 86_400_000;
+let started: StreamEngine | undefined;
 let engine: Engine;
 let stores: Stores;
 let nodes: NatsCluster;
 let device: Device;
 
 beforeAll(async () => {
-  stores = await startStores();
-  nodes = await NatsCluster.start();
-  const env = { ...hostSettings(stores), INGEST_ACK: 'stream', STREAM_URL: nodes.url, STREAM_BYTES_MAX: '64MiB' };
-  engine = await startEngine({
-    workers: 1,
-    env: { ...env, SHIP_LATE_SECONDS_MAX: '1', SHUTDOWN_DRAIN_MS_MAX: '3000' },
-  });
-  device = await engine.api.createDevice('lanes');
+  started = await startStreamEngine('lanes', { SHIP_LATE_SECONDS_MAX: '1', SHUTDOWN_DRAIN_MS_MAX: '3000' });
+  ({ engine, stores, nodes, device } = started);
 });
 
-afterAll(async () => {
-  await engine?.destroyAtOnce();
-  await Promise.all([nodes?.stop(), stores?.stopAll()]);
-});
+afterAll(() => started?.stop());
 
 /** An operator may lower a limit while hosts run. */
 async function limitTo(stream: string, max_bytes: number): Promise<void> {

@@ -7,10 +7,12 @@ import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
-import { type Engine, startEngine } from '../harness/engine.ts';
+import type { Engine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
-import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import type { Stores } from '../harness/stores.ts';
+import { type StreamEngine, startStreamEngine } from '../harness/stream-engine.ts';
 
+let started: StreamEngine | undefined;
 let engine: Engine;
 let stores: Stores;
 let nodes: NatsCluster;
@@ -19,16 +21,12 @@ let device: Device;
 let count = 0;
 
 beforeAll(async () => {
-  [stores, nodes, others] = await Promise.all([startStores(), NatsCluster.start(), NatsCluster.start()]);
-  const env = { ...hostSettings(stores), INGEST_ACK: 'stream', STREAM_URL: nodes.url, STREAM_BYTES_MAX: '64MiB' };
-  engine = await startEngine({ workers: 1, env: { ...env, SHUTDOWN_DRAIN_MS_MAX: '2000' } });
-  device = await engine.api.createDevice('left behind');
+  others = await NatsCluster.start();
+  started = await startStreamEngine('left behind', { SHUTDOWN_DRAIN_MS_MAX: '2000' });
+  ({ engine, stores, nodes, device } = started);
 });
 
-afterAll(async () => {
-  await engine?.destroyAtOnce();
-  await Promise.all([nodes?.stop(), others?.stop(), stores?.stopAll()]);
-});
+afterAll(() => Promise.all([started?.stop(), others?.stop()]));
 
 /** Resolves when a host has compared the stream once: before that PostgreSQL does not know the stream. */
 async function isKnown(): Promise<void> {

@@ -9,6 +9,7 @@ import { queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import { streamSettings } from '../harness/stream-engine.ts';
 
 const waitMsMax = 60_000;
 let stays: Engine;
@@ -20,13 +21,8 @@ let device: Device;
 beforeAll(async () => {
   stores = await startStores();
   nodes = await NatsCluster.start();
-  const stream = {
-    INGEST_ACK: 'stream',
-    STREAM_URL: nodes.url,
-    STREAM_BYTES_MAX: '64MiB',
-    STREAM_REDELIVER_SECONDS: '4',
-  };
-  const env = { ...hostSettings(stores), ...stream, SHUTDOWN_DRAIN_MS_MAX: '3000' };
+  const settings = { STREAM_REDELIVER_SECONDS: '4', SHUTDOWN_DRAIN_MS_MAX: '3000' };
+  const env = { ...hostSettings(stores), ...streamSettings(nodes), ...settings };
   stays = await startEngine({ workers: 1, env });
   lost = await startEngine({ workers: 1, env });
   device = await stays.api.createDevice('levels');

@@ -15,6 +15,7 @@ import { queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import { streamSettings } from '../harness/stream-engine.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-readers-'));
 const [liveStream, jsonStream, jsonConsumer] = ['millrace-live', 'millrace-json', 'millrace-json'];
@@ -31,9 +32,7 @@ beforeAll(async () => {
     workers: 2,
     env: {
       ...hostSettings(stores),
-      INGEST_ACK: 'stream',
-      STREAM_URL: nodes.url,
-      STREAM_BYTES_MAX: '64MiB',
+      ...streamSettings(nodes),
       STREAM_JSON: 'true',
       STREAM_JSON_KEYS: 'temperature,count,state,filler',
       STREAM_JSON_BYTES_MAX: '16MiB',

@@ -24,6 +24,7 @@ import { Link } from '../harness/link.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
+import { streamSettings } from '../harness/stream-engine.ts';
 
 const redeliverSeconds = 4;
 /** This host runs during all tests; the other host is the one that is lost. */
@@ -39,10 +40,8 @@ beforeAll(async () => {
   nodes = await NatsCluster.start();
   env = {
     ...hostSettings(stores),
-    INGEST_ACK: 'stream',
-    STREAM_URL: nodes.url,
+    ...streamSettings(nodes),
     STREAM_MONITOR_URLS: nodes.monitorUrls,
-    STREAM_BYTES_MAX: '64MiB',
     STREAM_REDELIVER_SECONDS: String(redeliverSeconds),
     SHIP_LATE_SECONDS_MAX: '1',
     SHUTDOWN_DRAIN_MS_MAX: '3000',
