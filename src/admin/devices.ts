@@ -33,7 +33,7 @@ import {
   updateDevice,
 } from '../device/sql/store.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
-import { deleteDeviceRollouts } from '../ota/store.ts';
+import { deleteDeviceRollouts } from '../ota/rollout-store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
 import { type CredentialsDeps, replaceCredentials } from './credentials.ts';

@@ -14,7 +14,7 @@ import {
   finishRolloutDevices,
   readOutdated,
   takeRolloutDevices,
-} from '../ota/store.ts';
+} from '../ota/rollout-store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { createDevices } from './bulk-create.ts';
 import { createDevice, deleteDevice, type NewDeviceDeps, saveDevice } from './devices.ts';

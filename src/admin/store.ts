@@ -7,7 +7,7 @@ import {
   insertCredentialChanges,
   type LoggedChange,
 } from '../device/sql/credential-log-store.ts';
-import { deleteDeviceRollouts } from '../ota/store.ts';
+import { deleteDeviceRollouts } from '../ota/rollout-store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
 import { isUniqueViolation } from '../postgres/postgres-error.ts';

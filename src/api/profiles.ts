@@ -25,7 +25,7 @@ import {
   listProfileNames,
   listProfiles,
 } from '../device/sql/profile-store.ts';
-import { countRolloutDevices } from '../ota/store.ts';
+import { countRolloutDevices } from '../ota/rollout-store.ts';
 import { flag, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';

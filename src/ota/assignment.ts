@@ -5,7 +5,8 @@
 import { badRequest } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
 import { hasData, nounOf, type PackageType } from './package.ts';
-import { holdPackage, insertDeviceRollouts, insertProfileRollout } from './store.ts';
+import { insertDeviceRollouts, insertProfileRollout } from './rollout-store.ts';
+import { holdPackage } from './store.ts';
 
 /** Throws the refusal when the package may not be assigned. Locks the package until the transaction ends. */
 export async function checkAssignable(

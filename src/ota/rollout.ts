@@ -15,14 +15,14 @@ import { isAway } from '../postgres/postgres-error.ts';
 import { type OnPoll, SharedPoll } from '../postgres/shared-poll.ts';
 import { attributeKeys, initiatedSeries, packageAttributes, queuedSeries } from './effects.ts';
 import type { OtaPackage, PackageType } from './package.ts';
-import { appendSeries, type SeriesIngest } from './series.ts';
 import {
   expandRolloutProfile,
   finishRolloutDevices,
   type Outdated,
   readOutdated,
   takeRolloutDevices,
-} from './store.ts';
+} from './rollout-store.ts';
+import { appendSeries, type SeriesIngest } from './series.ts';
 
 interface RolloutDeps {
   postgres: Postgres;

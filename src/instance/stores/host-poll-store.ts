@@ -10,7 +10,7 @@ import {
   settledColumns,
 } from '../../device/sql/credential-log-store.ts';
 import { lastDeviceNumber } from '../../device/sql/number-store.ts';
-import { rolloutWaits } from '../../ota/store.ts';
+import { rolloutWaits } from '../../ota/rollout-store.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { claimable } from '../../rpc/store.ts';
 
