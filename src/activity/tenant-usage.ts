@@ -95,7 +95,7 @@ export class TenantUsage {
     use.points += points;
     // A tenant with a quota whose sums are unknown has them soon.
     const isSoon = !use.isCurrent && use.quota !== noQuota && !this.#hasFailed;
-    if (this.#stopTimer === undefined || (isSoon && !this.#isSoon)) this.#schedule(isSoon);
+    if (this.#stopTimer === undefined || (isSoon && !this.#isSoon)) this.#schedule({ isSoon });
   }
 
   /** Throws 429 when a quota of the tenant is used up. */
@@ -121,7 +121,7 @@ export class TenantUsage {
     return use;
   }
 
-  #schedule(isSoon: boolean): void {
+  #schedule({ isSoon }: { isSoon: boolean }): void {
     if (this.#stopped) return;
     this.#stopTimer?.();
     this.#isSoon = isSoon;
@@ -167,7 +167,7 @@ export class TenantUsage {
       if (!isAway(error)) log.warn('tenant_usage_unwritten', { reason: messageOf(error) });
     }
     // Also for tenants that sent nothing since: the next write forgets them.
-    if (this.#stopTimer === undefined) this.#schedule(false);
+    if (this.#stopTimer === undefined) this.#schedule({ isSoon: false });
   }
 
   #forget(tenantId: string): void {

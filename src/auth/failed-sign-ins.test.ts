@@ -16,7 +16,7 @@ beforeEach(() => {
 /** Seconds to wait; 0 = admitted. */
 function wait(email = 'a@b.c', network = '10.0.0', isKnown = false): number {
   try {
-    tries.admit(email, network, isKnown);
+    tries.admit(email, { network, isKnown });
     return 0;
   } catch (error) {
     if (error instanceof Fault && error.status === 429) return error.retryAfterSeconds;

@@ -9,6 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
+import type { Asker } from './password.ts';
 
 interface Tries {
   failed: number;
@@ -31,8 +32,8 @@ export class FailedSignIns {
     this.#clock = clock;
   }
 
-  /** Throws 429 while the caller has to wait. `isKnown`: the user of the account signed in from this network before. */
-  admit(email: string, network: string, isKnown: boolean): void {
+  /** Throws 429 while the caller has to wait. */
+  admit(email: string, { network, isKnown }: Asker): void {
     const now = this.#clock.monotonic();
     const [ofBoth, ...ofStrangers] = rulesFor(email, network);
     for (const { name } of isKnown ? [ofBoth] : [ofBoth, ...ofStrangers]) {

@@ -51,14 +51,14 @@ export class UserSignIn {
     const { postgres, jwt, failedSignIns } = this.#deps;
     const network = subnetOf(remoteAddress);
     // Refuses without a read of the store, where possible.
-    failedSignIns.admit(email, network, true);
+    failedSignIns.admit(email, { network, isKnown: true });
     const { account, before } = await lookUp(this.#deps, remoteAddress, async () => {
       const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
       // Runs for an unknown user as well, so that the time of a refusal does not reveal whether the user exists.
       return { account, before: await findSignInNetwork(postgres, account?.id ?? nullUuid, network) };
     });
     const asker = { network, isKnown: before !== undefined };
-    failedSignIns.admit(email, network, asker.isKnown);
+    failedSignIns.admit(email, asker);
     if (account && !canSignIn(account)) throw notActive();
     const isRight = await this.#isRight(email, password, account?.passwordHash ?? null, asker);
     if (!isRight || !account) throw await this.#wrongPassword(account);
@@ -92,7 +92,7 @@ export class UserSignIn {
     const network = subnetOf(remoteAddress);
     // A caller with a session is known, but may guess only as often as at a sign-in.
     const asker = { network, isKnown: true };
-    failedSignIns.admit(email, network, true);
+    failedSignIns.admit(email, asker);
     const account = await findAccount(postgres, userId);
     const passwordHash = account?.passwordHash ?? null;
     if (!(await this.#isRight(email, password, passwordHash, asker)) || !account || passwordHash === null) {

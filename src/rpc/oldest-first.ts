@@ -107,12 +107,12 @@ export class OldestFirst {
     const { device } = command;
     const order = this.#devices.get(device);
     if (order === undefined || !this.isHeldUp(command)) return false;
-    if (order.wait === undefined) this.#wait(device, order, false);
+    if (order.wait === undefined) this.#wait(device, order, { hasSession: false });
     return true;
   }
 
   /** Begins the whole wait, in place of one that runs. */
-  #wait(device: number, order: DeviceOrder, hasSession: boolean): void {
+  #wait(device: number, order: DeviceOrder, { hasSession }: Pick<Wait, 'hasSession'>): void {
     order.wait?.stop();
     const wait: Wait = { stop: () => {}, hasSession, asks: 0, silent: new Set() };
     order.wait = wait;
@@ -172,7 +172,7 @@ export class OldestFirst {
     if (order === undefined) return;
     countAgain(order);
     const [first] = this.#deps.queued(device);
-    if (first && this.isHeldUp(first) && !order.wait?.hasSession) this.#wait(device, order, true);
+    if (first && this.isHeldUp(first) && !order.wait?.hasSession) this.#wait(device, order, { hasSession: true });
   }
 
   /** Called when another owner announced a command. */
@@ -204,7 +204,7 @@ export class OldestFirst {
     const [first] = this.#deps.queued(device);
     if (wait === undefined || (first && !isOlder(gone, first.id))) return;
     if (first && this.isHeldUp(first)) {
-      this.#wait(device, order, wait.hasSession);
+      this.#wait(device, order, wait);
     } else {
       wait.stop();
       order.wait = undefined;

@@ -34,7 +34,7 @@ export class Backoff {
   }
 
   /** `mayEndEarly`: the store did not answer, and the insert is unlikely to be the cause. */
-  async wait(mayEndEarly: boolean, signal: AbortSignal): Promise<void> {
+  async wait(signal: AbortSignal, { mayEndEarly }: { mayEndEarly: boolean }): Promise<void> {
     const { clickhouse, clock, sleep: pause } = this.#deps;
     const most = Math.min(waitMsMax, waitMsFirst * 2 ** Math.min(this.#failures, 10));
     this.#failures += 1;
@@ -50,7 +50,7 @@ export class Backoff {
   /** Waits after an insert that crashed the store: a further attempt is useful only when the store runs again. */
   async untilAnswered(signal: AbortSignal): Promise<void> {
     const { clickhouse } = this.#deps;
-    do await this.wait(true, signal);
+    do await this.wait(signal, { mayEndEarly: true });
     while (!signal.aborted && !(await clickhouse.ping()));
   }
 }

@@ -182,7 +182,7 @@ export class Inserter {
     let cut = false;
     const loop = async (): Promise<void> => {
       for (let piece = waiting.shift(); piece && outcome.complete; piece = waiting.shift()) {
-        const { verdict, error } = await this.#insertPiece(piece, cut, progress.orderMin);
+        const { verdict, error } = await this.#insertPiece(piece, { cut, orderMin: progress.orderMin });
         if (verdict === 'stored') {
           for (const payload of piece.payloads) outcome.stored.add(payload);
           const { span } = piece;
@@ -251,8 +251,7 @@ export class Inserter {
   /** `cut`: the unit was divided before, so fewer crashes of the store suffice to suspect the rest. */
   async #insertPiece(
     piece: Piece,
-    cut: boolean,
-    orderMin: bigint | undefined,
+    { cut, orderMin }: { cut: boolean; orderMin: bigint | undefined },
   ): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
     const { control, once } = this.#deps;
     const signal = this.#signal;
@@ -260,18 +259,18 @@ export class Inserter {
     const body = this.#bodyOf(piece);
     for (let attempt = 0; ; attempt += 1) {
       if (signal.aborted) return { verdict: 'given up' };
-      const error = await this.#send(piece, body, { attempt, cut }, orderMin);
+      const error = await this.#send(piece, body, { attempt, cut, orderMin });
       if (!error) {
         // After a failure a socket may still have the bytes.
         if (attempt === 0 && !this.#mayRunOn) this.#bodies.give(body);
         return { verdict: 'stored' };
       }
       control.forget();
-      const suspicion = this.#count(piece, error, cut);
+      const suspicion = this.#count(piece, error, { cut });
       const slow = suspicion === 'size';
       if (slow && !whole) {
         this.#share = Math.max(this.#share / 2, 1e-6);
-        await this.#backoff.wait(false, signal);
+        await this.#backoff.wait(signal, { mayEndEarly: false });
         return { verdict: 'cut' };
       }
       if (suspicion === 'crash') await this.#backoff.untilAnswered(signal);
@@ -282,7 +281,7 @@ export class Inserter {
       }
       if (once && !error.connectionLost) return { verdict: 'given up' };
       // A store that crashes on these rows answers `/ping` as soon as it is up: that must not shorten the wait.
-      await this.#backoff.wait(isNoAnswer(error) && piece.crashes < 2, signal);
+      await this.#backoff.wait(signal, { mayEndEarly: isNoAnswer(error) && piece.crashes < 2 });
     }
   }
 
@@ -291,7 +290,7 @@ export class Inserter {
   }
 
   /** Counts a failure. Returns the suspicion against the rows of the piece; undefined when there is none yet. */
-  #count(piece: Piece, error: ClickHouseError, cut: boolean): Suspicion | undefined {
+  #count(piece: Piece, error: ClickHouseError, { cut }: { cut: boolean }): Suspicion | undefined {
     const { once } = this.#deps;
     const slow = error.kind === 'size' || error.timedOut;
     if (slow) piece.slow += 1;
@@ -310,8 +309,7 @@ export class Inserter {
   async #send(
     piece: Piece,
     body: Buffer,
-    { attempt, cut }: { attempt: number; cut: boolean },
-    orderMin: bigint | undefined,
+    { attempt, cut, orderMin }: { attempt: number; cut: boolean; orderMin: bigint | undefined },
   ): Promise<ClickHouseError | undefined> {
     const { clickhouse, timeoutMs, patient, once, callersWait = false, isRelayed = false } = this.#deps;
     const { latestAheadMsMax = 0 } = this.#deps;

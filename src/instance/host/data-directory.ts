@@ -48,6 +48,12 @@ const ownerBytes = 512;
 const leftoverWaitMsMax = 3000;
 const lockRetryMs = 200;
 
+/** The file of a process of an earlier instance, and its pid while that process runs. */
+interface Leftover {
+  file: string;
+  pid: number | undefined;
+}
+
 export class DataDirectory {
   readonly path: string;
   readonly runPath: string;
@@ -94,7 +100,7 @@ export class DataDirectory {
     this.#refuseHolder(this.processFile('primary'));
     this.#writeOwner(this.lockDescriptor, log);
     if (!writeProcessFile(this.processFile('primary'), process.pid)) log.warn('process_file_not_written', { path });
-    await this.#endLeftovers(true, log);
+    await this.#endLeftovers(log, { hasLock: true });
   }
 
   /** Refuses a directory whose restore did not end. */
@@ -116,7 +122,7 @@ export class DataDirectory {
 
   /** Workers of a killed primary hold the lock until they end, and so does a container that is being replaced. */
   async #waitForLock(descriptor: number, log: Log, waitMsMax: number): Promise<void> {
-    await this.#endLeftovers(false, log);
+    await this.#endLeftovers(log, { hasLock: false });
     const owner = describeOwner(this.#lockPath);
     log.warn('data_directory_locked', { dir: this.path, owner, waitMsMax });
     const deadline = performance.now() + waitMsMax;
@@ -145,8 +151,8 @@ export class DataDirectory {
    * Ends processes of an earlier instance in this pid namespace. Leftovers are listed before the holder is read: a
    * start that won the lock meanwhile wrote its mark before its first fork, so its workers are never ended here.
    */
-  async #endLeftovers(taken: boolean, log: Log): Promise<void> {
-    const leftovers: { file: string; pid: number | undefined }[] = [];
+  async #endLeftovers(log: Log, { hasLock }: { hasLock: boolean }): Promise<void> {
+    const leftovers: Leftover[] = [];
     for (const name of readdirSync(this.runPath)) {
       if (!/^(worker-\d+|analytics)\.pid$/.test(name)) continue;
       const file = join(this.runPath, name);
@@ -154,7 +160,7 @@ export class DataDirectory {
     }
     this.#refuseHolder(this.#lockPath);
     this.#refuseHolder(this.processFile('primary'));
-    await Promise.all(leftovers.map(({ file, pid }) => this.#endLeftover(file, pid, taken, log)));
+    await Promise.all(leftovers.map((leftover) => this.#endLeftover(leftover, log, { hasLock })));
   }
 
   /** Overwrites in place: on a full disk only existing bytes can be written. */
@@ -173,13 +179,13 @@ export class DataDirectory {
    * Workers without a primary end by themselves after a last commit. A journal may only be recovered after the end of
    * its writer: otherwise late acknowledgements would be missed.
    */
-  async #endLeftover(file: string, pid: number | undefined, taken: boolean, log: Log): Promise<void> {
+  async #endLeftover({ file, pid }: Leftover, log: Log, { hasLock }: { hasLock: boolean }): Promise<void> {
     if (pid !== undefined) {
       log.warn('leftover_ended', { file, leftover: pid });
       const gone = (await endProcess(pid, 'SIGTERM', leftoverWaitMsMax)) || (await endProcess(pid, 'SIGKILL', 1000));
       if (!gone) throw new StartError(`Process ${pid} of a previous run does not end; end it and start again.`);
       removeProcessFile(file);
-    } else if (taken) {
+    } else if (hasLock) {
       // Under the lock no writer is left; before that, the file may speak of a process in another pid namespace.
       removeProcessFile(file);
     }

@@ -57,14 +57,14 @@ export class StopSteps {
     const late = systemScheduler.sleep(this.msLeft, ending.signal).then((): 'late' => 'late');
     const outcome = await Promise.race([ended, late]);
     ending.abort();
-    this.#note(name, begun, outcome === 'late');
+    this.#note(name, begun, { isLate: outcome === 'late' });
   }
 
   /** Like `step`, but waits for `work` without a limit. */
   async whole(name: string, work: () => Promise<unknown> | unknown): Promise<void> {
     const begun = this.#monotonic();
     await this.#run(name, work);
-    this.#note(name, begun, false);
+    this.#note(name, begun, { isLate: false });
   }
 
   async #run(name: string, work: () => Promise<unknown> | unknown): Promise<void> {
@@ -75,7 +75,7 @@ export class StopSteps {
     }
   }
 
-  #note(name: string, begun: number, isLate: boolean): void {
+  #note(name: string, begun: number, { isLate }: { isLate: boolean }): void {
     const ms = this.#monotonic() - begun;
     if (isLate) this.#unfinished = true;
     if (isLate || ms >= namedMsMin)
