@@ -2,30 +2,40 @@
 import { figure, say } from './report.ts';
 
 export class Targets {
-  /** What missed its target, as in "ack: p99 31.0 ms, target 25". */
+  /** What missed its target, as in "ack: p99 31.0 ms, target 25". The file and the page of a result have it, too. */
   readonly missed: string[] = [];
+  #judged = 0;
 
   /** A figure that is not a number misses its target. `unit` has its space: " ms". */
   atMost(name: string, value: number, most: number, unit: string): void {
-    if (!(value <= most)) this.#miss(name, value, most, unit);
+    this.#judge(value <= most, name, value, most, unit);
   }
 
   atLeast(name: string, value: number, least: number, unit: string): void {
-    if (!(value >= least)) this.#miss(name, value, least, unit);
+    this.#judge(value >= least, name, value, least, unit);
   }
 
-  /** Something that must not be at all, as a refusal. */
+  /** Something that must not be at all, as refusals: `count` is 0 when the target is held. */
+  none(name: string, count: number): void {
+    this.#judge(count === 0, name, count, 0, '');
+  }
+
+  /** Something that must not be at all and has no figure. */
   fail(sentence: string): void {
+    this.#judged += 1;
     this.missed.push(sentence);
   }
 
-  /** Prints what missed its target. Returns true when nothing did. */
+  /** Prints what missed its target, or that nothing did. Returns true when nothing did. */
   tell(): boolean {
     for (const line of this.missed) say(`target missed: ${line}`);
-    return this.missed.length === 0;
+    const isHeld = this.missed.length === 0;
+    if (isHeld && this.#judged > 0) say(this.#judged === 1 ? 'the target is held' : `all ${this.#judged} targets held`);
+    return isHeld;
   }
 
-  #miss(name: string, value: number, target: number, unit: string): void {
-    this.missed.push(`${name} ${figure(value)}${unit}, target ${target}`);
+  #judge(isHeld: boolean, name: string, value: number, target: number, unit: string): void {
+    this.#judged += 1;
+    if (!isHeld) this.missed.push(`${name} ${figure(value)}${unit}, target ${target}`);
   }
 }

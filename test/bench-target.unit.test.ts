@@ -441,4 +441,9 @@ test('the page of a result has its charts in one file, without scripts and with 
   expect(page).toContain('a &lt;fast&gt; one');
   expect(page).toContain('1 &amp; 2');
   expect(page).not.toMatch(/<script|https?:|NaN|undefined/);
+  // What missed its target comes before every figure.
+  expect(page).not.toContain('Targets missed');
+  const missing = pageOf({ ...file, result: { ...file.result, missed: ['ack: p99 31 ms, target < 25'] } });
+  expect(missing).toContain('<ul class="missed"><li>ack: p99 31 ms, target &lt; 25</li></ul>');
+  expect(missing.indexOf('Targets missed')).toBeLessThan(missing.indexOf('<pre>'));
 });

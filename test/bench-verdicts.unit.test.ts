@@ -1,7 +1,8 @@
 /** A benchmark that ends with 1 says which promise was broken, and by which figure. */
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { sumsText } from '../bench/crash.ts';
 import { judgedTargets } from '../bench/scenarios/billion.ts';
+import { judgedTargets as fleetTargets } from '../bench/scenarios/fleet.ts';
 import { faultOf } from '../bench/scenarios/hostile.ts';
 import { Targets } from '../bench/targets.ts';
 
@@ -33,6 +34,22 @@ test('each figure of a billion points that misses its target is named', () => {
   );
 });
 
+test('each figure of a fleet that misses its target is named; memory is judged from a million devices on', () => {
+  const ratios = { afterStart: 0.8, http: 0.75, mqtt: 0.9 };
+  const of = (devices: number, readySeconds: number, bytesPerDevice: number, postgresShare: number) => {
+    const large = { devices, first: { readySeconds } };
+    return { large, bytesPerDevice, postgresShare, ratios } as Parameters<typeof fleetTargets>[0][number];
+  };
+  expect(fleetTargets([of(100_000, 3, 243, 0.05), of(1_000_000, 2, 200, 0.01)]).missed).toEqual([]);
+  const slow = { ...of(1_000_000, 3.5, 201, 0.075), ratios: { ...ratios, mqtt: 0.59 } };
+  expect(fleetTargets([slow]).missed).toEqual([
+    "1 000 000 devices: MQTT rate, of the small fleet's 0.59, target 0.75",
+    '1 000 000 devices: ready after 3.50 s, target 3',
+    '1 000 000 devices: memory of a device 201 bytes, target 200',
+    '1 000 000 devices: PostgreSQL uses 7.50 % of a core, target 5',
+  ]);
+});
+
 test('a crash run says what happened to records in words', () => {
   const sums = { lost: 0, altered: 0, twice: 3, resurrected: 0, refusedButStored: 0, unknown: 0, disordered: 0 };
   const none = { quarantined: 0, stuck: 0, ended: 0 };
@@ -45,5 +62,28 @@ test('a figure that is not a number misses its target', () => {
   targets.atMost('ack: p99', Number.NaN, 25, ' ms');
   targets.atMost('ack: p50', 25, 25, ' ms');
   targets.atLeast('rate', 0.94, 0.95, '');
-  expect(targets.missed).toEqual(['ack: p99 - ms, target 25', 'rate 0.94, target 0.95']);
+  targets.none('polls that were refused:', 0);
+  targets.none('commands that failed:', 3);
+  const missed = ['ack: p99 - ms, target 25', 'rate 0.94, target 0.95', 'commands that failed: 3, target 0'];
+  expect(targets.missed).toEqual(missed);
+  expect(printedBy(targets)).toEqual(missed.map((line) => `target missed: ${line}`));
 });
+
+test('targets that are all held are said to be held, and a run without targets says nothing of them', () => {
+  const targets = new Targets();
+  expect(printedBy(targets)).toEqual([]);
+  targets.atMost('ack: p50', 25, 25, ' ms');
+  expect(printedBy(targets)).toEqual(['the target is held']);
+  targets.none('refused:', 0);
+  expect(printedBy(targets)).toEqual(['all 2 targets held']);
+});
+
+function printedBy(targets: Targets): string[] {
+  const written = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+  try {
+    targets.tell();
+    return written.mock.calls.map(([line]) => String(line).trimEnd());
+  } finally {
+    written.mockRestore();
+  }
+}

@@ -14,7 +14,8 @@ const style = `
   pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px; }
   figure { display: inline-block; margin: 0 1rem 1rem 0; } figcaption { font-weight: 600; margin-bottom: 4px; }
   svg text { font: 11px system-ui, sans-serif; fill: #555; } svg { background: #fff; max-width: 100%; }
-  td, th { text-align: left; padding: 2px 14px 2px 0; vertical-align: top; } h2 { margin-top: 2rem; }`;
+  td, th { text-align: left; padding: 2px 14px 2px 0; vertical-align: top; } h2 { margin-top: 2rem; }
+  .missed { color: #a40000; }`;
 
 export function pageOf(file: ResultFile): string {
   const { scenario, at, machine, server, commit, settings, printed, result } = file;
@@ -37,11 +38,18 @@ export function pageOf(file: ResultFile): string {
 </style></head><body>
 <h1>${escaped(scenario)}</h1>
 <table>${facts.map(([name, text]) => `<tr><th>${name}</th><td>${escaped(text)}</td></tr>`).join('')}</table>
-<pre>${escaped(printed.join('\n').trim())}</pre>
+${missedOf(result)}<pre>${escaped(printed.join('\n').trim())}</pre>
 ${loads.map(({ path, load }) => `<h2>${escaped(path)}</h2>\n${chartsOf(load, events)}`).join('\n')}
 <h2>Settings</h2><pre>${escaped(JSON.stringify(settings, undefined, 2))}</pre>
 </body></html>
 `;
+}
+
+/** What missed its target, above all figures; '' when nothing did, or the scenario has no targets. */
+function missedOf(result: object): string {
+  const missed = 'missed' in result && Array.isArray(result.missed) ? (result.missed as string[]) : [];
+  if (missed.length === 0) return '';
+  return `<h2>Targets missed</h2>\n<ul class="missed">${missed.map((line) => `<li>${escaped(line)}</li>`).join('')}</ul>\n`;
 }
 
 /** What a scenario did beside its loads, at a moment in Unix time: each chart shows it as a line. */

@@ -11,7 +11,7 @@ import { eventually } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { cpuMsOf } from '../cpu.ts';
 import { createDevices, EngineUnderLoad, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
-import { refusedText } from '../load/counts.ts';
+import { refusedText, totalOf } from '../load/counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { recordPoints } from '../load/moving-record.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
@@ -21,6 +21,7 @@ import type { LoadResult } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
+import { Targets } from '../targets.ts';
 
 type GatewaySettings = BenchSettings['gateway'];
 
@@ -33,13 +34,15 @@ const operatorSockets = 16;
 
 export async function runGateway(settings: BenchSettings): Promise<boolean> {
   const workers = settings.gateway.workers || availableParallelism();
-  const many = await manyGateways(settings.gateway, workers);
-  const site = await oneSite(settings.gateway, workers);
-  writeResult('gateway', settings.gateway, { workers, many, site });
-  return many.good && site.good;
+  const targets = new Targets();
+  const many = await manyGateways(settings.gateway, workers, targets);
+  const site = await oneSite(settings.gateway, workers, targets);
+  const holds = targets.tell();
+  writeResult('gateway', settings.gateway, { workers, many, site, missed: targets.missed });
+  return many.isClean && site.isClean && holds;
 }
 
-async function manyGateways(settings: GatewaySettings, workers: number) {
+async function manyGateways(settings: GatewaySettings, workers: number, targets: Targets) {
   const { gateways, children, seconds, warmupSeconds } = settings;
   const messagePoints = children * recordPoints;
   const peers = [await measurePeer(await startMosquitto(), settings), await measurePeer(await startAedes(), settings)];
@@ -95,8 +98,9 @@ async function manyGateways(settings: GatewaySettings, workers: number) {
   say(`${figure(pointsPerSecond)} data points/s stored (target ${figure(pointsPerSecondMin)})`);
   for (const { name, load } of peers) if (load.invalid) say(`INVALID ${name}: ${load.invalid}`);
   if (millrace.invalid) say(`INVALID Millrace: ${millrace.invalid}`);
-  const clean = millrace.verified && Object.keys(millrace.refused).length === 0;
-  return { peers, millrace, pointsPerSecond, good: clean && pointsPerSecond >= pointsPerSecondMin };
+  targets.atLeast('stored:', pointsPerSecond, pointsPerSecondMin, ' data points/s');
+  targets.none('messages that were refused:', totalOf(millrace.refused));
+  return { peers, millrace, pointsPerSecond, isClean: millrace.verified };
 }
 
 /** Gateways that send for all their devices in each message. */
@@ -123,7 +127,7 @@ async function measurePeer(peer: Peer, settings: GatewaySettings) {
   }
 }
 
-async function oneSite(settings: GatewaySettings, workers: number) {
+async function oneSite(settings: GatewaySettings, workers: number, targets: Targets) {
   const { siteChildren, siteSeconds, siteCommandsPerSecond } = settings;
   const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
   const gateway = new SiteGateway();
@@ -158,9 +162,11 @@ async function oneSite(settings: GatewaySettings, workers: number) {
     say(`\nreconnected and all devices routed again in ${restored.seconds.toFixed(1)} s; attributes pushed: ${pushed}`);
     say(`stored: ${stored ? 'every acknowledged data point' : 'NO'}; refused: ${refusedText(sent.refused)}`);
     say(`target: commands p99 ${commandP99MsMax} ms`);
-    const whole = stored && failed === 0 && commands.failed === 0 && after.failed === 0;
-    const good = whole && pushed === attributesAfterReconnect && commands.latency.p99Ms <= commandP99MsMax;
-    return { created, sent, commands, restored, after, pushed, stored, good };
+    targets.atMost('commands to devices of one gateway: p99', commands.latency.p99Ms, commandP99MsMax, ' ms');
+    targets.none('messages of one gateway without acknowledgement:', failed);
+    targets.none('commands that failed:', commands.failed + after.failed);
+    targets.none('attributes that were not pushed after the reconnect:', attributesAfterReconnect - pushed);
+    return { created, sent, commands, restored, after, pushed, stored, isClean: stored };
   } finally {
     gateway.close();
     await engine.destroy();

@@ -17,6 +17,7 @@ import { sayFailures } from '../load/processes.ts';
 import { startBare } from '../peers/start.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
+import { Targets } from '../targets.ts';
 
 /** The least ratio of one worker to one process of the bare server. */
 const ratioMin = 0.5;
@@ -71,8 +72,12 @@ export async function runHttp(settings: BenchSettings): Promise<boolean> {
   for (const [name, { invalid }] of Object.entries({ bare, one, peak: many.peak, half: many.half })) {
     if (invalid) say(`INVALID ${name}: ${invalid}`);
   }
-  writeResult('http', settings, { bare, one, ...many, workers, ratio, verified });
-  return verified && ratio >= ratioMin && many.half.latency.p99Ms <= latencyP99MsMax;
+  const targets = new Targets();
+  targets.atLeast('1 worker / bare:', ratio, ratioMin, '');
+  targets.atMost('half of peak: p99', many.half.latency.p99Ms, latencyP99MsMax, ' ms');
+  const holds = targets.tell();
+  writeResult('http', settings, { bare, one, ...many, workers, ratio, verified, missed: targets.missed });
+  return verified && holds;
 }
 
 function peakRow(name: string, load: MeasuredLoad, bare: HttpLoadResult): (string | number)[] {
