@@ -42,7 +42,7 @@ import { runVisibility } from './scenarios/visibility.ts';
 import { runWorlds } from './scenarios/world.ts';
 import { type BenchSettings, loadBenchSettings, UsageError } from './settings.ts';
 import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
-import { closeTargets, runTarget } from './target/run.ts';
+import { abandonTargets, closeTargets, runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
 /** SIGHUP: the terminal was closed. SIGPIPE: what is printed is no longer read. */
@@ -223,6 +223,8 @@ async function runToTheEnd(name: string, settings: BenchSettings, line: CommandL
     if (!ending) {
       say(`\nended by ${signal}, before its result.`);
       writeUnfinished(name, settings);
+    } else {
+      abandonTargets();
     }
     end(exitInterrupted);
   };

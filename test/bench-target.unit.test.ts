@@ -123,6 +123,8 @@ test.each([
   [['--user', 'b', '--password', 'c', '--api-key', 'd'], 'Give --user and --password, or --api-key, not both.'],
   [['--token', 'a', '--api-key', 'd'], 'Give --api-key to create devices, or tokens, not both.'],
   [['--token', 'a', '--give-up', '0s'], '--give-up must be at least 1s.'],
+  [['--user', 'b', '--password', 'c', '--remove', 'pump'], '--remove must be a name that a run has printed'],
+  [['--token', 'a', '--remove', 'bench-1a2b3c-'], '--remove needs --user or --api-key.'],
 ])('%j is answered with what to write', (args, message) => {
   expect(() => httpOrder(...args)).toThrow(message);
 });

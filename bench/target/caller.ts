@@ -50,8 +50,9 @@ export class Caller {
         answer.once('end', () => {
           const status = answer.statusCode!;
           const whole = emptyStatuses.includes(status) ? null : Buffer.concat(pieces);
-          const location = answer.headers.location;
-          resolve(new Response(whole, { status, headers: location === undefined ? {} : { location } }));
+          const { location, 'retry-after': retryAfter } = answer.headers;
+          const headers = { ...(location && { location }), ...(retryAfter && { 'retry-after': retryAfter }) };
+          resolve(new Response(whole, { status, headers }));
         });
       });
       request.once('timeout', () => request.destroy(new Error(`no answer within ${this.timeoutMs / 1000} s`)));

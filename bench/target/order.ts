@@ -56,6 +56,7 @@ export const targetFlags = {
   'give-up': { value: 'TIME', about: 'end when nothing was acknowledged for so long (20s)' },
   processes: { value: 'N', about: 'generator processes, at most one for each device (1)' },
   keep: { value: '', about: 'do not remove the devices at the end' },
+  remove: { value: 'NAME', about: 'remove the devices that an earlier run has left, whose names begin so, and end' },
   'dry-run': { value: '', about: 'print the plan and end' },
 } as const satisfies Record<string, Flag>;
 
@@ -101,6 +102,8 @@ export interface TargetOrder {
   giveUpSeconds: number;
   processes: number;
   keep: boolean;
+  /** Not '': nothing is measured, only the devices of an earlier run are removed, whose names begin so. */
+  remove: string;
   isDryRun: boolean;
 }
 
@@ -110,6 +113,8 @@ const exampleAddresses = {
   mqtt: 'mqtt://localhost:1883 or mqtts://localhost:8883',
 };
 const defaultRate = 1_000;
+/** The names of all devices of a run begin so: devices of others are never removed. */
+const ownPrefix = /^bench-[0-9a-f]{6}-$/;
 
 export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   for (const name of Object.keys(flags) as TargetFlag[]) {
@@ -180,13 +185,36 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
     giveUpSeconds: secondsOf('give-up', text('give-up', '20s')),
     processes: Math.min(devices, wholeOf('processes', text('processes', '1'), 1)),
     keep: flags.keep === true,
+    remove: text('remove'),
     isDryRun: flags['dry-run'] === true,
   };
   if (order.user !== '' && order.password === '') throw new UsageError('Give --password, or set BENCH_PASSWORD.');
   if (order.giveUpSeconds < 1) throw new UsageError('--give-up must be at least 1s.');
   if (order.seconds === 0) throw new UsageError('--duration must be more than 0.');
+  if (flags.remove !== undefined && !ownPrefix.test(order.remove))
+    throw new UsageError(
+      `--remove must be a name that a run has printed, such as bench-1a2b3c-, not "${order.remove}".`,
+    );
+  if (order.remove !== '' && !signsIn) throw new UsageError('--remove needs --user or --api-key.');
   if (order.rampSeconds > 0 && order.rate === 0) throw new UsageError('--ramp needs a --rate to grow to.');
   return order;
+}
+
+/** The command that removes devices which a run has left; the secrets are left to the variables of the environment. */
+export function removalCommand(order: TargetOrder, prefix: string): string {
+  const { kind, rest, user, apiKey, tls } = order;
+  const address = addressOf(order);
+  const words = [`npm run bench -- ${kind} --target ${address}`];
+  if (rest !== address) words.push(`--rest ${rest}`);
+  words.push(apiKey === '' ? `--user ${user}` : '--api-key …');
+  if (tls?.isInsecure) words.push('--insecure');
+  else if (tls !== undefined && tls.ca !== '') words.push('--ca …');
+  return [...words, `--remove ${prefix}`].join(' ');
+}
+
+/** The address of a target as a URL. */
+export function addressOf({ kind, server: { authority, isTls } }: Pick<TargetOrder, 'kind' | 'server'>): string {
+  return `${kind === 'http' ? 'http' : 'mqtt'}${isTls ? 's' : ''}://${authority}`;
 }
 
 /** The plan in lines of two columns. */
@@ -229,9 +257,11 @@ export function planOf(order: TargetOrder): [string, string][] {
 function devicesText({ kind, rest, user, apiKey, tokens, devices, children, keep }: TargetOrder): string {
   const isGateway = kind === 'gateway';
   if (tokens.length > 0 && isGateway)
-    return `${devices} gateways given by their tokens; their messages create ${children} devices of each, which stay`;
-  if (tokens.length > 0) return `${devices} given by their tokens; nothing is created or removed`;
-  const things = isGateway ? `${devices} gateways of ${children} devices` : `${devices} devices`;
+    return `${figure(devices)} gateways given by their tokens; their messages create ${figure(children)} devices of each, which stay`;
+  if (tokens.length > 0) return `${figure(devices)} given by their tokens; nothing is created or removed`;
+  const things = isGateway
+    ? `${figure(devices)} gateways of ${figure(children)} devices`
+    : `${figure(devices)} devices`;
   return `${things}, created by ${apiKey === '' ? user : 'the owner of the API key'} at ${rest}${keep ? ', and kept' : ', removed at the end'}`;
 }
 

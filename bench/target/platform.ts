@@ -1,7 +1,9 @@
 /**
  * A user of the REST interface that the target speaks: creates the devices of a run, counts what is stored, removes the
- * devices. It uses calls that ThingsBoard has, too, and Millrace's bulk creation where that exists.
+ * devices. It uses calls that ThingsBoard has, too, and Millrace's bulk creation where that exists. A server that
+ * answers 429 is asked again after the time that it names.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { type Device, devicesMade } from '../../test/harness/api.ts';
 import { causeOf } from '../error-sentence.ts';
 import type { TlsOrder } from '../load/open-socket.ts';
@@ -13,8 +15,18 @@ const callsAtOnce = 16;
 const pageSize = 100;
 const removeRoundsMax = 5;
 const hurriedTimeoutMs = 5_000;
+/** After so long without another answer, a 429 is the answer. */
+const limitedMsMax = 60_000;
+const retryAfterMs = 1_000;
+const retryAfterMsMax = 30_000;
 /** Of an answer in a message: a balancer may answer with a page. */
 const textCharsMax = 200;
+
+/** How far the removal of devices is: `left` are still listed. */
+export interface Removal {
+  removed: number;
+  left: number;
+}
 
 export interface NewDevice {
   name: string;
@@ -44,6 +56,12 @@ export class Platform {
   readonly #caller: Caller;
   /** The value of X-Authorization; '' = not signed in. */
   #authorization = '';
+  /** Answers of 429, and the time in which no call was made because of them. */
+  readonly limited = { answers: 0, ms: 0 };
+  /** No call is made before this moment: all callers wait when one was answered 429. */
+  #limitedUntil = 0;
+  /** The first 429 since another answer; 0 = the last answer was another one. */
+  #limitedSince = 0;
 
   private constructor(signIn: SignIn) {
     this.#signIn = signIn;
@@ -121,16 +139,19 @@ export class Platform {
    * Removes the devices whose names begin so; returns how many. The server may still handle the last messages of a
    * gateway, which create its devices again, so the devices are listed until none is left.
    */
-  async removeAll(prefix: string, seen: (removed: number) => void = () => {}): Promise<number> {
+  async removeAll(prefix: string, seen: (progress: Removal) => void = () => {}): Promise<number> {
     const removed = new Set<string>();
     for (let round = 0; round < removeRoundsMax; round += 1) {
       const ids = await this.idsOf(prefix);
       if (ids.length === 0) return removed.size;
+      let left = ids.length;
+      seen({ removed: removed.size, left });
       await inTurns(ids, async (id) => {
         const { status } = await this.#send('DELETE', `/api/device/${id}`);
         if (status !== 200 && status !== 404) throw new Error(`DELETE /api/device/${id} was answered ${status}`);
         removed.add(id);
-        seen(removed.size);
+        left -= 1;
+        seen({ removed: removed.size, left });
       });
     }
     throw new Error('the server still lists devices that it has removed');
@@ -167,8 +188,38 @@ export class Platform {
     throw new Error(`${method} ${path} was answered ${await beginOf(answer)}`);
   }
 
-  /** Renews a session that has ended, once for each call. */
+  /** Renews a session that has ended, once for each call, and repeats a call that was answered 429. */
   async #send(method: string, path: string, body?: object): Promise<Response> {
+    for (;;) {
+      const answer = await this.#sendOnce(method, path, body);
+      if (answer.status !== 429) {
+        this.#limitedSince = 0;
+        return answer;
+      }
+      this.limited.answers += 1;
+      this.#limitedSince ||= performance.now();
+      if (performance.now() - this.#limitedSince > limitedMsMax) return answer;
+      await answer.arrayBuffer();
+      this.#pause(answer);
+      for (let ms = this.#pauseMs(); ms > 0; ms = this.#pauseMs()) await sleep(ms);
+    }
+  }
+
+  #pauseMs(): number {
+    return this.#limitedUntil - performance.now();
+  }
+
+  /** Holds back all calls for the time that an answer names. */
+  #pause({ headers }: Response): void {
+    const asked = Number(headers.get('retry-after') ?? Number.NaN) * 1000;
+    const ms = asked > 0 ? Math.min(asked, retryAfterMsMax) : retryAfterMs;
+    const now = performance.now();
+    const until = Math.max(this.#limitedUntil, now + ms);
+    this.limited.ms += until - Math.max(this.#limitedUntil, now);
+    this.#limitedUntil = until;
+  }
+
+  async #sendOnce(method: string, path: string, body?: object): Promise<Response> {
     const answer = await this.#call(method, path, body);
     if (answer.status !== 401 || this.#signIn.apiKey !== '') return answer;
     await answer.arrayBuffer();

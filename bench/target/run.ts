@@ -14,9 +14,9 @@ import { endGenerators, type LoadResult } from '../load/processes.ts';
 import { WaitView } from '../load/wait-view.ts';
 import { machineText, thisMachine } from '../machine.ts';
 import { figure, say, writeResult, writeUnfinished } from '../report.ts';
-import { planOf, type TargetOrder } from './order.ts';
+import { addressOf, planOf, removalCommand, type TargetOrder } from './order.ts';
 import { earlyEndText, sayMeasurements } from './outcome.ts';
-import { type NewDevice, Platform } from './platform.ts';
+import { type NewDevice, Platform, type Removal } from './platform.ts';
 import { reach } from './reach.ts';
 import { findRate, type Measurement } from './search.ts';
 import { type ServerFacts, serverMachineText, serverName } from './server.ts';
@@ -34,17 +34,18 @@ const removeRetryMs = 1_000;
 
 /**
  * Returns false when a bound was missed, a message refused, an acknowledged record not found, or a device not removed.
- * The first Ctrl-C removes the devices; the second one ends the command at once.
+ * The first Ctrl-C removes the devices; the second one ends the command at once, and says what is left.
  */
 export async function runTarget(order: TargetOrder): Promise<boolean> {
-  for (const [name, text] of planOf(order)) say(`${name.padEnd(10)}${text}`);
+  const isRemoval = order.remove !== '';
+  if (!isRemoval) for (const [name, text] of planOf(order)) say(`${name.padEnd(10)}${text}`);
   if (order.isDryRun) return true;
   const run = new TargetRun(order);
   const interrupt = (signal: NodeJS.Signals) => {
     // Each line that cannot be printed is another SIGPIPE.
     if (run.isInterrupted && signal === 'SIGPIPE') return;
-    if (run.isInterrupted) {
-      if (run.hasDevices) say(`The devices whose names begin with ${run.prefix} may be left.`);
+    if (run.isInterrupted || isRemoval) {
+      say(`\nended by ${signal}${run.leftText() === '' ? '' : `: ${run.leftText()}`}`);
       process.exit(exitInterrupted);
     }
     say(`\ninterrupted by ${signal}${run.hasDevices ? '; the devices are removed, unless a second one comes' : ''}`);
@@ -55,6 +56,7 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   for (const signal of signals) process.on(signal, interrupt);
   let good = false;
   try {
+    if (isRemoval) return await run.removeLeft();
     await run.prepare();
     good = await run.measure();
   } catch (error) {
@@ -63,6 +65,7 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
   } finally {
     // After an error the error counts.
     good = (await run.close()) && good;
+    if (order.keep && run.hasCreated) say(`kept: ${run.leftText()}`);
     for (const signal of signals) process.off(signal, interrupt);
   }
   // Also after a result that is whole: the command was interrupted while it read back or removed the devices.
@@ -73,17 +76,29 @@ export async function runTarget(order: TargetOrder): Promise<boolean> {
 /** Runs whose devices were not removed yet. */
 const open = new Set<TargetRun>();
 
+let abandon: () => void = () => {};
+const abandoned = new Promise<void>((resolve) => {
+  abandon = resolve;
+});
+
 /** Ends the runs that an interrupted scenario has left, and removes their devices. */
 export async function closeTargets(): Promise<void> {
   for (const run of open) run.interrupt();
-  await Promise.all([...open].map((run) => run.close()));
+  await Promise.race([Promise.all([...open].map((run) => run.close())), abandoned]);
+}
+
+/** `closeTargets` does not wait any more. Prints which devices are left. */
+export function abandonTargets(): void {
+  for (const run of open) if (run.leftText() !== '') say(run.leftText());
+  abandon();
 }
 
 /** The devices of a run at a target, and the loads that it offers. */
 export class TargetRun {
   readonly #order: TargetOrder;
   readonly #interrupted = new AbortController();
-  readonly #run = `bench-${randomBytes(3).toString('hex')}`;
+  /** The beginning of all names that this run creates. */
+  readonly prefix: string;
   #platform: Platform | undefined;
   #tokens: string[];
   #creating: Promise<Device[]> | undefined;
@@ -93,6 +108,8 @@ export class TargetRun {
   #server: ServerFacts;
   /** The server no longer answered: what is left to do does not wait long for it. */
   #isHurried = false;
+  /** How far the removal of the devices is; undefined = they were not listed yet. */
+  #removal: Removal | undefined;
   /** The points that this run writes have times from here to `#nextTs`, which is exclusive. */
   readonly #firstTs = Date.now() - 6 * hourMs;
   #nextTs = this.#firstTs;
@@ -100,14 +117,8 @@ export class TargetRun {
   constructor(order: TargetOrder) {
     this.#order = order;
     this.#tokens = order.tokens;
-    const { authority, isTls } = order.server;
-    const scheme = `${order.kind === 'http' ? 'http' : 'mqtt'}${isTls ? 's' : ''}`;
-    this.#server = { address: `${scheme}://${authority}`, isThisMachine: false, version: '' };
-  }
-
-  /** The beginning of all names that this run creates. */
-  get prefix(): string {
-    return `${this.#run}-`;
+    this.prefix = order.remove === '' ? `bench-${randomBytes(3).toString('hex')}-` : order.remove;
+    this.#server = { address: addressOf(order), isThisMachine: false, version: '' };
   }
 
   /** What is known of the server from outside. */
@@ -117,7 +128,25 @@ export class TargetRun {
 
   /** Devices were created, or are being created, that are to be removed. */
   get hasDevices(): boolean {
-    return this.#creating !== undefined && !this.#order.keep;
+    return this.hasCreated && !this.#order.keep;
+  }
+
+  get hasCreated(): boolean {
+    return this.#creating !== undefined;
+  }
+
+  /** Says which devices of this run are at the server, and how they are removed; '' = none. */
+  leftText(): string {
+    const { devices, children, remove } = this.#order;
+    if (!this.hasCreated && remove === '') return '';
+    const left = this.#removal?.left;
+    if (left === 0) return '';
+    const isExact = children === 0 && this.#tokens.length === devices;
+    const made = `${isExact ? '' : 'up to '}${figure(devices * (1 + children))} devices`;
+    const most = remove === '' ? made : 'the devices';
+    const which = left === undefined ? most : `${figure(left)} device${left === 1 ? '' : 's'}`;
+    const command = removalCommand(this.#order, this.prefix);
+    return `${which} whose names begin with ${this.prefix} ${left === 1 ? 'is' : 'are'} left. To remove them: ${command}`;
   }
 
   get isInterrupted(): boolean {
@@ -155,7 +184,8 @@ export class TargetRun {
     const waiting = new WaitView(`creating ${figure(devices)} devices`);
     this.#creating = this.#platform.create(rows, this.#interrupted.signal).finally(() => waiting.end());
     this.#tokens = (await this.#creating).map(({ token }) => token);
-    say(`${'created'.padEnd(10)}${figure(devices)} in ${figure((performance.now() - startedAt) / 1000)} s`);
+    const seconds = figure((performance.now() - startedAt) / 1000);
+    say(`${'created'.padEnd(10)}${figure(devices)} in ${seconds} s${limitedText(this.#platform)}`);
   }
 
   /** The first messages of a gateway create its devices. */
@@ -178,6 +208,16 @@ export class TargetRun {
     return good && verified.isWhole !== false && isWritten;
   }
 
+  /** Removes the devices of an earlier run. */
+  async removeLeft(): Promise<boolean> {
+    this.#platform = await Platform.signIn(this.#order);
+    try {
+      return await this.#removeAll(this.#platform);
+    } finally {
+      this.#platform.close();
+    }
+  }
+
   /** Removes the devices that this run has created. Returns false when the server does not let it. */
   close(): Promise<boolean> {
     this.#closing ??= this.#removeCreated().finally(() => {
@@ -191,26 +231,36 @@ export class TargetRun {
     if (this.#creating === undefined || this.#platform === undefined || this.#order.keep) return true;
     // A device that is being created is not listed yet.
     await this.#creating.catch(() => {});
+    return await this.#removeAll(this.#platform);
+  }
+
+  async #removeAll(platform: Platform): Promise<boolean> {
     const waiting = new WaitView('removing the devices');
+    platform.limited.answers = platform.limited.ms = 0;
     try {
-      return await this.#remove(this.#platform, (removed) => waiting.note(`${figure(removed)} removed`));
+      return await this.#remove(platform, (removal) => {
+        this.#removal = removal;
+        const { removed, left } = removal;
+        waiting.note(`${figure(removed)} removed, ${figure(left)} left${limitedText(platform)}`);
+      });
     } finally {
       waiting.end();
     }
   }
 
-  async #remove(platform: Platform, seen: (removed: number) => void): Promise<boolean> {
+  async #remove(platform: Platform, seen: (removal: Removal) => void): Promise<boolean> {
     for (let tries = 1; ; tries += 1) {
       try {
         const removed = await platform.removeAll(this.prefix, seen);
-        say(`removed ${figure(removed)} devices`);
+        say(`removed ${figure(removed)} device${removed === 1 ? '' : 's'}${limitedText(platform)}`);
         return true;
       } catch (error) {
         if (tries < removeTriesMax) {
           await sleep(removeRetryMs);
           continue;
         }
-        say(`NOT removed: the devices whose names begin with ${this.prefix} (${sentenceOf(error)})`);
+        say(`NOT removed: ${this.leftText()}`);
+        say(`  because: ${sentenceOf(error)}`);
         return false;
       }
     }
@@ -301,12 +351,17 @@ export class TargetRun {
   }
 }
 
+/** Says how often a rate limit has answered, and what that took; '' = never. */
+function limitedText({ limited: { answers, ms } }: Platform): string {
+  return answers === 0 ? '' : `; the server answered 429 ${figure(answers)} times: ${figure(ms / 1000)} s of waiting`;
+}
+
 function resultName({ kind }: TargetOrder): string {
   return `${kind}-target`;
 }
 
 /** Leaves out the secrets of an order: a result may be given to others. */
-function publicPart({ password: _, apiKey: __, tokens: ___, tls, ...order }: TargetOrder): object {
+function publicPart({ password: _, apiKey: __, tokens: ___, remove: ____, tls, ...order }: TargetOrder): object {
   return { ...order, ...(tls && { acceptsAnyCertificate: tls.isInsecure }) };
 }
 

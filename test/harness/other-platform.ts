@@ -40,6 +40,10 @@ interface PlatformOptions {
   isRefused?: () => boolean;
   /** The time that the creation of the n-th device takes. */
   createMs?: (n: number) => number;
+  /** The time that the removal of a device takes. */
+  deleteMs?: number;
+  /** True: a removal is answered 429, with a second to wait. */
+  isLimited?: () => boolean;
   /** The authority of the user; undefined: the server has no such call. */
   authority?: string;
   /** Key and certificate, for TLS. */
@@ -101,8 +105,14 @@ export class OtherPlatform {
     else if (pathname === '/api/auth/user' && authority !== undefined) json({ authority });
     else if (pathname === '/api/device') json(await this.#create(searchParams.get('accessToken')!, body));
     else if (pathname === '/api/tenant/devices') json(this.#page(searchParams));
-    else if (method === 'DELETE') json({}, this.devices.delete(id) ? 200 : 404);
-    else if (kind?.startsWith('plugins')) json({ temperature: [{ value: String(this.devices.get(id)!.times.size) }] });
+    else if (method === 'DELETE' && this.#options.isLimited?.()) {
+      response.setHeader('Retry-After', '1');
+      json({}, 429);
+    } else if (method === 'DELETE') {
+      await sleep(this.#options.deleteMs ?? 0);
+      json({}, this.devices.delete(id) ? 200 : 404);
+    } else if (kind?.startsWith('plugins'))
+      json({ temperature: [{ value: String(this.devices.get(id)!.times.size) }] });
     else json({}, 404);
   }
 

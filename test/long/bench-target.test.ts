@@ -204,7 +204,7 @@ test('another platform is measured and read back, also after messages that it re
     expect(printed).toMatch(/^429: too many +40 +40 +0$/m);
     expect(page).toContain('<tr><td>429</td><td>40</td><td>too many</td></tr>');
     expect(printed).toMatch(/^verified: the server shows all [\d ]+ acknowledged records$/m);
-    expect(printed).toContain('removed 1 devices');
+    expect(printed).toContain('removed 1 device\n');
     expect(printed).toContain('version unknown');
     expect(platform.devices.size).toBe(0);
   } finally {
@@ -231,6 +231,46 @@ test('an interrupt while devices are created leaves none: at another platform, a
     expect(await devicesOf(engine, 'bench-')).toBe(0);
   } finally {
     for (const { child } of [there, here]) child.kill('SIGKILL');
+    platform.close();
+  }
+});
+
+test('a server that limits calls removes all devices as fast as it allows, and the command says what that took', async () => {
+  let removals = 0;
+  const platform = await OtherPlatform.listen({ isLimited: () => removals++ < 3 });
+  try {
+    const printed = await run('http', '--target', platform.url, ...signIn, '--devices', '20', ...times);
+    expect(printed).toMatch(/^removed 20 devices; the server answered 429 3 times: 1(\.\d+)? s of waiting$/m);
+    expect(platform.devices.size).toBe(0);
+  } finally {
+    platform.close();
+  }
+});
+
+test('a second interrupt ends at once and says how many devices are left; a later command removes them', async () => {
+  const platform = await OtherPlatform.listen({ deleteMs: 200 });
+  const flags = ['--devices', '200', '--rate', '50', '--warmup', '0', '--duration', '10m'];
+  const bench = new BenchRun(['http', '--target', platform.url, ...signIn, ...flags]);
+  try {
+    await eventually(async () => platform.messages > 10, 60_000, 20);
+    bench.signal('SIGINT');
+    await eventually(async () => platform.devices.size < 200, 60_000, 5);
+    bench.signal('SIGINT');
+    expect(await bench.code()).toBe(130);
+    const [, left = '', command = ''] =
+      /^ended by SIGINT: (\d+) devices whose names begin with bench-[0-9a-f]{6}- are left\. To remove them: (.+)$/m.exec(
+        bench.printed,
+      ) ?? [];
+    // The removals in flight at the second interrupt are carried out.
+    expect(Number(left) - platform.devices.size, bench.printed).toBeLessThanOrEqual(32);
+    expect(platform.devices.size).toBeGreaterThan(0);
+    const words = command.replace('npm run bench -- ', '').split(' ');
+    const { printed, code } = await runBench(words, { env: { BENCH_PASSWORD: 'secret' } });
+    expect(printed).toMatch(/^removed \d+ devices$/m);
+    expect(code).toBe(0);
+    expect(platform.devices.size).toBe(0);
+  } finally {
+    bench.child.kill('SIGKILL');
     platform.close();
   }
 });
@@ -288,7 +328,9 @@ test('a server that ends for good while it is measured ends the load early: sinc
       );
       expect(printed).toMatch(/^ECONNREFUSED at the connect +\d+$/m);
       expect(printed).toMatch(/^NOT verified: the \d+ acknowledged records cannot be read \(.*ECONNREFUSED/m);
-      expect(printed).toMatch(/^NOT removed: the devices whose names begin with bench-[0-9a-f]{6}- /m);
+      expect(printed).toMatch(
+        /^NOT removed: 4 devices whose names begin with bench-[0-9a-f]{6}- are left\. To remove/m,
+      );
       expect(printed).not.toContain('    at ');
       expect(code).toBe(1);
       const { file, page } = takeResult(printed);
