@@ -42,6 +42,31 @@ test('the first CONNECT of a storm comes before most sockets are open, and each 
   }
 });
 
+test('a fleet whose devices are no longer connected ends with what they were refused with', async () => {
+  const sockets = new Set<Socket>();
+  // The first device is connected, all others are refused.
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    socket.on('error', () => {});
+    const code = sockets.size === 1 ? 0 : 5;
+    socket.on('data', () => socket.write(Buffer.from([0x20, 2, 0, code])));
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  const place = { localAddresses: ['127.77.2.1'], socketsPerAddress: 2 };
+  const devices = new FleetDevices({ host: '127.0.0.1', port, tokens: ['a', 'b'], ...place }, 300);
+  try {
+    await expect(devices.connect()).rejects.toThrow(
+      '1 of 2 devices are connected, and no other one was for 0.3 s; failed attempts: CONNACK 5 (1)',
+    );
+  } finally {
+    devices.close();
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  }
+});
+
 /** Returns how many TCP connections the kernel has from the address. */
 function openFrom(address: string): number {
   const hex = Buffer.from(address.split('.').map(Number).reverse()).toString('hex').toUpperCase();

@@ -1,10 +1,12 @@
 /** Devices that reply to commands over MQTT, and connect again when they lose their connections. */
 import mqtt, { type MqttClient } from 'mqtt';
 import type { Device } from '../../test/harness/api.ts';
+import { within } from '../deadline.ts';
 
 const request = 'v1/devices/me/rpc/request/';
 const response = 'v1/devices/me/rpc/response/';
 const reconnectMs = 500;
+const connectMsMax = 60_000;
 
 export class CommandDevices {
   readonly #clients: MqttClient[] = [];
@@ -41,7 +43,9 @@ export class CommandDevices {
       const { params } = JSON.parse(payload.toString()) as { params: number };
       client.publish(response + topic.slice(request.length), `{"n":${params}}`);
     });
-    await new Promise<void>((resolve) => client.once('connect', () => resolve()));
-    await client.subscribeAsync(`${request}+`);
+    const connected = new Promise<void>((resolve) => client.once('connect', () => resolve()));
+    await within(connected, connectMsMax, 'a device that takes commands was not connected over MQTT');
+    const subscribed = client.subscribeAsync(`${request}+`);
+    await within(subscribed, connectMsMax, 'the subscription of a device that takes commands was not acknowledged');
   }
 }

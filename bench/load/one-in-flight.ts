@@ -60,6 +60,9 @@ export interface Conversation {
 }
 
 const stallMsMax = 30_000;
+/** An attempt to connect, with the handshake of TLS and the answer to a greeting, has failed after so long. */
+const connectMsMax = 20_000;
+const noConnection = `no connection within ${connectMsMax / 1000} s`;
 const connectTriesMax = 20;
 const retryMs = 500;
 
@@ -70,6 +73,8 @@ export class Loop {
   readonly #due = new DueTimes();
   readonly #counting: Counting;
   #hasBegun = false;
+  /** An attempt had no answer before the run: further attempts would wait as long for nothing. */
+  #isSilent = false;
   #stopping = false;
   #open = 0;
   #drained: () => void = () => {};
@@ -113,6 +118,8 @@ export class Loop {
       const fault = await this.#attempt(slot);
       if (fault === '') return;
       this.#counting.refuse(fault);
+      if (fault === noConnection && !this.#hasBegun) this.#isSilent = true;
+      if (this.#isSilent && !this.#hasBegun) return;
       await sleep(retryMs * (0.5 + Math.random()));
     }
   }
@@ -131,13 +138,16 @@ export class Loop {
         else socket.write(slot.greeting);
       });
       slot.socket = socket;
+      const deadline = setTimeout(() => slot.greeted(noConnection), connectMsMax);
       slot.greeted = (fault) => {
+        clearTimeout(deadline);
         slot.isConnected = fault === '';
         if (fault !== '') socket.destroy();
         resolve(fault);
       };
       socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.on('close', () => {
+        clearTimeout(deadline);
         if (slot.isConnected) this.#closed(slot);
         else resolve('closed at the connect');
       });

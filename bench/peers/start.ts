@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { freePort, isPortOpen } from '../../test/harness/ports.ts';
+import { within } from '../deadline.ts';
 import { ownDirectory } from '../own-directory.ts';
 import { daemonPath, packageVersion, printedVersion } from './versions.ts';
 
@@ -75,14 +76,18 @@ async function startNode(name: string, library: string, file: string): Promise<P
     throw new Error(`${name} ended with ${code} before it listened`);
   });
   ended.catch(() => {});
-  const [line] = (await Promise.race([once(child.stdout!, 'data'), ended])) as [Buffer];
+  const printed = Promise.race([once(child.stdout!, 'data'), ended]) as Promise<[Buffer]>;
+  const [line] = await within(printed, readyMsMax, `${name} did not listen`).catch((error: unknown) => {
+    close();
+    throw error;
+  });
   return { name, version: packageVersion(library), port: Number(line.toString()), pid: child.pid!, close };
 }
 
 async function listening(port: number): Promise<void> {
   const deadline = performance.now() + readyMsMax;
   while (!(await isPortOpen(port))) {
-    if (performance.now() > deadline) throw new Error(`no server listens on ${port} after ${readyMsMax} ms`);
+    if (performance.now() > deadline) throw new Error(`Mosquitto did not listen within ${readyMsMax / 1000} s`);
     await sleep(20);
   }
 }

@@ -31,6 +31,8 @@ const commandsAfterReconnect = 100;
 const attributesAfterReconnect = 20;
 const commandsBefore = 400;
 const operatorSockets = 16;
+/** The engine answers a command that no device answers after ten seconds. */
+const answerMsMax = 30_000;
 
 export async function runGateway(settings: BenchSettings): Promise<boolean> {
   const workers = settings.gateway.workers || availableParallelism();
@@ -248,13 +250,14 @@ class Operators {
     };
     return new Promise((resolve) => {
       const url = `${this.#engine.api.http}/api/rpc/twoway/${id}`;
-      const call = request(url, { method: 'POST', agent: this.#agent, headers }, (response) => {
+      const call = request(url, { method: 'POST', agent: this.#agent, headers, timeout: answerMsMax }, (response) => {
         let text = '';
         response.on('data', (piece: Buffer) => {
           text += piece.toString();
         });
         response.on('end', () => resolve(response.statusCode === 200 && text === `{"n":${n}}`));
       });
+      call.on('timeout', () => call.destroy(new Error('no answer')));
       call.on('error', () => resolve(false));
       call.end(body);
     });

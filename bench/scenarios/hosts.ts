@@ -12,6 +12,7 @@ import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../../test/harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../../test/harness/stores.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
+import { within } from '../deadline.ts';
 import { createFleet, tokenOf } from '../engine-under-load.ts';
 import { addedUp, refusedText } from '../load/counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
@@ -24,6 +25,7 @@ const log = createLog('fatal', 'bench');
 const simulatedWorkers = [8, 16, 64];
 const settleMs = 5_000;
 const commandMsMax = 5_000;
+const updateMsMax = 30_000;
 
 interface HostFigures {
   hosts: number;
@@ -263,9 +265,10 @@ class Connected {
 
   async updated(n: number): Promise<void> {
     if (this.#last === n) return;
-    await new Promise<void>((resolve) => {
+    const updated = new Promise<void>((resolve) => {
       this.#onUpdate = resolve;
     });
+    await within(updated, updateMsMax, 'a device did not receive the change of an attribute');
   }
 
   async #receive(): Promise<void> {

@@ -222,13 +222,15 @@ function write(url: string, body: string, jwt: string, agent: Agent): Promise<vo
       'content-type': 'application/json',
       'content-length': Buffer.byteLength(body),
     };
-    const request = httpRequest(url, { method: 'POST', agent, headers }, (response) => {
+    const request = httpRequest(url, { method: 'POST', agent, headers, timeout: answerMsMax }, (response) => {
       response.resume();
       response.on('end', () => {
         if (response.statusCode === 200) resolve();
         else reject(new Error(`the write was answered ${response.statusCode}`));
       });
     });
+    const late = `the write of an attribute was not answered within ${answerMsMax / 1000} s`;
+    request.on('timeout', () => request.destroy(new Error(late)));
     request.on('error', reject);
     request.end(body);
   });

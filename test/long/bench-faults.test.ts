@@ -1,11 +1,14 @@
 /** Benchmarks whose server refuses connections or ends: that is a result, and nothing waits for the server for ever. */
+import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net';
 import { expect, test } from 'vitest';
+import { within } from '../../bench/deadline.ts';
 import { judged, makeCalls, right } from '../../bench/load/rest/calls.ts';
 import { ReportClient } from '../../bench/load/rest/reports.ts';
 import { Api } from '../harness/api.ts';
+import { buildBench } from '../harness/bench-run.ts';
 import { freePort } from '../harness/ports.ts';
 import { requestBytes } from '../harness/raw.ts';
 
@@ -43,6 +46,61 @@ test('clients of reports count what is refused and what breaks, and ask again', 
   } finally {
     asker.close();
   }
+});
+
+/** Takes connections and never answers. */
+async function silentServer(): Promise<{ port: number; close(): void }> {
+  const sockets = new Set<Socket>();
+  const server = createTcpServer((socket) => {
+    sockets.add(socket);
+    socket.on('error', () => {});
+    socket.resume();
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const close = () => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  };
+  return { port: (server.address() as AddressInfo).port, close };
+}
+
+test.each([
+  ['a closed loop', 0],
+  ['a fixed rate', 50],
+])('calls that have no end by themselves end when nothing is answered any more: %s', async (_, rate) => {
+  const call = { request: requestBytes({ method: 'GET', path: '/' }), outcomeOf: () => right };
+  const server = await silentServer();
+  const order = { connections: 2, rate, warmupSeconds: 0, seconds: Number.POSITIVE_INFINITY, callOf: () => call };
+  try {
+    const result = await makeCalls({ port: server.port, ...order }, 300);
+    expect(result.refused).toEqual({});
+    expect(result.unanswered).toBeGreaterThanOrEqual(2);
+  } finally {
+    server.close();
+  }
+});
+
+test('the gateway of a large site that gets no CONNACK ends with a sentence', async () => {
+  buildBench();
+  const server = await silentServer();
+  const child = fork('dist-bench/bench/load/mqtt/site-process.js');
+  const ended = once(child, 'exit');
+  const order = { host: '127.0.0.1', token: 't', children: ['a'], firstTs: 0, connackMs: 100, port: server.port };
+  try {
+    child.send({ kind: 'connect', order });
+    const [note] = (await once(child, 'message')) as [object];
+    expect(note).toEqual({ kind: 'failed', sentence: 'it cannot connect: no CONNACK (3)' });
+    expect(await ended).toEqual([1, null]);
+  } finally {
+    child.kill('SIGKILL');
+    server.close();
+  }
+});
+
+test('a wait that has a deadline ends with what it has waited for', async () => {
+  expect(await within(Promise.resolve(5), 10, 'nothing came')).toBe(5);
+  await expect(within(new Promise(() => {}), 10, 'nothing came')).rejects.toThrow('nothing came within 0.01 s');
 });
 
 test.each([

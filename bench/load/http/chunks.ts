@@ -27,6 +27,7 @@ interface ChunkResult {
 
 const connectTriesMax = 20;
 const retryMs = 500;
+const silenceMsMax = 30_000;
 
 /** Ends when every device has every chunk; an answer of another length or status is an error. */
 export async function takeChunks(load: ChunkLoad): Promise<ChunkResult> {
@@ -83,6 +84,7 @@ class Taker {
   #takeAll(): Promise<void> {
     const socket = connect({ host: this.#load.host, port: this.#load.port, noDelay: true });
     this.#socket = socket;
+    socket.setTimeout(silenceMsMax, () => socket.destroy(new Error(`nothing received for ${silenceMsMax / 1000} s`)));
     return new Promise((resolve, reject) => {
       socket.on('error', reject);
       socket.on('close', () => (this.#chunk >= this.#chunks ? resolve() : reject(new Error('closed too early'))));

@@ -24,6 +24,7 @@ export type PollNote =
 
 const connectsAtOnce = 100;
 const connectTriesMax = 20;
+const connectMsMax = 20_000;
 const retryMs = 500;
 
 // One for all sockets: an answer is small and read at once.
@@ -64,7 +65,13 @@ class Waiter {
         },
       };
       const socket = connect({ host, port, localAddress: this.#localAddress, noDelay: true, onread });
+      const deadline = setTimeout(() => {
+        resolve(`no connection within ${connectMsMax / 1000} s`);
+        socket.destroy();
+      }, connectMsMax);
+      socket.once('close', () => clearTimeout(deadline));
       socket.once('connect', () => {
+        clearTimeout(deadline);
         this.#socket = socket;
         this.#poll();
         socket.once('close', () => {

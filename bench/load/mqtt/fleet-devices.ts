@@ -5,6 +5,7 @@
  */
 import { connect, type Socket } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
+import { refusedText } from '../counts.ts';
 import { connectPacket } from './mqtt-packets.ts';
 
 export interface FleetOrder {
@@ -37,6 +38,8 @@ const connectsPerTurn = 50;
 const keepAliveSeconds = 3_600;
 const retryMs = 1_000;
 const attemptMsMax = 20_000;
+/** The task has failed when no device was connected for so long: each attempt of all others has ended by then. */
+const progressMsMax = 60_000;
 
 // One for all sockets: an answer is small and read at once.
 const received = Buffer.allocUnsafe(16 * 1024);
@@ -44,6 +47,8 @@ const received = Buffer.allocUnsafe(16 * 1024);
 interface DeviceCounts {
   failed: Record<string, number>;
   lost: number;
+  /** No device tries again. */
+  isEnded: boolean;
 }
 
 class Device {
@@ -65,7 +70,7 @@ class Device {
   }
 
   async connect(): Promise<void> {
-    for (;;) {
+    while (!this.#counts.isEnded) {
       const fault = await this.#attempt();
       if (fault === '') return;
       const { failed } = this.#counts;
@@ -131,9 +136,11 @@ class Device {
 
 export class FleetDevices {
   readonly #devices: Device[];
-  readonly #counts: DeviceCounts = { failed: {}, lost: 0 };
+  readonly #progressMsMax: number;
+  readonly #counts: DeviceCounts = { failed: {}, lost: 0, isEnded: false };
 
-  constructor(order: FleetOrder) {
+  constructor(order: FleetOrder, waitMsMax = progressMsMax) {
+    this.#progressMsMax = waitMsMax;
     this.#devices = order.tokens.map((_, n) => new Device(order, this.#counts, n));
   }
 
@@ -156,16 +163,25 @@ export class FleetDevices {
   }
 
   close(): void {
+    this.#counts.isEnded = true;
     for (const device of this.#devices) device.cut();
+  }
+
+  #stuckText({ length }: number[]): string {
+    const of = `${length} of ${this.#devices.length} devices are connected`;
+    const seconds = this.#progressMsMax / 1000;
+    return `${of}, and no other one was for ${seconds} s; failed attempts: ${refusedText(this.#counts.failed)}`;
   }
 
   async #connectAll(startedAtMs: number, atOnce: number): Promise<FleetDone> {
     this.#counts.failed = {};
     const waiting = this.#devices.values();
     const connectedAfterMs: number[] = [];
+    let progressAt = performance.now();
     const connectNext = async (): Promise<void> => {
       for (const device of waiting) {
         await device.connect();
+        progressAt = performance.now();
         connectedAfterMs.push(Date.now() - startedAtMs);
       }
     };
@@ -174,7 +190,13 @@ export class FleetDevices {
       callers.push(connectNext());
       if (callers.length % connectsPerTurn === 0) await turn();
     }
-    await Promise.all(callers);
+    let timer: NodeJS.Timeout | undefined;
+    const stuck = new Promise<never>((_, reject) => {
+      timer = setInterval(() => {
+        if (performance.now() - progressAt > this.#progressMsMax) reject(new Error(this.#stuckText(connectedAfterMs)));
+      }, this.#progressMsMax / 60);
+    });
+    await Promise.race([Promise.all(callers), stuck]).finally(() => clearInterval(timer));
     const { failed, lost } = this.#counts;
     return { startedAtMs, endedAtMs: Date.now(), failed, lost, connectedAfterMs };
   }

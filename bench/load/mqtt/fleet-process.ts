@@ -9,6 +9,12 @@ export interface FleetNote extends FleetDone {
   cpuMs: number;
 }
 
+/** The task cannot be carried out; the process ends. */
+export interface FleetFailure {
+  kind: 'failed';
+  sentence: string;
+}
+
 let devices: FleetDevices;
 
 function workOf(task: FleetTask): FleetDone | Promise<FleetDone> {
@@ -25,9 +31,8 @@ async function carryOut(task: FleetTask): Promise<void> {
 }
 
 process.on('message', (task: FleetTask) => {
-  carryOut(task).catch((error: Error) => {
-    process.stderr.write(`${error.stack}\n`);
-    process.exit(1);
+  carryOut(task).catch(({ message }: Error) => {
+    process.send!({ kind: 'failed', sentence: message } satisfies FleetFailure, () => process.exit(1));
   });
 });
 process.on('disconnect', () => process.exit(0));

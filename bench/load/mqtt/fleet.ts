@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { openFilesMax } from '../../../src/base/file-limit.ts';
 import { addedUp } from '../counts.ts';
 import type { FleetOrder } from './fleet-devices.ts';
-import type { FleetNote, FleetTask } from './fleet-process.ts';
+import type { FleetFailure, FleetNote, FleetTask } from './fleet-process.ts';
 
 const entry = fileURLToPath(new URL('./fleet-process.js', import.meta.url));
 const socketsPerAddress = 8_000;
@@ -96,9 +96,10 @@ function answerOf(child: ChildProcess, task: FleetTask): Promise<FleetNote> {
   return new Promise((resolve, reject) => {
     const ended = (code: number | null) => reject(new Error(`a process of the fleet ended with ${code}`));
     child.once('exit', ended);
-    child.once('message', (note: FleetNote) => {
+    child.once('message', (note: FleetNote | FleetFailure) => {
       child.removeListener('exit', ended);
-      resolve(note);
+      if (note.kind === 'failed') reject(new Error(`the fleet: ${note.sentence}`));
+      else resolve(note);
     });
     child.send(task);
   });

@@ -64,6 +64,9 @@ export interface MqttProcessOrder extends Place {
 }
 
 const stallMsMax = 30_000;
+/** A load without an end of its own has ended when nothing was answered for so long. */
+const silenceMsMax = 60_000;
+const silenceAskedMs = 1_000;
 const connectsAtOnce = 50;
 const connectTriesMax = 20;
 const retryMs = 1_000;
@@ -84,6 +87,7 @@ class Generator {
   /** An attempt had no answer before the run: further connections would wait as long for nothing. */
   #isSilent = false;
   #stopping = false;
+  #answeredAt = 0;
   #inFlight = 0;
   #drained: () => void = () => {};
 
@@ -131,7 +135,16 @@ class Generator {
       while (next < this.#connections.length && !this.#isSilent) await this.#connect(this.#connections[next++]!);
     };
     await Promise.all(Array.from({ length: connectsAtOnce }, connectNext));
-    if (this.#order.drawn) await Promise.all(this.#connections.map((connection) => connection.join()));
+    if (!this.#order.drawn) return;
+    this.#answeredAt = performance.now();
+    const joined = Promise.all(this.#connections.map((connection) => connection.join())).then(() => true);
+    const isJoined = await Promise.race([joined, this.#silence().then(() => false)]);
+    if (!isJoined) this.#counting.refuse(`devices of gateways not connected: no answer for ${silenceMsMax / 1000} s`);
+  }
+
+  /** Resolves when nothing was answered for a while. */
+  async #silence(): Promise<void> {
+    while (performance.now() - this.#answeredAt < silenceMsMax) await sleep(silenceAskedMs, undefined, { ref: false });
   }
 
   /**
@@ -217,6 +230,7 @@ class Generator {
   /** `text`: what the server says of a refusal. */
   #answered(connection: Connection, packetId: number, code: number, text: string): void {
     if (connection.isJoining) {
+      this.#answeredAt = performance.now();
       if (code >= refusedFrom) this.#counting.refuse(refusalText('PUBACK', code, text));
       connection.joinNext(packetId);
     } else {
@@ -232,6 +246,7 @@ class Generator {
     }
     this.#inFlight -= 1;
     const now = performance.now();
+    this.#answeredAt = now;
     if (code < refusedFrom) this.#counting.acknowledged(dueAt, now);
     else this.#counting.refuse(refusalText('PUBACK', code, text));
     if (this.#stopping) {
@@ -294,12 +309,14 @@ class Generator {
     for (const { socket } of this.#connections.slice(0, count)) socket?.resetAndDestroy();
   }
 
-  /** Resolves when no connection has another message. */
+  /** Resolves when no connection has another message, or nothing is answered any more. */
   #allSent(): Promise<void> {
-    return new Promise((resolve) => {
+    this.#answeredAt = performance.now();
+    const drained = new Promise<void>((resolve) => {
       this.#drained = resolve;
       if (this.#inFlight === 0) resolve();
     });
+    return Promise.race([drained, this.#silence()]);
   }
 
   /** No more messages; waits for the acknowledgements that are still out, unless the load is stopped. */

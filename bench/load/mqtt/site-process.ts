@@ -4,6 +4,7 @@
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { refusedText } from '../counts.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
 import {
   connectPacket,
@@ -24,6 +25,8 @@ export interface SiteOrder {
   /** Names of one length. */
   children: string[];
   firstTs: number;
+  /** An attempt to connect that has no answer after this time has failed. */
+  connackMs: number;
 }
 
 /** The tasks of the parent; each is answered by a note of the same kind. */
@@ -33,6 +36,8 @@ export type SiteTask =
   | { kind: 'reconnect' };
 
 export type SiteNote =
+  /** The task cannot be carried out; the process ends. */
+  | { kind: 'failed'; sentence: string }
   | { kind: 'connect' | 'reconnect'; seconds: number; refused: Record<string, number> }
   | { kind: 'send'; sent: SiteSent }
   | { kind: 'attributes'; device: string };
@@ -52,8 +57,11 @@ const subscriptions = ['v1/gateway/attributes', 'v1/gateway/attributes/response'
 /** Below the Receive Maximum of the server. */
 const inFlightMax = 500;
 const ackMsMax = 30_000;
+/** Attempts that had no answer. */
+const silentTriesMax = 3;
 const connectTriesMax = 20;
 const retryMs = 500;
+const noConnack = 'no CONNACK';
 
 class Site {
   readonly #order: SiteOrder;
@@ -140,24 +148,30 @@ class Site {
       const fault = await this.#attempt();
       if (fault === '') return;
       this.#count(fault);
-      if (tries === connectTriesMax) throw new Error(`the gateway is refused: ${fault}`);
+      const isLast = tries === connectTriesMax || this.#refused[noConnack] === silentTriesMax;
+      if (isLast) throw new Error(`it cannot connect: ${refusedText(this.#refused)}`);
       await sleep(retryMs);
     }
   }
 
   /** Resolves with '' when connected, else with the reason. */
   #attempt(): Promise<string> {
-    const { host, port, token } = this.#order;
+    const { host, port, token, connackMs } = this.#order;
     const reader = new PacketReader();
     const socket = connect({ host, port, noDelay: true });
     this.#socket = socket;
     return new Promise((resolve) => {
       let isConnected = false;
+      const deadline = setTimeout(() => {
+        resolve(noConnack);
+        socket.destroy();
+      }, connackMs);
       socket.on('data', (piece: Buffer) => {
         socket.cork();
         reader.read(piece, (firstByte, bytes, start, end) => {
           const type = firstByte >> 4;
           if (type === packetType.connack) {
+            clearTimeout(deadline);
             isConnected = bytes[start + 1] === 0;
             resolve(isConnected ? '' : `CONNACK ${bytes[start + 1]}`);
             if (!isConnected) socket.destroy();
@@ -173,7 +187,8 @@ class Site {
       });
       socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.on('close', () => {
-        if (isConnected) fail(new Error(`the gateway was closed; ${JSON.stringify(this.#refused)}`));
+        clearTimeout(deadline);
+        if (isConnected) fail(new Error(`the connection of the gateway was closed; ${JSON.stringify(this.#refused)}`));
         else resolve('closed before CONNACK');
       });
       socket.once('connect', () => {
@@ -228,7 +243,7 @@ class Site {
 
   #answered(): Promise<void> {
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => reject(new Error(`no acknowledgement in ${ackMsMax} ms`)), ackMsMax);
+      const timer = setTimeout(() => reject(new Error(`no acknowledgement within ${ackMsMax / 1000} s`)), ackMsMax);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();
@@ -241,9 +256,8 @@ function tell(note: SiteNote): void {
   if (process.connected) process.send!(note);
 }
 
-function fail(error: Error): void {
-  process.stderr.write(`${error.stack}\n`);
-  process.exit(1);
+function fail({ message }: Error): void {
+  process.send!({ kind: 'failed', sentence: message } satisfies SiteNote, () => process.exit(1));
 }
 
 let site: Site;

@@ -5,6 +5,8 @@ import type { SiteNote, SiteOrder, SiteSent, SiteTask } from './site-process.ts'
 
 const entry = fileURLToPath(new URL('./site-process.js', import.meta.url));
 
+const connackMs = 20_000;
+
 interface SiteConnected {
   seconds: number;
   refused: Record<string, number>;
@@ -21,13 +23,14 @@ export class SiteGateway {
     this.#child = fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
     this.#child.on('message', (note: SiteNote) => {
       if (note.kind === 'attributes') this.pushed.push(note.device);
+      else if (note.kind === 'failed') this.#ended(new Error(`the gateway of the large site: ${note.sentence}`));
       else this.#answer(note);
     });
     this.#child.on('exit', (code) => this.#ended(new Error(`the gateway's process ended with ${code}`)));
   }
 
-  connect(order: SiteOrder): Promise<SiteConnected> {
-    return this.#ask<SiteConnected>({ kind: 'connect', order });
+  connect(order: Omit<SiteOrder, 'connackMs'>): Promise<SiteConnected> {
+    return this.#ask<SiteConnected>({ kind: 'connect', order: { ...order, connackMs } });
   }
 
   reconnect(): Promise<SiteConnected> {

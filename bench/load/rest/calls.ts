@@ -48,11 +48,15 @@ export interface CallsResult {
 }
 
 const endMsMax = 30_000;
+const connectMsMax = 20_000;
+/** Calls that have no end by themselves end when none was answered for so long. */
+const silenceMsMax = 60_000;
 const connectTriesMax = 20;
 const retryMs = 500;
 
-export function makeCalls(order: CallOrder): Promise<CallsResult> {
-  return new Callers(order).run();
+/** `waitMsMax`: for any answer. */
+export function makeCalls(order: CallOrder, waitMsMax?: number): Promise<CallsResult> {
+  return new Callers(order, waitMsMax).run();
 }
 
 /** Counts the calls with a right answer and those without; a refused connect belongs to the latter. */
@@ -72,6 +76,8 @@ interface Caller {
 
 class Callers {
   readonly #order: CallOrder;
+  readonly #silenceMsMax: number;
+  #answeredAt = 0;
   readonly #callers: Caller[];
   readonly #idle: Caller[] = [];
   /** Due times of calls that wait for a free connection. */
@@ -88,8 +94,9 @@ class Callers {
   #ending = false;
   #closed = false;
 
-  constructor(order: CallOrder) {
+  constructor(order: CallOrder, waitMsMax = silenceMsMax) {
     this.#order = order;
+    this.#silenceMsMax = waitMsMax;
     this.#callers = Array.from({ length: order.connections }, () => {
       return { socket: undefined, answer: new AnswerReader(), call: undefined, dueAt: 0 };
     });
@@ -102,10 +109,11 @@ class Callers {
     const cpuAtStart = process.cpuUsage();
     const begin = performance.now();
     this.#measuredFrom = begin + warmupSeconds * 1000;
+    this.#answeredAt = begin;
     if (rate > 0) await this.#pace(begin, rate, this.#measuredFrom + seconds * 1000);
     else await this.#repeat(this.#measuredFrom + seconds * 1000);
     this.#ending = true;
-    const deadline = performance.now() + endMsMax;
+    const deadline = performance.now() + (this.#isSilent() ? 0 : endMsMax);
     while (this.#inFlight + this.#due.length > 0 && performance.now() < deadline) await sleep(1);
     const endedAt = performance.now();
     const cpu = process.cpuUsage(cpuAtStart);
@@ -124,9 +132,15 @@ class Callers {
     };
   }
 
+  /** A run with an end waits for it, also beside a server that is silent for a while. */
+  #isSilent(): boolean {
+    if (Number.isFinite(this.#order.seconds) || this.#inFlight === 0) return false;
+    return performance.now() - this.#answeredAt > this.#silenceMsMax;
+  }
+
   async #pace(begin: number, rate: number, until: number): Promise<void> {
     let offered = 0;
-    while (!this.#ending && performance.now() < until) {
+    while (!this.#ending && performance.now() < until && !this.#isSilent()) {
       for (; performance.now() - begin >= (offered * 1000) / rate; offered += 1) {
         this.#due.push(begin + (offered * 1000) / rate);
         if (this.#idle.length > 0) this.#next(this.#idle.shift()!);
@@ -137,7 +151,7 @@ class Callers {
 
   async #repeat(until: number): Promise<void> {
     for (const caller of this.#idle.splice(0)) this.#next(caller);
-    while (!this.#ending && performance.now() < until) await sleep(10);
+    while (!this.#ending && performance.now() < until && !this.#isSilent()) await sleep(10);
   }
 
   /**
@@ -160,6 +174,10 @@ class Callers {
   /** Resolves with '' when connected, else with the reason. */
   #attempt(caller: Caller): Promise<string> {
     return new Promise((resolve) => {
+      const deadline = setTimeout(() => {
+        resolve(`no connection within ${connectMsMax / 1000} s`);
+        socket.destroy();
+      }, connectMsMax);
       const buffer = Buffer.allocUnsafe(64 * 1024);
       const callback = (length: number) => {
         this.#received(caller, buffer, length);
@@ -173,7 +191,9 @@ class Callers {
       });
       caller.answer.forget();
       socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
+      socket.once('close', () => clearTimeout(deadline));
       socket.once('connect', () => {
+        clearTimeout(deadline);
         caller.socket = socket;
         socket.once('close', () => this.#broke(caller));
         resolve('');
@@ -200,7 +220,8 @@ class Callers {
     const { call, dueAt, answer } = caller;
     const status = answer.read(buffer, length);
     if (status === 0 || call === undefined) return;
-    const microseconds = (performance.now() - dueAt) * 1000;
+    this.#answeredAt = performance.now();
+    const microseconds = (this.#answeredAt - dueAt) * 1000;
     const outcome = call.outcomeOf(status, answer.body.toString());
     this.#order.seen?.(outcome, microseconds);
     if (dueAt >= this.#measuredFrom) (this.#histograms[outcome] ??= new Histogram()).record(microseconds);
