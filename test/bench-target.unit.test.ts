@@ -331,6 +331,16 @@ test('results without a common load are refused with the names of their loads', 
   expect(compare).toThrow('no load in common: A has "peak"; B has "load 1, unfinished".');
 });
 
+test('an interrupted result is not compared with a whole one, but with another interrupted one', () => {
+  const unfinished = { name: 'load 1, unfinished', load: steady(1000), members: { isInterrupted: true } };
+  expect(() => compared({ load: steady(1000) }, unfinished)).toThrow(
+    'B was interrupted before the result, and cannot be compared with a whole result',
+  );
+  const { lines, isGood } = compared(unfinished, { ...unfinished, load: steady(500) });
+  expect(lines).toMatch(/^load 1, unfinished acknowledged\/s .* B 500 .* worse *$/m);
+  expect(isGood).toBe(false);
+});
+
 test.each([
   ['', 'is damaged, or no JSON'],
   ['{"scenario":"http","at":"now","machine":{"cores":2', 'is damaged, or no JSON'],

@@ -48,9 +48,9 @@ export function compareResults(paths: string[]): boolean {
     const place = server ? `server ${serverName(server)}, its machine unknown; generator: ${facts}` : facts;
     say(`${letterOf(n)}  ${at}  ${place}`);
   }
-  for (const [n, { result }] of files.entries()) {
-    if ('isInterrupted' in result) say(`WARNING: ${letterOf(n)} was interrupted: its loads include the warm-up`);
-    for (const fault of loadsOf(result).flatMap(faultsOf)) say(`WARNING: ${letterOf(n)}: ${fault}`);
+  for (const [n, file] of files.entries()) {
+    if (isInterrupted(file)) say(`WARNING: ${letterOf(n)} was interrupted: its loads include the warm-up`);
+    for (const fault of loadsOf(file.result).flatMap(faultsOf)) say(`WARNING: ${letterOf(n)}: ${fault}`);
   }
   for (const [n, file] of others.entries())
     for (const warning of warningsOf(first, file, letterOf(n + 1))) say(`WARNING: ${warning}`);
@@ -80,12 +80,27 @@ export function compareResults(paths: string[]): boolean {
     }
   }
   if (rows.length === 0) {
+    const interrupted = files.flatMap((file, n) => (isInterrupted(file) ? [letterOf(n)] : []));
+    if (interrupted.length > 0 && interrupted.length < files.length) throw new UsageError(interruptedText(interrupted));
     const lists = files.map(({ result }, n) => `${letterOf(n)} has ${loadNames(result)}`);
     throw new UsageError(`These results have no load in common: ${lists.join('; ')}.`);
   }
   say('');
   table(['', 'A', 'compared', 'difference', 'noise', 'verdict'], rows);
   return !isWorse;
+}
+
+function isInterrupted({ result }: ResultFile): boolean {
+  return 'isInterrupted' in result;
+}
+
+function interruptedText(letters: string[]): string {
+  const were = letters.length === 1 ? 'was' : 'were';
+  return (
+    `${letters.join(' and ')} ${were} interrupted before the result, and cannot be compared with a whole result: loads ` +
+    'of an interrupted run are numbered, because their names are those of the result. Run it to its end, or compare ' +
+    'interrupted results with each other.'
+  );
 }
 
 /** Why the figures of a load say little about its server; the load of an interrupted run has no such counts. */
