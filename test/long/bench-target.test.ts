@@ -402,14 +402,15 @@ test('a server that never answers, or refuses every message or connection, does 
   const denying = await bareServer((socket) => socket.write(Buffer.from([0x20, 2, 0, 5])));
   const long = ['--token', 'a,b', '--duration', '10m', '--give-up', '2s'];
   try {
-    const [mute, noConnack, full, denied, closed] = await Promise.all([
+    const [mute, noConnack, full, denied, closed, noMqtt] = await Promise.all([
       runBench(['http', '--target', `http://localhost:${silent.port}`, ...long]),
       runBench(['mqtt', '--target', `mqtt://localhost:${silent.port}`, ...long]),
       runBench(['http', '--target', `http://localhost:${refusing.port}`, '--rate', 'max', ...long]),
       runBench(['mqtt', '--target', `mqtt://localhost:${denying.port}`, ...long]),
       runBench(['http', '--target', `http://localhost:${closing.port}`, '--rate', '10', ...long]),
+      runBench(['mqtt', '--target', `mqtt://localhost:${refusing.port}`, ...long]),
     ]);
-    for (const { printed, code } of [mute, noConnack, full, denied, closed]) {
+    for (const { printed, code } of [mute, noConnack, full, denied, closed, noMqtt]) {
       takeResult(printed);
       expect(code).toBe(1);
     }
@@ -417,6 +418,9 @@ test('a server that never answers, or refuses every message or connection, does 
     expect(closed.printed).toMatch(/^ENDED EARLY: nothing was acknowledged at all, for [2-5]\.\d+ s\.$/m);
     expect(closed.printed).toMatch(/^connections that broke: \d+/m);
     expect(mute.printed).toContain('never answered: 2 messages');
+    expect(noMqtt.printed).toMatch(
+      /^ENDED EARLY: .+ Refused: no CONNACK but other bytes \(is it a port of MQTT\?\) \(40\)\.$/m,
+    );
     expect(noConnack.printed).toMatch(
       /^ENDED EARLY: no connection was accepted, and nothing was sent\. Refused: no CONNACK \(2\)\.$/m,
     );

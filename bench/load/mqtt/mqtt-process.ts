@@ -72,6 +72,8 @@ const connectTriesMax = 20;
 const retryMs = 1_000;
 const keepAliveSeconds = 600;
 const noConnack = 'no CONNACK';
+/** A server of another protocol answers a CONNECT, too. */
+const noMqtt = 'no CONNACK but other bytes (is it a port of MQTT?)';
 
 // One for all sockets: what is read is used at once.
 const received = Buffer.allocUnsafe(64 * 1024);
@@ -174,7 +176,10 @@ class Generator {
       }, connackMs);
       const take = (firstByte: number, bytes: Buffer, start: number, end: number): void => {
         const type = firstByte >> 4;
-        if (type === packetType.puback) {
+        if (!isConnected && type !== packetType.connack && type !== packetType.disconnect) {
+          resolve(noMqtt);
+          socket.destroy();
+        } else if (type === packetType.puback) {
           const code = end > start + 2 ? bytes[start + 2]! : 0;
           const text = code >= refusedFrom && end > start + 3 ? reasonString(bytes, start + 3, end) : '';
           this.#answered(connection, bytes.readUInt16BE(start), code, text);
