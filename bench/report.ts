@@ -9,14 +9,30 @@ let printed: string[] = [];
 /** Figures that were measured since the scenario began, by name: an interrupted run writes these. */
 const measured = new Map<string, () => unknown>();
 
+const clearLine = '\r\x1b[2K';
+/** The last line of the terminal is one that is rewritten. */
+let isLineShown = false;
+
 export function say(line: string): void {
   printed.push(line);
-  process.stdout.write(`${line}\n`);
+  sayProgress(line);
 }
 
 /** Prints a line that says how far a run is: no part of its result. */
 export function sayProgress(line: string): void {
+  clearLive();
   process.stdout.write(`${line}\n`);
+}
+
+/** Rewrites the last line of a terminal. The next line that is printed takes its place. */
+export function sayLive(text: string): void {
+  process.stdout.write(`${clearLine}${text.slice(0, (process.stdout.columns ?? 80) - 1)}`);
+  isLineShown = true;
+}
+
+export function clearLive(): void {
+  if (isLineShown) process.stdout.write(clearLine);
+  isLineShown = false;
 }
 
 /** Prints a table: columns are as wide as their widest cell, and numbers are aligned to the right. */

@@ -36,6 +36,7 @@ export class Targets {
 
   #judge(isHeld: boolean, name: string, value: number, target: number, unit: string): void {
     this.#judged += 1;
-    if (!isHeld) this.missed.push(`${name} ${figure(value)}${unit}, target ${target}`);
+    const targetText = Number.isInteger(target) ? figure(target) : String(target);
+    if (!isHeld) this.missed.push(`${name} ${figure(value)}${unit}, target ${targetText}`);
   }
 }

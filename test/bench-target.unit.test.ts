@@ -15,7 +15,7 @@ import { reasonString, refusalText } from '../bench/load/mqtt/refusals.ts';
 import type { LoadResult } from '../bench/load/processes.ts';
 import { lastSecond, pausesOf } from '../bench/load/silence.ts';
 import type { Second } from '../bench/load/timeline.ts';
-import { beginScenario, measuring, say, writeUnfinished } from '../bench/report.ts';
+import { beginScenario, measuring, say, sayLive, writeUnfinished } from '../bench/report.ts';
 import { compareResults, errorOf, verdictOf } from '../bench/result/compare.ts';
 import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
@@ -392,6 +392,20 @@ test('what a scenario without a result has printed and measured is not of the ne
     expect(writeUnfinished('second', {})).toBe(false);
   } finally {
     printed.mockRestore();
+  }
+});
+
+test('a line that is printed takes the place of the line that a wait rewrites', () => {
+  const written = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+  try {
+    sayLive('removing');
+    say('removed');
+    say('written');
+    const clear = '\r\x1b[2K';
+    expect(written.mock.calls.map(([text]) => text)).toEqual([`${clear}removing`, clear, 'removed\n', 'written\n']);
+  } finally {
+    written.mockRestore();
+    beginScenario();
   }
 });
 

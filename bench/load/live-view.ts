@@ -2,12 +2,11 @@
  * One line that a load rewrites each second in a terminal: rate, latency, refusals, CPU, backlog, time left. Elsewhere
  * a plain line every ten seconds.
  */
-import { figure, sayProgress } from '../report.ts';
+import { clearLive, figure, sayLive, sayProgress } from '../report.ts';
 import { byShortReason, type Counts, totalOf } from './counts.ts';
 import type { Second } from './timeline.ts';
 
 const plainEverySeconds = 10;
-const clearLine = '\r\x1b[2K';
 const mebibyte = 1_048_576;
 const reasonsShown = 3;
 
@@ -22,12 +21,12 @@ export class LiveView {
 
   show(second: Second): void {
     const text = lineOf(second, this.#lastsSeconds);
-    if (this.#isTerminal) process.stdout.write(`${clearLine}${text.slice(0, (process.stdout.columns ?? 80) - 1)}`);
+    if (this.#isTerminal) sayLive(text);
     else if (second.second % plainEverySeconds === 0) sayProgress(text);
   }
 
   end(): void {
-    if (this.#isTerminal) process.stdout.write(clearLine);
+    clearLive();
   }
 }
 

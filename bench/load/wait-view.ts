@@ -2,11 +2,10 @@
  * One line that a wait rewrites in a terminal each second: what is waited for, what was found last, time left.
  * Elsewhere a plain line every ten seconds.
  */
-import { sayProgress } from '../report.ts';
+import { clearLive, sayLive, sayProgress } from '../report.ts';
 
 const everyMs = 1_000;
 const plainEverySeconds = 10;
-const clearLine = '\r\x1b[2K';
 
 interface TimeLeft {
   leastSeconds: number;
@@ -38,8 +37,7 @@ export class WaitView {
   /** Removes the line. */
   end(): void {
     clearInterval(this.#timer);
-    if (this.#isTerminal && this.#shown > 0) process.stdout.write(clearLine);
-    this.#shown = 0;
+    clearLive();
   }
 
   #show(): void {
@@ -49,7 +47,7 @@ export class WaitView {
     if (this.#left !== undefined) parts.push(leftText(this.#left));
     const text = parts.join(' | ');
     this.#shown += 1;
-    if (this.#isTerminal) process.stdout.write(`${clearLine}${text.slice(0, (process.stdout.columns ?? 80) - 1)}`);
+    if (this.#isTerminal) sayLive(text);
     else if (this.#shown % plainEverySeconds === 0) sayProgress(text);
   }
 }
@@ -57,5 +55,6 @@ export class WaitView {
 function leftText({ leastSeconds, mostSeconds, at }: TimeLeft & { at: number }): string {
   const passed = (performance.now() - at) / 1000;
   const [least, most] = [leastSeconds, mostSeconds].map((seconds) => Math.max(0, Math.ceil(seconds - passed)));
-  return least === most ? `${most} s left` : `${least} to ${most} s left`;
+  if (least === most) return `${most} s left`;
+  return least === 0 ? `at most ${most} s left` : `${least} to ${most} s left`;
 }

@@ -13,6 +13,7 @@ import { refusedText } from '../load/counts.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
+import { WaitView } from '../load/wait-view.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
@@ -72,7 +73,8 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
   const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn', ...bus } });
   const fleets: Fleet[] = [];
   try {
-    const tokens = await createDevices(engine.api, devices + othersConnections);
+    const creating = `creating ${figure(devices + othersConnections)} devices`;
+    const tokens = await showing(creating, createDevices(engine.api, devices + othersConnections));
     const others = new Others(engine, tokens.splice(devices), settings.connections);
     // A heap that grew while devices were created would have room for connections already.
     await engine.restart();
@@ -119,6 +121,12 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
   }
 }
 
+/** Shows in a terminal what is waited for. */
+async function showing<Value>(what: string, waited: Promise<Value>): Promise<Value> {
+  const view = new WaitView(what);
+  return await waited.finally(() => view.end());
+}
+
 /** Connects the fleet in two parts: the second one shows what one more connection takes. */
 async function connectAll(
   engine: Engine,
@@ -127,13 +135,14 @@ async function connectAll(
   fleets: Fleet[],
 ): Promise<Idle> {
   const connect = async (part: string[], parts: number): Promise<OpenFleet> => {
-    const opened = await Fleet.open('127.0.0.1', engine.mqttPort, part, parts);
+    const connecting = `connecting ${figure(part.length)} devices`;
+    const opened = await showing(connecting, Fleet.open('127.0.0.1', engine.mqttPort, part, parts));
     fleets.push(opened.fleet);
     return opened;
   };
   // Garbage of the connects is collected in idle time.
   const settledBytes = async () => {
-    await sleep(settleSeconds * 1000);
+    await showing('waiting until the memory has settled', sleep(settleSeconds * 1000));
     return residentBytesOfAll(engine.workers());
   };
   // Code and buffers that the first connections bring along are not counted.

@@ -11,6 +11,7 @@ import { connectToEachWorker, restOn } from '../../test/harness/workers.ts';
 import { createFleet } from '../engine-under-load.ts';
 import { totalOf } from '../load/counts.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
+import { WaitView } from '../load/wait-view.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
@@ -33,8 +34,8 @@ export async function runRpc(settings: BenchSettings): Promise<boolean> {
     const key = await engine.api.createKey();
     for (const device of devices) await ends.startPolling(device);
     for (let n = 0; n < operatorConnections; n += 1) await ends.addOperator();
-    await offer(ends, devices, key, rate, warmupSeconds);
-    const { histogram, failed } = await offer(ends, devices, key, rate, seconds);
+    await offer(ends, devices, key, { rate, seconds: warmupSeconds, what: 'warming up' });
+    const { histogram, failed } = await offer(ends, devices, key, { rate, seconds, what: 'measuring' });
     await ends.close();
     const { p50Ms, p99Ms, maxMs } = summaryOf(histogram);
     table(
@@ -158,7 +159,12 @@ async function connectTo(engine: Engine, worker: number): Promise<RawConnection>
   return connections[worker]!;
 }
 
-async function offer(ends: Ends, devices: Device[], key: string, rate: number, seconds: number) {
+async function offer(
+  ends: Ends,
+  devices: Device[],
+  key: string,
+  { rate, seconds, what }: { rate: number; seconds: number; what: string },
+) {
   const histogram = new Histogram();
   const begin = performance.now();
   const total = rate * seconds;
@@ -178,11 +184,17 @@ async function offer(ends: Ends, devices: Device[], key: string, rate: number, s
   };
 
   const deadline = begin + seconds * 1000 + endMsMax;
-  while (ended < total && performance.now() < deadline) {
-    while (next < total && performance.now() - begin >= (next * 1000) / rate && ends.free.length > 0) {
-      void call(next++, ends.free.shift()!);
+  const view = new WaitView(what);
+  view.note('', { leastSeconds: seconds, mostSeconds: seconds });
+  try {
+    while (ended < total && performance.now() < deadline) {
+      while (next < total && performance.now() - begin >= (next * 1000) / rate && ends.free.length > 0) {
+        void call(next++, ends.free.shift()!);
+      }
+      await sleep(1);
     }
-    await sleep(1);
+  } finally {
+    view.end();
   }
   return { histogram, failed: failed + total - ended };
 }

@@ -252,7 +252,9 @@ export class TargetRun {
     for (let tries = 1; ; tries += 1) {
       try {
         const removed = await platform.removeAll(this.prefix, seen);
-        say(`removed ${figure(removed)} device${removed === 1 ? '' : 's'}${limitedText(platform)}`);
+        const isNone = removed === 0 && this.#order.remove !== '';
+        if (isNone) say(`no device has a name that begins with ${this.prefix}`);
+        else say(`removed ${figure(removed)} device${removed === 1 ? '' : 's'}${limitedText(platform)}`);
         return true;
       } catch (error) {
         if (tries < removeTriesMax) {
