@@ -10,11 +10,12 @@ import { waitedForMs } from '../../src/ship/lane.ts';
 import type { Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
-import { type Counts, refusedText } from '../load/counts.ts';
+import { type Counts, refusedText, totalOf } from '../load/counts.ts';
 import { type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { sendLateRows } from '../load/late-rows.ts';
 import { type Cell, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
+import { Targets } from '../targets.ts';
 
 /** The longest time between two inserts of the live lane while senders wait. */
 const intervalMs = waitedForMs[live];
@@ -36,12 +37,14 @@ export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
   );
   const rows: Cell[][] = [];
   const results: { name: string; latency: LatencySummary; loadAverage: number }[] = [];
-  const good: boolean[] = [];
+  const targets = new Targets();
   const add = (name: string, latency: LatencySummary, refused: Counts, counts: boolean) => {
     const { p50Ms, p99Ms, maxMs } = latency;
     rows.push([name, p50Ms, p99Ms, maxMs, refusedText(refused), loadavg()[0]!]);
     results.push({ name, latency, loadAverage: loadavg()[0]! });
-    if (counts) good.push(p99Ms <= intervalMs + aboveIntervalMsMax && Object.keys(refused).length === 0);
+    if (!counts) return;
+    targets.atMost(`${name}: p99`, p99Ms, intervalMs + aboveIntervalMsMax, ' ms');
+    targets.none(`${name}: refused messages:`, totalOf(refused));
   };
   try {
     const { engine } = load;
@@ -70,8 +73,9 @@ export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
     say(
       `target: p99 ${intervalMs} ms (interval) + ${aboveIntervalMsMax} ms, none refused; stored as acknowledged: ${isStored}`,
     );
-    writeResult('storeacks', settings, { rate, intervalMs, results, wideSeconds, isStored });
-    return isStored && good.every((each) => each);
+    const holds = targets.tell();
+    writeResult('storeacks', settings, { rate, intervalMs, results, wideSeconds, isStored, missed: targets.missed });
+    return isStored && holds;
   } finally {
     await load.close();
   }

@@ -2,13 +2,17 @@
 import { addedUp, type Counts, mostFirst, refusedText, totalOf } from '../load/counts.ts';
 import type { EarlyEnd, Pause } from '../load/silence.ts';
 import { type Cell, figure, say, table } from '../report.ts';
+import { Targets } from '../targets.ts';
 import type { TargetOrder } from './order.ts';
 import { failuresOf, holds, type Measurement, missedText, spoiledText, spreadOf } from './search.ts';
 
 const pausesShown = 5;
 
-/** Returns true when none was refused, cut short or too slow; of a search, when it found a rate. */
-export function sayMeasurements(order: TargetOrder, measurements: Measurement[]): boolean {
+/** `isGood`: none was refused, cut short or too slow; of a search, that it found a rate. */
+export function sayMeasurements(
+  order: TargetOrder,
+  measurements: Measurement[],
+): { isGood: boolean; missed: string[] } {
   const { p99MsMax, isSearch, repeat, connections } = order;
   say('');
   const latencies = ['p50 ms', 'p90 ms', 'p99 ms', 'p99.9 ms', 'max ms'];
@@ -40,7 +44,16 @@ export function sayMeasurements(order: TargetOrder, measurements: Measurement[])
   }
   const spoiled = spoiledText(measurements);
   if (spoiled !== '') say(`WARNING: ${spoiled}${isSearch ? ' The rate that was found may be too low.' : ''}`);
-  return isSearch ? best > 0 : measurements.every((each) => holds(each, p99MsMax));
+  const targets = new Targets();
+  if (isSearch || p99MsMax === 0) return { isGood: isSearch ? best > 0 : measurements.every(isWhole), missed: [] };
+  for (const [n, { load }] of measurements.entries())
+    targets.atMost(measurements.length > 1 ? `measurement ${n + 1}: p99` : 'p99', load.latency.p99Ms, p99MsMax, ' ms');
+  targets.tell();
+  return { isGood: measurements.every((each) => holds(each, p99MsMax)), missed: targets.missed };
+}
+
+function isWhole(measurement: Measurement): boolean {
+  return holds(measurement, 0);
 }
 
 function cellsOf({ rate, load, idleBefore }: Measurement): Cell[] {

@@ -201,11 +201,11 @@ export class TargetRun {
     const measurements = isSearch ? await findRate(this.#order, (each) => this.#measureAt(each)) : [];
     for (let n = 0; !isSearch && n < repeat && !this.#isHurried; n += 1) measurements.push(await this.#measureAt(rate));
     const verified = await this.verify();
-    const good = sayMeasurements(this.#order, measurements);
+    const { isGood, missed } = sayMeasurements(this.#order, measurements);
     say(verifiedText(verified));
-    const result = { measurements, verified };
+    const result = { measurements, verified, missed };
     const isWritten = writeResult(resultName(this.#order), publicPart(this.#order), result, this.#server);
-    return good && verified.isWhole !== false && isWritten;
+    return isGood && verified.isWhole !== false && isWritten;
   }
 
   /** Removes the devices of an earlier run. */

@@ -174,6 +174,10 @@ test('any server of the same protocol is measured, and what is refused is a resu
   try {
     const good = await run(...target, '--token', 'first,second');
     expect(good).toContain('not verified: reading back needs --user');
+    const slow = await runBench([...target, '--token', 'first,second', '--p99-max', '0.00001']);
+    expect(slow.printed).toMatch(/^target missed: p99 [\d.]+ ms, target 0\.01$/m);
+    expect(slow.code).toBe(1);
+    expect(takeResult(slow.printed).page).toMatch(/<li>p99 [\d.]+ ms, target 0\.01<\/li>/);
     const failed = await runBench([...target, '--token', 'first,unknown']);
     expect(failed.printed).toMatch(/^401 +[1-9]\d*$/m);
     const { file, page } = takeResult(failed.printed);
