@@ -94,10 +94,11 @@ export class RedisNodes {
   }
 
   async remove(): Promise<void> {
-    process.off('exit', this.#onExit);
     await Promise.all(this.#nodes.map((node) => node.stop()));
     this.#certificates?.remove();
     rmSync(this.dir, { recursive: true, force: true });
+    // A process that exits meanwhile removes the files.
+    process.off('exit', this.#onExit);
   }
 
   /** Returns the path of an own authority, and the arguments of servers with a certificate of it. */
