@@ -49,7 +49,7 @@ export function compareResults(paths: string[]): boolean {
     say(`${letterOf(n)}  ${at}  ${place}`);
   }
   for (const [n, file] of files.entries()) {
-    if (isInterrupted(file)) say(`WARNING: ${letterOf(n)} was interrupted: its loads include the warm-up`);
+    if (isInterrupted(file)) say(`WARNING: ${letterOf(n)} was interrupted: its unfinished load includes the warm-up`);
     for (const fault of loadsOf(file.result).flatMap(faultsOf)) say(`WARNING: ${letterOf(n)}: ${fault}`);
   }
   for (const [n, file] of others.entries())
