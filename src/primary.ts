@@ -14,15 +14,14 @@ import { metricsPage } from './base/metrics/metrics-page.ts';
 import { processMetrics } from './base/metrics/process-metrics.ts';
 import { systemScheduler } from './base/scheduler.ts';
 import { type Config, checkedConfig, readConfig } from './base/settings/config.ts';
-import { ownVersion } from './base/version.ts';
 import type { Shards } from './clickhouse/shards.ts';
-import { hasKnownDevices, knownFile } from './device/known/known-devices-file.ts';
-import { KnownDevicesWriter } from './device/known/known-devices-writer.ts';
+import { hasKnownDevices } from './device/known/known-devices-file.ts';
 import { ClockWatch } from './instance/clock/clock-watch.ts';
 import { Ending } from './instance/ending.ts';
+import { type Followers, makeFollowers } from './instance/followers.ts';
 import { FrozenWatch } from './instance/health/frozen-watch.ts';
 import { RefusalForecast } from './instance/health/refusal-forecast.ts';
-import { RefusalWatch, type WorkerRefusals } from './instance/health/refusal-watch.ts';
+import { RefusalWatch } from './instance/health/refusal-watch.ts';
 import { StartingDoor } from './instance/health/starting-door.ts';
 import type { InstanceState } from './instance/health/state.ts';
 import { checkConfig, checkNames } from './instance/host/config-check.ts';
@@ -35,18 +34,18 @@ import { Started } from './instance/lifecycle/started.ts';
 import { StopSteps } from './instance/lifecycle/stop-steps.ts';
 import { describeHost } from './instance/membership/host-description.ts';
 import { Membership } from './instance/membership/membership.ts';
-import { type Banner, printBanner, printProgress } from './instance/operators/banner.ts';
+import { printBanner, printProgress } from './instance/operators/banner.ts';
 import { answerControl } from './instance/operators/control.ts';
 import { HostMetrics } from './instance/operators/host-metrics.ts';
 import { openMonitor } from './instance/operators/monitor.ts';
+import { startBanner } from './instance/operators/start-banner.ts';
+import { observePool, observeStores } from './instance/operators/state-metrics.ts';
 import { AnalyticsProcess } from './instance/processes/analytics-process.ts';
 import { WorkerPool } from './instance/processes/worker-pool.ts';
-import { openStores, type RunningEngines, shardName, startEngines } from './instance/stores/engines.ts';
-import { HostPoll } from './instance/stores/host-poll.ts';
+import { openStores, type RunningEngines, startEngines } from './instance/stores/engines.ts';
 import { Installation } from './instance/stores/installation.ts';
-import { PartsWatch } from './instance/stores/parts-watch.ts';
 import { RestoredStores } from './instance/stores/restored-stores.ts';
-import { StoreWatch, type WatchedStore } from './instance/stores/store-watch.ts';
+import { StoreWatch } from './instance/stores/store-watch.ts';
 import { type Seeded, watchedStores } from './instance/watched-stores.ts';
 import type { Postgres } from './postgres/client.ts';
 import type { PollResult } from './postgres/shared-poll.ts';
@@ -81,7 +80,8 @@ export async function runPrimary(): Promise<void> {
     await waitForStores(taken, stores);
     await checkStreams(start, stores);
     stores.watch.enterService();
-    const followers = makeFollowers(start, stores, (result) => processes.pool.polled(result));
+    const onPolled = (result: PollResult) => processes.pool.polled(result);
+    const followers = makeFollowers({ ...start, ...stores, dataPath: data.path, onPolled });
     const processes = makeProcesses(start, stores);
     publishChanges(start, stores, followers, processes);
     const monitor = await openOwnMonitor(start, stores, processes);
@@ -259,50 +259,6 @@ async function checkStreams(
   if (unavailable !== undefined) printProgress(`the stream (STREAM_URL) cannot be used yet: ${unavailable}`);
 }
 
-/** What follows the stores while the instance runs, for all workers of this host. */
-interface Followers {
-  /** Called when PostgreSQL has the tables of this version. */
-  begin(): void;
-  /** One for each shard. */
-  partsWatches: PartsWatch[];
-}
-
-function makeFollowers(
-  { data, running, log, metrics }: Start,
-  { engines, shards, postgres, membership, restored, installation, watch }: OpenedStores,
-  onPolled: (result: PollResult) => void,
-): Followers {
-  const known = new KnownDevicesWriter({
-    path: knownFile(data.path),
-    postgres,
-    source: async () => Buffer.from(installation.id, 'hex'),
-    clock: systemClock,
-    log,
-    metrics,
-  });
-  running.add('known devices', () => known.stop());
-  const onNumber = (last: number, isOtherServer: boolean) => restored.polled(last, isOtherServer);
-  const hostPoll = new HostPoll({ postgres, log, onResult: onPolled, onNumber });
-  running.add('poll of the host', () => hostPoll.stop());
-  const partsWatches = shards.all.map((clickhouse, shard) => {
-    const isClickHouseUp = () => watch.up(shardName(shard)) === 1;
-    return new PartsWatch({ clickhouse, isClickHouseUp, hosts: () => membership.fleetHosts, log });
-  });
-  // Only joined inserts have a pace.
-  if (engines.engines.clickhouse.relayUrls !== undefined) for (const parts of partsWatches) parts.start();
-  running.add('parts of the tables', () => {
-    for (const parts of partsWatches) parts.stop();
-  });
-  let hasBegun = false;
-  const begin = () => {
-    if (hasBegun) return;
-    hasBegun = true;
-    known.start();
-    hostPoll.start();
-  };
-  return { begin, partsWatches };
-}
-
 interface Processes {
   pool: WorkerPool;
   /** Undefined when reports are off. */
@@ -437,35 +393,23 @@ interface StartReport {
 }
 
 /** Prints the banner. A host that refuses telemetry says later that it accepts telemetry. */
-function reportStart(start: Start, report: StartReport): void {
-  const { workers, log } = start;
-  const { pool } = report.processes;
+function reportStart({ config, workers, data, log }: Start, report: StartReport): void {
+  const { taken, stores, processes, refusals, warnings, monitorPort, seconds } = report;
+  const { engines, later } = stores;
+  const { pool } = processes;
   const { status, reasons } = pool.state;
   const refusal = status === 'refusing' ? pool.refusal?.message : undefined;
-  printBanner({ ...bannerOf(start, report), missing: reasons, refusal });
-  const fields = { seconds: Number(report.seconds.toFixed(2)), workers, status, reasons };
+  const { seeded } = later;
+  const { adminPassword } = taken.secrets;
+  const facts = { seconds, workers, engines: engines.description, dataPath: data.path, monitorPort };
+  const banner = startBanner(config, { ...facts, seeded, adminPassword });
+  printBanner({ ...banner, warnings: warnings.slice(0, warningsMax), missing: reasons, refusal });
+  const fields = { seconds: Number(seconds.toFixed(2)), workers, status, reasons };
   if (refusal === undefined) log.info('ready', fields);
   else {
     log.warn('started_refusing', fields);
-    report.refusals.onAccepting = () => printProgress('telemetry is accepted now: Millrace is ready.');
+    refusals.onAccepting = () => printProgress('telemetry is accepted now: Millrace is ready.');
   }
-}
-
-function observeStores(metrics: Metrics, watch: StoreWatch): void {
-  for (const store of Object.keys(watch.parts) as WatchedStore['name'][]) {
-    const help = '1 = the store answers this host, 0 = not.';
-    metrics.observed('store_up', help, () => watch.up(store), 'max', { store });
-  }
-}
-
-function observePool(metrics: Metrics, pool: WorkerPool, forecast: RefusalForecast): void {
-  const forecastHelp =
-    'Time until telemetry would be refused if ClickHouse took nothing from now on, at the rate of the last 5 minutes.';
-  metrics.observed('time_until_refusal_seconds', forecastHelp, () => (pool.refusal ? 0 : forecast.seconds), 'max');
-  const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
-  const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
-  metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
-  metrics.observed('ready', '1 while /readyz has the status ready.', () => Number(pool.state.status === 'ready'));
 }
 
 function insertPaceOf({ ingest }: Config, hosts: number, partsOfPartition: number): number {
@@ -497,41 +441,4 @@ async function closeStores({ shards, postgres }: { shards: Shards; postgres: Pos
     Promise.all([shards.close(), postgres.close()]).then(() => {}),
     closeMsMax,
   );
-}
-
-function bannerOf(
-  { config, workers, data }: Start,
-  { taken: { secrets }, stores: { engines, later }, warnings, monitorPort, seconds }: StartReport,
-): Omit<Banner, 'missing' | 'refusal'> {
-  const { seeded } = later;
-  return {
-    version: ownVersion(),
-    seconds,
-    workers,
-    engines: engines.description,
-    ack: config.ingest.ack,
-    streamUrl: config.stream.url,
-    dataPath: data.path,
-    address: config.http.address,
-    port: config.http.port,
-    httpsPort: config.ssl.enabled ? config.ssl.port : 0,
-    docs: config.docs.enabled,
-    mqttAddress: config.mqtt.address,
-    mqttPort: config.mqtt.enabled ? config.mqtt.port : 0,
-    mqttsAddress: config.mqtt.ssl.address,
-    mqttsPort: config.mqtt.enabled && config.mqtt.ssl.enabled ? config.mqtt.ssl.port : 0,
-    analyticsAddress: config.analytics.address,
-    analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
-    monitorAddress: config.monitor.address,
-    monitorPort,
-    mqttPath: config.mqtt.enabled && config.mqtt.webSocket ? '/mqtt' : '',
-    adminEmail: config.admin.email,
-    systemEmail: seeded?.adminCreated ? config.admin.systemEmail : '',
-    // A password that the operator set is known to the operator; a generated one is printed once.
-    adminPassword: seeded?.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,
-    adminCreated: seeded?.adminCreated === true,
-    isShared: config.postgres.url !== '',
-    demoDevice: seeded?.demoDevice,
-    warnings: warnings.slice(0, warningsMax),
-  };
 }
