@@ -11,7 +11,7 @@ import { dayMs } from '../base/durations.ts';
 import { type Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { TakesFrames } from '../journal/seam.ts';
@@ -21,6 +21,7 @@ import { newMark, type Rows } from '../telemetry/rows.ts';
 import type { Sender } from './backlog-shares.ts';
 import { type Commit, type FramesOf, type Gathering, LargeMessage, laneOf, type NewStamp } from './commit.ts';
 import { Commits, type Linger } from './commits.ts';
+import { IngestMetrics } from './ingest-metrics.ts';
 import { checkIntervalMs, diskFull, JournalHealth, journalFailed, slowDisk } from './journal-health.ts';
 import { type OnOddTimes, reportOddTimes } from './odd-times-of-records.ts';
 import type { OrderClock } from './order-number.ts';
@@ -94,10 +95,7 @@ export class Ingest {
    * append returns, and their messages wait in `#storeAcks` only after the append: these notices are repeated then.
    */
   readonly #earlyNotices: (() => void)[] = [];
-  readonly #messagesTotal: Counter;
-  readonly #pointsTotal: Counter;
-  readonly #ackSeconds: Histogram;
-  readonly #syncSeconds: Histogram;
+  readonly #metrics: IngestMetrics;
   readonly #endChecks: () => void;
   readonly #mark = newMark();
   readonly #commits: Commits;
@@ -132,27 +130,11 @@ export class Ingest {
     this.#commits = new Commits(committing);
     this.#lateCommits = streams === undefined ? this.#commits : new Commits({ ...committing, ...this.#afterLive() });
     this.#streams = streams && new StreamHealth({ ...deps, streams });
-    this.#messagesTotal = metrics.counter('ingest_messages_total', 'Messages made durable.');
-    this.#pointsTotal = metrics.counter('ingest_datapoints_total', 'Data points made durable.');
-    this.#ackSeconds = metrics.histogram(
-      'ingest_ack_seconds',
-      'From the first message of a commit to its acknowledgement.',
-    );
-    this.#syncSeconds = metrics.histogram('wal_fsync_seconds', 'Write and sync of one commit.');
+    this.#metrics = new IngestMetrics(deps, () => this.#unsyncedBytes());
     if (deps.ack === 'store') {
-      const onAcknowledged = (messages: number, since: number) =>
-        this.#ackSeconds.observeMany((clock.monotonic() - since) / 1000, messages);
+      const onAcknowledged = (messages: number, since: number) => this.#metrics.acknowledged(messages, since);
       this.#storeAcks = new StoreAcks({ clock, metrics, timeoutMs: deps.storeAckMsMax, onAcknowledged });
     }
-    const { journal, backlogBytesMax, freeDiskBytesMin } = deps;
-    const backlog = () => journal.backlogDiskBytes;
-    metrics.observed('journal_backlog_bytes', 'Bytes of segments that hold what waits for ClickHouse.', backlog);
-    const capHelp =
-      'Limit of these bytes, of all journals. Each worker refuses telemetry when its own journal is full.';
-    metrics.observed('journal_backlog_bytes_max', capHelp, () => backlogBytesMax);
-    const freeHelp = 'Telemetry is refused while the disk of the journal has less free bytes.';
-    metrics.observed('journal_disk_free_bytes_min', freeHelp, () => freeDiskBytesMin, 'max');
-    metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
     const streamRefusal = streams && (() => this.#streams?.refusal());
     this.#health = new JournalHealth({ ...deps, streamRefusal });
     this.#check();
@@ -475,14 +457,13 @@ export class Ingest {
     } finally {
       this.#health.writeEnded();
     }
-    this.#syncSeconds.observe((clock.monotonic() - started) / 1000);
+    this.#metrics.synced(started);
     onCommitted();
   }
 
   #finish(commit: Commit, frames: readonly JournalFrame[]): void {
     const { waiters } = commit;
-    this.#messagesTotal.add(commit.messages);
-    this.#pointsTotal.add(commit.points);
+    this.#metrics.durable(commit);
     if (commit.askers.list.length > 0) this.#deps.receipts?.give(commit.askers, frames);
     if (this.#storeAcks) {
       for (const lane of lanes) {
@@ -494,7 +475,7 @@ export class Ingest {
       this.shipped();
     } else {
       for (const waiter of waiters) waiter.acknowledge();
-      this.#ackSeconds.observeMany((this.#deps.clock.monotonic() - commit.since) / 1000, commit.messages);
+      this.#metrics.acknowledged(commit.messages, commit.since);
     }
   }
 

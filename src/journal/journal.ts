@@ -9,6 +9,7 @@ import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Backlog } from './backlog.ts';
+import type { Damage } from './damage.ts';
 import { type Disk, isNoSpace } from './disk.ts';
 import { installationFile } from './identity.ts';
 import type { ShipUnit, UnitLimits } from './open-unit.ts';
@@ -27,8 +28,6 @@ import { JournalError, type JournalFrame, type Writer } from './writer.ts';
 export { laneNames, lanes, late, live } from './segment.ts';
 export type { JournalFrame, Lane, ShipUnit };
 export { JournalError };
-
-import type { Damage } from './damage.ts';
 
 /** The content of a complete copy of a journal: these bytes never change while the journal is held. */
 export interface JournalCut {
