@@ -32,6 +32,7 @@ import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchan
 import { type RequestHead, readHead } from './head.ts';
 import { HeldRefusals } from './held-refusals.ts';
 import { uws } from './load.ts';
+import { OtherRequests, registrars, withSlash } from './other-requests.ts';
 import { unpacking } from './packed-body.ts';
 import { decodeParameter, emptyBody, type HttpRequest, snapshot } from './request.ts';
 import { RouteMetrics } from './route-metrics.ts';
@@ -74,9 +75,6 @@ interface HttpServerDeps {
   tls?: { cert: string; key: string; hstsSeconds: number };
 }
 
-const registrars = { GET: 'get', POST: 'post', PUT: 'put', DELETE: 'del' } as const;
-const anyRegistrars = { ...registrars, HEAD: 'head' } as const;
-
 export class HttpServer {
   readonly #app: TemplatedApp;
   readonly #deps: HttpServerDeps;
@@ -85,6 +83,7 @@ export class HttpServer {
   readonly #refusals = new HeldRefusals();
   readonly #allowed = new Map<string, Set<string>>();
   readonly #listening: us_listen_socket[] = [];
+  readonly #others: OtherRequests;
   readonly #ambiguous: Counter;
   readonly #sockets: Sockets;
   readonly #addressRefused: Counter;
@@ -109,6 +108,11 @@ export class HttpServer {
       'http_ambiguous_total',
       'Connections cut because the length of a body was ambiguous.',
     );
+    this.#others = new OtherRequests({
+      app: this.#app,
+      exchange: (res, head, headOnly) => this.#exchange(res, head, headOnly),
+      ambiguous: this.#ambiguous,
+    });
     this.#addressRefused = metrics.counter(
       'http_address_refused_total',
       'Connections closed because their address has used its share.',
@@ -288,60 +292,12 @@ export class HttpServer {
 
   /** Called after the last route: answers other methods of known paths, pre-flights and unknown paths. */
   seal(): void {
-    for (const [pattern, methods] of this.#allowed) {
-      const allow = [...methods, 'OPTIONS'].join(', ');
-      this.#others(pattern, methods, (res, req) => {
-        this.#refuse(res, req, (_url, method) => {
-          const fault = new Fault('method', `Request method '${method}' is not supported`);
-          return { ...faultAnswer(fault), headers: { Allow: allow } };
-        });
-      });
-    }
-    this.#app.any('/*', this.#unknownPath);
+    this.#others.seal(this.#allowed);
   }
 
   /** Refuses a path that resembles a route with a parameter: each of its methods is answered as an unknown path. */
   refusePath(path: string): void {
-    this.#others(path, new Set(), this.#unknownPath);
-  }
-
-  /**
-   * Answers every method of a pattern except `methods`. The library prefers a route of the same method over a better
-   * pattern: `GET /api/device/credentials` would match a device with the id `credentials`.
-   */
-  #others(pattern: string, methods: Set<string>, handler: (res: UwsResponse, req: UwsRequest) => void): void {
-    const isExact = !/[:*]/.test(pattern);
-    for (const path of withSlash(pattern)) {
-      for (const [method, registrar] of Object.entries(anyRegistrars))
-        if (isExact && !methods.has(method)) this.#app[registrar](path, handler);
-      this.#app.any(path, handler);
-    }
-  }
-
-  readonly #unknownPath = (res: UwsResponse, req: UwsRequest): void => {
-    this.#refuse(res, req, (url) => faultAnswer(new Fault('unknown_path', `No such path: ${url.slice(0, 200)}`)));
-  };
-
-  /** Answers a request that no handler reads: a browser's pre-flight, or with the result of `answerOf`. */
-  #refuse(res: UwsResponse, req: UwsRequest, answerOf: (url: string, method: string) => Answer): void {
-    // `getMethod` would change the method to lower case.
-    const method = req.getCaseSensitiveMethod();
-    const head = readHead(req);
-    const exchange = this.#exchange(res, head, method === 'HEAD');
-    // The library accepts any string as method, even the rest of a body with a wrong length.
-    if (!head.sound || !methodToken.test(method)) {
-      exchange.cut();
-      this.#ambiguous.add(1);
-      return;
-    }
-    const forged = exchange.proxyFault();
-    if (forged) {
-      exchange.refuse(forged);
-      return;
-    }
-    // No handler reads the body: the connection is closed after the answer.
-    exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
-    exchange.answer(method === 'OPTIONS' ? preflight(req) : answerOf(req.getUrl(), method));
+    this.#others.refusePath(path);
   }
 
   listen(address: string, port: number): Promise<number> {
@@ -370,8 +326,7 @@ export class HttpServer {
   #register(method: HttpMethod | 'HEAD', pattern: string, handler: (res: UwsResponse, req: UwsRequest) => void): void {
     const allowed = this.#allowed.get(pattern) ?? new Set();
     this.#allowed.set(pattern, allowed.add(method));
-    const registrar = method === 'HEAD' ? 'head' : registrars[method];
-    for (const path of withSlash(pattern)) this.#app[registrar](path, handler);
+    for (const path of withSlash(pattern)) this.#app[registrars[method]](path, handler);
   }
 
   #exchange(res: UwsResponse, head: Readonly<RequestHead>, headOnly: boolean): Exchange {
@@ -456,26 +411,6 @@ const headTooLong = new Fault(
   'header_fields',
   `The headers have more than ${limits.headerCharsMax} characters; send fewer or shorter ones.`,
 );
-
-function withSlash(pattern: string): string[] {
-  return pattern.endsWith('/') || pattern.endsWith('*') ? [pattern] : [pattern, `${pattern}/`];
-}
-
-/** A token of RFC 9110 section 5.6.2. */
-const methodToken = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
-
-function preflight(req: UwsRequest): Answer {
-  return {
-    status: 200,
-    headers: {
-      // Every answer repeats the origin that a browser sent.
-      ...(req.getHeader('origin') === '' && { 'Access-Control-Allow-Origin': '*' }),
-      'Access-Control-Allow-Methods': req.getHeader('access-control-request-method') || 'GET, POST, PUT, DELETE',
-      'Access-Control-Allow-Headers': req.getHeader('access-control-request-headers') || '*',
-      'Access-Control-Max-Age': '1800',
-    },
-  };
-}
 
 function stopping(): Fault {
   return unavailable('draining', 'This server is stopping; connect again.');
