@@ -44,6 +44,12 @@ interface SignIn {
   tls: TlsOrder | undefined;
 }
 
+interface SendOptions {
+  body?: object;
+  /** Absent: the wait after a 429 goes on. */
+  interrupted?: AbortSignal;
+}
+
 const deviceMaker = 'Give an administrator of a tenant, who can create devices';
 /** Sentences for users who cannot create devices, by their authority. */
 const wrongUsers: Record<string, string> = {
@@ -56,9 +62,9 @@ export class Platform {
   readonly #caller: Caller;
   /** The value of X-Authorization; '' = not signed in. */
   #authorization = '';
-  /** Answers of 429, and the time in which no call was made because of them. */
+  /** Answers of 429, and the time in which calls waited because of them. */
   readonly limited = { answers: 0, ms: 0 };
-  /** No call is made before this moment: all callers wait when one was answered 429. */
+  /** Calls that were answered 429 are repeated at this moment. */
   #limitedUntil = 0;
   /** The first 429 since another answer; 0 = the last answer was another one. */
   #limitedSince = 0;
@@ -104,17 +110,20 @@ export class Platform {
 
   async create(devices: NewDevice[], interrupted: AbortSignal): Promise<Device[]> {
     const first = devices.slice(0, bulkSize);
-    const answer = await this.#send('POST', '/api/devices/bulk', bulkBody(first));
+    const answer = await this.#send('POST', '/api/devices/bulk', { body: bulkBody(first), interrupted });
     if (answer.status !== 200) {
       await answer.arrayBuffer();
-      return await inTurns(devices, (device) => this.#createOne(device), interrupted);
+      return await inTurns(devices, (device) => this.#createOne(device, interrupted), interrupted);
     }
     const made = await devicesMade(answer);
     for (let from = bulkSize; from < devices.length; from += bulkSize) {
       interrupted.throwIfAborted();
       made.push(
         ...(await devicesMade(
-          await this.#send('POST', '/api/devices/bulk', bulkBody(devices.slice(from, from + bulkSize))),
+          await this.#send('POST', '/api/devices/bulk', {
+            body: bulkBody(devices.slice(from, from + bulkSize)),
+            interrupted,
+          }),
         )),
       );
     }
@@ -169,27 +178,31 @@ export class Platform {
     const query = `keys=${key}&startTs=${fromTs}&endTs=${untilTs + 1}&interval=${interval}&agg=COUNT&limit=1`;
     const countOf = async (id: string) => {
       const path = `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?${query}`;
-      const series = (await this.#json('GET', path)) as Record<string, { value: string }[]>;
+      const series = (await this.#json('GET', path, { interrupted })) as Record<string, { value: string }[]>;
       return Number(series[key]?.[0]?.value ?? 0);
     };
     const counts = await inTurns(ids, countOf, interrupted);
     return counts.reduce((sum, count) => sum + count, 0);
   }
 
-  async #createOne({ name, accessToken, isGateway }: NewDevice): Promise<Device> {
+  async #createOne({ name, accessToken, isGateway }: NewDevice, interrupted: AbortSignal): Promise<Device> {
     const body = { name, type: 'default', additionalInfo: { gateway: isGateway } };
-    const made = (await this.#json('POST', `/api/device?accessToken=${accessToken}`, body)) as { id: { id: string } };
+    const path = `/api/device?accessToken=${accessToken}`;
+    const made = (await this.#json('POST', path, { body, interrupted })) as { id: { id: string } };
     return { id: made.id.id, token: accessToken };
   }
 
-  async #json(method: string, path: string, body?: object): Promise<unknown> {
-    const answer = await this.#send(method, path, body);
+  async #json(method: string, path: string, options: SendOptions = {}): Promise<unknown> {
+    const answer = await this.#send(method, path, options);
     if (answer.status === 200) return await answer.json();
     throw new Error(`${method} ${path} was answered ${await beginOf(answer)}`);
   }
 
-  /** Renews a session that has ended, once for each call, and repeats a call that was answered 429. */
-  async #send(method: string, path: string, body?: object): Promise<Response> {
+  /**
+   * Renews a session that has ended, once for each call, and repeats a call that was answered 429. An interrupt ends
+   * that wait: a call that was refused has changed nothing.
+   */
+  async #send(method: string, path: string, { body, interrupted }: SendOptions = {}): Promise<Response> {
     for (;;) {
       const answer = await this.#sendOnce(method, path, body);
       if (answer.status !== 429) {
@@ -201,7 +214,7 @@ export class Platform {
       if (performance.now() - this.#limitedSince > limitedMsMax) return answer;
       await answer.arrayBuffer();
       this.#pause(answer);
-      for (let ms = this.#pauseMs(); ms > 0; ms = this.#pauseMs()) await sleep(ms);
+      for (let ms = this.#pauseMs(); ms > 0; ms = this.#pauseMs()) await sleep(ms, undefined, { signal: interrupted });
     }
   }
 
@@ -209,7 +222,7 @@ export class Platform {
     return this.#limitedUntil - performance.now();
   }
 
-  /** Holds back all calls for the time that an answer names. */
+  /** Puts off the calls that were answered 429, for the time that the answer names. */
   #pause({ headers }: Response): void {
     const asked = Number(headers.get('retry-after') ?? Number.NaN) * 1000;
     const ms = asked > 0 ? Math.min(asked, retryAfterMsMax) : retryAfterMs;

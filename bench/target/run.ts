@@ -261,7 +261,8 @@ export class TargetRun {
           await sleep(removeRetryMs);
           continue;
         }
-        say(`NOT removed: ${this.leftText()}`);
+        // The server may list devices that it has removed.
+        say(`NOT removed: ${this.leftText() || `devices whose names begin with ${this.prefix}`}`);
         say(`  because: ${sentenceOf(error)}`);
         return false;
       }

@@ -42,8 +42,10 @@ interface PlatformOptions {
   createMs?: (n: number) => number;
   /** The time that the removal of a device takes. */
   deleteMs?: number;
-  /** True: a removal is answered 429, with a second to wait. */
-  isLimited?: () => boolean;
+  /** True: a call of this method, for a device, is answered 429. */
+  isLimited?: (method: string) => boolean;
+  /** The seconds that such an answer asks for. */
+  retryAfter?: number;
   /** The authority of the user; undefined: the server has no such call. */
   authority?: string;
   /** Key and certificate, for TLS. */
@@ -60,6 +62,8 @@ const apiKey = 'ApiKey key';
 export class OtherPlatform {
   readonly devices = new Map<string, { name: string; times: Set<number> }>();
   messages = 0;
+  /** Calls that were answered 429. */
+  limited = 0;
   signIns = 0;
   url = '';
   readonly #server: Server;
@@ -103,12 +107,13 @@ export class OtherPlatform {
     } else if (kind === 'v1') json(...this.#take(id, body, headers.host));
     else if (![jwt, apiKey].includes(String(headers['x-authorization']))) json({}, 401);
     else if (pathname === '/api/auth/user' && authority !== undefined) json({ authority });
-    else if (pathname === '/api/device') json(await this.#create(searchParams.get('accessToken')!, body));
-    else if (pathname === '/api/tenant/devices') json(this.#page(searchParams));
-    else if (method === 'DELETE' && this.#options.isLimited?.()) {
-      response.setHeader('Retry-After', '1');
+    else if (pathname.startsWith('/api/device') && this.#options.isLimited?.(method!)) {
+      this.limited += 1;
+      response.setHeader('Retry-After', String(this.#options.retryAfter ?? 1));
       json({}, 429);
-    } else if (method === 'DELETE') {
+    } else if (pathname === '/api/device') json(await this.#create(searchParams.get('accessToken')!, body));
+    else if (pathname === '/api/tenant/devices') json(this.#page(searchParams));
+    else if (method === 'DELETE') {
       await sleep(this.#options.deleteMs ?? 0);
       json({}, this.devices.delete(id) ? 200 : 404);
     } else if (kind?.startsWith('plugins'))

@@ -241,12 +241,31 @@ test('an interrupt while devices are created leaves none: at another platform, a
 
 test('a server that limits calls removes all devices as fast as it allows, and the command says what that took', async () => {
   let removals = 0;
-  const platform = await OtherPlatform.listen({ isLimited: () => removals++ < 3 });
+  const platform = await OtherPlatform.listen({ isLimited: (method) => method === 'DELETE' && removals++ < 3 });
   try {
     const printed = await run('http', '--target', platform.url, ...signIn, '--devices', '20', ...times);
     expect(printed).toMatch(/^removed 20 devices; the server answered 429 3 times: 1(\.\d+)? s of waiting$/m);
     expect(platform.devices.size).toBe(0);
   } finally {
+    platform.close();
+  }
+});
+
+test('an interrupt while a server limits the creation of devices does not wait for the limit', async () => {
+  const platform: OtherPlatform = await OtherPlatform.listen({
+    isLimited: (method) => method === 'POST' && platform.devices.size >= 5,
+    retryAfter: 600,
+  });
+  const bench = new BenchRun(['http', '--target', platform.url, ...signIn, '--devices', '200']);
+  try {
+    await eventually(async () => platform.limited > 0, 60_000, 5);
+    bench.signal('SIGINT');
+    const interruptedAt = performance.now();
+    expect(await bench.code()).toBe(130);
+    expect(performance.now() - interruptedAt).toBeLessThan(15_000);
+    expect(platform.devices.size).toBe(0);
+  } finally {
+    bench.child.kill('SIGKILL');
     platform.close();
   }
 });
