@@ -89,6 +89,7 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
     // The kernel may drop the packet that tells a client of the end.
     const lost = Math.max(noticed, devices - (await openConnections(engine, devices)));
     const afterStorms = (residentBytesOfAll(engine.workers()) - fresh) / devices;
+    say('');
     table(
       [`${figure(devices)} connections, ${workers} workers`, 'bytes each', 'from a fresh start', 'after the storms'],
       [['idle', bytesPerConnection, bytesPerConnectionFromStart, afterStorms]],
