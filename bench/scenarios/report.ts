@@ -19,7 +19,7 @@ const days = 10;
 const startTs = Date.UTC(2025, 5, 2);
 const settleMs = 10_000;
 const range = { startTs, endTs: startTs + days * dayMs, timeZone: 'Europe/Kyiv' };
-const ackP99MsMax = 20;
+const ackP99MsMax = 15;
 const lagMsMax = 20;
 
 const telemetry = (aggregation: string) => ({
