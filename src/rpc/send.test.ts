@@ -38,6 +38,8 @@ class Rows implements Queries {
   deleted = false;
   /** The milliseconds of a read that checks whether a command still exists. */
   askMs = 0;
+  /** True: a reply belongs to a stored command. */
+  isStored = false;
 
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
     if (this.askMs > 0 && text.includes('as lasts from rpc')) await steadySleep(this.askMs);
@@ -61,6 +63,7 @@ class Rows implements Queries {
       this.response = values[4];
       return [1];
     }
+    if (text.startsWith("update rpc set status = 'SUCCESSFUL'")) return this.isStored ? [1] : [];
     if (text.includes('as lasts from rpc')) return this.deleted ? [] : [{ lasts: true }];
     return text.startsWith('insert into rpc (') ? [1] : [];
   }
@@ -568,3 +571,9 @@ test('replies without a command take few statements and messages at once; more t
   expect(rows.storedAtOnce).toBeGreaterThan(1);
   expect(rows.storedAtOnce).toBeLessThan(limits.rpcRepliesAtOnceMax);
 }, 20_000);
+
+test('without the bus the reply to a stored command is taken, because PostgreSQL keeps it', async () => {
+  await here.bus.close();
+  rows.isStored = true;
+  await here.rpc.reply(replying, 5, '1');
+});

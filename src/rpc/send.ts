@@ -129,8 +129,9 @@ export class Rpc {
   }
 
   /**
-   * Takes a reply of a device, from any session on any worker. Rejects when the bus or the store is unavailable, so
-   * that the device can send the reply again. A reply without a waiting caller is ignored.
+   * Takes a reply of a device, from any session on any worker. Rejects when the store is unavailable, or when the bus
+   * is and the command is not stored, so that the device can send the reply again. A reply without a waiting caller is
+   * ignored.
    */
   async reply({ number: device, tenantId }: ReplyingDevice, id: number, text: string): Promise<void> {
     // No command has such an id.
@@ -143,10 +144,11 @@ export class Rpc {
     }
     // Sends the message within the turn of the statement: nothing else limits replies for which no command waits.
     await this.#stores.run(tenantId, `device ${device}`, async () => {
-      if (!bus.connected) throw busAway();
-      sendToOwners(downlink, device, { kind: 'reply', id, text });
-      // A command that outlives restarts may have no owner at the moment.
-      await answerRpc(postgres, device, id, text);
+      const { connected } = bus;
+      if (connected) sendToOwners(downlink, device, { kind: 'reply', id, text });
+      // A command that outlives restarts may have no owner at the moment, or one that the bus does not reach.
+      const isStored = await answerRpc(postgres, device, id, text);
+      if (!connected && !isStored) throw busAway();
     });
   }
 

@@ -145,13 +145,15 @@ export async function isDeviceOf(queries: Queries, device: number, customerId: s
   return (await queries.query('select 1 from device where number = $1 and customer_id = $2', values)).length === 1;
 }
 
-/** Stores the reply to an open command that was sent, for any owner. */
-export async function answerRpc(queries: Queries, device: number, number: number, response: string): Promise<void> {
-  await queries.query(
+/** Stores the reply to an open command that was sent, for any owner. Returns false when there is none. */
+export async function answerRpc(queries: Queries, device: number, number: number, response: string): Promise<boolean> {
+  const rows = await queries.query(
     `update rpc set status = 'SUCCESSFUL', open = false, response = $3
-      where device = $1 and number = $2 and open and not oneway and status in ('SENT', 'DELIVERED', 'TIMEOUT')`,
+      where device = $1 and number = $2 and open and not oneway and status in ('SENT', 'DELIVERED', 'TIMEOUT')
+     returning 1`,
     [device, number, response],
   );
+  return rows.length > 0;
 }
 
 /** Owners whose commands are left to other workers, by number or id. */

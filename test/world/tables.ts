@@ -222,12 +222,14 @@ function updateRpc({ rpcs }: Tables, [id, status, from, isFinal, response, attem
 }
 
 function answerRpc({ rpcs }: Tables, [device, number, response]: unknown[]): object[] {
+  const answered: object[] = [];
   for (const row of rpcs.values()) {
     const isAsked = row.device === device && row.number === number && row.open && !row.oneway;
     if (!isAsked || !['SENT', 'DELIVERED', 'TIMEOUT'].includes(row.status)) continue;
     Object.assign(row, { status: 'SUCCESSFUL', open: false, response });
+    answered.push({});
   }
-  return [];
+  return answered;
 }
 
 function claimRpcs({ rpcs }: Tables, values: unknown[], { now }: Commit): object[] {
