@@ -5,15 +5,17 @@ import { sharedApi } from '../../test/harness/api-handlers.ts';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { deafBus } from '../../test/harness/deaf-bus.ts';
 import { systemClock as clock } from '../base/clock.ts';
-import { Fault } from '../base/errors.ts';
+import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { openChannels } from '../downlink/device-channels.ts';
 import { Downlink } from '../downlink/downlink.ts';
+import type { Queries } from '../postgres/client.ts';
 import { RpcNumbers } from './numbers.ts';
 import { PersistentRpcs } from './persistent.ts';
 import type { Rpc } from './send.ts';
-import { claimRpcs } from './store.ts';
+import { claimRpcs, findRpc } from './store.ts';
+import type { Command } from './waiters.ts';
 
 const { tokenOf, create, postgres } = await sharedApi();
 
@@ -102,4 +104,43 @@ it('a command whose device is deleted before the command is stored is refused', 
   const command = { method: 'open', params: '{}', oneway: true, expirationTime: clock.now() + 10_000 };
   const stored = persistent.create({ ...owner, ...command, retries: null, additionalInfo: null });
   await expect(stored).rejects.toMatchObject({ status: 404 });
+});
+
+it('a delivery that PostgreSQL did not take is written when PostgreSQL answers again', async () => {
+  const { id, tenantId } = await create(await tokenOf());
+  const [row] = await postgres.query<{ number: number }>('select number from device where id = $1', [id.id]);
+  let isAway = false;
+  const fragile: Queries = {
+    query: async (...asked) => {
+      if (isAway) throw unavailable('postgres_away', 'away');
+      return await postgres.query(...asked);
+    },
+  };
+  const held: Command[] = [];
+  const rpc = {
+    room: 10,
+    refusal: () => undefined,
+    hold: (command: Command) => held.push(command),
+    drop() {},
+    hasSession: () => false,
+  } as unknown as Rpc;
+  const downlink = new Downlink({ bus: deafBus, channels: openChannels(deafBus), log, metrics: new Metrics() });
+  const numbers = new RpcNumbers(postgres);
+  const keeping = { retriesMax: 5, keptDays: 0, expiryTime: async () => undefined };
+  const persistent = new PersistentRpcs({ postgres: fragile, rpc, numbers, downlink, clock, log, ...keeping });
+  persistent.start();
+  const owner = { tenantId: tenantId.id, customerId: null, callerCustomerId: null, device: row!.number };
+  const command = { method: 'open', params: '{}', oneway: false, expirationTime: clock.now() + 100_000 };
+  const rpcId = await persistent.create({ ...owner, deviceId: id.id, ...command, retries: null, additionalInfo: null });
+  const status = async () => (await findRpc(postgres, tenantId.id, rpcId))?.status;
+  held[0]!.stage = 'taken';
+  held[0]!.taken();
+  await vi.waitFor(async () => expect(await status()).toBe('SENT'));
+  isAway = true;
+  held[0]!.confirmed(true);
+  await new Promise((resolve) => setImmediate(resolve));
+  isAway = false;
+  // Another owner would deliver the command again.
+  await vi.waitFor(async () => expect(await status()).toBe('DELIVERED'), { timeout: 10_000 });
+  await persistent.stop();
 });

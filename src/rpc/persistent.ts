@@ -89,7 +89,10 @@ export class PersistentRpcs {
   #stopSweeps = () => {};
   #sweeping: Promise<void> = Promise.resolve();
   #renewedAt = 0;
-  /** Rows whose end PostgreSQL did not take, each with the statement that writes the end. Their lease is renewed. */
+  /**
+   * Rows whose end or delivery PostgreSQL did not take, each with the statement that writes the status. Their lease is
+   * renewed.
+   */
   readonly #unwritten = new Map<string, () => Promise<unknown>>();
   /** Monotonic time before which this worker claims nothing. */
   #claimsFrom = Number.NEGATIVE_INFINITY;
@@ -300,8 +303,9 @@ export class PersistentRpcs {
   }
 
   /**
-   * Writes a status after the earlier ones. Sweeps write an end again while PostgreSQL is unavailable: without it, the
-   * command would be claimed and delivered again. Another failed write is only logged: a later status replaces it.
+   * Writes a status after the earlier ones. Sweeps write an end, and a delivery, again while PostgreSQL is unavailable:
+   * without it, the command would be claimed and delivered again. Another failed write is only logged: a later status
+   * replaces it.
    */
   #write(
     held: Held,
@@ -313,7 +317,8 @@ export class PersistentRpcs {
       const { id } = held.stored;
       const write = () => updateRpcStatus(this.#deps.postgres, id, status, from, change);
       const isWritten = await this.#attempt(write);
-      if (!isWritten && change.isFinal && this.#unwritten.size < limits.rpcWaitingMax) this.#unwritten.set(id, write);
+      const isKept = change.isFinal || status === 'DELIVERED';
+      if (!isWritten && isKept && this.#unwritten.size < limits.rpcWaitingMax) this.#unwritten.set(id, write);
     });
   }
 
