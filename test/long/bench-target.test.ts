@@ -386,7 +386,7 @@ test('a server that is unavailable for a moment is ridden out, and the moment is
     server = await standIn({ port, onRequest: () => (answered += 1) });
     await bench.code();
     expect(answered).toBeGreaterThan(before + 100);
-    expect(bench.printed).toMatch(/^nothing was acknowledged for [2-4]\.\d s, from second \d\.\d on$/m);
+    expect(bench.printed).toMatch(/^nothing was acknowledged for \d\.\d s, from second \d+\.\d on$/m);
     expect(bench.printed).not.toContain('ENDED EARLY');
     const { file, page } = takeResult(bench.printed);
     const [{ load } = fail()] = loadsOf(file.result);
