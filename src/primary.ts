@@ -172,7 +172,7 @@ interface Later {
   busFailure: () => string | undefined;
 }
 
-/** Returns while the engines start. */
+/** Returns before the engines have started. */
 async function openWatchedStores(start: Start, { secrets, knowsDevices }: Taken): Promise<OpenedStores> {
   const { config, workers, data, running, ending, log, metrics } = start;
   const engines = await startEngines({ config, workers, data, secrets, log, mustStart: !knowsDevices });
@@ -242,7 +242,7 @@ async function waitForStores(
   });
 }
 
-/** Throws when a stream is there and cannot keep its promise; one that does not answer delays nothing. */
+/** Throws when a stream exists and cannot keep its promise. Servers that do not answer delay nothing. */
 async function checkStreams(
   { config: { stream }, running }: Start,
   { installation, postgres, stranded, watch }: OpenedStores,

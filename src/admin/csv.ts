@@ -63,7 +63,7 @@ class CsvReader {
     return isBlank ? undefined : row;
   }
 
-  /** Reads from a quote to behind the quote that closes it. Returns what is between them, doubled quotes as one. */
+  /** Reads a quoted cell with both of its quotes. Returns what is between them, with each doubled quote as one. */
   *#quoted(): Generator<undefined, string> {
     const text = this.#text;
     const firstLine = this.#line;

@@ -63,7 +63,7 @@ export interface BucketUse extends TokenAccount {
   lowMark: number;
 }
 
-/** While more than `lowPart` is left, a worker may take so many times its share. */
+/** A worker may take this multiple of its share while more than `lowPart` is left. */
 const calmShares = 4;
 /** Below this part the only user reports at times only. */
 const leastMark = 0.01;

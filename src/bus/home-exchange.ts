@@ -37,7 +37,7 @@ export interface HomeTopic {
   lost: (isFirst: boolean) => void;
   /** At the home: takes an entry of a worker. */
   count: (entry: HomeEntry, worker: string) => void;
-  /** At the home: returns at most so many of the sums that have changed since they were returned. */
+  /** At the home: returns some of the sums that have changed since they were last returned, up to the given number. */
   sums: (countMax: number) => HomeEntry[];
   /** At each worker: takes a sum. `isConfirming`: what was collected is in the sum. */
   learn: (sum: HomeEntry, isConfirming: boolean) => void;

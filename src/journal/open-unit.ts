@@ -1,6 +1,6 @@
 /**
  * Reads the frames of a unit from the files of segments into memory, which is used again when the unit is confirmed.
- * Damaged stretches are passed on before the unit continues behind them.
+ * Damaged stretches are passed to `onGap` before the unit continues after them.
  */
 import { BufferPool } from '../base/buffer-pool.ts';
 import type { Amounts } from './amounts.ts';

@@ -229,7 +229,7 @@ export class Inserter {
     return true;
   }
 
-  /** `givesUp`: a store that refuses the question, by its rights for example, is asked once. */
+  /** `givesUp`: asks only once when the store refuses the question, for example for lack of rights. */
   async #endInserts(mark: string, { givesUp = false } = {}): Promise<boolean> {
     const { clickhouse, clock, log, sleep, timeoutMs } = this.#deps;
     const signal = this.#signal;

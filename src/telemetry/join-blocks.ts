@@ -11,7 +11,7 @@ import { type BlockLayout, keyIndexOf, layoutOf } from './block-layout.ts';
 const smallRowsMax = 2_000;
 /** Most rows of a joined block, about as many as ClickHouse puts into a block itself. */
 const joinedRowsMax = 65_000;
-/** A copy by views costs as much as a loop over so many bytes. */
+/** The number of bytes for which a copy by views costs as much as a loop over the bytes. */
 const loopBytesMax = 1024;
 
 /** A block that is joined, and its columns. */

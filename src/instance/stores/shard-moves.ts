@@ -44,14 +44,14 @@ interface MoveDeps {
 }
 
 const leaseName = 'shard moves';
-/** A call that was killed delays the next one for so long. */
+/** The lease of a call that was killed refuses further calls for at most this time. */
 const leaseMs = 60_000;
 const renewMs = 15_000;
 const checkMs = 200;
 /** The time after which the processes that are waited for are named. */
 const namedMs = 10_000;
 const copyMsMax = 3_600_000;
-/** A copy of several days is one insert up to so many days and rows. */
+/** The most days and rows that one insert of a copy has. */
 const daysMax = 30;
 const rowsMax = 1_000_000;
 const tables: readonly MovedTable[] = ['telemetry', 'latest'];

@@ -69,7 +69,7 @@ export class SlowReader {
     return this.#hold(bufferedBytes) ? 'pause' : 'close';
   }
 
-  /** Returns false when there is no room for so many bytes. */
+  /** Returns false when the shared room has no place for the bytes. */
   #hold(bytes: number): boolean {
     if (bytes <= this.#held) return true;
     if (this.#held === 0) this.#owners = this.#client.unreadOwners();
