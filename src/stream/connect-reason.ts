@@ -1,5 +1,5 @@
 /** Says why the servers of the stream cannot be reached, in words that name what to change. */
-import { AuthorizationError, UserAuthenticationExpiredError } from '@nats-io/transport-node';
+import { AuthorizationError, PermissionViolationError, UserAuthenticationExpiredError } from '@nats-io/transport-node';
 import { messageOf } from '../base/errors.ts';
 
 export const noMajority =
@@ -15,9 +15,22 @@ export function connectReason(error: unknown): string {
   if (isCertificate(error)) {
     return `the certificate of the servers is not accepted (${reason}): renew it, or check STREAM_TLS_CA`;
   }
+  const violation = violationIn(error);
+  if (violation !== undefined) return permissionReason(violation);
   if (isWithoutListener(error)) return noMajority;
   if (isWithoutServer(error)) return `no server was found there (${reason}): check STREAM_URL and the servers`;
   return reason;
+}
+
+export function permissionReason({ operation, subject }: PermissionViolationError): string {
+  const may = operation === 'publish' ? 'publish' : 'subscribe';
+  return `the login of STREAM_USER or STREAM_CREDS may not ${may} to "${subject}": change its permissions at the servers`;
+}
+
+/** Returns the refusal by the permissions of the login that has caused an error. */
+export function violationIn(error: unknown): PermissionViolationError | undefined {
+  if (error instanceof PermissionViolationError) return error;
+  return error instanceof Error && error.cause !== undefined ? violationIn(error.cause) : undefined;
 }
 
 export function isLogin(error: unknown): boolean {

@@ -9,6 +9,7 @@ import type { JournalReport } from '../ingest/journal-report.ts';
 import type { StreamOfLane } from '../ingest/stream-health.ts';
 import { type Journal, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { Queries } from '../postgres/client.ts';
+import { checkRights } from './check-rights.ts';
 import { checkRunningStreams } from './check-streams.ts';
 import { findUse } from './copies-store.ts';
 import { DeletesAgain, type ReopenDeletes } from './deletes-again.ts';
@@ -71,7 +72,11 @@ export async function openStream(deps: OpenStreamDeps): Promise<OpenedStream> {
   const { onFrame, reopenDeletes } = deps;
   const prepare = async (link: StreamLink) =>
     prepareStreams(link, settings, { installation, ...(await findUse(postgres)) });
-  const client = new StreamClient(settings, log, name, prepare, (link) => checkRunningStreams(link, settings));
+  const check = async (link: StreamLink) => {
+    await checkRunningStreams(link, settings);
+    await checkRights(link, settings);
+  };
+  const client = new StreamClient(settings, log, name, prepare, check);
   const { quarantine } = journal;
   const writer = new StreamWriter({ client, settings, clock, log, metrics, local: journal });
   const reading = { client, settings, log, metrics, quarantine, onFrame };

@@ -4,6 +4,7 @@
  */
 import {
   AckPolicy,
+  type ConsumerConfig,
   type ConsumerInfo,
   DeliverPolicy,
   DiscardPolicy,
@@ -16,6 +17,7 @@ import {
 import { StartError } from '../base/errors.ts';
 import { sizeText } from '../base/size-text.ts';
 import { type Lane, lanes } from '../journal/journal.ts';
+import { checkRights } from './check-rights.ts';
 import { checkServer, checkServers, checkSync } from './check-servers.ts';
 import {
   checkConsumer,
@@ -28,9 +30,9 @@ import {
   formatOfStream,
   refuseStream,
 } from './check-streams.ts';
-import { connectReason, isLogin } from './connect-reason.ts';
+import { connectReason, isLogin, violationIn } from './connect-reason.ts';
 import type { KnownStream } from './position-store.ts';
-import { consumerNotFound, found, StreamLink, streamNameInUse, streamNotFound } from './stream-link.ts';
+import { consumerLimits, consumerNotFound, found, StreamLink, streamNameInUse, streamNotFound } from './stream-link.ts';
 import {
   consumerName,
   jsonConsumerName,
@@ -79,6 +81,7 @@ export async function prepareStreams(
   // An operator may raise the limits while hosts run, so a worker that starts again takes them as they are.
   if (owner.isStart) checkStreamLimits(existing, settings);
   for (const lane of lanes) await prepareLane(link, settings, owner, lane, existing[lane]);
+  await checkRights(link, settings);
   if (settings.json.enabled) await prepareJsonStream(link, settings, owner);
 }
 
@@ -139,12 +142,12 @@ async function makeLane(
 }
 
 function makeConsumer(
-  { manager }: StreamLink,
+  link: StreamLink,
   { json }: StreamSettings,
   stream: string,
   ack_wait: number,
 ): Promise<ConsumerInfo> {
-  return manager.consumers.add(stream, {
+  return addConsumer(link, stream, {
     durable_name: consumerName,
     deliver_policy: DeliverPolicy.All,
     ack_policy: AckPolicy.Explicit,
@@ -156,6 +159,23 @@ function makeConsumer(
     // are removed much later, so a consumer of such frames is kept in files.
     mem_storage: !json.enabled,
   });
+}
+
+/** Limits of the servers, or of the account, are a StartError. */
+async function addConsumer(
+  { manager }: StreamLink,
+  stream: string,
+  config: Partial<ConsumerConfig> & { durable_name: string },
+): Promise<ConsumerInfo> {
+  try {
+    return await manager.consumers.add(stream, config);
+  } catch (error) {
+    if (!(error instanceof JetStreamApiError) || !consumerLimits.has(error.code)) throw error;
+    throw new StartError(
+      `The consumer ${config.durable_name} of the stream ${stream} cannot be made: ${error.message}. Raise the limits of ` +
+        `the account and of the servers: max_ack_pending to ${config.max_ack_pending}, max_consumers to 2 or more.`,
+    );
+  }
 }
 
 /**
@@ -214,16 +234,16 @@ async function makeStream(
     if (error.code === streamNameInUse) return await manager.streams.info(config.name);
     throw new StartError(
       `The stream ${config.name} with ${replicas} replicas of ${sizeText(config.max_bytes)} cannot be made: ` +
-        `${error.message}. Each replica needs a node with room for it: raise max_file_store of the servers, lower ` +
-        `${setting}, or set STREAM_REPLICAS to the number of nodes, at least 3.`,
+        `${error.message}. Each replica needs a node with room for it: raise max_file_store of the servers, or the ` +
+        `limits of the account (max_file, max_streams, disk_max_stream_bytes), lower ${setting}, or set STREAM_REPLICAS to the number of nodes, at least 3.`,
     );
   }
 }
 
 /** Gives frames to the relay. Servers forget the consumer when no process has used it for a day. */
-async function prepareJsonConsumer({ manager }: StreamLink, stream: string): Promise<void> {
-  if (await found(manager.consumers.info(stream, jsonConsumerName), consumerNotFound)) return;
-  await manager.consumers.add(stream, {
+async function prepareJsonConsumer(link: StreamLink, stream: string): Promise<void> {
+  if (await found(link.manager.consumers.info(stream, jsonConsumerName), consumerNotFound)) return;
+  await addConsumer(link, stream, {
     durable_name: jsonConsumerName,
     deliver_policy: DeliverPolicy.All,
     ack_policy: AckPolicy.Explicit,
@@ -268,7 +288,7 @@ export async function tryStreams(
     return undefined;
   } catch (error) {
     if (error instanceof StartError) throw error;
-    if (isLogin(error)) throw new StartError(`STREAM_URL: ${connectReason(error)}.`);
+    if (isLogin(error) || violationIn(error)) throw new StartError(`STREAM_URL: ${connectReason(error)}.`);
     return connectReason(error);
   } finally {
     await link?.close().catch(() => {});

@@ -13,7 +13,7 @@ import {
   type OrderedConsumerOptions,
   type PubAck,
 } from '@nats-io/jetstream';
-import type { NatsConnection } from '@nats-io/transport-node';
+import { type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
 import { StartError } from '../base/errors.ts';
 import { sizeText } from '../base/size-text.ts';
 import { connectTo } from './connect.ts';
@@ -37,6 +37,8 @@ export const streamNameInUse = 10_058;
 /** The servers' codes for a stream, and for a consumer, that does not exist. */
 export const streamNotFound = 10_059;
 export const consumerNotFound = 10_014;
+/** The servers' codes for a consumer that the limits of the servers, or of the account, do not allow. */
+export const consumerLimits: ReadonlySet<number> = new Set([10_026, 10_121]);
 
 /** The least `max_payload`: the default of the servers. */
 export const payloadBytesMin = 1024 * 1024;
@@ -119,6 +121,7 @@ export class StreamLink {
   #silentSince: number | undefined;
   /** The forms of the streams of both lanes: how their frames are written (`stream-frame.ts`). */
   readonly formats: [number, number] = [streamFormat, streamFormat];
+  readonly #onViolation = new Set<(violation: PermissionViolationError) => void>();
   /** Since when calls of each kind have failed, in monotonic milliseconds. An answer removes its kind. */
   readonly #unansweredSince = new Map<MajorityCall, number>();
 
@@ -130,7 +133,11 @@ export class StreamLink {
   }
 
   async #follow(): Promise<void> {
-    for await (const { type } of this.connection.status()) {
+    for await (const status of this.connection.status()) {
+      const { type } = status;
+      if (status.type === 'error' && status.error instanceof PermissionViolationError) {
+        for (const note of this.#onViolation) note(status.error);
+      }
       if (type === 'disconnect') {
         this.isConnected = false;
         this.#silentSince ??= performance.now();
@@ -143,6 +150,24 @@ export class StreamLink {
     const connection = await connectTo(settings, name);
     const manager = await jetstreamManager(connection, { checkAPI: false, timeout: callMsMax });
     return new StreamLink(connection, manager);
+  }
+
+  /** Publishes messages with their payloads, and returns those that the permissions of the login forbid. */
+  async violationsOf(messages: readonly [subject: string, payload: string][]): Promise<PermissionViolationError[]> {
+    const violations: PermissionViolationError[] = [];
+    const note = (violation: PermissionViolationError) => {
+      if (messages.some(([subject]) => subject === violation.subject)) violations.push(violation);
+    };
+    this.#onViolation.add(note);
+    for (const [subject, payload] of messages) this.connection.publish(subject, payload);
+    // The server sends its refusals before the answer to a flush.
+    try {
+      await Promise.race([this.connection.flush(), sleep(callMsMax, undefined, { ref: false })]);
+      await sleep(0);
+      return violations;
+    } finally {
+      this.#onViolation.delete(note);
+    }
   }
 
   get payloadBytesMax(): number {

@@ -21,6 +21,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
 import { createLog } from '../../src/base/log.ts';
 import { loadConfig } from '../../src/base/settings/config.ts';
+import { checkRights } from '../../src/stream/check-rights.ts';
 import { inspectStreams } from '../../src/stream/inspect-streams.ts';
 import { prepareStreams, tryStreams } from '../../src/stream/prepare-streams.ts';
 import { readFrames } from '../../src/stream/read-frames.ts';
@@ -269,6 +270,57 @@ test('the logins of the documentation: one makes the streams, one reads the JSON
       expect(state).toEqual([0, 2, 3]);
     } finally {
       await connection.close();
+    }
+  });
+});
+
+test('limits of an account, and permissions of its login, that keep frames from ClickHouse are refused', async () => {
+  const denied = (subject: string) => `, permissions: { publish: { deny: ["${subject}"] } }`;
+  const settingsWith = (ofPlain = '') => {
+    const account = (name: string, limits: string, permissions = '') =>
+      `${name} { jetstream: ${limits}, users: [{ user: ${name}, password: x${permissions} }] }`;
+    return `accounts {
+${account('plain', 'enabled', ofPlain)}
+${account('acks', '{ max_mem: 1GB, max_file: 1GB, max_ack_pending: 1000 }')}
+${account('streams', '{ max_mem: 1GB, max_file: 1GB, max_streams: 1 }')}
+${account('next', 'enabled', denied('$JS.API.CONSUMER.MSG.NEXT.>'))}
+${account('confirm', 'enabled', denied('$JS.ACK.>'))}
+${account('api', 'enabled', denied('$JS.API.CONSUMER.>'))}
+}`;
+  };
+  const login = { user: 'plain', pass: 'x' };
+  await withServer({ settings: settingsWith(), nodes: 3, login }, async (servers) => {
+    const settings = settingsOf({ url: servers.url, user: 'plain', password: 'x' });
+    const refused = (user: string) => refusal({ ...settings, user });
+    expect(await refused('plain')).toBe('accepted: undefined');
+    expect(await refused('acks')).toMatch(/exceeds system limit of 1000\. .* max_ack_pending to 100000/);
+    expect(await refused('streams')).toMatch(/maximum number of streams reached\. .*max_streams/);
+    expect(await refused('next')).toMatch(
+      /may not publish to "\$JS\.API\.CONSUMER\.MSG\.NEXT\..+": change its permissions/,
+    );
+    expect(await refused('confirm')).toMatch(/may not publish to "\$JS\.ACK\..+": change its permissions/);
+    expect(await refused('api')).toMatch(/may not publish to "\$JS\.API\.CONSUMER\.INFO\..+": change its permissions/);
+    // The same while a process runs.
+    const client = new StreamClient(
+      settings,
+      createLog('error', 'test'),
+      'test',
+      async () => {},
+      (link) => checkRights(link, settings),
+    );
+    await client.start();
+    try {
+      const failure = async () => {
+        await client.checkAgain();
+        return client.failure ?? 'none';
+      };
+      expect(await failure()).toBe('none');
+      servers.reloadWith(settingsWith(denied('$JS.ACK.>')));
+      await eventually(async () => /may not publish to "\$JS\.ACK\./.test(await failure()));
+      servers.reloadWith(settingsWith());
+      await eventually(async () => (await failure()) === 'none');
+    } finally {
+      await client.close();
     }
   });
 });
