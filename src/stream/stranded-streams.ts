@@ -54,7 +54,7 @@ async function openLink(settings: StreamSettings): Promise<StreamLink | undefine
 /** Returns how many frames no process has confirmed; undefined when the servers have no such stream, or do not say. */
 async function waitingIn(link: StreamLink, name: string): Promise<number | undefined> {
   try {
-    const info = await found(link.manager.streams.info(name), streamNotFound);
+    const info = await found(link.streamInfo(name), streamNotFound);
     if (info === undefined || info.state.messages === 0) return info && 0;
     const consumer = await found(link.consumerInfo(name), consumerNotFound);
     return consumer ? consumer.num_pending + consumer.num_ack_pending : info.state.messages;

@@ -12,6 +12,8 @@ import {
   jetstreamManager,
   type OrderedConsumerOptions,
   type PubAck,
+  type StreamInfo,
+  type StreamInfoRequestOptions,
 } from '@nats-io/jetstream';
 import { type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
 import { StartError } from '../base/errors.ts';
@@ -27,7 +29,7 @@ const callMsMax = 3_000;
 const flushMsMax = 1_000;
 /** A server without an answer for so long is left for another one: the others may have a majority without it. */
 const unansweredMsMax = 4_000;
-/** Calls for the state of a consumer until its leader is the server that answers, and the pause between two calls. */
+/** Calls for a state until the leader is the server that answers, and the pause between two calls. */
 const leaderTriesMax = 10;
 const leaderPauseMs = 100;
 /** The servers' code for a server that knows no leader of the servers. */
@@ -250,7 +252,7 @@ export class StreamLink {
   }
 
   async laneState(stream: string): Promise<LaneState> {
-    const { created, state, config, cluster } = await this.manager.streams.info(stream, { deleted_details: true });
+    const { created, state, config, cluster } = await this.streamInfo(stream, { deleted_details: true });
     const { messages, first_seq, last_seq, bytes, first_ts, deleted = [] } = state;
     return {
       created: String(created),
@@ -267,17 +269,28 @@ export class StreamLink {
     };
   }
 
+  /** Returns what the leader of the stream says. */
+  streamInfo(stream: string, options?: Partial<StreamInfoRequestOptions>): Promise<StreamInfo> {
+    return this.#ofLeader(`the stream ${stream}`, () => this.manager.streams.info(stream, options));
+  }
+
+  /** Returns what the leader of the consumer says. */
+  consumerInfo(stream: string, name = consumerName): Promise<ConsumerInfo> {
+    const what = `the consumer ${name} of the stream ${stream}`;
+    return this.#ofLeader(what, () => this.manager.consumers.info(stream, name));
+  }
+
   /**
-   * Returns what the leader of the consumer says. A server that has just learned of the consumer, as one that was
-   * frozen, answers in the place of the leader for a moment, and says that nothing waits and no process reads.
+   * Repeats a call until a leader answers. A server that has just learned of a stream or a consumer, as one that was
+   * frozen, answers in the place of the leader for a moment, and says that nothing is there and no process reads.
    */
-  async consumerInfo(stream: string, name = consumerName): Promise<ConsumerInfo> {
+  async #ofLeader<T extends StreamInfo | ConsumerInfo>(what: string, call: () => Promise<T>): Promise<T> {
     for (let tries = 1; tries <= leaderTriesMax; tries += 1) {
-      const info = await this.manager.consumers.info(stream, name);
+      const info = await call();
       if (this.connection.info?.cluster === undefined || info.cluster?.leader !== undefined) return info;
       await sleep(leaderPauseMs);
     }
-    throw new Error(`no server leads the consumer ${name} of the stream ${stream}`);
+    throw new Error(`no server leads ${what}`);
   }
 
   async consumerState(stream: string, name = consumerName): Promise<ConsumerState> {
@@ -296,7 +309,7 @@ export class StreamLink {
 
   /** Returns what the stream holds, and its limit, which an operator may have raised above that of the settings. */
   async room(stream: string): Promise<{ bytes: number; bytesMax: number }> {
-    const { state, config } = await this.manager.streams.info(stream);
+    const { state, config } = await this.streamInfo(stream);
     return { bytes: state.bytes, bytesMax: limitOf(config.max_bytes) };
   }
 
