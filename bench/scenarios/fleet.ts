@@ -251,7 +251,7 @@ function isWhole({ verified, refused, broken }: MeasuredLoad): boolean {
   return verified && broken === 0 && Object.keys(refused).length === 0;
 }
 
-/** What is promised for a million devices is promised for fewer, but for the memory of one: others share the rest. */
+/** Judges each large fleet by the targets of a million devices, except the memory of a device in a smaller fleet. */
 export function judgedTargets(compared: Pick<Compared, 'ratios' | 'large' | 'bytesPerDevice' | 'postgresShare'>[]) {
   const targets = new Targets();
   for (const { ratios, large, bytesPerDevice, postgresShare } of compared) {

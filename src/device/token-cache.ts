@@ -84,7 +84,7 @@ export class TokenCache {
   /** The devices that sent lately. */
   readonly #recent: RecentDevices;
   /** The number of devices that were made from their records. */
-  #madeCount = 0;
+  #made = 0;
   /** All devices by the digest of this process. A device of the file has the file's digest until its first request. */
   #table: DeviceTable;
   readonly #digest: TokenDigest;
@@ -139,7 +139,7 @@ export class TokenCache {
     const table = this.#table;
     if (table.size === 0 || !this.#digest.of(token)) return undefined;
     const place = table.find(this.#digest);
-    return place === 0 ? undefined : this.#made(token, place);
+    return place === 0 ? undefined : this.#make(token, place);
   }
 
   /** False when `first` finds nothing. */
@@ -155,7 +155,7 @@ export class TokenCache {
     const table = this.#table;
     if (!this.hasUnserved || !this.#digest.of(token)) return undefined;
     const place = table.find(this.#digestOfFile!(token));
-    return place === 0 ? undefined : this.#made(token, table.adopt(place, this.#digest));
+    return place === 0 ? undefined : this.#make(token, table.adopt(place, this.#digest));
   }
 
   /** Null: no device has this token. Throws a 503 fault when the store cannot be read. */
@@ -231,10 +231,10 @@ export class TokenCache {
   }
 
   /** Makes the device from its record. */
-  #made(token: string, place: number): CachedDevice {
+  #make(token: string, place: number): CachedDevice {
     const row = this.#table.row(place);
-    this.#madeCount += 1;
-    if (this.#recent.isSetFull && this.#madeCount % keptOfMade !== 0) return new CachedDevice(row);
+    this.#made += 1;
+    if (this.#recent.isSetFull && this.#made % keptOfMade !== 0) return new CachedDevice(row);
     const device = this.#here.adopt(row);
     this.#keep(token, device);
     return device;

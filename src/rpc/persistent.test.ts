@@ -110,9 +110,13 @@ it('a delivery that PostgreSQL did not take is written when PostgreSQL answers a
   const { id, tenantId } = await create(await tokenOf());
   const [row] = await postgres.query<{ number: number }>('select number from device where id = $1', [id.id]);
   let isAway = false;
+  let refused = 0;
   const fragile: Queries = {
     query: async (...asked) => {
-      if (isAway) throw unavailable('postgres_away', 'away');
+      if (isAway) {
+        refused += 1;
+        throw unavailable('postgres_away', 'away');
+      }
       return await postgres.query(...asked);
     },
   };
@@ -138,7 +142,7 @@ it('a delivery that PostgreSQL did not take is written when PostgreSQL answers a
   await vi.waitFor(async () => expect(await status()).toBe('SENT'));
   isAway = true;
   held[0]!.confirmed(true);
-  await new Promise((resolve) => setImmediate(resolve));
+  await vi.waitFor(() => expect(refused).toBeGreaterThan(0));
   isAway = false;
   // Another owner would deliver the command again.
   await vi.waitFor(async () => expect(await status()).toBe('DELIVERED'), { timeout: 10_000 });

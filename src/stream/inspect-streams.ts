@@ -1,5 +1,6 @@
 /** Checks the servers and the streams for the command doctor, without a change of them. */
 import { lanes } from '../journal/journal.ts';
+import { checkRights } from './check-rights.ts';
 import { checkServer, checkServers, checkSync } from './check-servers.ts';
 import {
   checkCopy,
@@ -43,6 +44,7 @@ export async function inspectStreams(settings: StreamSettings, owner: StreamOwne
       if (lost !== undefined) missing ??= missingSentence(name, lost);
     }
     checkStreamLimits(existing, settings);
+    await checkRights(link, settings);
     const json =
       settings.json.enabled && (await found(link.manager.streams.info(jsonStreamName(settings)), streamNotFound));
     if (json) checkStreamOwner(json, owner.installation);

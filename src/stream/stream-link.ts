@@ -161,10 +161,11 @@ export class StreamLink {
       if (messages.some(([subject]) => subject === violation.subject)) violations.push(violation);
     };
     this.#onViolation.add(note);
-    for (const [subject, payload] of messages) this.connection.publish(subject, payload);
-    // The server sends its refusals before the answer to a flush.
     try {
+      for (const [subject, payload] of messages) this.connection.publish(subject, payload);
+      // The server sends its refusals before the answer to a flush.
       await Promise.race([this.connection.flush(), sleep(callMsMax, undefined, { ref: false })]);
+      // The client passes a refusal to `#follow` after the turn in which it arrived.
       await sleep(0);
       return violations;
     } finally {

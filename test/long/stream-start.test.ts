@@ -299,6 +299,8 @@ ${account('api', 'enabled', denied('$JS.API.CONSUMER.>'))}
       /may not publish to "\$JS\.API\.CONSUMER\.MSG\.NEXT\..+": change its permissions/,
     );
     expect(await refused('confirm')).toMatch(/may not publish to "\$JS\.ACK\..+": change its permissions/);
+    const inspected = inspectStreams({ ...settings, user: 'confirm' }, { installation: 'one', copies: [] });
+    await expect(inspected).rejects.toThrow(/may not publish to "\$JS\.ACK\..+": change its permissions/);
     expect(await refused('api')).toMatch(/may not publish to "\$JS\.API\.CONSUMER\.INFO\..+": change its permissions/);
     // The same while a process runs.
     const client = new StreamClient(
