@@ -23,7 +23,8 @@ import type { BenchSettings } from '../settings.ts';
 
 const log = createLog('fatal', 'bench');
 const simulatedWorkers = [8, 16, 64];
-const settleMs = 5_000;
+/** A session of PostgreSQL that becomes idle reports its transactions up to 10 s later (`PGSTAT_IDLE_INTERVAL`). */
+const settleMs = 12_000;
 const commandMsMax = 5_000;
 const updateMsMax = 30_000;
 
