@@ -10,7 +10,7 @@ import { limits } from '../base/limits.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { connectionOptions, type LinkOwner, pingReady, type RedisLink } from './redis.ts';
 import type { ClusterAddress } from './redis-address.ts';
-import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
+import { channelsPerCommand } from './subscription-batches.ts';
 
 const redirectsMax = 4;
 const retryMs = 200;
@@ -36,7 +36,6 @@ export class ClusterLink implements RedisLink {
   readonly #nodes = new Map<string, ListeningNode>();
   /** By number. */
   readonly #slots = new Map<number, Slot>();
-  readonly #batches = new SubscriptionBatches((entered, left) => this.#change(entered, left));
   readonly #endHeartbeat: () => void;
   #settling = false;
   #missed = false;
@@ -81,12 +80,12 @@ export class ClusterLink implements RedisLink {
     return this.#publisher.spublish(channel, payload);
   }
 
-  subscribe(channel: string): Promise<void> {
-    return this.#batches.enter(channel);
-  }
-
-  unsubscribe(channel: string): void {
-    this.#batches.leave(channel);
+  async change(entered: string[], left: string[]): Promise<void> {
+    for (const [number, channels] of bySlot(left)) this.#leave(number, channels);
+    const placed = await Promise.all([...bySlot(entered)].map(([number, channels]) => this.#place(number, channels)));
+    if (!placed.includes(false)) return;
+    this.#missed = true;
+    void this.#settle();
   }
 
   close(): void {
@@ -94,14 +93,6 @@ export class ClusterLink implements RedisLink {
     this.#endHeartbeat();
     this.#publisher.disconnect();
     for (const { redis } of this.#nodes.values()) redis.disconnect();
-  }
-
-  async #change(entered: string[], left: string[]): Promise<void> {
-    for (const [number, channels] of bySlot(left)) this.#leave(number, channels);
-    const placed = await Promise.all([...bySlot(entered)].map(([number, channels]) => this.#place(number, channels)));
-    if (!placed.includes(false)) return;
-    this.#missed = true;
-    void this.#settle();
   }
 
   #leave(number: number, channels: string[]): void {

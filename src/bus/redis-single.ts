@@ -3,12 +3,11 @@
  * with Sentinels they connect to the server that is the master then.
  */
 import { Redis } from 'ioredis';
-import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { connectionOptions, type LinkOwner, pingReady, type RedisLink } from './redis.ts';
 import type { ServerAddress } from './redis-address.ts';
-import { channelsPerCommand, SubscriptionBatches } from './subscription-batches.ts';
+import { channelsPerCommand } from './subscription-batches.ts';
 
 const reconnectMs = 50;
 
@@ -29,7 +28,6 @@ export interface RedisConnection {
 
 interface SingleLinkDeps {
   connect?: (server: ServerAddress, role: 'publish' | 'subscribe') => RedisConnection;
-  clock?: Pick<Clock, 'monotonic'>;
   scheduler?: Scheduler;
 }
 
@@ -39,7 +37,6 @@ export class SingleLink implements RedisLink {
   readonly #owner: LinkOwner;
   readonly #scheduler: Scheduler;
   readonly #endHeartbeat: () => void;
-  readonly #batches: SubscriptionBatches;
   #isCorked = false;
   #wasRestored = false;
   #closed = false;
@@ -49,11 +46,10 @@ export class SingleLink implements RedisLink {
   constructor(
     server: ServerAddress,
     owner: LinkOwner,
-    { connect = connectTo, clock = systemClock, scheduler = systemScheduler }: SingleLinkDeps = {},
+    { connect = connectTo, scheduler = systemScheduler }: SingleLinkDeps = {},
   ) {
     this.#owner = owner;
     this.#scheduler = scheduler;
-    this.#batches = new SubscriptionBatches((entered, left) => this.#change(entered, left), clock, scheduler);
     this.#publisher = connect(server, 'publish');
     this.#subscriber = connect(server, 'subscribe');
     for (const redis of [this.#publisher, this.#subscriber]) {
@@ -81,16 +77,13 @@ export class SingleLink implements RedisLink {
     return this.#publisher.publish(channel, payload);
   }
 
-  /**
-   * Repeated for a further listener: nothing changes at the server, and the answer proves that the subscription is
-   * active.
-   */
-  subscribe(channel: string): Promise<void> {
-    return this.#batches.enter(channel);
-  }
-
-  unsubscribe(channel: string): void {
-    this.#batches.leave(channel);
+  /** Does nothing without a connection: the next one restores all subscriptions. */
+  async change(entered: string[], left: string[]): Promise<void> {
+    if (this.#subscriber.status !== 'ready') return;
+    const answers: Promise<unknown>[] = [];
+    if (left.length > 0) answers.push(this.#subscriber.unsubscribe(...left));
+    if (entered.length > 0) answers.push(this.#subscriber.subscribe(...entered));
+    await Promise.allSettled(answers);
   }
 
   close(): void {
@@ -120,15 +113,6 @@ export class SingleLink implements RedisLink {
     this.#scheduler.after(reconnectMs, () => {
       if (!this.#closed) redis.connect().catch(() => {});
     });
-  }
-
-  /** Does nothing without a connection: the next one restores all subscriptions. */
-  async #change(entered: string[], left: string[]): Promise<void> {
-    if (this.#subscriber.status !== 'ready') return;
-    const answers: Promise<unknown>[] = [];
-    if (left.length > 0) answers.push(this.#subscriber.unsubscribe(...left));
-    if (entered.length > 0) answers.push(this.#subscriber.subscribe(...entered));
-    await Promise.allSettled(answers);
   }
 
   /** Subscribes to all channels after every connect. A subscription that is requested meanwhile is sent after these. */

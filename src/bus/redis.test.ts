@@ -18,8 +18,7 @@ function open(protocol = busProtocol) {
       published.push(channel);
       if (link.failing) throw new Error('refused');
     },
-    subscribe: async () => {},
-    unsubscribe: () => {},
+    change: async () => {},
     close: () => {},
   };
   let owner!: LinkOwner;

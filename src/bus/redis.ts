@@ -4,10 +4,12 @@
  * of the installation, because Redis' pub/sub knows no database numbers, and the number of the protocol.
  */
 import type { RedisOptions } from 'ioredis';
+import { type Clock, systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { type Bus, type BusCounters, GapReports, type Handler, SizeCheck } from './bus.ts';
+import { SubscriptionBatches } from './subscription-batches.ts';
 import { ChannelSubscriptions } from './subscriptions.ts';
 
 export interface RedisLink {
@@ -17,9 +19,11 @@ export interface RedisLink {
   /** The last error of a connection, also after it is connected again. */
   readonly failure: string | undefined;
   publish(channel: string, payload: Buffer | string): Promise<unknown>;
-  /** Resolves when the subscription is active, and also when it cannot be made now: the next restore makes it. */
-  subscribe(channel: string): Promise<void>;
-  unsubscribe(channel: string): void;
+  /**
+   * Subscribes to the channels `entered` and leaves the channels `left`; no channel is in both lists. Never rejects: the
+   * next restore makes the subscriptions that cannot be made now.
+   */
+  change(entered: string[], left: string[]): Promise<void>;
   close(): void;
 }
 
@@ -56,10 +60,16 @@ export function channelNames(installation: string, protocol = busProtocol): Chan
 
 const gapCheckMs = 50;
 
+interface RedisBusTime {
+  clock?: Pick<Clock, 'monotonic'>;
+  scheduler?: Scheduler;
+}
+
 export class RedisBus implements Bus {
   readonly spansHosts = true;
   readonly #link: RedisLink;
   readonly #subscriptions: ChannelSubscriptions;
+  readonly #batches: SubscriptionBatches;
   readonly #counters: BusCounters;
   readonly #size: SizeCheck;
   readonly #names: ChannelNames;
@@ -78,7 +88,7 @@ export class RedisBus implements Bus {
     counters: BusCounters,
     log: Log,
     names: ChannelNames,
-    scheduler = systemScheduler,
+    { clock = systemClock, scheduler = systemScheduler }: RedisBusTime = {},
   ) {
     this.#names = names;
     this.#scheduler = scheduler;
@@ -93,6 +103,7 @@ export class RedisBus implements Bus {
       onRestored: () => this.#missed(),
       log,
     });
+    this.#batches = new SubscriptionBatches((entered, left) => this.#link.change(entered, left), clock, scheduler);
   }
 
   get connected(): boolean {
@@ -142,13 +153,15 @@ export class RedisBus implements Bus {
     const { read } = this.#names;
     const active = read.map((prefix) => {
       this.#subscriptions.add(prefix + channel, listener);
-      return this.#link.subscribe(prefix + channel);
+      // Repeated for a further listener: nothing changes at the server, and the answer proves that the subscription is
+      // active.
+      return this.#batches.enter(prefix + channel);
     });
     await Promise.all(active);
     return () => {
       for (const prefix of read) {
         const name = prefix + channel;
-        if (this.#subscriptions.remove(name, listener)) this.#link.unsubscribe(name);
+        if (this.#subscriptions.remove(name, listener)) this.#batches.leave(name);
       }
     };
   }

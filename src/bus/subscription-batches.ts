@@ -1,10 +1,10 @@
 /**
- * Makes and ends the subscriptions of a link in batches: requests that come while a batch runs make the next one. One
- * batch runs at a time, because Redis disconnects a subscriber for which too many replies wait.
+ * Gathers the channels that a bus enters and leaves into batches: requests that come while a batch runs make the next
+ * one. One batch runs at a time, because Redis disconnects a subscriber for which too many replies wait.
  */
-import { type Clock, systemClock } from '../base/clock.ts';
+import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
-import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
+import type { Scheduler } from '../base/scheduler.ts';
 
 /** Channels in one command. */
 export const channelsPerCommand = 1000;
@@ -28,8 +28,8 @@ export class SubscriptionBatches {
   /** `run` never rejects. No channel is in both lists. */
   constructor(
     run: (entered: string[], left: string[]) => Promise<void>,
-    clock: Pick<Clock, 'monotonic'> = systemClock,
-    scheduler = systemScheduler,
+    clock: Pick<Clock, 'monotonic'>,
+    scheduler: Scheduler,
   ) {
     this.#run = run;
     this.#clock = clock;

@@ -154,6 +154,9 @@ function openBus(wire: Wire, process: ProcessTime, counters: BusCounters, log: L
     return { bus: new IpcBus(port, counters, process), link: undefined, leave: close };
   }
   const link = new Link(wire.redis, process);
-  const bus = new RedisBus((owner) => link.open(owner), counters, log, channelNames('world'), process);
+  const bus = new RedisBus((owner) => link.open(owner), counters, log, channelNames('world'), {
+    clock: process,
+    scheduler: process,
+  });
   return { bus, link, leave: () => link.close() };
 }

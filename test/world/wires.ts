@@ -183,7 +183,7 @@ export class Link {
     this.#owner = owner;
     const connections = { publish: this.#publisher, subscribe: this.#subscriber };
     const connect = (_: unknown, role: 'publish' | 'subscribe') => connections[role];
-    this.#link = new SingleLink({}, owner, { connect, clock: this.#process, scheduler: this.#process });
+    this.#link = new SingleLink({}, owner, { connect, scheduler: this.#process });
     return this.#link;
   }
 
