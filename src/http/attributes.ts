@@ -69,13 +69,17 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   };
 
   const receive = (exchange: Exchange, token: string, body: Buffer): void => {
-    const device = deviceAuth.known(token, exchange);
-    if (body.length === 0) deviceAuth.refuse(exchange, missingBody, token);
-    else if (device !== undefined && !decoder.isLarge(body)) store(exchange, token, device, body);
-    else {
-      const sender = device && senderOf(device);
-      void server.withBody(exchange, body, sender, (held) => storeLater(exchange, token, device, held));
+    if (body.length === 0) {
+      deviceAuth.refuse(exchange, missingBody, token);
+      return;
     }
+    const device = deviceAuth.known(token, exchange);
+    if (device !== undefined && !decoder.isLarge(body)) {
+      store(exchange, token, device, body);
+      return;
+    }
+    const sender = device && senderOf(device);
+    void server.withBody(exchange, body, sender, (held) => storeLater(exchange, token, device, held));
   };
 
   const wait = async (exchange: Exchange, token: string, query: string): Promise<void> => {
