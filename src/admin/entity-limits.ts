@@ -7,7 +7,7 @@ import type { EntityLimits } from '../auth/tenant-limits.ts';
 import { Fault } from '../base/errors.ts';
 import { countDevices } from '../device/list/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
-import { countCustomers, countUsers, holdCustomerCount, holdDeviceCount, holdUserCount } from './store.ts';
+import { countCustomers, countUsers, holdCount } from './store.ts';
 
 /** Returns what a tenant may have now. */
 export type LimitsOf = (tenantId: string) => EntityLimits;
@@ -22,7 +22,7 @@ export async function admitDevices(
   devicesMax: number,
 ): Promise<number> {
   if (devicesMax === 0 || wanted === 0) return wanted;
-  await holdDeviceCount(queries, tenantId);
+  await holdCount(queries, tenantId, 'device');
   const made = await countDevices(queries, tenantId);
   return Math.min(wanted, Math.max(0, devicesMax - made));
 }
@@ -40,14 +40,14 @@ export const deviceLimitReason = 'device_limit';
 /** Throws 403 when the tenant has `usersMax` users, its administrators among them; 0 = no limit. */
 export async function admitUser(queries: Queries, tenantId: string, usersMax: number): Promise<void> {
   if (usersMax === 0) return;
-  await holdUserCount(queries, tenantId);
+  await holdCount(queries, tenantId, 'user');
   if ((await countUsers(queries, tenantId)) >= usersMax) throw limitReached('user_limit', 'USER', 'Users', usersMax);
 }
 
 /** Throws 403 when the tenant has `customersMax` customers; the public customer does not count. 0 = no limit. */
 export async function admitCustomer(queries: Queries, tenantId: string, customersMax: number): Promise<void> {
   if (customersMax === 0) return;
-  await holdCustomerCount(queries, tenantId);
+  await holdCount(queries, tenantId, 'customer');
   const made = await countCustomers(queries, tenantId);
   if (made >= customersMax) throw limitReached('customer_limit', 'CUSTOMER', 'Customers', customersMax);
 }

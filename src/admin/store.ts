@@ -290,14 +290,13 @@ export async function setDeviceCustomer(queries: Queries, deviceId: string, cust
   ]);
 }
 
-/** Locks the tenant: until the transaction ends no other transaction makes a device of this tenant. */
-export async function holdDeviceCount(queries: Queries, tenantId: string): Promise<void> {
-  await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
-}
-
-/** Locks as `holdDeviceCount` does, for users. */
-export async function holdUserCount(queries: Queries, tenantId: string): Promise<void> {
-  await queries.query(`select pg_advisory_xact_lock(hashtextextended('user-count ' || $1, 0))`, [tenantId]);
+/** Locks the tenant: until the transaction ends no other transaction makes an entity of this kind for the tenant. */
+export async function holdCount(
+  queries: Queries,
+  tenantId: string,
+  kind: 'device' | 'user' | 'customer',
+): Promise<void> {
+  await queries.query(`select pg_advisory_xact_lock(hashtextextended($1, 0))`, [`${kind}-count ${tenantId}`]);
 }
 
 export async function countUsers(queries: Queries, tenantId: string): Promise<number> {
@@ -306,11 +305,6 @@ export async function countUsers(queries: Queries, tenantId: string): Promise<nu
     [tenantId],
   );
   return row!.count;
-}
-
-/** Locks as `holdDeviceCount` does, for customers. */
-export async function holdCustomerCount(queries: Queries, tenantId: string): Promise<void> {
-  await queries.query(`select pg_advisory_xact_lock(hashtextextended('customer-count ' || $1, 0))`, [tenantId]);
 }
 
 export async function countCustomers(queries: Queries, tenantId: string): Promise<number> {
