@@ -128,18 +128,7 @@ export class Postgres implements SnapshotQueries {
 
   /** Returns the rows of the last statement in `text`. */
   async query<Row>(text: string, values?: unknown[], options: QueryOptions = {}): Promise<Row[]> {
-    const client = await this.#connect();
-    let broken = true;
-    try {
-      const rows = await this.#run<Row>(client, text, values, options);
-      broken = false;
-      return rows;
-    } catch (error) {
-      broken = !isOrdinary(error);
-      throw this.#translate(error);
-    } finally {
-      client.release(broken);
-    }
+    return await this.#onConnection((client) => this.#run<Row>(client, text, values, options));
   }
 
   /**
@@ -148,20 +137,12 @@ export class Postgres implements SnapshotQueries {
    */
   async bytes(select: string, options: QueryOptions = {}): Promise<Buffer | undefined> {
     const timeoutMs = options.timeoutMs ?? limits.postgresStatementMsMax;
-    const client = await this.#connect();
-    let broken = true;
-    try {
-      const value = await new Promise<Buffer | undefined>((resolve, reject) => {
-        client.query(new CopyValue(select, timeoutMs, (error, bytes) => (error ? reject(error) : resolve(bytes))));
-      });
-      broken = false;
-      return value;
-    } catch (error) {
-      broken = !isOrdinary(error);
-      throw this.#translate(error);
-    } finally {
-      client.release(broken);
-    }
+    return await this.#onConnection(
+      (client) =>
+        new Promise((resolve, reject) => {
+          client.query(new CopyValue(select, timeoutMs, (error, bytes) => (error ? reject(error) : resolve(bytes))));
+        }),
+    );
   }
 
   /**
@@ -188,6 +169,20 @@ export class Postgres implements SnapshotQueries {
   ): Promise<Result> {
     const begin = 'begin isolation level repeatable read read only';
     return await this.#transactOnce((queries) => work(withDeadline(queries, timeoutMs)), { timeoutMs }, begin);
+  }
+
+  /** Runs one statement. The connection is closed after an error that may have broken it. */
+  async #onConnection<Result>(statement: (client: PoolClient) => Promise<Result>): Promise<Result> {
+    const client = await this.#connect();
+    let broken = false;
+    try {
+      return await statement(client);
+    } catch (error) {
+      broken = !isOrdinary(error);
+      throw this.#translate(error);
+    } finally {
+      client.release(broken);
+    }
   }
 
   async #transactOnce<Result>(
