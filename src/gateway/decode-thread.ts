@@ -22,14 +22,8 @@ export class GatewayDecodeThread {
   }
 
   /** Decodes a message, without the records of some children. Rejects with the Fault of the whole message. */
-  async decode(
-    body: Uint8Array,
-    gateway: BodySource,
-    now: number,
-    without: string[],
-    hasKeyLimit: boolean,
-  ): Promise<DecodedByName> {
-    const reply = await this.#thread.run({ body, now, without, hasKeyLimit }, gateway);
+  async decode(gateway: BodySource, request: GatewayDecodeRequest): Promise<DecodedByName> {
+    const reply = await this.#thread.run(request, gateway);
     if (!('fault' in reply)) {
       checkServerTimes(reply.chunks);
       return reply;

@@ -5,7 +5,7 @@
  */
 
 import type { AttributeUpdates } from '../attributes/followers.ts';
-import { assert, Fault, notFound, unavailable } from '../base/errors.ts';
+import { assert, Fault } from '../base/errors.ts';
 import type { Work } from '../base/running-work.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
@@ -15,6 +15,7 @@ import type { Place, Troubles } from '../diagnostics/troubles.ts';
 import type { SessionEnd, Sessions } from '../downlink/sessions.ts';
 import type { RpcSessions } from '../rpc/sessions.ts';
 import { Child, type ParentGateway } from './child.ts';
+import { gatewayGone, makerUnknown, noGateway, outOfScope, renamed, tooManyChildren } from './child-faults.ts';
 import { ChildUpdates } from './child-updates.ts';
 import { JournalWait } from './journal-wait.ts';
 import type { GatewayLink } from './link.ts';
@@ -416,27 +417,3 @@ function usualSpelling(name: string): Buffer {
 /** Children that one turn of the event loop handles. */
 const childrenAtOnce = 500;
 const noneRefused: Refused = new Map();
-const renamed = unavailable('child_renamed', 'The device was renamed at this moment; send again.');
-/** The refusal of a message whose devices were all connected a moment earlier. */
-export const childLost = unavailable(
-  'child_lost',
-  'A device of the message was taken over at this moment; send again.',
-);
-const gatewayGone = notFound('The connection of the gateway has ended.');
-
-const noGateway = new Fault('no_gateway', 'This device is not a gateway any more.');
-const makerUnknown = unavailable('child_maker', 'Devices cannot be looked up at the moment; send again.');
-
-function outOfScope(name: string, gateway: CachedDevice, device: DeviceRow | CachedDevice): Fault {
-  const isOfOther = gateway.customerId !== null && device.customerId !== gateway.customerId;
-  const reason = isOfOther
-    ? 'the gateway belongs to a customer, and the device does not belong to the same one'
-    : 'it was not made by this gateway, and the "gatewayScope" of the gateway is "own" or users of a former customer know its credentials';
-  const message = `Device ${JSON.stringify(name)} is not connected through this gateway: ${reason}.`;
-  return new Fault('child_out_of_scope', message);
-}
-
-function tooManyChildren(childrenMax: number): Fault {
-  const message = `This gateway has its limit of ${childrenMax} connected devices (gateway.childrenMax).`;
-  return new Fault('gateway_children', message);
-}

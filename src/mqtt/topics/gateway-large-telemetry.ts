@@ -9,8 +9,9 @@ import { asFault, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
 import type { CachedDevice } from '../../device/model/cached-device.ts';
+import { childLost } from '../../gateway/child-faults.ts';
 import { chunksWith, type GatewayDecodeThread } from '../../gateway/decode-thread.ts';
-import { childLost, type Gateway } from '../../gateway/gateway.ts';
+import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
 import { GatewayTelemetry } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
@@ -59,7 +60,7 @@ async function decode(
 ): Promise<{ chunks: Chunk[]; children: CachedDevice[] }> {
   const now = clock.now();
   const hasKeyLimit = admission.deviceKeys.isLimiting;
-  const first = await gatewayThread.decode(payload, gateway.device, now, [], hasKeyLimit);
+  const first = await gatewayThread.decode(gateway.device, { body: payload, now, without: [], hasKeyLimit });
   const { names, points, keys } = first;
   for (const [name, fault] of first.refused) refusals.add(name, faultFromPlain(fault));
   const wanted = names.filter((name) => !refusals.has(name)).map((name) => ({ name, type: '' }));
@@ -75,7 +76,9 @@ async function decode(
     if (refusals.has(name)) without.push(name);
   }
   const isAgain = without.length > 0 || !isWhole;
-  const decoded = isAgain ? await gatewayThread.decode(payload, gateway.device, now, without, false) : first;
+  const decoded = isAgain
+    ? await gatewayThread.decode(gateway.device, { body: payload, now, without, hasKeyLimit: false })
+    : first;
   const devices = decoded.names.map((name) => gateway.child(name)?.device);
   // A child may have been lost during the second pass.
   if (devices.some((device, place) => device === undefined && decoded.points[place]! > 0)) throw childLost;

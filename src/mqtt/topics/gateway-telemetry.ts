@@ -6,7 +6,8 @@
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
-import { childLost, type Gateway } from '../../gateway/gateway.ts';
+import { childLost } from '../../gateway/child-faults.ts';
+import type { Gateway } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { ReadBody } from '../../value/lenient.ts';
