@@ -10,6 +10,7 @@ import {
   parser,
 } from 'mqtt-packet';
 import { afterEach, describe, expect, test, vi } from 'vitest';
+import { silentLog as quiet } from '../../test/harness/silent-log.ts';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import { unlimitedAdmission, unlimitedRates } from '../../test/harness/unlimited.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
@@ -37,7 +38,6 @@ import type { SignedIn, SignInRefused } from './sign-in/sign-in.ts';
 import { TopicTable } from './topics/table.ts';
 import type { Transport } from './transport/transport.ts';
 
-const quiet: Log = { debug() {}, info() {}, warn() {}, error() {} };
 const topic = 'v1/devices/me/telemetry';
 
 class MemoryTransport implements Transport {

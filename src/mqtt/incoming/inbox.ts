@@ -64,6 +64,9 @@ export interface SkippedPublish {
   packetId: number;
 }
 
+/** `returnable`: the reader of packets can return the packet of the message again. */
+type PacketState = 'returnable' | 'consumed';
+
 /** Ends that the client caused: what the client sent last is not counted as discarded. */
 const causedByClient: Partial<Record<CloseReason, true>> = {
   client_disconnect: true,
@@ -142,22 +145,22 @@ export class Inbox implements Answered {
       // The read buffer is reused. The object may be in the pool already, but serves no other message yet.
       incoming.payload = noPayload;
     } catch (error) {
-      this.#failed(incoming, error, true);
+      this.#failed(incoming, error, 'returnable');
       return;
     }
     gate.forgetRefusal();
     if (this.#connection.reach !== 'closed') gate.holdForAnswers(this.#level);
   }
 
-  /** Handles an unpacked message. `mayUnread`: `received` can still return the packet of the message again. */
-  #handle(incoming: Incoming, exact: ExactTopic | undefined, mayUnread: boolean): void {
+  /** Handles an unpacked message. */
+  #handle(incoming: Incoming, exact: ExactTopic | undefined, packet: PacketState): void {
     try {
       if (exact === undefined) this.#table.dispatch(incoming);
       else exact.operation(incoming, '');
       this.#passRoom(incoming);
       incoming.payload = noPayload;
     } catch (error) {
-      this.#failed(incoming, error, mayUnread);
+      this.#failed(incoming, error, packet);
       return;
     }
     this.#gate.forgetRefusal();
@@ -165,10 +168,11 @@ export class Inbox implements Answered {
   }
 
   /** Called when the operation of a message threw: the message waits for the journal, or is refused. */
-  #failed(incoming: Incoming, error: unknown, mayUnread: boolean): void {
+  #failed(incoming: Incoming, error: unknown, packet: PacketState): void {
     if (!(error instanceof Fault)) throw error;
     const gate = this.#gate;
-    if (mayUnread && this.#connection.reach !== 'closed' && mayPass(error) && gate.mayWait) {
+    const isReturnable = packet === 'returnable' && this.#connection.reach !== 'closed';
+    if (isReturnable && mayPass(error) && gate.mayWait) {
       this.#waitForJournal(incoming);
       return;
     }
@@ -198,7 +202,7 @@ export class Inbox implements Answered {
       incoming.refuse(error);
       return;
     }
-    this.#handle(incoming, exact, true);
+    this.#handle(incoming, exact, 'returnable');
   }
 
   /**
@@ -223,7 +227,7 @@ export class Inbox implements Answered {
       incoming.isOwned = true;
       incoming.room = room;
       if (this.#connection.reach === 'closed') incoming.refuse(gone);
-      else this.#handle(incoming, exact, false);
+      else this.#handle(incoming, exact, 'consumed');
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
       packetRoom.forget(waiter);

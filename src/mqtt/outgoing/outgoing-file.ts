@@ -10,12 +10,15 @@ import { systemScheduler } from '../../base/scheduler.ts';
 import type { SlicedFile } from '../../ota/chunks.ts';
 import type { Transport } from '../transport/transport.ts';
 
+/** `unsent`: the PUBLISH is not complete, and never will be. */
+export type FileEnd = 'sent' | 'unsent';
+
 export class OutgoingFile {
   readonly #transport: Transport;
   readonly #head: Buffer;
   readonly #file: SlicedFile;
   readonly #clock: Clock;
-  readonly #onEnd: (isSent: boolean) => void;
+  readonly #onEnd: (end: FileEnd) => void;
   #hasBegun = false;
   #hasEnded = false;
   #drained: (() => void) | undefined;
@@ -23,8 +26,8 @@ export class OutgoingFile {
   #readAt = 0;
   #unreadMark = Number.POSITIVE_INFINITY;
 
-  /** `onEnd` is called once: when all of the file is written, or will never be. */
-  constructor(transport: Transport, head: Buffer, file: SlicedFile, clock: Clock, onEnd: (isSent: boolean) => void) {
+  /** `onEnd` is called once. */
+  constructor(transport: Transport, head: Buffer, file: SlicedFile, clock: Clock, onEnd: (end: FileEnd) => void) {
     this.#transport = transport;
     this.#head = head;
     this.#file = file;
@@ -51,7 +54,7 @@ export class OutgoingFile {
 
   /** Called when the connection has ended. */
   stop(): void {
-    this.#end(false);
+    this.#end('unsent');
   }
 
   /**
@@ -73,7 +76,7 @@ export class OutgoingFile {
       const slice = await this.#slice(at);
       if (this.#hasEnded) return;
       if (slice === undefined) {
-        this.#end(false);
+        this.#end('unsent');
         return;
       }
       this.#transport.write(slice);
@@ -81,7 +84,7 @@ export class OutgoingFile {
       // Without this turn a file in memory, sent to a fast client, would block the event loop.
       await new Promise<void>((resolve) => systemScheduler.soon(resolve));
     }
-    this.#end(true);
+    this.#end('sent');
   }
 
   #untilDrained(): Promise<void> {
@@ -112,10 +115,10 @@ export class OutgoingFile {
     }
   }
 
-  #end(isSent: boolean): void {
+  #end(end: FileEnd): void {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#drained?.();
-    this.#onEnd(isSent);
+    this.#onEnd(end);
   }
 }

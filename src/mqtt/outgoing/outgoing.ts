@@ -16,7 +16,7 @@ import { payloadBytesMax, publishBytes, publishHead, writePublish } from '../pac
 import type { Confirm, FileOutcome } from '../session/session.ts';
 import type { Transport } from '../transport/transport.ts';
 import type { QoS } from '../wire/protocol.ts';
-import { OutgoingFile } from './outgoing-file.ts';
+import { type FileEnd, OutgoingFile } from './outgoing-file.ts';
 import { Qos1Window } from './qos1-window.ts';
 
 interface OutgoingDeps {
@@ -99,9 +99,9 @@ export class Outgoing {
     const packetId = qos > 0 ? this.#qos1Window().takeId() : 0;
     if (packetId === undefined) return 'busy';
     const head = publishHead(topic, file.bytes, qos, packetId, level);
-    this.#file = new OutgoingFile(transport, head, file, clock, (isSent) => {
+    this.#file = new OutgoingFile(transport, head, file, clock, (end) => {
       onEnd();
-      this.#fileEnded(isSent);
+      this.#fileEnded(end);
     });
     this.#afterFileBytes = 0;
     gate.hold(hold.file);
@@ -148,12 +148,12 @@ export class Outgoing {
     return this.#window;
   }
 
-  #fileEnded(isSent: boolean): void {
+  #fileEnded(end: FileEnd): void {
     const { connection, gate, counters } = this.#deps;
     const { reach } = connection;
     if (reach === 'closed') return;
     assert(this.#file !== undefined, 'a file ends once', connection);
-    if (!isSent && reach === 'open') {
+    if (end === 'unsent' && reach === 'open') {
       connection.close('file_unreadable');
       return;
     }

@@ -159,7 +159,7 @@ function isForbidden(packet: IPublishPacket, version: ProtocolLevel): boolean {
   return version === 5;
 }
 
-test('what is refused', () => {
+test('a PUBLISH that the standard forbids, or that has an option Millrace does not offer, is refused', () => {
   const refused = (hex: string, version: ProtocolLevel = 4) =>
     expect(ours(Buffer.from(hex, 'hex'), version)).toBeUndefined();
   refused('3606000161000178'); // QoS 3

@@ -2,8 +2,7 @@
  * The pool of PUBLISH objects of a worker. A message takes an object and returns it after its answer, so load makes no
  * garbage. The objects also form the list of acknowledgements of their connection, which are sent in order of arrival.
  */
-import type { Fault } from '../../base/errors.ts';
-import { assert } from '../../base/errors.ts';
+import { assert, type Fault } from '../../base/errors.ts';
 import type { Room } from '../wire/large-packet.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
