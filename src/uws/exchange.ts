@@ -195,7 +195,8 @@ export class Exchange {
       // the library cannot close the connection: the client or the idle timeout does.
       const bytes = isSliced ? body.bytes : Buffer.byteLength(body);
       if (this.#isOnly) {
-        res.endWithoutBody(bytes, true);
+        const closesConnection = true;
+        res.endWithoutBody(bytes, closesConnection);
         return;
       }
       res.writeHeader('Content-Length', String(bytes));

@@ -16,7 +16,7 @@ const methodToken = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
 
 interface OtherRequestsDeps {
   app: TemplatedApp;
-  exchange: (res: UwsResponse, head: Readonly<RequestHead>, headOnly: boolean) => Exchange;
+  exchange: (res: UwsResponse, head: Readonly<RequestHead>, method: string) => Exchange;
   /** Counts connections that are cut because the length of a body is ambiguous. */
   ambiguous: Counter;
 }
@@ -74,7 +74,7 @@ export class OtherRequests {
     // `getMethod` would change the method to lower case.
     const method = req.getCaseSensitiveMethod();
     const head = readHead(req);
-    const exchange = this.#deps.exchange(res, head, method === 'HEAD');
+    const exchange = this.#deps.exchange(res, head, method);
     // The library accepts any string as method, even the rest of a body with a wrong length.
     if (!head.sound || !methodToken.test(method)) {
       exchange.cut();

@@ -110,7 +110,7 @@ export class HttpServer {
     );
     this.#others = new OtherRequests({
       app: this.#app,
-      exchange: (res, head, headOnly) => this.#exchange(res, head, headOnly),
+      exchange: (res, head, method) => this.#exchange(res, head, method),
       ambiguous: this.#ambiguous,
     });
     this.#addressRefused = metrics.counter(
@@ -149,9 +149,9 @@ export class HttpServer {
     const route = `${method} ${pattern}`;
     const metrics = new RouteMetrics(this.#deps.metrics, method, pattern);
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
-    const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
+    const receive = (res: UwsResponse, req: UwsRequest, method: string) => {
       const head = readHead(req);
-      const exchange = this.#exchange(res, head, headOnly);
+      const exchange = this.#exchange(res, head, method);
       if (this.#refusedAtDoor(exchange, head)) return;
       const { contentLength, chunked } = head;
       const remoteAddress = exchange.remoteAddress();
@@ -180,8 +180,8 @@ export class HttpServer {
       const receive = head.encoding === '' ? run : unpacking(exchange, head.encoding, request, rules, run);
       if (receive) readBody(exchange, contentLength, request, rules, receive);
     };
-    this.#register(method, pattern, (res, req) => receive(res, req, false));
-    if (method === 'GET') this.#register('HEAD', pattern, (res, req) => receive(res, req, true));
+    this.#register(method, pattern, (res, req) => receive(res, req, method));
+    if (method === 'GET') this.#register('HEAD', pattern, (res, req) => receive(res, req, 'HEAD'));
   }
 
   /** Adds a POST whose one path parameter and body are passed on raw. */
@@ -190,7 +190,7 @@ export class HttpServer {
     const take = noted(`POST ${pattern}`, receive);
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
-      const exchange = this.#exchange(res, head, false);
+      const exchange = this.#exchange(res, head, 'POST');
       if (head.wantsReceipt) exchange.receipt = '';
       if (this.#refusedAtDoor(exchange, head)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
@@ -218,7 +218,7 @@ export class HttpServer {
     const wait = noted(`GET ${pattern}`, receive);
     this.#register('GET', pattern, (res, req) => {
       const head = readHead(req);
-      const exchange = this.#exchange(res, head, false);
+      const exchange = this.#exchange(res, head, 'GET');
       if (this.#refusedAtDoor(exchange, head)) return;
       exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
       wait(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
@@ -228,24 +228,24 @@ export class HttpServer {
   /** Adds a GET, and its HEAD, whose one path parameter and query are passed on raw. */
   rawGet(pattern: string, receive: QueryReceiver): void {
     const read = noted(`GET ${pattern}`, receive);
-    const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
+    const take = (res: UwsResponse, req: UwsRequest, method: string) => {
       const head = readHead(req);
-      const exchange = this.#exchange(res, head, headOnly);
+      const exchange = this.#exchange(res, head, method);
       if (this.#refusedAtDoor(exchange, head)) return;
       exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
       this.#open += 1;
       exchange.onDone = this.#closeOne;
       read(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
     };
-    this.#register('GET', pattern, (res, req) => take(res, req, false));
-    this.#register('HEAD', pattern, (res, req) => take(res, req, true));
+    this.#register('GET', pattern, (res, req) => take(res, req, 'GET'));
+    this.#register('HEAD', pattern, (res, req) => take(res, req, 'HEAD'));
   }
 
   webSocket(pattern: string, route: WebSocketRoute): void {
     this.#allowed.set(pattern, new Set(['GET']));
     // The library's own count omits a socket after its upgrade.
     const door = {
-      exchange: (res: UwsResponse, head: Readonly<RequestHead>) => this.#exchange(res, head, false),
+      exchange: (res: UwsResponse, head: Readonly<RequestHead>) => this.#exchange(res, head, 'GET'),
       refusal: () => (route.isLeaving() ? stopping() : this.#doorRefusal()),
       onClosed: () => this.#countConnection(-1),
     };
@@ -329,8 +329,8 @@ export class HttpServer {
     for (const path of withSlash(pattern)) this.#app[registrars[method]](path, handler);
   }
 
-  #exchange(res: UwsResponse, head: Readonly<RequestHead>, headOnly: boolean): Exchange {
-    const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
+  #exchange(res: UwsResponse, head: Readonly<RequestHead>, method: string): Exchange {
+    const exchange = new Exchange(res, head.origin, method === 'HEAD', this.#headers);
     exchange.forwardedFor = head.forwardedFor;
     if (hasProxyHeader(res)) exchange.takeOneRequest();
     return exchange;

@@ -48,6 +48,8 @@ interface Held {
 type Socket = WebSocket<Held>;
 
 const dropped = 2;
+const sendsBinary = true;
+const sendsCompressed = false;
 
 export class WebSocketConnection {
   readonly remoteAddress: string;
@@ -67,7 +69,7 @@ export class WebSocketConnection {
 
   /** Sends a binary message. When the buffer is full, the connection is closed, because the stream would have a gap. */
   send(bytes: Buffer): void {
-    if (this.#socket?.send(bytes, true, false) === dropped) this.close();
+    if (this.#socket?.send(bytes, sendsBinary, sendsCompressed) === dropped) this.close();
   }
 
   /**
