@@ -43,6 +43,13 @@ type Packet =
 
 type Opened = [device: number, topic: Topic];
 
+/**
+ * Why a listener may take a message now. `late`: a listener that opened earlier has answered an offer too late. `gap`:
+ * the bus may have lost the announcement of a listener.
+ */
+type OpenedCause = 'opened' | 'late' | 'gap';
+type OpenedCallback = (cause: OpenedCause) => void;
+
 function isPacket(value: unknown): value is Packet {
   if (!isObject(value) || !isName(value['from'])) return false;
   const { kind, device, topic, message, opened } = value;
@@ -73,13 +80,13 @@ export class Downlink {
   readonly #toOwners: DeviceChannels;
   readonly #offers: Offers;
   readonly #listeners = new ByDevice<Topic, Listener>();
-  readonly #openedCallbacks = new ByDevice<Topic, (isNew?: boolean) => void>();
+  readonly #openedCallbacks = new ByDevice<Topic, OpenedCallback>();
   readonly #watchers = new Map<Topic, Watcher[]>();
   readonly #outcomes: Record<OfferOutcome, Counter>;
   readonly #bugs: Counter;
   readonly #announcements: Announcements<Opened>;
   /** Callbacks that are called after a gap of the bus: each may read a store. */
-  readonly #recoveries: Announcements<() => void>;
+  readonly #recoveries: Announcements<OpenedCallback>;
   #leaveInbox: (() => void) | undefined;
   #state: 'new' | 'open' | 'stopped' = 'new';
 
@@ -100,8 +107,8 @@ export class Downlink {
     for (const kind of ['send', 'opened']) toOwners.onMessage(kind, (message) => this.#receive(message));
     const time = { clock, scheduler };
     this.#announcements = new Announcements({ bus, publish: (opened) => this.#publishOpened(opened), ...time });
-    const publish = (callbacks: (() => void)[]) => {
-      for (const callback of callbacks) callback();
+    const publish = (callbacks: OpenedCallback[]) => {
+      for (const callback of callbacks) callback('gap');
     };
     this.#recoveries = new Announcements({ bus, publish, ...time });
     this.#offers = new Offers({
@@ -110,7 +117,7 @@ export class Downlink {
       node: this.#node,
       has: (device, topic) => this.#listeners.of(device, topic as Topic).length > 0,
       offerHere: (device, topic, message) => this.#offerHere(device, topic as Topic, message),
-      answeredLate: (device, topic) => this.#notifyOpened(device, topic as Topic, false),
+      answeredLate: (device, topic) => this.#notifyOpened(device, topic as Topic, 'late'),
     });
     const outcomes = (outcome: OfferOutcome) =>
       metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
@@ -189,15 +196,14 @@ export class Downlink {
 
   /**
    * Calls `callback` when a listener opens on any worker, or answers an offer too late, until the returned function is
-   * called. Register before an offer, so that no listener that opens after the outcome `untaken` is missed. `isNew`:
-   * the listener has just opened.
+   * called. Register before an offer, so that no listener that opens after the outcome `untaken` is missed.
    */
-  onOpened(device: number, topic: Topic, callback: (isNew: boolean) => void): () => void {
+  onOpened(device: number, topic: Topic, callback: OpenedCallback): () => void {
     this.#assertUse(device);
     let isOver = false;
     // Each call registers a separate callback, even for the same function.
-    const own = (isNew = false) => {
-      if (!isOver) callback(isNew);
+    const own: OpenedCallback = (cause) => {
+      if (!isOver) callback(cause);
     };
     this.#openedCallbacks.add(device, topic, own);
     this.#toOwners.enter(device);
@@ -235,7 +241,7 @@ export class Downlink {
   async #announce(device: number, topic: Topic, listener: Listener): Promise<void> {
     await this.#toDevice.activation(device);
     if (!this.#listeners.has(device, topic, listener)) return;
-    this.#notifyOpened(device, topic, true);
+    this.#notifyOpened(device, topic, 'opened');
     this.#announcements.add([device, topic]);
   }
 
@@ -283,9 +289,9 @@ export class Downlink {
     }
   }
 
-  #notifyOpened(device: number, topic: Topic, isNew: boolean): void {
+  #notifyOpened(device: number, topic: Topic, cause: OpenedCause): void {
     // First the callbacks, after which the sender of an open offer may no longer want it.
-    for (const callback of this.#openedCallbacks.of(device, topic)) callback(isNew);
+    for (const callback of this.#openedCallbacks.of(device, topic)) callback(cause);
     this.#offers.opened(device, topic);
   }
 
@@ -295,7 +301,7 @@ export class Downlink {
       if (packet.from !== this.#node) this.#deliver(packet.device, packet.topic, packet.message);
     } else if (packet.kind === 'opened') {
       if (packet.from === this.#node) return;
-      for (const [device, topic] of packet.opened) this.#notifyOpened(device, topic, true);
+      for (const [device, topic] of packet.opened) this.#notifyOpened(device, topic, 'opened');
     } else {
       this.#offers.receive(packet);
     }

@@ -53,8 +53,8 @@ export class Offering {
     if (delivery) {
       delivery.repeatMs = limits.rpcRepeatMsMin;
     } else {
-      const leave = this.#deps.downlink.onOpened(device, 'rpc', (isNew) => {
-        if (isNew) this.#deps.order.opened(device);
+      const leave = this.#deps.downlink.onOpened(device, 'rpc', (cause) => {
+        if (cause === 'opened') this.#deps.order.opened(device);
         this.offer(device);
       });
       this.#deps.order.begin(device);

@@ -2,8 +2,8 @@
 
 import { describe, expect, it, vi } from 'vitest';
 import { sharedApi } from '../../test/harness/api-handlers.ts';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { deafBus } from '../../test/harness/deaf-bus.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -140,20 +140,21 @@ export class PersistentRpcs {
     await Promise.all([this.#sweeping, this.#claims.stop()]);
     const deadline = clock.monotonic() + msMax;
     const all = [...this.#held.values()];
-    const release = (isLast: boolean) => {
+    /** Leaves the commands that no session has, and those whose delivery is confirmed. */
+    const releaseSettled = () => {
       for (const held of [...this.#held.values()]) {
-        if (isLast || held.delivered || !rpc.hasSession(held.command)) this.#forget(held);
+        if (held.delivered || !rpc.hasSession(held.command)) this.#forget(held);
       }
     };
-    release(false);
+    releaseSettled();
     if (this.#held.size > 0) {
       await this.#attempt(() => releaseRpcs(postgres, this.#owner, [...this.#held.keys(), ...this.#unwritten.keys()]));
     }
     while (this.#held.size > 0 && clock.monotonic() < deadline) {
       await this.#scheduler.sleep(stopCheckMs);
-      release(false);
+      releaseSettled();
     }
-    release(true);
+    for (const held of [...this.#held.values()]) this.#forget(held);
     await Promise.all(all.map((each) => each.writes));
     await this.#attempt(() => this.#writeEnds());
     await this.#attempt(() => releaseRpcs(postgres, this.#owner, []));

@@ -158,11 +158,10 @@ export class Rpc {
     this.#offering.begin(command);
   }
 
-  /** Ends the ownership of the command. Returns false when this worker did not own the command. */
-  drop(command: Command): boolean {
-    const dropped = this.#waiters.remove(command);
+  /** Ends the ownership of the command, if this worker owns the command. */
+  drop(command: Command): void {
+    this.#waiters.remove(command);
     this.#order.left(command);
-    return dropped;
   }
 
   /** Offers the command again, because the session that took the command did not deliver it. */

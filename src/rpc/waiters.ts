@@ -125,7 +125,7 @@ export class Waiters {
   }
 
   /** Adds the command, or throws the refusal. */
-  add(command: Command): Line {
+  add(command: Command): void {
     const refusal = this.refusal(command);
     if (refusal) throw refusal;
     assert(!this.find(command.device, command.id), 'an id is used once');
@@ -136,7 +136,6 @@ export class Waiters {
     assert(isTaken, 'a command that is not refused has room');
     this.#heap.add(command);
     if (this.#heap.first === command) this.#arm();
-    return line;
   }
 
   /** Returns false when the command has ended already. */
