@@ -15,7 +15,7 @@ import type { Queries } from '../postgres/client.ts';
 import type { OnPoll } from '../postgres/shared-poll.ts';
 import { readUpdateMessage } from './notify.ts';
 import type { Update } from './update.ts';
-import { type Followed, UpdateReads } from './update-reads.ts';
+import { type Arrival, type Followed, UpdateReads } from './update-reads.ts';
 import { VersionPoll } from './version-poll.ts';
 
 /** A session that receives updates. */
@@ -136,10 +136,10 @@ export class AttributeUpdates {
     return this.#reads.readFrom(device, version - 1);
   }
 
-  answered(device: number, update: Update, confirmed: boolean): void {
+  answered(device: number, update: Update, arrival: Arrival): void {
     if (!this.#lossFree) return;
     this.#settled.delete(device);
-    this.#reads.offer(device, update, confirmed);
+    this.#reads.offer(device, update, arrival);
   }
 
   left(device: number, following: Following): void {
@@ -229,12 +229,12 @@ export class Following implements Listener {
 
   /** The answer with this update was written. Whether the answer arrived is not certain. */
   offered(update: Update): void {
-    this.#owner.answered(this.#followed.number, update, false);
+    this.#owner.answered(this.#followed.number, update, 'unsure');
   }
 
   /** The client has confirmed the update. Sends the next one. */
   confirmed(update: Update): void {
-    this.#owner.answered(this.#followed.number, update, true);
+    this.#owner.answered(this.#followed.number, update, 'confirmed');
     if (this.#known === undefined && this.#owner.lossFree) this.ask();
   }
 

@@ -43,6 +43,9 @@ interface Ask {
   reject(error: unknown): void;
 }
 
+/** `unsure`: the update was sent, and the client has not confirmed it. */
+export type Arrival = 'confirmed' | 'unsure';
+
 export class UpdateReads {
   readonly #queries: Queries;
   readonly #log: Log;
@@ -86,8 +89,9 @@ export class UpdateReads {
   }
 
   /** Never waits. An offer that cannot be stored is lost, and the device receives that update again. */
-  offer(device: number, { kind, version }: Update, confirmed: boolean): void {
+  offer(device: number, { kind, version }: Update, arrival: Arrival): void {
     if (this.#offers.size >= limits.updateQueueMax) return;
+    const confirmed = arrival === 'confirmed';
     const offer = this.#offers.get(device) ?? { device, changes: null, deletions: null, confirmed };
     offer[kind] = Math.max(offer[kind] ?? 0, version);
     offer.confirmed &&= confirmed;

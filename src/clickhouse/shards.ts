@@ -160,8 +160,8 @@ export class Shards {
 }
 
 /** Returns the map of a new installation (every shard has the same number of buckets), or of one that has rows. */
-export function firstShardMap(shards: number, isFilled: boolean): ShardMap {
+export function firstShardMap(shards: number, rows: 'none' | 'some'): ShardMap {
   const shardOf = new Uint8Array(bucketCount);
-  if (!isFilled) for (let bucket = 0; bucket < bucketCount; bucket += 1) shardOf[bucket] = bucket % shards;
+  if (rows === 'none') for (let bucket = 0; bucket < bucketCount; bucket += 1) shardOf[bucket] = bucket % shards;
   return { version: 1, shardOf, movesTo: new Uint8Array(bucketCount).fill(noShard) };
 }

@@ -148,7 +148,7 @@ test('a delete is finished at once only when no row of its device waits for a sh
       return { shard, rows: () => Promise.resolve([]), exec: () => Promise.resolve() } as unknown as ClickHouse;
     }),
   );
-  shards.map = { ...firstShardMap(2, false), version: 4 };
+  shards.map = { ...firstShardMap(2, 'none'), version: 4 };
   const outcomeWith = async (held: Partial<JournalReport>) => {
     const report = { ...{ writer: 1, run: '1', orderHigh: '5', orderShipped: '5', orderDone: '4' }, ...held };
     const remove = seriesDeleter({

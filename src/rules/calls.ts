@@ -175,11 +175,12 @@ export class Calls {
 
   /** Sets the attributes with the types that the rule gives: a string stays a string. A null sets nothing. */
   async #setShared({ number, tenantId }: CallingDevice, text: string): Promise<void> {
+    const castNumericStrings = false;
     const entries = new Map<string, TypedValue>();
     const object = readJson(Buffer.from(text));
     if (!(object instanceof Map)) return;
     for (const [key, json] of object) {
-      const value = typedValue(json, false);
+      const value = typedValue(json, castNumericStrings);
       if (value) entries.set(key, value);
     }
     if (entries.size > 0) await this.#deps.attributes.save(number, 'SHARED_SCOPE', entries, tenantId);

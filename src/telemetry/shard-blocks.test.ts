@@ -37,7 +37,7 @@ test('each shard gets the rows of its devices, in their order, and of buckets th
   for (let seed = 0; seed < 300; seed += 1) {
     const random = new Random(seed);
     const shards = 1 + random.below(5);
-    const map = firstShardMap(shards, random.below(4) === 0);
+    const map = firstShardMap(shards, random.below(4) === 0 ? 'some' : 'none');
     for (let moves = random.below(3) * 200; moves > 0; moves -= 1) {
       const bucket = random.below(bucketCount);
       const to = random.below(shards);
@@ -56,7 +56,7 @@ test('each shard gets the rows of its devices, in their order, and of buckets th
 });
 
 test('what was divided is a block, and is divided again, also with fewer rows than its block had keys', () => {
-  const map = firstShardMap(3, false);
+  const map = firstShardMap(3, 'none');
   for (let seed = 0; seed < 300; seed += 1) {
     const random = new Random(seed);
     const block = blockOf(random, [0, 1, 1, 1, 1, 1, 1, 2]);
@@ -70,7 +70,7 @@ test('what was divided is a block, and is divided again, also with fewer rows th
 });
 
 test('a block of one shard is not copied, and bytes that are no block go to the first shard', () => {
-  const map = firstShardMap(3, false);
+  const map = firstShardMap(3, 'none');
   const block = blockOf(new Random(7), [1, 4, 7]);
   expect(blocksByShard(block, 3, map)[1]).toBe(block);
   const noBlock = Buffer.from('no block');

@@ -2,10 +2,12 @@
  * Shipping into several shards, of which one refuses, hangs or is dead. The shards are stand-ins;
  * test/long/shards.test.ts has real engines.
  */
+
 import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
+import { dayMs } from '../../src/base/durations.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { openClickHouse } from '../../src/clickhouse/client.ts';
 import { bucketCount, firstShardMap, noShard, Shards } from '../../src/clickhouse/shards.ts';
@@ -16,11 +18,10 @@ import { openJournal } from '../../src/journal/open-journal.ts';
 import { Shipper } from '../../src/ship/ship.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
 import { StandIn } from '../harness/clickhouse-stand-in.ts';
 import { fastClock } from '../harness/fast-clock.ts';
+import { silentLog } from '../harness/silent-log.ts';
 
-const dayMs = 86_400_000;
 const now = Date.now();
 let home: string;
 let standIns: StandIn[];
@@ -38,7 +39,7 @@ beforeEach(async () => {
   standIns = await Promise.all([StandIn.start(), StandIn.start(), StandIn.start()]);
   const options = { user: 'u', password: '', database: 'm', log: silentLog };
   shards = new Shards(standIns.map(({ url }, shard) => openClickHouse({ ...options, url, shard })));
-  shards.map = firstShardMap(3, false);
+  shards.map = firstShardMap(3, 'none');
 });
 
 afterEach(async () => {
@@ -130,7 +131,7 @@ test('nothing is shipped before the map is known', async () => {
   await channel.add(all, [now]);
   await vi.waitFor(() => expect(channel.journal.rowsUntaken(0)).toBe(0), within);
   expect(standIns.flatMap(({ inserts }) => inserts)).toEqual([]);
-  shards.map = firstShardMap(3, true);
+  shards.map = firstShardMap(3, 'some');
   await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);
   expect([devicesOf(0), devicesOf(1), devicesOf(2)]).toEqual([all, [], []]);
 });
@@ -255,7 +256,7 @@ for (const left of [1, 2]) {
     await channel.stop();
     for (const standIn of standIns) standIn.behave = () => 'ok';
     const servers = new Shards(shards.all.slice(0, left));
-    if (left > 1) servers.map = { ...firstShardMap(left, false), version: 9 };
+    if (left > 1) servers.map = { ...firstShardMap(left, 'none'), version: 9 };
     const again = await openChannel({ dir: channel.dir, servers });
     await vi.waitFor(() => expect(again.journal.empty).toBe(true), within);
     for (const shard of [0, 1, 2]) expect(devicesOf(shard)).toEqual(all.filter((device) => device % left === shard));
@@ -263,7 +264,7 @@ for (const left of [1, 2]) {
 }
 
 test('rows of a moving bucket go to both shards', async () => {
-  const map = firstShardMap(3, false);
+  const map = firstShardMap(3, 'none');
   map.movesTo[4 % bucketCount] = 2;
   shards.map = map;
   const channel = await openChannel();

@@ -78,7 +78,7 @@ export class Tables {
   /** True: no process is known, as in no PostgreSQL: a world must notice that moves of buckets do not wait. */
   liesAboutProcesses = false;
   /** With one store, no room reads it. */
-  shardMap: MovingMap = { ...firstShardMap(1, false), isCopied: false };
+  shardMap: MovingMap = { ...firstShardMap(1, 'none'), isCopied: false };
   #changeId = 0;
 
   /** Adds a row to the log of changed credentials. */

@@ -4,7 +4,7 @@
  */
 import type { PageLink } from '../../postgres/page.ts';
 import type { DeviceInfo } from '../model/device.ts';
-import { activeBit, isActive, withBits } from './list-filter-store.ts';
+import { activeBit, activeCondition, inactiveCondition, withBits } from './list-filter-store.ts';
 
 export interface Sort {
   /** SQL, over `device d` and `infoJoins`. */
@@ -70,8 +70,8 @@ function joinOf(sort: Sort): string {
 export function orderedByActivity(where: string[], active: number, inactive: number, link: PageLink): Keys {
   const [on, off] = link.sortOrder === 'DESC' ? [0, active] : [inactive, 0];
   const select = `${withBits}
-    (${sliceOf('device d', byId, [...where, isActive(false)], sliceAt(link, inactive, off))}) union all
-    (${sliceOf('device d', byId, [...where, isActive(true)], sliceAt(link, active, on))})`;
+    (${sliceOf('device d', byId, [...where, inactiveCondition], sliceAt(link, inactive, off))}) union all
+    (${sliceOf('device d', byId, [...where, activeCondition], sliceAt(link, active, on))})`;
   return { select, on: 'd.id = page.key' };
 }
 
@@ -144,15 +144,16 @@ function orderBy(sort: Sort, { direction }: Slice): string {
 /**
  * Reads keys in the order of an index, without reading what the page skips. A list that is in the order of several
  * groups has the groups' numbers of devices, so that only groups of the page are read, each from its nearer end.
- * `groups` selects `id`, `title` and `count`; the title decides the order. `isPlain`: the conditions are the tenant, a
+ * `groups` selects `id`, `title` and `count`; the title decides the order. `plain`: the conditions are the tenant, a
  * customer and a profile, whose indexes lack the tenant.
  */
-export function walked(sort: Sort, where: string[], groups: string, link: PageLink, isPlain: boolean): Keys {
+export function walked(sort: Sort, where: string[], groups: string, link: PageLink, conditions: 'plain' | 'any'): Keys {
   const isDown = link.sortOrder === 'DESC';
   const offset = link.page * link.pageSize;
   const end = offset + link.pageSize;
   const columns = sort.walk;
-  const arm = (condition: string, when: string, isBack: boolean) => {
+  const arm = (condition: string, when: string, from: 'front' | 'back') => {
+    const isBack = from === 'back';
     const direction = isDown === isBack ? 'asc' : 'desc';
     const order = columns.map((column) => `${column} ${direction}`).join(', ');
     const isNearer = isBack ? 's.skip * 2 > s.count' : 's.skip * 2 <= s.count';
@@ -160,11 +161,11 @@ export function walked(sort: Sort, where: string[], groups: string, link: PageLi
     return `(select ${keyOf(sort)} as key from device d where ${condition} order by ${order}
       limit case when ${isNearer} ${when} then s.take else 0 end offset ${skip})`;
   };
-  const both = (conditions: string[], when = '') => {
-    const condition = (conditions.length === 0 ? where : conditions).join(' and ');
-    return [arm(condition, when, false), arm(condition, when, true)];
+  const both = (narrowed: string[], when = '') => {
+    const condition = (narrowed.length === 0 ? where : narrowed).join(' and ');
+    return [arm(condition, when, 'front'), arm(condition, when, 'back')];
   };
-  const narrow = isPlain ? where.slice(1) : where;
+  const narrow = conditions === 'plain' ? where.slice(1) : where;
   let arms = both(narrow);
   if (sort.groups === 'profile') arms = both([...narrow, 'd.device_profile_id = s.id']);
   if (sort.groups === 'customer') {

@@ -12,11 +12,12 @@ import { checkBytes, type Page, type PageLink, pageOf, totalOfLast, wrongSort } 
 import type { DeviceInfo } from '../model/device.ts';
 import { documents, infoColumns, infoJoins } from '../sql/store.ts';
 import {
+  activeCondition,
   type Conditions,
   conditionsOf,
   type DeviceFilter,
   hasLetters,
-  isActive,
+  inactiveCondition,
   ownerConditions,
   type ResolvedFilter,
   resolveFilter,
@@ -180,7 +181,7 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed
     }
   }
   const groups = sort.groups ? keptGroups(sort, owners) : oneGroup(total);
-  const keys = walked(sort, where, groups, link, true);
+  const keys = walked(sort, where, groups, link, 'plain');
   return pageOf(await readRows(queries, keys, values, reading), count, link);
 }
 
@@ -226,8 +227,8 @@ async function countByActivity(queries: Queries, tenantId: string): Promise<Acti
        select coalesce((select sum(count) from device_count), 0)
             + coalesce((select sum(change) from device_count_change), 0) as count)
      select own.count as total, case when own.count * 2 > every.count
-              then (select bit_count(bytes) from bits) - (select count(*) from ${others} where ${isActive(true)})
-              else (select count(*) from device d where d.tenant_id = $1 and ${isActive(true)})
+              then (select bit_count(bytes) from bits) - (select count(*) from ${others} where ${activeCondition})
+              else (select count(*) from device d where d.tenant_id = $1 and ${activeCondition})
             end as active
        from own, every`,
     [tenantId],
@@ -239,8 +240,8 @@ async function countByActivity(queries: Queries, tenantId: string): Promise<Acti
 async function countEach(queries: Queries, resolved: ResolvedFilter): Promise<ActivityCounts> {
   const { where, values } = conditionsOf(resolved);
   const [row] = await queries.query<ActivityCounts>(
-    `${withBits} select count(*) filter (where ${isActive(true)}) as active,
-       count(*) filter (where ${isActive(false)}) as inactive from device d where ${where.join(' and ')}`,
+    `${withBits} select count(*) filter (where ${activeCondition}) as active,
+       count(*) filter (where ${inactiveCondition}) as inactive from device d where ${where.join(' and ')}`,
     values,
   );
   return row!;
@@ -300,7 +301,7 @@ async function readGroups(queries: Queries, { resolved, sort }: Reading): Promis
 async function listGroups(queries: Queries, reading: Reading, groups: Group[]): Promise<Page<Listed>> {
   const { resolved, sort, link } = reading;
   const { where, values } = conditionsOf(resolved);
-  const keys = walked(sort, where, givenGroups(sort, groups, values), link, false);
+  const keys = walked(sort, where, givenGroups(sort, groups, values), link, 'any');
   const total = groups.reduce((sum, { count }) => sum + count, 0);
   return pageOf(await readRows(queries, keys, values, reading), total, link);
 }

@@ -69,7 +69,7 @@ export async function makeShardMap(queries: Queries, first: ClickHouse, shards: 
   const [row] = await first.rows<{ count: string }>(
     'SELECT count() AS count FROM (SELECT 1 FROM latest LIMIT 1 UNION ALL SELECT 1 FROM telemetry LIMIT 1)',
   );
-  const { version, shardOf, movesTo } = firstShardMap(shards, row!.count !== '0');
+  const { version, shardOf, movesTo } = firstShardMap(shards, row!.count === '0' ? 'none' : 'some');
   await queries.query(
     'insert into shard_map (id, version, shard_of, moves_to) values (1, $1, $2, $3) on conflict do nothing',
     [version, Buffer.from(shardOf), Buffer.from(movesTo)],

@@ -1,8 +1,9 @@
 /** Which buckets move, and in which steps. test/long/shards.test.ts moves them under load. */
 import { expect, test, vi } from 'vitest';
-import { silentLog as log, shareTestClickHouse } from '../../../test/harness/clickhouse-server.ts';
+import { shareTestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { startTestPostgres } from '../../../test/harness/postgres-server.ts';
 import { Random } from '../../../test/harness/random.ts';
+import { silentLog as log } from '../../../test/harness/silent-log.ts';
 import { systemClock as clock } from '../../base/clock.ts';
 import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
@@ -23,7 +24,7 @@ function after(shardOf: Uint8Array, moves: Map<number, number>): Uint8Array {
 }
 
 test('a new shard gets its share, and no bucket moves between the others', () => {
-  const { shardOf } = firstShardMap(3, false);
+  const { shardOf } = firstShardMap(3, 'none');
   const moves = planMoves(shardOf, 4);
   expect(new Set(moves.values())).toEqual(new Set([3]));
   expect(sizes(after(shardOf, moves), 4)).toEqual([256, 256, 256, 256]);
@@ -31,7 +32,7 @@ test('a new shard gets its share, and no bucket moves between the others', () =>
 });
 
 test('an installation with one server shares its buckets with the new ones', () => {
-  const { shardOf } = firstShardMap(3, true);
+  const { shardOf } = firstShardMap(3, 'some');
   const moves = planMoves(shardOf, 3);
   expect(sizes(after(shardOf, moves), 3).sort()).toEqual([341, 341, 342]);
 });
