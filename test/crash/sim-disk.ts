@@ -24,6 +24,13 @@ interface Inode {
   lies: boolean;
 }
 
+/** An operation that fails or crashes; the range is that of a read or a write. */
+interface Step {
+  changes?: boolean;
+  from?: number;
+  to?: number;
+}
+
 const sectorBytes = 512;
 const dead = new Promise<never>(() => {});
 
@@ -102,7 +109,7 @@ export class SimDisk implements Disk {
   }
 
   async open(path: string, mode: OpenMode): Promise<DiskFile> {
-    await this.#step('open', path, mode === 'read');
+    await this.step('open', path, { changes: mode !== 'read' });
     let inode = this.#names.get(path);
     if (!inode) {
       if (mode === 'read') throw diskError('ENOENT');
@@ -122,7 +129,7 @@ export class SimDisk implements Disk {
   }
 
   async rename(from: string, to: string): Promise<void> {
-    await this.#step('rename', from);
+    await this.step('rename', from);
     const inode = this.#inode(from);
     this.#change([
       { path: from, inode: undefined },
@@ -131,7 +138,7 @@ export class SimDisk implements Disk {
   }
 
   async remove(path: string): Promise<void> {
-    await this.#step('remove', path);
+    await this.step('remove', path);
     if (this.#names.has(path)) this.#change([{ path, inode: undefined }]);
   }
 
@@ -139,7 +146,7 @@ export class SimDisk implements Disk {
   async removeDirectory(): Promise<void> {}
 
   async syncDirectory(dir: string): Promise<void> {
-    await this.#step('syncDirectory', dir);
+    await this.step('syncDirectory', dir);
     for (const change of this.#pendingNames) applyNames(this.#durableNames, change);
     this.#pendingNames = [];
   }
@@ -155,17 +162,13 @@ export class SimDisk implements Disk {
   }
 
   /** Counts an operation; then waits, fails or never ends, as the test has ordered. */
-  async #step(operation: Operation, path: string, harmless = false, from?: number, to?: number): Promise<void> {
+  async step(operation: Operation, path: string, { changes = true, from, to }: Step = {}): Promise<void> {
     if (this.crashed) return dead;
-    if (!harmless) this.operations += 1;
+    if (changes) this.operations += 1;
     if (this.crashed) return dead;
     const fault = this.fault(operation, path, from, to);
     if (typeof fault === 'string') throw diskError(fault);
     if (typeof fault === 'number') await this.sleep(fault);
-  }
-
-  step(operation: Operation, path: string, harmless = false, from?: number, to?: number): Promise<void> {
-    return this.#step(operation, path, harmless, from, to);
   }
 
   #inode(path: string): Inode {
@@ -223,7 +226,8 @@ class SimFile implements DiskFile {
   }
 
   async read(buffer: Buffer, position: number): Promise<number> {
-    await this.#disk.step('read', this.#disk.pathOf(this.#inode), true, position, position + buffer.length);
+    const range = { from: position, to: position + buffer.length };
+    await this.#disk.step('read', this.#disk.pathOf(this.#inode), { changes: false, ...range });
     return this.#inode.live.copy(buffer, 0, position, Math.min(position + buffer.length, this.#inode.live.length));
   }
 
@@ -236,7 +240,8 @@ class SimFile implements DiskFile {
     if (grows > 0 && this.#disk.usedBytes() + grows > this.#disk.capacityBytes) throw diskError('ENOSPC');
     if (before + 1 >= this.#disk.crashAt && !this.#disk.crashed) this.#put(bytes, position);
     try {
-      await this.#disk.step('write', this.#disk.pathOf(this.#inode), false, position, position + bytes.length);
+      const range = { from: position, to: position + bytes.length };
+      await this.#disk.step('write', this.#disk.pathOf(this.#inode), range);
     } catch (error) {
       if ((error as { code?: string }).code === 'EIO') inode.lies = true;
       // A failed write may have left anything in its range; readers see it until the pages are dropped.

@@ -58,14 +58,14 @@ export class Client {
     this.memory = memory ?? { executed: new Map(), received: [], attributes: new Map() };
   }
 
-  /** Connects until `until` and leaves; afterwards the client stays connected, unless `leaves`. */
-  async live(until: number, leaves: boolean): Promise<void> {
+  /** Connects until `until` and leaves. Then the client connects a last time, or stays away. */
+  async live(until: number, atEnd: 'connects' | 'leaves'): Promise<void> {
     const { time, random, tables, serving } = this.#world;
-    while (tables.devices.has(this.number) && !(leaves && time.passed >= until)) {
+    while (tables.devices.has(this.number) && !(atEnd === 'leaves' && time.passed >= until)) {
       if (time.passed < this.#awayUntil) await time.sleep(this.#awayUntil - time.passed);
       const workers = serving();
       const isConnected = workers.length > 0 && (await this.#connect(random.pick(workers)));
-      if (isConnected) await this.#stay(until, leaves);
+      if (isConnected) await this.#stay(until, atEnd);
       this.credentialsVersion = tables.devices.get(this.number)?.credentialsVersion ?? 0;
       await time.sleep(random.between(5, random.next() < 0.3 ? 500 : 50));
     }
@@ -156,14 +156,14 @@ export class Client {
     return false;
   }
 
-  async #stay(until: number, leaves: boolean): Promise<void> {
+  async #stay(until: number, atEnd: 'connects' | 'leaves'): Promise<void> {
     const { time, random } = this.#world;
     const closed = new Promise<void>((resolve) => {
       this.#onClosed = resolve;
     });
     const stayMs = this.habit === 'stays' ? 1e9 : random.between(50, 3_000);
     const isLast = time.passed + stayMs >= until;
-    if (isLast && !leaves) {
+    if (isLast && atEnd === 'connects') {
       await closed;
       return;
     }

@@ -60,14 +60,19 @@ export class Database {
   }
 
   /** Changes the credentials of a device, or deletes the device; undefined when the device is gone. */
-  async changeDevice(process: ProcessTime, number: number, deleted: boolean): Promise<LoggedChange | undefined> {
+  async changeDevice(
+    process: ProcessTime,
+    number: number,
+    change: 'credentials' | 'deleted',
+  ): Promise<LoggedChange | undefined> {
     return await this.#ask(process, timeoutMsMax, (commit) => {
       const device = this.tables.devices.get(number);
       if (!device) return undefined;
       device.credentialsVersion += 1;
       device.version += 1;
-      if (deleted) this.tables.deleteDevice(number);
-      return this.tables.log(device, deleted, commit);
+      const isDeleted = change === 'deleted';
+      if (isDeleted) this.tables.deleteDevice(number);
+      return this.tables.log(device, isDeleted, commit);
     });
   }
 

@@ -2,14 +2,13 @@
  * The devices of a world, and the account of what the store must have afterwards. The value of each record is its
  * number, so a row that comes back names its record.
  */
+import { dayMs } from '../../src/base/durations.ts';
 import type { AckLevel } from '../../src/ingest/accept.ts';
 import type { BlockRow } from '../../src/telemetry/read-block.ts';
 import type { Random } from '../harness/random.ts';
 import { badText, type Store } from './store.ts';
 import { beginsAt, type VirtualTime } from './virtual-time.ts';
 import type { Outcome, Worker, WorldDevice } from './worker.ts';
-
-const dayMs = 86_400_000;
 
 interface Message {
   body: string;

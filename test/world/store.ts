@@ -2,7 +2,9 @@
  * A ClickHouse of a world: keeps rows as `ReplacingMergeTree` does, takes its time, and fails as its mood says. An
  * insert may end after its client has given up, and a killed insert may have stored some of its days.
  */
+
 import { ClickHouseError as ServerError } from '@clickhouse/client';
+import { dayMs } from '../../src/base/durations.ts';
 import { toClickHouseError } from '../../src/clickhouse/clickhouse-error.ts';
 import { type ClickHouse, ClickHouseError, type Parameters } from '../../src/clickhouse/client.ts';
 import { bucketCount } from '../../src/clickhouse/shards.ts';
@@ -34,7 +36,6 @@ interface Running {
 
 /** No insert with a row of this text is accepted. */
 export const badText = 'no store takes this';
-const dayMs = 86_400_000;
 
 export class Store {
   mood: Mood = { kind: 'well' };

@@ -61,11 +61,11 @@ export class Users {
       const draw = random.next();
       this.#send(rooms, client);
       if (draw < 0.35) this.call(rooms, client, random.between(300, 5_000));
-      else if (draw < 0.55) this.#store(rooms, client, random.next() < 0.1);
+      else if (draw < 0.55) this.#store(rooms, client, { deletes: random.next() < 0.1 });
       else if (draw < 0.85) this.#write(rooms, client);
       else if (draw < 0.95) this.#removeKeys(rooms, client);
-      else if (draw < 0.99) this.#changeDevice(rooms, client, false);
-      else if (client.habit === 'leaves') this.#changeDevice(rooms, client, true);
+      else if (draw < 0.99) this.#changeDevice(rooms, client, 'credentials');
+      else if (client.habit === 'leaves') this.#changeDevice(rooms, client, 'deleted');
     }
   }
 
@@ -81,7 +81,7 @@ export class Users {
   /** Sends a command, and awaits its outcome. */
   call(rooms: Rooms, client: Client, timeoutMs: number): SentCommand {
     const { random } = this.#world;
-    const command = this.#newCommand(client, false, timeoutMs);
+    const command = this.#newCommand(client, { isPersistent: false, timeoutMs });
     const { oneway, ...call } = this.#callOf(command, rooms, timeoutMs, random.next() < 0.3);
     rooms.rpc.call({ ...call, oneway }).then(
       ({ kind }) => this.#answered(command, kind),
@@ -97,7 +97,7 @@ export class Users {
     for (let n = 0; n < lineLength; n += 1) {
       const rooms = random.pick(serving());
       const isPersistent = random.next() < 0.5;
-      commands.push(isPersistent ? this.#store(rooms, client, false) : this.call(rooms, client, timeoutMs));
+      commands.push(isPersistent ? this.#store(rooms, client) : this.call(rooms, client, timeoutMs));
       await time.sleep(random.between(0, lineMsMax));
     }
     return commands;
@@ -134,7 +134,7 @@ export class Users {
     });
   }
 
-  #newCommand(client: Client, isPersistent: boolean, timeoutMs: number): SentCommand {
+  #newCommand(client: Client, { isPersistent, timeoutMs }: { isPersistent: boolean; timeoutMs: number }): SentCommand {
     const at = this.#world.time.passed;
     const command = { n: this.#next, client, isPersistent, outcome: 'none', at, expiresAt: at + timeoutMs };
     this.#next += 1;
@@ -148,9 +148,9 @@ export class Users {
     return { ...owners, method: oneway ? 'do' : 'ask', params: String(n), oneway, expirationTime };
   }
 
-  #store(rooms: Rooms, client: Client, deletes: boolean): SentCommand {
+  #store(rooms: Rooms, client: Client, { deletes = false } = {}): SentCommand {
     const { time, random } = this.#world;
-    const command = this.#newCommand(client, true, persistentMsMin);
+    const command = this.#newCommand(client, { isPersistent: true, timeoutMs: persistentMsMin });
     const call = this.#callOf(command, rooms, persistentMsMin, random.next() < 0.3);
     const deviceId = `device-${client.number}`;
     rooms.persistentRpcs.create({ ...call, deviceId, retries: null, additionalInfo: null }).then(
@@ -182,11 +182,11 @@ export class Users {
     rooms.writer.remove(number, sharedScope, [this.#world.random.pick(keys)], 'mill').catch(isExpected);
   }
 
-  #changeDevice(rooms: Rooms, { number }: Client, deleted: boolean): void {
+  #changeDevice(rooms: Rooms, { number }: Client, change: 'credentials' | 'deleted'): void {
     const { database, note } = this.#world;
-    note(`the user ${deleted ? 'deletes' : 'changes the credentials of'} device ${number}`);
-    database.changeDevice(rooms.process, number, deleted).then((change) => {
-      if (change) rooms.changes.publish([change]);
+    note(`the user ${change === 'deleted' ? 'deletes' : 'changes the credentials of'} device ${number}`);
+    database.changeDevice(rooms.process, number, change).then((logged) => {
+      if (logged) rooms.changes.publish([logged]);
     }, isExpected);
   }
 

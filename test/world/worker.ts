@@ -170,10 +170,10 @@ export class Worker {
       timeoutMs: 60_000,
       latestAheadMsMax: 0,
       callersWait: ack === 'store',
-      onSuspects: (lane, orders) => ingest.suspected(lane, orders),
-      onDelayed: (lane, orders) => ingest.delayed(lane, orders),
-      onFramesStored: (lane, orders) => ingest.stored(lane, orders),
-      onShipped: () => ingest.shipped(),
+      onSuspects: (lane, orders) => ingest.notices.suspected(lane, orders),
+      onDelayed: (lane, orders) => ingest.notices.delayed(lane, orders),
+      onFramesStored: (lane, orders) => ingest.notices.stored(lane, orders),
+      onShipped: () => ingest.notices.shipped(),
     });
     const ingest: Ingest = new Ingest({
       journal,

@@ -194,7 +194,7 @@ class World {
     });
     if (shards > 1) {
       const { tables } = this.#database;
-      tables.shardMap = { ...firstShardMap(random.next() < 0.5 ? shards : 1, false), isCopied: false };
+      tables.shardMap = { ...firstShardMap(random.next() < 0.5 ? shards : 1, 'none'), isCopied: false };
       const buckets = habits.map((_, n) => (n + 1) % bucketCount);
       const note = (line: string) => this.#note(line);
       const world = { time: this.#time, random, database: this.#database, stores: this.#stores };
@@ -296,8 +296,8 @@ class World {
 
   #connectClients(until: number): void {
     for (const client of this.#clients) {
-      void client.live(until, false);
-      if (client.habit === 'twin') void client.twin().live(until, true);
+      void client.live(until, 'connects');
+      if (client.habit === 'twin') void client.twin().live(until, 'leaves');
     }
     void this.#users.act(until);
   }
