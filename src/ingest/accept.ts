@@ -13,7 +13,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
-import { JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
+import { JournalError, type JournalFrame, type Lane, late, live } from '../journal/journal.ts';
 import type { TakesFrames } from '../journal/seam.ts';
 import type { TimeRange } from '../journal/ship-notes.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
@@ -28,6 +28,7 @@ import type { OrderClock } from './order-number.ts';
 import type { AckLevel } from './receipt.ts';
 import type { Receipts } from './receipts.ts';
 import { countRefused, StoreAcks, type Waiter } from './store-acks.ts';
+import { StoreNotices } from './store-notices.ts';
 import { lateWaits, StreamHealth, type StreamOfLane } from './stream-health.ts';
 import { areIn, hasTimeIn } from './time-range.ts';
 
@@ -90,11 +91,8 @@ export class Ingest {
   readonly #deps: IngestDeps;
   /** Undefined unless `ingest.ack` is `store`. */
   readonly #storeAcks: StoreAcks | undefined;
-  /**
-   * Notices of shipping during the append that runs, in order. Shipping may take the frames of an append before the
-   * append returns, and their messages wait in `#storeAcks` only after the append: these notices are repeated then.
-   */
-  readonly #earlyNotices: (() => void)[] = [];
+  /** Gets the notices of shipping. */
+  readonly notices: StoreNotices;
   readonly #metrics: IngestMetrics;
   readonly #endChecks: () => void;
   readonly #mark = newMark();
@@ -135,6 +133,11 @@ export class Ingest {
       const onAcknowledged = (messages: number, since: number) => this.#metrics.acknowledged(messages, since);
       this.#storeAcks = new StoreAcks({ clock, metrics, timeoutMs: deps.storeAckMsMax, onAcknowledged });
     }
+    this.notices = new StoreNotices({
+      acks: this.#storeAcks,
+      journal: deps.journal,
+      isAppending: () => this.#commits.isWriting,
+    });
     const streamRefusal = streams && (() => this.#streams?.refusal());
     this.#health = new JournalHealth({ ...deps, streamRefusal });
     this.#check();
@@ -263,35 +266,6 @@ export class Ingest {
     for (const chunk of chunks) this.#streams?.add(laneOf(chunk, this.#near), sender, chunk.bytes);
     commits.push(message);
     return taken;
-  }
-
-  /** Called when a lane has passed frames, after `stored`. */
-  shipped(): void {
-    const { journal } = this.#deps;
-    for (const lane of lanes) this.#storeAcks?.shipped(lane, journal.laneShipped(lane));
-  }
-
-  /** Called when frames are in ClickHouse: acknowledges waiters of `ingest.ack: store`. */
-  stored(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#notify((acks) => acks.stored(lane, orders));
-  }
-
-  /** Called when rows of these frames are suspects: refuses waiters of `ingest.ack: store`. */
-  suspected(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#notify((acks) => acks.refused(lane, orders));
-  }
-
-  /** Called when rows of these frames wait for their shard: refuses waiters of `ingest.ack: store`. */
-  delayed(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#notify((acks) => acks.delayed(lane, orders));
-  }
-
-  /** Calls `notify` now, and once more when the append that runs has returned. */
-  #notify(notify: (acks: StoreAcks) => void): void {
-    const acks = this.#storeAcks;
-    if (acks === undefined) return;
-    if (this.#commits.isWriting) this.#earlyNotices.push(() => notify(acks));
-    notify(acks);
   }
 
   /** True while messages of `ingest.ack: store` have no answer. A stop waits for the answers before `close`. */
@@ -426,7 +400,7 @@ export class Ingest {
   }
 
   #end(onEnd: () => void): void {
-    this.#earlyNotices.length = 0;
+    this.notices.appendEnded();
     onEnd();
   }
 
@@ -466,13 +440,7 @@ export class Ingest {
     this.#metrics.durable(commit);
     if (commit.askers.list.length > 0) this.#deps.receipts?.give(commit.askers, frames);
     if (this.#storeAcks) {
-      for (const lane of lanes) {
-        const own = frames.filter((frame) => frame.lane === lane);
-        this.#storeAcks.add(commit.waitersOf(lane), own, commit.since);
-      }
-      this.#storeAcks.add(commit.waitersOf('both'), frames, commit.since);
-      for (const notify of this.#earlyNotices) notify();
-      this.shipped();
+      this.notices.committed(commit, frames);
     } else {
       for (const waiter of waiters) waiter.acknowledge();
       this.#metrics.acknowledged(commit.messages, commit.since);

@@ -1,7 +1,7 @@
 /** What a report says about rows that wait for shards. */
 import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { systemClock } from '../base/clock.ts';
 import { openJournal } from '../journal/open-journal.ts';
 import { reportOf } from './journal-report.ts';

@@ -14,6 +14,7 @@ import { createHmac, timingSafeEqual } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { uuidOfHex } from '../base/uuid.ts';
 import { orderMs } from './order-number.ts';
 
 export const ackLevels = ['journal', 'store', 'memory', 'stream'] as const;
@@ -227,7 +228,7 @@ class Reader {
   uuid(): string {
     const hex = this.#bytes.toString('hex', this.#at, this.#at + 16);
     this.#at += 16;
-    return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+    return uuidOfHex(hex);
   }
 
   text(): string {

@@ -127,10 +127,10 @@ function makeShipper(
     isReplicated: stream !== undefined,
     shardBytesMax: config.ingest.journal.backlogBytesMax,
     hostShiftMs: hostMonotonic() - clock.monotonic(),
-    onSuspects: (lane, orders) => ingest().suspected(lane, orders),
-    onDelayed: (lane, orders) => ingest().delayed(lane, orders),
-    onFramesStored: (lane, orders) => ingest().stored(lane, orders),
-    onShipped: () => ingest().shipped(),
+    onSuspects: (lane, orders) => ingest().notices.suspected(lane, orders),
+    onDelayed: (lane, orders) => ingest().notices.delayed(lane, orders),
+    onFramesStored: (lane, orders) => ingest().notices.stored(lane, orders),
+    onShipped: () => ingest().notices.shipped(),
   });
 }
 

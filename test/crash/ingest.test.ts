@@ -14,7 +14,8 @@ import { Chunk, chunksOf } from '../../src/telemetry/decoded-chunk.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
-import { open, silentLog } from './journal-model.ts';
+import { silentLog } from '../harness/silent-log.ts';
+import { open } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
 
 const segmentBytes = 8 * 1024 * 1024;
@@ -486,9 +487,9 @@ test('ingest.ack store waits for the shipment', async () => {
 
 async function shipLane(lane: 0 | 1): Promise<void> {
   const unit = await journal.next(lane, { rowsMax: 1e6, bytesMax: 1e9 });
-  ingest.stored(lane, new Set(unit!.orders));
+  ingest.notices.stored(lane, new Set(unit!.orders));
   await journal.confirm(unit!);
-  ingest.shipped();
+  ingest.notices.shipped();
 }
 
 test('ingest.ack store: a message that cannot be read back from the journal is not acknowledged, others are', async () => {
@@ -536,8 +537,8 @@ test('ingest.ack store: frames that are stored before their append has returned 
 });
 
 test.each([
-  ['store_refused', 'are refused', (orders: Set<bigint>) => ingest.suspected(0, orders)],
-  ['store_away', 'wait for their shard', (orders: Set<bigint>) => ingest.delayed(0, orders)],
+  ['store_refused', 'are refused', (orders: Set<bigint>) => ingest.notices.suspected(0, orders)],
+  ['store_away', 'wait for their shard', (orders: Set<bigint>) => ingest.notices.delayed(0, orders)],
 ])('ingest.ack store: %s, also for rows that %s before their append has returned', async (reason, _what, say) => {
   await start(new SimDisk(), 'store');
   const release = holdAppends();
@@ -545,9 +546,9 @@ test.each([
   await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
   say(new Set(unit!.orders));
-  ingest.stored(0, new Set(unit!.orders));
+  ingest.notices.stored(0, new Set(unit!.orders));
   await journal.confirm(unit!);
-  ingest.shipped();
+  ingest.notices.shipped();
   release();
   expect(await sender.outcome).toMatchObject({ status: 503, reason });
 });
@@ -597,13 +598,13 @@ test('ingest.ack store: a late message that is stored before an earlier one is a
   const second = send({ ts: old, values: { a: 2 } });
   await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 30_000 });
   const short = (await journal.next(1, all))!;
-  ingest.stored(1, new Set(short.orders));
+  ingest.notices.stored(1, new Set(short.orders));
   await journal.confirm(short);
-  ingest.shipped();
+  ingest.notices.shipped();
   expect(await Promise.all([first, second].map(settledOf))).toEqual(['waiting', 'acknowledged']);
-  ingest.stored(1, new Set(long.orders));
+  ingest.notices.stored(1, new Set(long.orders));
   await journal.confirm(long);
-  ingest.shipped();
+  ingest.notices.shipped();
   expect(await settledOf(first)).toBe('acknowledged');
 });
 
@@ -643,10 +644,10 @@ test('ingest.ack store: rows that ClickHouse refuses are never acknowledged', as
   const sender = send({ a: 1 });
   await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 30_000 });
   const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
-  ingest.suspected(0, new Set([unit!.orderMax]));
-  ingest.stored(0, new Set(unit!.orders));
+  ingest.notices.suspected(0, new Set([unit!.orderMax]));
+  ingest.notices.stored(0, new Set(unit!.orders));
   await journal.confirm(unit!);
-  ingest.shipped();
+  ingest.notices.shipped();
   expect(await sender.outcome).toMatchObject({ status: 503, reason: 'store_refused' });
 });
 

@@ -1,0 +1,73 @@
+/**
+ * Passes the notices of shipping on to the messages that wait for ClickHouse (`StoreAcks`). Shipping may take the
+ * frames of an append before the append returns, and their messages wait only after the append: the notices that came
+ * before are repeated then. Does nothing unless `ingest.ack` is `store`.
+ */
+import { type JournalFrame, type Lane, lanes } from '../journal/journal.ts';
+import type { TakesFrames } from '../journal/seam.ts';
+import type { Commit } from './commit.ts';
+import type { StoreAcks } from './store-acks.ts';
+
+interface StoreNoticesDeps {
+  /** Undefined unless `ingest.ack` is `store`. */
+  acks: StoreAcks | undefined;
+  journal: Pick<TakesFrames, 'laneShipped'>;
+  /** True while an append runs. */
+  isAppending: () => boolean;
+}
+
+export class StoreNotices {
+  readonly #deps: StoreNoticesDeps;
+  /** The notices during the append that runs, in order. */
+  readonly #early: (() => void)[] = [];
+
+  constructor(deps: StoreNoticesDeps) {
+    this.#deps = deps;
+  }
+
+  /** Called when frames are in ClickHouse. */
+  stored(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#notify((acks) => acks.stored(lane, orders));
+  }
+
+  /** Called when rows of these frames are suspects. */
+  suspected(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#notify((acks) => acks.refused(lane, orders));
+  }
+
+  /** Called when rows of these frames wait for their shard. */
+  delayed(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#notify((acks) => acks.delayed(lane, orders));
+  }
+
+  /** Called when a lane has passed frames, after `stored`. */
+  shipped(): void {
+    const { acks, journal } = this.#deps;
+    for (const lane of lanes) acks?.shipped(lane, journal.laneShipped(lane));
+  }
+
+  /** Called when the frames of a commit are durable: its messages wait for ClickHouse from now on. */
+  committed(commit: Commit, frames: readonly JournalFrame[]): void {
+    const { acks } = this.#deps;
+    if (acks === undefined) return;
+    for (const lane of lanes) {
+      const own = frames.filter((frame) => frame.lane === lane);
+      acks.add(commit.waitersOf(lane), own, commit.since);
+    }
+    acks.add(commit.waitersOf('both'), frames, commit.since);
+    for (const notify of this.#early) notify();
+    this.shipped();
+  }
+
+  /** Called when an append has ended, after `committed`. */
+  appendEnded(): void {
+    this.#early.length = 0;
+  }
+
+  #notify(notify: (acks: StoreAcks) => void): void {
+    const { acks, isAppending } = this.#deps;
+    if (acks === undefined) return;
+    if (isAppending()) this.#early.push(() => notify(acks));
+    notify(acks);
+  }
+}
