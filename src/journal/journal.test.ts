@@ -1,15 +1,16 @@
 /** The journal on a real directory, as the shipping uses it. Faults of the disk are in test/crash/journal.test.ts. */
+
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { realDisk } from './disk.ts';
 import { readWriterId, storeWriterId } from './identity.ts';
 import type { Journal, Lane, ShipUnit } from './journal.ts';
 import { type OpenJournalDeps, openJournal } from './open-journal.ts';
 import { positionFile } from './position.ts';
 
-const log = { debug() {}, info() {}, warn() {}, error() {} };
 const all = { rowsMax: 1e9, bytesMax: 1e9 };
 let dir = '';
 

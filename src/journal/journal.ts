@@ -4,25 +4,19 @@
  * time: see owner.ts.
  */
 import { basename } from 'node:path';
-import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
-import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Backlog } from './backlog.ts';
-import type { Damage } from './damage.ts';
-import { type Disk, isNoSpace } from './disk.ts';
+import type { Disk } from './disk.ts';
 import { installationFile } from './identity.ts';
 import type { ShipUnit, UnitLimits } from './open-unit.ts';
-import type { Owner } from './owner.ts';
-import type { SegmentPool } from './pool.ts';
-import type { LaneCursor, PositionFile } from './position.ts';
+import type { LaneCursor } from './position.ts';
 import type { Quarantine } from './quarantine.ts';
-import { repack } from './repack.ts';
+import { Reclaimer, type ReclaimerDeps } from './reclaimer.ts';
 import { type Lane, lanes, parseSegmentName } from './segment.ts';
 import type { ShardBacklog } from './shard-backlog.ts';
 import { type ShipNotes, shipNotesFile } from './ship-notes.ts';
 import type { Suspects } from './suspects.ts';
-import type { Segment } from './waiting-segment.ts';
 import { JournalError, type JournalFrame, type Writer } from './writer.ts';
 
 export { laneNames, lanes, late, live } from './segment.ts';
@@ -39,30 +33,16 @@ export interface JournalCut {
 
 const freeRefreshMs = 1000;
 
-/** Pause after packing failed (a full or failing disk). */
-const repackRetryMs = 10_000;
-
-export interface JournalDeps {
+export interface JournalDeps extends ReclaimerDeps {
   dir: string;
-  log: Log;
-  disk: Disk;
-  clock: Clock;
   epoch: number | undefined;
-  backlog: Backlog;
-  positionFile: PositionFile;
   quarantine: Quarantine;
   suspects: Suspects;
   shardBacklog: ShardBacklog;
-  damage: Damage;
   notes: ShipNotes;
   writer: Writer | undefined;
-  pool: SegmentPool | undefined;
   free: number;
-  freeBytesMin: number;
-  owner: Owner;
   segmentBytes: number;
-  idleBytesMax: number;
-  onLost: ((reason: string) => void) | undefined;
 }
 
 export class Journal {
@@ -73,17 +53,10 @@ export class Journal {
   readonly #commitBytes: Counter | undefined;
   #free: number;
   #freeReadMs: number;
-  #persisting: Promise<void> | undefined;
-  #persistingNext: Promise<void> | undefined;
   #closed = false;
-  #packing: Promise<void> | undefined;
-  #packNotBeforeMs = Number.NEGATIVE_INFINITY;
-  readonly #packed: Counter | undefined;
+  readonly #reclaimer: Reclaimer;
   readonly #orderRecovered: bigint | undefined;
   readonly #orderFound: bigint;
-  #orderDone: bigint;
-  /** The promise of the hold resolves when the hold ends. */
-  #held: { ended: Promise<void>; end: () => void } | undefined;
 
   constructor(deps: JournalDeps, orderFound: bigint, metrics: Metrics | undefined) {
     this.#deps = deps;
@@ -93,7 +66,6 @@ export class Journal {
     this.#freeReadMs = deps.clock.monotonic();
     this.#orderFound = orderFound;
     this.#orderRecovered = this.empty ? undefined : this.orderShipped() + 1n;
-    this.#orderDone = this.orderShipped();
     this.#commits = metrics?.counter('journal_commits_total', 'Group commits.');
     this.#commitBytes = metrics?.counter('journal_commit_bytes_total', 'Bytes of frames journaled.');
     const writer = this.#writer;
@@ -106,10 +78,7 @@ export class Journal {
     );
     metrics?.observed('journal_degraded', '1: damage was found, see quarantine.', () => Number(this.degraded), 'max');
     metrics?.observed('journal_disk_bytes', 'Bytes of the journal on the disk, spare files too.', () => this.fileBytes);
-    this.#packed = metrics?.counter(
-      'journal_packed_total',
-      'Segments that were packed: only their waiting frames were kept.',
-    );
+    this.#reclaimer = new Reclaimer(deps, this, metrics);
   }
 
   /**
@@ -141,7 +110,7 @@ export class Journal {
    */
   confirm(unit: ShipUnit): Promise<void> {
     this.#backlog.confirm(unit);
-    return this.#persist();
+    return this.#reclaimer.persist();
   }
 
   rowsWaiting(lane: Lane): number {
@@ -239,7 +208,7 @@ export class Journal {
 
   /** No start of this directory ships a row with an order up to this one. `orderDone` ≤ `orderShipped`. */
   get orderDone(): bigint {
-    return this.#orderDone;
+    return this.#reclaimer.orderDone;
   }
 
   /** Returns the order up to which every row, of both lanes and beside them, is stored or in quarantine. */
@@ -289,6 +258,11 @@ export class Journal {
     return this.#backlog.empty && suspects.entries === 0 && shardBacklog.isEmpty;
   }
 
+  /** True from the begin of `close` on. */
+  get isClosed(): boolean {
+    return this.#closed;
+  }
+
   /** True when damage was found since the start: bytes that could not be shipped are in quarantine. */
   get degraded(): boolean {
     return this.#deps.damage.found;
@@ -319,17 +293,11 @@ export class Journal {
   }
 
   /**
-   * Holds the journal until `endHold`: no segment is recycled, packed or removed, so that a backup can copy the files
-   * of the cut. Appends and shipping continue. Confirmed segments keep their disk space meanwhile, so a nearly full
-   * disk ends the hold.
+   * Holds the journal until `endHold`, so that a backup can copy the files of the cut. Appends and shipping continue. A
+   * nearly full disk ends the hold.
    */
   hold(): JournalCut {
-    assert(!this.#held, 'a journal is held once');
-    let end = () => {};
-    const ended = new Promise<void>((resolve) => {
-      end = resolve;
-    });
-    this.#held = { ended, end };
+    this.#reclaimer.hold();
     const segments = this.#backlog
       .waitingSegments()
       .map(({ path, packedBytes, end }) => ({ name: basename(path), bytes: packedBytes ?? end }));
@@ -342,12 +310,7 @@ export class Journal {
 
   /** Releases segments that were confirmed during the hold. Returns false when the hold had ended before. */
   endHold(): boolean {
-    const held = this.#held;
-    if (!held) return false;
-    this.#held = undefined;
-    held.end();
-    if (!this.#closed) void this.#persist();
-    return true;
+    return this.#reclaimer.endHold();
   }
 
   /** Waits for the append in flight, and writes the position. */
@@ -355,8 +318,8 @@ export class Journal {
     if (this.#closed) return;
     this.#closed = true;
     await this.#writer?.close();
-    await this.#packing;
-    await this.#persist();
+    await this.#reclaimer.packed();
+    await this.#reclaimer.persist();
     await this.#deps.notes.close();
     await this.#deps.positionFile.close();
   }
@@ -365,7 +328,7 @@ export class Journal {
   async discard(): Promise<void> {
     assert(!this.#writer && this.empty, 'an adopted, empty journal is discarded');
     const { disk, dir } = this.#deps;
-    await this.#held?.ended;
+    await this.#reclaimer.holdEnded();
     await this.close();
     if (!(await this.#deps.owner.holds())) throw new Error(this.#deps.owner.lostReason);
     const names = await disk.list(dir);
@@ -379,103 +342,6 @@ export class Journal {
       if (await isEmptyDirectory(disk, dir, name)) await disk.removeDirectory(`${dir}/${name}`);
     }
     if ((await disk.list(dir)).length === 0) await disk.removeDirectory(dir);
-  }
-
-  /** Writes the position, one write at a time; units confirmed meanwhile go with the next write. */
-  #persist(): Promise<void> {
-    if (!this.#persisting) {
-      this.#persisting = this.#persistOnce().finally(() => {
-        this.#persisting = undefined;
-      });
-      return this.#persisting;
-    }
-    this.#persistingNext ??= this.#persisting.then(() => {
-      this.#persistingNext = undefined;
-      return this.#persist();
-    });
-    return this.#persistingNext;
-  }
-
-  async #persistOnce(): Promise<void> {
-    const { positionFile, log, pool, freeBytesMin, owner, onLost } = this.#deps;
-    if (!(await owner.holds())) {
-      onLost?.(owner.lostReason);
-      return;
-    }
-    const confirmed = this.#backlog.confirmedSegments();
-    const shipped = this.orderShipped();
-    let written = true;
-    try {
-      await positionFile.write({ cursors: this.#backlog.cursors(), orderHigh: this.orderMax });
-      this.#orderDone = shipped;
-    } catch (error) {
-      log.error('journal_position_failed', { reason: messageOf(error) });
-      // Without a stored position rows may be shipped again, so segments stay. On a full disk, however, segments must
-      // be removed.
-      if (!isNoSpace(error)) return;
-      written = false;
-    }
-    if (this.#held) {
-      if (written && this.freeBytes() >= 2 * freeBytesMin) return;
-      log.warn('journal_hold_ended', { reason: 'the disk runs full' });
-      this.#held.end();
-      this.#held = undefined;
-    }
-    // Writing the position may have taken longer than the lease. Segments that a later owner has found belong to that
-    // owner.
-    if (confirmed.length > 0 && !(await owner.holds())) {
-      onLost?.(owner.lostReason);
-      return;
-    }
-    this.#backlog.remove(confirmed);
-    for (const segment of confirmed) {
-      if (pool && written) await pool.recycle(segment);
-      else await this.#removeFile(segment.path);
-    }
-    if (written) this.#packWhenIdle();
-  }
-
-  /** Packs one segment at a time, while appends and shipping continue. */
-  #packWhenIdle(): void {
-    const { clock, idleBytesMax } = this.#deps;
-    if (this.#packing || this.#closed || this.#held || clock.monotonic() < this.#packNotBeforeMs) return;
-    const segment = this.#backlog.segmentToPack(idleBytesMax);
-    if (!segment) return;
-    segment.packing = true;
-    this.#packing = this.#pack(segment).finally(() => {
-      segment.packing = false;
-      this.#packing = undefined;
-      if (this.#closed) return;
-      // The segment may have been confirmed meanwhile, and further segments may need packing.
-      if (this.#backlog.confirmedSegments().length > 0) void this.#persist();
-      else this.#packWhenIdle();
-    });
-  }
-
-  async #pack(segment: Segment): Promise<void> {
-    const { disk, damage, owner, log, clock } = this.#deps;
-    try {
-      const packed = await repack({
-        disk,
-        segment,
-        firstWaiting: (lane) => this.#backlog.firstWaiting(segment, lane),
-        onGap: (damaged, gap) => damage.gap(damaged, gap),
-        mayReplace: async () => (await owner.holds()) && !this.#held,
-      });
-      if (packed) this.#packed?.add(1);
-      else this.#packNotBeforeMs = clock.monotonic() + repackRetryMs;
-    } catch (error) {
-      log.warn('journal_pack_failed', { path: segment.path, reason: messageOf(error) });
-      this.#packNotBeforeMs = clock.monotonic() + repackRetryMs;
-    }
-  }
-
-  async #removeFile(path: string): Promise<void> {
-    try {
-      await this.#deps.disk.remove(path);
-    } catch (error) {
-      this.#deps.log.warn('journal_remove_failed', { path, reason: messageOf(error) });
-    }
   }
 }
 

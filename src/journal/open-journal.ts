@@ -2,8 +2,7 @@
  * Opens the journal of a directory: takes the directory, reads what is durable, and repairs what a crash left. `adopt`
  * opens the journal of a worker that no longer exists, for shipping only.
  */
-import type { Clock } from '../base/clock.ts';
-import { systemClock } from '../base/clock.ts';
+import { type Clock, systemClock } from '../base/clock.ts';
 import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';

@@ -1,14 +1,15 @@
 /** New segments on a disk that takes a moment for each step. */
+
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { systemClock } from '../base/clock.ts';
 import { type Disk, realDisk } from './disk.ts';
 import { SegmentPool } from './pool.ts';
 
-const log = { debug() {}, info() {}, warn() {}, error() {} };
 /** Eight steps of zeros. */
 const segmentBytes = 2 * 1024 * 1024;
 const slowDisk: Disk = {

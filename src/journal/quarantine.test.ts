@@ -1,4 +1,5 @@
 /** Rows in quarantine and among the suspects, on a real directory and on one that is full or crashes. */
+
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -6,12 +7,12 @@ import { crc32 } from 'node:zlib';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
 import { Random } from '../../test/harness/random.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { type Disk, type DiskFile, realDisk } from './disk.ts';
 import { openJournal } from './open-journal.ts';
 import { listQuarantine, Quarantine, QuarantineFull, readQuarantined, removeQuarantined } from './quarantine.ts';
 import { Suspects, SuspectsFull } from './suspects.ts';
 
-const log = { debug() {}, info() {}, warn() {}, error() {} };
 let dir = '';
 
 beforeEach(() => {

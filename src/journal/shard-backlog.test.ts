@@ -1,8 +1,8 @@
 /** Rows that wait for a shard, on a disk that crashes. */
 import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { Random } from '../../test/harness/random.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { openJournal } from './open-journal.ts';
 import { listQuarantine } from './quarantine.ts';
 import { listShardFiles, ShardBacklog } from './shard-backlog.ts';

@@ -1,7 +1,7 @@
 /** The notes of shipping after a restart, and when their file is damaged. */
 import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { systemClock } from '../base/clock.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { openJournal } from './open-journal.ts';

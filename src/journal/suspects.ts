@@ -180,12 +180,12 @@ export class Suspects {
 }
 
 /** Lists the suspects of a journal directory, also while its worker runs. Changes nothing. */
-export async function listSuspects(journalDir: string, disk: Disk = realDisk): Promise<{ rows: number }[]> {
+export async function listSuspects(journalDir: string): Promise<{ rows: number }[]> {
   const dir = suspectsDir(journalDir);
   const suspects: { rows: number }[] = [];
-  for (const file of await disk.list(dir)) {
+  for (const file of await realDisk.list(dir)) {
     if (!file.endsWith(batchSuffix)) continue;
-    for (const { note } of (await readBatch<Note>(disk, `${dir}/${file}`)) ?? []) if (note) suspects.push(note);
+    for (const { note } of (await readBatch<Note>(realDisk, `${dir}/${file}`)) ?? []) if (note) suspects.push(note);
   }
   return suspects;
 }
