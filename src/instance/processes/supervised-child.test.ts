@@ -1,12 +1,13 @@
 /** One child of the primary: its first messages, its last output, its counters, and its end within the deadline. */
+
 import type { ChildProcess } from 'node:child_process';
 import { EventEmitter } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { silentLog as log } from '../../../test/harness/silent-log.ts';
 import { limits } from '../../base/limits.ts';
-import type { Log } from '../../base/log.ts';
 import { Metrics, type Sample } from '../../base/metrics/metrics.ts';
 import { metricsPage } from '../../base/metrics/metrics-page.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
@@ -37,7 +38,6 @@ class FakeChild extends EventEmitter {
   }
 }
 
-const log: Log = { debug() {}, info() {}, warn() {}, error() {} };
 let dir = '';
 let forked: FakeChild[];
 /** The process file, and the process that the next fork makes. */

@@ -6,7 +6,6 @@ import type { ChildProcess } from 'node:child_process';
 import cluster from 'node:cluster';
 import type { Log } from '../../base/log.ts';
 import type { Counter, Metrics, Sample } from '../../base/metrics/metrics.ts';
-import { systemScheduler } from '../../base/scheduler.ts';
 import type { Config } from '../../base/settings/config.ts';
 import { BusHub } from '../../bus/ipc-primary.ts';
 import { childPort } from '../../bus/port.ts';
@@ -25,6 +24,7 @@ import type { Conflict } from '../membership/membership.ts';
 import type { Engines } from '../stores/engines.ts';
 import { type AcceptingWorker, changesOf } from './connection-spread.ts';
 import { CrashingWork } from './crashing-work.ts';
+import { HandOver } from './hand-over.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
@@ -73,22 +73,19 @@ export class WorkerPool {
   readonly #reports = new JournalReports();
   readonly #crashing = new CrashingWork();
   readonly #restarts: Counter;
+  readonly #handOver: HandOver;
   #parts: Record<string, PartState> = {};
   #reasons: string[] = [];
   /** True when readiness is 503: balancers are to send no new work. */
   #isLeaving = false;
   #draining = false;
   #onReady: (() => void) | undefined;
-  /** Workers that have MQTT connections to hand over. */
-  readonly #handingOver = new Set<Slot>();
-  /** The connections that each worker hands over in a second; undefined before the host hands its connections over. */
-  #handOverRate: number | undefined;
-  #onHandedOver: () => void = () => {};
 
   constructor(deps: WorkerPoolDeps) {
     this.#deps = deps;
     this.#hub = new BusHub(deps.metrics);
     this.#slots = Array.from({ length: deps.workers }, (_, number) => this.#slot(number));
+    this.#handOver = new HandOver(this.#slots, deps.log);
     this.journalHold = new JournalHold(
       deps.workers,
       (number, message) => this.#slots[number]!.worker.send(message),
@@ -226,39 +223,15 @@ export class WorkerPool {
 
   /**
    * Lets the workers close MQTT connections, together at most so many a second. Resolves when none is left, or after
-   * `msMax`. A worker that dies meanwhile has none, and hands over again once it is ready.
+   * `msMax`.
    */
   handOver(perSecond: number, msMax: number): Promise<void> {
-    this.#handOverRate = perSecond / this.#slots.length;
-    return new Promise((resolve) => {
-      const stopTimer = systemScheduler.after(msMax, resolve);
-      this.#onHandedOver = () => {
-        stopTimer();
-        resolve();
-      };
-      for (const slot of this.#slots) if (slot.worker.isReady) this.#letHandOver(slot, this.#handOverRate!);
-      if (this.#handingOver.size === 0) this.#onHandedOver();
-    });
+    return this.#handOver.all(perSecond, msMax);
   }
 
-  #letHandOver(slot: Slot, perSecond: number): void {
-    this.#handingOver.add(slot);
-    slot.worker.send({ kind: 'handOver', perSecond });
-  }
-
-  /** Lets the workers close `count` MQTT connections, together so many a second, each worker by its number of them. */
+  /** Lets the workers close `count` MQTT connections, together so many a second. */
   handOverSome(count: number, perSecond: number): void {
-    const connections = this.mqttConnections ?? 0;
-    this.#deps.log.info('mqtt_rebalance', { surplus: count, connections });
-    const surplus = Math.min(count, connections);
-    let [left, before] = [surplus, connections];
-    for (const { worker, mqttConnections } of this.#serving) {
-      if (left === 0) return;
-      const own = Math.round((left * mqttConnections) / before);
-      if (own > 0) worker.send({ kind: 'handOverSome', count: own, perSecond: (perSecond * own) / surplus });
-      left -= own;
-      before -= mqttConnections;
-    }
+    this.#handOver.some(count, this.mqttConnections ?? 0, perSecond);
   }
 
   /** Called after each report and each death of a worker: the others accept again when one does not report any more. */
@@ -268,10 +241,6 @@ export class WorkerPool {
       slot.accepts = false;
       slot.worker.send({ kind: 'aheadOfOthers', isAhead: slot.isAhead });
     }
-  }
-
-  #handedOver(slot: Slot): void {
-    if (this.#handingOver.delete(slot) && this.#handingOver.size === 0) this.#onHandedOver();
   }
 
   /** Lets every worker refuse new work, finish the rest and end; kills workers that do not end in time. */
@@ -378,11 +347,11 @@ export class WorkerPool {
       // A process that has just started has no connections, and accepts.
       Object.assign(slot, { mqttConnections: 0, isFull: false, accepts: true, isAhead: false });
       this.broadcast();
-      if (this.#handOverRate !== undefined) this.#letHandOver(slot, this.#handOverRate);
+      this.#handOver.ready(slot);
     } else if (!worker.isRunning) {
       this.journalHold.workerEnded();
       this.#spreadConnections();
-      this.#handedOver(slot);
+      this.#handOver.done(slot);
     }
     if (!this.#draining) this.#settle();
   }
@@ -421,7 +390,7 @@ export class WorkerPool {
         this.#reports.receive(message.id, slot.number, message);
         return;
       case 'handedOver':
-        this.#handedOver(slot);
+        this.#handOver.done(slot);
         return;
       case 'died':
         for (const work of this.#crashing.add(message.suspects)) log.error('work_blocked', { work });
