@@ -4,12 +4,12 @@
  * all of its messages: each message is given at least once.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Consumer, ConsumerMessages, JsMsg } from '@nats-io/jetstream';
+import type { Consumer, JsMsg } from '@nats-io/jetstream';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Lane, laneNames } from '../journal/journal.ts';
-import { FetchSize } from './fetch-size.ts';
+import { Fetches } from './fetches.ts';
 import { type JsonFilter, type JsonMessage, jsonFilterOf, jsonMessages } from './json-messages.ts';
 import type { Senders } from './senders.ts';
 import type { StreamClient } from './stream-client.ts';
@@ -28,9 +28,6 @@ interface RelayDeps {
 /** Points whose messages this process awaits, before it takes another frame; and messages that are awaited at once. */
 const pointsMax = 2_000;
 const messagesMax = 512;
-/** 1 s is the least that the client takes. */
-const fetchMsMax = 1_000;
-const lastFetchMsMax = 3_000;
 const publishMsMax = 5_000;
 const againMs = 1_000;
 const messageHeadBytes = 1_024;
@@ -43,8 +40,7 @@ export class JsonRelay {
   readonly #tooLarge: Counter;
   readonly #stopping = new AbortController();
   readonly #open = new Set<Promise<void>>();
-  readonly #fetchSize = new FetchSize();
-  #fetching: ConsumerMessages | undefined;
+  readonly #fetches = new Fetches();
   #running: Promise<void> = Promise.resolve();
   #inFlight = 0;
   #onRoom: (() => void) | undefined;
@@ -71,9 +67,7 @@ export class JsonRelay {
   async close(): Promise<void> {
     this.#stopping.abort();
     this.#onRoom?.();
-    const leaving = setTimeout(() => this.#fetching?.stop(), lastFetchMsMax);
-    await this.#running;
-    clearTimeout(leaving);
+    await this.#fetches.end(this.#running);
   }
 
   async #run(): Promise<void> {
@@ -85,7 +79,7 @@ export class JsonRelay {
       try {
         if (link) {
           consumer ??= await link.consumer(streamName(settings, this.#lane), jsonConsumerName);
-          await this.#fetch(link, consumer);
+          await this.#fetches.fetch(consumer, (frame) => this.#receive(link, frame));
           if (!this.#isFailing) {
             this.#note('');
             continue;
@@ -104,25 +98,16 @@ export class JsonRelay {
     await Promise.all(this.#open);
   }
 
-  async #fetch(link: StreamLink, consumer: Consumer): Promise<void> {
-    const max_messages = this.#fetchSize.frames;
-    this.#fetching = await consumer.fetch({ max_messages, expires: fetchMsMax, bind: true });
-    let largest = 0;
-    try {
-      for await (const frame of this.#fetching) {
-        largest = Math.max(largest, frame.data.length);
-        while (this.#inFlight >= pointsMax && !this.#stopping.signal.aborted) {
-          await new Promise<void>((resolve) => {
-            this.#onRoom = resolve;
-          });
-        }
-        const relaying: Promise<void> = this.#relay(link, frame).finally(() => this.#open.delete(relaying));
-        this.#open.add(relaying);
-      }
-    } finally {
-      this.#fetching = undefined;
-      this.#fetchSize.fit(largest);
+  /** Begins to relay a frame, when there is room for its points. Returns the bytes of the frame. */
+  async #receive(link: StreamLink, frame: JsMsg): Promise<number> {
+    while (this.#inFlight >= pointsMax && !this.#stopping.signal.aborted) {
+      await new Promise<void>((resolve) => {
+        this.#onRoom = resolve;
+      });
     }
+    const relaying: Promise<void> = this.#relay(link, frame).finally(() => this.#open.delete(relaying));
+    this.#open.add(relaying);
+    return frame.data.length;
   }
 
   /** Never rejects: a frame that could not be given comes again. */

@@ -4,14 +4,14 @@
  * renewed. A message that is no intact frame is damage: its bytes go to quarantine, and reading continues.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Consumer, ConsumerMessages, JsMsg } from '@nats-io/jetstream';
+import type { Consumer, JsMsg } from '@nats-io/jetstream';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Lane, laneNames, type ShipUnit } from '../journal/journal.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import type { FrameHead } from '../journal/segment.ts';
-import { FetchSize } from './fetch-size.ts';
+import { Fetches } from './fetches.ts';
 import type { StreamClient } from './stream-client.ts';
 import { decodeStreamFrame } from './stream-frame.ts';
 import { type StreamSettings, streamName } from './stream-names.ts';
@@ -36,13 +36,6 @@ interface Held {
 const heldBytesMax = 16 * 1024 * 1024;
 /** Held frames from which on this process takes no more frames. */
 const heldFramesMax = 8_000;
-/**
- * A stop waits for the end of the request that runs: if the stop left it earlier, frames that servers have already sent
- * would reach no other process before the time of a redelivery. 1 s is the least that the client takes.
- */
-const fetchMsMax = 1_000;
-/** A stop leaves a request that servers have not ended after this time. */
-const lastFetchMsMax = 3_000;
 const againMs = 250;
 const damageRetryMs = 10_000;
 
@@ -57,7 +50,6 @@ export class LaneReader {
   readonly #renewing: NodeJS.Timeout;
   readonly #stopping = new AbortController();
   #untaken: Held[] = [];
-  #fetching: ConsumerMessages | undefined;
   #running: Promise<void> = Promise.resolve();
   #onRoom: (() => void) | undefined;
   /** The highest order that was read. */
@@ -65,7 +57,7 @@ export class LaneReader {
   rowsUntaken = 0;
   rowsOpen = 0;
   #bytes = 0;
-  readonly #fetchSize = new FetchSize();
+  readonly #fetches = new Fetches();
 
   constructor(lane: Lane, deps: ReaderDeps) {
     this.#lane = lane;
@@ -177,9 +169,7 @@ export class LaneReader {
   async stopTaking(): Promise<void> {
     this.#stopping.abort();
     this.#onRoom?.();
-    const leaving = setTimeout(() => this.#fetching?.stop(), lastFetchMsMax);
-    await this.#running;
-    clearTimeout(leaving);
+    await this.#fetches.end(this.#running);
   }
 
   async close(): Promise<void> {
@@ -207,7 +197,7 @@ export class LaneReader {
       try {
         if (client.link) {
           consumer ??= await client.link.consumer(streamName(settings, this.#lane));
-          const count = await this.#fetch(consumer);
+          const count = await this.#fetches.fetch(consumer, (message) => this.#receive(message));
           client.link.answered('read');
           if (failure !== '') log.info('stream_read_again', { lane: laneNames[this.#lane] });
           failure = '';
@@ -229,24 +219,6 @@ export class LaneReader {
   get #isFull(): boolean {
     const frames = this.#untaken.length + [...this.#open.values()].reduce((sum, held) => sum + held.length, 0);
     return this.#bytes >= heldBytesMax || frames >= heldFramesMax;
-  }
-
-  /** Returns the number of messages. */
-  async #fetch(consumer: Consumer): Promise<number> {
-    const max_messages = this.#fetchSize.frames;
-    this.#fetching = await consumer.fetch({ max_messages, expires: fetchMsMax, bind: true });
-    let largest = 0;
-    let count = 0;
-    try {
-      for await (const message of this.#fetching) {
-        largest = Math.max(largest, await this.#receive(message));
-        count += 1;
-      }
-      return count;
-    } finally {
-      this.#fetching = undefined;
-      this.#fetchSize.fit(largest);
-    }
   }
 
   /** Returns the bytes of the frame. */

@@ -3,8 +3,7 @@
  * frames of both. The journal holds what an earlier level of `ingest.ack` or a fallback has left, and the rows that
  * ClickHouse refused.
  */
-import type { Journal, JournalFrame, Lane, ShipUnit } from '../journal/journal.ts';
-import { lanes } from '../journal/journal.ts';
+import { type Journal, type JournalFrame, type Lane, lanes, type ShipUnit } from '../journal/journal.ts';
 import type { GivesUnits, TakesFrames } from '../journal/seam.ts';
 import type { Notes } from '../journal/ship-notes.ts';
 import type { DeletesAgain } from './deletes-again.ts';

@@ -145,8 +145,7 @@ export class StreamWatch {
   /**
    * Returns the bytes that all hosts have appended to the stream of live rows, estimated by the numbers and the sizes
    * of frames, and what that stream can still take; undefined by a worker that does not lead, and while that is not
-   * known.
-   * A stream of late rows without room refuses no live row.
+   * known. A stream of late rows without room refuses no live row.
    */
   room(): { written: number; left: number } | undefined {
     const { fresh, written } = this.#lanes[live];
