@@ -5,7 +5,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import type { Sleep } from '../base/scheduler.ts';
-import type { ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
 
 interface BackoffDeps {
   clickhouse: Pick<ClickHouse, 'ping'>;
@@ -53,9 +53,4 @@ export class Backoff {
     do await this.wait(signal, { mayEndEarly: true });
     while (!signal.aborted && !(await clickhouse.ping()));
   }
-}
-
-/** True for an error that shows only that the store is unavailable. */
-export function isNoAnswer({ code, timedOut }: ClickHouseError): boolean {
-  return code === 0 && !timedOut;
 }

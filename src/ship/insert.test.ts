@@ -1,7 +1,7 @@
 /** How an insert handles its own earlier attempts. test/crash/ship-faults.test.ts has the faults of stores. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { ClickHouseError } from '../clickhouse/client.ts';

@@ -17,8 +17,9 @@ import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
 import { orderMs } from '../ingest/order-number.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { joinBlocks } from '../telemetry/join-blocks.ts';
-import { Backoff, isNoAnswer } from './backoff.ts';
+import { Backoff } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
+import { failureOf, isNoAnswer, type Suspicion, suspicionOf, worstOf } from './insert-errors.ts';
 import { halvesOf, isIndivisible, isRanged, type Piece, piecesOf, type StoredOf } from './pieces.ts';
 
 /** The servers of telemetry: `Shards`. With one server there is no map. */
@@ -28,9 +29,6 @@ export interface ShipShards {
   begin(map: ShardMap): () => void;
   readonly versionInUse: number;
 }
-
-/** The likely cause of the failures of a single row; `size` and `unknown` take longer to prove. */
-export type Suspicion = 'content' | 'crash' | 'unknown' | 'size';
 
 export interface InserterDeps {
   clickhouse: Pick<ClickHouse, 'insertBlocks' | 'endInserts' | 'ping'>;
@@ -105,7 +103,7 @@ const refusedMsMin = 5_000;
 const leftInsertsMs = 250;
 /** Bytes of the bodies that are inserted at once. */
 const parallelBytesMax = 32 * 1024 * 1024;
-/** Bytes of a body whose memory is used again. A unit has 16 MiB, but rows of joined blocks may gain columns. */
+/** Bytes of a body whose memory is used again: above `unitBytesMax`, because rows of joined blocks may gain columns. */
 const keptBodyBytesMax = 32 * 1024 * 1024;
 
 type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
@@ -394,32 +392,7 @@ function mayBeAhead({ newest }: Piece, orderMin: bigint | undefined, aheadMsMax:
   return orderMin === undefined || newest > orderMs(orderMin) + aheadMsMax;
 }
 
-/** Returns the one of two errors that says more about the rows. */
-function worstOf(errors: readonly (ClickHouseError | undefined)[]): ClickHouseError | undefined {
-  return errors.filter((error) => error !== undefined).sort((a, b) => weightOf(b) - weightOf(a))[0];
-}
-
-function weightOf({ connectionLost, kind, timedOut }: ClickHouseError): number {
-  if (connectionLost) return 4;
-  if (kind === 'content') return 3;
-  return kind === 'size' || timedOut ? 2 : 1;
-}
-
-/** Returns the word for a failed insert in metrics and in the log. */
-function failureOf({ timedOut, connectionLost, code, kind }: ClickHouseError): string {
-  if (timedOut) return 'timeout';
-  if (connectionLost) return 'connection_lost';
-  return code === 0 ? 'no_answer' : kind;
-}
-
 function refusedOf(piece: Piece, error: ClickHouseError): RefusedPayload {
   const reason = `${error.code} ${error.message.slice(0, 500)}`;
   return { payload: piece.payloads[0]!, rows: piece.rows, suspicion: suspicionOf(error), reason };
-}
-
-/** Returns the cause that the last error of a refused row suggests. */
-function suspicionOf({ kind, connectionLost }: ClickHouseError): Suspicion {
-  if (kind === 'content') return 'content';
-  if (connectionLost) return 'crash';
-  return kind === 'unknown' ? 'unknown' : 'size';
 }

@@ -7,14 +7,21 @@ import { orderMs } from '../ingest/order-number.ts';
 import { type Lane, laneNames, late, type ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
 import { withoutNoBlocks } from './no-blocks.ts';
-import { daysMax, framesOf, nothingStored, type PartOfUnit, type StoredOf, storedOf, wideOf } from './pieces.ts';
+import {
+  daysMax,
+  framesOf,
+  nothingStored,
+  type PartOfUnit,
+  type StoredOf,
+  storedOf,
+  unitBytesMax,
+  wideOf,
+} from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import { type Inserts, inserterOf } from './shard-inserter.ts';
 import { noteWhenLong, type ShipDeps } from './ship-deps.ts';
 import type { WideRows } from './wide-rows.ts';
 
-/** Bytes of a unit. The body is a copy of its frames, so a lane uses twice this. 400 000 numeric rows are 14 MB. */
-const bytesMax = 16 * 1024 * 1024;
 /** Milliseconds of the least interval for each worker of all hosts. The interval is never above the setting. */
 const msPerWorker = 125;
 /** Rows per second from which on a live lane uses its longest interval. */
@@ -161,7 +168,7 @@ export class LaneLoop {
   async #next(): Promise<ShipUnit | undefined> {
     const { journal, log, rowsMax, sleep } = this.#deps;
     try {
-      return await journal.next(this.#lane, { rowsMax: this.#inserter.rowsOf(rowsMax), bytesMax });
+      return await journal.next(this.#lane, { rowsMax: this.#inserter.rowsOf(rowsMax), bytesMax: unitBytesMax });
     } catch (error) {
       log.error('journal_unread', { reason: messageOf(error) });
       await sleep(waitMsMax, this.#stopping.signal);

@@ -3,7 +3,7 @@
  * `suspect-trials.ts` for a journal that is shipped, and for the quarantine that an orphan journal leaves.
  */
 import type { Clock } from '../base/clock.ts';
-import { dayMs } from '../base/durations.ts';
+import { dayMs, hourMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics/metrics.ts';
@@ -22,8 +22,6 @@ interface QuarantineExpiryDeps extends ExpirySettings {
   log: Log;
   metrics: Metrics;
 }
-
-const expiryMs = 3_600_000;
 
 export class QuarantineExpiry {
   readonly #deps: QuarantineExpiryDeps;
@@ -45,7 +43,7 @@ export class QuarantineExpiry {
     try {
       await quarantine.refresh();
       if (quarantineKeptDays === 0 || now < this.#nextExpiry) return;
-      this.#nextExpiry = now + expiryMs;
+      this.#nextExpiry = now + hourMs;
       const time = await expiryTime();
       if (time === undefined) return;
       const { entries, rows } = await quarantine.expire(time - quarantineKeptDays * dayMs);

@@ -13,7 +13,7 @@ import { blocksByShard } from '../telemetry/shard-blocks.ts';
 import { waitMsMax } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import { Inserter, type InserterDeps, type ShipShards } from './insert.ts';
-import { rowsIn } from './pieces.ts';
+import { rowsIn, unitBytesMax } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 
 interface ShardBacklogsDeps
@@ -32,8 +32,6 @@ interface ShardBacklogsDeps
   onShipped: () => void;
 }
 
-/** Bytes of a unit, as of a lane. */
-const bytesMax = 16 * 1024 * 1024;
 const idleMs = 60_000;
 const roomMs = 1_000;
 /** Inserts of one unit at once. */
@@ -127,7 +125,7 @@ export class ShardBacklogs {
       if (inserter) this.#waking[shard] = waking;
       try {
         const most = inserter?.rowsOf(rowsMax) ?? rowsMax;
-        const unit = await journal.shardBacklog.next(shard, { rowsMax: most, bytesMax });
+        const unit = await journal.shardBacklog.next(shard, { rowsMax: most, bytesMax: unitBytesMax });
         if (!unit && !inserter) return;
         if (!unit) await sleep(idleMs, waking.signal);
         else if (await this.#store(shard, unit)) {

@@ -1,16 +1,16 @@
 /** Work of the trials beside their rounds: entries of the quarantine expire. */
+
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { systemClock } from '../base/clock.ts';
+import { dayMs } from '../base/durations.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { openJournal } from '../journal/open-journal.ts';
 import { listQuarantine, removeQuarantined } from '../journal/quarantine.ts';
 import { Trials } from './suspect-trials.ts';
-
-const log = { debug() {}, info() {}, warn() {}, error() {} };
-const dayMs = 86_400_000;
 
 test('entries of the quarantine expire only while the clock is trusted, by the trusted time', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'trials-'));

@@ -3,6 +3,7 @@
  * enough time, while a control row is accepted each time, is proven bad and moves to quarantine. `Trials` also counts
  * the entries of the quarantine and removes expired ones. Each journal has one.
  */
+import { dayMs, hourMs, minuteMs } from '../base/durations.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Counter } from '../base/metrics/metrics.ts';
 import type { Sleep } from '../base/scheduler.ts';
@@ -10,7 +11,8 @@ import { QuarantineFull } from '../journal/quarantine.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { Suspect } from '../journal/suspects.ts';
 import type { ControlRow } from './control-row.ts';
-import type { InserterDeps, RefusedPayload, ShipShards, Suspicion } from './insert.ts';
+import type { InserterDeps, RefusedPayload, ShipShards } from './insert.ts';
+import type { Suspicion } from './insert-errors.ts';
 import { type ExpirySettings, QuarantineExpiry } from './quarantine-expiry.ts';
 import { type Inserts, inserterOf } from './shard-inserter.ts';
 
@@ -28,10 +30,10 @@ interface TrialsDeps
 
 /** The rounds and the time that prove a row bad, by the suspicion. The clock is monotonic, of this process. */
 const proofs: Record<Suspicion, { rounds: number; ms: number }> = {
-  content: { rounds: 3, ms: 5 * 60_000 },
-  crash: { rounds: 3, ms: 5 * 60_000 },
-  unknown: { rounds: 12, ms: 60 * 60_000 },
-  size: { rounds: 50, ms: 24 * 3_600_000 },
+  content: { rounds: 3, ms: 5 * minuteMs },
+  crash: { rounds: 3, ms: 5 * minuteMs },
+  unknown: { rounds: 12, ms: hourMs },
+  size: { rounds: 50, ms: dayMs },
 };
 const roundMsFirst = 10_000;
 const roundMsMax = 600_000;
