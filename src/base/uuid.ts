@@ -29,6 +29,10 @@ export function createUuid(now: number): string {
   bytes.writeUIntBE(lastMs, 0, 6);
   bytes.writeUInt16BE(0x7000 | sequence, 6);
   bytes[8] = 0x80 | (bytes[8]! & 0x3f);
-  const hex = bytes.toString('hex');
+  return uuidOfHex(bytes.toString('hex'));
+}
+
+/** Returns the uuid of 32 hexadecimal digits. */
+export function uuidOfHex(hex: string): string {
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
 }

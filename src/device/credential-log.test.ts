@@ -2,8 +2,8 @@
 
 import { describe, expect, it } from 'vitest';
 import { config, sharedApi, unique } from '../../test/harness/api-handlers.ts';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { deafBus } from '../../test/harness/deaf-bus.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { openJwt } from '../auth/jwt.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';

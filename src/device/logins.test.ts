@@ -6,8 +6,7 @@ import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import type { FoundLogin } from './known/known-devices.ts';
 import { type Login, Logins, type LoginsWithoutStore } from './logins.ts';
-import type { NewCredentials } from './model/credentials.ts';
-import { mqttBasicCredentials, tokenCredentials } from './model/credentials.ts';
+import { mqttBasicCredentials, type NewCredentials, tokenCredentials } from './model/credentials.ts';
 import type { LoginRow } from './sql/look-up-store.ts';
 
 useSteadyClock();

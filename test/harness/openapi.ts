@@ -2,6 +2,7 @@
  * Reading the API document: its operations, values made of its schemas, and whether an answer is one of those it names.
  */
 import { Compile } from 'typebox/schema';
+import { uuidOfHex } from '../../src/base/uuid.ts';
 import type { Random } from './random.ts';
 
 export interface Schema {
@@ -162,5 +163,5 @@ export function wrongValueOf(document: Document, given: Schema): unknown {
 
 function uuid(random: Random): string {
   const hex = Array.from({ length: 32 }, () => random.below(16).toString(16)).join('');
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+  return uuidOfHex(hex);
 }

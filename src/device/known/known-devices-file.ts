@@ -21,6 +21,7 @@ import { createHmac } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
+import { uuidOfHex } from '../../base/uuid.ts';
 import type { DiskFile } from '../../journal/disk.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { readMqttBasic } from '../model/credentials.ts';
@@ -43,12 +44,8 @@ const kinds = { gone: 0, device: 1, profile: 2 } as const;
 const flag = { customer: 1, gateway: 2, password: 4, client: 8, user: 16, confined: 32 } as const;
 const credentialsTypes: CredentialsType[] = ['ACCESS_TOKEN', 'MQTT_BASIC', 'X509_CERTIFICATE', 'LWM2M_CREDENTIALS'];
 
-function knownDirectory(dataDir: string): string {
-  return join(dataDir, 'known');
-}
-
 export function knownFile(dataDir: string): string {
-  return join(knownDirectory(dataDir), 'devices');
+  return join(dataDir, 'known', 'devices');
 }
 
 /** True when an earlier run has read the devices, so that devices can be served without PostgreSQL. */
@@ -298,10 +295,10 @@ export function decodeDevice(bytes: Buffer): KnownDevice {
     transportType: transportTypes[bytes[7]!] ?? 'DEFAULT',
     row: {
       number: bytes.readDoubleLE(at),
-      id: uuidText(id),
-      tenantId: uuidText(tenant),
-      customerId: flags & flag.customer ? uuidText(customer) : null,
-      profileId: uuidText(profile),
+      id: uuidOfHex(id.toString('hex')),
+      tenantId: uuidOfHex(tenant.toString('hex')),
+      customerId: flags & flag.customer ? uuidOfHex(customer.toString('hex')) : null,
+      profileId: uuidOfHex(profile.toString('hex')),
       name,
       version: bytes.readUInt32LE(at + 8),
       isGateway: (flags & flag.gateway) !== 0,
@@ -341,7 +338,7 @@ export function decodeProfile(bytes: Buffer, offset: number): ProfileTransport {
   const version = bytes.readUInt32LE(offset + recordHeadBytes);
   const length = bytes.readUInt32LE(offset + recordHeadBytes + 4);
   const start = offset + recordHeadBytes + 8;
-  const id = uuidText(bytes.subarray(offset + digestOffset, offset + digestOffset + 16));
+  const id = uuidOfHex(bytes.toString('hex', offset + digestOffset, offset + digestOffset + 16));
   const transportType = transportTypes[bytes[offset + 7]!] ?? 'DEFAULT';
   const transport = JSON.parse(bytes.subarray(start, start + length).toString('utf8')) as unknown;
   return { id, version, transport, transportType };
@@ -349,9 +346,4 @@ export function decodeProfile(bytes: Buffer, offset: number): ProfileTransport {
 
 function uuidBytes(id: string): Buffer {
   return Buffer.from(id.replaceAll('-', ''), 'hex');
-}
-
-function uuidText(bytes: Buffer): string {
-  const hex = bytes.toString('hex');
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
 }

@@ -22,9 +22,9 @@ function lastOf(sequence: NumberSequence): string {
 /** SQL: the last number of a device, 0 before the first. */
 export const lastDeviceNumber = lastOf('device');
 
-/** Returns the last assigned number, 0 before the first. */
-export async function lastNumber(queries: Queries, sequence: NumberSequence): Promise<number> {
-  const [row] = await queries.query<{ last: number }>(`select ${lastOf(sequence)} as last`);
+/** Returns the last number of a device, 0 before the first. */
+export async function readLastDeviceNumber(queries: Queries): Promise<number> {
+  const [row] = await queries.query<{ last: number }>(`select ${lastDeviceNumber} as last`);
   return row!.last;
 }
 

@@ -4,13 +4,14 @@
  */
 import { expect, test } from 'vitest';
 import { Random } from '../../../test/harness/random.ts';
+import { uuidOfHex } from '../../base/uuid.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { DeviceTable, type Digest, type EncodedDevice } from './device-table.ts';
 import { putUuid } from './uuid-bytes.ts';
 
 function uuid(random: Random): string {
   const hex = Array.from({ length: 32 }, () => random.below(16).toString(16)).join('');
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+  return uuidOfHex(hex);
 }
 
 function digest(random: Random): Digest {
