@@ -14,12 +14,12 @@ function file(content: string, disposition = 'form-data; name="file"; filename="
   return `--XX\r\nContent-Disposition: ${disposition}\r\nContent-Type: text/plain\r\n\r\n${content}\r\n--XX--\r\n`;
 }
 
-describe('parts', () => {
-  test('a body with one file has its name, type and content', () => {
+describe('a multipart body', () => {
+  test('of one file gives its name, type and content', () => {
     expect(parts(file('abc'))).toEqual([{ name: 'file', fileName: 'a.bin', contentType: 'text/plain', text: 'abc' }]);
   });
 
-  test('what a client writes is what is read', async () => {
+  test('is read as a client writes it', async () => {
     const form = new FormData();
     form.set('note', 'über');
     form.set('file', new Blob([Buffer.from([0, 13, 10, 45, 45, 255])], { type: 'a/b' }), 'pü "m" p.bin');
@@ -33,18 +33,18 @@ describe('parts', () => {
     expect([...read[1]!.bytes]).toEqual([0, 13, 10, 45, 45, 255]);
   });
 
-  test('bytes like a boundary stay bytes', () => {
+  test('keeps bytes that resemble a boundary', () => {
     expect(parts(file('a\r\n--X\r\n--xx\r\n-- XX b'))[0]!.text).toBe('a\r\n--X\r\n--xx\r\n-- XX b');
   });
 
-  test('an empty part, a preamble, an epilogue, blanks after the boundary', () => {
+  test('may have an empty part, a preamble, an epilogue, and blanks after the boundary', () => {
     expect(parts(file(''))[0]!.text).toBe('');
     expect(parts(`before\r\n${file('x')}after`)).toHaveLength(1);
     expect(parts(file('x').replace('--XX\r\n', '--XX \t\r\n'))).toHaveLength(1);
     expect(parts('--XX--\r\n')).toEqual([]);
   });
 
-  test('names in every notation', () => {
+  test('may have names in every notation', () => {
     const nameOf = (disposition: string) => parts(file('x', disposition))[0]!.fileName;
     expect(nameOf('form-data; name=file; filename=a.bin')).toBe('a.bin');
     expect(nameOf('form-data; name="file"; filename="a \\"b\\".bin"')).toBe('a "b".bin');
@@ -53,12 +53,12 @@ describe('parts', () => {
     expect(nameOf('form-data; name="file"; filename="C:\\fw\\a.bin"')).toBe('C:\\fw\\a.bin');
   });
 
-  test('a quoted boundary', () => {
+  test('may have a quoted boundary', () => {
     expect(parts(file('x'), 'multipart/form-data; charset=utf-8; boundary="XX"')).toHaveLength(1);
   });
 });
 
-describe('refused', () => {
+describe('a multipart body is refused', () => {
   const refusal = (body: string, contentType = type) => {
     try {
       parts(body, contentType);

@@ -2,6 +2,7 @@
  * The page of an activation or reset link: two fields for a password, as plain HTML without a script, so that the page
  * works wherever the link is opened. The form posts to the same path to which API clients post JSON.
  */
+import { passwordPolicy } from '../auth/password-policy.ts';
 import type { Answer } from '../uws/exchange.ts';
 
 export type PasswordPage = 'activate' | 'resetPassword';
@@ -15,9 +16,10 @@ const revokeField =
   '<label class="check"><input type="checkbox" name="revokeApiKeys" value="true"> Revoke my API keys as well</label>';
 
 /** `fault`: the error of the last try. */
-export function passwordForm(page: PasswordPage, token: string, minimumLength: number, fault = ''): Answer {
+export function passwordForm(page: PasswordPage, token: string, fault = ''): Answer {
+  const { minimumLength, maximumLength } = passwordPolicy;
   const field = (label: string, name: string) =>
-    `<label>${label}<input type="password" name="${name}" autocomplete="new-password" required minlength="${minimumLength}" maxlength="72"></label>`;
+    `<label>${label}<input type="password" name="${name}" autocomplete="new-password" required minlength="${minimumLength}" maxlength="${maximumLength}"></label>`;
   const content = `<form class="card" method="post" action="/api/noauth/${page}">
 ${heading(titles[page])}
 ${fault ? `<p class="problem" role="alert">${escaped(fault)}</p>` : ''}

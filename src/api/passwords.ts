@@ -64,7 +64,7 @@ export function passwordRoutes(auth: Auth): Route[] {
       summary: 'The page of an activation link',
       query: Type.Object({ activateToken: Type.String({ minLength: 1 }) }),
       answer: htmlAnswer,
-      handle: async ({ query }) => passwordForm('activate', query.activateToken, passwordPolicy.minimumLength),
+      handle: async ({ query }) => passwordForm('activate', query.activateToken),
     }),
     publicRoute({
       method: 'POST',
@@ -96,7 +96,7 @@ export function passwordRoutes(auth: Auth): Route[] {
       summary: 'The page of a link to choose a new password',
       query: Type.Object({ resetToken: Type.String({ minLength: 1 }) }),
       answer: htmlAnswer,
-      handle: async ({ query }) => passwordForm('resetPassword', query.resetToken, passwordPolicy.minimumLength),
+      handle: async ({ query }) => passwordForm('resetPassword', query.resetToken),
     }),
     publicRoute({
       method: 'POST',
@@ -147,7 +147,7 @@ async function chooseByForm(page: PasswordPage, bytes: Buffer, save: SavePasswor
     await save(token, password, form.get('revokeApiKeys') === 'true');
   } catch (error) {
     if (!(error instanceof Fault) || error.status !== 400) throw error;
-    return passwordForm(page, token, passwordPolicy.minimumLength, error.message);
+    return passwordForm(page, token, error.message);
   }
   return passwordSaved();
 }
