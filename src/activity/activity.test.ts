@@ -487,6 +487,30 @@ test('a device whose worker died with its activity becomes inactive, whichever h
   expect(await attributes(device)).toMatchObject({ active: '0' });
 });
 
+test('a device that is silent sooner than its block is written becomes inactive after each message', async () => {
+  const [device] = devices as [CachedDevice];
+  await postgres.query(
+    `insert into attribute (device, scope, key, kind, value, last_update_ts) values ($1, 3, 'inactivityTimeout', 2, 5000, 0)`,
+    [device.number],
+  );
+  const [inactivityMs, checkMs] = [10 * minute, 10_000];
+  const worker = new Worker(1_000_000, { inactivityMs });
+  const silence = new Silence({ postgres, clock: worker.clock, log, inactivityMs, checkMs });
+  await checkedBefore(worker.time - lateMs);
+  for (let message = 0; message < 3; message += 1) {
+    worker.activity.touch(device);
+    await worker.rounds(1_000, 2);
+    expect(await attributes(device)).toMatchObject({ active: '1' });
+    // The turn of the block, two checks, and the time between two reports.
+    for (let ms = 0; ms < 60_000; ms += checkMs) {
+      await worker.rounds(checkMs, 20);
+      await silence.check();
+    }
+    expect(await attributes(device)).toMatchObject({ active: '0' });
+  }
+  await worker.activity.stop();
+});
+
 test('after an hour in which nothing was checked silence counts from now on', async () => {
   const [device] = devices as [CachedDevice];
   await sent(1_000_000, device);

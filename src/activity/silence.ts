@@ -39,10 +39,11 @@ export class Silence {
   readonly #deps: SilenceDeps;
   #checkedMs: number;
   /**
-   * 1 = the device was read as inactive, and its block shows no later activity. The block of a device that wakes up is
-   * written soon, unless its worker dies. All devices are read again after such a death, and every ten minutes.
+   * By block: the marks of the devices that were read as inactive; 0 = no mark. A device whose block has another time
+   * now is read again. The block of a device that wakes up is written soon, unless its worker dies. All devices are
+   * read again after such a death, and every ten minutes.
    */
-  readonly #inactive = new Map<number, Uint8Array>();
+  readonly #inactive = new Map<number, Uint32Array>();
   #readAllMs: number;
   /** The floor of the last check: a move shows what any host noticed, such as a death. */
   #floorTime: number | undefined;
@@ -100,7 +101,6 @@ export class Silence {
         const judgement = { floorTime, judgedTime, now: clock.now(), keptMax: limits.activityEndedKeptMax };
         const ended = await endActivity(postgres, due.slice(i, i + limits.activityRowsMax), judgement);
         if (ended === undefined) return count;
-        for (const device of ended) this.#inactiveIn(blockOf(device))[placeOf(device)] = 1;
         count += ended.length;
       }
     }
@@ -126,28 +126,34 @@ export class Silence {
     const silent: number[] = [];
     for (let device = first; device < first + pageDevices; device += 1) {
       const inactive = this.#inactiveIn(blockOf(device));
-      if (!isSilent(device, timeOf(device))) inactive[placeOf(device)] = 0;
-      else if (inactive[placeOf(device)] === 0) silent.push(device);
+      const time = timeOf(device);
+      if (!isSilent(device, time)) inactive[placeOf(device)] = 0;
+      else if (inactive[placeOf(device)] !== markOf(time)) silent.push(device);
     }
     if (silent.length === 0) return [];
     const woken = await readWoken(postgres, silent, first, pageDevices);
     const due: ActiveDevice[] = [];
     for (const device of silent) {
       const wokeTime = woken.get(device);
-      if (wokeTime === undefined) this.#inactiveIn(blockOf(device))[placeOf(device)] = 1;
+      if (wokeTime === undefined) this.#inactiveIn(blockOf(device))[placeOf(device)] = markOf(timeOf(device));
       else if (isSilent(device, wokeTime)) due.push({ device, wokeTime });
     }
     return due;
   }
 
-  #inactiveIn(block: number): Uint8Array {
+  #inactiveIn(block: number): Uint32Array {
     let inactive = this.#inactive.get(block);
     if (inactive === undefined) {
-      inactive = new Uint8Array(blockDevices);
+      inactive = new Uint32Array(blockDevices);
       this.#inactive.set(block, inactive);
     }
     return inactive;
   }
+}
+
+/** Returns the mark of a device whose last activity in its block is `time`: the lower half of the time, never 0. */
+function markOf(time: number): number {
+  return time >>> 0 || 1;
 }
 
 interface Judged {
