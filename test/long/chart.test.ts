@@ -342,6 +342,9 @@ test('a value of `settings` wins, and a settings file is mounted and changes the
   const [container] = podOf(only(render({ settings: { WORKERS: 9, MQTT_ENABLED: false } }), 'StatefulSet')).containers;
   expect(settingOf(container, 'WORKERS')).toBe('9');
   expect(settingOf(container, 'MQTT_ENABLED')).toBe('false');
+  const none = { ANALYTICS_ENABLED: false, ADMIN_EMAIL: '', TRUSTED_PROXIES: '' };
+  const [without] = podOf(only(render({ settings: none, trustedProxies: ['10.0.0.1'] }), 'StatefulSet')).containers;
+  for (const [name, value] of Object.entries(none)) expect(settingOf(without, name), name).toBe(String(value));
   const named = { INSTANCE_ZONE: 'east', LIMITS_DEVICES: 1000000 };
   const secretSettings = [{ name: 'ADMIN_PASSWORD', secretName: 'other', key: 'admin' }];
   const admin = { existingSecret: 'admin' };
@@ -415,6 +418,20 @@ test('values that cannot work are refused with what to change', () => {
   expect(refusal({ ports: { http: 'eighty' } })).toMatch(/ports\/http|ports\.http/);
   expect(refusal({ stores: { clickhouse: { url: 'http://mill:secret@clickhouse:8123' } } })).toMatch(/clickhouse/);
   expect(refusal({ settings: { lower_case: 1 } })).toMatch(/settings'.*lower_case.* not allowed/);
+  const port = { name: 'MQTT_BIND_PORT', secretName: 'a', key: 'b' };
+  expect(refusal({ secretSettings: [port] })).toMatch(/MQTT_BIND_PORT is in .*secretSettings: set ports\.mqtt/);
+  expect(refusal({ settings: { SHUTDOWN_DELAY_MS: 0 } })).toMatch(/SHUTDOWN_DELAY_MS .*: set shutdown\.delayMs/);
+});
+
+test('a release whose name is a number has labels of text, and needs a name for its services', () => {
+  const template = (values: object) =>
+    helm('template', '123', chart, '-f', valuesFile(values), '--kube-version', '1.31.0');
+  expect(template({}).stderr).toMatch(/cannot be named 123.*set fullnameOverride/);
+  const { status, stdout, stderr } = template({ ...everything, fullnameOverride: 'mill' });
+  expect(status, stderr).toBe(0);
+  const found = stdout.match(/app\.kubernetes\.io\/instance: .*/g)!;
+  expect(found.length).toBeGreaterThan(10);
+  expect(new Set(found)).toEqual(new Set(['app.kubernetes.io/instance: "123"']));
 });
 
 test('the schema of the values knows every value and default', () => {

@@ -5,13 +5,13 @@
 {{/* Labels that select the pods of the hosts; they never change. */}}
 {{- define "millrace.selector" -}}
 app.kubernetes.io/name: millrace
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: host
 {{- end -}}
 
 {{- define "millrace.labels" -}}
 app.kubernetes.io/name: millrace
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
@@ -110,7 +110,11 @@ SSL_PEM_KEY: /tls/tls.key
 
 {{/* All settings as a map: what the operator names wins. Names whose values are in Secrets are left out. */}}
 {{- define "millrace.settings" -}}
-{{- $settings := merge (dict) .Values.settings (include "millrace.hostSettings" . | fromYaml) -}}
+{{- $settings := include "millrace.hostSettings" . | fromYaml -}}
+{{- /* `merge` would take false, 0 and "" of the operator for absent. */ -}}
+{{- range $name, $value := .Values.settings -}}
+{{- $_ := set $settings $name $value -}}
+{{- end -}}
 {{- range .Values.secretSettings -}}
 {{- $_ := unset $settings .name -}}
 {{- end -}}
@@ -210,6 +214,21 @@ SSL_PEM_KEY: /tls/tls.key
 {{- range .Values.secretSettings -}}
 {{- if hasKey $.Values.settings .name -}}
 {{- fail (printf "%s is in settings and in secretSettings: name it in one of them." .name) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "millrace.fullname" .)) -}}
+{{- fail (printf "A service cannot be named %s, as the release is: set fullnameOverride to small letters, digits and hyphens." (include "millrace.fullname" .)) -}}
+{{- end -}}
+{{- /* Services, probes and the time for a stop contain these values. */ -}}
+{{- $values := dict "HTTP_BIND_PORT" "ports.http" "HTTPS_BIND_PORT" "ports.https" "MQTT_BIND_PORT" "ports.mqtt" -}}
+{{- $values = merge $values (dict "MQTT_SSL_BIND_PORT" "ports.mqtts" "ANALYTICS_BIND_PORT" "ports.reports") -}}
+{{- $values = merge $values (dict "MONITOR_BIND_PORT" "ports.monitor" "MONITOR_BIND_ADDRESS" "monitorAddress") -}}
+{{- $values = merge $values (dict "SHUTDOWN_DELAY_MS" "shutdown.delayMs" "SHUTDOWN_DRAIN_MS_MAX" "shutdown.drainMsMax") -}}
+{{- $values = merge $values (dict "SHUTDOWN_EVICT_PER_SECOND" "shutdown.evictPerSecond") -}}
+{{- $values = merge $values (dict "SHUTDOWN_EVICT_MS_MAX" "shutdown.evictMsMax" "SHUTDOWN_STORES_MS_MAX" "shutdown.storesMsMax") -}}
+{{- range $name, $value := $values -}}
+{{- if include "millrace.isGiven" (dict "root" $ "name" $name) -}}
+{{- fail (printf "%s is in settings, or in secretSettings: set %s, which other parts of the chart use as well." $name $value) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.mqttProxyProtocol (not .Values.trustedProxies) -}}
