@@ -10,7 +10,7 @@ import { everyone, type Principal, permissionDenied, users } from '../auth/roles
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
-import { provisionStateKey } from '../onboarding/provision.ts';
+import { provisionStateKey } from '../onboarding/provision-mark-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';

@@ -8,10 +8,6 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { insertNewDevice, type NewDeviceDeps } from '../admin/devices.ts';
 import { deviceLimitReason } from '../admin/entity-limits.ts';
 import { type CheckAgain, choosing } from '../admin/taken-names.ts';
-import { ownValue } from '../attributes/attributes.ts';
-import { serverScope } from '../attributes/scope.ts';
-import { readAttributes } from '../attributes/store.ts';
-import { upsertAttributes } from '../attributes/write-store.ts';
 import type { WrongTries } from '../auth/wrong-tries.ts';
 import { assert, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -26,6 +22,7 @@ import { findDevice, findDeviceByName, lockDevice } from '../device/sql/store.ts
 import type { Queries } from '../postgres/client.ts';
 import { untilAnswered } from '../postgres/lost-commit.ts';
 import { isAway, isForeignKeyViolation } from '../postgres/postgres-error.ts';
+import { findMark, markProvisioned } from './provision-mark-store.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
 export interface ProvisionDeps extends NewDeviceDeps {
@@ -36,12 +33,6 @@ export interface ProvisionDeps extends NewDeviceDeps {
   log: Log;
 }
 
-/**
- * Server attribute of a device that has received its credentials. Users of a customer must not change or delete it: a
- * sender that knows the secret of the profile would get the credentials that the device has then.
- */
-export const provisionStateKey = 'provisionState';
-const provisioned = ownValue.string('provisioned');
 /** A sender that knows the secret of a profile gets no power over other devices (`device/model/gateway-scope.ts`). */
 const confinedGateway = { gateway: true, gatewayScope: 'own' };
 const unguessable = randomBytes(32).toString('base64');
@@ -148,7 +139,7 @@ async function handOut(
   { deviceName }: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
   if (!deviceName || deviceName.includes('\0')) return { status: 'FAILURE' };
-  let markedTime: number | undefined;
+  let ownMark: string | undefined;
   return await untilAnswered(() =>
     postgres.transaction(async (queries): Promise<ProvisionOutcome> => {
       const found = await findDeviceByName(queries, profile.tenantId, deviceName);
@@ -157,29 +148,16 @@ async function handOut(
       const device = await findDevice(queries, profile.tenantId, found.id);
       const isHere = device?.profileId === profile.id && device.name === deviceName;
       if (!isHere) return { status: 'FAILURE' };
-      const provisionedTime = await findProvisionedTime(queries, found.number);
-      // A mark of this time is that of a run of this request whose commit got no answer.
-      if (provisionedTime !== undefined && provisionedTime !== markedTime) return { status: 'FAILURE' };
-      markedTime = clock.now();
-      await markProvisioned(queries, found.number, markedTime);
+      const mark = await findMark(queries, found.number);
+      // The own mark is that of a run of this request whose commit got no answer.
+      if (mark !== undefined && mark !== ownMark) return { status: 'FAILURE' };
+      await markProvisioned(queries, found.number, clock.now());
+      ownMark = await findMark(queries, found.number);
       const credentials = await findCredentials(queries, found.id);
       assert(credentials, 'a locked device has credentials');
       return { status: 'SUCCESS', credentials };
     }),
   );
-}
-
-/** Undefined when the device has not received its credentials. */
-async function findProvisionedTime(queries: Queries, device: number): Promise<number | undefined> {
-  const [row] = await readAttributes(queries, device, [serverScope], [provisionStateKey]);
-  return row?.value.text === provisioned.text ? row.lastUpdateTs : undefined;
-}
-
-/** Server attributes are sent to no device, so this write notifies no session. */
-async function markProvisioned(queries: Queries, device: number, now: number): Promise<void> {
-  await upsertAttributes(queries, [
-    { device, scope: serverScope, key: provisionStateKey, value: provisioned, ts: now },
-  ]);
 }
 
 function digest(secret: string): Buffer {
