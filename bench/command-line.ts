@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { isMap, isScalar, parseDocument } from 'yaml';
 import { root } from '../test/harness/engine.ts';
-import { groupOf, UsageError } from './settings.ts';
+import { groupOf, otherGroups, UsageError } from './settings.ts';
 import { type FlagValues, secondsOf, type TargetFlag, targetFlags, targetKinds } from './target/order.ts';
 
 export interface CommandLine {
@@ -97,25 +97,6 @@ const flagsOf: Record<string, [flag: string, about: string][]> = {
     ['--ca FILE, --insecure', 'of a platform at https://: whose certificate is trusted'],
   ],
   versions: [['--against DIR', 'the other checkout, built']],
-};
-
-const sizesOfLoads = ['http', 'mqtt', 'gateway'];
-
-/** Groups of settings that a scenario reads beside its own. */
-const otherGroups: Record<string, string[]> = {
-  api: ['http'],
-  attributes: ['http'],
-  http: ['autocannon'],
-  levels: [...sizesOfLoads, 'storeAcks'],
-  longpoll: ['http'],
-  peers: sizesOfLoads,
-  quick: sizesOfLoads,
-  report: ['http'],
-  soak: ['http'],
-  storeacks: ['http'],
-  tails: ['http'],
-  versions: sizesOfLoads,
-  visibility: ['http'],
 };
 
 /** The settings of a scenario with what config/bench.yaml says of each, and its flags. */

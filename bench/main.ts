@@ -40,7 +40,7 @@ import { runTails } from './scenarios/tails.ts';
 import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
 import { runWorlds } from './scenarios/world.ts';
-import { type BenchSettings, loadBenchSettings, UsageError } from './settings.ts';
+import { type BenchSettings, loadBenchSettings, settingsReadBy, UsageError } from './settings.ts';
 import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
 import { abandonTargets, closeTargets, runTarget } from './target/run.ts';
 
@@ -187,7 +187,7 @@ async function main(): Promise<number> {
   for (const key of chosen) {
     beginScenario();
     say(`\n== ${key}: ${scenarios[key]!.about}\n`);
-    const good = await runToTheEnd(key, settings, line);
+    const good = await runToTheEnd(key, settingsReadBy(key, settings), line);
     if (!good) failed += 1;
   }
   return Number(process.exitCode ?? (failed === 0 ? 0 : 1));

@@ -234,6 +234,35 @@ export function groupOf(scenario: string): { name: string; settings: Record<stri
   return { name, settings: groups[name] ?? {} };
 }
 
+const sizesOfLoads = ['http', 'mqtt', 'gateway'];
+
+/** Groups of settings that a scenario reads beside its own. */
+export const otherGroups: Record<string, string[]> = {
+  api: ['http'],
+  attributes: ['http'],
+  http: ['autocannon'],
+  levels: [...sizesOfLoads, 'storeAcks'],
+  longpoll: ['http'],
+  peers: sizesOfLoads,
+  quick: sizesOfLoads,
+  report: ['http'],
+  soak: ['http'],
+  storeacks: ['http'],
+  tails: ['http'],
+  versions: sizesOfLoads,
+  visibility: ['http'],
+};
+
+/**
+ * Returns the settings that a scenario reads: its own group, and those of `otherGroups`. A result has these, and a
+ * group that is missing here would be missing in the scenario, too.
+ */
+export function settingsReadBy(scenario: string, settings: BenchSettings): BenchSettings {
+  const names = [groupOf(scenario).name, ...(otherGroups[scenario] ?? [])];
+  const read = Object.entries(settings).filter(([group]) => names.includes(group));
+  return Object.fromEntries(read) as unknown as BenchSettings;
+}
+
 function readGroups(): Groups {
   return parse(readFileSync(join(root, 'config', 'bench.yaml'), 'utf8')) as Groups;
 }

@@ -1,8 +1,8 @@
 /** Wrong arguments of `npm run bench -- …` are refused with a message that names the right ones. */
 import { expect, test } from 'vitest';
 import { helpOf } from '../bench/command-line.ts';
-import { rangeText } from '../bench/report.ts';
-import { loadBenchSettings, UsageError } from '../bench/settings.ts';
+import { figure, rangeText } from '../bench/report.ts';
+import { loadBenchSettings, settingsReadBy, UsageError } from '../bench/settings.ts';
 
 test('a setting of a benchmark is named with its group', () => {
   const load = (override: string, scenario = 'mqtt') => loadBenchSettings([override], scenario);
@@ -49,4 +49,13 @@ test('the help of a benchmark has each setting with what it means, or says that 
   expect(others).toContain('It also reads settings of http, mqtt, gateway, storeAcks, changed as GROUP.NAME=NUMBER:');
   expect(others).toMatch(/^ {2}http: devices=\d+, sockets=\d+, /m);
   expect(others).toMatch(/^ {2}storeAcks: rate=\d+, /m);
+});
+
+test('a result has the settings of its scenario, and those of other groups that the scenario reads', () => {
+  const all = loadBenchSettings(['http.sockets=7'], 'levels');
+  const levels = settingsReadBy('levels', all);
+  expect(Object.keys(levels).sort()).toEqual(['gateway', 'http', 'levels', 'mqtt', 'storeAcks']);
+  expect(levels.http.sockets).toBe(7);
+  expect(Object.keys(settingsReadBy('storeacks', all)).sort()).toEqual(['http', 'storeAcks']);
+  expect(settingsReadBy('micro', all)).toEqual({});
 });

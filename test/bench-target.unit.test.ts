@@ -313,6 +313,19 @@ test('the seconds of a warm-up and of the end are no noise', () => {
     const seconds = secondsOf([0, rate / 2, rate - 5, rate + 5, rate, rate, 0]);
     return { load: { ...steady(rate), seconds, ...times } };
   };
+test('settings of an older result, without the name of their group or with all groups, are compared with new ones', () => {
+  const now = { http: { seconds: 5, sockets: 64 }, autocannon: { rate: 0 } };
+  const load = steady(100);
+  for (const before of [
+    { seconds: 9, sockets: 64 },
+    { ...now, http: { ...now.http, seconds: 9 }, soak: { minutes: 5 } },
+  ])
+    expect(compared({ load, settings: before }, { load, settings: now }).lines).toContain(
+      'WARNING: the settings of A and B differ: http.seconds 9 → 5\n',
+    );
+  expect(compared({ load, settings: now }, { load, settings: now }).lines).not.toContain('WARNING');
+});
+
   expect(compared(load(1000), load(900)).lines).toMatch(/^peak acknowledged\/s .* -10.0 % .* worse *$/m);
 });
 

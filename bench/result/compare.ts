@@ -9,7 +9,7 @@ import { readFileSync } from 'node:fs';
 import { totalOf } from '../load/counts.ts';
 import type { Second } from '../load/timeline.ts';
 import { type Cell, figure, say, table } from '../report.ts';
-import { UsageError } from '../settings.ts';
+import { groupOf, UsageError } from '../settings.ts';
 import { serverName } from '../target/server.ts';
 import { type FoundLoad, loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
@@ -184,7 +184,7 @@ function warningsOf(first: ResultFile, other: ResultFile, letter: string): strin
   if (first.scenario !== other.scenario) warnings.push(`A is of ${first.scenario}, ${letter} of ${other.scenario}`);
   // Each scenario writes other settings, so a list of them would say nothing.
   const isSame = first.scenario === other.scenario;
-  const differing = isSame ? differencesOf(first.settings, other.settings) : [];
+  const differing = isSame ? settingsThatDiffer(first, other) : [];
   if (differing.length > 0) warnings.push(`the settings of A and ${letter} differ: ${differing.join(', ')}`);
   const machineOf = ({ machine: { cores, cpu } }: ResultFile) => `${cores} × ${cpu}`;
   const whose = first.server || other.server ? ' of the generators' : '';
@@ -200,6 +200,19 @@ function warningsOf(first: ResultFile, other: ResultFile, letter: string): strin
   const [mine, theirs] = [first, other].map(({ server }) => (server ? serverName(server) : ''));
   if (mine !== theirs && mine && theirs) warnings.push(`the servers of A and ${letter} differ: ${mine} → ${theirs}`);
   return warnings;
+}
+
+/** Older results have their own group without its name, or the groups of all scenarios: common groups are compared. */
+function settingsThatDiffer(first: ResultFile, other: ResultFile): string[] {
+  const { name } = groupOf(first.scenario);
+  const groupsOf = ({ settings }: ResultFile): Record<string, unknown> => {
+    return name in settings ? (settings as Record<string, unknown>) : { [name]: settings };
+  };
+  const [mine, theirs] = [groupsOf(first), groupsOf(other)];
+  const areNested = name in first.settings || name in other.settings;
+  if (!areNested) return differencesOf(first.settings, other.settings);
+  const common = Object.keys(mine).filter((group) => group in theirs);
+  return common.flatMap((group) => differencesOf(mine[group], theirs[group], group));
 }
 
 /** The values that differ, for instance `rate 100 → 150`. */

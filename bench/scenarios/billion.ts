@@ -132,7 +132,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       isLeft,
       missed: targets.missed,
     };
-    writeResult('billion', billion, all);
+    writeResult('billion', settings, all);
     const isRight =
       isStored &&
       isLeft &&

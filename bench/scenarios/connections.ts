@@ -113,7 +113,7 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
     const connected = { first: first.connected, second: second.connected };
     const bytes = { bytesPerConnection, bytesPerConnectionFromStart, afterStorms };
     const { missed } = judged;
-    writeResult('connections', settings.connections, { ...bytes, ...connected, quiet, storms, lost, missed });
+    writeResult('connections', settings, { ...bytes, ...connected, quiet, storms, lost, missed });
     return refused + lost === 0 && (targets === 0 || holds);
   } finally {
     for (const fleet of fleets) fleet.close();

@@ -62,7 +62,7 @@ export async function runDay(settings: BenchSettings): Promise<boolean> {
     tell(happened, streams);
     const isWhole = tellOutcome(streams, crowd, stored);
     say(`connections of command devices that were lost and made again: ${fleet.commandConnectionsLost}`);
-    writeResult('day', settings.day, { events: happened, streams, crowd, stored });
+    writeResult('day', settings, { events: happened, streams, crowd, stored });
     return isWhole;
   } finally {
     aborted.abort();

@@ -92,7 +92,7 @@ export async function runFleet(settings: BenchSettings): Promise<boolean> {
   say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once; nothing was refused' : 'NO'}`);
   const targets = judgedTargets(compared);
   const holds = targets.tell();
-  writeResult('fleet', fleet, { workers, compared, verified, missed: targets.missed });
+  writeResult('fleet', settings, { workers, compared, verified, missed: targets.missed });
   return verified && (fleet.targets === 0 || holds);
 }
 

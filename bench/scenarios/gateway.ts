@@ -40,7 +40,7 @@ export async function runGateway(settings: BenchSettings): Promise<boolean> {
   const many = await manyGateways(settings.gateway, workers, targets);
   const site = await oneSite(settings.gateway, workers, targets);
   const holds = targets.tell();
-  writeResult('gateway', settings.gateway, { workers, many, site, missed: targets.missed });
+  writeResult('gateway', settings, { workers, many, site, missed: targets.missed });
   return many.isClean && site.isClean && holds;
 }
 

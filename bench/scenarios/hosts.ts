@@ -87,7 +87,7 @@ export async function runHosts(settings: BenchSettings): Promise<boolean> {
       ['DATABASE_BEHIND_POOLER=true', names.unnamedMicros, names.unnamedMicros / names.namedMicros],
     ],
   );
-  writeResult('hosts', settings.hosts, { figures, simulated, limited, names });
+  writeResult('hosts', settings, { figures, simulated, limited, names });
   return figures.every(({ refused, failed }) => Object.keys({ ...refused, ...failed }).length === 0);
 }
 

@@ -68,7 +68,7 @@ export async function runLevels(settings: BenchSettings): Promise<boolean> {
     const judged = new Targets();
     for (const result of results) judge(judged, result);
     const holds = judged.tell();
-    writeResult('levels', settings.levels, { workers, results, missed: judged.missed });
+    writeResult('levels', settings, { workers, results, missed: judged.missed });
     return isVerified && (holds || targets === 0);
   } finally {
     await nodes.stop();

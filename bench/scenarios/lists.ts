@@ -30,7 +30,8 @@ interface Kind {
   link: Partial<PageLink>;
 }
 
-export async function runLists({ lists }: BenchSettings): Promise<boolean> {
+export async function runLists(settings: BenchSettings): Promise<boolean> {
+  const { lists } = settings;
   const own = await startOwnPostgres('millrace-lists-');
   const postgres = openPostgres({ url: own.server.url, poolMax: 2, log });
   try {
@@ -50,7 +51,7 @@ export async function runLists({ lists }: BenchSettings): Promise<boolean> {
     table(['list', 'devices', 'p50 ms', 'p99 ms', ''], rows);
     say(`targets: p99 ${nearMsMax} ms of near pages and of few matches, ${farMsMax} ms of all others`);
     const holds = targets.tell();
-    writeResult('lists', lists, { rows, missed: targets.missed });
+    writeResult('lists', settings, { rows, missed: targets.missed });
     return holds;
   } finally {
     await postgres.close();

@@ -61,7 +61,7 @@ export async function runOta(settings: BenchSettings): Promise<boolean> {
     targets.atMost('pieces read:', loads, workers * Math.ceil(fileBytes / pieceBytes), '');
     const holds = targets.tell();
     const { missed } = targets;
-    writeResult('ota', settings.ota, { requests, seconds, refused, loads, used, growthMiB, sinceStartMiB, missed });
+    writeResult('ota', settings, { requests, seconds, refused, loads, used, growthMiB, sinceStartMiB, missed });
     return holds;
   } finally {
     await engine.destroy();

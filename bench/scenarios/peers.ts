@@ -100,7 +100,7 @@ export async function runPeers(settings: BenchSettings, { peer, flags }: Command
   say(
     `stored and read back: ${wrong.length === 0 ? 'every acknowledged record, once' : `NOT by ${wrong.map(({ name }) => name).join()}`}`,
   );
-  writeResult('peers', settings.peers, { versions, rows });
+  writeResult('peers', settings, { versions, rows });
   return wrong.length === 0;
 }
 

@@ -98,7 +98,7 @@ export async function runTails(settings: BenchSettings): Promise<boolean> {
     say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once' : 'NO'}`);
     const holds = targets.tell();
     const { missed } = targets;
-    writeResult('tails', tails, { workers, peak, kinds: measured.map(shown), missed, verified });
+    writeResult('tails', settings, { workers, peak, kinds: measured.map(shown), missed, verified });
     return verified && (holds || tails.targets === 0);
   } finally {
     asker.close();

@@ -70,7 +70,7 @@ export async function runVersions(settings: BenchSettings, against: string): Pro
   );
   const verified = compared.every(({ before, now }) => before.verified && now.verified);
   say(`\nstored and verified in ClickHouse: ${verified ? 'every acknowledged record, once' : 'NO'}`);
-  writeResult('versions', settings.versions, { against: main, compared });
+  writeResult('versions', settings, { against: main, compared });
   return verified;
 }
 
