@@ -50,3 +50,14 @@ export function verdictOf(ratio: Ratio, base: Ratio | undefined): Verdict {
   if (!(gain >= 1 / factorMax)) return 'WORSE';
   return gain > factorMax ? 'better' : 'as before';
 }
+
+/** Says what makes a run with this ratio fail; '' = nothing does. */
+export function faultOfRatio(name: string, ratio: Ratio, base: Ratio | undefined): string {
+  const verdict = verdictOf(ratio, base);
+  if (base === undefined) return `${name} has no baseline`;
+  if (verdict !== 'WORSE') return '';
+  const [side, bound] = ratio.isHigherBetter
+    ? ['at least', base.value / factorMax]
+    : ['at most', base.value * factorMax];
+  return `${name} ${ratio.value}, ${side} ${Number(bound.toPrecision(3))}, which is ${factorMax} times worse than the baseline`;
+}

@@ -6,24 +6,30 @@ export class Targets {
   readonly missed: string[] = [];
   #judged = 0;
 
-  /** A figure that is not a number misses its target. `unit` has its space: " ms". */
-  atMost(name: string, value: number, most: number, unit: string): void {
-    this.#judge(value <= most, name, value, most, unit);
+  /** Returns true when the target is held. A figure that is no number misses it. `unit` has its space: " ms". */
+  atMost(name: string, value: number, most: number, unit: string): boolean {
+    return this.#judge(value <= most, name, value, most, unit);
   }
 
-  atLeast(name: string, value: number, least: number, unit: string): void {
-    this.#judge(value >= least, name, value, least, unit);
+  atLeast(name: string, value: number, least: number, unit: string): boolean {
+    return this.#judge(value >= least, name, value, least, unit);
   }
 
   /** Something that must not be at all, as refusals: `count` is 0 when the target is held. */
-  none(name: string, count: number): void {
-    this.#judge(count === 0, name, count, 0, '');
+  none(name: string, count: number): boolean {
+    return this.#judge(count === 0, name, count, 0, '');
+  }
+
+  /** A target without a figure: `fault` says what missed it, '' = nothing did. */
+  faultless(fault: string): boolean {
+    this.#judged += 1;
+    if (fault !== '') this.missed.push(fault);
+    return fault === '';
   }
 
   /** Something that must not be at all and has no figure. */
   fail(sentence: string): void {
-    this.#judged += 1;
-    this.missed.push(sentence);
+    this.faultless(sentence);
   }
 
   /** Prints what missed its target, or that nothing did. Returns true when nothing did. */
@@ -34,9 +40,8 @@ export class Targets {
     return isHeld;
   }
 
-  #judge(isHeld: boolean, name: string, value: number, target: number, unit: string): void {
-    this.#judged += 1;
-    const targetText = Number.isInteger(target) ? figure(target) : String(target);
-    if (!isHeld) this.missed.push(`${name} ${figure(value)}${unit}, target ${targetText}`);
+  #judge(isHeld: boolean, name: string, value: number, target: number, unit: string): boolean {
+    const targetText = Number.isInteger(target) ? figure(target) : String(Number(target.toPrecision(4)));
+    return this.faultless(isHeld ? '' : `${name} ${figure(value)}${unit}, target ${targetText}`);
   }
 }

@@ -1,6 +1,6 @@
 /** The committed baseline of ratios, and which ratios count as worse than the baseline. */
 import { expect, test } from 'vitest';
-import { type Ratio, readBaseline, verdictOf } from '../bench/baseline.ts';
+import { faultOfRatio, type Ratio, readBaseline, verdictOf } from '../bench/baseline.ts';
 
 const ratio = (value: number, isHigherBetter: boolean): Ratio => {
   return { value, least: value, greatest: value, isHigherBetter };
@@ -16,6 +16,20 @@ test.each([
   ['what could not be measured', Number.NaN, 1.2, true, 'WORSE'],
 ] as const)('%s of %d beside %d of the baseline', (_, now, base, isHigherBetter, verdict) => {
   expect(verdictOf(ratio(now, isHigherBetter), ratio(base, isHigherBetter))).toBe(verdict);
+});
+
+test('a ratio that is far worse than the baseline, or has none, is named with its bound', () => {
+  const faults = (now: number, base: number | undefined, isHigherBetter: boolean) => {
+    return faultOfRatio(
+      'mqtt: rate',
+      ratio(now, isHigherBetter),
+      base === undefined ? base : ratio(base, isHigherBetter),
+    );
+  };
+  expect(faults(0.6, 1.2, true)).toBe('');
+  expect(faults(0.5, 1.15, true)).toBe('mqtt: rate 0.5, at least 0.575, which is 2 times worse than the baseline');
+  expect(faults(2.5, 1.2, false)).toBe('mqtt: rate 2.5, at most 2.4, which is 2 times worse than the baseline');
+  expect(faults(1, undefined, true)).toBe('mqtt: rate has no baseline');
 });
 
 test('the baseline says how it was made, and has a ratio to each peer of each load', () => {

@@ -1,8 +1,8 @@
 /** A benchmark that ends with 1 says which promise was broken, and by which figure. */
 import { expect, test, vi } from 'vitest';
 import { sumsText } from '../bench/crash.ts';
-import { judgedTargets } from '../bench/scenarios/billion.ts';
-import { judgedTargets as fleetTargets } from '../bench/scenarios/fleet.ts';
+import { billionTargets } from '../bench/scenarios/billion.ts';
+import { fleetTargets } from '../bench/scenarios/fleet.ts';
 import { faultOf } from '../bench/scenarios/hostile.ts';
 import { Targets } from '../bench/targets.ts';
 
@@ -22,16 +22,16 @@ test('each figure of a billion points that misses its target is named', () => {
   const read = (p99Ms: number) => ({ answered: { p99Ms } });
   const reads = [read(30), read(500), read(10)];
   const held = { sizes: [{ name: 'telemetry', bytes: 250, rows: 100 }], ratio: 0.95, restart: { readySeconds: 5 } };
-  expect(judgedTargets({ ...held, reads, readsAfter: reads }).missed).toEqual([]);
+  expect(billionTargets({ ...held, reads, readsAfter: reads }).missed).toEqual([]);
   const slow = [read(31), read(1), read(14)];
-  expect(judgedTargets({ ...held, ratio: 0.66, restart: { readySeconds: 6 }, reads, readsAfter: slow }).missed).toEqual(
-    [
-      'last tenth / first tenth: 0.66, target 0.95',
-      'a day after a restart, p99: 31 ms, target 30',
-      'latest values after a restart, p99: 14 ms, target 10',
-      'ready after a restart: 6 s, target 5',
-    ],
-  );
+  expect(
+    billionTargets({ ...held, ratio: 0.66, restart: { readySeconds: 6 }, reads, readsAfter: slow }).missed,
+  ).toEqual([
+    'last tenth / first tenth: 0.66, target 0.95',
+    'a day after a restart, p99: 31 ms, target 30',
+    'latest values after a restart, p99: 14 ms, target 10',
+    'ready after a restart: 6 s, target 5',
+  ]);
 });
 
 test('each figure of a fleet that misses its target is named; memory is judged from a million devices on', () => {

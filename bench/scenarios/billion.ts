@@ -113,7 +113,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       `targets: ${bytesPerPointMax} bytes per point, ${lastTenthRatioMin} of the first tenth, a day p99 ${dayP99MsMax} ms, ` +
         `latest p99 ${latestP99MsMax} ms, restart ${restartSecondsMax} s`,
     );
-    const targets = judgedTargets({ sizes, ratio, restart, reads, readsAfter });
+    const targets = billionTargets({ sizes, ratio, restart, reads, readsAfter });
     const holds = targets.tell();
     for (const reason of new Set(loads.map(({ invalid }) => invalid))) if (reason) say(`INVALID: ${reason}`);
     const all = {
@@ -279,7 +279,7 @@ interface Judged {
 }
 
 /** Names each figure that missed its target. */
-export function judgedTargets({ sizes, ratio, restart, reads, readsAfter }: Judged): Targets {
+export function billionTargets({ sizes, ratio, restart, reads, readsAfter }: Judged): Targets {
   const telemetry = sizes.find(({ name }) => name === 'telemetry');
   const bytesPerPoint = telemetry ? telemetry.bytes / telemetry.rows : 0;
   const targets = new Targets();

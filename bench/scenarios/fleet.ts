@@ -90,7 +90,7 @@ export async function runFleet(settings: BenchSettings): Promise<boolean> {
   );
   tell(compared, fleet);
   say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once; nothing was refused' : 'NO'}`);
-  const targets = judgedTargets(compared);
+  const targets = fleetTargets(compared);
   const holds = targets.tell();
   writeResult('fleet', settings, { workers, compared, verified, missed: targets.missed });
   return verified && (fleet.targets === 0 || holds);
@@ -252,7 +252,7 @@ function isWhole({ verified, refused, broken }: MeasuredLoad): boolean {
 }
 
 /** Judges each large fleet by the targets of a million devices, except the memory of a device in a smaller fleet. */
-export function judgedTargets(compared: Pick<Compared, 'ratios' | 'large' | 'bytesPerDevice' | 'postgresShare'>[]) {
+export function fleetTargets(compared: Pick<Compared, 'ratios' | 'large' | 'bytesPerDevice' | 'postgresShare'>[]) {
   const targets = new Targets();
   for (const { ratios, large, bytesPerDevice, postgresShare } of compared) {
     const fleet = `${figure(large.devices)} devices`;

@@ -15,6 +15,7 @@ import { totalOf } from '../load/counts.ts';
 import { type CallsResult, judged, makeCalls, right } from '../load/rest/calls.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
 import { type BenchSettings, UsageError } from '../settings.ts';
+import { Targets } from '../targets.ts';
 
 /** An address in another network, so that shares of addresses and of networks count it apart from the victim. */
 const attackerAddress = '127.0.1.2';
@@ -99,8 +100,11 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
       `\nThe promise: nothing of the victim is refused, and its p99 beside the attacker is at most ${ratioMax} times that ` +
         `beside a neighbour who burns the same CPU (what is below ${figure(floorMs)} ms counts as that).`,
     );
-    writeResult('hostile', settings, { results });
-    return results.length > 0 && results.every(({ holds }) => holds);
+    const targets = new Targets();
+    for (const { resource, fault } of results) targets.faultless(fault === '' ? '' : `${resource}: ${fault}`);
+    const holds = targets.tell();
+    writeResult('hostile', settings, { results, missed: targets.missed });
+    return results.length > 0 && holds;
   } finally {
     await engine.destroy();
   }

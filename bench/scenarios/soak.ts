@@ -43,7 +43,7 @@ export async function runSoak(settings: BenchSettings): Promise<boolean> {
     for (const [role, slope] of Object.entries(growth))
       targets.atMost(`${role} grows by`, slope, growthMiBPerMinuteMax, ' MiB a minute');
     const holds = targets.tell();
-    writeResult('soak', settings, { result, growth, samples });
+    writeResult('soak', settings, { result, growth, samples, missed: targets.missed });
     return holds && result.verified;
   } finally {
     clearInterval(timer);
