@@ -240,10 +240,21 @@ function loadOf(
   };
 }
 
+/** A machine without idle time is the limit of its generators, when the server runs on another one. */
+export function limitOfMachine({ machineIdleShare }: Pick<LoadResult, 'machineIdleShare'>): string {
+  if (machineIdleShare > machineIdleShareMin) return '';
+  return "the generator's machine had no time left, and the server runs on another one";
+}
+
 /** Too few connections look like a slow server. */
 function waitedText(unsent: number): string {
   if (unsent === 0) return '';
   return `, and ${unsent} were due at the end while no connection was free: more connections or devices may answer more`;
+}
+
+/** Messages that were refused or never answered, and connections that broke. */
+export function failuresOf({ refused, broken, unanswered }: LoadResult): number {
+  return totalOf(refused) + broken + unanswered;
 }
 
 /** Prints what was refused, which connections broke and what was never answered, if any: all are results. */

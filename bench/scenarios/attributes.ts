@@ -8,6 +8,7 @@ import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
+import { failuresOf, sayFailures } from '../load/processes.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
@@ -18,8 +19,17 @@ const stepMs = 1;
 
 interface Measured extends HttpLoadResult {
   cpuMicrosecondsPerPost: Record<string, number>;
-  verified: boolean;
+  /** Posts that were refused or have no answer, and connections that broke. */
+  failed: number;
+  /** Undefined: posts failed, so that the last one of a device is unknown. */
+  verified: boolean | undefined;
 }
+
+const readBackTexts = {
+  true: 'the last post of every sampled device',
+  false: 'NO',
+  undefined: 'NO: posts failed, so that the last one of a device is unknown',
+};
 
 export async function runAttributes(settings: BenchSettings): Promise<boolean> {
   const { devices, seconds } = settings.attributes;
@@ -38,14 +48,15 @@ export async function runAttributes(settings: BenchSettings): Promise<boolean> {
       [row('peak', peak), row('half of peak', half)],
     );
     const verified = peak.verified && half.verified;
-    say(`read back over REST: ${verified ? 'the last post of every sampled device' : 'NO'}`);
+    say(`read back over REST: ${readBackTexts[`${verified}`]}`);
     say(`target: ${figure(postsPerSecondMin)} posts/s of ${keysPerPost} keys, each acknowledged after its commit`);
     for (const { invalid } of [peak, half]) if (invalid) say(`INVALID: ${invalid}`);
     const targets = new Targets();
     targets.atLeast('peak:', peak.requestsPerSecond, postsPerSecondMin, ' posts/s');
+    targets.none('posts that failed:', peak.failed + half.failed);
     const holds = targets.tell();
     writeResult('attributes', settings, { workers, peak, half, verified, missed: targets.missed });
-    return verified && holds;
+    return verified === true && holds;
   } finally {
     await engine.destroy();
   }
@@ -74,12 +85,14 @@ async function measure(
     kind: 'attributes',
   });
   const cpu = cpuBetween(cpuBefore, cpuByRole(pids));
+  sayFailures(result);
   const perPost = Object.entries(cpu).map(([role, ms]) => [role, (ms * 1000) / result.accepted] as const);
-  const refused = Object.keys(result.refused).length > 0 || result.broken > 0;
+  const failed = failuresOf(result);
   return {
     ...result,
     cpuMicrosecondsPerPost: Object.fromEntries(perPost),
-    verified: !refused && (await isLastPostStored(engine.api, result.lastTs, attributes.samples)),
+    failed,
+    verified: failed > 0 ? undefined : await isLastPostStored(engine.api, result.lastTs, attributes.samples),
   };
 }
 

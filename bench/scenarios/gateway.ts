@@ -17,7 +17,7 @@ import { recordPoints } from '../load/moving-record.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { Level } from '../load/mqtt/mqtt-packets.ts';
 import { SiteGateway } from '../load/mqtt/site.ts';
-import type { LoadResult } from '../load/processes.ts';
+import { type LoadResult, sayFailures } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -123,7 +123,9 @@ async function measurePeer(peer: Peer, settings: GatewaySettings) {
     const order = { rate: 0, seconds, warmupSeconds, firstTs: Date.now(), stepMs: 100 };
     // Aedes speaks 3.1.1 only.
     const load: LoadResult = await offer(peer.port, tokens, settings, 4, order);
-    return { name: peer.name, load, cpuUs: ((cpuMsOf(peer.pid) - cpuBefore) * 1000) / load.accepted };
+    const cpuUs = ((cpuMsOf(peer.pid) - cpuBefore) * 1000) / load.accepted;
+    sayFailures(load);
+    return { name: peer.name, version: peer.version, load, cpuUs };
   } finally {
     peer.close();
   }

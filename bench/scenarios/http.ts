@@ -24,6 +24,7 @@ const ratioMin = 0.5;
 const latencyP99MsMax = 25;
 
 interface BareResult extends HttpLoadResult {
+  version: string;
   cpuMicrosecondsPerRequest: number;
 }
 
@@ -102,7 +103,7 @@ async function measureBare(http: BenchSettings['http']): Promise<BareResult> {
     const order = { rate: 0, seconds: http.seconds, warmupSeconds: http.warmupSeconds };
     const result = await offerBare(peer.port, http, { ...order, firstTs: Date.now(), stepMs: 100 });
     const cpuMs = cpuMsOf(peer.pid) - cpuBefore;
-    return { ...result, cpuMicrosecondsPerRequest: (cpuMs * 1000) / result.accepted };
+    return { ...result, version: peer.version, cpuMicrosecondsPerRequest: (cpuMs * 1000) / result.accepted };
   } finally {
     peer.close();
   }

@@ -15,7 +15,7 @@ import {
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { type LoadResult, sayFailures } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
-import { figure, median, say, table, writeResult } from '../report.ts';
+import { figure, median, rangeText, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
@@ -81,7 +81,8 @@ export async function runMqtt(settings: BenchSettings): Promise<boolean> {
       atHalf.push({ name, window, rounds: [await contender.run(half)] });
     }
     say(`half of peak of Millrace, offered to all: ${figure(half.rate)} messages/s`);
-    return report(settings, workers, rows, atHalf);
+    const versions = Object.fromEntries(peers.map(({ name, version }) => [name, version]));
+    return report(settings, { workers, versions, rows, atHalf });
   } finally {
     for (const peer of peers) peer.close();
     for (const engine of engines) await engine.close();
@@ -134,28 +135,37 @@ function medianRate({ rounds }: Row): number {
   return median(rounds.map(({ messagesPerSecond }) => messagesPerSecond));
 }
 
-function report(settings: BenchSettings, workers: number, rows: Row[], atHalf: Row[]): boolean {
+interface Outcome {
+  workers: number;
+  /** Of the brokers. */
+  versions: Record<string, string>;
+  rows: Row[];
+  atHalf: Row[];
+}
+
+/** Each figure is the median of its rounds. */
+function report(settings: BenchSettings, { workers, versions, rows, atHalf }: Outcome): boolean {
   const { window } = settings.mqtt;
   const mosquittoOf = (size: number) =>
     medianRate(rows.find((row) => row.name === 'Mosquitto' && row.window === size)!);
   const line = (row: Row) => {
-    const last = row.rounds.at(-1)!;
-    const { broker, workers: worker = 0, clickhouse = 0 } = last.cpuMicrosecondsPerMessage;
+    const of = (figureOf: (round: Round) => number) => median(row.rounds.map(figureOf));
     return [
       row.name,
       row.window,
       medianRate(row),
+      rangeText(row.rounds.map(({ messagesPerSecond }) => messagesPerSecond)),
       medianRate(row) / mosquittoOf(row.window),
-      last.drainSeconds,
-      last.load.latency.p50Ms,
-      last.load.latency.p99Ms,
-      broker ?? worker,
-      clickhouse,
-      last.load.generatorCpuShare,
+      of(({ drainSeconds }) => drainSeconds),
+      of(({ load }) => load.latency.p50Ms),
+      of(({ load }) => load.latency.p99Ms),
+      of(({ cpuMicrosecondsPerMessage: { broker, workers: own = 0 } }) => broker ?? own),
+      of(({ cpuMicrosecondsPerMessage: { clickhouse = 0 } }) => clickhouse),
+      of(({ load }) => load.generatorCpuShare),
     ];
   };
   say('');
-  const columns = ['window', 'messages/s', 'of Mosquitto', 'drain s', 'p50 ms', 'p99 ms', 'CPU us/message'];
+  const columns = ['window', 'messages/s', 'rounds', 'of Mosquitto', 'drain s', 'p50 ms', 'p99 ms', 'CPU us/message'];
   table(['', ...columns, 'ClickHouse us', 'generator CPU'], [...rows, ...atHalf].map(line));
   const all = [...rows, ...atHalf].flatMap((row) => row.rounds.map((round) => ({ name: row.name, round })));
   const verified = all.every(({ round }) => round.verified);
@@ -168,6 +178,6 @@ function report(settings: BenchSettings, workers: number, rows: Row[], atHalf: R
   const targets = new Targets();
   targets.atLeast(`1 worker / Mosquitto, window ${window}:`, ratio, ratioMin, '');
   const holds = targets.tell();
-  writeResult('mqtt', settings.mqtt, { workers, rows, atHalf, ratio, verified, missed: targets.missed });
+  writeResult('mqtt', settings, { workers, versions, rows, atHalf, ratio, verified, missed: targets.missed });
   return verified && holds;
 }

@@ -25,13 +25,17 @@ export async function runVisibility(settings: BenchSettings): Promise<boolean> {
   try {
     const device = await load.engine.api.createDevice('visibility');
     const idle = await sample(load.engine, device, settings.visibility.samples);
+    await load.setApart();
     const peak = await load.load(0, http.seconds, http.warmupSeconds);
     const rate = Math.floor(peak.storedRequestsPerSecond / 2);
     const offered = load.offer(rate, settings.visibility.loadSeconds, 0);
     await sleep(leadMs);
     const deadline = performance.now() + (settings.visibility.loadSeconds - aroundSeconds) * 1000;
     const loaded = await sample(load.engine, device, settings.visibility.samples, deadline);
-    const { invalid } = await offered;
+    const beside = await offered;
+    load.setMoreApart(loaded.total);
+    await load.stored();
+    const verified = peak.verified && (await load.verify());
     const row = (name: string, histogram: Histogram) => {
       const { p50Ms, p99Ms, maxMs } = summaryOf(histogram);
       return [name, histogram.total, p50Ms, p99Ms, maxMs];
@@ -40,7 +44,8 @@ export async function runVisibility(settings: BenchSettings): Promise<boolean> {
       ['ack to readable', 'samples', 'p50 ms', 'p99 ms', 'max ms'],
       [row('idle', idle), row(`at ${rate} requests/s`, loaded)],
     );
-    if (invalid !== '') say(`INVALID: ${invalid}`);
+    for (const { invalid } of [peak, beside]) if (invalid !== '') say(`INVALID: ${invalid}`);
+    say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once' : 'NO'}`);
     say(`targets: idle ${idleMsMax} ms, at half of peak p99 ${loadedP99MsMax} ms`);
     const targets = new Targets();
     targets.atMost('idle: p99', summaryOf(idle).p99Ms, idleMsMax, ' ms');
@@ -49,12 +54,15 @@ export async function runVisibility(settings: BenchSettings): Promise<boolean> {
     const holds = targets.tell();
     writeResult('visibility', settings, {
       rate,
+      peak,
+      beside,
       idle: summaryOf(idle),
       loaded: summaryOf(loaded),
       samples: loaded.total,
+      verified,
       missed: targets.missed,
     });
-    return holds;
+    return verified && holds;
   } finally {
     await load.close();
   }

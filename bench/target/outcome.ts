@@ -1,10 +1,11 @@
 /** Prints the measurements of a target: figures, refusals by their reason, pauses, and why a load ended early. */
 import { addedUp, type Counts, mostFirst, refusedText, totalOf } from '../load/counts.ts';
+import { failuresOf } from '../load/processes.ts';
 import type { EarlyEnd, Pause } from '../load/silence.ts';
 import { type Cell, figure, say, table } from '../report.ts';
 import { Targets } from '../targets.ts';
 import type { TargetOrder } from './order.ts';
-import { failuresOf, holds, type Measurement, missedText, spoiledText, spreadOf } from './search.ts';
+import { holds, type Measurement, missedText, spoiledText, spreadOf } from './search.ts';
 
 const pausesShown = 5;
 

@@ -2,8 +2,7 @@
  * Measurements of a target at several rates: whether one holds its bound, the search for the highest rate that does,
  * the spread of several at one rate.
  */
-import { totalOf } from '../load/counts.ts';
-import type { LoadResult } from '../load/processes.ts';
+import { failuresOf, type LoadResult } from '../load/processes.ts';
 import { figure, median, rangeText } from '../report.ts';
 import type { TargetOrder } from './order.ts';
 
@@ -22,11 +21,6 @@ const nearRatio = 1.05;
 const stepsMax = 16;
 /** Below this the other load of a machine moves a p99. */
 const idleBeforeMin = 0.8;
-
-/** Messages that were refused or never answered, and connections that broke. */
-export function failuresOf({ refused, broken, unanswered }: LoadResult): number {
-  return totalOf(refused) + broken + unanswered;
-}
 
 /** `p99MsMax` 0: no bound. */
 export function holds({ load }: Measurement, p99MsMax: number): boolean {
