@@ -35,8 +35,10 @@ const meanings: Record<string, string[]> = {
 export function parseCommandLine(args: string[]): CommandLine {
   const { values, positionals } = parsed(args);
   const { against = '', peer = '', help = false, ...flags } = values;
-  const [name = '', ...overrides] = positionals;
-  const line = { name, overrides, against: String(against), peer: String(peer), isHelp: help === true };
+  // `help http` is `http --help`.
+  const isHelp = help === true || positionals[0] === 'help';
+  const [name = '', ...overrides] = positionals[0] === 'help' ? positionals.slice(1) : positionals;
+  const line = { name, overrides, against: String(against), peer: String(peer), isHelp };
   for (const [flag, value, owner] of [
     ['against', against, 'versions'],
     ['peer', peer, 'peers'],
@@ -78,6 +80,8 @@ function settingOf(scenario: string, flag: string, value: string): string {
   const names = [...(meanings[flag] ?? []), camel];
   const setting = names.find((name) => group.settings[name] !== undefined);
   const isTarget = flag in targetFlags && targetKinds.some((kind) => kind === scenario);
+  if (setting === undefined && scenario === 'peers' && peerFlags.includes(flag))
+    throw new UsageError(`--${flag} goes with --peer.`);
   if (setting === undefined && isTarget) throw new UsageError(`--${flag} goes with --target.`);
   if (setting === undefined)
     throw new UsageError(

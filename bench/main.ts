@@ -156,13 +156,15 @@ let onFault: (error: unknown) => void = endWithFault;
 async function main(): Promise<number> {
   const line = parseCommandLine(process.argv.slice(2));
   const { name } = line;
-  if (name === '' || name === 'help') {
+  if (name === '') {
     say('npm run bench -- <scenario> [--help] [setting=number …] [--flag value …]\n');
     for (const [key, { about }] of Object.entries(scenarios)) say(`  ${key.padEnd(12)}${about}`);
     say(`  ${'all'.padEnd(12)}all of them, but ${notOfAll.join(', ')}`);
     say(`  ${'compare'.padEnd(12)}differences of two results or more, with their noise: compare A.json B.json`);
     say(`\n${targetKinds.join(', ')} --target URL measure a server that runs already.`);
-    say('Settings: config/bench.yaml. Results: bench/results/.');
+    say(
+      'Settings: config/bench.yaml. Results: bench/results/, or the directory that the variable BENCH_RESULTS names.',
+    );
     return 0;
   }
   if (name === 'compare') {

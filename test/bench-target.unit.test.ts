@@ -66,11 +66,22 @@ test('a flag is a setting without a target, and an order with one', () => {
   expect(() => parseCommandLine(['http', '--against', 'x'])).toThrow('--against is a flag of versions, not of http.');
   expect(() => parseCommandLine(['quick', '--peer', 'a=b'])).toThrow('--peer is a flag of peers, not of quick.');
   const order = httpOrder('--token', 'a,b', '--rate', '500', '--duration', '10s', '--ramp', '500ms');
+  expect(() => parseCommandLine(['peers', '--user', 'me'])).toThrow('--user goes with --peer.');
   expect(order).toMatchObject({ server: { host: 'host', port: 8080 }, tokens: ['a', 'b'], devices: 2, connections: 2 });
   expect(order).toMatchObject({ rate: 500, seconds: 10, rampSeconds: 0.5 });
 });
 
 test('the sign-in of --peer is no setting of the comparison', () => {
+test('help before or after a scenario is the help of that scenario', () => {
+  for (const args of [
+    ['help', 'http'],
+    ['http', '--help'],
+    ['http', '-h'],
+  ])
+    expect(parseCommandLine(args)).toMatchObject({ name: 'http', overrides: [], isHelp: true });
+  expect(parseCommandLine(['help'])).toMatchObject({ name: '', isHelp: true });
+});
+
   const signIn = ['--user', 'me@x.org', '--password', 'secret'];
   const line = parseCommandLine(['peers', '--peer', 'thingsboard=http://host:8080', ...signIn, '--seconds', '2']);
   const flags = { user: 'me@x.org', password: 'secret' };
@@ -102,6 +113,9 @@ test.each([
   [['--token', 'a', '--rate', 'fast'], '--rate must be a whole number from 1 on, not "fast".'],
   [['--token', 'a', '--find-rate'], '--find-rate needs its bound'],
   [['--token', 'a', '--rate', 'max', '--ramp', '5s'], '--ramp needs a --rate'],
+  [['--token', 'a', '--p99-max', '0ms'], '--p99-max must be more than 0.'],
+  [['--token', ','], '--token has no token.'],
+  [['--tokens', '/dev/null'], '--tokens: /dev/null has no token.'],
   [['--token', 'a', '--duration', 'long'], '--duration must be a time such as 30s'],
   [['--token', 'a', '--seconds', '4'], 'With --target there is no --seconds: `npm run bench -- http --help`'],
   [['--user', 'b', '--password', 'c', '--rest', 'host:8080'], '--rest must be an address such as http://'],

@@ -239,7 +239,8 @@ function read(path: string): ResultFile {
     text = readFileSync(path, 'utf8');
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
-    throw new UsageError(`${code === 'ENOENT' ? `There is no file ${path}` : message}. ${advice}`);
+    const reasons: Record<string, string> = { ENOENT: `There is no file ${path}`, EISDIR: `${path} is a directory` };
+    throw new UsageError(`${reasons[code ?? ''] ?? message}. ${advice}`);
   }
   let file: unknown;
   try {

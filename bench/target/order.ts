@@ -127,6 +127,9 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   const text = (name: TargetFlag, otherwise = '') => String(flags[name] ?? otherwise);
   const url = urlOf('target', text('target'), kind);
   const tokens = tokensOf(text('token'), text('tokens'));
+  const source = flags.tokens === undefined ? '--token' : `--tokens: ${text('tokens')}`;
+  if ((flags.token ?? flags.tokens) !== undefined && tokens.length === 0)
+    throw new UsageError(`${source} has no token.`);
   const user = text('user');
   const isAnonymous = user === '' && tokens.length === 0;
   const apiKey = text('api-key', isAnonymous ? (process.env['BENCH_API_KEY'] ?? '') : '');
@@ -149,6 +152,7 @@ export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
   const rate = text('rate', String(defaultRate));
   const p99MsMax = flags['p99-max'] === undefined ? 0 : secondsOf('p99-max', text('p99-max')) * 1000;
   const isSearch = flags['find-rate'] === true;
+  if (flags['p99-max'] !== undefined && p99MsMax === 0) throw new UsageError('--p99-max must be more than 0.');
   if (isSearch && p99MsMax === 0) throw new UsageError('--find-rate needs its bound, for instance --p99-max 25ms.');
   if (isSearch && flags.repeat !== undefined)
     throw new UsageError('--repeat has no effect with --find-rate, which measures each rate once.');
