@@ -16,7 +16,7 @@ export function sayMeasurements(
 ): { isGood: boolean; missed: string[] } {
   const { p99MsMax, isSearch, repeat, connections } = order;
   say('');
-  const latencies = ['p50 ms', 'p90 ms', 'p99 ms', 'p99.9 ms', 'max ms'];
+  const latencies = ['p50 ms', 'p90 ms', 'p99 ms', 'p99.9 ms', 'max ms', 'sent late p99 ms'];
   const shares = ['generator CPU', 'idle before %', 'idle %'];
   table(['asked/s', 'acknowledged/s', ...latencies, 'failed', ...shares], measurements.map(cellsOf));
   say('');
@@ -59,9 +59,9 @@ function isWhole(measurement: Measurement): boolean {
 
 function cellsOf({ rate, load, idleBefore }: Measurement): Cell[] {
   const { p50Ms, p90Ms, p99Ms, p999Ms, maxMs } = load.latency;
-  const { requestsPerSecond, generatorCpuShare, machineIdleShare } = load;
+  const { requestsPerSecond, sentLateP99Ms, generatorCpuShare, machineIdleShare } = load;
   const idle = [idleBefore, machineIdleShare].map((share) => Math.round(share * 100));
-  const latencies = [p50Ms, p90Ms, p99Ms, p999Ms, maxMs];
+  const latencies = [p50Ms, p90Ms, p99Ms, p999Ms, maxMs, sentLateP99Ms];
   const asked = rate === 0 ? 'max' : rate;
   return [asked, requestsPerSecond, ...latencies, failuresOf(load), generatorCpuShare, ...idle];
 }

@@ -10,7 +10,7 @@ import { sentenceOf } from '../error-sentence.ts';
 import { totalOf } from '../load/counts.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
-import { endGenerators, type LoadResult } from '../load/processes.ts';
+import { endGenerators, type LoadResult, limitOfMachine } from '../load/processes.ts';
 import { WaitView } from '../load/wait-view.ts';
 import { machineText, thisMachine } from '../machine.ts';
 import { figure, say, writeResult, writeUnfinished } from '../report.ts';
@@ -294,6 +294,7 @@ export class TargetRun {
       kind === 'http'
         ? await runHttpLoad({ ...common, hostHeader, tokens: this.#tokens, sockets: connections })
         : await runMqttLoad({ ...common, clients: this.#clients(children), window, level, qos, reconnects: true });
+    if (!this.#server.isThisMachine) load.invalid ||= limitOfMachine(load);
     this.#accepted += load.accepted;
     this.#unsure += load.unsure;
     // Times of the next load begin after all times of this one, because no device sends more messages than all devices
