@@ -46,9 +46,10 @@ export function table(header: string[], rows: Cell[][]): void {
   for (const row of cells) say(line(row, numeric));
 }
 
-/** Formats a number with three significant digits and with its thousands separated. */
+/** Formats a number with three digits, more when it is whole, and one when it is tiny; its thousands are separated. */
 export function figure(value: number): string {
   if (!Number.isFinite(value)) return '-';
+  if (value !== 0 && Math.abs(value) < 0.005) return value.toPrecision(1);
   if (Math.abs(value) >= 100 || Number.isInteger(value))
     return Math.round(value).toLocaleString('en').replaceAll(',', ' ');
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);

@@ -36,6 +36,12 @@ test('a value that a benchmark cannot use is refused with the values that are ri
     f(right, '');
 });
 
+test('a figure has three digits, and a tiny one is not shown as zero', () => {
+  const values = [0, 0.0031, 0.0049, 0.005, 1.234, 12.34, 123.4, 1234.5, 2e6, -0.001, Number.NaN];
+  const texts = ['0', '0.003', '0.005', '0.01', '1.23', '12.3', '123', '1 235', '2 000 000', '-0.001', '-'];
+  expect(values.map(figure)).toEqual(texts);
+});
+
 test('a range of equal figures is one figure', () => {
   expect([rangeText([11.04, 11]), rangeText([10, 12, 11]), rangeText([7])]).toEqual(['11.0', '10 to 12', '7']);
 });

@@ -16,6 +16,7 @@ import type { LoadResult } from '../bench/load/processes.ts';
 import { lastSecond, pausesOf } from '../bench/load/silence.ts';
 import type { Second } from '../bench/load/timeline.ts';
 import { beginScenario, measuring, say, sayLive, writeUnfinished } from '../bench/report.ts';
+import { barChart, lineChart } from '../bench/result/chart.ts';
 import { compareResults, errorOf, verdictOf } from '../bench/result/compare.ts';
 import { loadsOf } from '../bench/result/loads.ts';
 import { pageOf } from '../bench/result/page.ts';
@@ -65,13 +66,12 @@ test('a flag is a setting without a target, and an order with one', () => {
   expect(() => parseCommandLine(['lists', '--rates', '5'])).toThrow('lists has no --rates');
   expect(() => parseCommandLine(['http', '--against', 'x'])).toThrow('--against is a flag of versions, not of http.');
   expect(() => parseCommandLine(['quick', '--peer', 'a=b'])).toThrow('--peer is a flag of peers, not of quick.');
-  const order = httpOrder('--token', 'a,b', '--rate', '500', '--duration', '10s', '--ramp', '500ms');
   expect(() => parseCommandLine(['peers', '--user', 'me'])).toThrow('--user goes with --peer.');
+  const order = httpOrder('--token', 'a,b', '--rate', '500', '--duration', '10s', '--ramp', '500ms');
   expect(order).toMatchObject({ server: { host: 'host', port: 8080 }, tokens: ['a', 'b'], devices: 2, connections: 2 });
   expect(order).toMatchObject({ rate: 500, seconds: 10, rampSeconds: 0.5 });
 });
 
-test('the sign-in of --peer is no setting of the comparison', () => {
 test('help before or after a scenario is the help of that scenario', () => {
   for (const args of [
     ['help', 'http'],
@@ -82,6 +82,7 @@ test('help before or after a scenario is the help of that scenario', () => {
   expect(parseCommandLine(['help'])).toMatchObject({ name: '', isHelp: true });
 });
 
+test('the sign-in of --peer is no setting of the comparison', () => {
   const signIn = ['--user', 'me@x.org', '--password', 'secret'];
   const line = parseCommandLine(['peers', '--peer', 'thingsboard=http://host:8080', ...signIn, '--seconds', '2']);
   const flags = { user: 'me@x.org', password: 'secret' };
@@ -112,10 +113,10 @@ test.each([
   [['--user', 'b'], 'Give --password, or set BENCH_PASSWORD.'],
   [['--token', 'a', '--rate', 'fast'], '--rate must be a whole number from 1 on, not "fast".'],
   [['--token', 'a', '--find-rate'], '--find-rate needs its bound'],
-  [['--token', 'a', '--rate', 'max', '--ramp', '5s'], '--ramp needs a --rate'],
   [['--token', 'a', '--p99-max', '0ms'], '--p99-max must be more than 0.'],
   [['--token', ','], '--token has no token.'],
   [['--tokens', '/dev/null'], '--tokens: /dev/null has no token.'],
+  [['--token', 'a', '--rate', 'max', '--ramp', '5s'], '--ramp needs a --rate'],
   [['--token', 'a', '--duration', 'long'], '--duration must be a time such as 30s'],
   [['--token', 'a', '--seconds', '4'], 'With --target there is no --seconds: `npm run bench -- http --help`'],
   [['--user', 'b', '--password', 'c', '--rest', 'host:8080'], '--rest must be an address such as http://'],
@@ -312,6 +313,19 @@ test('the settings that differ are named with both values, and so are messages w
   expect(lines).toContain('WARNING: B: peak: 4 messages were never answered\n');
 });
 
+test('settings of an older result, without the name of their group or with all groups, are compared with new ones', () => {
+  const now = { http: { seconds: 5, sockets: 64 }, autocannon: { rate: 0 } };
+  const load = steady(100);
+  for (const before of [
+    { seconds: 9, sockets: 64 },
+    { ...now, http: { ...now.http, seconds: 9 }, soak: { minutes: 5 } },
+  ])
+    expect(compared({ load, settings: before }, { load, settings: now }).lines).toContain(
+      'WARNING: the settings of A and B differ: http.seconds 9 → 5\n',
+    );
+  expect(compared({ load, settings: now }, { load, settings: now }).lines).not.toContain('WARNING');
+});
+
 test('of another scenario its name is said, not each of its settings', () => {
   const { lines } = compared(
     { load: steady(100), settings: { rate: 100 } },
@@ -327,19 +341,6 @@ test('the seconds of a warm-up and of the end are no noise', () => {
     const seconds = secondsOf([0, rate / 2, rate - 5, rate + 5, rate, rate, 0]);
     return { load: { ...steady(rate), seconds, ...times } };
   };
-test('settings of an older result, without the name of their group or with all groups, are compared with new ones', () => {
-  const now = { http: { seconds: 5, sockets: 64 }, autocannon: { rate: 0 } };
-  const load = steady(100);
-  for (const before of [
-    { seconds: 9, sockets: 64 },
-    { ...now, http: { ...now.http, seconds: 9 }, soak: { minutes: 5 } },
-  ])
-    expect(compared({ load, settings: before }, { load, settings: now }).lines).toContain(
-      'WARNING: the settings of A and B differ: http.seconds 9 → 5\n',
-    );
-  expect(compared({ load, settings: now }, { load, settings: now }).lines).not.toContain('WARNING');
-});
-
   expect(compared(load(1000), load(900)).lines).toMatch(/^peak acknowledged\/s .* -10.0 % .* worse *$/m);
 });
 
@@ -490,6 +491,8 @@ test('the page of a result has its charts in one file, without scripts and with 
   };
   const page = pageOf(file);
   expect(page.match(/<svg/g)).toHaveLength(7);
+  expect(page).toContain('<meta name="viewport" content="width=device-width, initial-scale=1">');
+  expect(page).toContain('color-scheme: light dark');
   expect(page).toContain('<h2>peak</h2>');
   expect(page).toContain('a &lt;fast&gt; one');
   expect(page).toContain('1 &amp; 2');
@@ -499,4 +502,49 @@ test('the page of a result has its charts in one file, without scripts and with 
   const missing = pageOf({ ...file, result: { ...file.result, missed: ['ack: p99 31 ms, target < 25'] } });
   expect(missing).toContain('<ul class="missed"><li>ack: p99 31 ms, target &lt; 25</li></ul>');
   expect(missing.indexOf('Targets missed')).toBeLessThan(missing.indexOf('<pre>'));
+});
+
+test('values of a chart are readable whatever their size: labels of few digits, and a logarithmic axis of latencies', () => {
+  const labels = (chart: string) => [...chart.matchAll(/text-anchor="end">([^<]*)</g)].map(([, label]) => label);
+  const line = (...values: (number | undefined)[]) => [{ name: 'p99', values }];
+  expect(labels(lineChart('CPU, cores', line(0.001, 0.0037)))).toEqual([
+    '0',
+    '0.001',
+    '0.002',
+    '0.003',
+    '0.004',
+    '2 s',
+  ]);
+  expect(labels(lineChart('Rate', line(0, 2_400_000))).slice(0, 5)).toEqual(['0', '1 M', '2 M', '3 M', '4 M']);
+  const latency = (...values: number[]) => lineChart('Latency, ms', line(...values), { isLatency: true });
+  expect(latency(1, 49)).not.toContain('logarithmic');
+  const wide = latency(0.4, 3_000, 20);
+  expect(wide).toContain('Latency, ms, logarithmic');
+  expect(labels(wide)).toEqual(['0.1', '1', '10', '100', '1 k', '10 k', '3 s']);
+  // A second between two without a figure is a dot.
+  expect(lineChart('Rate', line(1, undefined, 5, undefined, 2, 3)).match(/<circle/g)).toHaveLength(2);
+  // A bar of one message is seen beside one of a million.
+  const heights = [
+    ...barChart(
+      'Bars',
+      [1, 1e6, 0].map((value) => ({ name: '1', value })),
+    ).matchAll(/height="([\d.]+)"/g),
+  ];
+  expect(heights.map(([, height]) => Number(height))).toEqual([1.5, 158, 0]);
+});
+
+test('moments of a chart have numbers, and the page says once what each one was', () => {
+  const two = [
+    { name: 'a <killed> worker', atMs: 1_500 },
+    { name: 'reports', atMs: 2_500 },
+    { name: 'after the load', atMs: 9_000 },
+  ];
+  const machine = { cores: 2, cpu: 'one', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };
+  const page = pageOf({
+    ...{ scenario: 'day', at: '2026-01-01T00:00:00Z', machine, commit: 'abc', version: '0.1.0', settings: {} },
+    printed: [],
+    result: { events: two, peak: loadOf({ seconds: secondsOf([5, 6, 7]) }) },
+  });
+  expect(page).toContain('<ol><li>a &lt;killed&gt; worker, second 1.5</li><li>reports, second 2.5</li></ol>');
+  expect(page.match(/text-anchor="middle">1</g)).toHaveLength(2);
 });

@@ -4,18 +4,21 @@ import type { LoadResult } from '../load/processes.ts';
 import type { Second } from '../load/timeline.ts';
 import { machineText } from '../machine.ts';
 import { serverMachineText, serverName } from '../target/server.ts';
-import { barChart, escaped, type Line, lineChart as lineChartOf, type Mark } from './chart.ts';
+import { barChart, chartStyle, escaped, type Line, lineChart as lineChartOf, type Mark } from './chart.ts';
 import { loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
 
 const reasonsDrawn = 7;
 const style = `
-  body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
-  pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px; }
-  figure { display: inline-block; margin: 0 1rem 1rem 0; } figcaption { font-weight: 600; margin-bottom: 4px; }
-  svg text { font: 11px system-ui, sans-serif; fill: #555; } svg { background: #fff; max-width: 100%; }
+  :root { color-scheme: light dark; --text: #444; --grid: #ddd; --mark: #888; --missed: #a40000; --block: #f6f6f6; }
+  @media (prefers-color-scheme: dark) {
+    :root { --text: #bbb; --grid: #3a3a3a; --mark: #999; --missed: #ff7b72; --block: #262626; }
+  }
+  body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; }
+  pre { background: var(--block); padding: 1rem; overflow-x: auto; font-size: 13px; }
+  td { overflow-wrap: anywhere; }
   td, th { text-align: left; padding: 2px 14px 2px 0; vertical-align: top; } h2 { margin-top: 2rem; }
-  .missed { color: #a40000; }`;
+  .missed { color: var(--missed); }${chartStyle}`;
 
 export function pageOf(file: ResultFile): string {
   const { scenario, at, machine, server, commit, settings, printed, result } = file;
@@ -34,7 +37,8 @@ export function pageOf(file: ResultFile): string {
   const events = eventsOf(result);
   const loads = loadsOf(result).filter(({ load }) => load.seconds.length > 1);
   return `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>${escaped(`${scenario} ${at}`)}</title><style>${style}
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>${escaped(`${scenario} ${at}`)}</title><style>${style}
 </style></head><body>
 <h1>${escaped(scenario)}</h1>
 <table>${facts.map(([name, text]) => `<tr><th>${name}</th><td>${escaped(text)}</td></tr>`).join('')}</table>
@@ -65,21 +69,25 @@ function eventsOf(result: object): PageEvent[] {
 function chartsOf(load: LoadResult, events: PageEvent[]): string {
   const { seconds, bars, startedAtMs } = load;
   const marks = [
-    ...events.map(({ name, atMs }): Mark => ({ name, second: Math.max(0, (atMs - startedAtMs) / 1000) })),
+    ...events
+      .map(({ name, atMs }): Mark => ({ name, second: Math.max(0, (atMs - startedAtMs) / 1000) }))
+      .filter(({ second }) => second <= seconds.length),
     ...silenceMarks(load),
   ];
-  const lineChart = (title: string, lines: Line[]) => lineChartOf(title, lines, marks);
+  const lineChart = (title: string, lines: Line[], isLatency = false) => {
+    return lineChartOf(title, lines, { marks, isLatency });
+  };
   const one = (name: string, figureOf: (second: Second) => number) => [{ name, values: seconds.map(figureOf) }];
   const charts = [
     lineChart(
       'Acknowledged messages in each second',
       one('rate', ({ rate }) => rate),
     ),
-    lineChart('Latency, ms', [
-      ...one('p50', ({ p50Ms }) => p50Ms),
-      ...one('p99', ({ p99Ms }) => p99Ms),
-      ...one('max', ({ maxMs }) => maxMs),
-    ]),
+    lineChart(
+      'Latency, ms',
+      [...one('p50', ({ p50Ms }) => p50Ms), ...one('p99', ({ p99Ms }) => p99Ms), ...one('max', ({ maxMs }) => maxMs)],
+      true,
+    ),
     barChart(
       'Messages by latency, up to ms',
       bars.map(({ untilMs, count }) => ({ name: `${round(untilMs)}`, value: count })),
@@ -111,7 +119,14 @@ function chartsOf(load: LoadResult, events: PageEvent[]): string {
         one('waiting', ({ waiting }) => waiting),
       ),
     );
-  return charts.join('\n') + reasonsTable(load.refused ?? {});
+  return marksList(marks) + charts.join('\n') + reasonsTable(load.refused ?? {});
+}
+
+/** What happened at each numbered line of the charts, and in which second. */
+function marksList(marks: Mark[]): string {
+  if (marks.length === 0) return '';
+  const items = marks.map(({ name, second }) => `<li>${escaped(name)}, second ${second.toFixed(1)}</li>`);
+  return `<ol>${items.join('')}</ol>\n`;
 }
 
 /** Begin and end of each time in which nothing was acknowledged; an interrupted load has no list of them. */
