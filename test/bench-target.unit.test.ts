@@ -9,6 +9,7 @@ import { expect, test, vi } from 'vitest';
 import { parseCommandLine } from '../bench/command-line.ts';
 import { Counting } from '../bench/load/counting.ts';
 import { LinesRequest } from '../bench/load/http/lines.ts';
+import { callerPath } from '../bench/caller-path.ts';
 import { StatusReader } from '../bench/load/http/status-reader.ts';
 import { lineOf } from '../bench/load/live-view.ts';
 import { reasonString, refusalText } from '../bench/load/mqtt/refusals.ts';
@@ -227,6 +228,25 @@ test('a search beside other work says so', () => {
   expect(spoiledText([at(0.9), at(1)])).toBe('');
   expect(spoiledText([at(0.3)])).toMatch(/^in the second before the load other work used 70 % of this machine/);
   expect(spoiledText([at(0.9), at(0.5), at(0.25)])).toContain('before 2 of 3 loads other work used 50 to 75 %');
+test('a long sentence of a server is cut where an ellipsis shows it', () => {
+  expect(saidOf('Slow\n  down.')).toBe('Slow down.');
+  expect(saidOf('a'.repeat(160))).toBe('a'.repeat(160));
+  expect(saidOf('a'.repeat(161))).toBe(`${'a'.repeat(159)}…`);
+});
+
+test('a path is that of the caller, also when npm has changed the directory', () => {
+  try {
+    vi.stubEnv('INIT_CWD', '/home/me');
+    vi.stubEnv('npm_lifecycle_event', 'bench');
+    expect([callerPath('a.json'), callerPath('/tmp/a.json')]).toEqual(['/home/me/a.json', '/tmp/a.json']);
+    // Another script of npm has started this command from elsewhere.
+    vi.stubEnv('npm_lifecycle_event', 'test');
+    expect(callerPath('a.json')).toBe(join(process.cwd(), 'a.json'));
+  } finally {
+    vi.unstubAllEnvs();
+  }
+});
+
 });
 
 test('the search finds the highest rate whose p99 holds, and one below where it begins', async () => {

@@ -6,6 +6,7 @@
  * no figure of the server while the server keeps it.
  */
 import { readFileSync } from 'node:fs';
+import { callerPath } from '../caller-path.ts';
 import { totalOf } from '../load/counts.ts';
 import type { Second } from '../load/timeline.ts';
 import { type Cell, figure, say, table } from '../report.ts';
@@ -236,7 +237,7 @@ function read(path: string): ResultFile {
   const advice = 'Give a JSON file that a benchmark has written, as in bench/results.';
   let text: string;
   try {
-    text = readFileSync(path, 'utf8');
+    text = readFileSync(callerPath(path), 'utf8');
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     const reasons: Record<string, string> = { ENOENT: `There is no file ${path}`, EISDIR: `${path} is a directory` };

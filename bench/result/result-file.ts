@@ -1,8 +1,9 @@
 /** The file of a result below bench/results: figures as JSON, and the same as a page. */
 import { execFileSync } from 'node:child_process';
 import { accessSync, constants, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import { root } from '../../test/harness/engine.ts';
+import { callerPath } from '../caller-path.ts';
 import { type Machine, thisMachine } from '../machine.ts';
 import { UsageError } from '../settings.ts';
 import type { ServerFacts } from '../target/server.ts';
@@ -26,7 +27,8 @@ export interface ResultFile {
 
 /** The directory of all results, which the variable BENCH_RESULTS may name. */
 export function resultDirectory(): string {
-  return resolve(process.env['BENCH_RESULTS'] || join(root, 'bench', 'results'));
+  const { BENCH_RESULTS: named } = process.env;
+  return named ? callerPath(named) : join(root, 'bench', 'results');
 }
 
 /** Ends the command before it measures anything whose result could not be written. */
@@ -65,9 +67,14 @@ export function writeResultFile(scenario: string, { settings, printed, result, s
   return path;
 }
 
+/** Also for a user to whom the checkout does not belong, which git refuses by default: its code runs already. */
 export function commitOf(): string {
   const git = (...args: string[]) => {
-    return execFileSync('git', args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }).trim();
+    return execFileSync('git', ['-c', `safe.directory=${root}`, ...args], {
+      cwd: root,
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'ignore'],
+    }).trim();
   };
   try {
     return `${git('rev-parse', '--short=12', 'HEAD')}${git('status', '--porcelain') === '' ? '' : '+'}`;

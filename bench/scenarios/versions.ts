@@ -3,8 +3,9 @@
  * the other load of the machine affects both. A rate counts only what was found in ClickHouse afterwards.
  */
 import { existsSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import { type EngineOptions, startEngine } from '../../test/harness/engine.ts';
+import { callerPath } from '../caller-path.ts';
 import {
   createDevices,
   EngineUnderLoad,
@@ -47,7 +48,7 @@ interface Compared {
 export async function runVersions(settings: BenchSettings, against: string): Promise<boolean> {
   if (against === '')
     throw new UsageError('Give --against DIR: another checkout, after `npm ci && npm run build` in it.');
-  const main = join(resolve(against), 'dist', 'main.js');
+  const main = join(callerPath(against), 'dist', 'main.js');
   if (!existsSync(main)) throw new UsageError(`There is no ${main}: run \`npm ci && npm run build\` in ${against}.`);
   const { workers } = settings.versions;
   const compared: Compared[] = [];

@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { parseWithUnit } from '../../src/base/settings/units.ts';
+import { callerPath } from '../caller-path.ts';
 import { recordPoints, recordPointsMax } from '../load/moving-record.ts';
 import type { Level, Qos } from '../load/mqtt/mqtt-packets.ts';
 import type { TlsOrder } from '../load/open-socket.ts';
@@ -313,7 +314,7 @@ function tokensOf(list: string, file: string): string[] {
 
 function readOf(flag: string, file: string): string {
   try {
-    return readFileSync(file, 'utf8');
+    return readFileSync(callerPath(file), 'utf8');
   } catch (error) {
     throw new UsageError(`--${flag}: ${(error as Error).message}`);
   }

@@ -2,7 +2,9 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { expect } from 'vitest';
+import { root } from './engine.ts';
 
 const timeoutMs = 240_000;
 
@@ -14,6 +16,8 @@ export function buildBench(): void {
 
 interface BenchOptions {
   env?: NodeJS.ProcessEnv;
+  /** The directory in which the command is called. */
+  cwd?: string;
   /** True: the command has a process group of its own, as in a terminal. */
   isGroup?: boolean;
 }
@@ -24,8 +28,9 @@ export class BenchRun {
   #printed = '';
   readonly #closed: Promise<[number]>;
 
-  constructor(words: readonly string[], { env = {}, isGroup = false }: BenchOptions = {}) {
-    this.child = spawn(process.execPath, ['dist-bench/bench/main.js', ...words], {
+  constructor(words: readonly string[], { env = {}, cwd = root, isGroup = false }: BenchOptions = {}) {
+    this.child = spawn(process.execPath, [join(root, 'dist-bench/bench/main.js'), ...words], {
+      cwd,
       env: { ...process.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
       detached: isGroup,

@@ -8,6 +8,7 @@ import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import { endProcess, liveProcess, startedTicksOf } from '../../src/base/process-file.ts';
 import { Api, eventually } from './api.ts';
 import { askClickhouse, embeddedAddress, queryClickhouse } from './clickhouse-queries.ts';
@@ -24,9 +25,14 @@ const testSettings: Record<string, string> = process.env['VITEST']
   ? { SECURITY_PASSWORD_COST: '10', JOURNAL_SEGMENT_BYTES: '16MiB' }
   : {};
 
-/** The clone: tests run from it, and so does the bench. ENGINE_MAIN measures or tests another build. */
-export const root = process.cwd();
+/** The clone, whatever the directory of the caller is. ENGINE_MAIN measures or tests another build. */
+export const root = packageOf(dirname(fileURLToPath(import.meta.url)));
 export const engineMain = process.env['ENGINE_MAIN'] ?? join(root, 'dist', 'main.js');
+
+/** The directory of the package: compiled files are one level deeper in it than their sources. */
+function packageOf(directory: string): string {
+  return existsSync(join(directory, 'package.json')) ? directory : packageOf(dirname(directory));
+}
 
 export interface EngineOptions {
   env?: Record<string, string>;

@@ -510,6 +510,12 @@ test('results go to the directory of BENCH_RESULTS, and one that cannot be writt
     const { printed } = await runBench(flags, { env: { BENCH_RESULTS: results } });
     expect(printed).toContain(`written to ${results}/http-target-`);
     expect(readdirSync(results)).toHaveLength(2);
+    // From another directory: the files that are named are there, and those of the package are found.
+    writeFileSync(join(directory, 'tokens'), 'first\n');
+    const words = [...flags.slice(0, 3), '--tokens', 'tokens', ...times];
+    const elsewhere = await runBench(words, { env: { BENCH_RESULTS: 'results' }, cwd: directory });
+    expect(elsewhere.printed).toContain(`written to ${results}/http-target-`);
+    expect(elsewhere.code).toBe(0);
     const file = join(directory, 'file');
     writeFileSync(file, '');
     const refused = await runBench(flags, { env: { BENCH_RESULTS: file } });
