@@ -2,14 +2,18 @@
  * Rules of `npm run bench -- … --target` and of `compare`: the meaning of the flags, when a rate holds, and which
  * differences are noise.
  */
+import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
+import { callerPath } from '../bench/caller-path.ts';
 import { parseCommandLine } from '../bench/command-line.ts';
 import { Counting } from '../bench/load/counting.ts';
+import { saidOf } from '../bench/load/counts.ts';
 import { LinesRequest } from '../bench/load/http/lines.ts';
-import { callerPath } from '../bench/caller-path.ts';
 import { StatusReader } from '../bench/load/http/status-reader.ts';
 import { lineOf } from '../bench/load/live-view.ts';
 import { reasonString, refusalText } from '../bench/load/mqtt/refusals.ts';
@@ -24,6 +28,7 @@ import { pageOf } from '../bench/result/page.ts';
 import type { ResultFile } from '../bench/result/result-file.ts';
 import { UsageError } from '../bench/settings.ts';
 import { planOf, targetOrder } from '../bench/target/order.ts';
+import { Platform } from '../bench/target/platform.ts';
 import { findRate, holds, missedText, spoiledText } from '../bench/target/search.ts';
 
 const httpOrder = (...args: string[]) => {
@@ -223,11 +228,6 @@ test('refusals in MQTT are words, with what the server says of them', () => {
   for (let end = 1; end < bytes.length; end += 1) expect(['', 'f', 'fu', 'ful']).toContain(reasonString(bytes, 1, end));
 });
 
-test('a search beside other work says so', () => {
-  const at = (idleBefore: number) => ({ rate: 1, load: loadOf({}), idleBefore });
-  expect(spoiledText([at(0.9), at(1)])).toBe('');
-  expect(spoiledText([at(0.3)])).toMatch(/^in the second before the load other work used 70 % of this machine/);
-  expect(spoiledText([at(0.9), at(0.5), at(0.25)])).toContain('before 2 of 3 loads other work used 50 to 75 %');
 test('a long sentence of a server is cut where an ellipsis shows it', () => {
   expect(saidOf('Slow\n  down.')).toBe('Slow down.');
   expect(saidOf('a'.repeat(160))).toBe('a'.repeat(160));
@@ -247,6 +247,11 @@ test('a path is that of the caller, also when npm has changed the directory', ()
   }
 });
 
+test('a search beside other work says so', () => {
+  const at = (idleBefore: number) => ({ rate: 1, load: loadOf({}), idleBefore });
+  expect(spoiledText([at(0.9), at(1)])).toBe('');
+  expect(spoiledText([at(0.3)])).toMatch(/^in the second before the load other work used 70 % of this machine/);
+  expect(spoiledText([at(0.9), at(0.5), at(0.25)])).toContain('before 2 of 3 loads other work used 50 to 75 %');
 });
 
 test('the search finds the highest rate whose p99 holds, and one below where it begins', async () => {
@@ -474,6 +479,31 @@ test('an answer counts when all of it has arrived, whatever its body and its seg
   const chunks = [body.slice(0, 9), body.slice(9)].map((text) => `${text.length.toString(16)};a=b\r\n${text}\r\n`);
   const head = 'HTTP/1.1 429 Too Many Requests\r\nTransfer-Encoding: chunked\r\n\r\n';
   expect(read(head, ...chunks, '0\r\n\r\n')).toEqual([0, 0, 0, '429: Slow down.']);
+});
+
+test('bytes of another protocol are a refusal in words', () => {
+  const read = (bytes: string) => new StatusReader().read(Buffer.from(bytes), bytes.length);
+  const words = 'no answer in HTTP (is it a port of HTTP?)';
+  expect(read('220 mail.example.org ESMTP\r\n')).toBe(words);
+  expect(read('HTTP nonsense\r\n\r\n')).toBe(words);
+});
+
+test('a REST interface that answers with a page is named, with the beginning of the page', async () => {
+  const server = createServer((request, response) => {
+    request.resume().once('end', () => response.end('<html>\n  Please sign in</html>'));
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const rest = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const sentence = `${rest} answered 200 without JSON: <html> Please sign in</html>. Is it the REST interface?`;
+  const signIn = { rest, user: 'me', password: 'secret', tls: undefined };
+  try {
+    for (const apiKey of ['', 'key'])
+      await expect(Platform.signIn({ ...signIn, apiKey })).rejects.toThrow(new UsageError(sentence));
+  } finally {
+    server.close();
+    server.closeAllConnections();
+  }
 });
 
 test('a load is named after its server and round, whatever else was measured', () => {

@@ -1,6 +1,14 @@
 /** Counts by their reason, as of refused messages. */
 export type Counts = Record<string, number>;
 
+const saidCharsMax = 160;
+
+/** Returns what a server says of a refusal on one line; an ellipsis is where it goes on. */
+export function saidOf(text: string): string {
+  const line = text.replaceAll(/\s+/g, ' ');
+  return line.length > saidCharsMax ? `${line.slice(0, saidCharsMax - 1)}…` : line;
+}
+
 /** Adds up the counts of each reason. */
 export function addedUp(parts: Counts[]): Counts {
   const sums: Counts = {};

@@ -92,6 +92,6 @@ export function summaryOf(histogram: Histogram): LatencySummary {
     p90Ms: histogram.percentileMs(90),
     p99Ms: histogram.percentileMs(99),
     p999Ms: histogram.percentileMs(99.9),
-    maxMs: histogram.max / 1000,
+    maxMs: histogram.total === 0 ? Number.NaN : histogram.max / 1000,
   };
 }

@@ -194,8 +194,9 @@ export class Platform {
 
   async #json(method: string, path: string, options: SendOptions = {}): Promise<unknown> {
     const answer = await this.#send(method, path, options);
-    if (answer.status === 200) return await answer.json();
-    throw new Error(`${method} ${path} was answered ${await beginOf(answer)}`);
+    const begin = `${method} ${path} was answered`;
+    if (answer.status !== 200) throw new Error(`${begin} ${await beginOf(answer)}`);
+    return await jsonOf(answer, (text) => new Error(`${begin} ${text}`));
   }
 
   /**
@@ -253,7 +254,8 @@ export class Platform {
     const answer = await this.#firstCall('POST', '/api/auth/login', { username: user, password });
     if (answer.status !== 200)
       throw new UsageError(`${rest} answered the sign-in of ${user} with ${await beginOf(answer)}`);
-    this.#authorization = `Bearer ${((await answer.json()) as { token: string }).token}`;
+    const { token } = (await this.#firstJson(answer)) as { token: string };
+    this.#authorization = `Bearer ${token}`;
   }
 
   /** Refuses a user who cannot create devices. A server without this call is asked for the devices themselves. */
@@ -264,9 +266,15 @@ export class Platform {
     if (apiKey !== '' && answer.status === 401)
       throw new UsageError(`${rest} refuses the API key with ${await beginOf(answer)}`);
     if (answer.status !== 200) return;
-    const { authority = '' } = (await answer.json()) as { authority?: string };
+    const { authority = '' } = (await this.#firstJson(answer)) as { authority?: string };
     const sentence = wrongUsers[authority];
     if (sentence !== undefined) throw new UsageError(`${name} ${sentence}`);
+  }
+
+  /** Another service, and the page of a proxy, are named before anything is created. */
+  #firstJson(answer: Response): Promise<unknown> {
+    const { rest } = this.#signIn;
+    return jsonOf(answer, (text) => new UsageError(`${rest} answered ${text}. Is it the REST interface?`));
   }
 
   async #firstCall(method: string, path: string, body?: object): Promise<Response> {
@@ -278,6 +286,15 @@ export class Platform {
       const hint = isCut ? ' Is it a port with TLS? Then write https:.' : '';
       throw new UsageError(`${rest} does not answer: ${causeOf(error as Error)}.${hint}`);
     }
+  }
+}
+
+async function jsonOf(answer: Response, errorOf: (text: string) => Error): Promise<unknown> {
+  const text = await answer.text();
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw errorOf(`${answer.status} without JSON: ${text.replaceAll(/\s+/g, ' ').slice(0, textCharsMax)}`);
   }
 }
 

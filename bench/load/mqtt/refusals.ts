@@ -1,4 +1,5 @@
 /** Reasons of refusals in MQTT as words, with the Reason String of MQTT 5 where a server sends one. */
+import { saidOf } from '../counts.ts';
 
 /** Reason codes of MQTT 5 from here on are refusals [MQTT-2.4]. */
 export const refusedFrom = 0x80;
@@ -36,7 +37,6 @@ const names: Record<number, string> = {
   157: 'server moved',
   159: 'connection rate exceeded',
 };
-const textCharsMax = 100;
 
 /** As in `CONNACK 5 (not authorized)`, and what the server says after a colon. */
 export function refusalText(packet: 'CONNACK' | 'PUBACK' | 'DISCONNECT', code: number, text: string): string {
@@ -63,7 +63,7 @@ export function reasonString(bytes: Buffer, at: number, end: number): string {
   };
   while (next + 3 <= until) {
     const id = bytes[next++];
-    if (id === stringIds.reasonString) return string().slice(0, textCharsMax);
+    if (id === stringIds.reasonString) return saidOf(string());
     if (id === stringIds.userProperty) string();
     else if (id !== stringIds.assignedClientId && id !== stringIds.serverReference) return '';
     if (next + 2 > until) return '';
