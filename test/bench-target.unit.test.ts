@@ -197,8 +197,9 @@ test('a live line names the most frequent refusals, and for how long nothing was
   const [second] = secondsOf([90]);
   const refused = { '503: Slow down.': 5, '503: Full.': 4, 'ECONNRESET at the connect': 2, 401: 1, 429: 1 };
   expect(lineOf({ ...second!, refused }, 30)).toBe(
-    '1 s | 90/s | p50 1 p99 3 ms | refused 9 × 503, 2 × ECONNRESET at the connect, 1 × 401, 1 others | 29 s left',
+    '1 s, 29 s left | 90/s | p50 1 p99 3 ms | refused 9 × 503, 2 × ECONNRESET at the connect, 1 × 401, 1 others',
   );
+  expect(lineOf({ ...second!, second: 31 }, 30)).toBe('31 s, waiting for the last answers | 90/s | p50 1 p99 3 ms');
   expect(lineOf({ ...second!, rate: 0, silentSeconds: 4 }, 0)).toBe('1 s | 0/s | nothing acknowledged for 4 s');
 });
 

@@ -1,5 +1,5 @@
 /**
- * One line that a load rewrites each second in a terminal: rate, latency, refusals, CPU, backlog, time left. Elsewhere
+ * One line that a load rewrites each second in a terminal: time left, rate, latency, refusals, CPU, backlog. Elsewhere
  * a plain line every ten seconds.
  */
 import { clearLive, figure, sayLive, sayProgress } from '../report.ts';
@@ -41,7 +41,8 @@ function reasonsText(refused: Counts): string {
 
 export function lineOf(second: Second, lastsSeconds: number): string {
   const { rate, refused, broken, waiting, silentSeconds, p50Ms, p99Ms, cpu, gauges } = second;
-  const parts = [`${second.second} s`, `${figure(rate)}/s`];
+  // A narrow terminal cuts the end of the line.
+  const parts = [`${second.second} s${leftText(lastsSeconds - second.second, lastsSeconds)}`, `${figure(rate)}/s`];
   if (silentSeconds > 0) parts.push(`nothing acknowledged for ${silentSeconds} s`);
   else parts.push(`p50 ${figure(p50Ms)} p99 ${figure(p99Ms)} ms`);
   if (totalOf(refused) > 0) parts.push(`refused ${reasonsText(refused)}`);
@@ -50,8 +51,11 @@ export function lineOf(second: Second, lastsSeconds: number): string {
   const cores = Object.entries(cpu).filter(([, share]) => share >= 0.05);
   if (cores.length > 0) parts.push(`CPU ${cores.map(([role, share]) => `${role} ${share.toFixed(1)}`).join(', ')}`);
   if (gauges.backlogBytes !== undefined) parts.push(`journal ${figure(gauges.backlogBytes / mebibyte)} MiB`);
-  const left = lastsSeconds - second.second;
-  if (left > 0) parts.push(`${Math.ceil(left)} s left`);
-  else if (left < 0 && lastsSeconds > 0) parts.push('waiting for the last answers');
   return parts.join(' | ');
+}
+
+/** `lastsSeconds` 0: the end is not known. */
+function leftText(left: number, lastsSeconds: number): string {
+  if (left > 0) return `, ${Math.ceil(left)} s left`;
+  return left < 0 && lastsSeconds > 0 ? ', waiting for the last answers' : '';
 }

@@ -42,10 +42,9 @@ export class WaitView {
 
   #show(): void {
     const seconds = Math.round((performance.now() - this.#startedAt) / 1000);
-    const parts = [`${this.#what}, ${seconds} s so far`];
-    if (this.#found !== '') parts.push(this.#found);
-    if (this.#left !== undefined) parts.push(leftText(this.#left));
-    const text = parts.join(' | ');
+    // A narrow terminal cuts the end of the line.
+    const left = this.#left === undefined ? '' : `, ${leftText(this.#left)}`;
+    const text = `${this.#what}, ${seconds} s so far${left}${this.#found === '' ? '' : ` | ${this.#found}`}`;
     this.#shown += 1;
     if (this.#isTerminal) sayLive(text);
     else if (this.#shown % plainEverySeconds === 0) sayProgress(text);
