@@ -34,6 +34,9 @@ interface ShardBacklogsDeps
 
 const idleMs = 60_000;
 const roomMs = 1_000;
+/** The longest time for which a lane waits until a shard has taken the last rows of its backlog. */
+const catchUpMsMax = 2_000;
+const catchUpCheckMs = 10;
 /** Inserts of one unit at once. */
 const parallelMax = 2;
 
@@ -42,6 +45,8 @@ export class ShardBacklogs {
   readonly #stopping = new AbortController();
   readonly #inserters: Inserter[];
   readonly #waking: AbortController[];
+  /** The shards that have taken rows since rows began to wait for them. */
+  readonly #taking = new Set<number>();
   #running: Promise<unknown> = Promise.resolve();
 
   constructor(deps: ShardBacklogsDeps) {
@@ -88,6 +93,20 @@ export class ShardBacklogs {
   }
 
   /**
+   * Returns true when later rows of the shard may go to the shard. Waits for a moment while the shard takes the last
+   * rows here: rows that come all the time would otherwise follow each other here without end.
+   */
+  async caughtUp(shard: number, signal: AbortSignal): Promise<boolean> {
+    const { journal, sleep } = this.#deps;
+    const isTaking = () => this.#taking.has(shard) && !this.#inserters[shard]!.isFailing && !signal.aborted;
+    for (let waitedMs = 0; this.holds(shard) && isTaking() && waitedMs < catchUpMsMax; waitedMs += catchUpCheckMs) {
+      if (journal.shardBacklog.bytesOf(shard) > bytesMax) return false;
+      await sleep(catchUpCheckMs, signal);
+    }
+    return !this.holds(shard);
+  }
+
+  /**
    * Keeps rows of a shard that a lane gives, when there is room. `mark`: of their inserts that were given up, which may
    * still run. Returns false when the signal was aborted before the rows were durable.
    */
@@ -106,6 +125,7 @@ export class ShardBacklogs {
       try {
         const isFirst = !this.holds(shard);
         await journal.shardBacklog.add(shard, rows);
+        if (isFirst) this.#taking.delete(shard);
         if (isFirst) log.warn('shard_behind', { shard });
         return true;
       } catch (error) {
@@ -129,6 +149,7 @@ export class ShardBacklogs {
         if (!unit && !inserter) return;
         if (!unit) await sleep(idleMs, waking.signal);
         else if (await this.#store(shard, unit)) {
+          this.#taking.add(shard);
           if (!this.holds(shard)) log.info('shard_caught_up', { shard });
         }
       } catch (error) {

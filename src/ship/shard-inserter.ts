@@ -132,7 +132,7 @@ class ShardInserter implements Inserts {
     const { backlogs } = this.#deps;
     const inserter = this.#inserters[part.shard]!;
     if (backlogs === undefined) return await inserter.insert(part.payloads, progress);
-    if (backlogs.holds(part.shard)) return await this.#keep(backlogs, map, part, progress);
+    if (!(await backlogs.caughtUp(part.shard, signal))) return await this.#keep(backlogs, map, part, progress);
     const [ended, givingUp] = [new AbortController(), new AbortController()];
     void this.#watch(inserter, ended.signal, givingUp);
     const outcome = await inserter.insert(part.payloads, { ...progress, signal: givingUp.signal });

@@ -177,6 +177,26 @@ for (const [name, answer] of [
   });
 }
 
+test('a shard that works again gets its rows from the lanes again, also while rows come all the time', async () => {
+  standIns[1]!.behave = () => 252;
+  const channel = await openChannel();
+  await channel.add(all, [now]);
+  await vi.waitFor(() => expect(channel.journal.shardBacklog.holds(1)).toBe(true), within);
+  // Rows of the backlog take longer than the lanes need for the next ones.
+  standIns[1]!.behave = ({ isPatient }) => (isPatient ? { okMs: 100 } : 'ok');
+  const before = standIns[1]!.inserts.length;
+  const isOwn = (row: { device: number }) => all.includes(row.device);
+  const isDirect = () =>
+    standIns[1]!.inserts.slice(before).some(({ isPatient, rows }) => !isPatient && rows.some(isOwn));
+  const deadline = performance.now() + 20_000;
+  for (let n = 1; !isDirect() && performance.now() < deadline; n += 1) {
+    await channel.add(all, [now + n]);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  expect(isDirect()).toBe(true);
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);
+});
+
 test('a process that is killed while a shard is dead loses nothing, at any moment', async () => {
   standIns[2]!.behave = () => 'none';
   const channel = await openChannel({ factor: 100 });

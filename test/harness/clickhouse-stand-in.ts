@@ -18,9 +18,9 @@ export interface Insert {
 
 /**
  * 200, a code of ClickHouse, no answer at all, the death of the server for some milliseconds, no answer and rows
- * that are stored some time later, or 200 with a body and no row stored.
+ * that are stored some time later, 200 with a body and no row stored, or 200 after some time.
  */
-type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number } | { body: string };
+type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number } | { body: string } | { okMs: number };
 
 const dayMs = 86_400_000;
 
@@ -89,6 +89,11 @@ export class StandIn {
     this.inserts.push(insert);
     const answer = this.behave(insert);
     if (answer === 'none') return;
+    if (typeof answer === 'object' && 'okMs' in answer) {
+      await new Promise((resolve) => setTimeout(resolve, answer.okMs));
+      this.#keep(insert);
+      return void response.end('');
+    }
     if (answer === 'ok') {
       this.#keep(insert);
       return void response.end('');
