@@ -956,6 +956,10 @@ export const limits = {
   otaAssignmentsMax: 20_000,
   /** Devices that are notified at once. */
   otaRolloutBatchMax: 100,
+  /** Devices whose notification failed, and which a worker leaves out for a while. */
+  otaLeftOutMax: 1_000,
+  /** Time for which a worker leaves out a device whose notification failed. */
+  otaLeftOutMs: 5_000,
   /** Largest pace of a rollout: beyond it no host keeps up. */
   otaPerMinuteMax: 1_000_000,
   /** Devices of a profile that join the queue at once. */

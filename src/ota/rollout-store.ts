@@ -57,34 +57,42 @@ export const rolloutWaits = 'exists (select from ota_rollout)';
  * Takes devices for this transaction alone: those with packages of their own, and as many of the other ones as the pace
  * of their profiles allows. When more devices wait than may be taken, each profile has a share, in no order, so no
  * large profile holds up the others. Locks the row, and the device by an advisory lock, because a later change of a
- * device has a row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
+ * device has a row of its own. Locked rows and devices are skipped, and so are those of `leftOut`. Saving a device does
+ * not wait for these locks.
  */
-export async function takeRolloutDevices(queries: Queries, countMax: number): Promise<RolloutDevice[]> {
+export async function takeRolloutDevices(
+  queries: Queries,
+  countMax: number,
+  leftOut: string[] = [],
+): Promise<RolloutDevice[]> {
   const profiles = await pacedProfiles(queries, countMax - 1);
   const free = Math.ceil(countMax / (profiles.length + 1));
-  const taken = await takeRows(queries, 'device_id is not null and paced_profile_id is null', 'id', free, []);
+  const isFree = 'device_id is not null and paced_profile_id is null';
+  const taken = await takeRows(queries, isFree, 'id', free, [leftOut]);
   for (const [i, profile] of profiles.entries()) {
     const share = Math.ceil((countMax - taken.length) / (profiles.length - i));
     const allowed = profile.perMinute === null ? share : Math.min(share, await allowedNow(queries, profile));
     if (allowed === 0) continue;
-    const where = 'paced_profile_id = $2 and place < $3';
-    const rows = await takeRows(queries, where, 'place, id', allowed, [profile.id, profile.percent]);
+    const where = 'paced_profile_id = $3 and place < $4';
+    const rows = await takeRows(queries, where, 'place, id', allowed, [leftOut, profile.id, profile.percent]);
     if (profile.perMinute !== null && rows.length > 0) await notePace(queries, profile, rows.length);
     taken.push(...rows);
   }
   return taken;
 }
 
+/** `values`: the devices that are left out, then the values of `where`. */
 async function takeRows(
   queries: Queries,
   where: string,
   order: string,
   countMax: number,
-  values: unknown[],
+  values: [leftOut: string[], ...unknown[]],
 ): Promise<RolloutDevice[]> {
   return await queries.query<RolloutDevice>(
     `select id as "rolloutId", device_id as "deviceId" from ota_rollout
-      where ${where} and pg_try_advisory_xact_lock(hashtextextended(device_id::text, 7155720361))
+      where ${where} and device_id <> all($2::uuid[])
+        and pg_try_advisory_xact_lock(hashtextextended(device_id::text, 7155720361))
       order by ${order} limit $1 for update skip locked`,
     [countMax, ...values],
   );

@@ -1,8 +1,10 @@
 /**
  * Notifies devices of their packages: telemetry `QUEUED`, shared attributes and telemetry `INITIATED`, or the removal
  * of the attributes. The work is stored in PostgreSQL, so the work survives any crash, and any worker of any host can
- * do it. A batch is one transaction that locks its devices; an interrupted step is repeated from its start. The rollout
- * compares the last notification of a device with its packages now, so many changes in a row cost one notification.
+ * do it. A batch is one transaction that locks its devices; an interrupted step is repeated from its start. A device
+ * that cannot be notified now waits and delays no other device: its own attributes may have used up its share. The
+ * rollout compares the last notification of a device with its packages now, so many changes in a row cost one
+ * notification.
  */
 import type { Attributes } from '../attributes/attributes.ts';
 import type { Clock } from '../base/clock.ts';
@@ -38,6 +40,8 @@ export class Rollout {
   readonly #deps: RolloutDeps;
   readonly #notified: Counter;
   readonly #poll: SharedPoll;
+  /** Devices whose notification failed → monotonic time until which this worker leaves them out. */
+  readonly #leftOut = new Map<string, number>();
   #running: Promise<void> | undefined;
   #again = false;
   #stopped = false;
@@ -96,20 +100,42 @@ export class Rollout {
 
   /** Returns false when there is nothing to do, or other workers do it. */
   async #notifyBatch(queries: Queries): Promise<boolean> {
-    const taken = await takeRolloutDevices(queries, limits.otaRolloutBatchMax);
+    const taken = await takeRolloutDevices(queries, limits.otaRolloutBatchMax, this.#devicesLeftOut());
     if (taken.length === 0) return false;
     const outdated = await readOutdated(queries, [...new Set(taken.map(({ deviceId }) => deviceId))]);
     const outcomes = await Promise.allSettled(outdated.map((device) => this.#notify(device)));
-    for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
-    const rolloutIds = taken.map(({ rolloutId }) => rolloutId);
-    const notified = outdated.map(({ id, firmware, software }) => ({
+    const failures = outcomes.flatMap((outcome, i) =>
+      outcome.status === 'rejected' ? [{ id: outdated[i]!.id, reason: outcome.reason as unknown }] : [],
+    );
+    if (failures.length > 0) this.#leaveOut(failures, outdated.length);
+    const failed = new Set(failures.map(({ id }) => id));
+    const rolloutIds = taken.filter(({ deviceId }) => !failed.has(deviceId)).map(({ rolloutId }) => rolloutId);
+    const done = outdated.filter(({ id }) => !failed.has(id));
+    const notified = done.map(({ id, firmware, software }) => ({
       id,
       firmwareId: firmware?.id ?? null,
       softwareId: software?.id ?? null,
     }));
     await finishRolloutDevices(queries, rolloutIds, notified);
-    this.#notified.add(outdated.length);
+    this.#notified.add(done.length);
     return true;
+  }
+
+  /** Throws when PostgreSQL is unavailable, or when none of the `tried` devices was notified. */
+  #leaveOut(failures: { id: string; reason: unknown }[], tried: number): void {
+    const { clock, log } = this.#deps;
+    const { reason } = failures.find((failure) => isAway(failure.reason)) ?? failures[0]!;
+    if (isAway(reason)) throw reason;
+    const until = clock.monotonic() + limits.otaLeftOutMs;
+    for (const { id } of failures) if (this.#leftOut.size < limits.otaLeftOutMax) this.#leftOut.set(id, until);
+    if (failures.length === tried) throw reason;
+    log.warn('ota_rollout_failed', { devices: failures.length, reason: messageOf(reason) });
+  }
+
+  #devicesLeftOut(): string[] {
+    const now = this.#deps.clock.monotonic();
+    for (const [id, until] of this.#leftOut) if (until <= now) this.#leftOut.delete(id);
+    return [...this.#leftOut.keys()];
   }
 
   async #notify(device: Outdated): Promise<void> {
