@@ -4,6 +4,12 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { placeAt } from '../../src/device/sql/credential-log-store.ts';
+import { readLastDeviceNumber } from '../../src/device/sql/number-store.ts';
+import { pollStore } from '../../src/instance/stores/host-poll-store.ts';
+import { openPostgres } from '../../src/postgres/client.ts';
+import { migratePostgres } from '../../src/postgres/migrate.ts';
+import { silentLog } from '../harness/clickhouse-server.ts';
 import { DebianPostgres, type PostgresNode } from '../harness/debian-postgres.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { ok } from '../harness/people.ts';
@@ -81,6 +87,27 @@ test('a standby takes over: nothing is a 500, writes go on within 5 s, and telem
   } finally {
     await users.end();
     await engine.destroy();
+  }
+});
+
+test('a standby tells no number of a device, because its sequence is ahead of that of its primary', async () => {
+  const standby = await servers.standbyOf(a);
+  const urlOf = ({ port }: PostgresNode) => `postgres://millrace@127.0.0.1:${port}/millrace`;
+  const [here, there] = [a, standby].map((node) => openPostgres({ url: urlOf(node), poolMax: 1, log: silentLog }));
+  try {
+    await migratePostgres(here!, { log: silentLog });
+    await here!.query(`select nextval(pg_get_serial_sequence('device', 'number'))`);
+    const sequence = `select last_value::bigint as last from device_number_seq`;
+    const [last] = await here!.query<{ last: number }>(sequence);
+    await expect
+      .poll(async () => (await there!.query<{ last: number }>(sequence))[0]!.last)
+      .toBeGreaterThan(last!.last);
+    expect((await pollStore(here!, placeAt(0n))).lastDevice).toBe(last!.last);
+    expect((await pollStore(there!, placeAt(0n))).lastDevice).toBeNull();
+    expect(await readLastDeviceNumber(there!)).toBe(0);
+  } finally {
+    await Promise.all([here!.close(), there!.close()]);
+    await standby.stop('immediate');
   }
 });
 

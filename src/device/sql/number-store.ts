@@ -14,18 +14,22 @@ const names: Record<NumberSequence, string> = {
 /** The key of an advisory lock; no other part uses this constant. */
 const lockKey = 7_155_720_363;
 
-/** SQL: the last assigned number, 0 before the first. */
+/**
+ * SQL: the last assigned number, 0 before the first. Null on a standby, because the sequence of a standby is up to 32
+ * numbers ahead of that of its primary.
+ */
 function lastOf(sequence: NumberSequence): string {
-  return `coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0)`;
+  const last = `coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0)`;
+  return `case when not pg_is_in_recovery() then ${last} end`;
 }
 
-/** SQL: the last number of a device, 0 before the first. */
+/** SQL: the last number of a device, 0 before the first; null on a standby. */
 export const lastDeviceNumber = lastOf('device');
 
-/** Returns the last number of a device, 0 before the first. */
+/** Returns the last number of a device, 0 before the first and on a standby. */
 export async function readLastDeviceNumber(queries: Queries): Promise<number> {
-  const [row] = await queries.query<{ last: number }>(`select ${lastDeviceNumber} as last`);
-  return row!.last;
+  const [row] = await queries.query<{ last: number | null }>(`select ${lastDeviceNumber} as last`);
+  return row!.last ?? 0;
 }
 
 /**

@@ -22,8 +22,8 @@ interface PolledRow extends SettledRow {
   shardMap: number | null;
   rpcs: boolean;
   rollout: boolean;
-  /** The last number that a device got; 0 before the first one. */
-  lastDevice: number;
+  /** The last number that a device got; 0 before the first one, null on a standby. */
+  lastDevice: number | null;
 }
 
 /** `seen`: what the previous poll has seen of the logs. */

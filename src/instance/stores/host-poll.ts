@@ -70,7 +70,7 @@ export class HostPoll {
         kind === 'ended' || kind === 'tenantLimits' || kind === 'shardMap' ? row[kind] !== last?.[kind] : row[kind];
       this.#last = now;
       this.#number += 1;
-      onNumber?.(row.lastDevice, isOther && last !== undefined);
+      if (row.lastDevice !== null) onNumber?.(row.lastDevice, isOther && last !== undefined);
       onResult({ number: this.#number, at, found: polledKinds.filter((kind) => isOther || isFound(kind)) });
     } catch (error) {
       if (!isAway(error)) log.warn('host_poll_failed', { reason: messageOf(error) });
