@@ -117,12 +117,8 @@ export class Shards {
   /** Divides the items by every server that has rows of their devices: two while a bucket moves. */
   byHolder<Item>(items: readonly Item[], deviceOf: (item: Item) => number): OfShard<Item>[] {
     if (!this.isDivided) return items.length === 0 ? [] : [{ clickhouse: this.first, items: [...items] }];
-    const { shardOf, movesTo } = this.#known();
-    return this.#divided(items, (item) => {
-      const bucket = deviceOf(item) % bucketCount;
-      const [from, to] = [shardOf[bucket]!, movesTo[bucket]!];
-      return to === noShard ? [from] : [from, to];
-    });
+    const map = this.#known();
+    return this.#divided(items, (item) => holdersOf(map, deviceOf(item)));
   }
 
   /** Returns the reads of a tenant, which take turns with those of other tenants; null = the system administrators. */
@@ -157,6 +153,13 @@ export class Shards {
     }
     return [...groups].map(([shard, own]) => ({ clickhouse: this.all[shard]!, items: own }));
   }
+}
+
+/** Returns the shards that get rows of the device: two while its bucket moves. */
+export function holdersOf({ shardOf, movesTo }: ShardMap, device: number): number[] {
+  const bucket = device % bucketCount;
+  const [from, to] = [shardOf[bucket]!, movesTo[bucket]!];
+  return to === noShard ? [from] : [from, to];
 }
 
 /** Returns the map of a new installation (every shard has the same number of buckets), or of one that has rows. */

@@ -19,7 +19,15 @@ import type { TimeRange } from '../journal/ship-notes.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';
 import type { Sender } from './backlog-shares.ts';
-import { type Commit, type FramesOf, type Gathering, LargeMessage, laneOf, type NewStamp } from './commit.ts';
+import {
+  type Commit,
+  devicesFrom,
+  type FramesOf,
+  type Gathering,
+  LargeMessage,
+  laneOf,
+  type NewStamp,
+} from './commit.ts';
 import { Commits, type Linger } from './commits.ts';
 import { IngestMetrics } from './ingest-metrics.ts';
 import { checkIntervalMs, diskFull, JournalHealth, journalFailed, slowDisk } from './journal-health.ts';
@@ -100,6 +108,8 @@ export class Ingest {
   /** The commits of late rows. Those of a stream wait for no live row and delay none; else these are `#commits`. */
   readonly #lateCommits: Commits;
   readonly #refusalOf: IngestDeps['refusalOf'];
+  /** True: a shard that is down delays the messages of its own devices only, so their devices are noted. */
+  readonly #notesDevices: boolean;
   readonly #health: JournalHealth;
   /** Undefined unless `ingest.ack` is `stream`. */
   readonly #streams: StreamHealth | undefined;
@@ -133,10 +143,12 @@ export class Ingest {
       const onAcknowledged = (messages: number, since: number) => this.#metrics.acknowledged(messages, since);
       this.#storeAcks = new StoreAcks({ clock, metrics, timeoutMs: deps.storeAckMsMax, onAcknowledged });
     }
+    this.#notesDevices = this.#storeAcks !== undefined && deps.refusalOf !== undefined;
     this.notices = new StoreNotices({
       acks: this.#storeAcks,
       journal: deps.journal,
       isAppending: () => this.#commits.isWriting,
+      notesDevices: this.#notesDevices,
     });
     const streamRefusal = streams && (() => this.#streams?.refusal());
     this.#health = new JournalHealth({ ...deps, streamRefusal });
@@ -218,7 +230,12 @@ export class Ingest {
       const spans = (lane === live ? gathering.live : this.#lateCommits.gathering.late).spans();
       gathering.askers.add(waiter, sender, lane, [{ spans, from: first, to: spans.count }]);
     }
-    this.#commit(lane === live ? this.#commits : this.#lateCommits, points, waiter);
+    const commits = lane === live ? this.#commits : this.#lateCommits;
+    if (this.#notesDevices) {
+      const rows = lane === live ? gathering.live : commits.gathering.late;
+      commits.gathering.devices.set(waiter, devicesFrom(rows.spans(), first));
+    }
+    this.#commit(commits, points, waiter);
     return points;
   }
 

@@ -5,12 +5,12 @@
 import { limits } from '../base/limits.ts';
 import { type JournalFrame, type Lane, late, live } from '../journal/journal.ts';
 import type { TimeRange } from '../journal/ship-notes.ts';
-import type { FrameStamp } from '../telemetry/block.ts';
+import type { FrameStamp, Spans } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { Rows } from '../telemetry/rows.ts';
 import type { Sender } from './backlog-shares.ts';
 import { Askers } from './receipts.ts';
-import type { Waiter } from './store-acks.ts';
+import type { Devices, Waiter } from './store-acks.ts';
 
 /** One write and one sync: its frames, and the waiters for them. */
 export interface Commit {
@@ -26,6 +26,8 @@ export interface Commit {
   frames(stamp: NewStamp, framesOf?: FramesOf): JournalFrame[];
   /** Returns the waiters whose rows are in frames of this lane; in both lanes when the lane of a waiter is unknown. */
   waitersOf(lane: Lane | 'both'): readonly Waiter[];
+  /** Returns the devices of the rows of a waiter; undefined when they were not noted. */
+  devicesOf(waiter: Waiter): Devices | undefined;
 }
 
 /** Called once for each frame, in the order of the frames. */
@@ -42,6 +44,8 @@ export class Gathering implements Commit {
   readonly askers = new Askers();
   /** The members of `waiters` whose rows are in the late lane; kept for `ingest.ack: store` only. */
   readonly lateWaiters = new Set<Waiter>();
+  /** The devices of the rows of each waiter; noted for `ingest.ack: store` with several shards only. */
+  readonly devices = new Map<Waiter, Devices>();
   /** True when a message of the late lane has a record of the live lane's times, too. */
   isMixed = false;
   /** The points of such records, of the first `lateNamed` records of the late lane. */
@@ -77,12 +81,17 @@ export class Gathering implements Commit {
     return this.lateWaiters.size === 0 ? this.waiters.slice() : this.waiters.filter((w) => !this.lateWaiters.has(w));
   }
 
+  devicesOf(waiter: Waiter): Devices | undefined {
+    return this.devices.get(waiter);
+  }
+
   reset(): void {
     this.live.reset();
     this.late.reset();
     this.waiters.length = 0;
     this.askers.reset();
     this.lateWaiters.clear();
+    this.devices.clear();
     if (this.isMixed) this.lateNames.clear();
     this.isMixed = false;
     this.lateNamed = 0;
@@ -148,10 +157,21 @@ export class LargeMessage implements Commit {
     return lane === 'both' ? this.waiters : [];
   }
 
+  devicesOf(): Devices {
+    return this.#chunks.flatMap((chunk) => devicesFrom(chunk.spans(), 0));
+  }
+
   ask(waiter: Waiter, sender: Sender): void {
     const records = this.#chunks.map((chunk) => ({ spans: chunk.spans(), from: 0, to: chunk.records }));
     this.askers.add(waiter, sender, undefined, records);
   }
+}
+
+/** Returns the devices of the records from `first` on. The records of a device mostly follow each other. */
+export function devicesFrom({ count, device }: Readonly<Spans>, first: number): number[] {
+  const devices: number[] = [];
+  for (let i = first; i < count; i += 1) if (devices.at(-1) !== device[i]) devices.push(device[i]!);
+  return devices;
 }
 
 /** `near`: the times of the live lane. */

@@ -45,6 +45,22 @@ test('a message of several frames waits for each of them, in any order, and is a
   expect(sender.answers).toEqual(['acknowledged']);
 });
 
+test('of a frame with rows that wait for their shard, messages of other devices are acknowledged', () => {
+  const acks = open();
+  const [own, other, both, unknown] = [new Sender(), new Sender(), new Sender(), new Sender()];
+  acks.add([own, other, both, unknown], [{ lane: 0, order: 1n }], 0, [[7], [8], [8, 7], undefined]);
+  acks.delayed(0, new Set([1n]), (device) => device === 7);
+  expect(acks.waiting).toBe(1);
+  acks.stored(0, new Set([1n]));
+  expect([own, other, both, unknown].map(({ answers }) => answers)).toEqual([
+    ['store_away'],
+    ['acknowledged'],
+    ['store_away'],
+    ['store_away'],
+  ]);
+  expect(acks.waiting).toBe(0);
+});
+
 test('a message with a row that is refused is not acknowledged when the rest of its frames is stored', () => {
   const acks = open();
   const sender = new Sender();

@@ -23,6 +23,11 @@ export interface Waiter {
   receipt?: string | undefined;
 }
 
+/** True of a fault that a waiter got although its message is in the journal: ClickHouse gets the message later. */
+export function isKept({ reason }: Fault): boolean {
+  return ['store_slow', 'store_refused', 'store_away'].includes(reason);
+}
+
 /** Counts messages that are refused although they were accepted at first. */
 export function countRefused(metrics: Metrics, { reason }: Fault, messages: number, waiters: readonly Waiter[]): void {
   const counted = waiters.filter(({ countsRefusals }) => countsRefusals === true).length;
@@ -36,10 +41,15 @@ interface StoreAcksDeps {
   onAcknowledged: (messages: number, since: number) => void;
 }
 
+/** The devices of the rows of a message. */
+export type Devices = readonly number[];
+
 /** Messages whose rows are in the same frames. */
 interface Group {
   /** The waiters of the messages; empty after they got their outcome. */
   waiters: readonly Waiter[];
+  /** The devices of each of `waiters`; undefined where they are unknown. */
+  devices: readonly (Devices | undefined)[] | undefined;
   /** Order numbers of the frames. */
   orders: readonly bigint[];
   /** Lanes whose last frame is not stored yet. */
@@ -79,10 +89,15 @@ export class StoreAcks {
    * Called when frames are durable and `waiters` wait for ClickHouse since `since`. Orders of a lane increase from call
    * to call.
    */
-  add(waiters: readonly Waiter[], frames: readonly { lane: Lane; order: bigint }[], since: number): void {
+  add(
+    waiters: readonly Waiter[],
+    frames: readonly { lane: Lane; order: bigint }[],
+    since: number,
+    devices?: readonly (Devices | undefined)[],
+  ): void {
     if (waiters.length === 0) return;
     const orders = frames.map(({ order }) => order);
-    const group: Group = { waiters, orders, lanes: 0, since };
+    const group: Group = { waiters, devices, orders, lanes: 0, since };
     for (const lane of lanes) {
       const left = frames.filter((frame) => frame.lane === lane).map(({ order }) => order);
       if (left.length === 0) continue;
@@ -136,9 +151,20 @@ export class StoreAcks {
     this.#refuseFrames(lane, orders, refusedRows);
   }
 
-  /** Called for frames with rows that wait for their shard, as `refused` is. */
-  delayed(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#refuseFrames(lane, orders, shardAway);
+  /**
+   * Called for frames with rows that wait for their shard, as `refused` is. `waits` is true of the devices of these
+   * rows. A message of other devices only is acknowledged with the rest of its frames.
+   */
+  delayed(lane: Lane, orders: ReadonlySet<bigint>, waits: (device: number) => boolean = () => true): void {
+    for (const { group } of this.#queues[lane]) {
+      if (!group.orders.some((order) => orders.has(order))) continue;
+      const { waiters, devices } = group;
+      const mayWait = waiters.map((_, place) => devices?.[place]?.some((device) => waits(device)) ?? true);
+      group.waiters = waiters.filter((_, place) => mayWait[place]);
+      this.#refuse(group, shardAway());
+      group.waiters = waiters.filter((_, place) => !mayWait[place]);
+      group.devices = devices?.filter((_, place) => !mayWait[place]);
+    }
   }
 
   /** `idle`: no row of the live lane waits for ClickHouse. */
@@ -218,7 +244,7 @@ function refusedRows(): Fault {
 
 function shardAway(): Fault {
   const message =
-    'The shard of ClickHouse for a row of this message, or of one that came at the same time, does not take rows now. ' +
+    'The shard of ClickHouse for a row of this message does not take rows now. ' +
     'The message is kept and stored later; sending it again is harmless when it has a "ts".';
   return unavailable('store_away', message, 5);
 }

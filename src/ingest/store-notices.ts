@@ -6,7 +6,7 @@
 import { type JournalFrame, type Lane, lanes } from '../journal/journal.ts';
 import type { TakesFrames } from '../journal/seam.ts';
 import type { Commit } from './commit.ts';
-import type { StoreAcks } from './store-acks.ts';
+import type { StoreAcks, Waiter } from './store-acks.ts';
 
 interface StoreNoticesDeps {
   /** Undefined unless `ingest.ack` is `store`. */
@@ -14,6 +14,8 @@ interface StoreNoticesDeps {
   journal: Pick<TakesFrames, 'laneShipped'>;
   /** True while an append runs. */
   isAppending: () => boolean;
+  /** True: commits have the devices of their messages, so a shard that is down delays the messages of its own devices only. */
+  notesDevices: boolean;
 }
 
 export class StoreNotices {
@@ -35,9 +37,9 @@ export class StoreNotices {
     this.#notify((acks) => acks.refused(lane, orders));
   }
 
-  /** Called when rows of these frames wait for their shard. */
-  delayed(lane: Lane, orders: ReadonlySet<bigint>): void {
-    this.#notify((acks) => acks.delayed(lane, orders));
+  /** Called when rows of these frames wait for their shard: those of the devices of which `waits` is true. */
+  delayed(lane: Lane, orders: ReadonlySet<bigint>, waits?: (device: number) => boolean): void {
+    this.#notify((acks) => acks.delayed(lane, orders, waits));
   }
 
   /** Called when a lane has passed frames, after `stored`. */
@@ -48,13 +50,19 @@ export class StoreNotices {
 
   /** Called when the frames of a commit are durable: its messages wait for ClickHouse from now on. */
   committed(commit: Commit, frames: readonly JournalFrame[]): void {
-    const { acks } = this.#deps;
+    const { acks, notesDevices } = this.#deps;
     if (acks === undefined) return;
+    const add = (waiters: readonly Waiter[], own: readonly JournalFrame[]): void => {
+      const devices = notesDevices ? waiters.map((waiter) => commit.devicesOf(waiter)) : undefined;
+      acks.add(waiters, own, commit.since, devices);
+    };
     for (const lane of lanes) {
-      const own = frames.filter((frame) => frame.lane === lane);
-      acks.add(commit.waitersOf(lane), own, commit.since);
+      add(
+        commit.waitersOf(lane),
+        frames.filter((frame) => frame.lane === lane),
+      );
     }
-    acks.add(commit.waitersOf('both'), frames, commit.since);
+    add(commit.waitersOf('both'), frames);
     for (const notify of this.#early) notify();
     this.shipped();
   }

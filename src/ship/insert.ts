@@ -79,7 +79,12 @@ export interface InsertOutcome {
   stored: Set<Uint8Array>;
   /** Payloads of which rows wait for their shard, durable beside the lane. */
   waiting: ReadonlySet<Uint8Array>;
+  /** Returns whether the rows of a device in `waiting` wait. Absent: the rows of every device may wait. */
+  waits?: WaitsForShard;
 }
+
+/** Returns whether rows of a device wait for a shard. */
+export type WaitsForShard = (device: number) => boolean;
 
 export const nothingWaits: ReadonlySet<Uint8Array> = new Set();
 

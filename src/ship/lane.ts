@@ -263,7 +263,7 @@ export class LaneLoop {
     const { signal } = this.#stopping;
     const work = laneNames[this.#lane];
     const ended = noteWhenLong(this.#deps, () => notes.takesLong(work, part.rows));
-    const { complete, refused, waiting } = await this.#inserter.insert(part.payloads, {
+    const { complete, refused, waiting, waits } = await this.#inserter.insert(part.payloads, {
       stored,
       orderMin: part.orderMin,
     });
@@ -271,7 +271,7 @@ export class LaneLoop {
     if (complete) notes.ended(work);
     if (!complete || !(await setAside(this.#deps, this.#lane, refused, part.orderMin, signal))) return false;
     if (waiting.size > 0) {
-      onDelayed?.(this.#lane, new Set(part.orders.filter((_, i) => waiting.has(part.payloads[i]!))));
+      onDelayed?.(this.#lane, new Set(part.orders.filter((_, i) => waiting.has(part.payloads[i]!))), waits);
       return true;
     }
     metrics.rows.observe(part.rows);

@@ -3,7 +3,7 @@
  * of shards, and each part has an inserter of its own. A part whose shard fails for a while moves to the backlog of the
  * shard (`shard-backlogs.ts`), so the lane continues with the rows of the other shards.
  */
-import type { ShardMap } from '../clickhouse/shards.ts';
+import { holdersOf, type ShardMap } from '../clickhouse/shards.ts';
 import { blocksByShard } from '../telemetry/shard-blocks.ts';
 import type { ControlRow } from './control-row.ts';
 import {
@@ -124,7 +124,9 @@ class ShardInserter implements Inserts {
         if (outcome.waiting.has(part.payloads[place]!)) waiting.add(origin);
       }
     }
-    return { complete: outcomes.every(({ complete }) => complete), refused, stored, waiting };
+    const behind = new Set(present.filter((_, i) => outcomes[i]!.waiting.size > 0).map(({ shard }) => shard));
+    const waits = (device: number) => holdersOf(map, device).some((shard) => behind.has(shard));
+    return { complete: outcomes.every(({ complete }) => complete), refused, stored, waiting, waits };
   }
 
   async #insertPart(map: ShardMap, part: Part, progress: Progress): Promise<InsertOutcome> {

@@ -10,7 +10,7 @@ import type { Lane } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import type { Notes } from '../journal/ship-notes.ts';
 import type { ControlRow } from './control-row.ts';
-import type { ShipShards } from './insert.ts';
+import type { ShipShards, WaitsForShard } from './insert.ts';
 import type { ShardBacklogs } from './shard-backlogs.ts';
 import type { Trials } from './suspect-trials.ts';
 
@@ -54,8 +54,8 @@ export interface ShipperDeps {
   onShipped: () => void;
   /** Called before `onShipped` with the frames of refused rows, which are durable as suspects or in quarantine. */
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
-  /** Called before `onShipped` with the frames of rows that wait for their shard. */
-  onDelayed?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
+  /** Called before `onShipped` with the frames of rows that wait for their shard, and the devices of these rows. */
+  onDelayed?: (lane: Lane, orders: ReadonlySet<bigint>, waits?: WaitsForShard) => void;
   /** Called with frames that are stored, before they are confirmed. Other rows are suspects or wait for a shard. */
   onFramesStored?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
   /** Tests pass a sleep with their own clock. */

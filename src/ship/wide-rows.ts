@@ -135,7 +135,7 @@ export class WideRows {
       notes.ended('wide');
       this.#advances = true;
     };
-    const { complete, refused, waiting } = await this.#inserter.insert(payloads, { ...ofInsert, onStored });
+    const { complete, refused, waiting, waits } = await this.#inserter.insert(payloads, { ...ofInsert, onStored });
     ended();
     if (!complete) return false;
     notes.ended('wide');
@@ -146,7 +146,7 @@ export class WideRows {
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
     if (waiting.size === 0)
       metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(orderMin)) / 1000, rows);
-    else onDelayed?.(this.#lane, new Set(orders.filter((_, i) => waiting.has(payloads[i]!))));
+    else onDelayed?.(this.#lane, new Set(orders.filter((_, i) => waiting.has(payloads[i]!))), waits);
     onFramesStored?.(this.#lane, new Set(items.flatMap((item) => item.orders)));
     await Promise.all(items.map(({ unit }) => journal.confirm(unit)));
     onShipped();

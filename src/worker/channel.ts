@@ -128,7 +128,7 @@ function makeShipper(
     shardBytesMax: config.ingest.journal.backlogBytesMax,
     hostShiftMs: hostMonotonic() - clock.monotonic(),
     onSuspects: (lane, orders) => ingest().notices.suspected(lane, orders),
-    onDelayed: (lane, orders) => ingest().notices.delayed(lane, orders),
+    onDelayed: (lane, orders, waits) => ingest().notices.delayed(lane, orders, waits),
     onFramesStored: (lane, orders) => ingest().notices.stored(lane, orders),
     onShipped: () => ingest().notices.shipped(),
   });

@@ -63,6 +63,7 @@ async function openChannel({
   const clock = fastClock(factor);
   const journal = await openJournal({ dir: own, disk, clock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
   const delayed: bigint[] = [];
+  const delayedDevices = new Set<number>();
   const stored: bigint[] = [];
   const shipper = new Shipper({
     journal,
@@ -79,7 +80,10 @@ async function openChannel({
     isReplicated,
     shardBytesMax,
     onShipped: () => {},
-    onDelayed: (_, orders) => delayed.push(...orders),
+    onDelayed: (_, orders, waits) => {
+      delayed.push(...orders);
+      for (const device of all) if (waits!(device)) delayedDevices.add(device);
+    },
     onFramesStored: (_, orders) => stored.push(...orders),
   });
   const orders = new OrderClock({ now: () => Date.now(), monotonic: () => 0 }, 1, journal.orderMax);
@@ -102,7 +106,7 @@ async function openChannel({
     await shipper.stop();
     await journal.close();
   };
-  const channel = { dir: own, journal, delayed, stored, add, stop };
+  const channel = { dir: own, journal, delayed, delayedDevices, stored, add, stop };
   running = channel;
   shipper.start();
   return channel;
@@ -165,6 +169,7 @@ for (const [name, answer] of [
     // Deletes and acknowledgements know that rows are missing.
     expect(channel.journal.orderShipped()).toBeLessThan(channel.journal.laneShipped(0));
     expect(channel.delayed).toContain(last);
+    expect([...channel.delayedDevices]).toEqual([1, 4, 7]);
 
     standIns[1]!.behave = () => 'ok';
     await vi.waitFor(() => expect(channel.journal.empty).toBe(true), within);

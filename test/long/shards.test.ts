@@ -277,6 +277,61 @@ test('a dead shard stops only its own devices, over a kill of the whole host, an
   await eventually(async () => (await engine.status()).parts?.['clickhouse-1'] === 'up', 20_000);
 });
 
+test('with INGEST_ACK=store, messages of a live shard are acknowledged while another shard is dead', async () => {
+  await engine.stop();
+  await engine.start({ INGEST_ACK: 'store' });
+  const gateway = await engine.api.createGateway('gateway that waits for shards');
+  await other.kill();
+  const ts = nextTs++;
+  const headers = { 'content-type': 'application/json' };
+  const body = `{"ts":${ts},"values":{"waited":1}}`;
+  const send = async ({ token }: Device) => {
+    const response = await fetch(`${engine.api.http}/api/v1/${token}/telemetry`, { method: 'POST', headers, body });
+    return `${response.status} ${/"status":503/.test(await response.text())}`;
+  };
+  const [live, dead] = ofShard as [Device[], Device[]];
+  const everyDevice = [...live, ...dead, ...live, ...dead];
+  const round = () => Promise.all(everyDevice.map(send));
+  const expected = everyDevice.map((device) => (live.includes(device) ? '200 false' : '503 true'));
+  // Each worker notices within seconds that the shard is dead.
+  await eventually(async () => JSON.stringify(await round()) === JSON.stringify(expected), 30_000);
+  for (let n = 0; n < 20; n += 1) expect(await round()).toEqual(expected);
+  // Children of a gateway, each in a message of its own.
+  await withMqtt({ port: engine.mqttPort, token: gateway.token }, async (client) => {
+    const publish = async (device: Device) => {
+      const name = `sharded ${devices.indexOf(device)}`;
+      const { reasonCode } = await client.publish('v1/gateway/telemetry', { [name]: [{ ts, values: { waited: 2 } }] });
+      return reasonCode;
+    };
+    const codes = await Promise.all(live.map(publish));
+    expect(codes).toEqual(live.map(() => 0));
+  });
+  // A rollout notifies the devices of both shards.
+  const firmware = {
+    type: 'FIRMWARE',
+    title: 'waitedfw',
+    version: '1',
+    url: 'https://localhost/fw.bin',
+    usesUrl: true,
+  };
+  const json = async (method: string, path: string, value?: unknown) => {
+    const response = await engine.api.send(method, path, value);
+    expect(response.status).toBe(200);
+    return (await response.json()) as Record<string, { id: string }>;
+  };
+  const { id: firmwareId } = await json('POST', '/api/otaPackage', firmware);
+  const { deviceProfileId } = await json('GET', `/api/device/${live[0]!.id}`);
+  const profile = await json('GET', `/api/deviceProfile/${deviceProfileId!.id}`);
+  await json('POST', '/api/deviceProfile', { ...profile, firmwareId });
+  for (const { id } of devices) {
+    const path = `/api/plugins/telemetry/DEVICE/${id}/values/attributes/SHARED_SCOPE?keys=fw_title`;
+    await eventually(async () => (await (await engine.api.send('GET', path)).text()).includes('waitedfw'), 20_000);
+  }
+  await other.start();
+  await eventually(async () => (await send(dead[0]!)) === '200 false', 60_000);
+  await engine.restart();
+}, 240_000);
+
 test('a start refuses settings that lack a shard', async () => {
   await engine.stop();
   engine.spawn({ CLICKHOUSE_SHARDS: '' });

@@ -171,7 +171,7 @@ export class Worker {
       latestAheadMsMax: 0,
       callersWait: ack === 'store',
       onSuspects: (lane, orders) => ingest.notices.suspected(lane, orders),
-      onDelayed: (lane, orders) => ingest.notices.delayed(lane, orders),
+      onDelayed: (lane, orders, waits) => ingest.notices.delayed(lane, orders, waits),
       onFramesStored: (lane, orders) => ingest.notices.stored(lane, orders),
       onShipped: () => ingest.notices.shipped(),
     });
