@@ -7,6 +7,7 @@ import { limits } from '../base/limits.ts';
 import { type Scheduler, systemScheduler } from '../base/scheduler.ts';
 import { connectionOptions, type LinkOwner, pingReady, type RedisLink } from './redis.ts';
 import type { ServerAddress } from './redis-address.ts';
+import { redisFailureOf } from './redis-failure.ts';
 import { channelsPerCommand } from './subscription-batches.ts';
 
 const reconnectMs = 50;
@@ -54,7 +55,7 @@ export class SingleLink implements RedisLink {
     this.#subscriber = connect(server, 'subscribe');
     for (const redis of [this.#publisher, this.#subscriber]) {
       redis.on('error', (error: Error) => {
-        this.failure = error.message;
+        this.failure = redisFailureOf(error);
       });
       redis.on('end', () => this.#connectAgain(redis));
     }

@@ -1,6 +1,7 @@
 /** Asks a Redis once for its version, for `npm run doctor`; each node of a cluster separately. */
 import { Redis } from 'ioredis';
 import { type RedisSettings, readRedisAddress } from './redis-address.ts';
+import { redisFailureOf } from './redis-failure.ts';
 
 const waitMsMax = 3_000;
 
@@ -25,7 +26,7 @@ const once = {
 async function versionOf(redis: Redis): Promise<string> {
   let failure: Error | undefined;
   redis.on('error', (error: Error) => {
-    failure = error;
+    failure = new Error(redisFailureOf(error));
   });
   try {
     await redis.connect();
