@@ -24,6 +24,7 @@ import { portsOf, probePort } from './instance/host/ports.ts';
 import { openPostgresOf, openShardsOf } from './instance/stores/engines.ts';
 import { readShardMap } from './instance/stores/shard-map-store.ts';
 import { judgeDiskTest, testDisk } from './support/disk-test.ts';
+import { checkHosts } from './support/hosts-check.ts';
 import { roundTrip } from './support/round-trip.ts';
 import {
   findInstance,
@@ -73,9 +74,9 @@ async function checkRest(config: Config, reading: ConfigReading, options: Option
   const isRunning = running !== undefined;
   for (const finding of await checkClickHouse(config, isRunning, log)) report(finding);
   report(await checkPostgres(config, workers, isRunning, log));
-  for (const finding of [...(await checkRedis(config)), ...(await checkStreams(config, isRunning, log))]) {
-    report(finding);
-  }
+  for (const finding of await checkRedis(config)) report(finding);
+  for (const finding of await checkStreams(config, isRunning, log)) report(finding);
+  for (const finding of await checkHosts(config, log)) report(finding);
   if (isRunning) await checkService(config, running, options);
   else await checkWithoutInstance(config, options);
 }

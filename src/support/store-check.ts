@@ -13,9 +13,11 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
 import { clickHouseFacts } from '../clickhouse/server-facts.ts';
 import type { Finding } from '../instance/host/machine.ts';
+import { isLive } from '../instance/membership/host-store.ts';
 import { openPostgresOf, openShardsOf } from '../instance/stores/engines.ts';
 import { findInstallation } from '../instance/stores/installation.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/stores/wrong-store-settings.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
 import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 import { connectReason, isLogin } from '../stream/connect-reason.ts';
@@ -24,6 +26,7 @@ import { inspectStreams } from '../stream/inspect-streams.ts';
 import type { StreamOwner } from '../stream/prepare-streams.ts';
 import { ServerCertificates } from '../stream/server-certificates.ts';
 import { findStranded } from '../stream/stranded-streams.ts';
+import { readOtherHosts } from './hosts-check.ts';
 
 const clockToleranceMs = 2_000;
 /** As the alert MillraceCertificateEnds. */
@@ -74,12 +77,11 @@ export async function checkPostgres(config: Config, workers: number, isRunning: 
   const advice = isEmbedded ? endIt('postgres') : checkServer;
   try {
     const { version, nowMs, connectionsMax } = await postgresFacts(postgres);
-    const wanted = (workers + otherProcesses) * config.postgres.poolMax;
-    if (!isEmbedded && wanted > connectionsMax) {
-      const advice = 'raise max_connections of the server, or lower DATABASE_POOL_MAX or WORKERS';
-      const says = `${title} takes ${connectionsMax} connections of all its clients, and this host opens up to ${wanted}: ${advice}.`;
-      return { subject, level: 'warning', says };
-    }
+    const isDirect = !isEmbedded && !config.postgres.behindPooler;
+    const excess = isDirect
+      ? connectionsBeyond(connectionsMax, config, [workers, ...(await othersOf(postgres, config))])
+      : undefined;
+    if (excess !== undefined) return { subject, level: 'warning', says: `${title} ${excess}` };
     if (!(await hasSearchIndex(postgres))) {
       const advice = `install the extension pg_trgm, then run "create extension pg_trgm" and "${searchIndexSql}"`;
       const says = `${title} has no index for searches of devices, so each search reads every name: ${advice}.`;
@@ -92,6 +94,23 @@ export async function checkPostgres(config: Config, workers: number, isRunning: 
   } finally {
     await postgres.close();
   }
+}
+
+/** Returns the workers of each other live host; none before the first start. */
+async function othersOf(postgres: Postgres, config: Config): Promise<number[]> {
+  const others = await readOtherHosts(postgres, config).catch(() => []);
+  return others.filter(isLive).map(({ workers }) => workers);
+}
+
+/** `workers`: those of each live host, of this one first. Other hosts count with the pool size of this host. */
+export function connectionsBeyond(connectionsMax: number, { postgres }: Config, workers: number[]): string | undefined {
+  const [own = 0, ...others] = workers.map((count) => (count + otherProcesses) * postgres.poolMax);
+  const all = others.reduce((sum, each) => sum + each, own);
+  if (all <= connectionsMax) return undefined;
+  const who =
+    others.length === 0 ? `this host opens up to ${all}` : `${workers.length} hosts open up to ${all}, this one ${own}`;
+  const advice = 'raise max_connections of the server, put PgBouncer in front, or lower DATABASE_POOL_MAX or WORKERS';
+  return `takes ${connectionsMax} connections of all its clients, and ${who}: ${advice}.`;
 }
 
 /** Without a Redis there is nothing to check. */
