@@ -5,9 +5,12 @@
  */
 import { columns } from './base/columns.ts';
 import { printLine, runCommand } from './base/command.ts';
+import { counted } from './base/counted.ts';
 import { StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
+import { type LeftJournals, readLeftJournals } from './ingest/journal-store.ts';
+import { orderMs } from './ingest/order-number.ts';
 import { type FleetHost, isLive, readHosts, requestHandOver } from './instance/membership/host-store.ts';
 import { sharesOf } from './instance/membership/shares.ts';
 import { openPostgresOf } from './instance/stores/engines.ts';
@@ -33,6 +36,7 @@ async function run(words: string[]): Promise<void> {
     for (const line of columns([head, ...hosts.map(rowOf)])) printLine(line);
     const live = hosts.filter(isLive).length;
     printLine(`${live} live, ${hosts.length - live} silent`);
+    for (const left of await readLeftJournals(postgres)) printLine(leftLine(left));
   } catch (error) {
     if (isAway(error)) throw new StartError(awaySentence(config));
     if (![undefinedTable, undefinedColumn].includes(sqlStateOf(error) ?? '')) throw error;
@@ -72,6 +76,16 @@ async function rebalance(postgres: Postgres, hosts: FleetHost[], perSecond: numb
     slowest === 0
       ? 'No host has more than its share.'
       : `At most ${perSecond} connections a second and host, from the next heartbeat on: about ${Math.ceil(slowest)} s.`,
+  );
+}
+
+/** A host stays here after it is forgotten, until its journals are stored. */
+function leftLine({ host, journals, orderHigh, ageMs }: LeftJournals): string {
+  const reported = new Date(Date.now() - ageMs).toISOString();
+  const last = new Date(orderMs(BigInt(orderHigh))).toISOString();
+  return (
+    `${host}: ${counted(journals, 'journal')} without a report since ${reported} held rows that ClickHouse lacks, the ` +
+    `last of ${last}. Start the host again on its DATA_DIR, or carry its journals to another host (npm run journal -- ship).`
   );
 }
 

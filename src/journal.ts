@@ -17,6 +17,7 @@ import { systemScheduler } from './base/scheduler.ts';
 import { type Config, loadConfig } from './base/settings/config.ts';
 import { sizeText } from './base/size-text.ts';
 import { reopenTombstones } from './erase/tombstone-store.ts';
+import { forgetJournal, readJournals, type StoredJournal } from './ingest/journal-store.ts';
 import { orderMs } from './ingest/order-number.ts';
 import { DataDirectory } from './instance/host/data-directory.ts';
 import { OrphanJournals } from './instance/journals/orphan-journals.ts';
@@ -178,7 +179,7 @@ async function shipDirectory(config: Config, dir: string): Promise<void> {
     if (descriptor !== undefined && !(await tryLock(descriptor, lock))) {
       throw new StartError(`${dir} belongs to an instance that runs: its own workers ship it.`);
     }
-    await ship(config, [dir]);
+    await ship(config, [dir], false);
   } finally {
     if (descriptor !== undefined) closeSync(descriptor);
   }
@@ -196,14 +197,17 @@ async function drain(config: Config): Promise<void> {
   const data = new DataDirectory(config.data.dir);
   await data.take(createLog('warn', 'journal'), 0);
   try {
-    await ship(config, journalsOf(config));
+    await ship(config, journalsOf(config), true);
   } finally {
     data.release();
   }
 }
 
-/** Ends when no row waits any more. After a signal the next call continues at the same place. */
-async function ship(config: Config, dirs: string[]): Promise<void> {
+/**
+ * Ends when no row waits any more. After a signal the next call continues at the same place. `mayForget`: no process
+ * has the journals, even if a report is only seconds old.
+ */
+async function ship(config: Config, dirs: string[], mayForget: boolean): Promise<void> {
   const log = createLog('warn', 'journal');
   const { segmentBytes } = config.ingest.journal;
   const metrics = new Metrics();
@@ -219,8 +223,12 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   const shards = openShardsOf(config, log);
   const follower = shards.isDivided ? new ShardMapFollower({ postgres, shards, clock, log }) : undefined;
   await follower?.start();
-  // Some rows may have been deleted after they were accepted: a running instance carries these deletes out again.
-  const onStored = () => reopenTombstones(postgres);
+  const onStored = async (journal: StoredJournal) => {
+    // The directory may be a copy of a journal that is in use.
+    if (mayForget || !(await isReported(postgres, journal.writer))) await forgetJournal(postgres, journal);
+    // Some rows may have been deleted after they were accepted: a running instance carries these deletes out again.
+    await reopenTombstones(postgres);
+  };
   const options = {
     dirs,
     segmentBytes,
@@ -252,6 +260,10 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   else printLine(`stopped; ${counted(journals.count, 'journal')} still to ship`);
   if (left > 0) printLine(`${counted(left, 'entry', 'entries')} in quarantine: npm run quarantine -- list`);
   if (journals.count > 0 || left > 0) process.exitCode = 1;
+}
+
+async function isReported(postgres: Postgres, writer: number): Promise<boolean> {
+  return (await readJournals(postgres)).some((journal) => journal.writer === writer && journal.isLive);
 }
 
 /** Any error refuses, because rows of another installation would be stored as points of other devices. */

@@ -94,7 +94,7 @@ function host(writers: number[], clickhouse: ClickHouse = embedded.clickhouse, q
   const steadyClock = new SteadyClock({ postgres, clock, log });
   const parts = { postgres: queries, shards: new Shards([clickhouse]), cluster: '', clock, steadyClock, log };
   const metrics = new Metrics();
-  const eraserDeps = { ...parts, metrics, isLeader: () => true, journals, tombstonesKeptDays: 90 };
+  const eraserDeps = { ...parts, host: 'erasing', metrics, isLeader: () => true, journals, tombstonesKeptDays: 90 };
   let eraser = new Eraser(eraserDeps);
   const remove: DeleteSeries = seriesDeleter({ ...parts, journals });
   return {

@@ -4,7 +4,6 @@
  * deletes for a bounded time; rows that its journals ship later are deleted again. A finished delete costs nothing.
  */
 import { randomUUID } from 'node:crypto';
-import { hostname } from 'node:os';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -43,6 +42,8 @@ import {
 } from './tombstone-store.ts';
 
 interface EraserDeps {
+  /** The name by which operators know this host. */
+  host: string;
   postgres: Postgres;
   shards: Shards;
   /** Name of the ClickHouse cluster, '' without a cluster. */
@@ -124,12 +125,12 @@ export class Eraser {
   }
 
   async #reportLast(reports: () => JournalReport[]): Promise<void> {
-    const { postgres, log } = this.#deps;
+    const { host, postgres, log } = this.#deps;
     try {
       const { fence } = await readFence(postgres);
       const own = reports().filter(({ gone }) => gone !== true);
-      if (own.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, hostname(), own);
-      await writeJournals(postgres, hostname(), this.#settling.note(fence, own));
+      if (own.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, host, own);
+      await writeJournals(postgres, host, this.#settling.note(fence, own));
     } catch (error) {
       if (!isAway(error)) log.warn('erase_failed', { reason: messageOf(error) });
     }
@@ -171,15 +172,15 @@ export class Eraser {
 
   /** Runs at most one statement: when a value that other hosts need has changed, or as a heartbeat. */
   async #report(fence: number): Promise<void> {
-    const { postgres, clock, steadyClock, journals } = this.#deps;
+    const { host, postgres, clock, steadyClock, journals } = this.#deps;
     const { reports: all } = await journals();
     const gone = all.filter((report) => report.gone === true && !this.#forgotten.has(report.writer));
     const reports = all.filter((report) => report.gone !== true);
-    if (reports.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, hostname(), reports);
+    if (reports.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, host, reports);
     const own = this.#settling.note(fence, reports);
     const isDue = clock.monotonic() - this.#reportedAt >= limits.journalReportMs;
     if (!isDue && gone.length === 0 && !own.some((journal) => this.#isChanged(journal))) return;
-    await writeJournals(postgres, hostname(), own);
+    await writeJournals(postgres, host, own);
     // A late report of the removed journal may have added the journal again.
     for (const journal of gone) {
       await forgetJournal(postgres, journal);

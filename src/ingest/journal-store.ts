@@ -50,6 +50,30 @@ export async function readJournals(queries: Queries): Promise<JournalRow[]> {
   );
 }
 
+/** The journals of a host that no longer reports, with rows that ClickHouse lacked at their last reports. */
+export interface LeftJournals {
+  host: string;
+  journals: number;
+  /** The highest order of their rows. */
+  orderHigh: string;
+  /** Milliseconds since the last report. */
+  ageMs: number;
+}
+
+/** Rows that a host accepted after its last report, which is at most ten seconds before its end, are not known. */
+export async function readLeftJournals(queries: Queries): Promise<LeftJournals[]> {
+  return await queries.query<LeftJournals>(
+    `select host, count(*)::int as journals, max(order_high)::text as "orderHigh",
+            (extract(epoch from clock_timestamp() - max(heard_at)) * 1000)::float8 as "ageMs"
+       from journals
+      where heard_at < clock_timestamp() - $1 * interval '1 millisecond'
+        and (done_order < order_high or held_order is not null)
+        and not exists (select from streams where streams.writer = journals.writer)
+      group by host order by host`,
+    [limits.journalStaleMs],
+  );
+}
+
 /** Returns the highest reported orders by writer, also of journals that are gone and that were ahead of the clock. */
 export async function readHighOrders(queries: Queries): Promise<Pick<JournalRow, 'writer' | 'orderHigh'>[]> {
   return await queries.query<Pick<JournalRow, 'writer' | 'orderHigh'>>(

@@ -3,6 +3,7 @@ import type { Log } from '../base/log.ts';
 import { endProcess, liveProcess } from '../base/process-file.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import type { Config } from '../base/settings/config.ts';
+import { sizeText } from '../base/size-text.ts';
 import type { DataDirectory } from './host/data-directory.ts';
 import type { Started } from './lifecycle/started.ts';
 import { StopSteps } from './lifecycle/stop-steps.ts';
@@ -105,6 +106,16 @@ export class Ending {
     await this.#data.release();
   }
 
+  /** Says what an operator must not delete. */
+  #kept(): string {
+    const bytes = this.pool?.keptBytes ?? 0;
+    if (bytes === 0) return '';
+    return (
+      ` ClickHouse does not have all of it: ${sizeText(bytes)} wait in the journals of DATA_DIR. Keep this directory, ` +
+      'and start again; before the host is removed for good, run `npm run journal -- drain`.'
+    );
+  }
+
   async #end(exitCode: number, last: string): Promise<void> {
     if (this.begun) return;
     this.begun = true;
@@ -112,7 +123,7 @@ export class Ending {
     await this.#running.stop(steps);
     if (steps.unfinished) await this.#endLeftovers();
     const waits = steps.waits === '' ? '' : ` It took ${steps.seconds.toFixed(1)} s: ${steps.waits}.`;
-    printProgress(`${last}${waits}`);
+    printProgress(`${last}${this.#kept()}${waits}`);
     process.exit(exitCode);
   }
 }

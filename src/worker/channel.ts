@@ -17,6 +17,7 @@ import { forgetJournal } from '../ingest/journal-store.ts';
 import { Receipts } from '../ingest/receipts.ts';
 import { RefusedPoints } from '../ingest/refused-points.ts';
 import { OrphanJournals } from '../instance/journals/orphan-journals.ts';
+import { hostNameOf } from '../instance/membership/host-description.ts';
 import type { PrimaryLink } from '../instance/processes/primary-link.ts';
 import type { Journal } from '../journal/journal.ts';
 import { Shipper } from '../ship/ship.ts';
@@ -54,10 +55,11 @@ export async function openChannel(deps: WorkerDeps, stores: Stores, identity: Id
   const refusedPoints = new RefusedPoints({ bus, log, journals: refusedRows });
   await refusedPoints.start();
   started.add('questions about refused rows', () => refusedPoints.stop());
-  started.add('journal', ({ msLeft }) => {
+  started.add('journal', async ({ msLeft }) => {
     const drainMsMax = Math.min(stop.shipMsMax, msLeft);
     void stream?.stopTaking();
-    return Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
+    await Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
+    link.kept(journal.backlogBytes + journal.shardBacklog.bytes + journal.suspects.bytes + orphans.bytes);
   });
 
   const { deletedDeviceGraceMs, credentialPollMs } = limits;
@@ -89,7 +91,8 @@ function makeDeletes(deps: WorkerDeps, { shards, postgres, cluster, steadyClock 
   const journals = (flush = false) => link.askJournals(flush);
   const latestAheadMsMax = latestAheadMsOf(config);
   const erasing = { postgres, cluster, clock, steadyClock, log, isLeader, latestAheadMsMax };
-  const eraser = new Eraser({ ...erasing, shards, metrics, journals, tombstonesKeptDays });
+  const host = hostNameOf(config);
+  const eraser = new Eraser({ ...erasing, host, shards, metrics, journals, tombstonesKeptDays });
   const retentions = shards.all.map((clickhouse) => new Retention({ ...erasing, clickhouse, ttlDays, ttlOfLatest }));
   return { eraser, retentions, journals };
 }

@@ -92,6 +92,7 @@ test('ten thousand deleted devices go in the background', { timeout: 600_000 }, 
     await insertDeviceTombstone(postgres, device, Date.now());
   await postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at - interval '1 hour'`);
   const parts = {
+    host: 'deletes',
     postgres,
     shards: new Shards([embedded.clickhouse]),
     cluster: '',

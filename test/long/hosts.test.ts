@@ -10,8 +10,10 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { limits } from '../../src/base/limits.ts';
+import { openPostgres } from '../../src/postgres/client.ts';
 import { firing } from '../harness/alerts.ts';
 import { eventually } from '../harness/api.ts';
+import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
@@ -37,12 +39,22 @@ afterAll(async () => {
   await stores?.stopAll();
 });
 
-/** Returns the lines of `npm run hosts` below the table head, each as a list of its cells. */
-async function hosts(...words: string[]): Promise<string[][]> {
-  const child = spawn(process.execPath, ['dist/hosts.js', ...words], { env: one.environment });
+async function command(name: string, words: string[] = [], env = {}): Promise<{ code: unknown; output: string }> {
+  const child = spawn(process.execPath, [`dist/${name}.js`, ...words], { env: { ...one.environment, ...env } });
   let output = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk));
   const [code] = await once(child, 'close');
+  return { code, output };
+}
+
+async function sql(statement: string): Promise<void> {
+  const postgres = openPostgres({ url: stores.postgres.url, poolMax: 1, log: silentLog });
+  await postgres.query(statement).finally(() => postgres.close());
+}
+
+/** Returns the lines of `npm run hosts` below the table head, each as a list of its cells. */
+async function hosts(...words: string[]): Promise<string[][]> {
+  const { code, output } = await command('hosts', words);
   expect(code, output).toBe(0);
   return output
     .trim()
@@ -133,6 +145,12 @@ test('a host with another value of such a setting does not start: one line names
   expect(await refusal(three, { RATE_LIMITS_TENANT_MESSAGES: '5:1' })).toContain(
     'RATE_LIMITS_TENANT_MESSAGES is 5:1 here and empty on the host one',
   );
+  const doctor = await command('doctor', [], { DEFAULT_INACTIVITY_TIMEOUT: '32' });
+  expect(doctor.code).toBe(1);
+  expect(doctor.output).toMatch(/^fault +hosts +DEFAULT_INACTIVITY_TIMEOUT is 32 here and 600 on the host two \(/m);
+  expect((await command('doctor')).output).toMatch(
+    /^ok +hosts +1 other host of this installation, with equal settings/m,
+  );
   expect(await states()).toEqual({ one: 'live', two: 'live' });
   await three.start();
   expect(await states()).toEqual({ one: 'live', two: 'live', three: 'live' });
@@ -169,9 +187,28 @@ test('a host whose directory is a copy of that of a live host does not start, or
   expect(await states()).toEqual({ one: 'live', two: 'live', three: 'live' });
 });
 
-test('a stopped host is gone at once', async () => {
+test('a stopped host is gone at once; what it could not ship is named until it runs again', async () => {
+  const device = await three.api.newDevice();
+  await stores.clickhouse.kill();
+  await eventually(async () => (await three.api.postTelemetry(device.token, '{"waits":1}')) === 200, 10_000);
+  const postedMs = Date.now();
   await three.stop();
+  expect(three.output.trim().split('\n').at(-1)).toMatch(
+    /everything acknowledged is durable\. ClickHouse does not have all of it: [\d.]+ \w+ wait in the journals of DATA_DIR\./,
+  );
   expect(await states()).toEqual({ one: 'live', two: 'live' });
+  await stores.clickhouse.start();
+  // The journal counts as one without a report after half a minute.
+  await sql("update journals set heard_at = heard_at - interval '1 minute' where host = 'three'");
+  const line = (await hosts()).at(-1)!.join(' ');
+  const [, last = ''] =
+    /^three: 1 journal without a report since \S+Z held rows that ClickHouse lacks, the last of (\S+Z)\. Start /.exec(
+      line,
+    ) ?? [];
+  expect(Math.abs(Date.parse(last) - postedMs), line).toBeLessThan(10_000);
+  await three.start();
+  await eventually(async () => (await hosts()).at(-1)!.join(' ') === '3 live, 0 silent', 30_000);
+  await three.stop();
 });
 
 test('a killed host becomes silent, which degrades no other, and comes back as the same row', async () => {
@@ -183,6 +220,8 @@ test('a killed host becomes silent, which degrades no other, and comes back as t
   const monitor = await fetch(`http://127.0.0.1:${one.api.address.monitorPort}/readyz`);
   expect(monitor.status).toBe(200);
   expect(await monitor.json()).toMatchObject({ status: 'ready', silentHosts: ['two'] });
+  const doctor = (await command('doctor')).output;
+  expect(doctor).toMatch(/^warning +hosts +two \(127\.0\.0\.1:\d+\) has sent no heartbeat for \d+ s: start it again /m);
   // The settings of a silent host do not prevent the start of another one.
   await three.start();
   await three.stop();

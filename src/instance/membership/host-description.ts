@@ -5,12 +5,17 @@ import { ownVersion } from '../../base/version.ts';
 import { equalSettingsOf } from './equal-settings.ts';
 import type { HostDescription } from './host-store.ts';
 
+/** Returns the name by which operators know this host. */
+export function hostNameOf({ host }: Pick<Config, 'host'>): string {
+  return host.name || hostname();
+}
+
 /** `id` is the id of the data directory, so that a host which starts again replaces its own row. */
 export function describeHost(config: Config, workers: number, id: string): HostDescription {
-  const { name, address, zone } = config.host;
+  const { address, zone } = config.host;
   return {
     id,
-    name: name || hostname(),
+    name: hostNameOf(config),
     address: address || `${addressOf(config.http.address)}:${config.http.port}`,
     zone,
     workers,

@@ -76,6 +76,8 @@ export type ToPrimary =
   /** `flush`: rows that wait for more rows are shipped now. */
   | { kind: 'askJournals'; id: number; flush: boolean }
   | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
+  /** The worker stops, and its journals keep so many bytes that ClickHouse does not have. */
+  | { kind: 'keptBytes'; bytes: number }
   /** No MQTT connection is left. */
   | { kind: 'handedOver' }
   | { kind: 'failed'; message: string }

@@ -158,6 +158,11 @@ export class PrimaryLink {
     void send({ kind: 'mqttConnections', count, isFull });
   }
 
+  /** Reports what the journals keep when this worker stops. */
+  kept(bytes: number): void {
+    void send({ kind: 'keptBytes', bytes });
+  }
+
   onReportJournals(report: (flush: boolean) => Promise<JournalReportsOfHost>): void {
     this.#journals = report;
   }

@@ -38,6 +38,8 @@ interface Slot extends AcceptingWorker {
   room: Omit<JournalRoom, 'worker'> | undefined;
   /** Reasons of the worker to be degraded. */
   degraded: string[];
+  /** Bytes that its journals keep for ClickHouse, when it has stopped. */
+  keptBytes: number;
 }
 
 /** Time without a report after which a worker counts as one that does not serve. It reports every 250 ms. */
@@ -172,6 +174,11 @@ export class WorkerPool {
   /** The room in the journals of the workers that serve. */
   get rooms(): JournalRoom[] {
     return this.#serving.flatMap(({ number, room }) => (room === undefined ? [] : { worker: number, ...room }));
+  }
+
+  /** Bytes that the journals of the workers that have stopped keep for ClickHouse. */
+  get keptBytes(): number {
+    return this.#slots.reduce((sum, { keptBytes }) => sum + keptBytes, 0);
   }
 
   /** Why a worker that serves has no connection to Redis; undefined when all have one. */
@@ -313,6 +320,7 @@ export class WorkerPool {
       accepts: true,
       isAhead: false,
       degraded: [],
+      keptBytes: 0,
       reportedAt: performance.now(),
     };
     return slot;
@@ -345,7 +353,7 @@ export class WorkerPool {
     if (worker.isReady) {
       slot.reportedAt = performance.now();
       // A process that has just started has no connections, and accepts.
-      Object.assign(slot, { mqttConnections: 0, isFull: false, accepts: true, isAhead: false });
+      Object.assign(slot, { mqttConnections: 0, isFull: false, accepts: true, isAhead: false, keptBytes: 0 });
       this.broadcast();
       this.#handOver.ready(slot);
     } else if (!worker.isRunning) {
@@ -388,6 +396,9 @@ export class WorkerPool {
         return;
       case 'journalReports':
         this.#reports.receive(message.id, slot.number, message);
+        return;
+      case 'keptBytes':
+        slot.keptBytes = message.bytes;
         return;
       case 'handedOver':
         this.#handOver.done(slot);
