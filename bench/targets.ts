@@ -41,7 +41,8 @@ export class Targets {
   }
 
   #judge(isHeld: boolean, name: string, value: number, target: number, unit: string): boolean {
-    const targetText = Number.isInteger(target) ? figure(target) : String(Number(target.toPrecision(4)));
+    const isWhole = Number.isInteger(target) || target >= 100;
+    const targetText = isWhole ? figure(target) : String(Number(target.toPrecision(4)));
     return this.faultless(isHeld ? '' : `${name} ${figure(value)}${unit}, target ${targetText}`);
   }
 }

@@ -62,9 +62,11 @@ test('a figure that is not a number misses its target', () => {
   targets.atMost('ack: p99', Number.NaN, 25, ' ms');
   targets.atMost('ack: p50', 25, 25, ' ms');
   targets.atLeast('rate', 0.94, 0.95, '');
+  targets.atMost('ack: p95', 2458, 1394.6, ' ms');
   targets.none('polls that were refused:', 0);
   targets.none('commands that failed:', 3);
-  const missed = ['ack: p99 - ms, target 25', 'rate 0.94, target 0.95', 'commands that failed: 3, target 0'];
+  const slow = 'ack: p95 2 458 ms, target 1 395';
+  const missed = ['ack: p99 - ms, target 25', 'rate 0.94, target 0.95', slow, 'commands that failed: 3, target 0'];
   expect(targets.missed).toEqual(missed);
   expect(printedBy(targets)).toEqual(missed.map((line) => `target missed: ${line}`));
 });

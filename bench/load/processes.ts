@@ -5,7 +5,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { machineCpu } from '../cpu.ts';
-import { measuring, say } from '../report.ts';
+import { figure, measuring, say } from '../report.ts';
 import type { ProcessSecond } from './counting.ts';
 import { addedUp, type Counts, refusedText, totalOf } from './counts.ts';
 import { beginNote, type ConnectedNote, countBetween, secondNote, stopNote } from './generator-process.ts';
@@ -220,7 +220,7 @@ function loadOf(
     generatorCpuShare > generatorShareMax && machineIdleShare > machineIdleShareMin
       ? `the generator used ${(generatorCpuShare * 100).toFixed(0)} % of a core while the machine had time left`
       : missedRate
-        ? `${sum.requestsPerSecond.toFixed(0)} of ${rate} messages/s were answered${waitedText(sum.unsent)}`
+        ? `${figure(Math.round(sum.requestsPerSecond))} of ${figure(rate)} messages/s were answered${waitedText(sum.unsent)}`
         : '';
   const [latency, bars] = [summaryOf(histogram), histogram.bars()];
   const startedAtMs = Math.min(...results.map((result) => result.startedAtMs));
@@ -249,7 +249,7 @@ export function limitOfMachine({ machineIdleShare }: Pick<LoadResult, 'machineId
 /** Too few connections look like a slow server. */
 function waitedText(unsent: number): string {
   if (unsent === 0) return '';
-  return `, and ${unsent} were due at the end while no connection was free: more connections or devices may answer more`;
+  return `, and ${figure(unsent)} were due at the end while no connection was free: more connections or devices may answer more`;
 }
 
 /** Messages that were refused or never answered, and connections that broke. */
@@ -260,8 +260,9 @@ export function failuresOf({ refused, broken, unanswered }: LoadResult): number 
 /** Prints what was refused, which connections broke and what was never answered, if any: all are results. */
 export function sayFailures({ refused, broken, unsure, unanswered }: LoadResult): void {
   if (totalOf(refused) > 0) say(`refused: ${refusedText(refused)}`);
-  if (broken > 0) say(`connections that broke: ${broken}, with ${unsure - unanswered} messages in flight`);
-  if (unanswered > 0) say(`messages that were never answered: ${unanswered}`);
+  if (broken > 0)
+    say(`connections that broke: ${figure(broken)}, with ${figure(unsure - unanswered)} messages in flight`);
+  if (unanswered > 0) say(`messages that were never answered: ${figure(unanswered)}`);
 }
 
 /** One generator process. */
