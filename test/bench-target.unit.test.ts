@@ -326,6 +326,13 @@ test('results of which one was interrupted, and one has no load of the first, ar
   expect(isGood).toBe(false);
 });
 
+test('loads that a later result lacks are named, and a difference of nothing has no sign', () => {
+  const both = { load: steady(1000), members: { half: loadOf(steady(500)), low: loadOf(steady(5)) } };
+  const { lines } = compared(both, { load: { ...steady(1000), requestsPerSecond: 999.9 } });
+  expect(lines).toContain('WARNING: B lacks 2 of 3 loads of A: "half", "low"\n');
+  expect(lines).toMatch(/^peak acknowledged\/s .* {2}0\.0 % .* same *$/m);
+});
+
 test('the settings that differ are named with both values, and so are messages without an answer', () => {
   const [first, other] = [
     { rate: 100, server: { port: 1 }, qos: 1 },

@@ -73,7 +73,7 @@ export function compareResults(paths: string[]): boolean {
           `${path} ${base.name}`,
           base.value,
           `${letterOf(n + 1)} ${figure(compared.value)}`,
-          `${change >= 0 ? '+' : ''}${(change * 100).toFixed(1)} %`,
+          percentText(change),
           noise,
           verdict,
         ]);
@@ -124,10 +124,21 @@ function isRateKept(load: FoundLoad['load']): boolean {
 }
 
 function loadNames(result: unknown): string {
-  const names = loadsOf(result).map(({ path }) => `"${path}"`);
-  if (names.length === 0) return 'none';
+  const paths = loadsOf(result).map(({ path }) => path);
+  return paths.length === 0 ? 'none' : listOf(paths);
+}
+
+/** Names the first loads, and the number of the others. */
+function listOf(paths: string[]): string {
+  const names = paths.map((path) => `"${path}"`);
   const others = names.length - loadsNamedMax;
   return others > 0 ? `${names.slice(0, loadsNamedMax).join(', ')} and ${others} others` : names.join(', ');
+}
+
+function percentText(change: number): string {
+  const text = (change * 100).toFixed(1);
+  if (Number(text) === 0) return '0.0 %';
+  return `${change > 0 ? '+' : ''}${text} %`;
 }
 
 function figuresOf(load: FoundLoad['load']): Figure[] {
@@ -180,8 +191,12 @@ export function errorOf(values: number[]): number {
 
 function warningsOf(first: ResultFile, other: ResultFile, letter: string): string[] {
   const warnings: string[] = [];
-  const paths = new Set(loadsOf(first.result).map(({ path }) => path));
-  if (!loadsOf(other.result).some(({ path }) => paths.has(path))) warnings.push(`${letter} has no load of A`);
+  const others = new Set(loadsOf(other.result).map(({ path }) => path));
+  const paths = loadsOf(first.result).map(({ path }) => path);
+  const missing = paths.filter((path) => !others.has(path));
+  if (missing.length === paths.length) warnings.push(`${letter} has no load of A`);
+  else if (missing.length > 0)
+    warnings.push(`${letter} lacks ${missing.length} of ${paths.length} loads of A: ${listOf(missing)}`);
   if (first.scenario !== other.scenario) warnings.push(`A is of ${first.scenario}, ${letter} of ${other.scenario}`);
   // Each scenario writes other settings, so a list of them would say nothing.
   const isSame = first.scenario === other.scenario;
