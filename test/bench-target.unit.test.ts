@@ -551,7 +551,8 @@ test('the page of a result has its charts in one file, without scripts and with 
   expect(page.match(/<svg/g)).toHaveLength(7);
   expect(page).toContain('<meta name="viewport" content="width=device-width, initial-scale=1">');
   expect(page).toContain('color-scheme: light dark');
-  expect(page).toContain('<h2>peak</h2>');
+  expect(page).toContain('<h2 id="load-1">peak</h2>');
+  expect(page).not.toContain('<h2>Loads</h2>');
   expect(page).toContain('a &lt;fast&gt; one');
   expect(page).toContain('1 &amp; 2');
   expect(page).not.toMatch(/<script|https?:|NaN|undefined/);
@@ -605,4 +606,17 @@ test('moments of a chart have numbers, and the page says once what each one was'
   });
   expect(page).toContain('<ol><li>a &lt;killed&gt; worker, second 1.5</li><li>reports, second 2.5</li></ol>');
   expect(page.match(/text-anchor="middle">1</g)).toHaveLength(2);
+});
+
+test('a page of many loads has a link to the charts of each', () => {
+  const machine = { cores: 2, cpu: 'one', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };
+  const load = loadOf({ seconds: secondsOf([5, 6]) });
+  const page = pageOf({
+    ...{ scenario: 'api', at: '2026-01-01T00:00:00Z', machine, commit: 'abc', version: '0.1.0', settings: {} },
+    ...{ printed: [], result: { peak: load, before: load, after: load } },
+  });
+  for (const [n, name] of ['peak', 'before', 'after'].entries()) {
+    expect(page).toContain(`<li><a href="#load-${n + 1}">${name}</a></li>`);
+    expect(page).toContain(`<h2 id="load-${n + 1}">${name}</h2>`);
+  }
 });

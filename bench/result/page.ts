@@ -5,10 +5,11 @@ import type { Second } from '../load/timeline.ts';
 import { machineText } from '../machine.ts';
 import { serverMachineText, serverName } from '../target/server.ts';
 import { barChart, chartStyle, escaped, type Line, lineChart as lineChartOf, type Mark } from './chart.ts';
-import { loadsOf } from './loads.ts';
+import { type FoundLoad, loadsOf } from './loads.ts';
 import type { ResultFile } from './result-file.ts';
 
 const reasonsDrawn = 7;
+const loadsWithoutLinks = 2;
 const style = `
   :root { color-scheme: light dark; --text: #444; --grid: #ddd; --mark: #888; --missed: #a40000; --block: #f6f6f6; }
   @media (prefers-color-scheme: dark) {
@@ -43,10 +44,17 @@ export function pageOf(file: ResultFile): string {
 <h1>${escaped(scenario)}</h1>
 <table>${facts.map(([name, text]) => `<tr><th>${name}</th><td>${escaped(text)}</td></tr>`).join('')}</table>
 ${missedOf(result)}<pre>${escaped(printed.join('\n').trim())}</pre>
-${loads.map(({ path, load }) => `<h2>${escaped(path)}</h2>\n${chartsOf(load, events)}`).join('\n')}
+${contentsOf(loads)}${loads.map(({ path, load }, n) => `<h2 id="load-${n + 1}">${escaped(path)}</h2>\n${chartsOf(load, events)}`).join('\n')}
 <h2>Settings</h2><pre>${escaped(JSON.stringify(settings, undefined, 2))}</pre>
 </body></html>
 `;
+}
+
+/** Links to the charts of each load; '' when few loads are on the page. */
+function contentsOf(loads: FoundLoad[]): string {
+  if (loads.length <= loadsWithoutLinks) return '';
+  const items = loads.map(({ path }, n) => `<li><a href="#load-${n + 1}">${escaped(path)}</a></li>`);
+  return `<h2>Loads</h2>\n<ul>${items.join('')}</ul>\n`;
 }
 
 /** What missed its target, above all figures; '' when nothing did, or the scenario has no targets. */
