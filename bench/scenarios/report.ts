@@ -9,6 +9,7 @@ import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled } from '../cpu.ts';
 import { createFleet, EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
+import type { LoadResult } from '../load/processes.ts';
 import { ReportClient } from '../load/rest/reports.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -100,7 +101,7 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
     const crowdBeside = async () => {
       crowds.push(await asker.crowd(hourly, clients, 2 * seconds));
     };
-    const ingest = await besideIngest(engine, tokens, settings, crowdBeside, ackRate);
+    const { ingest, verified } = await besideIngest(engine, tokens, settings, crowdBeside, ackRate);
     say('');
     table(
       ['ingest', 'requests/s', 'p50 ms', 'p99 ms'],
@@ -111,6 +112,8 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
         latency.p99Ms,
       ]),
     );
+    for (const [name, { invalid }] of Object.entries(ingest)) if (invalid !== '') say(`INVALID ${name}: ${invalid}`);
+    say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once' : 'NO'}`);
     const failures = crowds.flatMap(({ failed }) => Object.entries(failed));
     for (const [why, count] of failures) say(`reports of the clients that failed with ${why}: ${figure(count)}`);
     const ackP99Ms = ingest['fixed, reports']!.latency.p99Ms;
@@ -121,9 +124,9 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
     targets.atMost('ack: p99', ackP99Ms, ackP99MsMax, ' ms');
     const holds = targets.tell();
     const { missed } = targets;
-    writeResult('report', settings, { single, completeness: beside, crowds, lagMs, beside: ingest, missed });
+    writeResult('report', settings, { single, completeness: beside, crowds, lagMs, beside: ingest, verified, missed });
     asker.close();
-    return failures.length === 0 && holds;
+    return failures.length === 0 && verified && holds;
   } finally {
     await engine.destroy();
   }
@@ -188,6 +191,7 @@ async function besideIngest(
   ackRate: number,
 ) {
   const load = new EngineUnderLoad(engine, tokens, httpGenerator(settings.http));
+  await load.setApart();
   const { seconds } = settings.report;
   const alone = async (rate: number) => {
     const result = await load.offer(rate, seconds, 1);
@@ -201,12 +205,14 @@ async function besideIngest(
     await machineSettled();
     return result;
   };
-  return {
+  const ingest: Record<string, LoadResult> = {
     'peak, alone': await alone(0),
     'peak, reports': await both(0),
     'fixed, alone': await alone(ackRate),
     'fixed, reports': await both(ackRate),
-  } as Record<string, Awaited<ReturnType<EngineUnderLoad['offer']>>>;
+  };
+  await load.stored();
+  return { ingest, verified: await load.verify() };
 }
 
 /** Makes devices of ten profiles with points of ten days, and returns their tokens. */
