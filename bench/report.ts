@@ -55,6 +55,10 @@ export function figure(value: number): string {
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 
+export function workersText(count: number): string {
+  return count === 1 ? '1 worker' : `${figure(count)} workers`;
+}
+
 /** Formats the least and the greatest value, as in "10.2 to 11.0"; one figure when both look the same. */
 export function rangeText(values: number[]): string {
   const [least, greatest] = [Math.min(...values), Math.max(...values)].map(figure) as [string, string];

@@ -9,7 +9,7 @@ import { cpuBetween, cpuByRole } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
 import { failuresOf, sayFailures } from '../load/processes.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, say, table, workersText, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
@@ -44,7 +44,15 @@ export async function runAttributes(settings: BenchSettings): Promise<boolean> {
       return [name, requestsPerSecond, latency.p50Ms, latency.p99Ms, own, postgres, generatorCpuShare];
     };
     table(
-      [`attributes, ${workers} workers`, 'posts/s', 'p50 ms', 'p99 ms', 'CPU us/post', 'PostgreSQL', 'generator CPU'],
+      [
+        `attributes, ${workersText(workers)}`,
+        'posts/s',
+        'p50 ms',
+        'p99 ms',
+        'CPU us/post',
+        'PostgreSQL',
+        'generator CPU',
+      ],
       [row('peak', peak), row('half of peak', half)],
     );
     const verified = peak.verified && half.verified;

@@ -14,7 +14,7 @@ import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { WaitView } from '../load/wait-view.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, say, table, workersText, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
@@ -91,7 +91,12 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
     const afterStorms = (residentBytesOfAll(engine.workers()) - fresh) / devices;
     say('');
     table(
-      [`${figure(devices)} connections, ${workers} workers`, 'bytes each', 'from a fresh start', 'after the storms'],
+      [
+        `${figure(devices)} connections, ${workersText(workers)}`,
+        'bytes each',
+        'from a fresh start',
+        'after the storms',
+      ],
       [['idle', bytesPerConnection, bytesPerConnectionFromStart, afterStorms]],
     );
     say('');

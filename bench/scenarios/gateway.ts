@@ -19,7 +19,7 @@ import type { Level } from '../load/mqtt/mqtt-packets.ts';
 import { SiteGateway } from '../load/mqtt/site.ts';
 import { type LoadResult, sayFailures } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, say, table, workersText, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
@@ -84,7 +84,7 @@ async function manyGateways(settings: GatewaySettings, workers: number, targets:
         load.generatorCpuShare,
       ]),
       [
-        `Millrace, ${workers} workers`,
+        `Millrace, ${workersText(workers)}`,
         millrace.storedRequestsPerSecond,
         pointsPerSecond,
         millrace.drainSeconds,

@@ -15,7 +15,7 @@ import {
 import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
 import { sayFailures } from '../load/processes.ts';
 import { startBare } from '../peers/start.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, say, table, workersText, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
@@ -52,8 +52,8 @@ export async function runHttp(settings: BenchSettings): Promise<boolean> {
         bare.generatorCpuShare,
       ],
       peakRow('Millrace, 1 worker, peak', one, bare),
-      peakRow(`Millrace, ${workers} workers, peak`, many.peak, bare),
-      halfRow(`Millrace, ${workers} workers, half of peak`, many.half, bare),
+      peakRow(`Millrace, ${workersText(workers)}, peak`, many.peak, bare),
+      halfRow(`Millrace, ${workersText(workers)}, half of peak`, many.half, bare),
     ],
   );
   say(

@@ -13,7 +13,7 @@ import { addedUp, refusedText, totalOf } from '../load/counts.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { HeldPolls } from '../load/http/polls.ts';
 import { WaitView } from '../load/wait-view.ts';
-import { figure, say, sayProgress, table, writeResult } from '../report.ts';
+import { figure, say, sayProgress, table, workersText, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
@@ -71,7 +71,7 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
     const latency = summaryOf(await measure(engine, (n) => held[n < half ? 0 : 1]!, tokens, samples, pauseMs));
     table(
       [
-        `${figure(polls)} polls held, ${workers} workers`,
+        `${figure(polls)} polls held, ${workersText(workers)}`,
         'p50 ms',
         'p99 ms',
         'max ms',

@@ -15,7 +15,7 @@ import {
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { type LoadResult, sayFailures } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/start.ts';
-import { figure, median, rangeText, say, table, writeResult } from '../report.ts';
+import { figure, median, rangeText, say, table, workersText, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
@@ -53,7 +53,7 @@ export async function runMqtt(settings: BenchSettings): Promise<boolean> {
     const start = async (count: number) => {
       const engine = await EngineUnderLoad.start(count, connections, generatorOf(settings, window));
       engines.push(engine);
-      return { name: `Millrace, ${count} worker${count > 1 ? 's' : ''}`, engine };
+      return { name: `Millrace, ${workersText(count)}`, engine };
     };
     const millraces = [await start(1)];
     if (workers > 1) millraces.push(await start(workers));
