@@ -1,11 +1,13 @@
 /** Prints the result of a scenario as a table, and writes it as a file and a page below bench/results. */
-import { writeResultFile } from './result/result-file.ts';
+import { loadavg } from 'node:os';
+import { type RunBegin, writeResultFile } from './result/result-file.ts';
 import type { ServerFacts } from './target/server.ts';
 
 export type Cell = string | number;
 
 /** Lines that were printed since the scenario began. */
 let printed: string[] = [];
+let begin = beginOfRun();
 /** Figures that were measured since the scenario began, by name: an interrupted run writes these. */
 const measured = new Map<string, () => unknown>();
 
@@ -95,6 +97,11 @@ function isEmpty(value: unknown): boolean {
 export function beginScenario(): void {
   printed = [];
   measured.clear();
+  begin = beginOfRun();
+}
+
+function beginOfRun(): RunBegin {
+  return { startedAt: new Date().toISOString(), loadAverageBefore: loadavg()[0]! };
 }
 
 /**
@@ -103,7 +110,7 @@ export function beginScenario(): void {
  */
 export function writeResult(scenario: string, settings: object, result: object, server?: ServerFacts): boolean {
   try {
-    const path = writeResultFile(scenario, { settings, printed, result, server });
+    const path = writeResultFile(scenario, { settings, begin, printed, result, server });
     say(`\nwritten to ${path}`);
     say(`page:      ${path.replace(/json$/, 'html')}`);
     return true;

@@ -556,6 +556,10 @@ test('the page of a result has its charts in one file, without scripts and with 
   expect(page).toContain('a &lt;fast&gt; one');
   expect(page).toContain('1 &amp; 2');
   expect(page).not.toMatch(/<script|https?:|NaN|undefined/);
+  expect(page).toContain('<th>measured</th><td>2026-01-01T00:00:00Z</td>');
+  const begun = pageOf({ ...file, startedAt: '2025-12-31T23:59:00Z', loadAverageBefore: 7.25 });
+  const times = '2025-12-31T23:59:00Z to 2026-01-01T00:00:00Z; load average before 7.3, on 2 processors';
+  expect(begun).toContain(`<th>measured</th><td>${times}</td>`);
   // What missed its target comes before every figure.
   expect(page).not.toContain('Targets missed');
   const missing = pageOf({ ...file, result: { ...file.result, missed: ['ack: p99 31 ms, target < 25'] } });

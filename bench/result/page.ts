@@ -34,7 +34,7 @@ export function pageOf(file: ResultFile): string {
         ['commit', commit || 'unknown'],
         ['machine', `${machineText(machine)}; of the generators and of the servers that this run has started`],
       ];
-  const facts: [string, string][] = [['measured', at], ...places, ['command', machine.command]];
+  const facts: [string, string][] = [['measured', timesText(file)], ...places, ['command', machine.command]];
   const events = eventsOf(result);
   const loads = loadsOf(result).filter(({ load }) => load.seconds.length > 1);
   return `<!doctype html>
@@ -48,6 +48,12 @@ ${contentsOf(loads)}${loads.map(({ path, load }, n) => `<h2 id="load-${n + 1}">$
 <h2>Settings</h2><pre>${escaped(JSON.stringify(settings, undefined, 2))}</pre>
 </body></html>
 `;
+}
+
+/** An older result has no begin. */
+function timesText({ at, startedAt, loadAverageBefore, machine: { cores } }: ResultFile): string {
+  if (startedAt === undefined || loadAverageBefore === undefined) return at;
+  return `${startedAt} to ${at}; load average before ${loadAverageBefore.toFixed(1)}, on ${cores} processors`;
 }
 
 /** Links to the charts of each load; '' when few loads are on the page. */

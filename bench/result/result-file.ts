@@ -9,8 +9,17 @@ import { UsageError } from '../settings.ts';
 import type { ServerFacts } from '../target/server.ts';
 import { pageOf } from './page.ts';
 
-export interface ResultFile {
+/** When a run began, and how busy the machine was then, with processes of others or of an earlier run. */
+export interface RunBegin {
+  startedAt: string;
+  /** Processes that ran or waited for a processor, on average in the minute before. */
+  loadAverageBefore: number;
+}
+
+/** Older results do not have the begin. */
+export interface ResultFile extends Partial<RunBegin> {
   scenario: string;
+  /** When the result was written. */
   at: string;
   /** The machine of the generators, and of every server that the suite has started. */
   machine: Machine;
@@ -47,6 +56,7 @@ export function checkResultDirectory(): void {
 /** What a scenario has measured. */
 interface Outcome {
   settings: object;
+  begin: RunBegin;
   /** The lines that the scenario has printed. */
   printed: string[];
   result: object;
@@ -54,12 +64,20 @@ interface Outcome {
 }
 
 /** Returns the path of the JSON file. The page lies beside it. */
-export function writeResultFile(scenario: string, { settings, printed, result, server }: Outcome): string {
+export function writeResultFile(scenario: string, { settings, begin, printed, result, server }: Outcome): string {
   const directory = resultDirectory();
   mkdirSync(directory, { recursive: true });
   const at = new Date().toISOString();
   const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };
-  const facts = { scenario, at, machine: thisMachine(), ...(server && { server }), commit: commitOf(), version };
+  const facts = {
+    scenario,
+    at,
+    ...begin,
+    machine: thisMachine(),
+    ...(server && { server }),
+    commit: commitOf(),
+    version,
+  };
   const file: ResultFile = { ...facts, settings, printed, result };
   const path = join(directory, `${scenario}-${at.replace(/[:.]/g, '-')}.json`);
   writeFileSync(path, `${JSON.stringify(file, undefined, 2)}\n`);
