@@ -20,8 +20,8 @@ export interface RedisLink {
   readonly failure: string | undefined;
   publish(channel: string, payload: Buffer | string): Promise<unknown>;
   /**
-   * Subscribes to the channels `entered` and leaves the channels `left`; no channel is in both lists. Never rejects: the
-   * next restore makes the subscriptions that cannot be made now.
+   * Subscribes to the channels `entered` and leaves the channels `left`; no channel is in both lists. Never rejects:
+   * the next restore makes the subscriptions that cannot be made now.
    */
   change(entered: string[], left: string[]): Promise<void>;
   close(): void;
