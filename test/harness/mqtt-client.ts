@@ -298,7 +298,7 @@ export class MqttClient {
 
   /** Resolves when the peer has ended the connection; earlier packets stay in `received`. */
   closed(waitMsMax = waitMsMaxDefault): Promise<void> {
-    return this.#until(() => this.#ended, waitMsMax, 'not closed', true);
+    return this.#until(() => this.#ended, waitMsMax, 'not closed', { endIsFine: true });
   }
 
   /**
@@ -349,7 +349,7 @@ export class MqttClient {
     for (const waiter of this.#waiters.splice(0)) waiter();
   }
 
-  async #until(isSo: () => boolean, waitMsMax: number, what: string, endIsFine = false): Promise<void> {
+  async #until(isSo: () => boolean, waitMsMax: number, what: string, { endIsFine = false } = {}): Promise<void> {
     const deadline = performance.now() + waitMsMax;
     while (!isSo()) {
       if (this.#malformed) throw new Error(`the server sent a malformed packet: ${this.#malformed.message}`);

@@ -11,11 +11,15 @@ export async function fault(method: string, path: string, body?: unknown, token?
 }
 
 export async function faultOf(response: Response): Promise<string> {
-  const text = await response.text();
-  expect(response.status, text).toBeGreaterThanOrEqual(400);
+  return faultIn(response.status, await response.text());
+}
+
+/** Returns the fault in the documented error shape, as `status/errorCode message`. */
+export function faultIn(status: number, text: string): string {
+  expect(status, text).toBeGreaterThanOrEqual(400);
   const error = JSON.parse(text) as Record<string, unknown>;
-  expect(Object.keys(error).sort()).toEqual(['errorCode', 'message', 'status', 'timestamp']);
+  expect(Object.keys(error)).toEqual(['status', 'message', 'errorCode', 'timestamp']);
   expect(typeof error['timestamp']).toBe('number');
-  expect(error['status']).toBe(response.status);
-  return `${response.status}/${error['errorCode']} ${error['message']}`;
+  expect(error['status']).toBe(status);
+  return `${status}/${error['errorCode']} ${error['message']}`;
 }
