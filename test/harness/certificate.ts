@@ -20,3 +20,21 @@ export function createCertificate(directory: string, name: string): Certificate 
   });
   return { cert, key, pem: readFileSync(cert, 'utf8') };
 }
+
+type Files = Pick<Certificate, 'cert' | 'key'>;
+
+/** The settings of an engine that also serves MQTT over TLS. */
+export function mqttsSettings(port: number, { cert, key }: Files) {
+  return {
+    MQTT_SSL_ENABLED: 'true',
+    MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
+    MQTT_SSL_BIND_PORT: String(port),
+    MQTT_SSL_PEM_CERT: cert,
+    MQTT_SSL_PEM_KEY: key,
+  };
+}
+
+/** The settings of an engine that also serves HTTPS. */
+export function httpsSettings(port: number, { cert, key }: Files) {
+  return { SSL_ENABLED: 'true', HTTPS_BIND_PORT: String(port), SSL_PEM_CERT: cert, SSL_PEM_KEY: key };
+}

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
 import build from './build-setup.ts';
-import { createCertificate } from './certificate.ts';
+import { createCertificate, httpsSettings, mqttsSettings } from './certificate.ts';
 import { startEngine } from './engine.ts';
 import { freePort } from './ports.ts';
 import type { SharedEngine } from './shared-engine.ts';
@@ -30,15 +30,8 @@ export default async function setup(project: TestProject): Promise<() => Promise
   writeFileSync(certificateAndKey, readFileSync(certificate.key, 'utf8') + certificate.pem, { mode: 0o600 });
   const [httpsPort, mqttsPort] = [await freePort(), await freePort()];
   const secure = {
-    SSL_ENABLED: 'true',
-    HTTPS_BIND_PORT: String(httpsPort),
-    SSL_PEM_CERT: certificate.cert,
-    SSL_PEM_KEY: certificate.key,
-    MQTT_SSL_ENABLED: 'true',
-    MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
-    MQTT_SSL_BIND_PORT: String(mqttsPort),
-    MQTT_SSL_PEM_CERT: certificateAndKey,
-    MQTT_SSL_PEM_KEY: certificate.key,
+    ...httpsSettings(httpsPort, certificate),
+    ...mqttsSettings(mqttsPort, { ...certificate, cert: certificateAndKey }),
   };
   const engine = await startEngine({ workers: 2, reports: true, env: { ...sharedSettings, ...secure } });
   const shared: SharedEngine = {

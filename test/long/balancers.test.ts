@@ -13,7 +13,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { HttpDevice, hasStored, MqttDevice, telemetryPath } from '../harness/balanced-devices.ts';
 import { Balancer } from '../harness/balancer.ts';
-import { createCertificate } from '../harness/certificate.ts';
+import { createCertificate, mqttsSettings } from '../harness/certificate.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { freePort } from '../harness/ports.ts';
@@ -47,11 +47,7 @@ beforeAll(async () => {
         MQTT_PROXY_PROTOCOL_ENABLED: 'true',
         SHUTDOWN_DELAY_MS: String(delayMs),
         SHUTDOWN_EVICT_PER_SECOND: String(evictPerSecond),
-        MQTT_SSL_ENABLED: 'true',
-        MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
-        MQTT_SSL_BIND_PORT: String(mqttsPort),
-        MQTT_SSL_PEM_CERT: certificate.cert,
-        MQTT_SSL_PEM_KEY: certificate.key,
+        ...mqttsSettings(mqttsPort, certificate),
       },
     });
   hosts = [await start(mqttsPorts[0]!), await start(mqttsPorts[1]!)];

@@ -13,7 +13,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { loadsOf } from '../../bench/result/loads.ts';
 import { eventually } from '../harness/api.ts';
 import { BenchRun, buildBench, runBench, takeResult } from '../harness/bench-run.ts';
-import { createCertificate } from '../harness/certificate.ts';
+import { createCertificate, httpsSettings, mqttsSettings } from '../harness/certificate.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { closeServer, OtherPlatform, portOf, standIn } from '../harness/other-platform.ts';
 import { freePort } from '../harness/ports.ts';
@@ -28,17 +28,7 @@ beforeAll(async () => {
   [httpsPort, mqttsPort] = [await freePort(), await freePort()];
   engine = await startEngine({
     workers: 1,
-    env: {
-      SSL_ENABLED: 'true',
-      HTTPS_BIND_PORT: String(httpsPort),
-      SSL_PEM_CERT: certificate.cert,
-      SSL_PEM_KEY: certificate.key,
-      MQTT_SSL_ENABLED: 'true',
-      MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
-      MQTT_SSL_BIND_PORT: String(mqttsPort),
-      MQTT_SSL_PEM_CERT: certificate.cert,
-      MQTT_SSL_PEM_KEY: certificate.key,
-    },
+    env: { ...httpsSettings(httpsPort, certificate), ...mqttsSettings(mqttsPort, certificate) },
   });
 });
 

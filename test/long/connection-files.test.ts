@@ -11,7 +11,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { connect as openTls, type TLSSocket } from 'node:tls';
 import { afterEach, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
-import { createCertificate } from '../harness/certificate.ts';
+import { createCertificate, mqttsSettings } from '../harness/certificate.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, MqttClient } from '../harness/mqtt-client.ts';
 import { freePort } from '../harness/ports.ts';
@@ -72,15 +72,14 @@ test('connections of strangers at all doors leave a worker the files that it nee
 
 test('a handshake that has begun keeps its place, and a full worker accepts at no door', async () => {
   directory = mkdtempSync(join(tmpdir(), 'millrace-places-'));
-  const { cert, key } = createCertificate(directory, 'server');
+  const certificate = createCertificate(directory, 'server');
   const tlsPort = await freePort();
   engine = await startEngine({
     workers: 1,
     env: {
       MQTT_CONNECTIONS_MAX: '8',
       MQTT_CONNECTIONS_PER_ADDRESS_MAX: '8',
-      ...{ MQTT_SSL_ENABLED: 'true', MQTT_SSL_BIND_ADDRESS: '127.0.0.1', MQTT_SSL_BIND_PORT: String(tlsPort) },
-      ...{ MQTT_SSL_PEM_CERT: cert, MQTT_SSL_PEM_KEY: key },
+      ...mqttsSettings(tlsPort, certificate),
     },
   });
   const { mqttPort, port, api } = engine;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { limits } from '../../src/base/limits.ts';
-import { createCertificate } from '../harness/certificate.ts';
+import { createCertificate, mqttsSettings } from '../harness/certificate.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { freePort } from '../harness/ports.ts';
@@ -17,19 +17,10 @@ let ca: string;
 
 beforeAll(async () => {
   directory = mkdtempSync(join(tmpdir(), 'millrace-mqtts-'));
-  const { cert, key, pem } = createCertificate(directory, 'server');
-  ca = pem;
+  const certificate = createCertificate(directory, 'server');
+  ca = certificate.pem;
   port = await freePort();
-  engine = await startEngine({
-    workers: 1,
-    env: {
-      MQTT_SSL_ENABLED: 'true',
-      MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
-      MQTT_SSL_BIND_PORT: String(port),
-      MQTT_SSL_PEM_CERT: cert,
-      MQTT_SSL_PEM_KEY: key,
-    },
-  });
+  engine = await startEngine({ workers: 1, env: mqttsSettings(port, certificate) });
 });
 
 afterAll(async () => {

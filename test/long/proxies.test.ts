@@ -11,7 +11,7 @@ import { connect as connectTls } from 'node:tls';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { Balancer } from '../harness/balancer.ts';
-import { createCertificate } from '../harness/certificate.ts';
+import { createCertificate, mqttsSettings } from '../harness/certificate.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { leastMs } from '../harness/least-time.ts';
 import { connectBytes } from '../harness/mqtt-bytes.ts';
@@ -31,8 +31,8 @@ const sockets: Socket[] = [];
 
 beforeAll(async () => {
   directory = mkdtempSync(join(tmpdir(), 'millrace-proxies-'));
-  const { cert, key, pem } = createCertificate(directory, 'server');
-  ca = pem;
+  const certificate = createCertificate(directory, 'server');
+  ca = certificate.pem;
   mqttsPort = await freePort();
   engine = await startEngine({
     workers: 1,
@@ -41,11 +41,7 @@ beforeAll(async () => {
       MQTT_PROXY_PROTOCOL_ENABLED: 'true',
       MQTT_CONNECTIONS_PER_ADDRESS_MAX: '3',
       WRONG_CREDENTIALS_PER_MINUTE_MAX: '5',
-      MQTT_SSL_ENABLED: 'true',
-      MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
-      MQTT_SSL_BIND_PORT: String(mqttsPort),
-      MQTT_SSL_PEM_CERT: cert,
-      MQTT_SSL_PEM_KEY: key,
+      ...mqttsSettings(mqttsPort, certificate),
     },
   });
   device = await engine.api.createDevice('proxied');
