@@ -24,14 +24,17 @@ const log: Log = { debug() {}, info() {}, warn() {}, error: console.error };
 const segmentBytes = 64 * 1024 * 1024;
 const partBytes = 16 * 1024;
 
-export async function benchJournal(seconds = 2): Promise<JournalFigure[]> {
+/** The time of one measurement. */
+const seconds = 2;
+
+export async function benchJournal(): Promise<JournalFigure[]> {
   const figures: JournalFigure[] = [];
   measuring('journal', () => figures);
   for (const frameBytes of [4 * 1024, 64 * 1024, 1024 * 1024]) {
     for (const shipping of [false, true]) {
       const directory = ownDirectory('journal-bench-');
       const journal = await openJournal({ dir: directory.path, log, segmentBytes });
-      figures.push(await measure(journal, frameBytes, shipping, seconds));
+      figures.push(await measure(journal, frameBytes, shipping));
       await journal.close();
       directory.remove();
     }
@@ -39,12 +42,7 @@ export async function benchJournal(seconds = 2): Promise<JournalFigure[]> {
   return figures;
 }
 
-async function measure(
-  journal: Journal,
-  frameBytes: number,
-  shipping: boolean,
-  seconds: number,
-): Promise<JournalFigure> {
+async function measure(journal: Journal, frameBytes: number, shipping: boolean): Promise<JournalFigure> {
   const parts = Array.from({ length: Math.ceil(frameBytes / partBytes) }, () =>
     Buffer.alloc(Math.min(frameBytes, partBytes), 42),
   );
@@ -87,7 +85,7 @@ async function measure(
 }
 
 /** Measures how long a journal with so many unshipped bytes takes to open, and how fast these bytes are read. */
-export async function benchBacklog(bytes = 1e9): Promise<{ openMs: number; readMegabytesPerSecond: number }> {
+export async function benchBacklog(bytes: number): Promise<{ openMs: number; readMegabytesPerSecond: number }> {
   const directory = ownDirectory('journal-bench-');
   const dir = directory.path;
   const payload = Buffer.alloc(256 * 1024, 7);

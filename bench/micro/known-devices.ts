@@ -25,8 +25,10 @@ interface KnownDevicesFigure {
 
 const tokenChars = 20;
 const lookups = 1_000_000;
+const devices = 1_000_000;
+const rounds = 3;
 
-export async function benchKnownDevices(devices = 1_000_000, rounds = 3): Promise<KnownDevicesFigure> {
+export async function benchKnownDevices(): Promise<KnownDevicesFigure> {
   const tokens = Buffer.from(randomBytes(devices * tokenChars).map((byte) => 97 + (byte % 26)));
   const tokenAt = (n: number) => tokens.toString('latin1', n * tokenChars, (n + 1) * tokenChars);
   const numbers = new Map<string, number>();
@@ -67,7 +69,7 @@ export async function benchKnownDevices(devices = 1_000_000, rounds = 3): Promis
     }
     randomNs = Math.min(randomNs, ((performance.now() - start) * 1e6) / lookups);
   }
-  const activityBytesPerDevice = await activity(devices);
+  const activityBytesPerDevice = await activity();
   if (found === 0) throw new Error('no device was found');
   return { devices, bytesPerDevice, activityBytesPerDevice, recentNs, randomNs, addMsMax, lookupMsMax };
 }
@@ -75,7 +77,7 @@ export async function benchKnownDevices(devices = 1_000_000, rounds = 3): Promis
 /** `found` is read at the end, so that the compiler keeps the lookups. */
 let found = 0;
 
-async function activity(devices: number): Promise<number> {
+async function activity(): Promise<number> {
   const before = await used();
   const seen = new SeenTimes();
   for (let n = 1; n <= devices; n += 1) seen.note(n, 1_800_000_000_000);

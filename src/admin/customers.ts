@@ -14,7 +14,7 @@ import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
 import { lostRaceAgain, recordChange } from './devices.ts';
 import { admitCustomer, type LimitsOf } from './entity-limits.ts';
-import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
+import { type NameConflict, underFreeName } from './name-conflict.ts';
 import {
   deleteCustomerRows,
   findCustomer,
@@ -45,7 +45,7 @@ export async function createCustomer(
   { postgres, clock, limitsOf }: Pick<MoveDeps, 'postgres' | 'clock'> & { limitsOf: LimitsOf },
   tenantId: string,
   input: CustomerInput,
-  conflict: NameConflict = refuseTakenName,
+  conflict: NameConflict,
 ): Promise<Customer> {
   const names = {
     takenReason: 'customer_title_taken',

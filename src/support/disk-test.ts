@@ -4,7 +4,7 @@
  */
 import { join } from 'node:path';
 import type { Finding } from '../instance/host/machine.ts';
-import { type Disk, realDisk } from '../journal/disk.ts';
+import { realDisk } from '../journal/disk.ts';
 
 interface DiskTest {
   commitsPerSecond: number;
@@ -19,9 +19,9 @@ const slowMedianMs = 20;
 const slowP99Ms = 250;
 
 /** Rejects with the error of the disk. */
-export async function testDisk(dir: string, msMax: number, disk: Disk = realDisk): Promise<DiskTest> {
+export async function testDisk(dir: string, msMax: number): Promise<DiskTest> {
   const path = join(dir, `disk-test-${process.pid}.tmp`);
-  const file = await disk.open(path, 'log');
+  const file = await realDisk.open(path, 'log');
   try {
     const block = Buffer.alloc(blockBytes, 0x6d);
     await file.write([Buffer.alloc(blockBytes * blocks)], 0);
@@ -42,7 +42,7 @@ export async function testDisk(dir: string, msMax: number, disk: Disk = realDisk
     };
   } finally {
     await file.close();
-    await disk.remove(path);
+    await realDisk.remove(path);
   }
 }
 

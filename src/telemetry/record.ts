@@ -29,7 +29,7 @@ export function addRecord(
   now: number,
   rows: Rows,
   options: DecodeOptions,
-  form: Form = 'device',
+  form: Form,
 ): void {
   if (!(json instanceof Map)) throw form === 'device' ? wrongShape() : wrongRecord();
   const [ts, values] = [json.get('ts'), json.get('values')];

@@ -6,6 +6,7 @@ import { type ClickhouseAddress, queryClickhouse } from './clickhouse-queries.ts
 import type { MqttClient } from './mqtt-client.ts';
 
 const senders = 4;
+const storedMsMax = 60_000;
 const weekMs = 7 * 86_400_000;
 
 export interface Acknowledged {
@@ -64,7 +65,6 @@ export function publishValues(client: MqttClient, key: string): Acknowledged {
 export async function expectStoredOnce(
   address: ClickhouseAddress,
   { key, values }: Pick<Acknowledged, 'key' | 'values'>,
-  msMax = 60_000,
 ): Promise<void> {
   const sql =
     `select int from telemetry final where key = '${key}' and kind != 0 order by int ` +
@@ -74,7 +74,7 @@ export async function expectStoredOnce(
   await eventually(async () => {
     const stored = new Set(await read());
     return values.every((value) => stored.has(value));
-  }, msMax);
+  }, storedMsMax);
   const stored = await read();
   expect(stored.length).toBe(new Set(stored).size);
 }

@@ -24,12 +24,8 @@ export async function connectToEachWorker(port: number, workers = 2): Promise<Ra
 }
 
 /** Opens one connection on each worker, uses and closes them. */
-export async function withWorkers<T>(
-  port: number,
-  use: (connections: RawConnection[]) => Promise<T>,
-  workers = 2,
-): Promise<T> {
-  const connections = await connectToEachWorker(port, workers);
+export async function withWorkers<T>(port: number, use: (connections: RawConnection[]) => Promise<T>): Promise<T> {
+  const connections = await connectToEachWorker(port);
   try {
     return await use(connections);
   } finally {

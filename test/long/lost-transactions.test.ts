@@ -9,16 +9,16 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { nullUuid } from '../../src/base/uuid.ts';
 import { CredentialChanges } from '../../src/device/credential-changes.ts';
-import { lastNumber } from '../../src/device/sql/number-store.ts';
+import { readLastDeviceNumber } from '../../src/device/sql/number-store.ts';
 import { DataDirectory } from '../../src/instance/host/data-directory.ts';
 import { HostPoll } from '../../src/instance/stores/host-poll.ts';
 import { RestoredStores } from '../../src/instance/stores/restored-stores.ts';
 import { openPostgres, type Queries } from '../../src/postgres/client.ts';
 import { migratePostgres } from '../../src/postgres/migrate.ts';
 import type { PollResult } from '../../src/postgres/shared-poll.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { deafBus } from '../harness/deaf-bus.ts';
 import { DebianPostgres, type PostgresNode } from '../harness/debian-postgres.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 
 let servers: DebianPostgres;
 let nodes: PostgresNode[];
@@ -120,7 +120,7 @@ test('the number of a device that was lost is given to no other device', async (
     await b.start();
     expect(await lastOfStandby(b)).toBeLessThan(lost!.last);
     await b.promote();
-    await expect.poll(() => lastNumber(postgres, 'device').catch(() => 0)).toBeGreaterThan(lost!.last);
+    await expect.poll(() => readLastDeviceNumber(postgres).catch(() => 0)).toBeGreaterThan(lost!.last);
   } finally {
     await host.stop();
     await stores.stop();

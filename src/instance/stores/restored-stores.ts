@@ -16,8 +16,8 @@ import {
   greatestCopyVersion,
   greatestDevice,
   greatestDeviceOfPoints,
-  lastNumber,
   raiseNumbers,
+  readLastDeviceNumber,
   settleTransactions,
 } from '../../device/sql/number-store.ts';
 import { reopenTombstones } from '../../erase/tombstone-store.ts';
@@ -168,7 +168,7 @@ export class RestoredStores {
     const { postgres, data, log } = this.#deps;
     const restored = readRestored(join(this.#path, restoredFile));
     if (!restored?.pending) return;
-    const last = Math.max(await lastNumber(postgres, 'device'), this.#known);
+    const last = Math.max(await readLastDeviceNumber(postgres), this.#known);
     await raiseNumbers(postgres, 'device', last + 1, last + skippedNumbers);
     await copyAllDevices(postgres);
     await addCopy(postgres, restored.id ?? randomUUID());
@@ -184,7 +184,7 @@ export class RestoredStores {
     const { signal } = this.#ending;
     while (!signal.aborted) {
       try {
-        const last = await lastNumber(postgres, 'device');
+        const last = await readLastDeviceNumber(postgres);
         if (last > this.#noted) data.writePrivate(numbersFile, JSON.stringify({ last }));
         this.#noted = Math.max(this.#noted, last);
       } catch (error) {

@@ -33,7 +33,8 @@ export function chooseLauncher(postgres: string, dir: string, candidates = launc
   );
 }
 
-export function launchers(uid = process.getuid?.() ?? 0, gid = process.getgid?.() ?? 0): Launcher[] {
+export function launchers(): Launcher[] {
+  const [uid, gid] = [process.getuid?.() ?? 0, process.getgid?.() ?? 0];
   const ways: Launcher[] = uid === 0 ? [{ prefix: namespace, uid, gid }, unprivileged()] : [{ prefix: [], uid, gid }];
   return ways.flatMap((way) => [{ ...way, prefix: [...way.prefix, ...dieWithParent] }, way]);
 }
