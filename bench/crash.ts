@@ -6,16 +6,19 @@
 import { cpSync, lstatSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Engine, preparedData, startEngine } from '../test/harness/engine.ts';
+import { dayMs, hourMs } from '../src/base/durations.ts';
+import { copyDirectory, preparedData } from '../test/harness/data-directory.ts';
+import { type Engine, startEngine } from '../test/harness/engine.ts';
 import { Random } from '../test/harness/random.ts';
-import { Deletes, type DoomedVerdict } from './crash/deletes.ts';
+import { Deletes } from './crash/deletes.ts';
 import { type FaultKind, Faults } from './crash/faults.ts';
-import { InTurn, type TurnVerdict } from './crash/in-turn.ts';
-import { Ledger, type Verdict } from './crash/ledger.ts';
+import { InTurn } from './crash/in-turn.ts';
+import { type Judged, judge, judgeLate, sumsText } from './crash/judge.ts';
+import { Ledger } from './crash/ledger.ts';
 import { CrashLoad } from './crash/load.ts';
 import { Machine } from './crash/machine.ts';
 import { CrashMqttLoad } from './crash/mqtt-load.ts';
-import { readDeletes, readRecords, readTurns, waiting } from './crash/read.ts';
+import { waiting } from './crash/read.ts';
 
 export interface CrashOptions {
   seed: number;
@@ -54,38 +57,18 @@ export interface CrashOptions {
   keepIn?: string;
 }
 
-export interface CrashOutcome {
+export interface CrashOutcome extends Judged {
   seed: number;
   seconds: number;
   faults: Record<string, number>;
   log: string[];
   damagedTails: string[];
   acknowledged: number;
-  /** All of these must be 0. */
-  sums: CrashSums;
-  live: Verdict;
-  late: Verdict;
-  turns: TurnVerdict;
-  deletes: DoomedVerdict;
   /** HTTP answers by status (0 = the connection broke), PUBACKs by reason code (-1 = the connection broke). */
   answers: Record<string, Record<number, number>>;
   ends: string[];
   stillWaiting: string[];
   good: boolean;
-}
-
-interface CrashSums {
-  lost: number;
-  altered: number;
-  twice: number;
-  resurrected: number;
-  refusedButStored: number;
-  unknown: number;
-  disordered: number;
-  quarantined: number;
-  stuck: number;
-  /** Times that the engine ended, or did not stop or start, without a fault that explains it. */
-  ended: number;
 }
 
 /** A start or stop that takes longer counts as stuck, also on a busy machine. */
@@ -104,8 +87,6 @@ const lateDevices = 4;
 const turnSenders = 4;
 const turnConnections = 3;
 const doomedPauseMs = 200;
-/** The pause before the result is judged once more. */
-const againMs = 2_000;
 const journalSettings = {
   SHIP_LATE_SECONDS_MAX: '1',
   // Small segments, so that they are recycled in a short run; and a disk that may really be filled.
@@ -197,9 +178,9 @@ function startLoads({ port, mqttPort, api }: Engine, machine: Machine, options: 
   const { seed, devices, sockets, rate, mqttRate, lateRate, turnRate, doomed } = options;
   const roomOf = (each: number, ofDevices: number) => Math.ceil((each * (options.seconds * patience + 60)) / ofDevices);
   const now = Date.now();
-  const ledger = new Ledger(devices, roomOf(rate + mqttRate, devices), now - 3_600_000);
+  const ledger = new Ledger(devices, roomOf(rate + mqttRate, devices), now - hourMs);
   const lateRoom = roomOf(lateRate * lateRecords, lateDevices);
-  const lateLedger = new Ledger(lateDevices, lateRoom, now - 400 * 86_400_000, lateDays);
+  const lateLedger = new Ledger(lateDevices, lateRoom, now - 400 * dayMs, lateDays);
   const load = new CrashLoad({ port, tokens: senders.live, sockets, rate, records: 1, ledger });
   const mqttLoad = new CrashMqttLoad({ port: mqttPort, tokens: senders.live, rate: mqttRate, ledger });
   const lateLoad = new CrashLoad({
@@ -292,92 +273,11 @@ async function storeAll(
   return await ship();
 }
 
-async function judge(engine: Engine, loads: Loads, stillWaiting: string[], ends: string[]) {
-  const { ledger, lateLedger, inTurn, deletes, firstLate, firstInTurn, inTurnCount } = loads;
-  const verdicts = {
-    live: await readRecords(engine, ledger, 0),
-    late: await readRecords(engine, lateLedger, firstLate),
-    turns: await readTurns(engine, inTurn, firstInTurn, inTurnCount),
-    deletes: await readDeletes(engine, deletes),
-  };
-  return { ...verdicts, sums: sumsOf(verdicts, stillWaiting, ends) };
-}
-
-/** Judges again until the result cannot improve any more, or the time for it is over. */
-async function judgeLate<Judged extends { sums: CrashSums }>(
-  judgeNow: () => Promise<Judged>,
-  { settleSeconds, signal }: CrashOptions,
-): Promise<Judged> {
-  const deadline = performance.now() + settleSeconds * 1000;
-  const isLate = () => performance.now() > deadline;
-  let judged: Judged | undefined;
-  while (!judged || (wouldImprove(judged.sums) && !isLate())) {
-    if (judged) await sleep(againMs, undefined, { signal });
-    judged = await judgeNow().catch(async (error: unknown) => {
-      // A busy store may refuse to be read for a while.
-      if (isLate()) throw error;
-      await sleep(againMs, undefined, { signal });
-      return undefined;
-    });
-  }
-  return judged;
-}
-
-/** True when the result may still improve: rows that are not shipped yet, deletes that are not carried out yet. */
-function wouldImprove({ lost, resurrected }: CrashSums): boolean {
-  return lost + resurrected > 0;
-}
-
-interface Verdicts {
-  live: Verdict;
-  late: Verdict;
-  turns: TurnVerdict;
-  deletes: DoomedVerdict;
-}
-
-function sumsOf({ live, late, turns, deletes }: Verdicts, stillWaiting: string[], ends: string[]): CrashSums {
-  return {
-    lost: live.missing + late.missing + turns.missing + deletes.missing,
-    altered: live.altered + late.altered,
-    twice: live.twice + late.twice + turns.twice,
-    resurrected: deletes.resurrected + deletes.resurrectedLatest + deletes.shownAfterDelete,
-    refusedButStored: live.refusedButStored + late.refusedButStored + turns.refusedButStored,
-    unknown: live.unknown + late.unknown + turns.unknown,
-    disordered: turns.disordered + turns.latestWrong,
-    quarantined: stillWaiting.filter((what) => what.startsWith('quarantine')).length,
-    stuck: stillWaiting.filter((what) => !what.startsWith('quarantine')).length,
-    ended: ends.length,
-  };
-}
-
-/** What each sum counts. */
-export const sumNames: Record<keyof CrashSums, string> = {
-  lost: 'acknowledged and not stored',
-  altered: 'stored with another content',
-  twice: 'stored twice',
-  resurrected: 'deleted and shown afterwards',
-  refusedButStored: 'refused and stored',
-  unknown: 'stored and never sent',
-  disordered: 'in the wrong order',
-  quarantined: 'in quarantine',
-  stuck: 'still waiting at the end',
-  ended: 'ends, starts and stops that no fault explains',
-};
-
-/** Names the sums that are not 0, as in "3 stored twice"; '' = all are 0. */
-export function sumsText(sums: CrashSums): string {
-  const names = Object.keys(sumNames) as (keyof CrashSums)[];
-  return names
-    .filter((name) => sums[name] !== 0)
-    .map((name) => `${sums[name]} ${sumNames[name]}`)
-    .join(', ');
-}
-
 /** The stores of an engine that was started once, when the test run has prepared them: it saves seconds. */
 function beginWith(dataDir: string): void {
   mkdirSync(dataDir);
   const prepared = process.env[preparedData];
-  if (prepared !== undefined) cpSync(prepared, dataDir, { recursive: true });
+  if (prepared !== undefined) copyDirectory(prepared, dataDir);
 }
 
 /** Makes devices, each with one point that has its number. */

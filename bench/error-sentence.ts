@@ -2,7 +2,7 @@
  * What a benchmark says of an error that ended it: one sentence, and which engine had ended before. An error in the
  * code of the benchmark itself has its stack.
  */
-import { takeEndedEngines } from '../test/harness/engine.ts';
+import { takeEndedEngines } from '../test/harness/running-engines.ts';
 
 const codeErrors = [TypeError, ReferenceError, RangeError, SyntaxError];
 const linesMax = 5;

@@ -4,7 +4,7 @@
  * measures this build beside that of another checkout. An error, Ctrl-C and SIGTERM end everything that a scenario has
  * started.
  */
-import { destroyEngines, destroyEnginesForGood } from '../test/harness/engine.ts';
+import { destroyEngines, destroyEnginesForGood } from '../test/harness/running-engines.ts';
 import { stopStores } from '../test/harness/stores.ts';
 import { type CommandLine, helpOf, parseCommandLine } from './command-line.ts';
 import { sentenceOf } from './error-sentence.ts';

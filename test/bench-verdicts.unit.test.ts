@@ -1,6 +1,6 @@
 /** A benchmark that ends with 1 says which promise was broken, and by which figure. */
 import { expect, test, vi } from 'vitest';
-import { sumsText } from '../bench/crash.ts';
+import { sumsText } from '../bench/crash/judge.ts';
 import { billionTargets } from '../bench/scenarios/billion.ts';
 import { fleetTargets } from '../bench/scenarios/fleet.ts';
 import { faultOf } from '../bench/scenarios/hostile.ts';

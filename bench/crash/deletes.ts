@@ -3,7 +3,9 @@
  * account knows which points must be gone and which must be readable. A delete counts when it was answered: 200 says
  * that no read shows a deleted point, 202 that the delete is kept and will be carried out.
  */
+
 import { setTimeout as sleep } from 'node:timers/promises';
+import { dayMs } from '../../src/base/durations.ts';
 import { Api } from '../../test/harness/api.ts';
 import type { Random } from '../../test/harness/random.ts';
 import { Connection, telemetryRequest } from './connection.ts';
@@ -12,7 +14,6 @@ export const doomedKeyPrefix = 'doomed-';
 const pointsBefore = 20;
 const pointsAfter = 5;
 const roundsMax = 6;
-const dayMs = 86_400_000;
 const stepMs = 1_000;
 const retryMs = 200;
 const waitMsMax = 500;

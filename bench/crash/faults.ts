@@ -184,7 +184,7 @@ export class Faults {
       case 'small':
         await this.stop();
         // A store with this little memory may not be able to prepare its tables: the workers serve all the same.
-        await this.start({ CLICKHOUSE_EMBEDDED_MEMORY_BYTES_MAX: String(smallMemoryBytes) }, false);
+        await this.start({ CLICKHOUSE_EMBEDDED_MEMORY_BYTES_MAX: String(smallMemoryBytes) }, 'workers');
         await hold();
         await this.stop();
         return this.start();
@@ -263,13 +263,13 @@ export class Faults {
   }
 
   /** Starts the ended processes, with the present number of workers. */
-  async start(extra: Record<string, string> = {}, withStores = true): Promise<void> {
+  async start(extra: Record<string, string> = {}, awaited: 'workers' | 'all' = 'all'): Promise<void> {
     const { engine, signal } = this.#options;
     this.#recent.clear();
     signal?.throwIfAborted();
     for (let n = 1; ; n += 1) {
       try {
-        return await engine.start({ WORKERS: String(this.#workers), ...extra }, withStores);
+        return await engine.start({ WORKERS: String(this.#workers), ...extra }, awaited);
       } catch (error) {
         this.#options.signal?.throwIfAborted();
         this.#ended(error);

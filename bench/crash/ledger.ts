@@ -2,6 +2,8 @@
  * The client's own account of a crash run: which record of which device was acknowledged, refused, or left without an
  * answer. A record's content follows from its numbers, so what comes back can be checked without keeping it.
  */
+import { dayMs } from '../../src/base/durations.ts';
+
 export const Fate = { unsent: 0, unanswered: 1, acknowledged: 2, refused: 3 } as const;
 export type Fate = (typeof Fate)[keyof typeof Fate];
 
@@ -45,8 +47,6 @@ export interface StoredRow {
   /** The value as a string, as in `valuesOf`. */
   value: string;
 }
-
-const dayMs = 86_400_000;
 
 export class Ledger {
   readonly #firstTs: number;

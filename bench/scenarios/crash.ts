@@ -2,7 +2,8 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { allFaults } from '../crash/faults.ts';
-import { type CrashOutcome, crashRun, sumNames, sumsText } from '../crash.ts';
+import { sumNames, sumsText } from '../crash/judge.ts';
+import { type CrashOutcome, crashRun } from '../crash.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import { resultDirectory } from '../result/result-file.ts';
 import type { BenchSettings } from '../settings.ts';

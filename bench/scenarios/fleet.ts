@@ -8,7 +8,8 @@
 import { existsSync, renameSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { copyDirectory, type Engine, startEngine } from '../../test/harness/engine.ts';
+import { copyDirectory } from '../../test/harness/data-directory.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled, residentByRole } from '../cpu.ts';
 import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad, tokenOf } from '../engine-under-load.ts';
 import { runHttpLoad } from '../load/http/http.ts';

@@ -2,18 +2,19 @@
  * A whole engine as a child process: `node dist/main.js` on free loopback ports with a data directory of its own.
  * Knows how to kill any of its processes, start it again on the same data, and end it without leaving anything.
  */
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { appendFileSync, existsSync, readdirSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { endProcess, liveProcess, startedTicksOf } from '../../src/base/process-file.ts';
 import { Api, eventually } from './api.ts';
 import { askClickhouse, embeddedAddress, queryClickhouse } from './clickhouse-queries.ts';
+import { makeDataDirectory, newDirectory, preparedData } from './data-directory.ts';
 import type { Place } from './host-network.ts';
 import { freePort } from './ports.ts';
+import { enterEngine, leaveEngine, noteEnd, refuseAtTheEnd } from './running-engines.ts';
 
 /** Kept short, so that a failing test shows the end of the story. */
 const outputCharsMax = 200_000;
@@ -56,8 +57,8 @@ export interface EngineOptions {
   place?: Place;
 }
 
-/** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
-export const preparedData = 'MILLRACE_TEST_DATA';
+/** `workers`: every worker accepts telemetry; `all`: stores and reports are up, too. */
+type AwaitedParts = 'workers' | 'all';
 
 interface Readiness {
   code: number;
@@ -102,55 +103,14 @@ export async function startEngines<Options extends EngineOptions[]>(
   throw failed.reason;
 }
 
-/** Engines of this process that may run, or have a directory to remove. */
-const engines = new Set<Engine>();
-
-/** True when this process is ending: an engine that is started now would outlast the process. */
-let isEnding = false;
-
-/** Ends all engines of this process at once, in any state: after an error. */
-export async function destroyEngines(): Promise<void> {
-  await Promise.all([...engines].map((engine) => engine.destroyAtOnce()));
-}
-
-/** Destroys the engines before this process ends: no engine can be started any more. */
-export async function destroyEnginesForGood(): Promise<void> {
-  isEnding = true;
-  await destroyEngines();
-}
-
-function refuseAtTheEnd(): void {
-  if (isEnding) throw new Error('this process is ending: it starts no engine any more');
-}
-
-/** Engines that had ended by themselves when they were destroyed. */
-let endedEngines: Engine[] = [];
-
-/** Returns the engines that have ended by themselves since the last call. */
-export function takeEndedEngines(): Engine[] {
-  const taken = [...endedEngines, ...[...engines].filter((engine) => engine.hasEndedByItself)];
-  endedEngines = [];
-  return taken;
-}
-
 /** An engine with its ports and directory, not started. */
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
   const free = await Promise.all([freePort(), freePort(), freePort(), freePort()]);
   refuseAtTheEnd();
   const [http, mqtt, analytics, monitor] = free;
-  const ownsDirectory = options.dataDir === undefined;
-  const dataDir = options.dataDir ?? newDirectory();
-  const prepared = options.copyOf ?? (mayBePrepared(options) ? process.env[preparedData] : undefined);
-  if (ownsDirectory && prepared !== undefined) copyDirectory(prepared, dataDir);
-  const engine = new Engine({ http, mqtt, analytics, monitor }, dataDir, ownsDirectory, options);
-  engines.add(engine);
+  const engine = new Engine({ http, mqtt, analytics, monitor }, options);
+  enterEngine(engine);
   return engine;
-}
-
-/** Copies all in it with its modes, which PostgreSQL checks: `cpSync` of Node 22 gives every folder the mode 0755. */
-export function copyDirectory(from: string, to: string): void {
-  mkdirSync(to, { recursive: true });
-  execFileSync('cp', ['-a', '--', `${from}/.`, to]);
 }
 
 /** Starts and stops an engine whose data other engines may begin with. The returned function removes it. */
@@ -160,17 +120,6 @@ export async function prepareData(): Promise<() => void> {
   await engine.stop();
   process.env[preparedData] = dataDir;
   return () => rmSync(dataDir, { recursive: true, force: true });
-}
-
-/** Settings that count only at a first start, or that name other stores. */
-const firstStartNames = ['ADMIN_EMAIL', 'ADMIN_PASSWORD', 'DEMO_DATA', 'DATABASE_URL', 'CLICKHOUSE_URL'];
-
-function mayBePrepared({ firstStart = false, env = {} }: EngineOptions): boolean {
-  return !firstStart && !firstStartNames.some((name) => name in env);
-}
-
-function newDirectory(): string {
-  return mkdtempSync(join(tmpdir(), 'millrace-test-'));
 }
 
 interface Ports {
@@ -204,15 +153,13 @@ export class Engine {
 
   constructor(
     { http: port, mqtt: mqttPort, analytics: analyticsPort, monitor: monitorPort }: Ports,
-    dataDir: string,
-    ownsDirectory: boolean,
     options: EngineOptions,
   ) {
     this.port = port;
     this.mqttPort = mqttPort;
     this.analyticsPort = analyticsPort;
-    this.dataDir = dataDir;
-    this.#ownsDirectory = ownsDirectory;
+    this.dataDir = options.dataDir ?? makeDataDirectory(options);
+    this.#ownsDirectory = options.dataDir === undefined;
     this.#logFile = options.logFile;
     this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
     this.#stopMsMax = options.stopMsMax ?? stopMsMaxDefault;
@@ -230,7 +177,7 @@ export class Engine {
     this.#environment = {
       ...inherited(),
       ...testSettings,
-      DATA_DIR: dataDir,
+      DATA_DIR: this.dataDir,
       HTTP_BIND_ADDRESS: address,
       HTTP_BIND_PORT: String(port),
       MQTT_BIND_ADDRESS: address,
@@ -270,9 +217,9 @@ export class Engine {
   }
 
   /** Spawns the engine, with `extra` settings this time, and waits until it says that it is ready. */
-  async start(extra: Record<string, string> = {}, withStores = true): Promise<void> {
+  async start(extra: Record<string, string> = {}, awaited: AwaitedParts = 'all'): Promise<void> {
     this.spawn(extra);
-    await this.ready(withStores);
+    await this.ready(awaited);
   }
 
   /** Spawns without waiting: for starts that must fail, or be killed half way. */
@@ -300,12 +247,11 @@ export class Engine {
     this.#exit = once(child, 'exit').then(([code, signal]) => ({ code, signal }) as Exit);
   }
 
-  /** Resolves when every worker accepts telemetry; `withStores`: and when stores and reports are up. */
-  async ready(withStores = true): Promise<void> {
+  async ready(awaited: AwaitedParts = 'all'): Promise<void> {
     const deadline = performance.now() + this.#readyMsMax;
     const needed = ['workers'];
-    if (withStores) needed.push('clickhouse', 'postgres');
-    if (withStores && this.#environment['ANALYTICS_ENABLED'] === 'true') needed.push('analytics');
+    if (awaited === 'all') needed.push('clickhouse', 'postgres');
+    if (awaited === 'all' && this.#environment['ANALYTICS_ENABLED'] === 'true') needed.push('analytics');
     while (performance.now() < deadline) {
       if (!this.running) throw new Error(`the engine ended before it was ready:\n${this.tail()}`);
       const { code, parts = {} } = await this.status();
@@ -414,10 +360,10 @@ export class Engine {
 
   /** Removes everything as `destroy` does, without a clean stop. */
   async destroyAtOnce(): Promise<void> {
-    if (engines.has(this) && this.hasEndedByItself) endedEngines.push(this);
+    noteEnd(this);
     await this.killAll();
     if (this.#ownsDirectory) rmSync(this.dataDir, { recursive: true, force: true });
-    engines.delete(this);
+    leaveEngine(this);
   }
 
   /** Returns rows of ClickHouse, read over its own interface, each an array of strings. */

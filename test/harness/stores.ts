@@ -10,7 +10,8 @@ import { dirname, join } from 'node:path';
 import { endProcess, liveProcess } from '../../src/base/process-file.ts';
 import { eventually } from './api.ts';
 import type { ClickhouseAddress } from './clickhouse-queries.ts';
-import { copyDirectory, engineMain, inherited, preparedData } from './engine.ts';
+import { copyDirectory, preparedData } from './data-directory.ts';
+import { engineMain, inherited } from './engine.ts';
 import { freePort, isPortOpen } from './ports.ts';
 
 const startMsMax = 30_000;

@@ -241,7 +241,7 @@ test('without PostgreSQL a host starts; with other settings it is not ready when
   await two.knowsDevices();
   await two.stop();
   await stores.postgres.kill();
-  await two.start({ DEFAULT_INACTIVITY_TIMEOUT: '32' }, false);
+  await two.start({ DEFAULT_INACTIVITY_TIMEOUT: '32' }, 'workers');
   expect(await two.status()).toMatchObject({ code: 200, status: 'degraded' });
   expect(await post()).toBe(200);
   await stores.postgres.start();

@@ -9,8 +9,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { schemaVersions } from '../../src/clickhouse/migrate.ts';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
-import { type Engine, inherited, preparedData, prepareEngine } from '../harness/engine.ts';
+import { preparedData } from '../harness/data-directory.ts';
+import { type Engine, inherited, prepareEngine } from '../harness/engine.ts';
+import { silentLog } from '../harness/silent-log.ts';
 import { type Stores, startStores, storeSettings } from '../harness/stores.ts';
 
 let stores: Stores;

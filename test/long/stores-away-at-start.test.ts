@@ -76,7 +76,7 @@ async function post(token: string, n: number): Promise<number> {
 async function restartWithout(...missing: string[]): Promise<void> {
   await engine.killAll();
   engine.spawn();
-  await engine.ready(false);
+  await engine.ready('workers');
   const { code, status, parts, reasons } = await engine.status();
   expect({ code, status }).toEqual({ code: 200, status: 'degraded' });
   for (const store of ['clickhouse', 'postgres']) {

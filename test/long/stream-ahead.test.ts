@@ -53,7 +53,7 @@ test('a delete covers what a host with a clock ahead, lost with its disk, had ac
   await ahead.stop();
   await Promise.all([stores.clickhouse.kill(), stores.postgres.kill()]);
   clock.set(3_600);
-  await ahead.start({}, false);
+  await ahead.start({}, 'workers');
   await accepted(ahead, ts, 'deleted', 1);
   await accepted(ahead, ts, 'kept', 1);
   await ahead.killAll();

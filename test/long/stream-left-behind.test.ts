@@ -75,7 +75,7 @@ test.each([
     expect((await run('doctor', [], changes)).toLowerCase()).toMatch(
       new RegExp(`^fault +stream +${left.source}`.toLowerCase(), 'm'),
     );
-    await engine.start(changes, false);
+    await engine.start(changes, 'workers');
     expect(engine.output).toMatch(left);
     const { status, reasons } = await engine.status();
     expect(status).toBe('degraded');
@@ -83,7 +83,7 @@ test.each([
     const logged = engine.events('stream_stranded').find(({ reason }) => left.test(String(reason)));
     expect(logged).toMatchObject({ level: 'error', stream: 'millrace-live' });
     await engine.stop();
-    await engine.start({}, false);
+    await engine.start({}, 'workers');
     await stores.clickhouse.start();
     await expectShipped();
     await eventually(async () => (await engine.status()).status === 'ready', 30_000);
@@ -104,13 +104,13 @@ test('after a change of the servers a start is refused, until the stream is forg
     /has used the stream none: known are .*millrace-live/,
   );
   // The same servers by another address have the same stream.
-  await engine.start({ STREAM_URL: nodes.url.replaceAll('127.0.0.1', 'localhost') }, false);
+  await engine.start({ STREAM_URL: nodes.url.replaceAll('127.0.0.1', 'localhost') }, 'workers');
   await engine.stop();
   expect(await run('stream', ['forget', 'millrace-live'], changes)).toMatch(/millrace-live is forgotten/);
-  await engine.start(changes, false);
+  await engine.start(changes, 'workers');
   await engine.stop();
   // Nothing waits at the other servers.
-  await engine.start({}, false);
+  await engine.start({}, 'workers');
   await stores.clickhouse.start();
   await expectShipped();
 }, 180_000);

@@ -45,7 +45,7 @@ async function accepted(engine: Engine, level: number): Promise<void> {
 
 async function changeTo(level: string): Promise<void> {
   await stays.stop();
-  await stays.start({ INGEST_ACK: level }, false);
+  await stays.start({ INGEST_ACK: level }, 'workers');
 }
 
 async function expectStored(values: string): Promise<void> {
