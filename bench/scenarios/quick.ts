@@ -122,17 +122,17 @@ function ratiosOf(kinds: KindResult[]): Record<string, Ratio> {
       const pairs = own.turns.map((turn, n) => [turn, peer.turns[n]!] as const);
       const rates = pairs.map(([mine, other]) => mine.messagesPerSecond / other.messagesPerSecond);
       const costs = pairs.map(([mine, other]) => cpuOf(mine) / cpuOf(other));
-      ratios[`${name}: rate / ${peer.name}`] = ratioOf(rates, true);
-      ratios[`${name}: CPU per message / ${peer.name}`] = ratioOf(costs, false);
+      ratios[`${name}: rate / ${peer.name}`] = ratioOf(rates, 'higher');
+      ratios[`${name}: CPU per message / ${peer.name}`] = ratioOf(costs, 'lower');
     }
   }
-  ratios['bytes per point'] = ratioOf([kinds[0]!.bytesPerPoint], false);
+  ratios['bytes per point'] = ratioOf([kinds[0]!.bytesPerPoint], 'lower');
   return ratios;
 }
 
-function ratioOf(values: number[], isHigherBetter: boolean): Ratio {
+function ratioOf(values: number[], better: 'higher' | 'lower'): Ratio {
   const [value, least, greatest] = [median(values), Math.min(...values), Math.max(...values)].map(rounded);
-  return { value: value!, least: least!, greatest: greatest!, isHigherBetter };
+  return { value: value!, least: least!, greatest: greatest!, isHigherBetter: better === 'higher' };
 }
 
 function rounded(value: number): number {

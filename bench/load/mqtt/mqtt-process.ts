@@ -3,57 +3,25 @@
  * acknowledgement sends the next message) finds the peak; open loop sends at a fixed rate, and counts latency from the
  * millisecond in which a message was due, however late it left, so that a stalled server cannot hide its stall.
  */
-import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Counting } from '../counting.ts';
 import { type Course, serveOrder } from '../generator-process.ts';
-import { recordText } from '../moving-record.ts';
 import { openSocket, type Place } from '../open-socket.ts';
 import { DueTimes, Pace } from '../pace.ts';
 import type { ProcessResult } from '../processes.ts';
-import {
-  connectPacket,
-  DrawnRing,
-  gatewayText,
-  type Level,
-  type PublishRing,
-  packetType,
-  publishPacket,
-  type Qos,
-  TurnRing,
-} from './mqtt-packets.ts';
+import { packetType } from './mqtt-packets.ts';
 import { PacketReader } from './packet-reader.ts';
 import { reasonString, refusalText, refusedFrom } from './refusals.ts';
+import { type MqttClient, WindowedConnection, type WindowOptions } from './windowed-connection.ts';
 
-interface MqttClient {
-  token: string;
-  /** Names of a gateway's devices; empty = the sender is a device itself. */
-  children: string[];
-}
-
-export interface MqttProcessOrder extends Place {
+export interface MqttProcessOrder extends Place, WindowOptions {
   clients: MqttClient[];
-  /** Messages in flight on each connection. */
-  window: number;
   /** Messages/s of this process; 0 = as fast as acknowledgements come. */
   rate: number;
   /** Time before the warm-up in which the rate grows from 0. */
   rampMs: number;
   warmupMs: number;
   durationMs: number;
-  firstTs: number;
-  stepMs: number;
-  level: Level;
-  /** 0: a message counts as acknowledged when the kernel has taken it. */
-  qos: Qos;
-  /** Devices of a gateway in each message, which take turns in blocks of so many; 0 = all of them. */
-  messageDevices: number;
-  /** Points of each device in a message. */
-  points: number;
-  /** True: each message of a gateway is of one device drawn at random. All devices are connected first. */
-  drawn: boolean;
-  /** Not 0: every block of devices has so many messages, whatever time that takes. */
-  turns: number;
   /** An attempt to connect that has no answer after this time has failed. */
   connackMs: number;
   /** True: a connection that was lost is made again. False: it sends nothing more. */
@@ -70,7 +38,6 @@ const silenceAskedMs = 1_000;
 const connectsAtOnce = 50;
 const connectTriesMax = 20;
 const retryMs = 1_000;
-const keepAliveSeconds = 600;
 const noConnack = 'no CONNACK';
 /** A server of another protocol answers a CONNECT, too. */
 const noMqtt = 'no CONNACK but other bytes (is it a port of MQTT?)';
@@ -78,13 +45,45 @@ const noMqtt = 'no CONNACK but other bytes (is it a port of MQTT?)';
 // One for all sockets: what is read is used at once.
 const received = Buffer.allocUnsafe(64 * 1024);
 
+/** First in, first out, of a fixed size. */
+class Ring<T> {
+  readonly #items: (T | undefined)[];
+  #head = 0;
+  #length = 0;
+
+  constructor(size: number) {
+    this.#items = new Array<T | undefined>(size);
+  }
+
+  push(item: T): void {
+    this.#items[(this.#head + this.#length) % this.#items.length] = item;
+    this.#length += 1;
+  }
+
+  remove(item: T): void {
+    for (let left = this.#length; left > 0; left -= 1) {
+      const first = this.shift()!;
+      if (first !== item) this.push(first);
+    }
+  }
+
+  shift(): T | undefined {
+    if (this.#length === 0) return undefined;
+    const item = this.#items[this.#head];
+    this.#items[this.#head] = undefined;
+    this.#head = (this.#head + 1) % this.#items.length;
+    this.#length -= 1;
+    return item;
+  }
+}
+
 class Generator {
   readonly #order: MqttProcessOrder;
   readonly #due = new DueTimes();
   readonly #counting: Counting;
-  readonly #connections: Connection[];
+  readonly #connections: WindowedConnection[];
   /** Open loop: connections with a free slot, once for each, in the order in which they came free. */
-  readonly #idle: Ring<Connection>;
+  readonly #idle: Ring<WindowedConnection>;
   #hasBegun = false;
   /** An attempt had no answer before the run: further connections would wait as long for nothing. */
   #isSilent = false;
@@ -100,12 +99,12 @@ class Generator {
       () => this.#inFlight,
     );
     // Without acknowledgements, what the kernel has taken makes room for the next messages.
-    const written = (connection: Connection, slots: number[]) => {
+    const written = (connection: WindowedConnection, slots: number[]) => {
       for (const slot of slots) this.#acknowledged(connection, slot, 0);
       connection.flush();
     };
     const onWritten = order.qos === 0 ? written : undefined;
-    this.#connections = order.clients.map((client, n) => new Connection(client, order, n, onWritten));
+    this.#connections = order.clients.map((client, n) => new WindowedConnection(client, order, n, onWritten));
     this.#idle = new Ring(order.clients.length * order.window);
   }
 
@@ -153,7 +152,7 @@ class Generator {
    * A refused attempt is counted and repeated. A connection that is refused each time before the run, or is not
    * answered, sends nothing; in the run the attempts go on to its end.
    */
-  async #connect(connection: Connection): Promise<void> {
+  async #connect(connection: WindowedConnection): Promise<void> {
     for (let tries = 0; (tries < connectTriesMax || this.#hasBegun) && !this.#stopping; tries += 1) {
       const fault = await this.#attempt(connection);
       if (fault === '') return;
@@ -165,7 +164,7 @@ class Generator {
   }
 
   /** Resolves with the CONNACK; '' = connected, else why not. */
-  #attempt(connection: Connection): Promise<string> {
+  #attempt(connection: WindowedConnection): Promise<string> {
     const { window, rate, level, connackMs } = this.#order;
     const reader = new PacketReader();
     return new Promise<string>((resolve) => {
@@ -219,21 +218,21 @@ class Generator {
   }
 
   /** Closed loop: fills the window. The packets are sent with the next `flush` of the connection. */
-  #sendNext(connection: Connection, now: number): void {
+  #sendNext(connection: WindowedConnection, now: number): void {
     for (let slot = connection.nextSlot(); slot !== undefined; slot = connection.nextSlot()) {
       this.#send(connection, slot, now);
     }
   }
 
   /** The packet is sent with the next `flush` of the connection. */
-  #send(connection: Connection, slot: number, dueAt: number): void {
+  #send(connection: WindowedConnection, slot: number, dueAt: number): void {
     connection.prepare(slot, dueAt);
     if (this.#order.rate > 0) this.#counting.sent(dueAt, performance.now());
     this.#inFlight += 1;
   }
 
   /** `text`: what the server says of a refusal. */
-  #answered(connection: Connection, packetId: number, code: number, text: string): void {
+  #answered(connection: WindowedConnection, packetId: number, code: number, text: string): void {
     if (connection.isJoining) {
       this.#answeredAt = performance.now();
       if (code >= refusedFrom) this.#counting.refuse(refusalText('PUBACK', code, text));
@@ -243,7 +242,7 @@ class Generator {
     }
   }
 
-  #acknowledged(connection: Connection, slot: number, code: number, text = ''): void {
+  #acknowledged(connection: WindowedConnection, slot: number, code: number, text = ''): void {
     const dueAt = connection.release(slot);
     if (dueAt === undefined) {
       this.#counting.refuse('unexpected');
@@ -267,7 +266,7 @@ class Generator {
   }
 
   #paceFrom(startedAt: number, pace: Pace): void {
-    const touched = new Set<Connection>();
+    const touched = new Set<WindowedConnection>();
     const due = (at: number): void => {
       const connection = this.#schedule(at);
       if (connection) touched.add(connection);
@@ -278,7 +277,7 @@ class Generator {
     });
   }
 
-  #schedule(dueAt: number): Connection | undefined {
+  #schedule(dueAt: number): WindowedConnection | undefined {
     for (;;) {
       const connection = this.#idle.shift();
       if (!connection) {
@@ -292,7 +291,7 @@ class Generator {
     }
   }
 
-  #closed(connection: Connection): void {
+  #closed(connection: WindowedConnection): void {
     const { reconnects, rate } = this.#order;
     const goesOn = reconnects && !this.#stopping;
     const lost = connection.lose(goesOn);
@@ -332,189 +331,6 @@ class Generator {
     this.#stopping = true;
     if (this.#inFlight > 0) await Promise.race([drained, stopped, sleep(stallMsMax)]);
     this.#counting.giveUp(this.#inFlight);
-  }
-}
-
-/** Called when the kernel has taken the packets of some slots. */
-type OnWritten = (connection: Connection, slots: number[]) => void;
-
-/** A socket, and which of its packet ids are in flight since when. */
-class Connection {
-  /** Undefined = not connected: it sends nothing. */
-  socket: Socket | undefined;
-  readonly connectBytes: Buffer;
-  readonly #order: MqttProcessOrder;
-  readonly #children: string[];
-  readonly #ring: PublishRing;
-  readonly #onWritten: OnWritten | undefined;
-  /** Due time of the message of each slot; -1 = the slot is free. */
-  readonly #dueAt: Float64Array;
-  #inFlight = 0;
-  #nextSlot = 0;
-  /** Messages that may still be sent in closed loop. */
-  #left: number;
-  /** Slots in a row that are ready to leave. */
-  #readyFrom = 0;
-  #ready = 0;
-  /** Devices of the gateway that were asked to connect, and those without an answer. */
-  #joined = 0;
-  #joinsOpen = 0;
-  #allJoined: (() => void) | undefined;
-
-  constructor({ token, children }: MqttClient, order: MqttProcessOrder, n: number, onWritten: OnWritten | undefined) {
-    const { window, firstTs, stepMs, level, qos, messageDevices, points, drawn, turns } = order;
-    this.#order = order;
-    this.#onWritten = onWritten;
-    this.#children = children;
-    this.connectBytes = connectPacket({ clientId: token, username: token, keepAliveSeconds, level });
-    const isGateway = children.length > 0;
-    const isDivided = isGateway && !drawn && messageDevices > 0;
-    const slots = isDivided ? children.length / messageDevices : window;
-    if (!Number.isInteger(slots)) throw new Error(`${children.length} devices in messages of ${messageDevices}`);
-    const topic = isGateway ? 'v1/gateway/telemetry' : 'v1/devices/me/telemetry';
-    const ring = { topic, slots, firstTs, stepMs, level, qos, seed: 104_729 * n };
-    if (!isGateway) this.#ring = new TurnRing(ring, (ts) => recordText(ts, points));
-    else if (drawn) this.#ring = new DrawnRing(ring, children);
-    else {
-      this.#ring = new TurnRing(ring, (ts, slot) => {
-        const some = isDivided ? children.slice(slot * messageDevices, (slot + 1) * messageDevices) : children;
-        return gatewayText(some, ts, points);
-      });
-    }
-    this.#dueAt = new Float64Array(slots).fill(-1);
-    this.#left = turns > 0 ? turns * slots : Number.POSITIVE_INFINITY;
-  }
-
-  prepare(slot: number, dueAt: number): void {
-    this.#ring.move(slot);
-    this.#dueAt[slot] = dueAt;
-    this.#inFlight += 1;
-    if (this.#ready > 0 && slot !== this.#readyFrom + this.#ready) this.flush();
-    if (this.#ready === 0) this.#readyFrom = slot;
-    this.#ready += 1;
-  }
-
-  /** A packet stays as it is until its acknowledgement, so the socket may send it when it likes. */
-  flush(): void {
-    if (this.#ready === 0) return;
-    const bytes = this.#ring.bytes(this.#readyFrom, this.#ready);
-    const onWritten = this.#onWritten;
-    if (onWritten === undefined) {
-      this.socket!.write(bytes);
-    } else {
-      const slots = Array.from({ length: this.#ready }, (_, n) => this.#readyFrom + n);
-      this.socket!.write(bytes, (error) => {
-        if (!error) onWritten(this, slots);
-      });
-    }
-    this.#ready = 0;
-  }
-
-  /** Returns the due time of its message; undefined when there was none. */
-  release(slot: number): number | undefined {
-    const dueAt = this.#dueAt[slot];
-    if (dueAt === undefined || dueAt < 0) return undefined;
-    this.#dueAt[slot] = -1;
-    this.#inFlight -= 1;
-    return dueAt;
-  }
-
-  /** Closed loop: returns the next slot in order; undefined while it or the window is taken, and when all was sent. */
-  nextSlot(): number | undefined {
-    const slot = this.#nextSlot;
-    const isWaiting = this.#inFlight >= this.#order.window || this.#dueAt[slot]! >= 0;
-    if (this.socket === undefined || isWaiting || this.#left === 0) return undefined;
-    this.#nextSlot = slot + 1 < this.#dueAt.length ? slot + 1 : 0;
-    this.#left -= 1;
-    return slot;
-  }
-
-  /** Open loop: the slots take turns, so that no packet id gets far ahead with its ts. */
-  freeSlot(): number | undefined {
-    let slot = this.#dueAt.indexOf(-1, this.#nextSlot);
-    if (slot < 0) slot = this.#dueAt.indexOf(-1);
-    this.#nextSlot = slot + 1;
-    return slot < 0 ? undefined : slot;
-  }
-
-  /** Returns the messages in flight. Unless the connection `goesOn`, all slots stay taken: it sends nothing more. */
-  lose(goesOn: boolean): number {
-    const lost = this.#inFlight;
-    this.#dueAt.fill(goesOn ? -1 : Number.POSITIVE_INFINITY);
-    this.#inFlight = 0;
-    if (!goesOn) this.#left = 0;
-    this.#ready = 0;
-    this.socket = undefined;
-    this.#allJoined?.();
-    this.#allJoined = undefined;
-    return lost;
-  }
-
-  get isJoining(): boolean {
-    return this.#allJoined !== undefined;
-  }
-
-  /** Resolves when all devices of the gateway are connected. */
-  join(): Promise<void> {
-    return new Promise((resolve) => {
-      if (this.socket === undefined) {
-        resolve();
-        return;
-      }
-      this.#allJoined = resolve;
-      const first = Math.min(this.#order.window, this.#children.length);
-      for (let id = 1; id <= first; id += 1) this.#sendJoin(id);
-    });
-  }
-
-  /** Called when the join with this packet id was answered. */
-  joinNext(packetId: number): void {
-    this.#joinsOpen -= 1;
-    if (this.#joined < this.#children.length) {
-      this.#sendJoin(packetId);
-    } else if (this.#joinsOpen === 0) {
-      this.#allJoined!();
-      this.#allJoined = undefined;
-    }
-  }
-
-  #sendJoin(packetId: number): void {
-    const device = this.#children[this.#joined]!;
-    this.#joined += 1;
-    this.#joinsOpen += 1;
-    this.socket!.write(publishPacket('v1/gateway/connect', JSON.stringify({ device }), packetId, this.#order.level));
-  }
-}
-
-/** First in, first out, of a fixed size. */
-class Ring<T> {
-  readonly #items: (T | undefined)[];
-  #head = 0;
-  #length = 0;
-
-  constructor(size: number) {
-    this.#items = new Array<T | undefined>(size);
-  }
-
-  push(item: T): void {
-    this.#items[(this.#head + this.#length) % this.#items.length] = item;
-    this.#length += 1;
-  }
-
-  remove(item: T): void {
-    for (let left = this.#length; left > 0; left -= 1) {
-      const first = this.shift()!;
-      if (first !== item) this.push(first);
-    }
-  }
-
-  shift(): T | undefined {
-    if (this.#length === 0) return undefined;
-    const item = this.#items[this.#head];
-    this.#items[this.#head] = undefined;
-    this.#head = (this.#head + 1) % this.#items.length;
-    this.#length -= 1;
-    return item;
   }
 }
 
