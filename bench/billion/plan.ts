@@ -3,12 +3,12 @@
  * every stored point is known in advance, and readers can judge an answer by its content.
  */
 
+import { dayMs } from '../../src/base/durations.ts';
 import { tokenOf } from '../engine-under-load.ts';
 import { recordKeys } from '../load/moving-record.ts';
 import type { MqttLoad } from '../load/mqtt/mqtt.ts';
 import type { BenchSettings } from '../settings.ts';
 
-const dayMs = 86_400_000;
 export const gatewayPrefix = 'billiongateway';
 
 /** The records of a device from one number to before another one. */

@@ -2,8 +2,8 @@
  * The clients of a day in small and their devices: telemetry over HTTP, MQTT and gateways, attributes, commands, and
  * reads as dashboards make them, each at a fixed rate in a stream of its own.
  */
-import type { Device } from '../../test/harness/api.ts';
-import { eventually } from '../../test/harness/api.ts';
+import { hourMs } from '../../src/base/durations.ts';
+import { type Device, eventually } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { requestBytes } from '../../test/harness/raw.ts';
 import { createFleet } from '../engine-under-load.ts';
@@ -32,7 +32,6 @@ const readKeys = 10;
 const historyEvery = 10;
 const cutShare = 0.1;
 const stepMs = 10;
-const hourMs = 3_600_000;
 const storedMsMax = 120_000;
 
 interface Devices {

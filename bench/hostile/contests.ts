@@ -2,7 +2,9 @@
  * The contests of `npm run bench -- hostile`: for each resource that callers share, the calls of a victim and those of
  * an attacker who uses as much of the resource as the engine lets them.
  */
+
 import { randomBytes } from 'node:crypto';
+import { dayMs } from '../../src/base/durations.ts';
 import type { Api, Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { requestBytes } from '../../test/harness/raw.ts';
@@ -10,7 +12,6 @@ import { call } from '../../test/harness/tenants.ts';
 import type { AttackOrder } from '../load/attack-process.ts';
 
 export const devicesOf = 20;
-const dayMs = 86_400_000;
 export const monday = Date.UTC(2025, 5, 2);
 
 export interface Tenant {

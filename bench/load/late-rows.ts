@@ -1,10 +1,10 @@
 /** Messages of old days at a fixed rate, beside a load whose latencies are measured. */
+
 import { setTimeout as sleep } from 'node:timers/promises';
+import { dayMs } from '../../src/base/durations.ts';
 import type { Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { Histogram } from './histogram.ts';
-
-const dayMs = 86_400_000;
 
 interface LateOrder {
   /** Messages/s. */

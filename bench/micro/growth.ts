@@ -2,6 +2,7 @@
  * What a step costs among many, divided by what it costs among few: parts of a worker whose cost must not grow with
  * what waits or was written before. Few and many are measured in turn, and the least time of each counts.
  */
+
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import { Activity } from '../../src/activity/activity.ts';
@@ -15,6 +16,7 @@ import { Turns } from '../../src/base/turns.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { migratePostgres } from '../../src/postgres/migrate.ts';
 import { root } from '../../test/harness/engine.ts';
+import { silentLog as silent } from '../../test/harness/silent-log.ts';
 import { startOwnPostgres } from '../own-postgres.ts';
 
 export interface GrowthFigure {
@@ -39,7 +41,6 @@ interface Step {
 }
 
 const rounds = 5;
-const silent = { debug() {}, info() {}, warn() {}, error() {} };
 
 export async function benchGrowth(figures: GrowthFigure[]): Promise<void> {
   for (const step of [itemOfLine, refusalOfFullQueue, endOfTurn]) figures.push(await measure(step));

@@ -3,7 +3,9 @@
  * all at fixed rates and at the same time. Beside them reports, cut connections, a slow ClickHouse and a killed worker,
  * one after the other; tables show the effect of each on every figure. At the end every acknowledged record is there.
  */
+
 import { availableParallelism } from 'node:os';
+import { dayMs } from '../../src/base/durations.ts';
 import { startEngine } from '../../test/harness/engine.ts';
 import { DayFleet, type Streams } from '../day/day-fleet.ts';
 import { type DayEvent, killWorker, type Phase, runPhases, slowClickhouse } from '../day/events.ts';
@@ -14,7 +16,6 @@ import { type Cell, figure, median, rangeText, say, table, writeResult } from '.
 import type { BenchSettings } from '../settings.ts';
 import { watchEngine } from '../watch-engine.ts';
 
-const dayMs = 86_400_000;
 const mebibyte = 1_048_576;
 const calm = 'calm';
 

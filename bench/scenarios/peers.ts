@@ -25,8 +25,7 @@ import { type Peer, startAedes, startBare, startMosquitto } from '../peers/start
 import { postgresLogin, type StoreKind, type StorePeer, storeKinds } from '../peers/stores.ts';
 import { packageVersion } from '../peers/versions.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
-import type { BenchSettings } from '../settings.ts';
-import { UsageError } from '../settings.ts';
+import { type BenchSettings, UsageError } from '../settings.ts';
 import { targetOrder } from '../target/order.ts';
 import { serverMachineText, serverName } from '../target/server.ts';
 import { offer as offerGateways } from './gateway.ts';

@@ -2,8 +2,10 @@
  * Reports over ten million points of a thousand devices: one after the other, from many clients at once, and beside
  * ingest. The analytics process must stay awake while its threads make large answers.
  */
+
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { dayMs } from '../../src/base/durations.ts';
 import { eventually } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled } from '../cpu.ts';
@@ -15,7 +17,6 @@ import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
 
-const dayMs = 86_400_000;
 const days = 10;
 const startTs = Date.UTC(2025, 5, 2);
 const settleMs = 10_000;

@@ -2,8 +2,10 @@
  * A load on a server that runs already (`--target`): creates devices, offers the load, reads back what was acknowledged
  * and removes the devices, also after an error or Ctrl-C.
  */
+
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { hourMs } from '../../src/base/durations.ts';
 import type { Device } from '../../test/harness/api.ts';
 import { idleShare } from '../cpu.ts';
 import { sentenceOf } from '../error-sentence.ts';
@@ -27,7 +29,6 @@ const storedHurriedMsMax = 5_000;
 /** The key that every record has. */
 const countedKey = 'temperature';
 const tokenDigits = 8;
-const hourMs = 3_600_000;
 const exitInterrupted = 130;
 const removeTriesMax = 3;
 const removeRetryMs = 1_000;

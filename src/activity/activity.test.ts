@@ -3,8 +3,8 @@
  * reports of workers to each other.
  */
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { seedDemoData, seedFirstTenant } from '../admin/seed.ts';
 import { ownValue } from '../attributes/attributes.ts';
 import { readAttributes, readKeys } from '../attributes/store.ts';

@@ -1,7 +1,7 @@
 /** How workers count what tenants send in a month, and when a quota is used up. Against PostgreSQL. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { readLimits } from '../auth/profile-limits.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';

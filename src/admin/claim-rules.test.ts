@@ -1,9 +1,8 @@
 import { describe, expect, test } from 'vitest';
+import { dayMs } from '../base/durations.ts';
 import { strictly } from '../value/lenient.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { claimOf, claimOfAttribute, decodeClaim, isClaimValid, opensClaim } from './claim-rules.ts';
-
-const dayMs = 86_400_000;
 
 describe('the request of a device', () => {
   const f = (body: string) => {

@@ -1,8 +1,8 @@
 /** How a worker notices changed limits of tenants. Against PostgreSQL. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { deafBus } from '../../test/harness/deaf-bus.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { seedFirstTenant } from '../admin/seed.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { PasswordHasher } from './password.ts';

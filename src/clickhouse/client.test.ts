@@ -2,7 +2,7 @@
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect, test } from 'vitest';
-import { silentLog } from '../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../test/harness/silent-log.ts';
 import { Fault } from '../base/errors.ts';
 import { toClickHouseError } from './clickhouse-error.ts';
 import { openClickHouse } from './client.ts';

@@ -1,6 +1,7 @@
 /** The tables and the statements that feed them, on the real engine. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type SharedClickHouse, shareTestClickHouse, silentLog } from '../../test/harness/clickhouse-server.ts';
+import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../test/harness/silent-log.ts';
 import { ClickHouseError, openClickHouse } from './client.ts';
 import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
 import { migrateClickHouse, schemaStatements } from './migrate.ts';

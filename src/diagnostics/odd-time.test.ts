@@ -1,10 +1,10 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { dayMs } from '../base/durations.ts';
 import { inMilliseconds, oddKindOf, type TimeUnit, unitOfTime, units } from './odd-time.ts';
 
 const now = Date.UTC(2026, 10, 22);
 const year2000 = Date.UTC(2000, 0, 1);
-const dayMs = 86_400_000;
 
 test.each([
   [1_700_000_000, 'seconds', 1_700_000_000_000],

@@ -4,8 +4,9 @@
  */
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import type { Clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';

@@ -1,7 +1,10 @@
 /** Retention on a table whose days were stored before the setting was made. */
+
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
+import { dayMs } from '../base/durations.ts';
 import { deleteExpiredOfDaysStatement } from '../clickhouse/retention-statements.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { takeLease } from '../postgres/lease.ts';
@@ -13,7 +16,6 @@ let stores: TestPostgres;
 let embedded: SharedClickHouse;
 
 const now = Date.UTC(2026, 10, 21, 12);
-const dayMs = 86_400_000;
 let installationNow = now;
 let databaseNow = now;
 const clock = { now: () => installationNow, monotonic: () => performance.now() };

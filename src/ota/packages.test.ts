@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest';
-import type { PackageDeps, PackageFile } from './packages.ts';
-import { uploadFile } from './packages.ts';
+import { type PackageDeps, type PackageFile, uploadFile } from './packages.ts';
 
 test('a tenant leaves a place for the upload of another tenant', async () => {
   const ends: (() => void)[] = [];

@@ -1,13 +1,13 @@
 /** A dump fails with the error of its target, also when it had to break the connection. */
+
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { startPostgres } from '../../test/harness/postgres-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { openPostgres } from './client.ts';
 import { dumpTables } from './dump.ts';
-
-const log = { debug() {}, info() {}, warn() {}, error() {} };
 
 test('a full disk in the middle of a large table is the reason of the failure', async () => {
   const home = mkdtempSync(join(tmpdir(), 'millrace-dump-'));

@@ -1,13 +1,14 @@
 /** The client and the migrations against a real server. */
+
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { eventually } from '../../test/harness/api.ts';
+import { silentLog as silent } from '../../test/harness/silent-log.ts';
 import { Fault, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Log } from '../base/log.ts';
 import { openPostgres, type Postgres } from './client.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded/embedded.ts';
 import { migratePostgres } from './migrate.ts';
@@ -64,7 +65,6 @@ class Door {
   }
 }
 
-const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 const dir = mkdtempSync(join(tmpdir(), 'millrace-postgres-'));
 let server: EmbeddedPostgres;
 let postgres: Postgres;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, expect, test, vi } from 'vitest';
-import { silentLog } from '../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../test/harness/silent-log.ts';
 import { messageOf } from '../base/errors.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type ReportOrder, ReportPool } from './pool.ts';

@@ -2,9 +2,9 @@
  * Reads the days of blocks from their `ts` columns: a day is a partition of the series table, and partitions are the
  * main cost of an insert. Also finds which devices sent. Used for shipping. No row costs an allocation.
  */
+import { dayMs } from '../base/durations.ts';
 import { startOfBlock } from './block-layout.ts';
 
-const dayMs = 86_400_000;
 /** Days outside these years share one partition. */
 const firstMs = 1_577_836_800_000;
 const endMs = 2_208_988_800_000;

@@ -26,12 +26,13 @@
  * arrives in a later millisecond or its frame is encoded later, and no lag of the earlier one has reached the maximum.
  */
 import { endianness } from 'node:os';
+import { dayMs } from '../base/durations.ts';
 import { assert } from '../base/errors.ts';
 
 assert(endianness() === 'LE', 'typed arrays are the wire format only on a little-endian machine');
 
 /** 270 years: a `ts` farther from now cannot be stored. */
-export const tsDistanceMsMax = 270 * 365.25 * 86_400_000;
+export const tsDistanceMsMax = 270 * 365.25 * dayMs;
 
 /**
  * The columns of rows except device, time, seq and version. Fixed-width columns are bytes; absent columns are empty.

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect, test } from 'vitest';
-import { silentLog } from '../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../test/harness/silent-log.ts';
 import { limits } from '../base/limits.ts';
 import { openClickHouse } from '../clickhouse/client.ts';
 import { readLatest } from './latest.ts';

@@ -2,16 +2,16 @@
  * Sentinels report a new master while a bus asks them for the master, or never answer. The servers are real; the
  * Sentinels are stand-ins that hold their answers, because a real one answers within a millisecond.
  */
+
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { afterAll, expect, it } from 'vitest';
-import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { openBus } from '../../src/bus/open.ts';
 import { eventually } from '../harness/api.ts';
 import { RedisNodes } from '../harness/redis-nodes.ts';
+import { silentLog as silent } from '../harness/silent-log.ts';
 
-const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 const redis = new RedisNodes();
 
 afterAll(() => redis.remove());

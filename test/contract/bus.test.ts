@@ -2,6 +2,7 @@
  * The promises of every bus, tested with both kinds: Redis (a real server) and process channels (real child processes).
  * Two child processes have a bus each and carry out the orders of this file.
  */
+
 import { type ChildProcess, execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -11,7 +12,6 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
 import { limits } from '../../src/base/limits.ts';
-import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type Bus, busCounters } from '../../src/bus/bus.ts';
 import { BusHub } from '../../src/bus/ipc-primary.ts';
@@ -23,10 +23,10 @@ import { type RedisSettings, readRedisAddress } from '../../src/bus/redis-addres
 import { ClusterLink } from '../../src/bus/redis-cluster.ts';
 import { SingleLink } from '../../src/bus/redis-single.ts';
 import { type RedisNode, RedisNodes } from '../harness/redis-nodes.ts';
+import { silentLog as silent } from '../harness/silent-log.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const dir = mkdtempSync(join(tmpdir(), 'millrace-bus-'));
-const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 
 /** Every Redis that was started, so that a failed test leaves none. */
 const redisNodes = new RedisNodes();

@@ -9,7 +9,7 @@ import { migrateClickHouse } from '../../src/clickhouse/migrate.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
 import { eraseSeries } from '../../src/erase/erase-in-clickhouse.ts';
 import { openStores } from '../../src/instance/stores/engines.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
+import { silentLog } from '../harness/silent-log.ts';
 
 const inserts: URLSearchParams[] = [];
 const statements: string[] = [];

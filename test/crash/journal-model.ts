@@ -1,11 +1,11 @@
 /** A journal under a random but repeatable load, with a ledger of its promises; and the check of these promises. */
-import type { Log } from '../../src/base/log.ts';
+
 import type { Journal, JournalFrame, Lane, ShipUnit } from '../../src/journal/journal.ts';
 import { type OpenJournalDeps, openJournal } from '../../src/journal/open-journal.ts';
 import type { Random } from '../harness/random.ts';
+import { silentLog } from '../harness/silent-log.ts';
 import type { SimDisk } from './sim-disk.ts';
 
-export const silentLog: Log = { debug() {}, info() {}, warn() {}, error() {} };
 export const dir = '/journal/worker-1';
 const segmentBytes = 20 * 1024;
 

@@ -2,11 +2,13 @@
  * Shipping into a store that refuses rows, is killed, is slow or lacks memory: which rows are stored, which wait, and
  * which are proven bad.
  */
+
 import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
+import { dayMs } from '../../src/base/durations.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { Shards } from '../../src/clickhouse/shards.ts';
@@ -20,11 +22,10 @@ import type { ShipperDeps } from '../../src/ship/ship-deps.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { readBlock } from '../../src/telemetry/read-block.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
 import { daysOf, type Insert, StandIn } from '../harness/clickhouse-stand-in.ts';
 import { type FastClock, fastClock } from '../harness/fast-clock.ts';
+import { silentLog } from '../harness/silent-log.ts';
 
-const dayMs = 86_400_000;
 let home: string;
 let standIn: StandIn;
 let clickhouse: ClickHouse;

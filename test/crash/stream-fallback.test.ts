@@ -7,7 +7,8 @@ import { late, live } from '../../src/journal/journal.ts';
 import { StreamClient } from '../../src/stream/stream-client.ts';
 import { StreamWriter } from '../../src/stream/stream-writer.ts';
 import { freePort } from '../harness/ports.ts';
-import { open, silentLog } from './journal-model.ts';
+import { silentLog } from '../harness/silent-log.ts';
+import { open } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
 
 test('messages are refused while the disk hangs that takes the place of the stream', async () => {

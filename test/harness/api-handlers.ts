@@ -46,9 +46,9 @@ import { PersistentRpcs } from '../../src/rpc/persistent.ts';
 import { Rpc } from '../../src/rpc/send.ts';
 import { faultAnswer } from '../../src/uws/exchange.ts';
 import type { HttpRequest } from '../../src/uws/request.ts';
-import { silentLog as log } from './clickhouse-server.ts';
 import { deafBus } from './deaf-bus.ts';
 import { startTestPostgres, type Template } from './postgres-server.ts';
+import { silentLog as log } from './silent-log.ts';
 import { unlimitedRates } from './unlimited.ts';
 
 export const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };

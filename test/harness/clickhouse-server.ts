@@ -3,6 +3,7 @@
  * built JavaScript: that of the engine tests, or one that is compiled for this test process, below node_modules so that
  * packages are found.
  */
+
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -11,7 +12,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import type { Log } from '../../src/base/log.ts';
 import { startedTicksOf } from '../../src/base/process-file.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import {
@@ -20,8 +20,7 @@ import {
   startEmbeddedClickHouse,
 } from '../../src/clickhouse/embedded/embedded.ts';
 import { migrateClickHouse } from '../../src/clickhouse/migrate.ts';
-
-export const silentLog: Log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
+import { silentLog } from './silent-log.ts';
 
 export interface TestClickHouse {
   /** A test that starts another one with `options` puts it here. */
@@ -60,16 +59,19 @@ export async function shareTestClickHouse(): Promise<SharedClickHouse> {
   return { server, clickhouse, database, stop };
 }
 
-/** A server of its own, with the schema in database `millrace` unless `migrated` is false. */
-export async function startTestClickHouse(
-  overrides: Partial<EmbeddedClickHouseDeps> = {},
-  migrated = true,
-): Promise<TestClickHouse> {
+/** Starts a server of its own, with the schema in database `millrace`. */
+export async function startTestClickHouse(): Promise<TestClickHouse> {
+  const embedded = await startEmptyClickHouse();
+  await migrateClickHouse(embedded.clickhouse, { database: 'millrace', cluster: '', log: silentLog });
+  return embedded;
+}
+
+/** Starts a server of its own, without the schema. */
+export async function startEmptyClickHouse(overrides: Partial<EmbeddedClickHouseDeps> = {}): Promise<TestClickHouse> {
   const home = mkdtempSync(join(tmpdir(), 'millrace-clickhouse-'));
   const { server, options } = await startServer(home, overrides);
   const { url, user, password } = server;
   const clickhouse = openClickHouse({ url, user, password, database: 'millrace', log: silentLog });
-  if (migrated) await migrateClickHouse(clickhouse, { database: 'millrace', cluster: '', log: silentLog });
   const embedded: TestClickHouse = {
     server,
     clickhouse,

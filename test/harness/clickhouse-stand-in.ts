@@ -2,8 +2,10 @@
  * A ClickHouse for faults that a real one cannot be made to show: it takes inserts of blocks, keeps their rows as
  * `ReplacingMergeTree` would, and answers as the test says.
  */
+
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { dayMs } from '../../src/base/durations.ts';
 import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
 
 export interface Insert {
@@ -21,8 +23,6 @@ export interface Insert {
  * that are stored some time later, 200 with a body and no row stored, or 200 after some time.
  */
 type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number } | { body: string } | { okMs: number };
-
-const dayMs = 86_400_000;
 
 export class StandIn {
   readonly inserts: Insert[] = [];

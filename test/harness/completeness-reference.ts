@@ -2,9 +2,9 @@
  * Completeness in plain JavaScript, as docs/rest.md#reports words it, one missing point after the other. It shares no
  * code with `src`.
  */
+import { hourMs } from '../../src/base/durations.ts';
 import type { RefPoint } from './report-reference.ts';
 
-const hourMs = 3_600_000;
 const dayMs = 24 * hourMs;
 
 interface Expected {

@@ -1,21 +1,20 @@
 /** A database with the schema for tests, in a real embedded PostgreSQL in a temporary directory. */
+
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import type { Log } from '../../src/base/log.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
 import { migratePostgres } from '../../src/postgres/migrate.ts';
+import { silentLog as log } from './silent-log.ts';
 
 export interface TestPostgres {
   postgres: Postgres;
   stop(): Promise<void>;
 }
-
-const log: Log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 
 /** Starts a separate server in `home`, with the schema. */
 export async function startPostgres(home: string): Promise<{ url: string; stop(): Promise<void> }> {

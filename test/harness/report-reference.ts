@@ -3,6 +3,7 @@
  * `src/report` are compared with these. The reference shares no code with the queries: it takes calendars from Intl and
  * finds the start of a bucket by going back minute by minute.
  */
+import { dayMs } from '../../src/base/durations.ts';
 
 export interface RefPoint {
   device: number;
@@ -20,7 +21,6 @@ interface RefGrouping {
 
 export type RefCell = string | number | bigint;
 
-const dayMs = 86_400_000;
 const days = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday'];
 const months = 'January February March April May June July August September October November December'.split(' ');
 

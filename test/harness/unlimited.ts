@@ -4,8 +4,8 @@ import { TenantUsage } from '../../src/activity/tenant-usage.ts';
 import type { RateLimitSettings } from '../../src/auth/rate-kinds.ts';
 import { RateLimits } from '../../src/auth/rate-limits.ts';
 import { DeviceKeys } from '../../src/telemetry/device-keys.ts';
-import { silentLog as log } from './clickhouse-server.ts';
 import { aloneExchange } from './exchange.ts';
+import { silentLog as log } from './silent-log.ts';
 
 const noRates = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
 const unlimited: RateLimitSettings = {

@@ -24,8 +24,8 @@ import { openChannels } from '../../src/downlink/device-channels.ts';
 import { Downlink } from '../../src/downlink/downlink.ts';
 import type { Queries } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../harness/postgres-server.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 
 const deviceCount = 20_000;
 const followerCount = 5_000;

@@ -2,6 +2,7 @@
  * A running engine is saved under load, and the backup is restored beside it. An incomplete backup is refused with one
  * sentence.
  */
+
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import {
@@ -23,8 +24,8 @@ import { checkFiles, readManifest } from '../../src/backup/manifest.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../harness/engine.ts';
+import { silentLog as silent } from '../harness/silent-log.ts';
 
-const silent = { debug() {}, info() {}, warn() {}, error() {} };
 const directory = mkdtempSync(join(tmpdir(), 'millrace-backup-'));
 const backup = join(directory, 'backup');
 const restoredDir = join(directory, 'restored');

@@ -5,18 +5,19 @@
 
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
+import { dayMs } from '../../src/base/durations.ts';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { Shards } from '../../src/clickhouse/shards.ts';
 import { insertDeviceTombstone } from '../../src/device/sql/store.ts';
 import { seriesDeleter } from '../../src/erase/delete-series.ts';
 import { Eraser } from '../../src/erase/erase.ts';
 import { SteadyClock } from '../../src/erase/steady-clock.ts';
-import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';
+import { startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../harness/postgres-server.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 
 const years = 10;
 const days = years * 365;
-const dayMs = 86_400_000;
 const firstTs = Date.UTC(2020, 0, 1);
 const deviceCount = 10_000;
 

@@ -2,17 +2,18 @@
  * What a whole instance removes by its age. In the first day of an instance nothing expires, so this test lets the
  * clock have been trusted before.
  */
+
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { dayMs } from '../../src/base/durations.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 
 let engine: Engine;
 
-const dayMs = 86_400_000;
 /** Retention begins a minute after a start. */
 const roundMsMax = 100_000;
 

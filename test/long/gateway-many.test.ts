@@ -7,10 +7,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 import { call } from '../harness/tenants.ts';
 
 const connect = 'v1/gateway/connect';

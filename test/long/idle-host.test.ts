@@ -2,8 +2,8 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;

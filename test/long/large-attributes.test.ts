@@ -1,4 +1,5 @@
 /** Large attributes of many devices: no process reads the values of all of them at once. */
+
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,8 +8,8 @@ import { openPostgres } from '../../src/postgres/client.ts';
 import { type Device, devicesMade, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { good } from '../harness/reports.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 
-const log = { debug() {}, info() {}, warn() {}, error() {} };
 /** The values of all devices take twice the memory of a process. */
 const deviceCount = 600;
 const valueChars = 1_000_000;

@@ -6,9 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 
 const devices = 600;
 

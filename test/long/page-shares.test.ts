@@ -1,4 +1,5 @@
 /** Pages of lists share the connections to PostgreSQL: however many are asked for, other calls find a connection. */
+
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -6,9 +7,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { embeddedPostgresUrl } from '../../src/postgres/embedded/embedded.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 import { call, makeTenant } from '../harness/tenants.ts';
 
-const log = { debug() {}, info() {}, warn() {}, error() {} };
 let engine: Engine;
 let postgres: Postgres;
 

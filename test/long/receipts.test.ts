@@ -7,9 +7,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { postForReceipt, proveSuspects, readReceipt } from '../harness/receipts.ts';
+import { silentLog } from '../harness/silent-log.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;

@@ -8,9 +8,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { limits } from '../../src/base/limits.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { type Device, eventually } from '../harness/api.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngines } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 const commands = [0, 1, 2, 3, 4, 5, 6, 7];

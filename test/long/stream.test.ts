@@ -17,12 +17,12 @@ import { expectStoredOnce, postValues } from '../harness/acknowledged.ts';
 import { firing, scrape } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { fillStream } from '../harness/full-stream.ts';
 import { Link } from '../harness/link.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
+import { silentLog } from '../harness/silent-log.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 import { streamSettings } from '../harness/stream-engine.ts';
 
@@ -156,7 +156,7 @@ test('nodes that are all killed at one moment lose no frame that was acknowledge
     await Promise.all([0, 1, 2].map((node) => nodes.kill(node)));
     for (const node of [0, 1, 2]) nodes.startAgain(node);
     await nodes.ready();
-    await Promise.all([stays.start({}, false), lost.start({}, false)]);
+    await Promise.all([stays.start({}, 'workers'), lost.start({}, 'workers')]);
   });
   await expectStored(
     'killed',
@@ -401,7 +401,7 @@ test('what all nodes lose because they had not synced it is reported as cut, and
     // No host holds the frames, whose only place is the stream now, and none publishes until the loss is noticed.
     await Promise.all([stays.stop(), lost.stop()]);
     await giveBack();
-    await Promise.all([stays.start({}, false), lost.start({}, false)]);
+    await Promise.all([stays.start({}, 'workers'), lost.start({}, 'workers')]);
     await eventually(() => cuts().length > 0, 60_000);
     expect(cuts()).toMatchObject([{ stream: live, kind: 'cut', to: state.last_seq }]);
   });
@@ -438,10 +438,10 @@ test('the level of an installation can be changed without losing a frame', async
   await withoutClickHouse(async () => {
     await accepted(stays, { level: 1 });
     await Promise.all([stays.stop(), lost.stop()]);
-    await stays.start({ INGEST_ACK: 'journal' }, false);
+    await stays.start({ INGEST_ACK: 'journal' }, 'workers');
     await accepted(stays, { level: 2 });
     await stays.stop();
-    await stays.start({}, false);
+    await stays.start({}, 'workers');
     await accepted(stays, { level: 3 });
   });
   await expectStored('level', [1, 2, 3]);
@@ -501,7 +501,7 @@ test('STREAM_FALLBACK=journal acknowledges without a majority, and says so', asy
   await withoutClickHouse(async () => {
     await accepted(stays, { fallback: 2 });
     await stays.killAll();
-    await stays.start({ STREAM_FALLBACK: 'journal' }, false);
+    await stays.start({ STREAM_FALLBACK: 'journal' }, 'workers');
     await accepted(stays, { fallback: 3 });
   });
   await expectStored('fallback', [1, 2, 3]);

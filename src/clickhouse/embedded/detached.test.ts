@@ -2,7 +2,8 @@ import { mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync 
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest';
-import { silentLog, startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
+import { startEmptyClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../../test/harness/silent-log.ts';
 import { attachDetached, attachTriesMax, readPartsOnDisk } from './detached.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 import type { Run } from './engine.ts';
@@ -12,7 +13,7 @@ let embedded: TestClickHouse;
 const noRows = { elapsedSeconds: 0, rowsRead: 0, bytesRead: 0 };
 
 beforeAll(async () => {
-  embedded = await startTestClickHouse({}, false);
+  embedded = await startEmptyClickHouse();
 });
 
 afterAll(() => embedded.stop());

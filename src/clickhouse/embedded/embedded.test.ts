@@ -18,7 +18,7 @@ import { dirname, join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { builtServer, startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
+import { builtServer, startEmptyClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { endProcess, startedTicksOf } from '../../base/process-file.ts';
 import { joinableComment } from '../inserts/joined-inserts.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
@@ -43,7 +43,7 @@ beforeAll(async () => {
   // The directory as an earlier version made it.
   const dir = join(root, 'clickhouse');
   mkdirSync(dir, { mode: 0o755 });
-  embedded = await startTestClickHouse({ nice, dir }, false);
+  embedded = await startEmptyClickHouse({ nice, dir });
   shared = client();
 });
 

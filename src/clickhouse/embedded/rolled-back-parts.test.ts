@@ -1,13 +1,13 @@
 import { readdirSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
+import { startEmptyClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
 
 let embedded: TestClickHouse;
 
 beforeAll(async () => {
-  embedded = await startTestClickHouse({}, false);
+  embedded = await startEmptyClickHouse();
   await ask('CREATE DATABASE mill');
 });
 

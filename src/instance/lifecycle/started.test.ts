@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { silentLog } from '../../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../../test/harness/silent-log.ts';
 import { steadySleep, useSteadyClock } from '../../../test/harness/steady-clock.ts';
 import { Started } from './started.ts';
 import { StopSteps } from './stop-steps.ts';

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { silentLog } from '../../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../../test/harness/silent-log.ts';
 import { steadySleep, useSteadyClock } from '../../../test/harness/steady-clock.ts';
 import { unmeasuredClock } from '../clock/clock-offset.ts';
 import type { InstanceState } from '../health/state.ts';

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { silentLog } from '../../../test/harness/clickhouse-server.ts';
+import { silentLog } from '../../../test/harness/silent-log.ts';
 import { limits } from '../../base/limits.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
 import { ClickHouseError } from '../../clickhouse/clickhouse-error.ts';

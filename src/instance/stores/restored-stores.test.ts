@@ -2,12 +2,12 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { silentLog as log } from '../../../test/harness/silent-log.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
 import type { Postgres } from '../../postgres/client.ts';
 import { DataDirectory } from '../host/data-directory.ts';
 import { type Restored, RestoredStores } from './restored-stores.ts';
 
-const log = { debug() {}, info() {}, warn() {}, error() {} };
 let dir = '';
 let stores: RestoredStores | undefined;
 

@@ -1,4 +1,5 @@
 /** Starts and stops of the real embedded server, clean and not. */
+
 import { type ChildProcess, spawn } from 'node:child_process';
 import {
   chmodSync,
@@ -16,8 +17,8 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
+import { silentLog as silent } from '../../../test/harness/silent-log.ts';
 import { StartError } from '../../base/errors.ts';
-import type { Log } from '../../base/log.ts';
 import { startedTicksOf } from '../../base/process-file.ts';
 import { openPostgres } from '../client.ts';
 import { migratePostgres } from '../migrate.ts';
@@ -28,7 +29,6 @@ import { servesDirectory } from './orphan.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'millrace-embedded-'));
 const asRoot = process.getuid?.() === 0;
-const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 const dir = join(root, 'home', 'postgres');
 const cluster = join(dir, 'cluster');
 const lockFile = join(cluster, 'postmaster.pid');

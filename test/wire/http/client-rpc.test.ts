@@ -1,7 +1,6 @@
 /** Calls that devices make (docs/http.md#calls), answered by rules.yaml. */
 import { expect, test } from 'vitest';
-import type { Device } from '../../harness/api.ts';
-import { eventually } from '../../harness/api.ts';
+import { type Device, eventually } from '../../harness/api.ts';
 import { faultOf } from '../../harness/rest.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 

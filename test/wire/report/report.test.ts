@@ -1,6 +1,8 @@
 /** Reports over the socket: the rules of docs/rest.md#reports, and hostile input. */
+
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { hourMs } from '../../../src/base/durations.ts';
 import { eventually } from '../../harness/api.ts';
 import { newCustomer, newCustomerUser, newTenant, ok } from '../../harness/people.ts';
 import {
@@ -25,7 +27,6 @@ import {
 import { faultOf } from '../../harness/rest.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
-const hourMs = 3_600_000;
 let plant: Plant;
 let water: string;
 
