@@ -219,7 +219,7 @@ export class EngineUnderLoad {
     return merges;
   }
 
-  /** True when ClickHouse has the acknowledged records, each once and whole, and no others but those that are unsure. */
+  /** True when ClickHouse has the acknowledged records, each once and whole, and no others except unsure ones. */
   async verify(): Promise<boolean> {
     const [records, rows] = await Promise.all([
       this.#count("SELECT count() FROM telemetry FINAL WHERE key = 'temperature' AND num BETWEEN 21 AND 22"),

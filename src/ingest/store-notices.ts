@@ -14,7 +14,7 @@ interface StoreNoticesDeps {
   journal: Pick<TakesFrames, 'laneShipped'>;
   /** True while an append runs. */
   isAppending: () => boolean;
-  /** True: commits have the devices of their messages, so a shard that is down delays the messages of its own devices only. */
+  /** True: commits have the devices of their messages, because a shard that is down delays its own devices only. */
   notesDevices: boolean;
 }
 

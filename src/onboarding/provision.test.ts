@@ -1,7 +1,7 @@
 /** A device that exists gives its credentials to one request, also when commits get no answer. Against PostgreSQL. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { createDevice } from '../admin/devices.ts';
 import { noLimits } from '../admin/entity-limits.ts';
 import { createProfile } from '../admin/profiles.ts';

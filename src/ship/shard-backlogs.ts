@@ -100,7 +100,7 @@ export class ShardBacklogs {
     const { journal, sleep } = this.#deps;
     const isTaking = () => this.#taking.has(shard) && !this.#inserters[shard]!.isFailing && !signal.aborted;
     for (let waitedMs = 0; this.holds(shard) && isTaking() && waitedMs < catchUpMsMax; waitedMs += catchUpCheckMs) {
-      if (journal.shardBacklog.bytesOf(shard) > bytesMax) return false;
+      if (journal.shardBacklog.bytesOf(shard) > unitBytesMax) return false;
       await sleep(catchUpCheckMs, signal);
     }
     return !this.holds(shard);

@@ -10,8 +10,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { askClickhouse, queryClickhouse } from '../harness/clickhouse-queries.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, inherited, root, startEngine } from '../harness/engine.ts';
+import { silentLog } from '../harness/silent-log.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;

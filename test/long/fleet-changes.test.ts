@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
-import { silentLog as log } from '../harness/clickhouse-server.ts';
+import { silentLog as log } from '../harness/silent-log.ts';
 import { type Engine, startEngines } from '../harness/engine.ts';
 import { codeOf, MqttClient } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';

@@ -13,9 +13,9 @@ import { limits } from '../../src/base/limits.ts';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { firing } from '../harness/alerts.ts';
 import { eventually } from '../harness/api.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
 import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { silentLog } from '../harness/silent-log.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;

@@ -9,11 +9,11 @@ import { readLastDeviceNumber } from '../../src/device/sql/number-store.ts';
 import { pollStore } from '../../src/instance/stores/host-poll-store.ts';
 import { openPostgres } from '../../src/postgres/client.ts';
 import { migratePostgres } from '../../src/postgres/migrate.ts';
-import { silentLog } from '../harness/clickhouse-server.ts';
 import { DebianPostgres, type PostgresNode } from '../harness/debian-postgres.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { ok } from '../harness/people.ts';
 import { newPlant } from '../harness/reports.ts';
+import { silentLog } from '../harness/silent-log.ts';
 
 const servers = new DebianPostgres();
 let a: PostgresNode;
