@@ -219,7 +219,7 @@ export class EngineUnderLoad {
     return merges;
   }
 
-  /** True when ClickHouse has the acknowledged records, each once and whole, and no others except unsure ones. */
+  /** True when ClickHouse has each acknowledged record once and whole, and of others only those that are unsure. */
   async verify(): Promise<boolean> {
     const [records, rows] = await Promise.all([
       this.#count("SELECT count() FROM telemetry FINAL WHERE key = 'temperature' AND num BETWEEN 21 AND 22"),

@@ -50,7 +50,8 @@ export function lineOf(second: Second, lastsSeconds: number): string {
   if (waiting > 0) parts.push(`${figure(waiting)} due`);
   const cores = Object.entries(cpu).filter(([, share]) => share >= 0.05);
   if (cores.length > 0) parts.push(`CPU ${cores.map(([role, share]) => `${role} ${share.toFixed(1)}`).join(', ')}`);
-  if (gauges.backlogBytes !== undefined) parts.push(`journal ${figure(gauges.backlogBytes / mebibyte)} MiB`);
+  if (gauges.backlogBytes !== undefined)
+    parts.push(`journal ${figure(Math.round((10 * gauges.backlogBytes) / mebibyte) / 10)} MiB`);
   return parts.join(' | ');
 }
 

@@ -142,7 +142,7 @@ function tellOutcome(
     if (broken > 0) say(`${name}: ${broken} connections broken, with ${unsure - unanswered} messages in flight`);
     if (unanswered > 0) say(`${name}: ${unanswered} messages were never answered`);
     if (unsent > 0) say(`${name}: ${unsent} messages were due and not sent`);
-    if (invalid !== '') say(`${name}: ${invalid}`);
+    if (invalid !== '') say(`INVALID ${name}: ${invalid}`);
   }
   if (crowd) {
     const refused = `${figure(100 * crowd.refusedShare)} % refused`;

@@ -37,7 +37,8 @@ export async function runSoak(settings: BenchSettings): Promise<boolean> {
         return [role, series[0] ?? 0, series.at(-1) ?? 0, Math.max(...series), growth[role]!];
       }),
     );
-    say(`${figure(result.storedRequestsPerSecond)} requests/s over ${minutes} minutes, verified: ${result.verified}`);
+    say(`${figure(result.storedRequestsPerSecond)} requests/s over ${minutes} minutes`);
+    say(`stored and verified in ClickHouse: ${result.verified ? 'every acknowledged record, once' : 'NO'}`);
     if (result.invalid) say(`INVALID: ${result.invalid}`);
     const targets = new Targets();
     for (const [role, slope] of Object.entries(growth))
