@@ -606,9 +606,16 @@ test('moments of a chart have numbers, and the page says once what each one was'
   const page = pageOf({
     ...{ scenario: 'day', at: '2026-01-01T00:00:00Z', machine, commit: 'abc', version: '0.1.0', settings: {} },
     printed: [],
-    result: { events: two, peak: loadOf({ seconds: secondsOf([5, 6, 7]) }) },
+    result: {
+      events: two,
+      peak: loadOf({ seconds: secondsOf([5, 6, 7]), pauses: [{ fromSecond: 0.5, seconds: 1.2 }] }),
+    },
   });
-  expect(page).toContain('<ol><li>a &lt;killed&gt; worker, second 1.5</li><li>reports, second 2.5</li></ol>');
+  const moments = [
+    ...['nothing is acknowledged for 1.2 s, second 0.5', 'a &lt;killed&gt; worker, second 1.5'],
+    ...['acknowledged again, second 1.7', 'reports, second 2.5'],
+  ];
+  expect(page).toContain(`<ol>${moments.map((moment) => `<li>${moment}</li>`).join('')}</ol>`);
   expect(page.match(/text-anchor="middle">1</g)).toHaveLength(2);
 });
 

@@ -87,7 +87,7 @@ function chartsOf(load: LoadResult, events: PageEvent[]): string {
       .map(({ name, atMs }): Mark => ({ name, second: Math.max(0, (atMs - startedAtMs) / 1000) }))
       .filter(({ second }) => second <= seconds.length),
     ...silenceMarks(load),
-  ];
+  ].sort((a, b) => a.second - b.second);
   const lineChart = (title: string, lines: Line[], isLatency = false) => {
     return lineChartOf(title, lines, { marks, isLatency });
   };
