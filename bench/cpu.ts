@@ -52,6 +52,11 @@ export function residentBytesOfAll(pids: number[]): number {
   return pids.reduce((sum, pid) => sum + residentBytesOf(pid), 0);
 }
 
+/** Few things take less memory than a heap gives back meanwhile: then nothing is known, which is no small cost. */
+export function growthOf(bytes: number): number {
+  return bytes > 0 ? bytes : Number.NaN;
+}
+
 export function machineCpu(): { idle: number; total: number } {
   const line = readFileSync('/proc/stat', 'utf8').split('\n', 1)[0]!;
   const ticks = line.trim().split(/\s+/).slice(1).map(Number);

@@ -1,5 +1,6 @@
 /** A benchmark that ends with 1 says which promise was broken, and by which figure. */
 import { expect, test, vi } from 'vitest';
+import { growthOf } from '../bench/cpu.ts';
 import { sumsText } from '../bench/crash/judge.ts';
 import { billionTargets } from '../bench/scenarios/billion.ts';
 import { fleetTargets } from '../bench/scenarios/fleet.ts';
@@ -69,6 +70,13 @@ test('a figure that is not a number misses its target', () => {
   const missed = ['ack: p99 - ms, target 25', 'rate 0.94, target 0.95', slow, 'commands that failed: 3, target 0'];
   expect(targets.missed).toEqual(missed);
   expect(printedBy(targets)).toEqual(missed.map((line) => `target missed: ${line}`));
+});
+
+test('memory that did not grow holds no target', () => {
+  const targets = new Targets();
+  targets.atMost('a held poll:', growthOf(-200_000), 4_096, ' bytes');
+  targets.atMost('a held poll:', growthOf(4_000), 4_096, ' bytes');
+  expect(targets.missed).toEqual(['a held poll: - bytes, target 4 096']);
 });
 
 test('targets that are all held are said to be held, and a run without targets says nothing of them', () => {

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { RedisNodes } from '../../test/harness/redis-nodes.ts';
 import { type AcceptQueueCounts, acceptQueueCounts } from '../accept-queue.ts';
-import { cpuBetween, cpuByRole, machineCpu, residentBytesOfAll } from '../cpu.ts';
+import { cpuBetween, cpuByRole, growthOf, machineCpu, residentBytesOfAll } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { refusedText } from '../load/counts.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
@@ -109,8 +109,9 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
     say(
       `targets: ${figure(bytesPerConnectionMax)} bytes each, ${figure(connectsPerSecondMin)} connects/s, none refused`,
     );
+    if (!(bytesPerConnection > 0)) say('INVALID: memory did not grow with the connections; open more of them');
     const judged = new Targets();
-    judged.atMost('an idle connection:', bytesPerConnection, bytesPerConnectionMax, ' bytes');
+    judged.atMost('an idle connection:', growthOf(bytesPerConnection), bytesPerConnectionMax, ' bytes');
     for (const [n, { storm }] of storms.entries())
       judged.atLeast(`storm ${n + 1}:`, storm.connectsPerSecond, connectsPerSecondMin, ' connects/s');
     judged.none('connections that were refused or ended by themselves:', refused + lost);
