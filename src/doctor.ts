@@ -30,6 +30,7 @@ import {
   findInstance,
   mayFindInstance,
   otherSettings,
+  ownUrl,
   primaryLives,
   type RunningInstance,
 } from './support/running-instance.ts';
@@ -163,6 +164,13 @@ async function checkService(config: Config, running: RunningInstance, options: O
 }
 
 async function checkWithoutInstance(config: Config, { url, token }: Options): Promise<void> {
+  if (url === undefined && primaryLives(config)) {
+    const ports = portsOf(config).map(({ port }) => port);
+    const says = `${ports.join(', ')} belong to the instance, which starts or stops just now.`;
+    report({ subject: 'ports', level: 'ok', says });
+    await checkReadiness(ownUrl(config));
+    return;
+  }
   if (url === undefined) {
     const subject = 'ports';
     const own = portsOf(config);

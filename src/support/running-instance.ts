@@ -21,15 +21,20 @@ export async function findInstance(config: Config): Promise<RunningInstance | un
     const control = await openControl(controlPath(resolve(config.data.dir)));
     try {
       const described = await control.ask<InstanceDescription>('describe');
-      const { http, monitor } = described.config;
+      const { monitor } = described.config;
       const monitorUrl = monitor.port === 0 ? undefined : `http://${reachable(monitor.address)}:${monitor.port}`;
-      return { ...described, url: `http://${reachable(http.address)}:${http.port}`, monitorUrl };
+      return { ...described, url: ownUrl(described.config), monitorUrl };
     } finally {
       control.close();
     }
   } catch {
     return undefined;
   }
+}
+
+/** Returns the address at which this host reaches the REST port of an instance with these settings. */
+export function ownUrl({ http }: Pick<Config, 'http'>): string {
+  return `http://${reachable(http.address)}:${http.port}`;
 }
 
 /** True when a primary of this DATA_DIR lives: it may be starting or stopping, and answers no command then. */

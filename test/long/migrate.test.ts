@@ -35,9 +35,11 @@ interface Outcome {
 
 /** Runs the command as the script of package.json does, with the settings of the host and `env`. */
 async function migrate(env: Record<string, string> = {}): Promise<Outcome> {
-  const child = spawn(process.execPath, ['dist/migrate.js'], {
-    env: { ...inherited(), ...storeSettings(stores), ...env },
-  });
+  return await command('migrate', { ...inherited(), ...storeSettings(stores), ...env });
+}
+
+async function command(name: string, env: NodeJS.ProcessEnv): Promise<Outcome> {
+  const child = spawn(process.execPath, [`dist/${name}.js`], { env });
   const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'close')]);
   return { code: code as number, lines: linesOf(stdout), errors: linesOf(stderr) };
 }
@@ -71,6 +73,11 @@ test('a first start with MIGRATE=false changes nothing, and waits with the comma
   );
   await postgres.close();
   expect(found).toEqual({ n: '0' });
+  // The ports are those of the instance that waits.
+  const doctor = await command('doctor', host.environment);
+  expect(doctor.lines.filter((line) => line.startsWith('fault'))).toEqual([
+    expect.stringMatching(/^fault +readiness .*503 starting.*is not applied yet.*: run npm run migrate/),
+  ]);
 });
 
 test('three runs at once apply each migration once, and the host that waited becomes ready', async () => {
