@@ -381,7 +381,8 @@ test('a server that is unavailable for a moment is ridden out, and the moment is
     const { file, page } = takeResult(bench.printed);
     const [{ load } = fail()] = loadsOf(file.result);
     expect(load.pauses).toHaveLength(1);
-    expect(load.pauses[0]!.seconds).toBeGreaterThan(1.9);
+    // Begin and end are those of tenths of a second.
+    expect(load.pauses[0]!.seconds).toBeGreaterThan(1.75);
     expect(page).toContain('nothing is acknowledged for');
   } finally {
     bench.child.kill('SIGKILL');
