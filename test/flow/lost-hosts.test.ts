@@ -14,7 +14,7 @@ import { connectMqtt } from '../harness/mqtt-client.ts';
 import { NatsCluster } from '../harness/nats-cluster.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
-const losses = Number(process.env['HOST_LOSSES'] ?? 3);
+const losses = Number(process.env['HOST_LOSSES'] ?? 2);
 
 describe.each(['stream', 'store'] as const)('INGEST_ACK=%s', (level) => {
   let stores: Stores;
