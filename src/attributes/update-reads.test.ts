@@ -13,7 +13,7 @@ it('devices of one tenant neither block nor delay those of another', async () =>
   });
   const postgres: Queries = {
     async query<Row>(text: string, [devices = []]: unknown[] = []): Promise<Row[]> {
-      if (!text.includes('"changesSeen"')) return [];
+      if (!text.includes('"offeredMs"')) return [];
       reads.push(devices as number[]);
       await answers;
       return [];

@@ -15,6 +15,7 @@ import {
   readHeads,
   readUpdateRows,
   readVersionsBefore,
+  startCursors,
   storeCursors,
   storeOffers,
   type UpdateOffer,
@@ -186,30 +187,44 @@ export class UpdateReads {
     });
     const versions = first.length > 0 ? await readVersionsBefore(this.#queries, first) : undefined;
     const states = devices.map((device) => cursorStateOf(device, heads.get(device), versions?.get(device)));
-    await this.#storeCursors(states.filter(({ isNew }) => isNew));
-    return states;
+    const firstDevices = new Set(first.map(({ device }) => device));
+    const isStarted = ({ device }: CursorState) => firstDevices.has(device) || !heads.has(device);
+    await this.#storeCursors(states.filter((state) => state.isNew && !isStarted(state)));
+    const started = await this.#startCursors(states.filter(isStarted));
+    return states.map((state) => ({ ...state, ...started.get(state.device) }));
+  }
+
+  /** Returns the cursors that are stored: another worker may start the cursor of a device at the same time. */
+  async #startCursors(states: CursorState[]): Promise<Map<number, Pick<CursorState, 'changesSeen' | 'deletionsSeen'>>> {
+    if (states.length === 0) return new Map();
+    const stored = await repeated(() => startCursors(this.#queries, states));
+    await this.#prune(stored);
+    return new Map(stored.map(({ device, ...seen }) => [device, seen]));
   }
 
   async #storeCursors(states: CursorState[]): Promise<void> {
     if (states.length === 0) return;
-    await this.#storeCursorsOfKnown(states);
-    const seen = states.filter(({ deletionsSeen }) => deletionsSeen > 0);
-    if (seen.length > 0) {
-      await pruneDeletions(
-        this.#queries,
-        seen.map(({ device }) => device),
-      );
-    }
+    await repeated(() => storeCursors(this.#queries, states));
+    await this.#prune(states);
   }
 
-  async #storeCursorsOfKnown(states: CursorState[]): Promise<void> {
-    for (;;) {
-      try {
-        return await storeCursors(this.#queries, states);
-      } catch (error) {
-        // A device was deleted while the statement ran. The next statement leaves that device out.
-        if (!isForeignKeyViolation(error)) throw error;
-      }
+  async #prune(stored: readonly Pick<CursorState, 'device' | 'deletionsSeen'>[]): Promise<void> {
+    const seen = stored.filter(({ deletionsSeen }) => deletionsSeen > 0);
+    if (seen.length === 0) return;
+    await pruneDeletions(
+      this.#queries,
+      seen.map(({ device }) => device),
+    );
+  }
+}
+
+/** Repeats a statement while devices are deleted as it runs: the next statement leaves them out. */
+async function repeated<Result>(statement: () => Promise<Result>): Promise<Result> {
+  for (;;) {
+    try {
+      return await statement();
+    } catch (error) {
+      if (!isForeignKeyViolation(error)) throw error;
     }
   }
 }

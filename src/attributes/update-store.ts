@@ -63,12 +63,35 @@ export async function readChangedHeads(
   );
 }
 
-/** The version up to which a device certainly has every change. A cursor never decreases. */
+/**
+ * The version up to which a device certainly has every change. It decreases only while several workers start the cursor
+ * of a device at once (`startCursors`).
+ */
 export interface Cursor {
   device: number;
   changesSeen: number;
   deletionsSeen: number;
   repeated: boolean;
+}
+
+/**
+ * Stores the first cursors of devices and returns those that are stored then. Of cursors that several workers start at
+ * once the least counts, because the device began to listen at its time. Devices that no longer exist are left out.
+ */
+export async function startCursors(
+  queries: Queries,
+  cursors: Cursor[],
+): Promise<Pick<Cursor, 'device' | 'changesSeen' | 'deletionsSeen'>[]> {
+  return await queries.query(
+    `insert into attribute_head as h (device, version, changes_seen, deletions_seen, repeated)
+     select c.device, 0, c.seen, c.seen, false from unnest($1::bigint[], $2::bigint[]) as c (device, seen)
+       join device d on d.number = c.device order by c.device
+     on conflict (device) do update set
+       changes_seen = least(h.changes_seen, excluded.changes_seen),
+       deletions_seen = least(h.deletions_seen, excluded.deletions_seen)
+     returning device, changes_seen as "changesSeen", deletions_seen as "deletionsSeen"`,
+    [cursors.map(({ device }) => device), cursors.map(({ changesSeen }) => changesSeen)],
+  );
 }
 
 /** Stores cursors and clears the offered versions. Devices that no longer exist are left out. */

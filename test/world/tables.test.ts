@@ -78,7 +78,7 @@ class Calls {
   next(): [name: string, call: Call] {
     const calls = [
       ...[this.#rpc, this.#rpc, this.#shared, this.#shared, this.#shared, this.#remove],
-      ...[this.#cursor, this.#offer, this.#read, this.#map, this.#mapUse, this.#journal, this.#lease],
+      ...[this.#cursor, this.#start, this.#offer, this.#read, this.#map, this.#mapUse, this.#journal, this.#lease],
     ];
     this.#count += 1;
     return this.#random.pick(calls).call(this);
@@ -270,6 +270,14 @@ class Calls {
         await updates.pruneDeletions(queries, [cursors[0]!.device]);
       },
     ];
+  }
+
+  #start(): [string, Call] {
+    const cursors = [this.#device().number, unknownDevice].map((device) => {
+      const place = this.#random.below(1 + this.#count);
+      return { device, changesSeen: place, deletionsSeen: place, repeated: false };
+    });
+    return ['startCursors', (queries) => updates.startCursors(queries, cursors)];
   }
 
   #offer(): [string, Call] {

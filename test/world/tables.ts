@@ -126,6 +126,7 @@ const statements: [part: string, run: Statement][] = [
   ['as "offeredMs"', selectHeads],
   ['coalesce(max(a.version), 0)', selectVersionsBefore],
   ['from attribute_head where transaction_id >= $1', selectChangedHeads],
+  ['deletions_seen = least(h.deletions_seen, excluded.deletions_seen)', startCursors],
   ['insert into attribute_head as h (device, version, changes_seen', storeCursors],
   ['update attribute_head h set', storeOffers],
   ['delete from attribute a using attribute_head h', pruneDeletions],
@@ -297,6 +298,20 @@ function selectChangedHeads({ heads }: Tables, [next, running, rowsMax]: unknown
     .filter((head) => isUnseen(head, [next, running]))
     .slice(0, rowsMax as number)
     .map(({ device, version }) => ({ device, version }));
+}
+
+function startCursors(tables: Tables, values: unknown[], { transaction }: Commit): object[] {
+  const [devices, seen] = values as [number[], number[]];
+  const least = (stored: number | null, place: number) => Math.min(stored ?? place, place);
+  return [...devices.entries()].flatMap(([n, device]) => {
+    if (!tables.devices.has(device)) return [];
+    const head = tables.heads.get(device) ?? newHead(device, 0, transaction);
+    tables.heads.set(device, head);
+    head.firstSeen = least(head.firstSeen, seen[n]!);
+    head.changesSeen = least(head.changesSeen, seen[n]!);
+    head.deletionsSeen = least(head.deletionsSeen, seen[n]!);
+    return [{ device, changesSeen: head.changesSeen, deletionsSeen: head.deletionsSeen }];
+  });
 }
 
 function storeCursors(tables: Tables, values: unknown[], { transaction }: Commit): object[] {
