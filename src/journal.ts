@@ -179,7 +179,7 @@ async function shipDirectory(config: Config, dir: string): Promise<void> {
     if (descriptor !== undefined && !(await tryLock(descriptor, lock))) {
       throw new StartError(`${dir} belongs to an instance that runs: its own workers ship it.`);
     }
-    await ship(config, [dir], false);
+    await ship(config, [dir], { mayForget: false });
   } finally {
     if (descriptor !== undefined) closeSync(descriptor);
   }
@@ -197,7 +197,7 @@ async function drain(config: Config): Promise<void> {
   const data = new DataDirectory(config.data.dir);
   await data.take(createLog('warn', 'journal'), 0);
   try {
-    await ship(config, journalsOf(config), true);
+    await ship(config, journalsOf(config), { mayForget: true });
   } finally {
     data.release();
   }
@@ -207,7 +207,7 @@ async function drain(config: Config): Promise<void> {
  * Ends when no row waits any more. After a signal the next call continues at the same place. `mayForget`: no process
  * has the journals, even if a report is only seconds old.
  */
-async function ship(config: Config, dirs: string[], mayForget: boolean): Promise<void> {
+async function ship(config: Config, dirs: string[], { mayForget }: { mayForget: boolean }): Promise<void> {
   const log = createLog('warn', 'journal');
   const { segmentBytes } = config.ingest.journal;
   const metrics = new Metrics();

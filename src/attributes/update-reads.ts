@@ -197,14 +197,14 @@ export class UpdateReads {
   /** Returns the cursors that are stored: another worker may start the cursor of a device at the same time. */
   async #startCursors(states: CursorState[]): Promise<Map<number, Pick<CursorState, 'changesSeen' | 'deletionsSeen'>>> {
     if (states.length === 0) return new Map();
-    const stored = await repeated(() => startCursors(this.#queries, states));
+    const stored = await leavingOutDeleted(() => startCursors(this.#queries, states));
     await this.#prune(stored);
     return new Map(stored.map(({ device, ...seen }) => [device, seen]));
   }
 
   async #storeCursors(states: CursorState[]): Promise<void> {
     if (states.length === 0) return;
-    await repeated(() => storeCursors(this.#queries, states));
+    await leavingOutDeleted(() => storeCursors(this.#queries, states));
     await this.#prune(states);
   }
 
@@ -219,7 +219,7 @@ export class UpdateReads {
 }
 
 /** Repeats a statement while devices are deleted as it runs: the next statement leaves them out. */
-async function repeated<Result>(statement: () => Promise<Result>): Promise<Result> {
+async function leavingOutDeleted<Result>(statement: () => Promise<Result>): Promise<Result> {
   for (;;) {
     try {
       return await statement();

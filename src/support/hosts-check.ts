@@ -22,10 +22,9 @@ export async function checkHosts(config: Config, log: Log): Promise<Finding[]> {
   if (config.postgres.url === '') return [];
   const postgres = openPostgresOf(config, log);
   try {
-    return judgeHosts(await readOtherHosts(postgres, config), config);
-  } catch {
     // The check of PostgreSQL says why it does not answer. Before the first start there is no table of hosts.
-    return [];
+    const others = await readOtherHosts(postgres, config).catch(() => undefined);
+    return others === undefined ? [] : judgeHosts(others, config);
   } finally {
     await postgres.close();
   }
