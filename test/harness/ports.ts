@@ -10,10 +10,13 @@ import { liveProcess, writeProcessFile } from '../../src/base/process-file.ts';
 /** Belongs to all processes of a user: TMPDIR may differ between processes of one machine. */
 const keptPorts = `/tmp/millrace-test-ports-${userInfo().uid}`;
 
-/** Returns a port below those that Linux assigns to outgoing connections, which could take it before it is bound. */
+/**
+ * Returns a port below those that an engine chooses for its embedded stores, and below those that Linux assigns to
+ * outgoing connections. Both could take the port before it is bound.
+ */
 export async function freePort(): Promise<number> {
   for (;;) {
-    const port = randomInt(20_000, 32_000);
+    const port = randomInt(10_000, 20_000);
     if (!isKept(port)) continue;
     const server = createServer().listen(port, '127.0.0.1');
     try {

@@ -230,7 +230,7 @@ test('the logins of the documentation: one makes the streams, one reads the JSON
       const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 2_000 });
       // Each server learns of the imports of an account a moment after the start.
       const get = () => manager.jetstream().consumers.get('millrace-json', 'reader');
-      const consumer = await eventually(() => get().catch(() => undefined));
+      const consumer = await eventually(() => get().catch(() => undefined), 30_000);
       const message = await consumer.next({ expires: 5_000 });
       expect(message?.string()).toBe('{}');
       expect(await message!.ackAck()).toBe(true);
