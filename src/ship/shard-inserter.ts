@@ -22,7 +22,7 @@ export type Inserts = Pick<Inserter, 'insert' | 'refusal' | 'rowsOf' | 'shrink'>
 
 /** A shard that has refused or not answered inserts of a unit for so long gets its rows later. */
 const failingMsMax = 2_000;
-/** A shard that has not answered the first insert for so long gets its rows later. */
+/** A shard that answers pings, and has not answered the first insert for so long, gets its rows later. */
 const unansweredMsMax = 20_000;
 
 type Settings = Omit<InserterDeps, 'clickhouse' | 'control'>;
@@ -136,7 +136,7 @@ class ShardInserter implements Inserts {
     if (backlogs === undefined) return await inserter.insert(part.payloads, progress);
     if (!(await backlogs.caughtUp(part.shard, signal))) return await this.#keep(backlogs, map, part, progress);
     const [ended, givingUp] = [new AbortController(), new AbortController()];
-    void this.#watch(inserter, ended.signal, givingUp);
+    void this.#watch(part.shard, ended.signal, givingUp);
     const outcome = await inserter.insert(part.payloads, { ...progress, signal: givingUp.signal });
     ended.abort();
     if (outcome.complete || signal.aborted) return outcome;
@@ -144,14 +144,15 @@ class ShardInserter implements Inserts {
   }
 
   /** Aborts `givingUp` unless the insert ends in time. */
-  async #watch(inserter: Inserter, ended: AbortSignal, givingUp: AbortController): Promise<void> {
-    const { sleep } = this.#settings;
-    for (let waited = 0; waited < unansweredMsMax; waited += failingMsMax) {
+  async #watch(shard: number, ended: AbortSignal, givingUp: AbortController): Promise<void> {
+    const { clock, sleep } = this.#settings;
+    const clickhouse = this.#deps.shards.all[shard]!;
+    const until = clock.monotonic() + unansweredMsMax;
+    while (clock.monotonic() < until && !this.#inserters[shard]!.isFailing) {
       await sleep(failingMsMax, ended);
-      if (ended.aborted) return;
-      if (inserter.isFailing) break;
+      if (ended.aborted || !(await clickhouse.ping())) break;
     }
-    givingUp.abort();
+    if (!ended.aborted) givingUp.abort();
   }
 
   async #keep(

@@ -39,8 +39,14 @@ interface Store {
   stop(): Promise<void>;
 }
 
+interface ClickHouseStore extends Store {
+  address: () => ClickhouseAddress;
+  /** `SIGSTOP` freezes the server, `SIGCONT` lets it run on. */
+  signal(signal: 'SIGSTOP' | 'SIGCONT'): void;
+}
+
 export interface Stores {
-  clickhouse: Store & { address: () => ClickhouseAddress };
+  clickhouse: ClickHouseStore;
   postgres: Store;
   redis: Store;
   stopAll(): Promise<void>;
@@ -93,7 +99,7 @@ export async function startStores({ empty = false } = {}): Promise<Stores> {
 }
 
 /** Starts a further ClickHouse, without tables, with the password of the one of `stores`: a shard. */
-export async function startShard(stores: Stores): Promise<Store & { address: () => ClickhouseAddress }> {
+export async function startShard(stores: Stores): Promise<ClickHouseStore> {
   const directory = mkdtempSync(join(tmpdir(), 'millrace-shard-'));
   const { user, password } = stores.clickhouse.address();
   const shard = new BuiltStore('clickhouse', 'startEmbeddedClickHouse', directory, await freePort(), {
@@ -178,10 +184,18 @@ class BuiltStore implements Store {
     this.url = (JSON.parse(line.toString()) as { url: string }).url;
   }
 
-  async kill(): Promise<void> {
+  signal(signal: 'SIGSTOP' | 'SIGCONT'): void {
+    process.kill(this.#pid, signal);
+  }
+
+  get #pid(): number {
     const pid = liveProcess(join(this.#runDir, `${this.#name}.pid`));
     if (pid === undefined) throw new Error(`${this.#name} is not running`);
-    await endProcess(pid, 'SIGKILL', 5_000);
+    return pid;
+  }
+
+  async kill(): Promise<void> {
+    await endProcess(this.#pid, 'SIGKILL', 5_000);
     await this.#gone('SIGKILL');
   }
 

@@ -332,6 +332,38 @@ test('with INGEST_ACK=store, messages of a live shard are acknowledged while ano
   await engine.restart();
 }, 240_000);
 
+test('with INGEST_ACK=store, no message of a live shard is refused when another shard freezes', async () => {
+  await engine.stop();
+  await engine.start({ INGEST_ACK: 'store' });
+  const [live, frozen] = ofShard as [Device[], Device[]];
+  const headers = { 'content-type': 'application/json' };
+  const send = async ({ token }: Device) => {
+    const body = `{"ts":${nextTs++},"values":{"frozen":1}}`;
+    return (await fetch(`${engine.api.http}/api/v1/${token}/telemetry`, { method: 'POST', headers, body })).status;
+  };
+  const all = [...live, ...frozen];
+  expect(await Promise.all(all.map(send))).toEqual(all.map(() => 200));
+  let isOver = false;
+  const statuses: number[] = [];
+  const sendAlways = async (device: Device) => {
+    while (!isOver) statuses.push(await send(device));
+  };
+  const sending = live.map(sendAlways);
+  other.signal('SIGSTOP');
+  try {
+    // Each worker has rows of the frozen shard, and refuses them.
+    for (let n = 0; n < 3; n += 1) expect(await Promise.all(frozen.map(send))).toEqual(frozen.map(() => 503));
+    isOver = true;
+    await Promise.all(sending);
+    expect(new Set(statuses)).toEqual(new Set([200]));
+  } finally {
+    isOver = true;
+    other.signal('SIGCONT');
+  }
+  await eventually(async () => (await send(frozen[0]!)) === 200, 60_000);
+  await engine.restart();
+}, 240_000);
+
 test('a start refuses settings that lack a shard', async () => {
   await engine.stop();
   engine.spawn({ CLICKHOUSE_SHARDS: '' });
