@@ -11,6 +11,9 @@ import { type RedisConnection, SingleLink } from '../../src/bus/redis-single.ts'
 import type { Random } from '../harness/random.ts';
 import { ProcessTime, type VirtualTime } from './virtual-time.ts';
 
+/** The pause before a connection is made again that its owner has cut. */
+const reconnectMs = 50;
+
 /** The time between two messages of a channel that arrive together. */
 const nextMs = 1e-4;
 
@@ -222,7 +225,7 @@ class SimConnection extends EventEmitter implements RedisConnection {
   readonly #lanes = new Map<string, Lane>();
   /** Subscriptions take effect in their order. */
   readonly #subscriptions: Lane;
-  /** Answers that have not come; each with its rejection. */
+  /** Rejects the requests without an answer, as part of the event that closes the connection. */
   readonly #unanswered = new Set<() => void>();
   /** Counts the times at which the connection was cut: what was sent before arrives nowhere. */
   #cuts = 0;
@@ -270,7 +273,11 @@ class SimConnection extends EventEmitter implements RedisConnection {
 
   async connect(): Promise<void> {}
 
-  disconnect(): void {
+  disconnect(reconnect = false): void {
+    if (reconnect) {
+      this.cut(0, reconnectMs);
+      return;
+    }
     this.#end();
     this.status = 'end';
   }
@@ -309,17 +316,20 @@ class SimConnection extends EventEmitter implements RedisConnection {
     const { time, random, delayMsMax } = this.#redis;
     const cuts = this.#cuts;
     return new Promise((resolve, reject) => {
-      const settle = (how: () => void) => () => {
-        if (this.#unanswered.delete(lost)) this.#process.event(how);
+      const lost = () => {
+        this.#unanswered.delete(lost);
+        reject(new Error('Connection is closed.'));
       };
-      const lost = () => settle(() => reject(new Error('Connection is closed.')))();
       this.#unanswered.add(lost);
+      const answer = () => {
+        if (this.#unanswered.delete(lost)) resolve(1);
+      };
       if (this.#isCut) return;
       lane.pass(delayMsMax, () => {
         if (this.#cuts !== cuts) return;
         act();
         time.after(random.between(0.02, delayMsMax), () => {
-          if (this.#cuts === cuts) settle(() => resolve(1))();
+          if (this.#cuts === cuts) this.#process.event(answer);
         });
       });
     });
