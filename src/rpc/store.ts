@@ -77,6 +77,32 @@ async function takeNumbersOnce(queries: Queries, devices: number[], counts: numb
   return new Map(rows.map(({ device, next }) => [device, next - counted.get(device)!]));
 }
 
+/**
+ * Skips `skipped` numbers of every device, also of those without a command yet: PostgreSQL was restored to an earlier
+ * moment, and commands since then had the next numbers. Each statement takes `batch` devices in ascending order.
+ */
+export async function skipRpcNumbers(queries: Queries, skipped: number, batch = 10_000): Promise<void> {
+  let last = 0;
+  for (;;) {
+    try {
+      const [row] = await queries.query<{ last: number | null }>(
+        `with raised as (
+           insert into rpc_sequence as s (device, next)
+           select number, $1::bigint from device where number > $2 order by number limit $3
+           on conflict (device) do update set next = s.next + excluded.next
+           returning device)
+         select max(device) as last from raised`,
+        [skipped, last, batch],
+      );
+      if (row?.last == null) return;
+      last = Number(row.last);
+    } catch (error) {
+      // A device was deleted while the statement ran. The next statement leaves that device out.
+      if (!isForeignKeyViolation(error, 'rpc_sequence_device_fkey')) throw error;
+    }
+  }
+}
+
 /** Returns false when the device has the most open commands that are allowed. */
 export async function insertRpc(
   queries: Queries,

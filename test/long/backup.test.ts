@@ -417,6 +417,16 @@ test('a new device gets a number that neither instance has given out, and writer
   expect(writer(restoredDir)).not.toBe(writer(engine.dataDir));
 });
 
+test('a command has an id that the device has not got from the saved instance since the backup', async () => {
+  const idOfCommand = async ({ api }: Engine): Promise<number> => {
+    await api.sendPersistent(kept.id, { method: 'open', params: {} }, 'oneway');
+    const polled = await fetch(`${api.http}/api/v1/${kept.token}/rpc?timeout=10000`);
+    return ((await polled.json()) as { id: number }).id;
+  };
+  const last = await idOfCommand(engine);
+  expect(await idOfCommand(restored)).toBeGreaterThan(last);
+});
+
 test('a PostgreSQL that was set back assigns no device number that ClickHouse has', async () => {
   const known = await greatestDevice(restored);
   await withPostgres(restored, async (postgres) => {

@@ -1,8 +1,9 @@
 /**
  * Repairs, in the primary, the state after a restore of one store to an earlier moment than the other, after a server
  * of PostgreSQL took over without the last writes, and after a restore of the data directory from a backup. No device
- * number is assigned twice, deletes are carried out again, and reports copy all devices again. A start without a
- * restore costs three small queries. The repairs are made once for all hosts that share the stores.
+ * number is assigned twice, deletes are carried out again, and reports copy all devices again. After a restore of the
+ * data directory no id of a command is assigned twice either. A start without a restore costs three small queries. The
+ * repairs are made once for all hosts that share the stores.
  */
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -22,6 +23,7 @@ import {
 } from '../../device/sql/number-store.ts';
 import { reopenTombstones } from '../../erase/tombstone-store.ts';
 import type { Postgres } from '../../postgres/client.ts';
+import { skipRpcNumbers } from '../../rpc/store.ts';
 import { addCopy } from '../../stream/copies-store.ts';
 import type { DataDirectory } from '../host/data-directory.ts';
 import { restoredFile } from '../host/data-files.ts';
@@ -170,6 +172,8 @@ export class RestoredStores {
     if (!restored?.pending) return;
     const last = Math.max(await readLastDeviceNumber(postgres), this.#known);
     await raiseNumbers(postgres, 'device', last + 1, last + skippedNumbers);
+    // A device may still reply to commands that were sent after the backup.
+    await skipRpcNumbers(postgres, skippedNumbers);
     await copyAllDevices(postgres);
     await addCopy(postgres, restored.id ?? randomUUID());
     // Journals of the backup ship their rows again, and rows deleted between the snapshots of the stores exist again.
