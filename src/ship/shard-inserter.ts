@@ -148,10 +148,10 @@ class ShardInserter implements Inserts {
     const { clock, sleep } = this.#settings;
     const clickhouse = this.#deps.shards.all[shard]!;
     const until = clock.monotonic() + unansweredMsMax;
-    while (clock.monotonic() < until && !this.#inserters[shard]!.isFailing) {
+    do {
       await sleep(failingMsMax, ended);
-      if (ended.aborted || !(await clickhouse.ping())) break;
-    }
+      if (ended.aborted) return;
+    } while (!this.#inserters[shard]!.isFailing && (await clickhouse.ping()) && clock.monotonic() < until);
     if (!ended.aborted) givingUp.abort();
   }
 
