@@ -55,11 +55,14 @@ export async function openChannel(deps: WorkerDeps, stores: Stores, identity: Id
   const refusedPoints = new RefusedPoints({ bus, log, journals: refusedRows });
   await refusedPoints.start();
   started.add('questions about refused rows', () => refusedPoints.stop());
+  // Also after a drain that has used up the time of the stop.
+  started.addWhole('what the journals keep', () =>
+    link.kept(journal.backlogBytes + journal.shardBacklog.bytes + journal.suspects.bytes + orphans.bytes),
+  );
   started.add('journal', async ({ msLeft }) => {
     const drainMsMax = Math.min(stop.shipMsMax, msLeft);
     void stream?.stopTaking();
     await Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
-    link.kept(journal.backlogBytes + journal.shardBacklog.bytes + journal.suspects.bytes + orphans.bytes);
   });
 
   const { deletedDeviceGraceMs, credentialPollMs } = limits;

@@ -14,7 +14,7 @@ export class Started {
     this.#stops.push({ name, stop, isWhole: false });
   }
 
-  /** Like `add`, for a step that must not be abandoned, because acknowledged messages depend on it. */
+  /** Like `add`, for a step that must not be abandoned: acknowledged messages, or the report of them, depend on it. */
   addWhole(name: string, stop: Stop): void {
     this.#stops.push({ name, stop, isWhole: true });
   }

@@ -158,9 +158,9 @@ export class PrimaryLink {
     void send({ kind: 'mqttConnections', count, isFull });
   }
 
-  /** Reports what the journals keep when this worker stops. */
-  kept(bytes: number): void {
-    void send({ kind: 'keptBytes', bytes });
+  /** Reports what the journals keep when this worker stops. Resolves when the report was sent. */
+  async kept(bytes: number): Promise<void> {
+    await send({ kind: 'keptBytes', bytes });
   }
 
   onReportJournals(report: (flush: boolean) => Promise<JournalReportsOfHost>): void {
