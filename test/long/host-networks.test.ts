@@ -49,9 +49,12 @@ describe.skipIf(!mayMakeNetworks)('hosts with a network each', () => {
     await stores?.stopAll();
   }, 60_000);
 
-  test('each host prints the addresses that it is bound to, and the one that made the administrators their password', () => {
-    for (const [host, { output, port, mqttPort }] of engines.entries()) {
+  test('each host prints the addresses that it is bound to, and the one that made the administrators their password', async () => {
+    for (const [host, engine] of engines.entries()) {
       const { address } = network.place(host);
+      // A host answers /readyz before its lines are read here.
+      await eventually(() => /^ {2}Administrator .*$/m.test(engine.output));
+      const { output, port, mqttPort } = engine;
       expect(output).toMatch(new RegExp(`^  Devices and REST   http://${address}:${port}$`, 'm'));
       expect(output).toContain(`curl -sS -w '%{http_code}\\n' http://${address}:${port}/api/v1/`);
       expect(output).toMatch(new RegExp(`^  MQTT               mqtt://${address}:${mqttPort} `, 'm'));
