@@ -20,7 +20,7 @@ import type { ShardBacklogs } from './shard-backlogs.ts';
 /** What a lane needs of `Inserter`. */
 export type Inserts = Pick<Inserter, 'insert' | 'refusal' | 'rowsOf' | 'shrink'>;
 
-/** A shard that has refused or not answered inserts of a unit for so long gets its rows later. */
+/** A shard whose inserts of a unit fail, or that answers no ping, after so long gets its rows later. */
 const failingMsMax = 2_000;
 /** A shard that answers pings, and has not answered the first insert for so long, gets its rows later. */
 const unansweredMsMax = 20_000;

@@ -55,7 +55,7 @@ export async function openChannel(deps: WorkerDeps, stores: Stores, identity: Id
   const refusedPoints = new RefusedPoints({ bus, log, journals: refusedRows });
   await refusedPoints.start();
   started.add('questions about refused rows', () => refusedPoints.stop());
-  // Also after a drain that has used up the time of the stop.
+  // A step of its own, because a drain may use up the time of its step.
   started.addWhole('what the journals keep', () =>
     link.kept(journal.backlogBytes + journal.shardBacklog.bytes + journal.suspects.bytes + orphans.bytes),
   );

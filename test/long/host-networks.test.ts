@@ -52,7 +52,7 @@ describe.skipIf(!mayMakeNetworks)('hosts with a network each', () => {
   test('each host prints the addresses that it is bound to, and the one that made the administrators their password', async () => {
     for (const [host, engine] of engines.entries()) {
       const { address } = network.place(host);
-      // A host answers /readyz before its lines are read here.
+      // A host may answer /readyz before this process has read its lines.
       await eventually(() => /^ {2}Administrator .*$/m.test(engine.output));
       const { output, port, mqttPort } = engine;
       expect(output).toMatch(new RegExp(`^  Devices and REST   http://${address}:${port}$`, 'm'));

@@ -225,7 +225,7 @@ class SimConnection extends EventEmitter implements RedisConnection {
   readonly #lanes = new Map<string, Lane>();
   /** Subscriptions take effect in their order. */
   readonly #subscriptions: Lane;
-  /** Rejects the requests without an answer, as part of the event that closes the connection. */
+  /** Each rejects a request without an answer, within the event that closes the connection. */
   readonly #unanswered = new Set<() => void>();
   /** Counts the times at which the connection was cut: what was sent before arrives nowhere. */
   #cuts = 0;
