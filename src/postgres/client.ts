@@ -106,9 +106,8 @@ export class Postgres implements SnapshotQueries {
     };
     this.#servers = new Servers({ url, open, onError });
     if (this.#servers.areSeveral) {
-      // A frozen server would otherwise be noticed only at the deadline of a statement.
       this.#endWatch = systemScheduler.every(limits.postgresPingMs, () => {
-        void this.ping(limits.postgresServerAskMsMax).catch(() => {});
+        void this.#watch().catch(() => {});
       });
     }
     if (metrics) this.#observe(metrics);
@@ -226,6 +225,19 @@ export class Postgres implements SnapshotQueries {
       if (error instanceof Fault && isSilent(cause)) error.cause = new Error(`no answer within ${timeoutMs / 1000} s`);
       throw error;
     }
+  }
+
+  /**
+   * Asks the server in use for an answer. A frozen server would otherwise be noticed only at the deadline of a
+   * statement, and a former primary that has become read-only only by a write: a process that reads would read old rows.
+   */
+  async #watch(): Promise<void> {
+    const [row] = await this.query<{ isReadOnly: boolean }>(
+      `select current_setting('transaction_read_only') = 'on' as "isReadOnly"`,
+      [],
+      { timeoutMs: limits.postgresServerAskMsMax },
+    );
+    if (row!.isReadOnly) this.#servers.readOnly();
   }
 
   /** Waits for running statements; they have deadlines. */

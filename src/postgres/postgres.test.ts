@@ -256,6 +256,37 @@ describe('several servers', () => {
     for (const { hole } of holes) hole.close();
   }, 30_000);
 
+  it('of which the one in use has become read-only: a client that only reads leaves it', async () => {
+    const { hostname, port, username, password, pathname } = new URL(server.url);
+    const doors = [new Door(Number(port), hostname), new Door(Number(port), hostname)];
+    await Promise.all(doors.map((door) => door.open()));
+    const addresses = doors.map(({ address }) => address).join(',');
+    const reader = openPostgres({
+      url: `postgresql://${username}:${password}@${addresses}${pathname}`,
+      poolMax: 1,
+      log: silent,
+    });
+    const reads = () =>
+      reader.query('select 1').then(
+        () => 'rows',
+        (error: Fault) => error.reason,
+      );
+    const reload = () => postgres.query('select pg_reload_conf()');
+    try {
+      expect(await reads()).toBe('rows');
+      await postgres.query('alter system set default_transaction_read_only = on');
+      await reload();
+      // Neither address leads to a writable server.
+      await expect.poll(reads, { timeout: 10_000 }).toBe('postgres_away');
+    } finally {
+      await postgres.query('alter system reset default_transaction_read_only');
+      await reload();
+    }
+    await expect.poll(reads, { timeout: 10_000 }).toBe('rows');
+    await reader.close();
+    await Promise.all(doors.map((door) => door.close()));
+  }, 30_000);
+
   it('that all call themselves writable: the one in use stays in use', async () => {
     const { hostname, port, username, password, pathname } = new URL(server.url);
     const doors = [new Door(Number(port), hostname), new Door(Number(port), hostname)] as const;

@@ -74,6 +74,8 @@ test('a standby takes over: nothing is a 500, writes go on within 5 s, and telem
     await eventuallySynced(b);
     await b.sql('alter system set default_transaction_read_only = on');
     await b.sql('select pg_reload_conf()');
+    await users.refused();
+    await eventuallySynced(b);
     await a.promote();
     await users.writeAgain();
     const { telemetry, saves } = await users.end();
@@ -82,8 +84,9 @@ test('a standby takes over: nothing is a 500, writes go on within 5 s, and telem
     // 503: the database cannot be reached at the moment.
     expect([...new Set(saves.map(({ status }) => status))].sort()).toEqual([200, 503]);
     const saved = saves.filter(({ status }) => status === 200);
-    const { additionalInfo } = await ok('GET', `/api/device/${users.deviceId}`, undefined, undefined, engine.api);
-    expect(additionalInfo.n).toBe(saved.at(-1)!.n);
+    const device = () => ok('GET', `/api/device/${users.deviceId}`, undefined, undefined, engine.api);
+    // The other worker may read from the server that is read-only for two seconds more.
+    await expect.poll(async () => (await device()).additionalInfo.n, { timeout: 5_000 }).toBe(saved.at(-1)!.n);
   } finally {
     await users.end();
     await engine.destroy();
@@ -171,6 +174,11 @@ class Users {
     await expect.poll(() => this.#saves.length).toBeGreaterThan(5);
   }
 
+  /** Resolves when the last save was refused. */
+  async refused(): Promise<void> {
+    await expect.poll(() => this.#saves.at(-1)?.status).toBe(503);
+  }
+
   /** Resolves when a save succeeds. */
   async writeAgain(): Promise<void> {
     const begun = performance.now();
@@ -206,6 +214,7 @@ class Users {
 
 /** Resolves when the standby of `primary` has all that the primary has written. */
 async function eventuallySynced(primary: PostgresNode): Promise<void> {
-  const query = `select count(*) from pg_stat_replication where state = 'streaming'`;
+  const query = `select count(*) from pg_stat_replication
+                  where state = 'streaming' and replay_lsn = pg_current_wal_lsn()`;
   await expect.poll(() => primary.sql(query)).toBe('1');
 }
