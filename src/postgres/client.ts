@@ -229,7 +229,8 @@ export class Postgres implements SnapshotQueries {
 
   /**
    * Asks the server in use for an answer. A frozen server would otherwise be noticed only at the deadline of a
-   * statement, and a former primary that has become read-only only by a write: a process that reads would read old rows.
+   * statement. A former primary that has become read-only would be noticed only by a write, and a process that only
+   * reads would return old rows.
    */
   async #watch(): Promise<void> {
     const [row] = await this.query<{ isReadOnly: boolean }>(
