@@ -278,6 +278,15 @@ test('points with odd clocks share one partition, and many days in one body are 
   expect(await rows('SELECT count() AS n FROM telemetry FINAL WHERE device = 5')).toEqual([{ n: '750' }]);
 });
 
+test('a part of many rows is one file, not one for each column', async () => {
+  await embedded.clickhouse.exec(`INSERT INTO telemetry (device, key, ts, kind, num, version)
+    SELECT 6, 'k', 1700000000000 + number, 3, number, 1 FROM numbers(500000) SETTINGS max_insert_block_size = 500000`);
+  const parts = await rows(`SELECT DISTINCT part_type FROM system.parts
+    WHERE database = currentDatabase() AND table = 'telemetry' AND active AND rows > 400000`);
+  expect(parts).toEqual([{ part_type: 'Compact' }]);
+  expect(await rows('SELECT count() AS n FROM telemetry FINAL WHERE device = 6')).toEqual([{ n: '500000' }]);
+});
+
 describe('errors are sorted by what helps', () => {
   const failure = async (action: Promise<unknown>) => {
     const error = await action.then(
@@ -329,6 +338,7 @@ describe('migrations', () => {
       { version: 6, name: 'late_ms' },
       { version: 7, name: 'expiring_devices' },
       { version: 8, name: 'expires' },
+      { version: 9, name: 'fewer_files' },
     ]);
     await both.close();
   });
@@ -421,7 +431,7 @@ describe('migrations', () => {
       5,
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
-    expect(alters).toHaveLength(7);
+    expect(alters).toHaveLength(8);
     // The tables for reading and writing in a cluster have these columns as well.
     const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
     expect(through).toHaveLength(4);
