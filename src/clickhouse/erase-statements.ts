@@ -89,8 +89,9 @@ export function deleteLatestOfDevicesStatement(cluster: string): string {
 export function rewriteLatestStatement(aheadMsMax: number): string {
   const conditions = `${shown}${aheadMsMax > 0 ? ` AND ${notAhead(aheadMsMax)}` : ''}`;
   return `INSERT INTO latest (${columnsOfLatest})
-  SELECT ${columnsOfLatest} FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ${conditions}
-   ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key`;
+  SELECT ${columnsOfLatest} FROM telemetry FINAL
+  PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ${conditions}
+   ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key ${exact}`;
 }
 
 /** The query of the latest values of some keys of a device, with the version that the marker of each would have. */
@@ -99,8 +100,8 @@ export const latestOfKeysQuery = `SELECT toString(key) AS key, ts, seq, toString
 
 /** The query of the markers of some keys of a device, at some moments. */
 export const markersQuery = `SELECT toString(key) AS key, ts, seq, toString(version) AS marker
-  FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
-  AND NOT ${notErased} ${exact}`;
+  FROM telemetry FINAL
+  PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ts IN {times:Array(Int64)} AND NOT ${notErased} ${exact}`;
 
 /** Counts mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations

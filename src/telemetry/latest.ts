@@ -54,7 +54,12 @@ function readOptions(answerBytesMax: number, settings: ReadOptions['settings'] =
   return {
     timeoutMs: limits.telemetryQueryMsMax,
     answerBytesMax,
-    settings: { max_result_rows: String(limits.historyRowsMax + 1), ...settings },
+    settings: {
+      max_result_rows: String(limits.historyRowsMax + 1),
+      // A thread that writes JSON beside the query costs 0.35 ms of CPU, and most of these answers are short.
+      output_format_parallel_formatting: 0,
+      ...settings,
+    },
   };
 }
 
@@ -80,8 +85,15 @@ export function answerTooLarge(): Fault {
   );
 }
 
-/** One thread reads so few rows sooner than several threads. */
-const fewGranules = { max_threads: 1 };
+/** One thread reads so few rows sooner than several threads, and interprets conditions sooner than it compiles them. */
+const fewGranules = { max_threads: 1, compile_expressions: 0 } as const;
+
+/**
+ * The rows of many devices. ClickHouse does not move conditions to PREWHERE itself in a query with `FINAL`, and then
+ * merges whole granules: 51 instead of 32 ms of CPU for 50 devices in twelve parts. For one device there is no
+ * difference.
+ */
+const ofDevices = 'PREWHERE device IN {devices:Array(UInt64)} WHERE true';
 
 /**
  * Returns latest values sorted by key: of `keys`, except keys without a value, or of all keys. Rejects with a Fault
@@ -111,7 +123,7 @@ export async function readLatestEach(
   const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
   const rows = await readRows<PointRow & { device: string }>(
     clickhouse,
-    `SELECT device, ${pointColumns} FROM latest FINAL WHERE device IN {devices:Array(UInt64)} ${filter}
+    `SELECT device, ${pointColumns} FROM latest FINAL ${ofDevices} ${filter}
       ORDER BY device, key LIMIT {rows:UInt32} BY device`,
     { devices, rows: limits.latestValuesMax + 1, ...(keys && { keys }) },
     fewGranules,
@@ -154,7 +166,7 @@ export async function readLatestOf(
     shards,
     devices,
     `SELECT device, ${pointColumns} FROM latest FINAL
-      WHERE device IN {devices:Array(UInt64)} AND key IN {keys:Array(String)}`,
+      ${ofDevices} AND key IN {keys:Array(String)}`,
     { keys },
   );
   return rows.map((row) => ({ ...pointOf(row), device: Number(row.device) }));
@@ -165,7 +177,7 @@ export async function readLatestKeysOf(shards: ShardReads, devices: number[]): P
   const rows = await rowsOfDevices<{ key: string }>(
     shards,
     devices,
-    'SELECT DISTINCT key FROM latest FINAL WHERE device IN {devices:Array(UInt64)} ORDER BY key LIMIT {rows:UInt32}',
+    `SELECT DISTINCT key FROM latest FINAL ${ofDevices} ORDER BY key LIMIT {rows:UInt32}`,
     { rows: limits.keyNamesMax + 1 },
   );
   const keys = [...new Set(rows.map((row) => row.key))].sort(byBytes);

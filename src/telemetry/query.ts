@@ -41,7 +41,7 @@ export async function readHistory(
   await readEachRow<PointRow>(
     clickhouse,
     `SELECT ${pointColumns} FROM telemetry FINAL ${condition(read)}
-     ORDER BY ${by} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
+     ORDER BY ${by} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}, compile_expressions = 0`,
     { ...bound(device, read), limit: Math.min(limit, limits.historyRowsMax), rowsMax: limits.historyRowsMax + 1 },
     (row) => {
       countRow();
@@ -110,13 +110,14 @@ export async function readAggregate(
 }
 
 /**
- * PREWHERE has columns of the primary key only, so it keeps or leaves out all writes of a point. ClickHouse does not
- * move conditions there itself in a query with `FINAL`, and decodes and merges whole granules without it: 30 ms for a
- * day of a device in twelve parts instead of 19.
+ * PREWHERE has the device alone, a column of the primary key: it keeps or leaves out all writes of a point. ClickHouse
+ * does not move conditions there itself in a query with `FINAL`, and merges whole granules without it. A further
+ * condition in PREWHERE is a further pass over the granules of each part: 12.6 instead of 10.3 ms of CPU for a day of a
+ * device in twelve parts. The index is searched by the conditions of WHERE as well.
  */
 function condition({ keys }: HistoryRead): string {
   const ofKeys = keys ? 'AND key IN {keys:Array(String)}' : '';
-  return `PREWHERE device = {device:UInt64} ${ofKeys} AND ts >= {startTs:Int64} AND ts < {endTs:Int64} WHERE ${shown}`;
+  return `PREWHERE device = {device:UInt64} WHERE ts >= {startTs:Int64} AND ts < {endTs:Int64} ${ofKeys} AND ${shown}`;
 }
 
 function bound(
