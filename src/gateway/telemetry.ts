@@ -226,9 +226,13 @@ export class GatewayDecoder {
     refuse(message, child.name, child.refusal);
   }
 
-  /** Notes the activity of a child of an accepted message. A child above a limit was refused. */
+  /**
+   * Notes the activity of a child of an accepted message. A child above a limit was refused. Without a refusal the
+   * members of a child that count its messages are not read: no cache holds them in a large fleet.
+   */
   #touchAccepted(child: NamedChild, message: GatewayTelemetry, now: number): void {
-    if (child.charged !== message.id || child.refusal === undefined) this.#touch(child, now);
+    const isAccepted = message.refusals === undefined || child.charged !== message.id || child.refusal === undefined;
+    if (isAccepted) this.#touch(child, now);
   }
 }
 
