@@ -1,4 +1,5 @@
 /** One generator process of the HTTP load: keep-alive sockets with one request in flight each. */
+import { DrawnDevices } from '../drawn-devices.ts';
 import { type Course, serveOrder } from '../generator-process.ts';
 import { type Conversation, InTurn, Loop, type LoopOrder } from '../one-in-flight.ts';
 import type { ProcessResult } from '../processes.ts';
@@ -29,9 +30,12 @@ export interface HttpProcessResult extends ProcessResult {
 async function run(order: ProcessOrder, course: Course): Promise<HttpProcessResult> {
   const { sockets, tokens, drawn, kind } = order;
   if (drawn && kind !== 'lines') {
-    const all = { tokens, sent: new Uint32Array(tokens.length) };
+    const all = new DrawnDevices(tokens);
     const conversations = Array.from({ length: sockets }, (_, n): Conversation => {
-      return { requests: new DrawnRequests(all, { ...order, kind }, seedOf(n)), reader: new StatusReader() };
+      return {
+        requests: new DrawnRequests(all, tokens[0]!, { ...order, kind }, seedOf(n)),
+        reader: new StatusReader(),
+      };
     });
     return { ...(await new Loop(order, conversations).run(course)), lastTs: [] };
   }

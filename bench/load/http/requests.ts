@@ -2,6 +2,7 @@
  * The requests of the HTTP benchmarks as bytes, made once; between two sends only digits and tokens change in place.
  * Every (device, ts) is sent once.
  */
+import type { DrawnDevices } from '../drawn-devices.ts';
 import { MovingRecord, recordText, wanderingDigits } from '../moving-record.ts';
 import type { Requests } from '../one-in-flight.ts';
 
@@ -64,14 +65,6 @@ export class DeviceRequest implements Requests {
   }
 }
 
-/** What the sockets of a process share when each message is of a device drawn at random. */
-interface DrawnDevices {
-  /** Tokens of one width. */
-  tokens: string[];
-  /** Messages of each device. */
-  sent: Uint32Array;
-}
-
 /** A device drawn at random for each message: a million devices take one buffer for each socket. */
 export class DrawnRequests implements Requests {
   readonly #devices: DrawnDevices;
@@ -80,9 +73,10 @@ export class DrawnRequests implements Requests {
   readonly #tokenAt: number;
   readonly #record: MovingRecord;
 
-  constructor(devices: DrawnDevices, form: RequestForm, seed: number) {
+  /** `token`: of any device. */
+  constructor(devices: DrawnDevices, token: string, form: RequestForm, seed: number) {
     const { firstTs, stepMs } = form;
-    const { text, tokenAt, tsAt } = requestText(devices.tokens[0]!, form, firstTs);
+    const { text, tokenAt, tsAt } = requestText(token, form, firstTs);
     this.#devices = devices;
     this.#form = form;
     this.#bytes = Buffer.from(text);
@@ -91,12 +85,9 @@ export class DrawnRequests implements Requests {
   }
 
   next(): Buffer {
-    const { tokens, sent } = this.#devices;
     const { firstTs, stepMs } = this.#form;
-    const device = Math.floor(Math.random() * tokens.length);
-    this.#bytes.write(tokens[device]!, this.#tokenAt, 'latin1');
-    this.#record.moveTo(firstTs + sent[device]! * stepMs);
-    sent[device]! += 1;
+    const sent = this.#devices.draw(this.#bytes, this.#tokenAt);
+    this.#record.moveTo(firstTs + sent * stepMs);
     return this.#bytes;
   }
 }

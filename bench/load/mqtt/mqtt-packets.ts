@@ -2,6 +2,7 @@
  * MQTT packets of the generators as bytes, made once. The PUBLISHes of a connection follow each other in one
  * buffer, all of one length, one for each packet id of its window: what may leave together leaves in one write.
  */
+import { DrawnDevices } from '../drawn-devices.ts';
 import { MovingRecord, recordText, wanderingDigits } from '../moving-record.ts';
 
 /** MQTT 3.1.1 or 5. */
@@ -108,8 +109,7 @@ export class DrawnRing implements PublishRing {
   readonly #packets: PacketsInARow;
   readonly #records: MovingRecord[];
   readonly #nameAt: number;
-  readonly #names: string[];
-  readonly #sent: Uint32Array;
+  readonly #devices: DrawnDevices;
   readonly #firstTs: number;
   readonly #stepMs: number;
 
@@ -125,18 +125,15 @@ export class DrawnRing implements PublishRing {
       return new MovingRecord(bytes, tsAt, stepMs, Math.imul(firstTs + seed + 31 * slot, 2_654_435_761), digits);
     });
     this.#nameAt = bytes.indexOf(one);
-    this.#names = names;
-    this.#sent = new Uint32Array(names.length);
+    this.#devices = new DrawnDevices(names);
     this.#firstTs = firstTs;
     this.#stepMs = stepMs;
   }
 
   move(slot: number): void {
     const { bytes, packetBytes } = this.#packets;
-    const device = Math.floor(Math.random() * this.#names.length);
-    bytes.write(this.#names[device]!, slot * packetBytes + this.#nameAt, 'latin1');
-    this.#records[slot]!.moveTo(this.#firstTs + this.#sent[device]! * this.#stepMs);
-    this.#sent[device]! += 1;
+    const sent = this.#devices.draw(bytes, slot * packetBytes + this.#nameAt);
+    this.#records[slot]!.moveTo(this.#firstTs + sent * this.#stepMs);
   }
 
   bytes(slot: number, count: number): Buffer {
