@@ -6,7 +6,7 @@ import type { Postgres } from '../postgres/client.ts';
 import { loadTables, type PostgresDump } from '../postgres/dump.ts';
 
 /** Tables with the state of the saved instance's processes: a restored instance has new ones. */
-export const tablesLeftOut = ['instance', 'lease', 'shard_map_uses'];
+export const tablesLeftOut = ['instance', 'known_file', 'lease', 'shard_map_uses'];
 
 export function tablePath(table: string): string {
   return `postgres/${table}.copy`;

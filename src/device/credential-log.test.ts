@@ -81,7 +81,7 @@ it('changes are deleted once they are old, by the clocks of the host and of the 
 });
 
 it('a server that hides its log has no timeline, and its changes are followed all the same', async () => {
-  expect(await readSettled(postgres)).toMatchObject({ timeline: '00000001' });
+  expect(await readSettled(postgres)).toMatchObject({ timeline: expect.stringMatching(/^00000001\/\d+$/) });
   const hidden = new Error('the transaction is rolled back');
   const read = postgres.transaction(async (queries) => {
     await queries.query('revoke execute on function pg_current_wal_lsn() from public');

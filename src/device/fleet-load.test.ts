@@ -279,6 +279,39 @@ test('a file of another database, an older database or a former primary, and a f
   });
 });
 
+test('a file with changes that the database has lost is not loaded, also when transactions have passed its cursor', async () => {
+  const goBack = store.keep();
+  store.save(tokenCredentials('lost'), 9_998);
+  await write();
+  goBack();
+  store.settled += 300;
+  const { cache, load } = setUp();
+  load.restart();
+  let passes = 0;
+  await pass(load, () => (passes += 1) > 1_000);
+  expect([cache.size, await cache.lookup('lost')]).toEqual([0, null]);
+  await write();
+  await pass(load);
+  expect(await cache.lookup('lost')).toBeNull();
+  expect((await known(cache, 'token-1'))?.number).toBe(1);
+});
+
+test('a file that is appended during the load is loaded', async () => {
+  let written: Promise<void> | undefined;
+  const { cache, load } = setUp({
+    onLoaded: (loaded) => {
+      if (loaded !== 100) return;
+      store.save(tokenCredentials('token-2'), 2, { name: 'renamed', version: 2 });
+      written = write();
+    },
+  });
+  load.restart();
+  await pass(load);
+  await written;
+  expect((await known(cache, 'token-1'))?.number).toBe(1);
+  expect((await cache.lookup('token-2'))?.name).toBe('renamed');
+});
+
 test('a cache that forgets everything during a load is loaded again from the start', async () => {
   const { cache, load } = setUp({
     onLoaded: (loaded) => {

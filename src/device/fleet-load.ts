@@ -17,17 +17,21 @@ import {
   type BlockHead,
   blockHeadBytes,
   credentialsKind,
+  Digester,
   decodeBlockHead,
   decodeHeader,
+  decodeMark,
   decodeRecordHead,
   describeDevice,
   digestOffset,
+  type FileHeader,
   headerBytes,
   isOfOtherHistory,
   isToken,
   isWholeBlock,
 } from './known/known-devices-file.ts';
-import { changesSince, placeAt, readSettled } from './sql/credential-log-store.ts';
+import { changesSince, placeAt } from './sql/credential-log-store.ts';
+import { readSettledOfFile } from './sql/known-file-store.ts';
 import { CredentialsDigest } from './table/credentials-digest.ts';
 import { type Digest, emptyDevice } from './table/device-table.ts';
 import type { TokenCache } from './token-cache.ts';
@@ -56,6 +60,8 @@ export class FleetLoad {
   /** The key of a file that cannot be used: the primary makes another one. */
   #unusable: Buffer | undefined;
   #failure: string | undefined;
+  /** The last mark that the load has read; 0 = none. */
+  #mark = 0;
   #endPause = () => {};
   #stepStartMs = 0;
   #stopped = false;
@@ -121,7 +127,7 @@ export class FleetLoad {
       if (!header?.source.equals(source) || this.#unusable?.equals(header.key)) return false;
       const digest = new CredentialsDigest(header.key, credentialsKind);
       tokens.beginLoad((token) => digest.of(token));
-      const isLoaded = await this.#fill(file, header.timeline, check);
+      const isLoaded = await this.#fill(file, header, check);
       if (isLoaded) log.info('devices_loaded', { devices: tokens.size, ms: Math.round(clock.monotonic() - startMs) });
       else this.#unusable = header.key;
       return isLoaded;
@@ -132,12 +138,13 @@ export class FleetLoad {
   }
 
   /** Returns false when the changes after the file was written cannot be known. */
-  async #fill(file: DiskFile, timeline: number, check: () => void): Promise<boolean> {
+  async #fill(file: DiskFile, header: FileHeader, check: () => void): Promise<boolean> {
     const { tokens, clock } = this.#deps;
+    this.#mark = 0;
     this.#stepStartMs = clock.monotonic();
     try {
       const last = await this.#read(file, check);
-      const isCurrent = await this.#catchUp(last, timeline, check);
+      const isCurrent = await this.#catchUp(last, header, check);
       check();
       if (isCurrent) {
         tokens.endLoad();
@@ -197,6 +204,8 @@ export class FleetLoad {
       if (isToken(bytes, at)) {
         describeDevice(bytes, at, this.#device);
         tokens.load(digestAt(bytes, at + digestOffset), this.#device);
+      } else if (head.kind === 'mark') {
+        this.#mark = decodeMark(bytes, at);
       } else if (head.kind !== 'profile') {
         tokens.forget(digestAt(bytes, at + digestOffset));
       }
@@ -207,16 +216,19 @@ export class FleetLoad {
 
   /**
    * Removes the devices that changed after the file was written. Waits while PostgreSQL does not answer. Returns false
-   * when the log does not reach back to the end of the file, or belongs to another server.
+   * when the log does not reach back to the end of the file, or belongs to another server, or when the database lacks
+   * changes that the file has.
    */
-  async #catchUp(last: BlockHead | undefined, timeline: number, check: () => void): Promise<boolean> {
+  async #catchUp(last: BlockHead | undefined, { key, timeline }: FileHeader, check: () => void): Promise<boolean> {
     const { postgres, clock } = this.#deps;
     if (last === undefined || last.base === 0) return false;
+    const written = { cursor: last.cursor, timeline, mark: this.#mark };
+    const name = new Digester(key).file;
     for (;;) {
       const ageMs = clock.now() - last.at;
       if (Math.abs(ageMs) > limits.credentialChangesKeptMs / 2) return false;
       try {
-        if (isOfOtherHistory(await readSettled(postgres), { cursor: last.cursor, timeline })) return false;
+        if (isOfOtherHistory(await readSettledOfFile(postgres, name), written)) return false;
         await this.#removeChanged(last.cursor, check);
         return true;
       } catch (error) {

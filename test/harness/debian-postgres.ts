@@ -118,12 +118,12 @@ export class DebianPostgres {
 
 export class PostgresNode {
   readonly port: number;
-  readonly #dir: string;
+  readonly dir: string;
   readonly #account: Account;
   #child: ChildProcess | undefined;
 
   constructor(dir: string, port: number, owner: Account) {
-    this.#dir = dir;
+    this.dir = dir;
     this.port = port;
     this.#account = owner;
   }
@@ -134,7 +134,7 @@ export class PostgresNode {
 
   async start(): Promise<void> {
     const listen = ['-p', String(this.port), '-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='];
-    this.#child = spawn(binary('postgres'), ['-D', this.#dir, ...listen], { ...this.#account, stdio: 'ignore' });
+    this.#child = spawn(binary('postgres'), ['-D', this.dir, ...listen], { ...this.#account, stdio: 'ignore' });
     const isReady = async () => {
       await run(binary('pg_isready'), ['-h', '127.0.0.1', '-p', String(this.port)]);
       return true;
@@ -167,17 +167,17 @@ export class PostgresNode {
   }
 
   async promote(): Promise<void> {
-    await run(binary('pg_ctl'), ['promote', '-w', '-D', this.#dir], this.#account);
+    await run(binary('pg_ctl'), ['promote', '-w', '-D', this.dir], this.#account);
   }
 
   /** Called while the server is stopped: at its next start it follows `primary`. */
   follow(primary: PostgresNode): void {
-    mkdirSync(this.#dir, { recursive: true });
-    writeFileSync(join(this.#dir, 'standby.signal'), '');
+    mkdirSync(this.dir, { recursive: true });
+    writeFileSync(join(this.dir, 'standby.signal'), '');
     const from = `host=127.0.0.1 port=${primary.port} user=${user}`;
-    appendFileSync(join(this.#dir, 'postgresql.auto.conf'), `primary_conninfo = '${from}'\n`);
+    appendFileSync(join(this.dir, 'postgresql.auto.conf'), `primary_conninfo = '${from}'\n`);
     const { uid, gid } = this.#account;
-    if (uid !== undefined) chownSync(join(this.#dir, 'standby.signal'), uid, gid!);
+    if (uid !== undefined) chownSync(join(this.dir, 'standby.signal'), uid, gid!);
   }
 
   async sql(text: string, database = 'millrace'): Promise<string> {

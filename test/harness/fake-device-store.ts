@@ -14,6 +14,8 @@ export class FakeDeviceStore implements Queries {
   source = randomBytes(16);
   settled = 100;
   timeline = '00000001';
+  /** The mark of each file of known devices. */
+  marks = new Map<string, number>();
   rows = new Map<string, LoginRow>();
   log: (LoggedChange & { transaction: number })[] = [];
   profiles = [{ id: profileId, version: 1, transportType: 'DEFAULT', data: {} as object }];
@@ -23,7 +25,19 @@ export class FakeDeviceStore implements Queries {
   async query(text: string, values: any[] = []): Promise<any[]> {
     if (this.isAway) throw unavailable('postgres_away', 'connect ECONNREFUSED');
     if (text.includes('pg_current_snapshot')) {
-      return [{ snapshot: `${this.settled}:${this.settled}:`, timeline: this.timeline }];
+      const mark = this.marks.get(values[0]) ?? 0;
+      return [{ snapshot: `${this.settled}:${this.settled}:`, timeline: this.timeline, mark }];
+    }
+    if (text.startsWith('delete from known_file')) return [];
+    if (text.startsWith('insert into known_file')) {
+      this.marks.set(values[0], 1);
+      return [];
+    }
+    if (text.startsWith('update known_file')) {
+      const mark = this.marks.get(values[0]) ?? 0;
+      if (mark < values[1]) return [];
+      this.marks.set(values[0], mark + 1);
+      return [{ mark: mark + 1 }];
     }
     if (text.includes('from credential_changes')) {
       return this.log.filter(({ transaction, id }) => transaction >= Number(values[3]) && id > values[1]);
@@ -57,6 +71,14 @@ export class FakeDeviceStore implements Queries {
     const row = this.rows.get(credentialsId)!;
     this.rows.delete(credentialsId);
     this.#changed(credentialsId, row);
+  }
+
+  /** Returns what brings the store back to this moment; its transactions count on, as after a restore of rows. */
+  keep(): () => void {
+    const [rows, marks, log] = [new Map(this.rows), new Map(this.marks), [...this.log]];
+    return () => {
+      Object.assign(this, { rows, marks, log });
+    };
   }
 
   #changed(credentialsId: string, { id, number }: LoginRow): void {

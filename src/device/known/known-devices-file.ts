@@ -12,10 +12,13 @@
  *            device   name digest 16 | id 16 | tenant 16 | profile 16 | customer 16 | names digest 16 |
  *                     password digest 16 | number f64 | version u32 | credentials version u32 | name
  *            profile  version u32 | JSON of its transport; `digest` is its id
+ *            mark     nothing more; `digest` begins with the mark, f64
  *
  * The last record of a digest counts. `cursor` is the transaction of PostgreSQL from which on the log of changes must
  * be read again; transactions have their numbers in one timeline of PostgreSQL only, and timeline 0 is not known. A
- * block is durable before the next one is written, so only the last one can be torn.
+ * block is durable before the next one is written, so only the last one can be torn. The first record of a block that
+ * was appended is the mark that PostgreSQL had committed before (`sql/known-file-store.ts`). A file of version 1 has no
+ * marks, so it is only used until PostgreSQL answers.
  */
 import { createHmac } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -27,6 +30,7 @@ import type { DeviceRow } from '../model/cached-device.ts';
 import { readMqttBasic } from '../model/credentials.ts';
 import { type CredentialsType, type TransportType, transportTypes } from '../model/device.ts';
 import type { Settled } from '../sql/credential-log-store.ts';
+import type { SettledOfFile } from '../sql/known-file-store.ts';
 import type { LoginRow, ProfileTransport } from '../sql/look-up-store.ts';
 import type { EncodedDevice } from '../table/device-table.ts';
 
@@ -37,10 +41,12 @@ export const blockBytesMax = 1024 * 1024;
 const recordHeadBytes = 24;
 const deviceBytes = 7 * 16 + 16;
 export const recordBytesMax = 4_096;
-const magic = Buffer.from('MRKNOWN1');
+export const markBytes = recordHeadBytes;
+const magic = Buffer.from('MRKNOWN2');
+const formerMagic = Buffer.from('MRKNOWN1');
 const digestBytes = 16;
 
-const kinds = { gone: 0, device: 1, profile: 2 } as const;
+const kinds = { gone: 0, device: 1, profile: 2, mark: 3 } as const;
 const flag = { customer: 1, gateway: 2, password: 4, client: 8, user: 16, confined: 32 } as const;
 const credentialsTypes: CredentialsType[] = ['ACCESS_TOKEN', 'MQTT_BASIC', 'X509_CERTIFICATE', 'LWM2M_CREDENTIALS'];
 
@@ -87,6 +93,11 @@ export class Digester {
     return this.#digest('p', password);
   }
 
+  /** The name of the file in the database. */
+  get file(): string {
+    return this.#digest('f', '').toString('hex');
+  }
+
   #digest(kind: string, value: string | Buffer): Buffer {
     return createHmac('sha256', this.#key).update(kind).update(value).digest().subarray(0, digestBytes);
   }
@@ -98,17 +109,17 @@ export function timelineOf({ timeline }: Settled): number {
 }
 
 /**
- * True when the cursor of a file cannot be compared with transactions: the store was restored, or another server took
- * over.
+ * True when the database may lack changes that a file has, so that the cursor of the file cannot be compared with its
+ * transactions: the store was restored, or another server took over. A file without a mark has 0.
  */
 export function isOfOtherHistory(
-  settled: Settled,
-  { cursor, timeline }: { cursor: bigint; timeline: number },
+  settled: SettledOfFile,
+  { cursor, timeline, mark }: { cursor: bigint; timeline: number; mark: number },
 ): boolean {
-  return settled.transaction < cursor || timelineOf(settled) !== timeline;
+  return settled.transaction < cursor || timelineOf(settled) !== timeline || mark === 0 || settled.mark < mark;
 }
 
-interface FileHeader {
+export interface FileHeader {
   key: Buffer;
   /** Identifies the database that the file was made from. */
   source: Buffer;
@@ -128,7 +139,8 @@ export function encodeHeader({ key, source, timeline }: FileHeader): Buffer {
 
 /** Returns undefined when the bytes are not a header. */
 export function decodeHeader(bytes: Buffer): FileHeader | undefined {
-  if (bytes.length < headerBytes || !bytes.subarray(0, 8).equals(magic)) return undefined;
+  const start = bytes.subarray(0, 8);
+  if (bytes.length < headerBytes || !(start.equals(magic) || start.equals(formerMagic))) return undefined;
   if (crc32(bytes.subarray(0, 56)) !== bytes.readUInt32LE(56)) return undefined;
   const [key, source] = [Buffer.from(bytes.subarray(8, 40)), Buffer.from(bytes.subarray(40, 56))];
   return { key, source, timeline: bytes.readUInt32LE(60) };
@@ -222,6 +234,17 @@ export function encodeProfile({ id, version, transport, transportType }: Profile
   return bytes;
 }
 
+export function encodeMark(mark: number): Buffer {
+  const digest = Buffer.alloc(digestBytes);
+  digest.writeDoubleLE(mark);
+  return record(kinds.mark, digest, 0);
+}
+
+/** Returns the mark of a record of this kind. */
+export function decodeMark(bytes: Buffer, offset: number): number {
+  return bytes.readDoubleLE(offset + digestOffset);
+}
+
 /** The first word is the record's length in its upper 29 bits and the padding of a device's name in the lower three. */
 function record(kind: number, digest: Buffer, bodyBytes: number): Buffer {
   const length = (recordHeadBytes + bodyBytes + 7) & ~7;
@@ -234,7 +257,7 @@ function record(kind: number, digest: Buffer, bodyBytes: number): Buffer {
 
 interface RecordHead {
   bytes: number;
-  kind: 'gone' | 'device' | 'profile';
+  kind: 'gone' | 'device' | 'profile' | 'mark';
 }
 
 /** Returns the members that an index needs; undefined when the bytes are not a record. */
@@ -248,6 +271,8 @@ export function decodeRecordHead(bytes: Buffer, offset: number): RecordHead | un
       return length < recordHeadBytes + deviceBytes ? undefined : { bytes: length, kind: 'device' };
     case kinds.profile:
       return { bytes: length, kind: 'profile' };
+    case kinds.mark:
+      return { bytes: length, kind: 'mark' };
     default:
       return undefined;
   }

@@ -1,9 +1,11 @@
 /**
  * Keeps the file of known devices current. The primary of an instance owns one writer, and no other process writes the
  * file. The writer follows the log of credential changes in PostgreSQL, at most a second late while PostgreSQL
- * answers. The writer reads all devices when there is no file, when the file is of another database, or when the log
- * may no longer reach back to its cursor. An append is durable before the cursor moves, so a crash repeats changes and
- * never misses one. A rename replaces the old file by a new one; until then the old file is kept current too.
+ * answers. The writer reads all devices when there is no file, when the file is of another database, when the database
+ * lacks the mark of the file, or when the log may no longer reach back to its cursor. A mark is committed after the
+ * changes were read and before they are appended. An append is durable before the cursor moves, so a crash repeats
+ * changes and never misses one. A rename replaces the old file by a new one; until then the old file is kept current
+ * too.
  */
 import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
@@ -18,6 +20,7 @@ import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/dis
 import type { Queries } from '../../postgres/client.ts';
 import { isAway } from '../../postgres/postgres-error.ts';
 import { changesSince, type LogPlace, placeAt, readSettled } from '../sql/credential-log-store.ts';
+import { insertMark, nextMark, readSettledOfFile } from '../sql/known-file-store.ts';
 import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
@@ -25,14 +28,18 @@ import {
   Digester,
   decodeBlockHead,
   decodeHeader,
+  decodeMark,
+  decodeRecordHead,
   encodeBlock,
   encodeDevice,
   encodeGone,
   encodeHeader,
+  encodeMark,
   encodeProfile,
   headerBytes,
   isOfOtherHistory,
   isWholeBlock,
+  markBytes,
   readAt,
   timelineOf,
 } from './known-devices-file.ts';
@@ -64,6 +71,8 @@ interface OpenFile extends Place {
   digester: Digester;
   source: Buffer;
   timeline: number;
+  /** The last mark that the file has; 0 = none. */
+  mark: number;
   bytes: number;
   base: number;
 }
@@ -144,7 +153,7 @@ export class KnownDevicesWriter {
     this.#file ??= await this.#open();
     const file = this.#file;
     if (!file) return false;
-    const settled = await readSettled(postgres);
+    const settled = await readSettledOfFile(postgres, file.digester.file);
     this.#source ??= await this.#deps.source();
     if (isOfOtherHistory(settled, file) || settled.next < file.seen.next) return false;
     if (!file.source.equals(this.#source)) return false;
@@ -155,14 +164,14 @@ export class KnownDevicesWriter {
     // The cursor moves with the last block: blocks lost in a crash are read from the log again.
     for await (const records of this.#changes(file)) {
       isChanged = true;
-      await this.#append(file, records, file);
+      if (!(await this.#append(file, records, file))) return false;
     }
     const profiles = await this.#changedProfiles();
     isChanged ||= profiles.length > 0;
     // A block without records only keeps the cursor recent, and is written rarely.
     file.seen = settled;
     if (!isChanged && now - file.at < limits.knownMarkMs) file.cursor = settled.transaction;
-    else await this.#append(file, profiles, { cursor: settled.transaction, at: now });
+    else if (!(await this.#append(file, profiles, { cursor: settled.transaction, at: now }))) return false;
     return file.bytes < file.base * 2 + (this.#deps.growthBytes ?? limits.knownGrowthBytes);
   }
 
@@ -198,10 +207,15 @@ export class KnownDevicesWriter {
     return records;
   }
 
-  /** Appends records, which are durable when this resolves. The blocks, and the file from then on, have this place. */
-  async #append(file: OpenFile, records: Buffer[], { cursor, at }: Place): Promise<void> {
+  /**
+   * Appends records, which are durable when this resolves. The blocks, and the file from then on, have this place.
+   * Returns false when the database lacks the mark of the file.
+   */
+  async #append(file: OpenFile, records: Buffer[], { cursor, at }: Place): Promise<boolean> {
+    const mark = await nextMark(this.#deps.postgres, file.digester.file, file.mark);
+    if (mark === undefined) return false;
     try {
-      for (const block of inBlocks(records))
+      for (const block of inBlocks([encodeMark(mark), ...records]))
         await this.#write(file, encodeBlock(block, { cursor, at, base: file.base }));
       this.#written.add(records.length);
     } catch (error) {
@@ -210,8 +224,8 @@ export class KnownDevicesWriter {
       else await file.file.truncate(file.bytes).catch(() => {});
       throw error;
     }
-    file.cursor = cursor;
-    file.at = at;
+    Object.assign(file, { cursor, at, mark });
+    return true;
   }
 
   /** Forgets the written changes: the log is read again from the cursor on, and profiles are compared again. */
@@ -254,6 +268,7 @@ export class KnownDevicesWriter {
         digester: new Digester(header.key),
         source: header.source,
         timeline: header.timeline,
+        mark: 0,
         bytes: headerBytes,
         base: 0,
         cursor: 0n,
@@ -263,7 +278,11 @@ export class KnownDevicesWriter {
       while (open && open.bytes + blockHeadBytes <= size) {
         const head = decodeBlockHead(await readAt(file, open.bytes, blockHeadBytes));
         if (head.bytes > blockBytesMax || open.bytes + blockHeadBytes + head.bytes > size) break;
-        if (!isWholeBlock(await readAt(file, open.bytes, blockHeadBytes + head.bytes))) break;
+        const block = await readAt(file, open.bytes, blockHeadBytes + head.bytes);
+        if (!isWholeBlock(block)) break;
+        if (head.bytes > 0 && decodeRecordHead(block, blockHeadBytes)?.kind === 'mark') {
+          open.mark = decodeMark(block, blockHeadBytes);
+        }
         Object.assign(open, { cursor: head.cursor, seen: placeAt(head.cursor), at: head.at, base: head.base });
         open.bytes += blockHeadBytes + head.bytes;
       }
@@ -293,7 +312,8 @@ export class KnownDevicesWriter {
     const key = randomBytes(32);
     const file = await this.#disk.open(temporary, 'write');
     const digester = new Digester(key);
-    const next: OpenFile = { file, digester, source, timeline, bytes: headerBytes, base: 0, cursor, seen: settled, at };
+    const seen: LogPlace = settled;
+    const next: OpenFile = { file, digester, source, timeline, mark: 0, bytes: headerBytes, base: 0, cursor, seen, at };
     let devices = 0;
     try {
       await file.write([encodeHeader({ key, source, timeline })], 0);
@@ -310,8 +330,9 @@ export class KnownDevicesWriter {
         if (after !== undefined && this.#stopped) throw new Error('stopped');
         await this.#followFormer();
       }
-      next.base = next.bytes + blockHeadBytes;
-      await this.#writeScanned(next, []);
+      next.mark = await insertMark(postgres, digester.file);
+      next.base = next.bytes + blockHeadBytes + markBytes;
+      await this.#writeScanned(next, [encodeMark(next.mark)]);
       await file.sync();
       await this.#disk.rename(temporary, path);
       await this.#disk.syncDirectory(dirname(path));
@@ -342,8 +363,7 @@ export class KnownDevicesWriter {
   /** A scan may take a minute; the file in use must stay current meanwhile. */
   async #followFormer(): Promise<void> {
     const { clock } = this.#deps;
-    if (!this.#file || clock.now() - this.#file.at < limits.credentialPollMs) return;
-    if (!isOfOtherHistory(await readSettled(this.#deps.postgres), this.#file)) await this.#follow();
+    if (this.#file && clock.now() - this.#file.at >= limits.credentialPollMs) await this.#follow();
   }
 }
 

@@ -3,6 +3,7 @@
  * disk.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
+import { crc32 } from 'node:zlib';
 import { beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../../test/crash/sim-disk.ts';
 import { FakeDeviceStore, profileId, tenantId } from '../../../test/harness/fake-device-store.ts';
@@ -217,6 +218,51 @@ test('another database at the same address, an older one, a promoted standby, an
   }, 4);
   await again(() => pass(limits.credentialChangesKeptMs), 5);
   await again(() => pass(limits.credentialChangesKeptMs / 4), 5);
+});
+
+test('a database that went back and has passed the cursor of the file again: all devices are read again', async () => {
+  await write();
+  const goBack = store.keep();
+  store.save(tokenCredentials('lost'), 4);
+  await write();
+  expect(await numbers(reader(), 'lost')).toEqual([4]);
+  goBack();
+  store.save(tokenCredentials('later'), 5);
+  await write();
+  expect(store.scans).toBe(2);
+  expect(await numbers(reader(), 'one', 'lost', 'later')).toEqual([1, undefined, 5]);
+});
+
+test('the mark of a block that was not appended is no proof of a later block', async () => {
+  await write();
+  store.save(tokenCredentials('four'), 4);
+  disk.fault = (operation) => (operation === 'write' ? 'ENOSPC' : undefined);
+  await write();
+  const goBack = store.keep();
+  disk.fault = () => undefined;
+  store.save(tokenCredentials('lost'), 5);
+  await write();
+  expect(store.scans).toBe(1);
+  goBack();
+  store.save(tokenCredentials('later'), 6);
+  await write();
+  expect(store.scans).toBe(2);
+  expect(await numbers(reader(), 'four', 'lost', 'later')).toEqual([4, undefined, 6]);
+});
+
+test('a file of version 1 answers while the store does not, and is made again when the store answers', async () => {
+  await write();
+  const file = await disk.open(path, 'write');
+  const header = Buffer.alloc(headerBytes);
+  await file.read(header, 0);
+  header.write('MRKNOWN1');
+  header.writeUInt32LE(crc32(header.subarray(0, 56)), 56);
+  await file.write([header], 0);
+  await file.sync();
+  store.marks.clear();
+  expect(await numbers(reader(), 'one')).toEqual([1]);
+  await write();
+  expect(store.scans).toBe(2);
 });
 
 test('a file that has grown to twice its size is made again', async () => {

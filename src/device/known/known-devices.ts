@@ -339,7 +339,7 @@ function index(loaded: Loaded, chunk: Buffer, start: number, end: number): boole
     if (head.kind === 'profile') {
       const { id, transportType, transport } = decodeProfile(chunk, at);
       loaded.profiles.set(id, { transportType, topics: topicsOf(transport) });
-    } else {
+    } else if (head.kind !== 'mark') {
       loaded.credentials.set(chunk, at + digestOffset, offset);
       if (head.kind === 'device') loaded.names.set(chunk, at + nameDigestOffset, offset);
     }
