@@ -184,6 +184,24 @@ export function isWholeBlock(bytes: Buffer): boolean {
   return crc32(bytes.subarray(8)) === bytes.readUInt32LE(4);
 }
 
+/**
+ * True when the end of a file cannot be a block that is being written, or that a crash cut: the file has no complete
+ * scan, or a whole block follows. `end`: the bytes from the first block on that is not whole; `base` of the block before.
+ */
+export function isDamagedEnd(end: Buffer, base: number): boolean {
+  if (base === 0 || end.length > blockHeadBytes + blockBytesMax) return true;
+  for (let at = 8; at + blockHeadBytes <= end.length; at += 8) {
+    // All blocks after the scan have the same base.
+    if (end.readDoubleLE(at + 24) !== base) continue;
+    const last = at + blockHeadBytes + decodeBlockHead(end, at).bytes;
+    if (last <= end.length && isWholeBlock(end.subarray(at, last))) return true;
+  }
+  return false;
+}
+
+/** Bytes from which on `isDamagedEnd` needs no more of a file. */
+export const endBytesMax: number = blockHeadBytes + blockBytesMax + 8;
+
 export function encodeGone(digest: Buffer): Buffer {
   return record(kinds.gone, digest, 0);
 }

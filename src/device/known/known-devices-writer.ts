@@ -36,7 +36,9 @@ import {
   encodeHeader,
   encodeMark,
   encodeProfile,
+  endBytesMax,
   headerBytes,
+  isDamagedEnd,
   isOfOtherHistory,
   isWholeBlock,
   markBytes,
@@ -286,7 +288,8 @@ export class KnownDevicesWriter {
         Object.assign(open, { cursor: head.cursor, seen: placeAt(head.cursor), at: head.at, base: head.base });
         open.bytes += blockHeadBytes + head.bytes;
       }
-      if (open && open.base > 0 && size - open.bytes <= blockHeadBytes + blockBytesMax) {
+      const end = open && (await readAt(file, open.bytes, Math.min(endBytesMax, size - open.bytes)));
+      if (open && end && !isDamagedEnd(end, open.base)) {
         if (size > open.bytes) await file.truncate(open.bytes);
         return open;
       }

@@ -178,6 +178,34 @@ test('a file that is damaged before its end answers nothing, and is made again w
   expect(await numbers(reader(), 'one', 'many-7')).toEqual([1, 17]);
 });
 
+test('a small file that is damaged before its last block answers nothing', async () => {
+  await write();
+  const ends = [await size()];
+  for (const n of [4, 5]) {
+    store.save(tokenCredentials(`token-${n}`), n);
+    await write();
+    ends.push(await size());
+  }
+  store.remove('one');
+  await write();
+  // In the scan, in the length and in the records of each block that was appended before the last one.
+  for (const at of [headerBytes + 8, ends[0]!, ends[0]! + 40, ends[1]! + 2, ends[1]! + 100]) {
+    const file = await disk.open(path, 'write');
+    const byte = Buffer.alloc(1);
+    await file.read(byte, at);
+    await file.write([Buffer.from([byte[0]! ^ 4])], at);
+    await file.sync();
+    store.isAway = true;
+    // A start of the primary without PostgreSQL removes nothing that revokes credentials.
+    await write();
+    expect(await numbers(reader(), 'one', 'two'), `damaged at ${at}`).toEqual([undefined, undefined]);
+    store.isAway = false;
+    await file.write([byte], at);
+    await file.sync();
+    expect(await numbers(reader(), 'one', 'two')).toEqual([undefined, 2]);
+  }
+});
+
 test('a file that could be read in part answers nothing: its other part may revoke credentials', async () => {
   await write();
   for (let n = 0; n < 10_000; n += 1) store.save(tokenCredentials(`many-${n}`), 10 + n, { name: 'x'.repeat(200) });
@@ -456,6 +484,11 @@ function closing(sim: SimDisk): SimDisk {
       },
     },
   }) as SimDisk;
+}
+
+async function size(): Promise<number> {
+  const file = await disk.open(path, 'read');
+  return await file.size();
 }
 
 async function contents(): Promise<string> {

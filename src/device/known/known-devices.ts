@@ -18,7 +18,6 @@ import type { CredentialChange } from '../sql/credential-log-store.ts';
 import { ChangedDevices } from './changed-devices.ts';
 import { DigestIndex } from './digest-index.ts';
 import {
-  blockBytesMax,
   blockHeadBytes,
   Digester,
   decodeBlockHead,
@@ -27,7 +26,9 @@ import {
   decodeProfile,
   decodeRecordHead,
   digestOffset,
+  endBytesMax,
   headerBytes,
+  isDamagedEnd,
   isWholeBlock,
   type KnownDevice,
   nameDigestOffset,
@@ -61,6 +62,8 @@ interface Loaded {
   profiles: Map<string, { transportType: KnownDevice['transportType']; topics: ProfileTopics | undefined }>;
   /** The file has all changes that were committed before this time. */
   at: number;
+  /** That of the last block. */
+  base: number;
   bytes: number;
   /** Calls that are reading records. A dropped file is closed after the last of these calls. */
   readers: number;
@@ -273,7 +276,7 @@ export class KnownDevices {
     const entries = Math.ceil((await file.size()) / 160);
     const loaded: Loaded = {
       ...{ file, key, digester: new Digester(key), profiles: new Map(), bytes: headerBytes },
-      ...{ at: Number.NEGATIVE_INFINITY, readers: 0, dropped: false },
+      ...{ at: Number.NEGATIVE_INFINITY, base: 0, readers: 0, dropped: false },
       credentials: new DigestIndex(entries),
       names: new DigestIndex(entries),
     };
@@ -308,14 +311,14 @@ export class KnownDevices {
         const end = at + blockHeadBytes + head.bytes;
         if (end > chunk.length) break;
         if (!isWholeBlock(chunk.subarray(at, end)) || !index(loaded, chunk, at + blockHeadBytes, end)) break;
-        loaded.at = head.at;
+        Object.assign(loaded, { at: head.at, base: head.base });
         at = end;
       }
       loaded.bytes += at;
       if (at === 0) break;
     }
-    // The end of the file may be a block that is being written, or one that a crash cut.
-    if (size - loaded.bytes <= blockHeadBytes + blockBytesMax) return true;
+    const end = await readAt(file, loaded.bytes, Math.min(endBytesMax, size - loaded.bytes));
+    if (!isDamagedEnd(end, loaded.base)) return true;
     this.#deps.log.error('known_devices_file_damaged', { offset: loaded.bytes, bytes: size });
     this.#isDamaged = true;
     return false;
