@@ -259,8 +259,12 @@ export class KnownDevicesWriter {
       await file.close();
       file = await this.#disk.open(path, 'write');
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-      throw error;
+      const code = (error as NodeJS.ErrnoException).code;
+      if (code === 'ENOENT') return undefined;
+      // The file belongs to another user, as after a copy: a new file takes its place.
+      if (code !== 'EACCES' && code !== 'EPERM') throw error;
+      log.warn('known_devices_file_damaged', { reason: messageOf(error) });
+      return undefined;
     }
     try {
       const header = decodeHeader(await readAt(file, 0, headerBytes));

@@ -206,6 +206,21 @@ test('a small file that is damaged before its last block answers nothing', async
   }
 });
 
+test('a file that may not be opened is replaced by a new one', async () => {
+  await write();
+  let refused = 0;
+  disk.fault = (operation, name) => {
+    if (operation !== 'open' || name !== path) return undefined;
+    refused += 1;
+    return 'EACCES';
+  };
+  store.remove('one');
+  await write();
+  disk.fault = () => undefined;
+  expect([refused, store.scans]).toEqual([1, 2]);
+  expect(await numbers(reader(), 'one', 'two')).toEqual([undefined, 2]);
+});
+
 test('a file that could be read in part answers nothing: its other part may revoke credentials', async () => {
   await write();
   for (let n = 0; n < 10_000; n += 1) store.save(tokenCredentials(`many-${n}`), 10 + n, { name: 'x'.repeat(200) });
