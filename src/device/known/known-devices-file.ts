@@ -186,7 +186,8 @@ export function isWholeBlock(bytes: Buffer): boolean {
 
 /**
  * True when the end of a file cannot be a block that is being written, or that a crash cut: the file has no complete
- * scan, or a whole block follows. `end`: the bytes from the first block on that is not whole; `base` of the block before.
+ * scan, or a whole block follows. `end`: the bytes from the first block on that is not whole; `base`: that of the block
+ * before.
  */
 export function isDamagedEnd(end: Buffer, base: number): boolean {
   if (base === 0 || end.length > blockHeadBytes + blockBytesMax) return true;

@@ -172,7 +172,9 @@ export class KnownDevicesWriter {
     isChanged ||= profiles.length > 0;
     // A block without records only keeps the cursor recent, and is written rarely.
     file.seen = settled;
-    if (!isChanged && now - file.at < limits.knownMarkMs) file.cursor = settled.transaction;
+    // After the clock was set back, later changes would seem to be older than the file.
+    const isRecent = now >= file.at && now - file.at < limits.knownMarkMs;
+    if (!isChanged && isRecent) file.cursor = settled.transaction;
     else if (!(await this.#append(file, profiles, { cursor: settled.transaction, at: now }))) return false;
     return file.bytes < file.base * 2 + (this.#deps.growthBytes ?? limits.knownGrowthBytes);
   }

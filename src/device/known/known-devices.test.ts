@@ -400,6 +400,25 @@ test('while the store answers, changes of a clock that was set back are forgotte
   expect(await numbers(known, 'one')).toEqual([1]);
 });
 
+test('a device that changed after the clock was set back is not found until the file has the change', async () => {
+  await write();
+  const known = reader();
+  known.storeFailed();
+  pass(-3_600_000);
+  known.changed(1);
+  expect(await numbers(known, 'one', 'two')).toEqual([undefined, 2]);
+  // The time of the file follows the clock, also without a change.
+  await write();
+  const later = reader();
+  pass(1_000);
+  later.changed(2);
+  pass(3_600_000);
+  expect(await numbers(later, 'one', 'two')).toEqual([1, undefined]);
+  store.save(tokenCredentials('two'), 2, { id: store.rows.get('two')!.id });
+  await write();
+  expect(await numbers(later, 'one', 'two')).toEqual([1, 2]);
+});
+
 test('changes of any number of devices are remembered, and keep no other device out', async () => {
   await write();
   const known = reader();

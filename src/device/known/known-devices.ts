@@ -214,11 +214,17 @@ export class KnownDevices {
       if (head?.kind !== 'device') return undefined;
       const device = decodeDevice(bytes.subarray(0, head.bytes));
       const isNewest = loaded.credentials.get(device.digest, 0) === offset;
-      return isNewest && !this.#changed.mayHaveChanged(device.row.number, loaded.at) ? device : undefined;
+      const mayLack = this.#changed.mayHaveChanged(device.row.number, this.#completeUntil(loaded));
+      return isNewest && !mayLack ? device : undefined;
     } catch (error) {
       this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
       return undefined;
     }
+  }
+
+  /** Returns the time before which the file has all changes; none when the clock was set back after the last block. */
+  #completeUntil({ at }: Loaded): number {
+    return at > this.#deps.clock.now() ? Number.NEGATIVE_INFINITY : at;
   }
 
   #note(credentialsId: string, { row }: KnownDevice): void {
