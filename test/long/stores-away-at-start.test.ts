@@ -3,7 +3,9 @@
  * MQTT, directly and through a gateway. A device that was revoked before is refused, and an unknown one is refused
  * until the store answers.
  */
+import { truncateSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { knownFile } from '../../src/device/known/known-devices-file.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
@@ -157,4 +159,18 @@ test('started without PostgreSQL: known devices send, a revoked one is refused, 
   // A device that was accepted by the file is known to the store as well, and stays connected.
   await doomed.quiet();
   doomed.cut();
+});
+
+test('started without PostgreSQL and with a damaged file of known devices: the start waits for PostgreSQL', async () => {
+  await engine.killAll();
+  await stores.postgres.kill();
+  truncateSync(knownFile(engine.dataDir), 20);
+  engine.spawn();
+  await eventually(() => engine.output.includes('waiting, because no device is known here yet.'), 30_000);
+  expect((await engine.status()).code).toBe(503);
+  await stores.postgres.start();
+  await engine.ready();
+  await accept(known.token, 6);
+  expect(await post(revoked.token, 6)).toBe(401);
+  await engine.knowsDevices();
 });

@@ -21,7 +21,7 @@
  * marks, so it is only used until PostgreSQL answers.
  */
 import { createHmac } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { closeSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { uuidOfHex } from '../../base/uuid.ts';
@@ -56,7 +56,23 @@ export function knownFile(dataDir: string): string {
 
 /** True when an earlier run has read the devices, so that devices can be served without PostgreSQL. */
 export function hasKnownDevices(dataDir: string): boolean {
-  return existsSync(knownFile(dataDir));
+  return readKnownHeader(dataDir) !== undefined;
+}
+
+/** Returns undefined when there is no file, and when its header cannot be read. */
+export function readKnownHeader(dataDir: string): FileHeader | undefined {
+  const header = Buffer.alloc(headerBytes);
+  try {
+    const file = openSync(knownFile(dataDir), 'r');
+    try {
+      readSync(file, header);
+    } finally {
+      closeSync(file);
+    }
+  } catch {
+    return undefined;
+  }
+  return decodeHeader(header);
 }
 
 /** Returns the bytes at `offset`, fewer at the end of the file. */

@@ -4,8 +4,7 @@
  * the same database. `primary.ts` passes it to the workers, whose bus has it in the names of its channels.
  */
 import { randomUUID } from 'node:crypto';
-import { closeSync, openSync, readSync } from 'node:fs';
-import { decodeHeader, headerBytes, knownFile } from '../../device/known/known-devices-file.ts';
+import { readKnownHeader } from '../../device/known/known-devices-file.ts';
 import type { Postgres, Queries } from '../../postgres/client.ts';
 import { findOrInsertSetting, findSetting } from '../../postgres/stored-settings.ts';
 
@@ -21,7 +20,7 @@ export class Installation {
   constructor(postgres: Postgres, dataDir: string, onOther: () => void) {
     this.#postgres = postgres;
     this.#onOther = onOther;
-    this.#id = idOfFile(knownFile(dataDir));
+    this.#id = readKnownHeader(dataDir)?.source.toString('hex') ?? '';
   }
 
   /** 32 hexadecimal digits for the workers, or '' when neither the database nor a file has the id yet. */
@@ -45,19 +44,4 @@ export class Installation {
 /** Returns the id of the installation; undefined before the first host has made it. */
 export async function findInstallation(queries: Queries): Promise<string | undefined> {
   return (await findSetting(queries, setting))?.replaceAll('-', '');
-}
-
-function idOfFile(path: string): string {
-  const header = Buffer.alloc(headerBytes);
-  try {
-    const file = openSync(path, 'r');
-    try {
-      readSync(file, header);
-    } finally {
-      closeSync(file);
-    }
-  } catch {
-    return '';
-  }
-  return decodeHeader(header)?.source.toString('hex') ?? '';
 }
