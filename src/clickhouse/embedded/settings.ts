@@ -49,14 +49,6 @@ export const serverLimits = {
   reservedFreeShare: 1 / 16,
 } as const;
 
-/** Threads of merges and mutations, which take turns in them. */
-const mergeThreads = 2;
-/**
- * Merges that may be under way. The fewer of them are free, the smaller is the next one: large merges take no place of
- * the small ones that keep the parts few, and so each read fast.
- */
-const mergesMax = 4;
-
 /** Slots that only inserts may take. */
 function insertReserve(sessions: number): number {
   return Math.max(1, Math.floor(sessions / 4));
@@ -118,12 +110,11 @@ function configFile(memoryBytesMax: number, freeDiskBytesMin: number, nice: numb
   </storage_configuration>
   <merge_tree>
     <auto_statistics_types></auto_statistics_types>
-    <number_of_free_entries_in_pool_to_lower_max_size_of_merge>${mergesMax}</number_of_free_entries_in_pool_to_lower_max_size_of_merge>
     <min_free_disk_bytes_to_perform_insert>${freeForInserts - keptFree}</min_free_disk_bytes_to_perform_insert>
   </merge_tree>
   <os_threads_nice_value_merge_mutate>${nice}</os_threads_nice_value_merge_mutate>
-  <background_pool_size>${mergeThreads}</background_pool_size>
-  <background_merges_mutations_concurrency_ratio>${mergesMax / mergeThreads}</background_merges_mutations_concurrency_ratio>
+  <background_pool_size>2</background_pool_size>
+  <background_merges_mutations_concurrency_ratio>2</background_merges_mutations_concurrency_ratio>
   <background_move_pool_size>1</background_move_pool_size>
   <background_fetches_pool_size>1</background_fetches_pool_size>
   <background_common_pool_size>2</background_common_pool_size>
