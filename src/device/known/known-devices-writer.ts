@@ -10,7 +10,7 @@
 import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
 import type { Clock } from '../../base/clock.ts';
-import { messageOf } from '../../base/errors.ts';
+import { Fault, messageOf } from '../../base/errors.ts';
 import { FifoMap } from '../../base/fifo-map.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
@@ -100,6 +100,8 @@ export class KnownDevicesWriter {
   /** The database that answered last; read again after each failure, because another database may answer then. */
   #source: Buffer | undefined;
   #failure: string | undefined;
+  /** Monotonic time before which no new file is begun. */
+  #rebuildFromMs = Number.NEGATIVE_INFINITY;
   #stopped = false;
 
   constructor(deps: KnownDevicesWriterDeps) {
@@ -136,13 +138,16 @@ export class KnownDevicesWriter {
     const beganMs = clock.monotonic();
     try {
       const isUsable = await this.#follow();
+      if (!isUsable && beganMs < this.#rebuildFromMs) return;
       if (!isUsable) await this.#rebuild();
       this.#currentMs = beganMs;
       if (this.#failure !== undefined) log.info('known_devices_written_again');
       this.#failure = undefined;
     } catch (error) {
       this.#source = undefined;
-      if (isAway(error)) return;
+      // An error of the disk has a system code, as a lost connection has before it is made a Fault.
+      if (error instanceof Fault && isAway(error)) return;
+      this.#rebuildFromMs = clock.monotonic() + limits.knownRebuildPauseMs;
       const reason = messageOf(error);
       if (this.#failure !== reason) log.warn('known_devices_unwritten', { reason });
       this.#failure = reason;

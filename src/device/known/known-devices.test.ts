@@ -334,11 +334,33 @@ test('while the store does not answer the file stays, and a full disk loses noth
   store.remove('one');
   disk.fault = (operation) => (operation === 'write' ? 'ENOSPC' : undefined);
   await write();
+  expect(events).toContain('known_devices_unwritten');
   expect(await numbers(reader(), 'two')).toEqual([2]);
   disk.fault = () => undefined;
   await write();
   expect(await numbers(reader(), 'one', 'two')).toEqual([undefined, 2]);
   expect(store.scans).toBe(1);
+});
+
+test('a disk that is full while the file is made is named, and the devices are not read again each second', async () => {
+  let rounds = 0;
+  disk.fault = (operation, name) => {
+    if (operation === 'open' && name === path) rounds += 1;
+    return operation === 'write' && store.scans > 0 ? 'ENOSPC' : undefined;
+  };
+  const writer = writerOn(disk);
+  writer.start();
+  try {
+    await expect.poll(() => rounds, { timeout: 10_000 }).toBeGreaterThan(2);
+    expect(events.filter((event) => event === 'known_devices_unwritten')).toHaveLength(1);
+    expect(store.scans).toBe(1);
+    disk.fault = () => undefined;
+    pass(limits.knownRebuildPauseMs);
+    await expect.poll(() => events, { timeout: 10_000 }).toContain('known_devices_written_again');
+  } finally {
+    await writer.stop();
+  }
+  expect(await numbers(reader(), 'one')).toEqual([1]);
 });
 
 test('what was answered is doubted once when the store is back; too much of it means everything', async () => {
@@ -419,7 +441,6 @@ test('the time of the file follows a clock that was set back, also without a cha
   writer.start();
   try {
     await expect.poll(() => events).toContain('known_devices_scanned');
-    await new Promise((resolve) => setTimeout(resolve, 50));
     const before = await size();
     time.now -= 3_600_000;
     await expect.poll(size).toBeGreaterThan(before);
