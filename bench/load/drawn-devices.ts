@@ -1,7 +1,9 @@
 /**
- * Devices of which one is drawn at random for each message. The name and the count of a device share a line of the
- * processor's cache, so that the generator's own cost of a message hardly grows with the fleet.
+ * Devices of which one is drawn at random for each message. The name and the count of a device lie side by side, so
+ * that the generator's own cost of a message hardly grows with the fleet: one miss of the cache, seldom two.
  */
+
+/** Bytes of the smallest cell. A cell has a name and the count of its messages. */
 const cellBytesMin = 16;
 
 export class DrawnDevices {
@@ -16,6 +18,7 @@ export class DrawnDevices {
   constructor(names: readonly string[]) {
     this.#count = names.length;
     this.#nameBytes = names[0]!.length;
+    if (names.some((name) => name.length !== this.#nameBytes)) throw new Error('The names have several widths.');
     let cellBytes = cellBytesMin;
     while (cellBytes < this.#nameBytes + 4) cellBytes *= 2;
     this.#cellBytes = cellBytes;

@@ -367,7 +367,7 @@ export const limits = {
   storePrepareMsMax: 30_000,
   /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
-  /** Pause after an error of the disk, before all devices are read for a new file again. */
+  /** Pause after a new file of known devices could not be made, before all devices are read again. */
   knownRebuildPauseMs: 30_000,
   /** Interval at which the profiles of known devices are compared. */
   knownProfilesCheckMs: 10_000,

@@ -101,7 +101,8 @@ export const latestOfKeysQuery = `SELECT toString(key) AS key, ts, seq, toString
 /** The query of the markers of some keys of a device, at some moments. */
 export const markersQuery = `SELECT toString(key) AS key, ts, seq, toString(version) AS marker
   FROM telemetry FINAL
-  PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ts IN {times:Array(Int64)} AND NOT ${notErased} ${exact}`;
+  PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
+  AND NOT ${notErased} ${exact}`;
 
 /** Counts mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations

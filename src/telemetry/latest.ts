@@ -85,7 +85,7 @@ export function answerTooLarge(): Fault {
   );
 }
 
-/** One thread reads so few rows sooner than several threads, and interprets conditions sooner than it compiles them. */
+/** For so few rows one thread is faster than several, and so are conditions that are not compiled. */
 const fewGranules = { max_threads: 1, compile_expressions: 0 } as const;
 
 /**

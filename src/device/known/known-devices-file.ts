@@ -16,9 +16,9 @@
  *
  * The last record of a digest counts. `cursor` is the transaction of PostgreSQL from which on the log of changes must
  * be read again; transactions have their numbers in one timeline of PostgreSQL only, and timeline 0 is not known. A
- * block is durable before the next one is written, so only the last one can be torn. The first record of a block that
- * was appended is the mark that PostgreSQL had committed before (`sql/known-file-store.ts`). A file of version 1 has no
- * marks, so it is only used until PostgreSQL answers.
+ * block is durable before the next one is written, so only the last one can be torn. Each append begins with the mark
+ * that PostgreSQL had committed before (`sql/known-file-store.ts`), and the scan ends with the first mark. A file of
+ * version 1 has no marks: it answers while PostgreSQL does not, and is made again when PostgreSQL answers.
  */
 import { createHmac } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
@@ -54,7 +54,7 @@ export function knownFile(dataDir: string): string {
   return join(dataDir, 'known', 'devices');
 }
 
-/** True when an earlier run has read the devices, so that devices can be served without PostgreSQL. */
+/** True when the header of a file can be read, so that devices can be served without PostgreSQL. */
 export function hasKnownDevices(dataDir: string): boolean {
   return readKnownHeader(dataDir) !== undefined;
 }
@@ -119,9 +119,9 @@ export class Digester {
   }
 }
 
-/** Returns the timeline as a header has it. */
+/** Returns the timeline as a header has it: a number of the server's timeline and of the table of the log. */
 export function timelineOf({ timeline }: Settled): number {
-  return timeline === null ? 0 : Number.parseInt(timeline, 16);
+  return timeline === null ? 0 : crc32(timeline) || 1;
 }
 
 /**

@@ -136,10 +136,13 @@ export class KnownDevicesWriter {
     const { log, clock } = this.#deps;
     // What is committed while the round reads may be missing in the file.
     const beganMs = clock.monotonic();
+    let isRebuilding = false;
     try {
-      const isUsable = await this.#follow();
-      if (!isUsable && beganMs < this.#rebuildFromMs) return;
-      if (!isUsable) await this.#rebuild();
+      if (!(await this.#follow())) {
+        if (beganMs < this.#rebuildFromMs) return;
+        isRebuilding = true;
+        await this.#rebuild();
+      }
       this.#currentMs = beganMs;
       if (this.#failure !== undefined) log.info('known_devices_written_again');
       this.#failure = undefined;
@@ -147,7 +150,7 @@ export class KnownDevicesWriter {
       this.#source = undefined;
       // An error of the disk has a system code, as a lost connection has before it is made a Fault.
       if (error instanceof Fault && isAway(error)) return;
-      this.#rebuildFromMs = clock.monotonic() + limits.knownRebuildPauseMs;
+      if (isRebuilding) this.#rebuildFromMs = clock.monotonic() + limits.knownRebuildPauseMs;
       const reason = messageOf(error);
       if (this.#failure !== reason) log.warn('known_devices_unwritten', { reason });
       this.#failure = reason;
@@ -162,7 +165,11 @@ export class KnownDevicesWriter {
     if (!file) return false;
     const settled = await readSettledOfFile(postgres, file.digester.file);
     this.#source ??= await this.#deps.source();
-    if (isOfOtherHistory(settled, file) || settled.next < file.seen.next) return false;
+    if (isOfOtherHistory(settled, file) || settled.next < file.seen.next) {
+      // A worker cannot compare the mark while PostgreSQL does not answer. A file of version 1 has none to compare.
+      if (file.mark > 0) await this.#abandon(file);
+      return false;
+    }
     if (!file.source.equals(this.#source)) return false;
     const ageMs = clock.now() - file.at;
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
@@ -223,6 +230,8 @@ export class KnownDevicesWriter {
   async #append(file: OpenFile, records: Buffer[], { cursor, at }: Place): Promise<boolean> {
     const mark = await nextMark(this.#deps.postgres, file.digester.file, file.mark);
     if (mark === undefined) return false;
+    // Also when only a part of the records can be written: the file may have this mark from here on.
+    file.mark = mark;
     try {
       for (const block of inBlocks([encodeMark(mark), ...records]))
         await this.#write(file, encodeBlock(block, { cursor, at, base: file.base }));
@@ -233,7 +242,7 @@ export class KnownDevicesWriter {
       else await file.file.truncate(file.bytes).catch(() => {});
       throw error;
     }
-    Object.assign(file, { cursor, at, mark });
+    Object.assign(file, { cursor, at });
     return true;
   }
 
@@ -250,7 +259,7 @@ export class KnownDevicesWriter {
     file.bytes += block.length;
   }
 
-  /** Abandons the file after an I/O error, because a failed sync may have dropped earlier writes. */
+  /** Removes a file that may lack changes: after an I/O error, because a failed sync may have dropped earlier writes. */
   async #abandon({ file }: OpenFile): Promise<void> {
     this.#file = undefined;
     await file.close().catch(() => {});

@@ -279,6 +279,30 @@ test('a database that went back and has passed the cursor of the file again: all
   expect(await numbers(reader(), 'one', 'lost', 'later')).toEqual([1, undefined, 5]);
 });
 
+test('a file that lacks nothing of the mark but is of another table of the log is made again', async () => {
+  await write();
+  store.timeline = '00000001/17000';
+  store.settled += 300;
+  await write();
+  expect(store.scans).toBe(2);
+});
+
+test('a file of a lost history answers nothing, also to a worker that has read it, before there is a new one', async () => {
+  await write();
+  const goBack = store.keep();
+  store.save(tokenCredentials('lost'), 4);
+  await write();
+  const known = reader();
+  expect(await numbers(known, 'one', 'lost')).toEqual([1, 4]);
+  goBack();
+  disk.fault = (operation) => (operation === 'write' ? 'ENOSPC' : undefined);
+  await write();
+  expect(await numbers(known, 'one', 'lost')).toEqual([undefined, undefined]);
+  disk.fault = () => undefined;
+  await write();
+  expect(await numbers(known, 'one', 'lost')).toEqual([1, undefined]);
+});
+
 test('the mark of a block that was not appended is no proof of a later block', async () => {
   await write();
   store.save(tokenCredentials('four'), 4);

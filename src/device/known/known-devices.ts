@@ -262,8 +262,9 @@ export class KnownDevices {
     try {
       file = await this.#disk.open(path, 'read');
     } catch (error) {
+      // The primary removed a file that may lack changes.
+      if (!former || (error as NodeJS.ErrnoException).code === 'ENOENT') throw error;
       // Too few descriptors, for example: the open file may have grown, and answers as before.
-      if (!former) throw error;
       log.warn('known_devices_unread', { reason: messageOf(error) });
       return (await this.#readFurther(former)) ? former : await this.#drop();
     }
@@ -309,6 +310,8 @@ export class KnownDevices {
   async #readFurther(loaded: Loaded): Promise<boolean> {
     const { file } = loaded;
     const size = await file.size();
+    // The primary cut off a block that was not durable.
+    if (size < loaded.bytes) return false;
     while (loaded.bytes + blockHeadBytes <= size) {
       const chunk = await readAt(file, loaded.bytes, Math.min(limits.knownReadBytes, size - loaded.bytes));
       let at = 0;
