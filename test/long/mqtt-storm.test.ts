@@ -57,7 +57,10 @@ test('a fleet that lost its connections at one moment is signed in again, each d
 
 test('sign-ins that wait for the lookups of others get their own, however long they have waited', async () => {
   const { url } = JSON.parse(readFileSync(join(engine.dataDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
+  // The file of known devices reads the same table until it has all of them.
+  await engine.knowsDevices();
   const before = await countsBy('mqtt_connects_total', 'result');
+  const unansweredBefore = engine.events('logins_unanswered').length;
   // Each lookup takes less than the time that it has, and all together take longer.
   const lockedMs = 3_000;
   const hold = (other: Postgres, locked = () => {}): Promise<void> =>
@@ -81,7 +84,7 @@ test('sign-ins that wait for the lookups of others get their own, however long t
   for (const other of [one, two]) await other.close();
   const after = await countsBy('mqtt_connects_total', 'result');
   // A lookup that fails is answered from what the worker remembers.
-  expect(engine.events('logins_unanswered')).toEqual([]);
+  expect(engine.events('logins_unanswered').slice(unansweredBefore)).toEqual([]);
   expect(after).toEqual({ ...before, accepted: before['accepted']! + devices });
   reset(clients);
 });
