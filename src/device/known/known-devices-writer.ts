@@ -259,7 +259,7 @@ export class KnownDevicesWriter {
     file.bytes += block.length;
   }
 
-  /** Removes a file that may lack changes: after an I/O error, because a failed sync may have dropped earlier writes. */
+  /** Removes a file that may lack changes. After an I/O error a failed sync may have dropped earlier writes. */
   async #abandon({ file }: OpenFile): Promise<void> {
     this.#file = undefined;
     await file.close().catch(() => {});
