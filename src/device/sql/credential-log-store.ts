@@ -55,8 +55,9 @@ export function placeAt(transaction: bigint): LogPlace {
 }
 
 /**
- * The transactions that have not ended, and the timeline of the server. A standby that takes over begins a new
- * timeline, and uses the numbers of lost transactions again.
+ * The transactions that have not ended, and the timeline of the server with the number of the log's table. A standby
+ * that takes over begins a new timeline, and uses the numbers of lost transactions again. A restore of rows makes
+ * another table.
  */
 export const settledColumns = 'pg_current_snapshot()::text as snapshot, server_timeline() as timeline';
 

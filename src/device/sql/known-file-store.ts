@@ -7,8 +7,8 @@ import type { Queries } from '../../postgres/client.ts';
 import { type Settled, type SettledRow, settledColumns, settledOf } from './credential-log-store.ts';
 
 /**
- * A host writes its file every ten minutes at least while PostgreSQL answers, so a file without a write
- * for this time is not used any more.
+ * A host writes its file every ten minutes at least while PostgreSQL answers, so a file without a write for this time
+ * is not used any more.
  */
 const keptDays = 30;
 
