@@ -1,6 +1,6 @@
 /**
  * Devices of which one is drawn at random for each message. The name and the count of a device lie side by side, so
- * that the generator's own cost of a message hardly grows with the fleet: a message reads one or two lines of the cache.
+ * that the generator's own cost of a message hardly grows with the fleet: a message reads one or two lines of memory.
  */
 
 /** Bytes of the smallest cell. A cell has a name and the count of its messages. */

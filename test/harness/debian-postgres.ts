@@ -180,6 +180,11 @@ export class PostgresNode {
     if (uid !== undefined) chownSync(join(this.dir, 'standby.signal'), uid, gid!);
   }
 
+  /** Runs a client program of PostgreSQL at this server. */
+  async program(name: string, ...words: string[]): Promise<void> {
+    await run(binary(name), ['-h', '127.0.0.1', '-p', String(this.port), '-U', user, ...words]);
+  }
+
   async sql(text: string, database = 'millrace'): Promise<string> {
     const at = ['-h', '127.0.0.1', '-p', String(this.port), '-U', user, '-d', database];
     const { stdout } = await run(binary('psql'), [...at, '-X', '-A', '-t', '-v', 'ON_ERROR_STOP=1', '-c', text]);

@@ -3,19 +3,14 @@
  * names: a token that only the file has is refused, and a token that the restored database has is accepted. The rows
  * are restored from a dump on the same server, or the files of the server are those of an earlier moment.
  */
-import { execFile } from 'node:child_process';
-import { readdirSync, rmSync } from 'node:fs';
+import { rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { copyDirectory } from '../harness/data-directory.ts';
 import { DebianPostgres, type PostgresNode } from '../harness/debian-postgres.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { call } from '../harness/tenants.ts';
-
-const run = promisify(execFile);
-const user = 'millrace';
 
 let servers: DebianPostgres;
 let node: PostgresNode;
@@ -31,13 +26,6 @@ afterEach(async () => {
   await engine?.destroy();
   await servers.remove([node]);
 }, 60_000);
-
-/** Runs a program of PostgreSQL at the server of the test. */
-async function postgresTool(name: string, ...words: string[]): Promise<void> {
-  const versions = readdirSync('/usr/lib/postgresql').sort((a, b) => Number(a) - Number(b));
-  const path = join('/usr/lib/postgresql', versions.at(-1)!, 'bin', name);
-  await run(path, ['-h', '127.0.0.1', '-p', String(node.port), '-U', user, ...words]);
-}
 
 async function statuses(tokens: string[]): Promise<number[]> {
   const post = async (token: string) => {
@@ -88,11 +76,11 @@ const dump = () => join(engine.dataDir, 'dump');
 async function restoreDump(): Promise<void> {
   await node.sql('drop database millrace with (force)', 'postgres');
   await node.sql('create database millrace', 'postgres');
-  await postgresTool('pg_restore', '-d', 'millrace', dump());
+  await node.program('pg_restore', '-d', 'millrace', dump());
 }
 
 test('a dump that is restored while the host is stopped', async () => {
-  const tokens = await changeAfter(() => postgresTool('pg_dump', '-Fc', '-f', dump(), 'millrace'));
+  const tokens = await changeAfter(() => node.program('pg_dump', '-Fc', '-f', dump(), 'millrace'));
   await engine.stop();
   await restoreDump();
   await engine.start();
@@ -102,7 +90,7 @@ test('a dump that is restored while the host is stopped', async () => {
 }, 120_000);
 
 test('a dump that is restored while the host runs', async () => {
-  const tokens = await changeAfter(() => postgresTool('pg_dump', '-Fc', '-f', dump(), 'millrace'));
+  const tokens = await changeAfter(() => node.program('pg_dump', '-Fc', '-f', dump(), 'millrace'));
   await restoreDump();
   // Both workers, very likely.
   const isRefused = async () => (await statuses(Array(10).fill(tokens.lost).flat())).every((status) => status === 401);
