@@ -166,8 +166,10 @@ export class KnownDevicesWriter {
     const settled = await readSettledOfFile(postgres, file.digester.file);
     this.#source ??= await this.#deps.source();
     if (isOfOtherHistory(settled, file) || settled.next < file.seen.next) {
-      // A worker cannot compare the mark while PostgreSQL does not answer. A file of version 1 has none to compare.
-      if (file.mark > 0) await this.#abandon(file);
+      // The file has changes that the database lost, and a worker cannot compare the mark while PostgreSQL does not
+      // answer. A file of which the database has the mark answers until there is a new one: a standby may have taken
+      // over that does not answer steadily yet.
+      if (settled.mark < file.mark) await this.#abandon(file);
       return false;
     }
     if (!file.source.equals(this.#source)) return false;

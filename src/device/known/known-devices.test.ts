@@ -287,6 +287,19 @@ test('a file that lacks nothing of the mark but is of another table of the log i
   expect(store.scans).toBe(2);
 });
 
+test('after a standby took over, a file of which the database has the mark answers until there is a new one', async () => {
+  await write();
+  const known = reader();
+  store.timeline = '00000002/16384';
+  disk.fault = (operation) => (operation === 'write' ? 'ENOSPC' : undefined);
+  await write();
+  expect(await numbers(known, 'one')).toEqual([1]);
+  disk.fault = () => undefined;
+  await write();
+  expect(store.scans).toBe(2);
+  expect(await numbers(known, 'one')).toEqual([1]);
+});
+
 test('a file of a lost history answers nothing, also to a worker that has read it, before there is a new one', async () => {
   await write();
   const goBack = store.keep();
