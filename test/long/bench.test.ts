@@ -89,7 +89,10 @@ test('an engine that ends under a benchmark ends it with a sentence, and a load 
   const bench = new BenchRun(['visibility', ...words], { env: { TMPDIR: mark } });
   try {
     // The second load of the scenario goes on beside the reads.
-    const loads = () => marked(mark).filter((command) => command.includes('http-process.js')).length;
+    const loads = () => {
+      expect(bench.child.exitCode, bench.printed).toBeNull();
+      return pidsOf(mark, 'http-process.js').length;
+    };
     await eventually(async () => loads() === 1, 120_000, 20);
     await eventually(async () => loads() === 0, 60_000, 20);
     await eventually(async () => loads() === 1, 60_000, 20);
