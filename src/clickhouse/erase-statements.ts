@@ -6,6 +6,7 @@
  * marker of a deleted row has a greater version than a replay of the row. `latest` is small and has no partitions: rows
  * leave it by a mutation.
  */
+import { isRecord, latestColumns } from './latest-rows.ts';
 import { notAhead } from './statements.ts';
 
 const pointKey = 'device, key, ts, seq, origin';
@@ -61,9 +62,10 @@ export function markErasedStatement(erased: string): string {
     WHERE ${erased} AND ${notErased} AND ts >= {first:Int64} AND ts <= {last:Int64} ${exact}`;
 }
 
-/** Returns the query of the latest values that lie in one of the ranges. */
+/** Returns the query of the latest values that lie in one of the ranges, without those of records. */
 export function erasedLatestQuery(count: number): string {
-  return `SELECT device, toString(key) AS key, ts, toString(${order}) AS order FROM latest FINAL WHERE ${erasedRanges(count)}`;
+  return `SELECT device, toString(key) AS key, ts, toString(${order}) AS order FROM latest FINAL
+    WHERE NOT ${isRecord} AND ${erasedRanges(count)}`;
 }
 
 /**
@@ -74,6 +76,24 @@ export function deleteLatestStatement(cluster: string, count: number): string {
   const keys = (n: number) => `(device = {device${n}:UInt64} AND key IN {keys${n}:Array(String)} AND ${upToOrder(n)})`;
   const all = Array.from({ length: count }, (_, n) => keys(n)).join(' OR ');
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${all}`;
+}
+
+/** Returns the query of the records of the devices of `count` ranges, up to their order numbers, of any times. */
+export function recordsQuery(count: number): string {
+  return `SELECT device, ${latestColumns}, seq, toString(version) AS version
+    FROM latest FINAL WHERE ${isRecord} AND ${ofDevicesUpToOrder(count)}`;
+}
+
+export const insertLatestPoints: string = `INSERT INTO latest (${columnsOfLatest}) FORMAT JSONEachRow`;
+
+/** Returns the statement that deletes these records. As `deleteLatestStatement`, it also deletes older ones. */
+export function deleteRecordsStatement(cluster: string, count: number): string {
+  return `DELETE FROM ${holder('latest', cluster)} WHERE ${isRecord} AND ${ofDevicesUpToOrder(count)}`;
+}
+
+function ofDevicesUpToOrder(count: number): string {
+  const device = (n: number) => `(device = {device${n}:UInt64} AND ${upToOrder(n)})`;
+  return `(${Array.from({ length: count }, (_, n) => device(n)).join(' OR ')})`;
 }
 
 export const latestOfDevicesQuery = `SELECT DISTINCT device FROM latest WHERE ${erasedDevices}`;

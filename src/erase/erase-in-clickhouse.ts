@@ -8,18 +8,24 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import {
   deleteLatestOfDevicesStatement,
   deleteLatestStatement,
+  deleteRecordsStatement,
   erasedDaysQuery,
   erasedDevices,
   erasedLatestQuery,
   erasedRanges,
+  insertLatestPoints,
   latestOfDevicesQuery,
   latestOfKeysQuery,
   markErasedStatement,
   markersQuery,
   mutationsOfLatestQuery,
+  recordsQuery,
   rewriteLatestStatement,
 } from '../clickhouse/erase-statements.ts';
+import type { LatestRow } from '../clickhouse/latest-rows.ts';
 import type { Parameters } from '../clickhouse/read.ts';
+import { orderOfVersion } from '../telemetry/block.ts';
+import { pointsOf } from '../telemetry/latest-records.ts';
 import { type Erased, erasesRow } from './tombstone-store.ts';
 
 interface CarryOutDeps {
@@ -51,15 +57,60 @@ export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): P
   }
 }
 
+/** A delete that concerns latest values, with the keys of those that it deletes. */
+interface Affected {
+  erased: Erased;
+  keys: string[];
+}
+
 /** Deletes the latest values that lie in a range. Returns each delete that concerns latest values, with their keys. */
-async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise<{ erased: Erased; keys: string[] }[]> {
-  const affected = await affectedLatest(deps, all);
+async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise<Affected[]> {
+  let affected = await affectedLatest(deps, all);
+  if (await divideRecords(deps, affected)) affected = await affectedLatest(deps, all);
   const found = affected.filter(({ keys }) => keys.length > 0);
   if (found.length > 0) {
     const statement = deleteLatestStatement(deps.cluster, found.length);
     await mutateLatest(deps, statement, parametersOf(found.map(({ erased, keys }) => ({ ...erased, keys }))));
   }
   return affected;
+}
+
+/**
+ * Makes single latest values of the records of devices of which some are deleted. All records of such a device are
+ * divided: an older one may have the same key, and would show its value instead.
+ */
+async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]): Promise<boolean> {
+  if (affected.length === 0) return false;
+  const rows = await read<RecordRow>(deps, recordsQuery(affected.length), parametersOf(affected.map(erasedOf)));
+  const points = rows.flatMap((row) => {
+    const { seq, version } = row;
+    return pointsOf([row]).map((point) => ({ ...point, device: Number(row.device), seq, version }));
+  });
+  const divided = affected.filter(({ erased, keys }) => {
+    const own = points.filter(({ device }) => device === erased.device);
+    return keys.length > 0 ? own.length > 0 : own.some((point) => erasesRow(erased, rowOf(point)));
+  });
+  if (divided.length === 0) return false;
+  const devices = new Set(divided.map(({ erased }) => erased.device));
+  const inserted = points.filter(({ device }) => devices.has(device));
+  const body = Buffer.from(inserted.map((point) => JSON.stringify(point)).join('\n'));
+  await deps.clickhouse.insertBlocks(insertLatestPoints, body, { timeoutMs: timeLeft(deps) });
+  const statement = deleteRecordsStatement(deps.cluster, divided.length);
+  await mutateLatest(deps, statement, parametersOf(divided.map(erasedOf)));
+  // Another delete may have marked a point between the read and the insert.
+  for (const { erased } of divided) {
+    const own = inserted.filter(({ device }) => device === erased.device);
+    await deleteMarked(deps, erased, [...new Set(own.map(({ key }) => key))]);
+  }
+  return true;
+}
+
+function rowOf({ device, key, ts, version }: { device: number; key: string; ts: string; version: string }) {
+  return { device, key, ts: Number(ts), order: orderOfVersion(BigInt(version), BigInt(ts)) };
+}
+
+function erasedOf({ erased }: Affected): Erased {
+  return erased;
 }
 
 /**
@@ -73,16 +124,29 @@ async function rewriteLatest(deps: CarryOutDeps, erased: Erased, keys: string[])
   for (let round = 0; ; round += 1) {
     if (round === rewritesMax) throw new NotYet('other deletes mark the points that become the latest ones');
     await write(deps, rewriteLatestStatement(deps.latestAheadMsMax ?? 0), { device, keys: open });
-    const marked = await markedLatest(deps, device, open);
-    open = [...new Set(marked.map(({ key }) => key))];
+    open = await deleteMarked(deps, erased, open);
     if (open.length === 0) return;
-    const orderNumber = marked.reduce((max, { order }) => (BigInt(order) > max ? BigInt(order) : max), 0n).toString();
-    const stale = { ...erased, keys: open, orderNumber, aheadWriters: [], aheadOrders: [] };
-    await mutateLatest(deps, deleteLatestStatement(deps.cluster, 1), parametersOf([stale]));
   }
 }
 
-interface LatestRow {
+/** Deletes the latest values of a device whose point is marked as deleted, and returns their keys. */
+async function deleteMarked(deps: CarryOutDeps, erased: Erased, keys: string[]): Promise<string[]> {
+  const marked = await markedLatest(deps, erased.device, keys);
+  if (marked.length === 0) return [];
+  const found = [...new Set(marked.map(({ key }) => key))];
+  const orderNumber = marked.reduce((max, { order }) => (BigInt(order) > max ? BigInt(order) : max), 0n).toString();
+  const stale = { ...erased, keys: found, orderNumber, aheadWriters: [], aheadOrders: [] };
+  await mutateLatest(deps, deleteLatestStatement(deps.cluster, 1), parametersOf([stale]));
+  return found;
+}
+
+interface RecordRow extends LatestRow {
+  device: string;
+  seq: number;
+  version: string;
+}
+
+interface LatestPoint {
   key: string;
   ts: string;
   seq: number;
@@ -92,21 +156,18 @@ interface LatestRow {
 }
 
 /** Returns the latest values whose point is marked as deleted. */
-async function markedLatest(deps: CarryOutDeps, device: number, keys: string[]): Promise<LatestRow[]> {
-  const latest = await read<LatestRow>(deps, latestOfKeysQuery, { device, keys });
+async function markedLatest(deps: CarryOutDeps, device: number, keys: string[]): Promise<LatestPoint[]> {
+  const latest = await read<LatestPoint>(deps, latestOfKeysQuery, { device, keys });
   if (latest.length === 0) return [];
   const times = `[${latest.map(({ ts }) => ts).join()}]`;
-  const markers = await read<Omit<LatestRow, 'order'>>(deps, markersQuery, { device, keys, times });
-  const nameOf = ({ key, ts, seq, marker }: Omit<LatestRow, 'order'>) => `${ts} ${seq} ${marker} ${key}`;
+  const markers = await read<Omit<LatestPoint, 'order'>>(deps, markersQuery, { device, keys, times });
+  const nameOf = ({ key, ts, seq, marker }: Omit<LatestPoint, 'order'>) => `${ts} ${seq} ${marker} ${key}`;
   const names = new Set(markers.map(nameOf));
   return latest.filter((row) => names.has(nameOf(row)));
 }
 
-/** Returns each delete that concerns latest values, with the keys whose latest value it covers. */
-async function affectedLatest(
-  deps: CarryOutDeps,
-  all: readonly Erased[],
-): Promise<{ erased: Erased; keys: string[] }[]> {
+/** Returns each delete that concerns latest values, with the keys whose latest value it covers, without records. */
+async function affectedLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise<Affected[]> {
   const asked = all.filter(({ latest }) => latest !== 'keep');
   if (asked.length === 0) return [];
   const text = await read<{ device: string; key: string; ts: string; order: string }>(

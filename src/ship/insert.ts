@@ -17,6 +17,7 @@ import { insertLatestOf, insertTelemetryOf } from '../clickhouse/statements.ts';
 import { orderMs } from '../ingest/order-number.ts';
 import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { joinBlocks } from '../telemetry/join-blocks.ts';
+import { packRecords } from '../telemetry/pack-records.ts';
 import { Backoff } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
 import { failureOf, isNoAnswer, type Suspicion, suspicionOf, worstOf } from './insert-errors.ts';
@@ -111,6 +112,9 @@ const parallelBytesMax = 32 * 1024 * 1024;
 /** Bytes of a body whose memory is used again: above `unitBytesMax`, because rows of joined blocks may gain columns. */
 const keptBodyBytesMax = 32 * 1024 * 1024;
 
+/** What is inserted into each table; the same memory where both get the same rows. */
+type Bodies = Record<'telemetry' | 'latest', Buffer>;
+
 type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
 
 export class Inserter {
@@ -129,7 +133,7 @@ export class Inserter {
   /** True when an insert may still run in the store because its answer was not received. */
   #mayRunOn = false;
   #deadlineFactor = 1;
-  readonly #bodies = new BufferPool({ countMax: 1, bytesMax: keptBodyBytesMax });
+  readonly #bodies = new BufferPool({ countMax: 2, bytesMax: keptBodyBytesMax });
   /** The fraction of a unit's size that is used after recent failures; 1 = the whole size. */
   #share = 1;
   /** The latest refusal since the last insert or control row that was accepted, and the time of the first one. */
@@ -259,13 +263,14 @@ export class Inserter {
     const { control, once } = this.#deps;
     const signal = this.#signal;
     const whole = isIndivisible(piece);
-    const body = this.#bodyOf(piece);
+    const bodies = this.#bodiesOf(piece, cut);
     for (let attempt = 0; ; attempt += 1) {
       if (signal.aborted) return { verdict: 'given up' };
-      const error = await this.#send(piece, body, { attempt, cut, orderMin });
+      const error = await this.#send(piece, bodies, { attempt, cut, orderMin });
       if (!error) {
         // After a failure a socket may still have the bytes.
-        if (attempt === 0 && !this.#mayRunOn) this.#bodies.give(body);
+        if (attempt === 0 && !this.#mayRunOn)
+          for (const body of new Set(Object.values(bodies))) this.#bodies.give(body);
         return { verdict: 'stored' };
       }
       control.forget();
@@ -288,8 +293,13 @@ export class Inserter {
     }
   }
 
-  #bodyOf({ payloads }: Piece): Buffer {
-    return joinBlocks(payloads, (bytes) => this.#bodies.take(bytes));
+  /** Rows of a frame that was cut are not packed: records of one device and time may be in both parts. */
+  #bodiesOf(piece: Piece, cut: boolean): Bodies {
+    const { payloads, areSingle } = piece;
+    const take = (bytes: number) => this.#bodies.take(bytes);
+    const telemetry = joinBlocks(payloads, take);
+    const isPackable = areSingle && !cut && !isRanged(piece);
+    return { telemetry, latest: (isPackable ? packRecords(payloads, take) : undefined) ?? telemetry };
   }
 
   /** Counts a failure. Returns the suspicion against the rows of the piece; undefined when there is none yet. */
@@ -311,7 +321,7 @@ export class Inserter {
   /** Returns undefined when both tables have the piece, otherwise the first error. */
   async #send(
     piece: Piece,
-    body: Buffer,
+    bodies: Bodies,
     { attempt, cut, orderMin }: { attempt: number; cut: boolean; orderMin: bigint | undefined },
   ): Promise<ClickHouseError | undefined> {
     const { clickhouse, timeoutMs, patient, once, callersWait = false, isRelayed = false } = this.#deps;
@@ -330,7 +340,11 @@ export class Inserter {
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {
-        const { repeated } = await clickhouse.insertBlocks(statementOf(table, piece, aheadMsMax), body, options);
+        const { repeated } = await clickhouse.insertBlocks(
+          statementOf(table, piece, aheadMsMax),
+          bodies[table],
+          options,
+        );
         if (repeated) this.#mayRunOn = true;
         piece[table] = true;
         return undefined;

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { badRequest, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { ClickHouseError, type Parameters, type Reads } from '../clickhouse/client.ts';
-import type { PointRow } from './latest.ts';
+import type { LatestRow } from '../clickhouse/latest-rows.ts';
 import { LatestReads } from './latest-reads.ts';
 
 interface Query {
@@ -20,8 +20,9 @@ function openStore() {
     rows: <T>(_: string, { device, devices, keys }: Parameters) =>
       new Promise<T[]>((resolve, reject) => {
         const of = (devices ?? [device]) as number[];
-        const rows = of.map((each): PointRow & { device: string } => {
-          return { device: String(each), key: 'k', ts: String(each), kind: 2, num: 0, int: '0', text: '' };
+        const rows = of.map((each): LatestRow & { device: string } => {
+          const point = { name: 'k', ts: String(each), kind: 2, num: 0, int: '0', string: '', record: '' };
+          return { device: String(each), ...point, rank: '1' };
         });
         const answer = (error?: Error) => (error ? reject(error) : resolve(rows as T[]));
         queries.push({ owner, devices: of, keys, answer });

@@ -2,8 +2,16 @@
 import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { ClickHouseError, type Parameters, type ReadOptions, type Reads } from '../clickhouse/client.ts';
+import {
+  type LatestKeys,
+  type LatestRow,
+  latestColumns,
+  latestKeyColumns,
+  mayHaveKeys,
+} from '../clickhouse/latest-rows.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
+import { keysOf, pointsOf } from './latest-records.ts';
 
 export interface Point {
   key: string;
@@ -100,15 +108,16 @@ const ofDevices = 'PREWHERE device IN {devices:Array(UInt64)} WHERE true';
  * when the device has too many keys for one answer.
  */
 export async function readLatest(clickhouse: Reads, device: number, keys?: string[]): Promise<Point[]> {
-  const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
-  const rows = await readRows<PointRow>(
+  const filter = keys ? `AND ${mayHaveKeys}` : '';
+  const rows = await readRows<LatestRow>(
     clickhouse,
-    `SELECT ${pointColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} ORDER BY key LIMIT {rows:UInt32}`,
+    `SELECT ${latestColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} LIMIT {rows:UInt32}`,
     { device, rows: limits.latestValuesMax + 1, ...(keys && { keys }) },
     fewGranules,
   );
-  if (!keys) refuseMore(rows, limits.latestValuesMax, 'name the wanted ones with "keys"');
-  return rows.map(pointOf);
+  const points = sortedPoints(rows, keys);
+  if (!keys) refuseMore([rows, points], limits.latestValuesMax, 'name the wanted ones with "keys"');
+  return points;
 }
 
 /**
@@ -120,39 +129,45 @@ export async function readLatestEach(
   devices: number[],
   keys?: string[],
 ): Promise<Map<number, Point[]>> {
-  const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
-  const rows = await readRows<PointRow & { device: string }>(
+  const filter = keys ? `AND ${mayHaveKeys}` : '';
+  const rows = await readRows<LatestRow & { device: string }>(
     clickhouse,
-    `SELECT device, ${pointColumns} FROM latest FINAL ${ofDevices} ${filter}
-      ORDER BY device, key LIMIT {rows:UInt32} BY device`,
+    `SELECT device, ${latestColumns} FROM latest FINAL ${ofDevices} ${filter}
+      ORDER BY device LIMIT {rows:UInt32} BY device`,
     { devices, rows: limits.latestValuesMax + 1, ...(keys && { keys }) },
     fewGranules,
   );
-  const found = new Map(devices.map((device) => [device, [] as Point[]]));
-  for (const row of rows) found.get(Number(row.device))!.push(pointOf(row));
-  if (!keys) for (const own of found.values()) refuseMore(own, limits.latestValuesMax, 'read one device at a time');
-  return found;
+  const rowsOf = byDevice(rows);
+  return new Map(
+    devices.map((device) => {
+      const own = rowsOf.get(device) ?? [];
+      const points = sortedPoints(own, keys);
+      if (!keys) refuseMore([own, points], limits.latestValuesMax, 'read one device at a time');
+      return [device, points];
+    }),
+  );
 }
 
 export async function readLatestKeys(clickhouse: Reads, device: number): Promise<string[]> {
-  const rows = await readRows<{ key: string }>(
+  const rows = await readRows<LatestKeys>(
     clickhouse,
-    'SELECT key FROM latest FINAL WHERE device = {device:UInt64} ORDER BY key LIMIT {rows:UInt32}',
+    `SELECT ${latestKeyColumns} FROM latest FINAL WHERE device = {device:UInt64} LIMIT {rows:UInt32}`,
     { device, rows: limits.keyNamesMax + 1 },
   );
-  refuseMore(rows, limits.keyNamesMax, 'their names do not fit into one answer');
-  return rows.map((row) => row.key);
+  const keys = keysOf(rows).sort(byBytes);
+  refuseMore([rows, keys], limits.keyNamesMax, 'their names do not fit into one answer');
+  return keys;
 }
 
-/** Returns at most `rowsMax` of the keys that the device has. */
-export async function readSomeKeys(clickhouse: Reads, device: number, rowsMax: number): Promise<string[]> {
-  const rows = await readRows<{ key: string }>(
+/** Returns at most `keysMax` of the keys that the device has. */
+export async function readSomeKeys(clickhouse: Reads, device: number, keysMax: number): Promise<string[]> {
+  const rows = await readRows<LatestKeys>(
     clickhouse,
-    'SELECT key FROM latest FINAL WHERE device = {device:UInt64} LIMIT {rows:UInt32}',
-    { device, rows: rowsMax },
+    `SELECT ${latestKeyColumns} FROM latest FINAL WHERE device = {device:UInt64} LIMIT {rows:UInt32}`,
+    { device, rows: keysMax },
     fewGranules,
   );
-  return rows.map((row) => row.key);
+  return keysOf(rows).slice(0, keysMax);
 }
 
 /** Returns the latest values that the devices have of the keys, each with its device. */
@@ -162,27 +177,46 @@ export async function readLatestOf(
   keys: string[],
 ): Promise<(Point & { device: number })[]> {
   if (keys.length === 0) return [];
-  const rows = await rowsOfDevices<PointRow & { device: string }>(
+  const rows = await rowsOfDevices<LatestRow & { device: string }>(
     shards,
     devices,
-    `SELECT device, ${pointColumns} FROM latest FINAL
-      ${ofDevices} AND key IN {keys:Array(String)}`,
+    `SELECT device, ${latestColumns} FROM latest FINAL ${ofDevices} AND ${mayHaveKeys}`,
     { keys },
   );
-  return rows.map((row) => ({ ...pointOf(row), device: Number(row.device) }));
+  return [...byDevice(rows)].flatMap(([device, own]) => {
+    return sortedPoints(own, keys).map((point) => ({ ...point, device }));
+  });
 }
 
 /** Returns the keys that any of the devices has. */
 export async function readLatestKeysOf(shards: ShardReads, devices: number[]): Promise<string[]> {
-  const rows = await rowsOfDevices<{ key: string }>(
+  const rows = await rowsOfDevices<LatestKeys>(
     shards,
     devices,
-    `SELECT DISTINCT key FROM latest FINAL ${ofDevices} ORDER BY key LIMIT {rows:UInt32}`,
+    `SELECT DISTINCT ${latestKeyColumns} FROM latest FINAL ${ofDevices} LIMIT {rows:UInt32}`,
     { rows: limits.keyNamesMax + 1 },
   );
-  const keys = [...new Set(rows.map((row) => row.key))].sort(byBytes);
-  refuseMore(keys, limits.keyNamesMax, 'their names do not fit into one answer');
+  const keys = keysOf(rows).sort(byBytes);
+  refuseMore([rows, keys], limits.keyNamesMax, 'their names do not fit into one answer');
   return keys;
+}
+
+function byDevice<Row extends { device: string }>(rows: readonly Row[]): Map<number, Row[]> {
+  const found = new Map<number, Row[]>();
+  for (const row of rows) {
+    const device = Number(row.device);
+    const own = found.get(device);
+    if (own) own.push(row);
+    else found.set(device, [row]);
+  }
+  return found;
+}
+
+/** Returns the points of one device, sorted by key: of `keys`, or of all keys. */
+function sortedPoints(rows: readonly LatestRow[], keys: readonly string[] | undefined): Point[] {
+  const wanted = keys && new Set(keys);
+  const points = pointsOf(rows).filter(({ key }) => wanted?.has(key) ?? true);
+  return points.map(pointOf).sort((a, b) => byBytes(a.key, b.key));
 }
 
 /** Reads rows of many devices: one query for each shard that has some of them. */
@@ -205,7 +239,11 @@ function byBytes(a: string, b: string): number {
   return Buffer.compare(Buffer.from(a), Buffer.from(b));
 }
 
-/** Throws when there are too many rows, because a device may create any number of keys. */
-function refuseMore(rows: readonly unknown[], rowsMax: number, hint: string): void {
-  if (rows.length > rowsMax) throw badRequest('too_many_keys', `There are more than ${rowsMax} keys: ${hint}.`);
+/**
+ * Throws when there are too many rows or keys, because a device may create any number of keys. Of more rows only some
+ * were read.
+ */
+function refuseMore(lists: readonly (readonly unknown[])[], most: number, hint: string): void {
+  const isMore = lists.some(({ length }) => length > most);
+  if (isMore) throw badRequest('too_many_keys', `There are more than ${most} keys: ${hint}.`);
 }

@@ -1,0 +1,34 @@
+/**
+ * The rows of the table `latest`. A row is a point, or a record: several points of one device and time
+ * (`telemetry/latest-records.ts`).
+ */
+
+/** The number of a record in the column `kind`. */
+export const recordKind = 6;
+export const isRecord: string = `kind = ${recordKind}`;
+
+/** A row as `latestColumns` selects it. */
+export interface LatestRow {
+  name: string;
+  ts: string;
+  kind: number;
+  num: number;
+  int: string;
+  string: string;
+  /** Key and text of a record in hexadecimal digits: their bytes are not UTF-8. */
+  record: string;
+  rank: string;
+}
+
+/** The names differ from those of columns, which conditions mean. */
+export const latestColumns: string = `if(${isRecord}, '', key) AS name, ts, kind, num, int,
+  if(${isRecord}, '', text) AS string, if(${isRecord}, concat(hex(key), ' ', hex(text)), '') AS record,
+  toString(rank) AS rank`;
+
+/** A row as `latestKeyColumns` selects it; `record` has the key of a record alone. */
+export type LatestKeys = Pick<LatestRow, 'name' | 'record'>;
+
+export const latestKeyColumns: string = `if(${isRecord}, '', key) AS name, if(${isRecord}, hex(key), '') AS record`;
+
+/** The condition of rows that may have some of the keys of the parameter `keys`. */
+export const mayHaveKeys: string = `(key IN {keys:Array(String)} OR ${isRecord})`;

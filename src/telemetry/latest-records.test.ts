@@ -1,0 +1,209 @@
+/** Records of latest values are read as the points that they were made of. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { Random } from '../../test/harness/random.ts';
+import { insertLatestOf } from '../clickhouse/statements.ts';
+import { Kind } from '../value/typed.ts';
+import { keyOf } from './keys.ts';
+import { readLatest, readLatestEach, readLatestKeys, readLatestKeysOf, readLatestOf, readSomeKeys } from './latest.ts';
+import { packRecords } from './pack-records.ts';
+import { blocksOf, readBlock } from './read-block.ts';
+import { Rows } from './rows.ts';
+
+const now = Date.UTC(2026, 10, 28);
+const recordKind = 6;
+let embedded: SharedClickHouse;
+
+beforeAll(async () => {
+  embedded = await shareTestClickHouse();
+});
+
+afterAll(() => embedded.stop());
+
+type Record = { device: number; ts?: number; values: [key: string, value: number | bigint | boolean | string][] };
+
+function blockOf(records: Record[], order: bigint): Buffer {
+  const rows = new Rows();
+  for (const { device, ts, values } of records) {
+    for (const [name, value] of values) {
+      const key = keyOf(name)!;
+      if (typeof value === 'number') rows.addDouble(key, value);
+      else if (typeof value === 'boolean') rows.addBoolean(key, value);
+      else if (typeof value === 'bigint') rows.addLong(key, Number(value));
+      else rows.addText(key, Kind.string, Buffer.from(value), 0, Buffer.byteLength(value));
+    }
+    if (ts === undefined) rows.endRecordNow(device, now);
+    else rows.endRecord(device, ts);
+  }
+  return Buffer.concat(rows.encode({ order, micros: now * 1000, firstPlace: 0 }));
+}
+
+const packed = (...blocks: Buffer[]) => packRecords(blocks, (bytes) => Buffer.alloc(bytes, 0xaa));
+const orderAt = (n: number) => (BigInt(now) << 20n) + BigInt(n);
+
+async function insert(body: Buffer): Promise<void> {
+  const statement = { serverTimes: true, expires: false, ranged: false, aheadMsMax: 0, areSingle: true };
+  await embedded.clickhouse.insertBlocks(insertLatestOf(statement), body);
+}
+
+function drawnRecord(random: Random, device: number): Record {
+  const shapes = [
+    ['temperature', 'humidity', 'on'],
+    ['temperature', 'humidity', 'on', 'näme', 'state'],
+    ['state', 'count'],
+    ['temperature'],
+  ];
+  const values = shapes[random.below(shapes.length)]!.map((key): Record['values'][number] => {
+    if (key === 'on') return [key, random.below(2) === 0];
+    if (key === 'count') return [key, BigInt(random.below(2 ** 40)) - 2n ** 39n];
+    if (key === 'state') return [key, 'ü'.repeat(random.below(random.below(40) === 0 ? 300 : 100))];
+    return [key, random.below(100_000) / 7];
+  });
+  return random.below(3) === 0
+    ? { device, values }
+    : { device, ts: now - random.below(random.below(20) === 0 ? 3 : 5_000), values };
+}
+
+test('latest values are the same from records and from rows, for each way to read them', async () => {
+  const { clickhouse } = embedded;
+  const apart = 2 ** 34;
+  const first = 5_000_000;
+  const [devices, units] = [100, 40];
+  let records = 0;
+  for (let unit = 0; unit < units; unit += 1) {
+    const random = new Random(unit);
+    const blocks = Array.from({ length: 1 + random.below(4) }, (_, n) => {
+      const drawn = Array.from({ length: 1 + random.below(40) }, () => {
+        return drawnRecord(random, first + random.below(devices));
+      });
+      const order = orderAt(10 * unit + n);
+      return [drawn, drawn.map((each) => ({ ...each, device: each.device + apart }))].map((each) =>
+        blockOf(each, order),
+      );
+    });
+    const body = packed(...blocks.map(([block]) => block!));
+    if (body) records += readBlock(body).filter(({ kind }) => (kind as number) === recordKind).length;
+    await insert(body ?? Buffer.concat(blocks.map(([block]) => block!)));
+    await insert(Buffer.concat(blocks.map(([, block]) => block!)));
+  }
+  expect(records).toBeGreaterThan(100);
+  const numbers = Array.from({ length: devices }, (_, n) => first + n);
+  const others = numbers.map((device) => device + apart);
+  const shards = { each: (all: readonly number[]) => [{ reads: clickhouse, items: [...all] }] } as never;
+  for (const keys of [undefined, ['humidity', 'näme'], ['state'], ['none']]) {
+    const each = await readLatestEach(clickhouse, numbers, keys);
+    const ofRows = await readLatestEach(clickhouse, others, keys);
+    for (const [i, device] of numbers.entries()) {
+      const rows = ofRows.get(others[i]!)!;
+      expect(each.get(device)).toEqual(rows);
+      expect(await readLatest(clickhouse, device, keys)).toEqual(rows);
+    }
+  }
+  expect(await readLatestKeys(clickhouse, first)).toEqual(await readLatestKeys(clickhouse, first + apart));
+  expect(await readLatestKeysOf(shards, numbers)).toEqual(['count', 'humidity', 'näme', 'on', 'state', 'temperature']);
+  const some = await readSomeKeys(clickhouse, first, 2);
+  expect(some).toHaveLength(2);
+  expect(await readLatestKeys(clickhouse, first)).toEqual(expect.arrayContaining(some));
+  const sorted = async (all: number[], from: number) =>
+    (await readLatestOf(shards, all, ['on', 'count']))
+      .map((point) => ({ ...point, device: point.device - from }))
+      .sort((a, b) => a.device - b.device || (a.key < b.key ? -1 : 1));
+  expect(await sorted(numbers, 0)).toEqual(await sorted(others, apart));
+});
+
+test('a device that sends other keys each time has no more records than a sixty-fourth of all records allows', () => {
+  const usual = Array.from(
+    { length: 1000 },
+    (_, n): Record => ({
+      device: n + 10,
+      ts: now,
+      values: [
+        ['a', 1],
+        ['b', n],
+      ],
+    }),
+  );
+  const odd = Array.from(
+    { length: 60 },
+    (_, n): Record => ({
+      device: 1,
+      ts: now - n,
+      values: [
+        ['a', n],
+        [`k${n}`, n],
+      ],
+    }),
+  );
+  const body = packed(blockOf([...usual, ...odd], orderAt(1)))!;
+  expect(blocksOf(body).map((block) => readBlock(block).length)).toEqual([1000, 120]);
+  expect(
+    readBlock(body)
+      .filter(({ device }) => device === 1)
+      .every(({ kind }) => kind === Kind.double),
+  ).toBe(true);
+});
+
+test('records of one device and time stay rows, of which the later one counts', () => {
+  const records = Array.from(
+    { length: 20 },
+    (_, n): Record => ({
+      device: n + 10,
+      ts: now,
+      values: [
+        ['a', 1],
+        ['b', n],
+      ],
+    }),
+  );
+  const twice: Record = { device: 15, ts: now, values: [['b', 7]] };
+  const body = packed(blockOf([...records, twice], orderAt(1)))!;
+  const own = readBlock(body).filter(({ device }) => device === 15);
+  expect(own.map(({ key, num }) => [key, num])).toEqual([
+    ['a', 1],
+    ['b', 5],
+    ['b', 7],
+  ]);
+});
+
+test('a unit of single points, of texts that are long, or of bytes that are no block is not packed', () => {
+  const unit = (values: (n: number) => Record['values']) =>
+    packed(
+      blockOf(
+        Array.from({ length: 50 }, (_, n) => ({ device: n + 1, ts: now, values: values(n) })),
+        orderAt(1),
+      ),
+    );
+  expect(unit((n) => [['a', n]])).toBeUndefined();
+  expect(
+    unit((n) => [
+      ['a', n],
+      ['b', 'x'.repeat(300)],
+    ]),
+  ).toBeUndefined();
+  expect(
+    unit((n) => [
+      ['a', n],
+      ['b', 'x'.repeat(200)],
+    ]),
+  ).toBeDefined();
+  expect(packed(Buffer.from('INSERT'))).toBeUndefined();
+});
+
+test('the longest list of keys is a record, and a longer one stays rows', () => {
+  const unit = (keys: number) =>
+    packed(
+      blockOf(
+        Array.from(
+          { length: 10 },
+          (_, device): Record => ({
+            device: device + 1,
+            ts: now,
+            values: Array.from({ length: keys }, (__, n) => [`key ${n}`, n]),
+          }),
+        ),
+        orderAt(1),
+      ),
+    );
+  expect(readBlock(unit(64)!)).toHaveLength(10);
+  expect(unit(65)).toBeUndefined();
+});

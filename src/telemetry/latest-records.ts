@@ -1,0 +1,95 @@
+/**
+ * A record in the table `latest`: the points of one device and one time in one row. ClickHouse inserts and merges a row
+ * at a cost that hardly depends on its size, and in a large fleet each record of a unit is the only one of its device:
+ * a row for each point made ClickHouse's part of a message twice as large. `pack-records.ts` writes records; every
+ * reader of the table gets points.
+ *
+ *   device, ts, seq, version: those of the points · kind = 6 · num = 0 · int = 0
+ *   key   for each point: 255 | its key; no key has a byte 255, because a key is UTF-8
+ *   text  for each point, in the same order: kind 1, and by kind
+ *           boolean, long   int i64        double   num f64        string, json   length of text 1 | text
+ *
+ * A record replaces the earlier records of its device with the same keys in the same order, and no other rows. So a key
+ * of a device may be in several rows, and the greatest `rank` counts.
+ */
+import { type LatestKeys, type LatestRow, recordKind } from '../clickhouse/latest-rows.ts';
+import { Kind } from '../value/typed.ts';
+
+/** The byte before each key. */
+export const keyStart = 0xff;
+/** The longest text of a point in a record. */
+export const recordTextBytesMax = 255;
+
+/** A point of a row, with the columns of a row for one point. */
+export interface StoredPoint {
+  key: string;
+  ts: string;
+  kind: Kind;
+  num: number;
+  int: string;
+  text: string;
+}
+
+/** Returns the latest point of each key, from all rows of one device. */
+export function pointsOf(rows: readonly LatestRow[]): StoredPoint[] {
+  const latest = new Map<string, { point: StoredPoint; rank: string }>();
+  for (const row of rows) {
+    for (const point of row.kind === recordKind ? pointsOfRecord(row) : [pointOfRow(row)]) {
+      const known = latest.get(point.key);
+      if (known === undefined || isGreater(row.rank, known.rank)) latest.set(point.key, { point, rank: row.rank });
+    }
+  }
+  return [...latest.values()].map(({ point }) => point);
+}
+
+/** Returns the keys of rows, each once. */
+export function keysOf(rows: readonly LatestKeys[]): string[] {
+  const keys = new Set<string>();
+  for (const { name, record } of rows) {
+    if (record === '') keys.add(name);
+    else for (const key of keysOfRecord(record)) keys.add(key);
+  }
+  return [...keys];
+}
+
+function pointOfRow({ name, ts, kind, num, int, string }: LatestRow): StoredPoint {
+  return { key: name, ts, kind: kind as Kind, num, int, text: string };
+}
+
+function pointsOfRecord({ ts, record }: LatestRow): StoredPoint[] {
+  const [key = '', hexText = ''] = record.split(' ');
+  const text = Buffer.from(hexText, 'hex');
+  let at = 0;
+  return keysOfRecord(key).map((name) => {
+    const kind = text[at] as Kind;
+    const point: StoredPoint = { key: name, ts, kind, num: 0, int: '0', text: '' };
+    at += 1;
+    if (kind === Kind.string || kind === Kind.json) {
+      const end = at + 1 + text[at]!;
+      point.text = text.toString('utf8', at + 1, end);
+      at = end;
+      return point;
+    }
+    if (kind === Kind.double) point.num = text.readDoubleLE(at);
+    else point.int = text.readBigInt64LE(at).toString();
+    at += 8;
+    return point;
+  });
+}
+
+function keysOfRecord(hexKey: string): string[] {
+  const bytes = Buffer.from(hexKey, 'hex');
+  const keys: string[] = [];
+  for (let start = 1; start <= bytes.length; ) {
+    const next = bytes.indexOf(keyStart, start);
+    const end = next < 0 ? bytes.length : next;
+    keys.push(bytes.toString('utf8', start, end));
+    start = end + 1;
+  }
+  return keys;
+}
+
+/** Compares decimal digits without leading zeros. */
+function isGreater(a: string, b: string): boolean {
+  return a.length === b.length ? a > b : a.length > b.length;
+}
