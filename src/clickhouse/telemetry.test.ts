@@ -339,6 +339,7 @@ describe('migrations', () => {
       { version: 7, name: 'expiring_devices' },
       { version: 8, name: 'expires' },
       { version: 9, name: 'fewer_files' },
+      { version: 10, name: 'records' },
     ]);
     await both.close();
   });
@@ -431,7 +432,7 @@ describe('migrations', () => {
       5,
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
-    expect(alters).toHaveLength(8);
+    expect(alters).toHaveLength(9);
     // The tables for reading and writing in a cluster have these columns as well.
     const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
     expect(through).toHaveLength(4);

@@ -25,7 +25,7 @@ import {
 import type { LatestRow } from '../clickhouse/latest-rows.ts';
 import type { Parameters } from '../clickhouse/read.ts';
 import { orderOfVersion } from '../telemetry/block.ts';
-import { pointsOf } from '../telemetry/latest-records.ts';
+import { latestPointsOf } from '../telemetry/latest-records.ts';
 import { type Erased, erasesRow } from './tombstone-store.ts';
 
 interface CarryOutDeps {
@@ -84,7 +84,7 @@ async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]):
   const rows = await read<RecordRow>(deps, recordsQuery(affected.length), parametersOf(affected.map(erasedOf)));
   const points = rows.flatMap((row) => {
     const { seq, version } = row;
-    return pointsOf([row]).map((point) => ({ ...point, device: Number(row.device), seq, version }));
+    return latestPointsOf([row]).map((point) => ({ ...point, device: Number(row.device), seq, version }));
   });
   const divided = affected.filter(({ erased, keys }) => {
     const own = points.filter(({ device }) => device === erased.device);

@@ -5,6 +5,7 @@ import { silentLog as log } from '../../test/harness/silent-log.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { ClickHouseError } from '../clickhouse/client.ts';
+import { recordKind } from '../clickhouse/latest-rows.ts';
 import { orderMs, orderUpTo } from '../ingest/order-number.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { blocksOf, readBlock } from '../telemetry/read-block.ts';
@@ -178,4 +179,39 @@ test('rows are checked for times ahead only where a row of the unit may be too f
   expect(await isChecked([arrival, arrival + aheadMsMax + 1, arrival])).toBe(true);
   // Without an order the time of arrival is unknown.
   expect(await isChecked([arrival], {})).toBe(true);
+});
+
+test('latest values of devices that sent once are records, but not those of a unit that was divided', async () => {
+  const bodies: [table: string, kinds: number[]][] = [];
+  let isTooLarge = false;
+  const clickhouse = {
+    insertBlocks: async (sql: string, body: Buffer) => {
+      if (isTooLarge && body.length > 60_000) throw new ClickHouseError(241, 'size', 'memory limit exceeded');
+      const kinds = new Set(readBlock(body).map(({ kind }) => kind));
+      bodies.push([/INTO (\w+)/.exec(sql)![1]!, [...kinds]]);
+      return { repeated: false };
+    },
+    endInserts: async () => true,
+    ping: async () => true,
+  };
+  const control = { forget() {}, accepted: async () => true };
+  const parts = { clickhouse, control, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
+  const given = { ...parts, signal: new AbortController().signal, once: false, parallelMax: 1, patient: false };
+  const rows = new Rows();
+  for (let device = 1; device <= 2_000; device += 1) {
+    for (const name of ['a', 'b']) rows.addDouble(keyOf(name)!, device);
+    rows.endRecord(device, clock.now());
+  }
+  const order = BigInt(clock.now()) << 20n;
+  const unit = [Buffer.concat(rows.encode({ order, micros: 0, firstPlace: 0 }))];
+  await new Inserter(given as unknown as InserterDeps).insert(unit);
+  expect(bodies).toEqual([
+    ['telemetry', [Kind.double]],
+    ['latest', [recordKind]],
+  ]);
+  bodies.length = 0;
+  isTooLarge = true;
+  await new Inserter(given as unknown as InserterDeps).insert(unit);
+  expect(bodies.length).toBeGreaterThan(2);
+  expect(bodies.every(([, kinds]) => kinds.join() === String(Kind.double))).toBe(true);
 });

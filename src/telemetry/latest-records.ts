@@ -21,7 +21,7 @@ export const keyStart = 0xff;
 export const recordTextBytesMax = 255;
 
 /** A point of a row, with the columns of a row for one point. */
-export interface StoredPoint {
+interface StoredPoint {
   key: string;
   ts: string;
   kind: Kind;
@@ -31,7 +31,7 @@ export interface StoredPoint {
 }
 
 /** Returns the latest point of each key, from all rows of one device. */
-export function pointsOf(rows: readonly LatestRow[]): StoredPoint[] {
+export function latestPointsOf(rows: readonly LatestRow[]): StoredPoint[] {
   const latest = new Map<string, { point: StoredPoint; rank: string }>();
   for (const row of rows) {
     for (const point of row.kind === recordKind ? pointsOfRecord(row) : [pointOfRow(row)]) {

@@ -11,7 +11,7 @@ import {
 } from '../clickhouse/latest-rows.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
-import { keysOf, pointsOf } from './latest-records.ts';
+import { keysOf, latestPointsOf } from './latest-records.ts';
 
 export interface Point {
   key: string;
@@ -215,7 +215,7 @@ function byDevice<Row extends { device: string }>(rows: readonly Row[]): Map<num
 /** Returns the points of one device, sorted by key: of `keys`, or of all keys. */
 function sortedPoints(rows: readonly LatestRow[], keys: readonly string[] | undefined): Point[] {
   const wanted = keys && new Set(keys);
-  const points = pointsOf(rows).filter(({ key }) => wanted?.has(key) ?? true);
+  const points = latestPointsOf(rows).filter(({ key }) => wanted?.has(key) ?? true);
   return points.map(pointOf).sort((a, b) => byBytes(a.key, b.key));
 }
 
