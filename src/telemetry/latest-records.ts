@@ -1,8 +1,7 @@
 /**
- * A record in the table `latest`: the points of one device and one time in one row. ClickHouse inserts and merges a row
- * at a cost that hardly depends on its size, and in a large fleet each record of a unit is the only one of its device:
- * a row for each point made ClickHouse's part of a message twice as large. `pack-records.ts` writes records; every
- * reader of the table gets points.
+ * A record in the table `latest`: the points of one device and one time in one row. Inserts and merges cost ClickHouse
+ * most by the number of rows, and in a large fleet each record of a unit is the only one of its device: rows of one
+ * point cost it three times as much. `pack-records.ts` writes records; every reader of the table gets points.
  *
  *   device, ts, seq, version: those of the points · kind = 6 · num = 0 · int = 0
  *   key   for each point: 255 | its key; no key has a byte 255, because a key is UTF-8
