@@ -8,7 +8,7 @@ import type { AttributeUpdates, Follower, Following } from '../attributes/follow
 import type { Update } from '../attributes/update.ts';
 import { assert, type Fault, type Subject } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type CachedDevice, type DeviceRow, renames } from '../device/model/cached-device.ts';
+import type { CachedDevice, DeviceRow } from '../device/model/cached-device.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/sessions.ts';
@@ -40,17 +40,7 @@ interface SentUpdate {
 }
 
 export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
-  // The members that each message uses come first: they share a line of the processor's cache. There is no private
-  // method, because it would be a further member, before all others.
-  /** The number of the device. */
   readonly number: number;
-  /**
-   * The number of renames at which the name was last compared with that of the device; -1 = never, or the child is
-   * dropped.
-   */
-  #comparedAt = -1;
-  seen = 0;
-  next: NamedChild | undefined = undefined;
   place = 0;
   device: CachedDevice;
   /** The name that the gateway uses; the name of the device itself changes when a user renames it. */
@@ -93,20 +83,11 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
 
   drop(): void {
     this.#isHere = false;
-    this.#comparedAt = -1;
   }
 
   /** False after a rename or a drop. */
   get isCurrent(): boolean {
-    if (this.#comparedAt === renames.count) return true;
-    if (!this.#isHere || this.device.name !== this.name) return false;
-    this.#comparedAt = renames.count;
-    return true;
-  }
-
-  rename(name: string): void {
-    this.name = name;
-    this.#comparedAt = -1;
+    return this.#isHere && this.device.name === this.name;
   }
 
   follow(updates: AttributeUpdates): void {

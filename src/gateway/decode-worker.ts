@@ -64,8 +64,6 @@ class NamesOfMessage implements NamedChildren {
       name,
       isCurrent: true,
       place: 0,
-      next: undefined,
-      seen: 0,
       charged: 0,
       refusal: undefined,
       noteRefused() {},

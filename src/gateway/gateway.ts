@@ -340,7 +340,7 @@ export class Gateway implements ParentGateway, NamedChildren {
 
   /** Sets the name by which messages find the child. */
   #name(child: Child, name: string): void {
-    child.rename(name);
+    child.name = name;
     this.spelled.set(child, usualSpelling(name));
     this.#children.set(name, child);
   }
@@ -371,9 +371,9 @@ export class Gateway implements ParentGateway, NamedChildren {
   }
 
   #releaseAll(): void {
+    this.spelled.clear();
     for (const child of this.#children.values()) this.#release(child);
     this.#children.clear();
-    this.spelled.clear();
   }
 
   /** Called when the gateway has ended and no operation waits any more. */

@@ -3,18 +3,11 @@ import type { Fault } from '../base/errors.ts';
 import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Spelled, SpelledNames } from './spelled-names.ts';
 
-/** A child of a gateway, as the decoder uses it. The decoder owns all members from `next` on. */
+/** A child of a gateway, as the decoder uses it. */
 export interface NamedChild extends Spelled {
-  /** The number of the device. */
-  readonly number: number;
   readonly device: CachedDevice;
   readonly name: string;
-  /** False when `name` is not the name of the device any more. */
-  readonly isCurrent: boolean;
-  /** The child that last followed this child in a message. */
-  next: NamedChild | undefined;
-  /** The last message that named the child, and the last one that was counted. */
-  seen: number;
+  /** Owned by the decoder: the last message that was counted, and its refusal. */
   charged: number;
   refusal: Fault | undefined;
   noteRefused(reason: 'rate_limit'): void;

@@ -2,7 +2,7 @@
  * The rows of a gateway's message, the children that are refused, and that the fast reader agrees with the exact one.
  */
 import fc from 'fast-check';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { anyTime as options } from '../../test/harness/decode-options.ts';
 import { deviceRow } from '../../test/harness/device-row.ts';
 import { newTroubles } from '../../test/harness/troubles.ts';
@@ -20,7 +20,7 @@ const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const names = ['', 'boolean', 'long', 'double', 'string', 'json'];
 
-/** A gateway with these children connected, numbered from 1. */
+/** A gateway with these children connected, numbered from 1 by their places in the list. */
 async function gatewayWith(children: string[]): Promise<Gateway> {
   const deps = {
     sessions: { open: (row: DeviceRow) => ({ device: new CachedDevice(row), end: () => {} }), get: () => undefined },
@@ -34,13 +34,17 @@ async function gatewayWith(children: string[]): Promise<Gateway> {
   };
   const link = { attributes: () => true, rpc: () => true, dropped: () => {} };
   const gateway = new Gateway(deps as unknown as GatewayDeps, new CachedDevice(deviceRow(1000, 'hub')), link);
-  await new Promise<void>((resolve) =>
+  await connect(gateway, children);
+  return gateway;
+}
+
+function connect(gateway: Gateway, children: string[]): Promise<void> {
+  return new Promise((resolve) =>
     gateway.run(
       children.map((name) => ({ name, type: '' })),
       () => resolve(),
     ),
   );
-  return gateway;
 }
 
 interface Outcome {
@@ -134,6 +138,74 @@ describe('a message of a gateway', () => {
     expect(rowsOf('"Z"')).toBeUndefined();
   });
 
+  it('finds each child whatever followed the child before it last time', async () => {
+    const gateway = await gatewayWith(['A', 'B', 'C']);
+    const devices = (...order: string[]) => {
+      const body = `{${order.map((name) => `"${name}":[{"k":1}]`).join(',')}}`;
+      return decode(gateway, body).rows.map((row) => Number(row.split(' ')[0]));
+    };
+    for (const order of ['ABC', 'ABC', 'ACB', 'CBA', 'BA', 'A', 'AC', 'ABC']) {
+      expect(devices(...order), order).toEqual([...order].map((name) => 'ABC'.indexOf(name) + 1));
+    }
+  });
+
+  it('does not find a dropped child where it followed last time, and finds the device that has the name later', async () => {
+    const children = ['A', 'B', 'C'];
+    const gateway = await gatewayWith(children);
+    const body = '{"A":[{"a":1}],"B":[{"b":2}]}';
+    for (let pass = 0; pass < 2; pass += 1) expect(decode(gateway, body).rows[1]).toBe('2 b@now long 2');
+    gateway.disconnect('B');
+    expect(decode(gateway, body).answer).toContain(unknownChild.message);
+    // Another device takes the place of the record, and then a further one the name.
+    children.push('D');
+    await connect(gateway, ['D']);
+    expect(decode(gateway, body).answer).toContain(unknownChild.message);
+    expect(decode(gateway, '{"A":[{"a":1}],"D":[{"d":4}]}').rows[1]).toBe('4 d@now long 4');
+    children[1] = '';
+    children.push('B');
+    await connect(gateway, ['B']);
+    for (let pass = 0; pass < 2; pass += 1) expect(decode(gateway, body).rows[1]).toBe('5 b@now long 2');
+  });
+
+  it('does not find a renamed child where it followed last time', async () => {
+    const gateway = await gatewayWith(['A', 'B', 'C']);
+    const second = (name: string) => decode(gateway, `{"A":[{"a":1}],"${name}":[{"b":2}]}`).rows[1];
+    for (let pass = 0; pass < 2; pass += 1) expect(second('B')).toBe('2 b@now long 2');
+    gateway.child('B')!.device.refresh({ ...deviceRow(2, 'Z'), version: 2 });
+    expect([second('B'), second('B')]).toEqual([undefined, undefined]);
+    expect([second('Z'), second('Z'), second('C')]).toEqual(['2 b@now long 2', '2 b@now long 2', '3 b@now long 2']);
+    // The former name may be that of another device by now.
+    gateway.child('C')!.device.refresh({ ...deviceRow(3, 'B'), version: 2 });
+    expect(gateway.child('C')).toBeUndefined();
+    expect([second('B'), second('Z')]).toEqual(['3 b@now long 2', '2 b@now long 2']);
+  });
+
+  it('finds children by both spellings while hundreds connect and learn the other one', async () => {
+    const names = Array.from({ length: 900 }, (_, n) => `device ${n}`);
+    const gateway = await gatewayWith(names);
+    const escaped = (name: string) => name.replaceAll(/./g, (c) => `\\u00${c.charCodeAt(0).toString(16)}`);
+    for (const [n, name] of names.entries()) {
+      const other = n % 2 === 0 ? escaped(name) : escaped(name[0]!) + name.slice(1);
+      const { rows } = decode(gateway, `{"${name}":[{"a":1}],"device 899 ":[],"${other}":[{"a":2}]}`);
+      expect(rows, 'a name that is not connected').toEqual([]);
+      // Both spellings are of one child, of which the last entry counts.
+      expect(decode(gateway, `{"${name}":[{"a":1}],"${other}":[{"a":2}]}`).rows).toEqual([`${n + 1} a@now long 2`]);
+      for (const spelling of [name, other, other, name]) {
+        expect(decode(gateway, `{"${spelling}":[{"a":3}]}`).rows).toEqual([`${n + 1} a@now long 3`]);
+      }
+    }
+  });
+
+  it('does not read the objects of known children, without limits and renames', () => {
+    const body = '{"A":[{"a":1}],"B":[{"b":2}]}';
+    decode(hub, body);
+    const childAt = vi.spyOn(hub.spelled, 'childAt');
+    const child = vi.spyOn(hub, 'child');
+    expect(decode(hub, body).rows).toHaveLength(2);
+    expect([childAt.mock.calls, child.mock.calls]).toEqual([[], []]);
+    vi.restoreAllMocks();
+  });
+
   it('mixes both forms, and may name many children', () => {
     both('{"A":[{"ts":1,"values":{"a":1}}],"B":[{"b":2}, {"ts":5,"values":{"b":3}}]}', [
       '1 a@1 long 1',
@@ -193,6 +265,8 @@ describe('a message of a gateway', () => {
       '2 b@now long 1',
     ]);
     both('{"A":5,"A":[{"a":2}]}', ['1 a@now long 2']);
+    both('{"A":[{"a":1}],"\\u0041":[{"a":2}]}', ['1 a@now long 2']);
+    both('{"B":[{"b":1}],"A":[{"a":1}],"B":[{"b":2}]}', ['2 b@now long 2', '1 a@now long 1']);
   });
 
   it('finds names however they are written', () => {

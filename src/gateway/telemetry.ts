@@ -127,38 +127,44 @@ export class GatewayDecoder {
   /** Returns false when the exact reader must read the message. */
   #isReadFast(body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): boolean {
     const { gateway } = message;
+    const { spelled } = gateway;
+    const isLimiting = this.#admission?.isLimiting === true;
     let at = records.open(body, now, rows, this.#options);
     const { last } = records;
     if (body[at] !== 0x7b || body[last] !== 0x7d) return false;
     at = skipBlank(body, at + 1);
     if (body[at] === 0x7d) return at === last;
-    lastPass += 1;
-    let first: NamedChild | undefined;
-    let previous: NamedChild | undefined;
+    // After 2^30 messages a false repetition only costs an exact read.
+    lastPass = (lastPass + 1) & 0x3fffffff;
+    let acceptedCount = 0;
+    let previous = 0;
     for (;;) {
       if (body[at] !== 0x22) return false;
       at += 1;
-      let child = previous?.next;
-      let end = child?.isCurrent ? gateway.spelled.endOf(child, body, at, last) : -1;
-      if (child === undefined || end < 0) {
+      let place = spelled.nextOf(previous);
+      let end = spelled.endOf(place, body, at, last);
+      if (end < 0) {
         end = endOfName(body, at, last);
-        child = end < 0 ? undefined : childNamed(gateway, body, at, end);
-        if (child === undefined) return false;
-        if (previous !== undefined) previous.next = child;
+        place = end < 0 ? 0 : placeNamed(gateway, body, at, end);
+        if (place === 0) return false;
+        if (previous !== 0) spelled.setNext(previous, place);
       }
       at = end + 1;
       // The last entry of a repeated name counts.
-      if (child.seen === lastPass) return false;
-      child.seen = lastPass;
+      if (!spelled.markNamed(place, lastPass)) return false;
       at = skipBlank(body, at);
       if (body[at] !== 0x3a) return false;
       at = skipBlank(body, at + 1);
       rows.mark(childMark);
-      at = readRecords(at, child);
+      const device = spelled.deviceAt(place);
+      at = readRecords(at, device);
       if (at < 0) return false;
-      this.#charge(child, message, rows);
-      first ??= child;
-      previous = child;
+      // Without a limit the object of the child is not read: no cache holds it in a large fleet.
+      if (!isLimiting || this.#isAdmitted(spelled.childAt(place), message, rows)) {
+        accepted[acceptedCount] = device;
+        acceptedCount += 1;
+      }
+      previous = place;
       at = skipBlank(body, at);
       if (body[at] === 0x7d) break;
       if (body[at] !== 0x2c) return false;
@@ -166,11 +172,7 @@ export class GatewayDecoder {
     }
     if (at < last) return false;
     records.finish();
-    let accepted: NamedChild | undefined = first;
-    while (accepted !== undefined) {
-      this.#touchAccepted(accepted, message, now);
-      accepted = accepted === previous ? undefined : accepted.next;
-    }
+    for (let i = 0; i < acceptedCount; i += 1) this.#touch({ number: accepted[i]! }, now);
     return true;
   }
 
@@ -189,7 +191,7 @@ export class GatewayDecoder {
       if (!child) throw unknownChild;
       rows.mark(childMark);
       try {
-        for (const record of json as Json[]) addRecord(record, child.device, now, rows, this.#options, 'gateway');
+        for (const record of json as Json[]) addRecord(record, child.number, now, rows, this.#options, 'gateway');
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
         rows.rollback(childMark);
@@ -199,16 +201,15 @@ export class GatewayDecoder {
       if (rows.count > countMax) {
         throw tooLarge('too_many_points', `The message holds more than ${pointsPerMessageMax} data points.`);
       }
-      this.#charge(child, message, rows);
-      children.push(child);
+      if (this.#isAdmitted(child, message, rows)) children.push(child);
     }
-    for (const child of children) this.#touchAccepted(child, message, now);
+    for (const child of children) this.#touch(child, now);
   }
 
-  /** Counts the points and keys of a child. Above a limit the rows of the child are rolled back. */
-  #charge(child: NamedChild, message: GatewayTelemetry, rows: Rows): void {
+  /** Counts the points and keys of a child. Above a limit returns false and rolls back the rows of the child. */
+  #isAdmitted(child: NamedChild, message: GatewayTelemetry, rows: Rows): boolean {
     const admission = this.#admission;
-    if (admission === undefined || !admission.isLimiting) return;
+    if (admission === undefined || !admission.isLimiting) return true;
     // A message may be decoded twice but is counted once.
     if (child.charged !== message.id) {
       child.charged = message.id;
@@ -221,18 +222,10 @@ export class GatewayDecoder {
         if (error.status === 429) child.noteRefused('rate_limit');
       }
     }
-    if (child.refusal === undefined) return;
+    if (child.refusal === undefined) return true;
     rows.rollback(childMark);
     refuse(message, child.name, child.refusal);
-  }
-
-  /**
-   * Notes the activity of a child of an accepted message. A child above a limit was refused. Without a refusal the
-   * members of a child that count its messages are not read: no cache holds them in a large fleet.
-   */
-  #touchAccepted(child: NamedChild, message: GatewayTelemetry, now: number): void {
-    const isAccepted = message.refusals === undefined || child.charged !== message.id || child.refusal === undefined;
-    if (isAccepted) this.#touch(child, now);
+    return false;
   }
 }
 
@@ -254,9 +247,9 @@ function refuse(message: GatewayTelemetry, name: string, fault: Fault): void {
 }
 
 /** Returns the offset after the records, or -1 when the exact reader must decide, also for a Fault. */
-function readRecords(at: number, child: NamedChild): number {
+function readRecords(at: number, device: number): number {
   try {
-    return records.records(at, child);
+    return records.records(at, device);
   } catch (error) {
     if (error instanceof Fault) return -1;
     throw error;
@@ -275,20 +268,12 @@ function endOfName(body: Uint8Array, at: number, last: number): number {
   return at;
 }
 
-/**
- * Returns the child whose name `endOfName` has read; undefined when the bytes are not the name of a connected child.
- */
-function childNamed(gateway: NamedChildren, body: Uint8Array, start: number, end: number): NamedChild | undefined {
-  const child = gateway.spelled.find(body, start, end, hashOfName);
-  return child?.isCurrent ? child : childOfOtherSpelling(gateway, body, start, end);
+/** Returns the place of the child whose name `endOfName` has read; 0 = the exact reader must decide. */
+function placeNamed(gateway: NamedChildren, body: Uint8Array, start: number, end: number): number {
+  return gateway.spelled.find(body, start, end, hashOfName) || placeOfOtherSpelling(gateway, body, start, end);
 }
 
-function childOfOtherSpelling(
-  gateway: NamedChildren,
-  body: Uint8Array,
-  start: number,
-  end: number,
-): NamedChild | undefined {
+function placeOfOtherSpelling(gateway: NamedChildren, body: Uint8Array, start: number, end: number): number {
   const bytes = Buffer.from(body.buffer, body.byteOffset + start, end - start);
   let name: string;
   if (bytes.includes(0x5c)) {
@@ -297,16 +282,16 @@ function childOfOtherSpelling(
     try {
       name = reader.value(2) as string;
     } catch {
-      return undefined;
+      return 0;
     }
   } else {
     name = bytes.toString('utf8');
   }
-  records.noteUnchecked();
-  const child = gateway.child(name);
+  const child = isUtf8(bytes) ? gateway.child(name) : undefined;
+  if (child === undefined) return 0;
   // Keeps the spelling of this client, because some clients use unnecessary escapes.
-  if (child && isUtf8(bytes)) gateway.spelled.set(child, bytes);
-  return child;
+  gateway.spelled.set(child, bytes);
+  return child.place;
 }
 
 const noArray = badRequest('wrong_shape', 'The value must be an array of records.');
@@ -314,6 +299,8 @@ const noneRefused: ReadonlyMap<string, Fault> = new Map();
 const records = new MessageReader('gateway');
 const messageMark = newMark();
 const childMark = newMark();
+/** The accepted devices of a message, reused by the next one. */
+const accepted: number[] = [];
 let hashOfName = 0;
 let lastMessage = 0;
 let lastPass = 0;

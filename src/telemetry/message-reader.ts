@@ -31,7 +31,6 @@ const smallE = 0x65 - 0x30;
 const largeE = 0x45 - 0x30;
 
 const empty = new Uint8Array();
-const noDevice: TelemetrySource = { number: 0 };
 const valuesName = Buffer.from('"values"');
 const metadataName = Buffer.from('"metadata"');
 const trueWord = Buffer.from('true');
@@ -52,7 +51,8 @@ export class MessageReader {
   /** Objects down to this depth may be records, in which `ts` and `values` have a meaning. */
   readonly #recordDepth: number;
   #body: Uint8Array = empty;
-  #device: TelemetrySource = noDevice;
+  /** The number of the device whose records are read. */
+  #device = 0;
   #now = 0;
   #rows: Rows | undefined;
   #options: DecodeOptions = {
@@ -85,7 +85,7 @@ export class MessageReader {
   read(body: Uint8Array, device: TelemetrySource, now: number, rows: Rows, options: DecodeOptions): void {
     if (body.length === 0) throw badRequest('empty_body', 'The body is empty: expected a JSON object or array.');
     let at = this.open(body, now, rows, options);
-    this.#device = device;
+    this.#device = device.number;
     const last = this.#last;
     const opens = body[at];
     const closes = body[last];
@@ -122,7 +122,7 @@ export class MessageReader {
    * Adds the records of `device` from the array at `at`; returns the offset after the array. Returns -1 or throws a
    * Fault for an unusual array, which the caller reads exactly; then rows of the device may be left over.
    */
-  records(at: number, device: TelemetrySource): number {
+  records(at: number, device: number): number {
     if (this.#body[at] !== openBracket) return -1;
     this.#device = device;
     return this.#records(at);
@@ -133,15 +133,9 @@ export class MessageReader {
     if (this.#unchecked && !isUtf8(this.#body)) throw invalidUtf8();
   }
 
-  /** Called when the caller passed over bytes above 0x7f. */
-  noteUnchecked(): void {
-    this.#unchecked = true;
-  }
-
   /** Drops all references to the message, which the reused object would otherwise keep in memory. */
   release(): void {
     this.#body = empty;
-    this.#device = noDevice;
     this.#rows = undefined;
     this.#reader = undefined;
   }
@@ -184,7 +178,7 @@ export class MessageReader {
     if (body[first] !== quote || body[first + 1] !== 0x74 || body[first + 2] !== 0x73 || body[first + 3] !== quote) {
       if (this.#form === 'gateway' && isText(body, first, valuesName)) return this.#fastUntimedValues(first, depth);
       const end = this.#fastMembers(first, depth);
-      if (end > 0 && rows.count > countBefore) rows.endRecordNow(this.#device.number, this.#now);
+      if (end > 0 && rows.count > countBefore) rows.endRecordNow(this.#device, this.#now);
       return end;
     }
     // Expects exactly "ts":<digits>,"values":{…}}.
@@ -202,7 +196,7 @@ export class MessageReader {
     at = skipBlank(body, at + 1);
     if (!isText(body, at, valuesName) || !this.#isFastTime(ts)) return -1;
     at = this.#fastValuesObject(at + valuesName.length, depth);
-    if (at > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, ts);
+    if (at > 0 && rows.count > countBefore) rows.endRecord(this.#device, ts);
     return at;
   }
 
@@ -216,7 +210,7 @@ export class MessageReader {
     const rows = this.#rows!;
     const countBefore = rows.count;
     at = this.#fastValuesObject(at + valuesName.length, depth);
-    if (at > 0 && rows.count > countBefore) rows.endRecordNow(this.#device.number, this.#now);
+    if (at > 0 && rows.count > countBefore) rows.endRecordNow(this.#device, this.#now);
     return at;
   }
 

@@ -25,7 +25,7 @@ export interface TelemetrySource {
  */
 export function addRecord(
   json: Json,
-  device: TelemetrySource,
+  device: number,
   now: number,
   rows: Rows,
   options: DecodeOptions,
@@ -38,24 +38,17 @@ export function addRecord(
     return;
   }
   const members = form === 'gateway' && values instanceof Map ? values : json;
-  if (addMembers(members, rows, options)) rows.endRecordNow(device.number, now);
+  if (addMembers(members, rows, options)) rows.endRecordNow(device, now);
 }
 
-function addTimed(
-  json: Json,
-  values: Json,
-  device: TelemetrySource,
-  now: number,
-  rows: Rows,
-  options: DecodeOptions,
-): void {
+function addTimed(json: Json, values: Json, device: number, now: number, rows: Rows, options: DecodeOptions): void {
   const given = readTs(json);
   const unit = options.convertsUnits && given !== undefined ? unitOfTime(given, now) : undefined;
   const ts = unit === undefined ? given : inMilliseconds(given!, unit);
   if (ts === undefined || !isNear(ts, now, options)) throw wrongTs(json, ts, options, now);
   if (!(values instanceof Map)) throw badRequest('wrong_shape', 'The member "values" must be an object.');
   if (!addMembers(values, rows, options)) return;
-  rows.endRecord(device.number, ts);
+  rows.endRecord(device, ts);
   if (unit !== undefined) rows.noteConverted(given!, unit);
 }
 
