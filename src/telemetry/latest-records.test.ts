@@ -165,6 +165,21 @@ test('records of one device and time stay rows, of which the later one counts', 
   ]);
 });
 
+test('an empty string is read as one, also where the unit has no other strings', async () => {
+  const rows = new Rows();
+  for (let device = 6_000_001; device <= 6_000_020; device += 1) {
+    rows.addValue(keyOf('state')!, { kind: Kind.string, num: 0, int: '0', text: '' });
+    rows.addBoolean(keyOf('on')!, true);
+    rows.endRecord(device, now);
+  }
+  const block = Buffer.concat(rows.encode({ order: orderAt(1), micros: 0, firstPlace: 0 }));
+  await insert(packed(block) ?? block);
+  expect(await readLatest(embedded.clickhouse, 6_000_007)).toEqual([
+    { key: 'on', ts: now, value: { kind: Kind.boolean, num: 0, int: '1', text: '' } },
+    { key: 'state', ts: now, value: { kind: Kind.string, num: 0, int: '0', text: '' } },
+  ]);
+});
+
 test('a unit of single points, of texts that are long, or of bytes that are no block is not packed', () => {
   const unit = (values: (n: number) => Record['values']) =>
     packed(

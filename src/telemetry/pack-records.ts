@@ -255,7 +255,11 @@ function findRuns(parts: readonly Part[], lists: KeyLists): void {
         list = 0;
       }
       list = lists.next(list, keyNumbers[keyIndexOf(block, part, row)]!);
-      if (text === 0) continue;
+      if (text === 0) {
+        // An empty string: a block without other strings has no texts.
+        if (block[kind + row]! > Kind.double) list = none;
+        continue;
+      }
       const end = endOfText(block, textAt);
       if (end - textAt > recordTextBytesMax && block[kind + row]! > Kind.double) list = none;
       textAt = end;
