@@ -267,6 +267,13 @@ export function endOfText(text: Uint8Array, at: number): number {
   return next + length;
 }
 
+/** Returns the offset of the first byte of the text that begins with its length at `at`. */
+export function startOfText(text: Uint8Array, at: number): number {
+  let start = at + 1;
+  while (text[start - 1]! >= 0x80) start += 1;
+  return start;
+}
+
 /** Copies into separate memory, which can be passed to another thread; `slice` of a Buffer would be a view. */
 function copyOf(bytes: Uint8Array, start: number, end: number): Uint8Array {
   return new Uint8Array(bytes.subarray(start, end));
@@ -309,9 +316,7 @@ export function encodedKeys({ keyPart }: EncodedColumns): Uint8Array[] {
   let at = countAt + 8;
   for (let i = 0; i < count; i += 1) {
     const end = endOfText(keyPart, at);
-    let start = at + 1;
-    while (keyPart[start - 1]! >= 0x80) start += 1;
-    keys.push(keyPart.subarray(start, end));
+    keys.push(keyPart.subarray(startOfText(keyPart, at), end));
     at = end;
   }
   return keys;

@@ -10,7 +10,7 @@
 import { assert } from '../base/errors.ts';
 import { recordKind } from '../clickhouse/latest-rows.ts';
 import { Kind } from '../value/typed.ts';
-import { endOfText, columnHeads as heads, varintBytesMax, writeSmall, writeVarint } from './block.ts';
+import { endOfText, columnHeads as heads, startOfText, varintBytesMax, writeSmall, writeVarint } from './block.ts';
 import { type BlockLayout, keyIndexOf, layoutOf } from './block-layout.ts';
 import { keyStart, recordTextBytesMax } from './latest-records.ts';
 import { pickBlocks } from './read-block.ts';
@@ -81,18 +81,17 @@ class KeyNumbers {
     const numbers = new Int32Array(keyCount);
     let at = 0;
     for (let i = 0; i < keyCount; i += 1) {
-      const end = endOfText(bytes, at);
-      while (bytes[at]! >= 0x80) at += 1;
+      const start = startOfText(bytes, at);
+      at = endOfText(bytes, at);
       // One character for each byte: keys of any bytes stay different.
-      const name = bytes.toString('latin1', at + 1, end);
+      const name = bytes.toString('latin1', start, at);
       let number = this.#numbers.get(name);
       if (number === undefined) {
         if (this.texts.length >= keysMax) return undefined;
-        number = this.texts.push(bytes.subarray(at + 1, end)) - 1;
+        number = this.texts.push(bytes.subarray(start, at)) - 1;
         this.#numbers.set(name, number);
       }
       numbers[i] = number;
-      at = end;
     }
     this.#last = { bytes, numbers };
     return numbers;
@@ -261,7 +260,7 @@ function findRuns(parts: readonly Part[], lists: KeyLists): void {
         continue;
       }
       const end = endOfText(block, textAt);
-      if (end - textAt > recordTextBytesMax && block[kind + row]! > Kind.double) list = none;
+      if (block[kind + row]! > Kind.double && end - startOfText(block, textAt) > recordTextBytesMax) list = none;
       textAt = end;
     }
     lists.count(list);
@@ -483,9 +482,4 @@ function textBytesOf({ block, kind }: Part, first: number, end: number, textAt: 
     at = next;
   }
   return bytes;
-}
-
-/** Returns the offset after the length of a text, of at most `recordTextBytesMax` bytes. */
-function startOfText(block: Uint8Array, at: number): number {
-  return at + (block[at]! < 0x80 ? 1 : 2);
 }
