@@ -62,7 +62,7 @@ export function markErasedStatement(erased: string): string {
     WHERE ${erased} AND ${notErased} AND ts >= {first:Int64} AND ts <= {last:Int64} ${exact}`;
 }
 
-/** Returns the query of the latest values that lie in one of the ranges, without those of records. */
+/** Returns the query of the latest values in one of the ranges that are rows of their own, not points of records. */
 export function erasedLatestQuery(count: number): string {
   return `SELECT device, toString(key) AS key, ts, toString(${order}) AS order FROM latest FINAL
     WHERE NOT ${isRecord} AND ${erasedRanges(count)}`;
@@ -78,7 +78,7 @@ export function deleteLatestStatement(cluster: string, count: number): string {
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${all}`;
 }
 
-/** Returns the query of the records of the devices of `count` ranges, up to their order numbers, of any times. */
+/** Returns the query of all records of the devices of `count` ranges, up to the order number of each range. */
 export function recordsQuery(count: number): string {
   return `SELECT device, ${latestColumns}, seq, toString(version) AS version
     FROM latest FINAL WHERE ${isRecord} AND ${ofDevicesUpToOrder(count)}`;
@@ -86,7 +86,7 @@ export function recordsQuery(count: number): string {
 
 export const insertLatestPoints: string = `INSERT INTO latest (${columnsOfLatest}) FORMAT JSONEachRow`;
 
-/** Returns the statement that deletes these records. As `deleteLatestStatement`, it also deletes older ones. */
+/** Returns the statement that deletes the records of `recordsQuery`, and older records that are not merged yet. */
 export function deleteRecordsStatement(cluster: string, count: number): string {
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${isRecord} AND ${ofDevicesUpToOrder(count)}`;
 }
@@ -114,7 +114,10 @@ export function rewriteLatestStatement(aheadMsMax: number): string {
    ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key ${exact}`;
 }
 
-/** The query of the latest values of some keys of a device, with the version that the marker of each would have. */
+/**
+ * The query of the latest values of some keys of a device that are rows of their own, with the version that the marker
+ * of each would have.
+ */
 export const latestOfKeysQuery = `SELECT toString(key) AS key, ts, seq, toString(version + 1) AS marker, toString(${order}) AS order
   FROM latest FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)}`;
 

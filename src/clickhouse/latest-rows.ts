@@ -1,9 +1,9 @@
 /**
- * The rows of the table `latest`. A row is a point, or a record: several points of one device and time
+ * Selects rows of the table `latest`. A row is a point, or a record: the points of one device and time
  * (`telemetry/latest-records.ts`).
  */
 
-/** The number of a record in the column `kind`. */
+/** The value of a record in the column `kind`; the other values are those of `Kind`. */
 export const recordKind = 6;
 export const isRecord: string = `kind = ${recordKind}`;
 
@@ -15,17 +15,17 @@ export interface LatestRow {
   num: number;
   int: string;
   string: string;
-  /** Key and text of a record in hexadecimal digits: their bytes are not UTF-8. */
+  /** Key and text of a record in hexadecimal digits, because JSON has no bytes that are not UTF-8; '' for a point. */
   record: string;
   rank: string;
 }
 
-/** The names differ from those of columns, which conditions mean. */
+/** The aliases `name` and `string` are no names of columns: a condition on `key` would compare an alias `key`. */
 export const latestColumns: string = `if(${isRecord}, '', key) AS name, ts, kind, num, int,
   if(${isRecord}, '', text) AS string, if(${isRecord}, concat(hex(key), ' ', hex(text)), '') AS record,
   toString(rank) AS rank`;
 
-/** A row as `latestKeyColumns` selects it; `record` has the key of a record alone. */
+/** A row as `latestKeyColumns` selects it: `record` has only the key of a record, without its text. */
 export type LatestKeys = Pick<LatestRow, 'name' | 'record'>;
 
 export const latestKeyColumns: string = `if(${isRecord}, '', key) AS name, if(${isRecord}, hex(key), '') AS record`;

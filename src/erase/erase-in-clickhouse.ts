@@ -57,7 +57,7 @@ export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): P
   }
 }
 
-/** A delete that concerns latest values, with the keys of those that it deletes. */
+/** A delete that concerns latest values, with the keys of the rows in `latest` that are deleted. */
 interface Affected {
   erased: Erased;
   keys: string[];
@@ -76,8 +76,9 @@ async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise
 }
 
 /**
- * Makes single latest values of the records of devices of which some are deleted. All records of such a device are
- * divided: an older one may have the same key, and would show its value instead.
+ * Divides the records of each device of which a latest value is deleted into rows of one point. Returns false when no
+ * record was divided. All records of such a device are divided, because an older record may have the deleted key, and a
+ * read would then return the value of the older record.
  */
 async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]): Promise<boolean> {
   if (affected.length === 0) return false;
@@ -97,7 +98,7 @@ async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]):
   await deps.clickhouse.insertBlocks(insertLatestPoints, body, { timeoutMs: timeLeft(deps) });
   const statement = deleteRecordsStatement(deps.cluster, divided.length);
   await mutateLatest(deps, statement, parametersOf(divided.map(erasedOf)));
-  // Another delete may have marked a point between the read and the insert.
+  // Another delete may have marked a point, and deleted its latest value, between the read and the insert.
   for (const { erased } of divided) {
     const own = inserted.filter(({ device }) => device === erased.device);
     await deleteMarked(deps, erased, [...new Set(own.map(({ key }) => key))]);
@@ -166,7 +167,7 @@ async function markedLatest(deps: CarryOutDeps, device: number, keys: string[]):
   return latest.filter((row) => names.has(nameOf(row)));
 }
 
-/** Returns each delete that concerns latest values, with the keys whose latest value it covers, without records. */
+/** Returns each delete that concerns latest values, with the keys of the covered latest values, except in records. */
 async function affectedLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise<Affected[]> {
   const asked = all.filter(({ latest }) => latest !== 'keep');
   if (asked.length === 0) return [];

@@ -112,7 +112,7 @@ const parallelBytesMax = 32 * 1024 * 1024;
 /** Bytes of a body whose memory is used again: above `unitBytesMax`, because rows of joined blocks may gain columns. */
 const keptBodyBytesMax = 32 * 1024 * 1024;
 
-/** What is inserted into each table; the same memory where both get the same rows. */
+/** The bodies of the inserts into both tables: one buffer when both tables get the same rows. */
 type Bodies = Record<'telemetry' | 'latest', Buffer>;
 
 type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
@@ -269,8 +269,9 @@ export class Inserter {
       const error = await this.#send(piece, bodies, { attempt, cut, orderMin });
       if (!error) {
         // After a failure a socket may still have the bytes.
-        if (attempt === 0 && !this.#mayRunOn)
+        if (attempt === 0 && !this.#mayRunOn) {
           for (const body of new Set(Object.values(bodies))) this.#bodies.give(body);
+        }
         return { verdict: 'stored' };
       }
       control.forget();
@@ -293,7 +294,10 @@ export class Inserter {
     }
   }
 
-  /** Rows of a frame that was cut are not packed: records of one device and time may be in both parts. */
+  /**
+   * Packs no rows after a cut, because records of one device and time may be in both parts of a frame, and packs no rows
+   * of a range, because `packRecords` takes all rows.
+   */
   #bodiesOf(piece: Piece, cut: boolean): Bodies {
     const { payloads, areSingle } = piece;
     const take = (bytes: number) => this.#bodies.take(bytes);

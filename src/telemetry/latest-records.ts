@@ -1,7 +1,8 @@
 /**
  * A record in the table `latest`: the points of one device and one time in one row. Inserts and merges cost ClickHouse
  * most by the number of rows, and in a large fleet each record of a unit is the only one of its device: rows of one
- * point cost it three times as much. `pack-records.ts` writes records; every reader of the table gets points.
+ * point cost it three times as much. `pack-records.ts` writes records. `latest.ts` and `erase-in-clickhouse.ts` read the
+ * table through this file, which makes points of all rows.
  *
  *   device, ts, seq, version: those of the points · kind = 6 · num = 0 · int = 0
  *   key   for each point: 255 | its key; no key has a byte 255, because a key is UTF-8
@@ -16,10 +17,10 @@ import { Kind } from '../value/typed.ts';
 
 /** The byte before each key. */
 export const keyStart = 0xff;
-/** The longest text of a point in a record. */
+/** The longest text of a point in a record: its length is one byte. */
 export const recordTextBytesMax = 255;
 
-/** A point of a row, with the columns of a row for one point. */
+/** A point of any row, as the columns of a row that has one point. */
 interface StoredPoint {
   key: string;
   ts: string;
@@ -41,7 +42,7 @@ export function latestPointsOf(rows: readonly LatestRow[]): StoredPoint[] {
   return [...latest.values()].map(({ point }) => point);
 }
 
-/** Returns the keys of rows, each once. */
+/** Returns the keys of all points of the rows, each key once. */
 export function keysOf(rows: readonly LatestKeys[]): string[] {
   const keys = new Set<string>();
   for (const { name, record } of rows) {
