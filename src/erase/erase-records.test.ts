@@ -2,12 +2,14 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { Random } from '../../test/harness/random.ts';
+import { recordKind } from '../clickhouse/latest-rows.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { readLatest } from '../telemetry/latest.ts';
 import { packRecords } from '../telemetry/pack-records.ts';
 import { readHistory } from '../telemetry/query.ts';
 import { Rows } from '../telemetry/rows.ts';
+import { Kind } from '../value/typed.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
 import type { Erased } from './tombstone-store.ts';
 
@@ -59,6 +61,12 @@ async function shown(device: number): Promise<unknown> {
     });
   }
   return { history, latest: await readLatest(embedded.clickhouse, device) };
+}
+
+/** Returns the kinds of the rows in `latest`. */
+async function kindsOf(device: number): Promise<number[]> {
+  const sql = `SELECT kind FROM latest FINAL WHERE device = ${device} ORDER BY kind`;
+  return (await embedded.clickhouse.rows<{ kind: number }>(sql)).map(({ kind }) => kind);
 }
 
 const whole = { startTs: 0, endTs: 2 ** 50 };
@@ -114,8 +122,39 @@ test('a delete that touches no latest value writes nothing to the latest values'
     orderNumber: orderAt(3).toString(),
     latest: 'delete',
   });
-  const kinds = await embedded.clickhouse.rows(`SELECT kind FROM latest FINAL WHERE device = ${device}`);
-  expect(kinds).toEqual([{ kind: 6 }]);
+  expect(await kindsOf(device)).toEqual([recordKind]);
+});
+
+test('deletes that share their statements divide the records of their own devices alone', async () => {
+  const [covered, other] = [710_004, 710_005];
+  for (const device of [covered, other]) await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
+  const shared = { ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' as const, aheadWriters: [] };
+  await eraseSeries({ clickhouse: embedded.clickhouse, cluster: '', msLeft: () => 60_000 }, [
+    { ...shared, device: covered, keys: ['a'], aheadOrders: [] },
+    { ...shared, device: other, keys: ['c'], aheadOrders: [] },
+  ]);
+  expect([await kindsOf(covered), await kindsOf(other)]).toEqual([[Kind.double], [recordKind]]);
+  expect((await readLatest(embedded.clickhouse, covered)).map(({ key }) => key)).toEqual(['b']);
+  expect((await readLatest(embedded.clickhouse, other)).map(({ key }) => key)).toEqual(['a', 'b']);
+});
+
+test('a delete that ended after it had inserted the points of a record is finished by its repetition', async () => {
+  const device = 710_006;
+  await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
+  const { clickhouse } = embedded;
+  const ended = new Proxy(clickhouse, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown;
+      if (name === 'exec') return async () => Promise.reject(new Error('ended'));
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+  const erased = { device, keys: ['a'], ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' as const };
+  await expect(erase(erased, ended)).rejects.toThrow('ended');
+  expect(await kindsOf(device)).toEqual([Kind.double, Kind.double, recordKind]);
+  await erase(erased);
+  expect(await kindsOf(device)).toEqual([Kind.double]);
+  expect((await readLatest(clickhouse, device)).map(({ key }) => key)).toEqual(['b']);
 });
 
 test('a point that another delete marks while its record is divided does not come back', async () => {

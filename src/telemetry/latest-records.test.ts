@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { Random } from '../../test/harness/random.ts';
+import { recordKind } from '../clickhouse/latest-rows.ts';
 import { insertLatestOf } from '../clickhouse/statements.ts';
 import { Kind } from '../value/typed.ts';
 import { keyOf } from './keys.ts';
@@ -11,7 +12,7 @@ import { blocksOf, readBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
 
 const now = Date.UTC(2026, 10, 28);
-const recordKind = 6;
+const longKey = 'k'.repeat(200);
 let embedded: SharedClickHouse;
 
 beforeAll(async () => {
@@ -30,7 +31,10 @@ function blockOf(records: Record[], order: bigint): Buffer {
       if (typeof value === 'number') rows.addDouble(key, value);
       else if (typeof value === 'boolean') rows.addBoolean(key, value);
       else if (typeof value === 'bigint') rows.addLong(key, Number(value));
-      else rows.addText(key, Kind.string, Buffer.from(value), 0, Buffer.byteLength(value));
+      else {
+        const kind = value.startsWith('{') ? Kind.json : Kind.string;
+        rows.addText(key, kind, Buffer.from(value), 0, Buffer.byteLength(value));
+      }
     }
     if (ts === undefined) rows.endRecordNow(device, now);
     else rows.endRecord(device, ts);
@@ -51,11 +55,13 @@ function drawnRecord(random: Random, device: number): Record {
     ['temperature', 'humidity', 'on'],
     ['temperature', 'humidity', 'on', 'näme', 'state'],
     ['state', 'count'],
+    ['temperature', 'setup', longKey],
     ['temperature'],
   ];
   const values = shapes[random.below(shapes.length)]!.map((key): Record['values'][number] => {
     if (key === 'on') return [key, random.below(2) === 0];
     if (key === 'count') return [key, BigInt(random.below(2 ** 40)) - 2n ** 39n];
+    if (key === 'setup') return [key, `{"n":${random.below(100)}}`];
     if (key === 'state') return [key, 'ü'.repeat(random.below(random.below(40) === 0 ? 300 : 100))];
     return [key, random.below(100_000) / 7];
   });
@@ -90,7 +96,7 @@ test('latest values are the same from records and from rows, for each way to rea
   const numbers = Array.from({ length: devices }, (_, n) => first + n);
   const others = numbers.map((device) => device + apart);
   const shards = { each: (all: readonly number[]) => [{ reads: clickhouse, items: [...all] }] } as never;
-  for (const keys of [undefined, ['humidity', 'näme'], ['state'], ['none']]) {
+  for (const keys of [undefined, ['humidity', 'näme'], ['state'], [longKey, 'setup'], ['none']]) {
     const each = await readLatestEach(clickhouse, numbers, keys);
     const ofRows = await readLatestEach(clickhouse, others, keys);
     for (const [i, device] of numbers.entries()) {
@@ -100,7 +106,16 @@ test('latest values are the same from records and from rows, for each way to rea
     }
   }
   expect(await readLatestKeys(clickhouse, first)).toEqual(await readLatestKeys(clickhouse, first + apart));
-  expect(await readLatestKeysOf(shards, numbers)).toEqual(['count', 'humidity', 'näme', 'on', 'state', 'temperature']);
+  expect(await readLatestKeysOf(shards, numbers)).toEqual([
+    'count',
+    'humidity',
+    longKey,
+    'näme',
+    'on',
+    'setup',
+    'state',
+    'temperature',
+  ]);
   const some = await readSomeKeys(clickhouse, first, 2);
   expect(some).toHaveLength(2);
   expect(await readLatestKeys(clickhouse, first)).toEqual(expect.arrayContaining(some));
