@@ -295,8 +295,8 @@ export class Inserter {
   }
 
   /**
-   * Packs no rows after a cut, because records of one device and time may be in both parts of a frame, and packs no rows
-   * of a range, because `packRecords` takes all rows.
+   * Packs no rows after a cut, because records of one device and time may be in both parts of a frame. Packs no rows of
+   * a range either, because `packRecords` takes all rows.
    */
   #bodiesOf(piece: Piece, cut: boolean): Bodies {
     const { payloads, areSingle } = piece;

@@ -6,8 +6,8 @@ import { limits } from '../base/limits.ts';
 import { type Json, JsonNumber, writeJson } from './json.ts';
 
 /**
- * Numbers of the column `kind`. A number never changes its meaning. 0 is the marker of a delete (table `telemetry`), 6 a
- * record (table `latest`).
+ * Numbers of the column `kind`. A number never changes its meaning. 0 is the marker of a delete (table `telemetry`),
+ * and 6 a record (table `latest`).
  */
 export const Kind = { boolean: 1, long: 2, double: 3, string: 4, json: 5 } as const;
 export type Kind = (typeof Kind)[keyof typeof Kind];

@@ -166,9 +166,9 @@ export class KnownDevicesWriter {
     const settled = await readSettledOfFile(postgres, file.digester.file);
     this.#source ??= await this.#deps.source();
     if (isOfOtherHistory(settled, file) || settled.next < file.seen.next) {
-      // A file whose mark the database lacks may have changes that the database lost, and a worker cannot compare the mark
-      // while PostgreSQL does not answer. Any other file answers until there is a new one, because a standby that took
-      // over may not answer steadily yet.
+      // A file whose mark the database lacks may have changes that the database lost, and a worker cannot compare the
+      // mark while PostgreSQL does not answer. Any other file answers until there is a new one, because a standby that
+      // took over may not answer steadily yet.
       if (settled.mark < file.mark) await this.#abandon(file);
       return false;
     }
