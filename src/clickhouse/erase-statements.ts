@@ -78,17 +78,26 @@ export function deleteLatestStatement(cluster: string, count: number): string {
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${all}`;
 }
 
+/** Names the device and the keys of a record in few bytes: parameters are sent in the URL of a request. */
+const recordName = 'cityHash64(device, key)';
+
 /** Returns the query of all records of the devices of `count` ranges, up to the order number of each range. */
 export function recordsQuery(count: number): string {
-  return `SELECT device, ${latestColumns}, seq, toString(version) AS version
+  return `SELECT device, ${latestColumns}, seq, toString(version) AS version, toString(${recordName}) AS hash
     FROM latest FINAL WHERE ${isRecord} AND ${ofDevicesUpToOrder(count)}`;
 }
 
 export const insertLatestPoints: string = `INSERT INTO latest (${columnsOfLatest}) FORMAT JSONEachRow`;
 
-/** Returns the statement that deletes the records of `recordsQuery`, and older records that are not merged yet. */
-export function deleteRecordsStatement(cluster: string, count: number): string {
-  return `DELETE FROM ${holder('latest', cluster)} WHERE ${isRecord} AND ${ofDevicesUpToOrder(count)}`;
+/**
+ * Returns the statement that deletes records that were read: `hashes` and `ranks` name each one. As
+ * `deleteLatestStatement`, it also deletes older ones of the same keys. A record that was stored after the read stays,
+ * also one of an earlier order number: its values are nowhere else.
+ */
+export function deleteRecordsStatement(cluster: string): string {
+  // `arrayElement` returns 0 for a record that is not in the list.
+  const rank = `arrayElement({ranks:Array(UInt128)}, indexOf({hashes:Array(UInt64)}, ${recordName}))`;
+  return `DELETE FROM ${holder('latest', cluster)} WHERE ${isRecord} AND ${erasedDevices} AND rank <= ${rank}`;
 }
 
 function ofDevicesUpToOrder(count: number): string {

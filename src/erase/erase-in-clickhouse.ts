@@ -41,6 +41,9 @@ interface CarryOutDeps {
 /** Rewrites of one latest value by one call. Each repetition means that another delete has marked one more point. */
 const rewritesMax = 10;
 
+/** Records that one statement deletes. */
+const recordsMax = 200;
+
 /** The delete has not ended in time; the next call does the rest. */
 export class NotYet extends Error {}
 
@@ -82,7 +85,10 @@ async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise
  */
 async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]): Promise<boolean> {
   if (affected.length === 0) return false;
-  const rows = await read<RecordRow>(deps, recordsQuery(affected.length), parametersOf(affected.map(erasedOf)));
+  const readRecords = () => {
+    return read<RecordRow>(deps, recordsQuery(affected.length), parametersOf(affected.map(erasedOf)));
+  };
+  const rows = await readRecords();
   const points = rows.flatMap((row) => {
     const { seq, version } = row;
     return latestPointsOf([row]).map((point) => ({ ...point, device: Number(row.device), seq, version }));
@@ -94,16 +100,34 @@ async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]):
   if (divided.length === 0) return false;
   const devices = new Set(divided.map(({ erased }) => erased.device));
   const inserted = points.filter(({ device }) => devices.has(device));
-  const body = Buffer.from(inserted.map((point) => JSON.stringify(point)).join('\n'));
+  const body = Buffer.from(inserted.map(jsonOf).join('\n'));
   await deps.clickhouse.insertBlocks(insertLatestPoints, body, { timeoutMs: timeLeft(deps) });
-  const statement = deleteRecordsStatement(deps.cluster, divided.length);
-  await mutateLatest(deps, statement, parametersOf(divided.map(erasedOf)));
-  // Another delete may have marked a point, and deleted its latest value, between the read and the insert.
+  const records = rows.filter(({ device }) => devices.has(Number(device)));
+  const left = new Set((await readRecords()).map(({ hash, rank }) => `${hash} ${rank}`));
+  const gone = records.filter(({ hash, rank }) => !left.has(`${hash} ${rank}`));
+  for (let at = 0; at < records.length; at += recordsMax) {
+    const some = records.slice(at, at + recordsMax);
+    await mutateLatest(deps, deleteRecordsStatement(deps.cluster), {
+      devices: [...new Set(some.map(({ device }) => Number(device)))],
+      hashes: `[${some.map(({ hash }) => hash).join()}]`,
+      ranks: `[${some.map(({ rank }) => rank).join()}]`,
+    });
+  }
+  // Another delete may have divided a record, and deleted points of it, between the read and the insert. Of a record that
+  // is there after the insert, it deletes the inserted points, too: it deletes the record first. Points are not searched
+  // for marks without need: a delete may have kept the latest value of a marked point.
+  const goneOf = new Set(gone.map(({ device }) => Number(device)));
   for (const { erased } of divided) {
+    if (!goneOf.has(erased.device)) continue;
     const own = inserted.filter(({ device }) => device === erased.device);
     await deleteMarked(deps, erased, [...new Set(own.map(({ key }) => key))]);
   }
   return true;
+}
+
+/** `JSON.stringify` writes -0 as 0. */
+function jsonOf<Row extends { num: number }>(row: Row): string {
+  return JSON.stringify(Object.is(row.num, -0) ? { ...row, num: '-0' } : row);
 }
 
 function rowOf({ device, key, ts, version }: { device: number; key: string; ts: string; version: string }) {
@@ -145,6 +169,7 @@ interface RecordRow extends LatestRow {
   device: string;
   seq: number;
   version: string;
+  hash: string;
 }
 
 interface LatestPoint {

@@ -187,3 +187,59 @@ test('a deleted device leaves no record', async () => {
   await eraseDevices({ clickhouse: embedded.clickhouse, cluster: '', msLeft: () => 60_000 }, [device]);
   expect(await readLatest(embedded.clickhouse, device)).toEqual([]);
 });
+
+test('a latest value that a delete has kept stays when the record is divided for another key', async () => {
+  const device = 710_004;
+  await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
+  await erase({ device, keys: ['a'], ...whole, orderNumber: orderAt(2).toString(), latest: 'keep' });
+  await erase({ device, keys: ['b'], ...whole, orderNumber: orderAt(3).toString(), latest: 'delete' });
+  expect((await readLatest(embedded.clickhouse, device)).map(({ key }) => key)).toEqual(['a']);
+});
+
+test.each(['insertBlocks', 'exec'])('a record that is stored beside the division loses no value (%s)', async (step) => {
+  const device = 710_005 + step.length;
+  await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
+  // This record was sent before the delete and is stored when the records have been read.
+  const { clickhouse, isDone } = before(step, () =>
+    ship(device, { ts: begin + 5, keys: ['a', 'b'], order: orderAt(2) }, true),
+  );
+  await erase({ device, keys: ['a'], ...whole, orderNumber: orderAt(3).toString(), latest: 'delete' }, clickhouse);
+  expect(isDone()).toBe(true);
+  expect(await readLatest(embedded.clickhouse, device)).toMatchObject([{ key: 'b', ts: begin + 5 }]);
+});
+
+test('values of a divided record keep each bit', async () => {
+  const device = 710_030;
+  const random = new Random(1);
+  const numbers = Array.from({ length: 60 }, () => (random.below(2 ** 30) / 1e9 + random.below(2 ** 30) / 7) * 1e-5);
+  numbers.push(-0, 5e-324, 1.7976931348623157e308);
+  const rows = new Rows();
+  for (const [i, number] of numbers.entries()) rows.addDouble(keyOf(`n${i} "\u0000`)!, number);
+  rows.endRecord(device, begin);
+  const block = Buffer.concat(rows.encode({ order: orderAt(1), micros: 0, firstPlace: 0 }));
+  await embedded.clickhouse.insertBlocks(insertTelemetry, block);
+  await embedded.clickhouse.insertBlocks(insertLatest, packRecords([block], (bytes) => Buffer.alloc(bytes))!);
+  const before = await readLatest(embedded.clickhouse, device);
+  const first = before[0]!.key;
+  await erase({ device, keys: [first], ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' });
+  expect(await readLatest(embedded.clickhouse, device)).toEqual(before.slice(1));
+});
+
+/** A client that does something before its first statement of a kind. */
+function before(step: string, act: () => Promise<void>) {
+  let isDone = false;
+  const clickhouse = new Proxy(embedded.clickhouse, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown;
+      if (typeof value !== 'function') return value;
+      return async (...given: unknown[]) => {
+        if (!isDone && name === step) {
+          isDone = true;
+          await act();
+        }
+        return (await value.apply(target, given)) as unknown;
+      };
+    },
+  });
+  return { clickhouse, isDone: () => isDone };
+}
