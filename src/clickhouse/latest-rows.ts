@@ -30,5 +30,9 @@ export type LatestKeys = Pick<LatestRow, 'name' | 'record'>;
 
 export const latestKeyColumns: string = `if(${isRecord}, '', key) AS name, if(${isRecord}, hex(key), '') AS record`;
 
-/** The condition of rows that may have some of the keys of the parameter `keys`. */
-export const mayHaveKeys: string = `(key IN {keys:Array(String)} OR ${isRecord})`;
+/**
+ * The condition of rows that have some of the keys of the parameter `keys`. Other records of a device are not sent: they
+ * may be many, and large.
+ */
+export const haveKeys: string = `(key IN {keys:Array(String)}
+  OR ${isRecord} AND hasAny(splitByChar('\\xFF', toString(key)), {keys:Array(String)}))`;

@@ -9,6 +9,7 @@ import { keyOf } from './keys.ts';
 import { readLatest, readLatestEach, readLatestKeys, readLatestKeysOf, readLatestOf, readSomeKeys } from './latest.ts';
 import { packRecords } from './pack-records.ts';
 import { blocksOf, readBlock } from './read-block.ts';
+import { packedListsMax } from './record-keys.ts';
 import { Rows } from './rows.ts';
 
 const now = Date.UTC(2026, 10, 28);
@@ -236,4 +237,45 @@ test('the longest list of keys is a record, and a longer one stays rows', () => 
     );
   expect(readBlock(unit(64)!)).toHaveLength(10);
   expect(unit(65)).toBeUndefined();
+});
+
+const eight = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'];
+
+/** Returns the keys in an order of their own for each number below 40 320. */
+function orderOfKeys(n: number): string[] {
+  const left = [...eight];
+  let rest = n;
+  return eight.map(() => {
+    const [key] = left.splice(rest % left.length, 1);
+    rest = Math.floor(rest / (left.length + 1));
+    return key!;
+  });
+}
+
+function inOrder(device: number, ts: number, n: number): Buffer {
+  return blockOf([{ device, ts, values: orderOfKeys(n).map((key) => [key, n]) }], orderAt(n));
+}
+
+test('a fleet that changes the order of its keys with time has records of some orders alone', () => {
+  const known = new Set<string>();
+  const pack = (n: number) => packRecords([inOrder(1, now, n)], (bytes) => Buffer.alloc(bytes), known);
+  for (let n = 0; n < packedListsMax; n += 1) expect(pack(n)).toBeDefined();
+  expect(pack(packedListsMax)).toBeUndefined();
+  expect(pack(3)).toBeDefined();
+  expect(known.size).toBe(packedListsMax);
+});
+
+test('of more records than one read returns none is left out without an error', async () => {
+  const { clickhouse } = embedded;
+  const device = 6_000_000;
+  const bodies = Array.from({ length: 10_100 }, (_, n) => {
+    return packRecords([inOrder(device, now + n, n)], (bytes) => Buffer.alloc(bytes), new Set())!;
+  });
+  // The last one by its keys, and the newest one.
+  const newest: Record['values'] = [...eight].reverse().map((key) => [key, -1]);
+  const last = blockOf([{ device, ts: now + 20_000, values: newest }], orderAt(20_000));
+  await insert(Buffer.concat([...bodies, packRecords([last], (bytes) => Buffer.alloc(bytes), new Set())!]));
+  await expect(readLatest(clickhouse, device, ['a'])).rejects.toMatchObject({ status: 400, reason: 'too_many_keys' });
+  await expect(readLatestEach(clickhouse, [device], ['a'])).rejects.toMatchObject({ status: 400 });
+  expect(await readLatest(clickhouse, device, ['none'])).toEqual([]);
 });

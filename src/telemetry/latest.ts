@@ -3,11 +3,11 @@ import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { ClickHouseError, type Parameters, type ReadOptions, type Reads } from '../clickhouse/client.ts';
 import {
+  haveKeys,
   type LatestKeys,
   type LatestRow,
   latestColumns,
   latestKeyColumns,
-  mayHaveKeys,
 } from '../clickhouse/latest-rows.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
@@ -108,7 +108,7 @@ const ofDevices = 'PREWHERE device IN {devices:Array(UInt64)} WHERE true';
  * when the device has too many keys for one answer.
  */
 export async function readLatest(clickhouse: Reads, device: number, keys?: string[]): Promise<Point[]> {
-  const filter = keys ? `AND ${mayHaveKeys}` : '';
+  const filter = keys ? `AND ${haveKeys}` : '';
   const rows = await readRows<LatestRow>(
     clickhouse,
     `SELECT ${latestColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} LIMIT {rows:UInt32}`,
@@ -116,7 +116,8 @@ export async function readLatest(clickhouse: Reads, device: number, keys?: strin
     fewGranules,
   );
   const points = sortedPoints(rows, keys);
-  if (!keys) refuseMore([rows, points], limits.latestValuesMax, 'name the wanted ones with "keys"');
+  const hint = keys ? 'name fewer of them' : 'name the wanted ones with "keys"';
+  refuseMore([rows, points], limits.latestValuesMax, hint);
   return points;
 }
 
@@ -129,7 +130,7 @@ export async function readLatestEach(
   devices: number[],
   keys?: string[],
 ): Promise<Map<number, Point[]>> {
-  const filter = keys ? `AND ${mayHaveKeys}` : '';
+  const filter = keys ? `AND ${haveKeys}` : '';
   const rows = await readRows<LatestRow & { device: string }>(
     clickhouse,
     `SELECT device, ${latestColumns} FROM latest FINAL ${ofDevices} ${filter}
@@ -142,7 +143,7 @@ export async function readLatestEach(
     devices.map((device) => {
       const own = rowsOf.get(device) ?? [];
       const points = sortedPoints(own, keys);
-      if (!keys) refuseMore([own, points], limits.latestValuesMax, 'read one device at a time');
+      refuseMore([own, points], limits.latestValuesMax, 'read one device at a time');
       return [device, points];
     }),
   );
@@ -180,7 +181,7 @@ export async function readLatestOf(
   const rows = await rowsOfDevices<LatestRow & { device: string }>(
     shards,
     devices,
-    `SELECT device, ${latestColumns} FROM latest FINAL ${ofDevices} AND ${mayHaveKeys}`,
+    `SELECT device, ${latestColumns} FROM latest FINAL ${ofDevices} AND ${haveKeys}`,
     { keys },
   );
   return [...byDevice(rows)].flatMap(([device, own]) => {

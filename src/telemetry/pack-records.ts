@@ -23,8 +23,19 @@ const pointsPerRecordMin = 2;
 /** Used again by the next unit. `packRecords` does not wait, so no two units use the runs at once. */
 const runs = new Runs();
 
-/** Returns blocks with the rows of `blocks` for `latest`, in memory of `take`; undefined when rows are better. */
-export function packRecords(blocks: readonly Uint8Array[], take: (bytes: number) => Buffer): Buffer | undefined {
+/** Names of the lists of keys that this process has packed, as digests. */
+const packedLists = new Set<string>();
+
+/**
+ * Returns blocks with the rows of `blocks` for `latest`, in memory of `take`; undefined when rows are better. `known`:
+ * the lists that were packed before. Without their limit a fleet that changes its keys with time, or their order, would
+ * have a record of each list for each device, and no record replaces those of other lists.
+ */
+export function packRecords(
+  blocks: readonly Uint8Array[],
+  take: (bytes: number) => Buffer,
+  known: Set<string> = packedLists,
+): Buffer | undefined {
   const keys = new KeyNumbers();
   const parts: Part[] = [];
   for (const block of blocks) {
@@ -37,11 +48,12 @@ export function packRecords(blocks: readonly Uint8Array[], take: (bytes: number)
   const lists = new KeyLists();
   runs.find(parts, lists);
   runs.excludeDoubled(parts);
-  lists.choose(runs.count);
+  const added = lists.choose(runs.count, keys, known);
   const packed = runs.choose(parts, lists);
   const rows = parts.reduce((sum, part) => sum + part.rows, 0);
   if (rows - packed.rows > rows * unpackedShareMax) return undefined;
   if (packed.rows < packed.records * pointsPerRecordMin) return undefined;
+  for (const name of added) known.add(name);
   const rest = restOf(parts);
   const restBytes = rest.reduce((sum, { length }) => sum + length, 0);
   const body = take(bytesMaxOf(parts, packed, lists.bytesMaxOf(keys)) + restBytes);

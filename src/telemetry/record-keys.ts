@@ -2,6 +2,7 @@
  * The lists of keys of the records of a unit: `pack-records.ts` packs the records whose list many other records have.
  * Keys and lists have numbers, so a row costs neither an allocation nor a comparison of its key.
  */
+import { createHash } from 'node:crypto';
 import { assert } from '../base/errors.ts';
 import { endOfText, startOfText, varintBytesMax, writeSmall, writeVarint } from './block.ts';
 import type { BlockLayout } from './block-layout.ts';
@@ -12,12 +13,16 @@ import { keyStart } from './latest-records.ts';
  * place of a list fits into a byte.
  */
 const chosenMax = 64;
+/** Lists that one process packs until it ends. Rows with further lists stay rows. */
+export const packedListsMax = 256;
 /** Keys of a list. A key that is new after a list is compared with each key of the list. */
 const listKeysMax = 64;
 /** Different keys of a unit. */
 const keysMax = 4_096;
 /** Lists of a unit. The beginnings of a list are lists, too. */
 const listsMax = 8_192;
+/** No key has this byte. */
+const endOfKey = Uint8Array.of(keyStart);
 /** No list, or no place. */
 export const none = -1;
 /** The list without keys, with which each record begins. */
@@ -90,13 +95,21 @@ export class KeyLists {
     if (list !== none) this.#records[list]! += 1;
   }
 
-  /** Chooses the lists that enough of `records` records have. */
-  choose(records: number): void {
+  /** Chooses the lists that enough of `records` records have. Returns the names of those that are not in `known`. */
+  choose(records: number, keys: KeyNumbers, known: ReadonlySet<string>): string[] {
+    const added: string[] = [];
     for (let list = emptyList + 1; list < this.#count; list += 1) {
       const own = this.#records[list]!;
-      if (own > 0 && own * chosenMax >= records) this.#places[list] = this.#chosen.push(list) - 1;
+      if (own === 0 || own * chosenMax < records) continue;
+      const name = this.#nameOf(list, keys);
+      if (!known.has(name)) {
+        if (known.size + added.length >= packedListsMax) continue;
+        added.push(name);
+      }
+      this.#places[list] = this.#chosen.push(list) - 1;
     }
     assert(this.#chosen.length <= chosenMax, 'each chosen list has its share of the records');
+    return added;
   }
 
   /** Returns the place of a list among the chosen lists, or `none`. */
@@ -126,6 +139,15 @@ export class KeyLists {
       }
     }
     return at;
+  }
+
+  /** Names a list in all units: the numbers of its keys are those of one unit. */
+  #nameOf(list: number, { texts }: KeyNumbers): string {
+    const hash = createHash('sha1');
+    for (let each = list; each !== emptyList; each = this.#before[each]!) {
+      hash.update(texts[this.#keys[each]!]!).update(endOfKey);
+    }
+    return hash.digest('base64');
   }
 
   #bytesOf(list: number, texts: readonly Uint8Array[]): number {
