@@ -31,8 +31,8 @@ export type LatestKeys = Pick<LatestRow, 'name' | 'record'>;
 export const latestKeyColumns: string = `if(${isRecord}, '', key) AS name, if(${isRecord}, hex(key), '') AS record`;
 
 /**
- * The condition of rows that have some of the keys of the parameter `keys`. Other records of a device are not sent: they
- * may be many, and large.
+ * The condition of rows that have some of the keys of the parameter `keys`. Other records of a device are not sent:
+ * they may be many, and large.
  */
 export const haveKeys: string = `(key IN {keys:Array(String)}
   OR ${isRecord} AND hasAny(splitByChar('\\xFF', toString(key)), {keys:Array(String)}))`;

@@ -113,9 +113,9 @@ async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]):
       ranks: `[${some.map(({ rank }) => rank).join()}]`,
     });
   }
-  // Another delete may have divided a record, and deleted points of it, between the read and the insert. Of a record that
-  // is there after the insert, it deletes the inserted points, too: it deletes the record first. Points are not searched
-  // for marks without need: a delete may have kept the latest value of a marked point.
+  // Another delete may have divided a record, and deleted points of it, between the read and the insert. Of a record
+  // that is there after the insert, it deletes the inserted points, too: it deletes the record first. Points are not
+  // searched for marks without need: a delete may have kept the latest value of a marked point.
   const goneOf = new Set(gone.map(({ device }) => Number(device)));
   for (const { erased } of divided) {
     if (!goneOf.has(erased.device)) continue;
