@@ -1,7 +1,7 @@
 /**
  * A record in the table `latest`: the points of one device and one time in one row. Inserts and merges cost ClickHouse
  * most by the number of rows, and in a large fleet each record of a unit is the only one of its device: rows of one
- * point cost it three times as much. `pack-records.ts` writes records. `latest.ts` and `erase-in-clickhouse.ts` read the
+ * point cost three times as much. `pack-records.ts` writes records. `latest.ts` and `erase-in-clickhouse.ts` read the
  * table through this file, which makes points of all rows.
  *
  *   device, ts, seq, version: those of the points · kind = 6 · num = 0 · int = 0
