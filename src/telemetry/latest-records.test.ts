@@ -181,6 +181,20 @@ test('records of one device and time stay rows, of which the later one counts', 
   ]);
 });
 
+test('records of one device whose times a sender has chosen to search one place are not all searched there', () => {
+  const values: Record['values'] = [
+    ['a', 1],
+    ['b', 2],
+  ];
+  const usual = Array.from({ length: 2_000 }, (_, n): Record => ({ device: n + 10, ts: now, values }));
+  // Equal in the lower bits, from which the place follows.
+  const chosen = Array.from({ length: 200 }, (_, n): Record => ({ device: 1, ts: now + n * 2 ** 21, values }));
+  const own = readBlock(packed(blockOf([...usual, ...chosen], orderAt(1)))!).filter(({ device }) => device === 1);
+  const records = own.filter(({ kind }) => (kind as number) === recordKind);
+  expect(records.length).toBeLessThan(100);
+  expect(own.length - records.length).toBe(2 * (200 - records.length));
+});
+
 test('an empty string is read as one, also where the unit has no other strings', async () => {
   const rows = new Rows();
   for (let device = 6_000_001; device <= 6_000_020; device += 1) {

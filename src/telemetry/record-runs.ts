@@ -26,6 +26,12 @@ export interface Packed {
   rows: number;
 }
 
+/**
+ * Slots that a run is compared with. A sender chooses times, and so may choose many that begin at one slot: without a
+ * bound these runs would hold up the worker for seconds.
+ */
+const probesMax = 64;
+
 export class Runs {
   count = 0;
   /** The place of each run among the chosen lists of keys; `none` for a run that stays rows. */
@@ -81,7 +87,10 @@ export class Runs {
     }
   }
 
-  /** Lets runs stay rows that share their device and time with another run. */
+  /**
+   * Lets runs stay rows that share their device and time with another run, and runs for which all slots are taken: an
+   * equal run later finds the same slots taken.
+   */
   excludeDoubled(parts: readonly Part[]): void {
     let size = 1024;
     while (size < 2 * this.count) size *= 2;
@@ -95,7 +104,13 @@ export class Runs {
         view.getInt32(deviceAt, true) ^ Math.imul(view.getInt32(tsAt, true), 0x85ebca6b),
         0x9e3779b1,
       );
-      for (let slot = (hash >>> 7) & (size - 1); ; slot = (slot + 1) & (size - 1)) {
+      const begin = hash >>> 7;
+      for (let probe = 0; ; probe += 1) {
+        if (probe === probesMax) {
+          this.#list[run] = none;
+          break;
+        }
+        const slot = (begin + probe) & (size - 1);
         const other = firstOf[slot]! - 1;
         if (other < 0) {
           firstOf[slot] = run + 1;
