@@ -75,7 +75,7 @@ export class Activity {
 
   constructor(deps: ActivityDeps) {
     this.#deps = deps;
-    const steadyMs = Math.min(limits.activitySteadyMsMax, deps.inactivityMs / 20);
+    const steadyMs = Math.min(limits.activitySteadyMsMax, deps.inactivityMs / 12);
     this.#turns = Math.max(1, Math.floor(steadyMs / limits.activityWriteMs));
     this.#silence = deps.checkMs === 0 ? undefined : new Silence(deps);
     this.#turnMs = deps.clock.monotonic();

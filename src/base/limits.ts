@@ -185,7 +185,7 @@ export const limits = {
   /** Interval at which devices that woke up are written. */
   activityWriteMs: 500,
   /** Longest time between two writes of the block of a device that keeps sending. */
-  activitySteadyMsMax: 30_000,
+  activitySteadyMsMax: 45_000,
   /** Turns without activity after which a worker forgets a block. */
   activityIdleTurnsMax: 120,
   /** Blocks in one statement of activity. */

@@ -320,13 +320,16 @@ export class Gateway implements ParentGateway, NamedChildren {
     const keptName = row.name === name ? row.name : name;
     const child = new Child(this, keptName, row.number, isItself ? this.device : undefined);
     this.#children.set(keptName, child);
-    this.spelled.set(child, usualSpelling(name));
-    if (isItself || this.#ended) {
+    const hasSession = !isItself && !this.#ended;
+    if (hasSession) {
+      child.open(this.#deps.sessions, row);
+    } else {
       this.#withoutSession.set(row.number, child);
       if (!isItself) child.device = this.#deps.devices.adopt(row);
-      return;
     }
-    child.open(this.#deps.sessions, row);
+    // The device is set by now: a message that follows need not compare its name.
+    this.spelled.set(child, usualSpelling(name));
+    if (!hasSession) return;
     if (this.#attributes.isOn) child.follow(this.#deps.updates);
     if (this.#rpc.isOn) child.listen(this.#deps.rpcSessions);
   }

@@ -125,7 +125,7 @@ describe('the record of a child', () => {
     expect([names.markNamed(place, 5), names.markNamed(place, 6)]).toEqual([false, true]);
   });
 
-  it('is compared with the name of the device once after each rename of any device', () => {
+  it('is compared with the name of the device when it is set, and once after each rename of any device', () => {
     let compared = 0;
     const child = {
       ...named('pump'),
@@ -151,18 +151,18 @@ describe('the record of a child', () => {
     for (let n = 0; n < 2; n += 1) {
       expect([find(names, 'pump'), endOf(names, child.place, '"pump":')]).toEqual([undefined, -1]);
     }
-    names.set(child, Buffer.from('fan'));
     child.isCurrent = true;
+    names.set(child, Buffer.from('fan'));
     expect([find(names, 'pump'), find(names, 'fan')]).toEqual([undefined, child]);
   });
 
-  it('is compared again after it was set, also without a rename', () => {
+  it('that is set while its device has another name is compared again, without a rename', () => {
     const child = named('pump');
-    const names = namesOf(child);
-    expect(find(names, 'pump')).toBe(child);
-    names.set(child, Buffer.from('pump'));
     child.isCurrent = false;
+    const names = namesOf(child);
     expect(find(names, 'pump')).toBeUndefined();
+    child.isCurrent = true;
+    expect(find(names, 'pump')).toBe(child);
   });
 
   it('does not answer after it was removed, where another child expects it', () => {

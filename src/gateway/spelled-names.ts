@@ -122,7 +122,7 @@ export class SpelledNames<Child extends Spelled> {
     const place = this.#take(sizeOf(spelling.length));
     const at = place * lineWords;
     this.#numbers[at / 2] = child.number;
-    this.#words[at + comparedAtWord] = -1;
+    this.#words[at + comparedAtWord] = child.isCurrent ? renames.count : -1;
     this.#words[at + namedByWord] = namedBy;
     this.#words[at + nextWord] = 0;
     this.#words[at + lengthWord] = spelling.length;
