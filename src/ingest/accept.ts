@@ -417,6 +417,7 @@ export class Ingest {
   }
 
   #end(onEnd: () => void): void {
+    this.#streams?.committed();
     this.notices.appendEnded();
     onEnd();
   }

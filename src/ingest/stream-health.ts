@@ -1,7 +1,7 @@
 /**
- * Decides ten times a second whether the stream of each lane can take telemetry (`ingest.ack: stream`): why it refuses,
- * and the shares of senders while it fills. A stream of late rows that is full or slow refuses late rows only. Asked by
- * `accept.ts`.
+ * Decides whether the stream of each lane can take telemetry (`ingest.ack: stream`): ten times a second why it refuses,
+ * and after each commit, too, which shares senders have while it fills. A stream of late rows that is full or slow
+ * refuses late rows only. Asked by `accept.ts`.
  */
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
@@ -12,6 +12,7 @@ import { ShareRefusals } from './share-refusals.ts';
 
 /** What a stream holds, as its servers reported it. */
 export interface StreamRoom {
+  /** With what this process has published since the report. */
   bytes: number;
   bytesMax: number;
   /** Monotonic time of the report. */
@@ -86,7 +87,13 @@ export class StreamHealth {
       this.#share(lane);
       this.#shareRefusals[lane].check(now, this.#shares[lane] !== undefined);
     }
-    this.isLimiting = this.#refusals[late] !== undefined || this.#shares.some((shares) => shares !== undefined);
+    this.#limit();
+  }
+
+  /** Called after each commit: a few commits may fill what is left of a small stream. */
+  committed(): void {
+    for (const lane of lanes) this.#share(lane);
+    this.#limit();
   }
 
   /** Throws the refusal of late rows, or 429 when the sender, its customer or its tenant has its share. */
@@ -101,6 +108,10 @@ export class StreamHealth {
     this.#shares[lane]?.add(sender, Math.ceil(bytes * this.#deps.streams[lane].deflation()));
   }
 
+  #limit(): void {
+    this.isLimiting = this.#refusals[late] !== undefined || this.#shares.some((shares) => shares !== undefined);
+  }
+
   #share(lane: Lane): void {
     const { streams, clock, fleetWorkers } = this.#deps;
     const room = streams[lane].room();
@@ -109,13 +120,13 @@ export class StreamHealth {
       this.#shares[lane] = undefined;
       return;
     }
-    this.#shares[lane] ??= new BacklogShares(
-      (kind, id) => this.#shareRefusals[lane].add(kind, id, clock.monotonic()),
-      names[lane],
-    );
-    if (room.at === this.#readAt[lane]) return;
+    let shares = this.#shares[lane];
+    // `add` counts what is accepted after a report.
+    if (shares !== undefined && room.at === this.#readAt[lane]) return;
+    shares ??= new BacklogShares((kind, id) => this.#shareRefusals[lane].add(kind, id, clock.monotonic()), names[lane]);
+    this.#shares[lane] = shares;
     this.#readAt[lane] = room.at;
-    this.#shares[lane].update(Math.max(0, room.bytesMax - room.bytes), room.bytes - half, fleetWorkers?.() ?? 1);
+    shares.update(Math.max(0, room.bytesMax - room.bytes), room.bytes - half, fleetWorkers?.() ?? 1);
   }
 }
 

@@ -259,3 +259,37 @@ test('while a stream is more than half full a tenant has a share of it, and the 
   await ingest.close();
   expect(settled).toEqual(expect.arrayContaining(['other tenant', 'live']));
 });
+
+test('senders have shares from the commit on after which a stream is more than half full', async () => {
+  start();
+  const at = clock.monotonic();
+  const points = Array.from({ length: 100 }, (_, i) => ({ value: i, ts: now() - i }));
+  const room = (bytes: number) => ({ bytes, bytesMax: 60_000, at });
+  // The report stays the same: only what this worker publishes is added.
+  streams.rooms[0] = room(0);
+  vi.advanceTimersByTime(checkIntervalMs);
+  let refused: Fault | undefined;
+  for (let n = 0; n < 100 && refused === undefined; n += 1) {
+    try {
+      send('filler', points);
+    } catch (error) {
+      refused = error as Fault;
+      break;
+    }
+    await turns();
+    const { frames, end } = streams.appends.at(-1)!;
+    streams.rooms[0] = room(streams.rooms[0].bytes + frames[0]!.parts[0]!.length / 2);
+    end();
+    await turns();
+  }
+  expect(refused).toMatchObject({
+    reason: 'backlog_share',
+    message: expect.stringMatching(/this device has its share/),
+  });
+  expect(streams.rooms[0].bytes).toBeLessThan(50_000);
+  send('other tenant', points, sender(2, 'bakery'));
+  await turns();
+  streams.appends.at(-1)!.end();
+  await ingest.close();
+  expect(settled).toContain('other tenant');
+});

@@ -155,7 +155,7 @@ export class StreamWatch {
 
   /** Returns what the stream of a lane holds; undefined while that is not known. */
   roomOf(lane: Lane): StreamRoom | undefined {
-    return this.#lanes[lane].room;
+    return this.#lanes[lane].room(this.#deps.writer.published[lane]);
   }
 
   /** Returns what the unavailable servers mean; undefined while all are there, and by a worker that does not lead. */
@@ -228,7 +228,8 @@ export class StreamWatch {
     const watched = this.#lanes[lane];
     if (!watched.isRoomDue(added)) return;
     const at = clock.monotonic();
-    watched.noteRoom({ ...(await link.room(streamName(settings, lane))), at, added });
+    const published = writer.published[lane];
+    watched.noteRoom({ ...(await link.room(streamName(settings, lane))), at, added, published });
   }
 
   /**
@@ -259,6 +260,7 @@ export class StreamWatch {
     const watched = this.#lanes[lane];
     const known = watched.seen;
     const ownBefore = writer.own[lane].added;
+    const published = writer.published[lane];
     // The place of the consumer is read first: an operator's purge moves the place, and must not count as confirmed
     // frames.
     const consumer = await link.consumerState(name);
@@ -273,7 +275,7 @@ export class StreamWatch {
     const newest = watched.seen;
     const missingSince = state.missing && (newest?.missingSince ?? at);
     const seen: Seen = { ...state, ...consumer, floor, oldestAtMs, writer: newest?.writer, at, missingSince };
-    watched.noteRoom({ bytes: state.bytes, bytesMax: state.bytesMax, at, added: ownBefore });
+    watched.noteRoom({ bytes: state.bytes, bytesMax: state.bytesMax, at, added: ownBefore, published });
     watched.note(seen);
     return seen;
   }

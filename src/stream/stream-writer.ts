@@ -84,6 +84,8 @@ export class StreamWriter {
     { rows: 0, messages: 0 },
     { rows: 0, messages: 0 },
   ];
+  /** Bytes of the messages of each lane that the stream has acknowledged to this process. */
+  readonly published: [number, number] = [0, 0];
   #orderBegun = 0n;
   /** Resolves when all appends that have begun have ended. */
   #appends: Promise<void> = Promise.resolve();
@@ -274,7 +276,10 @@ export class StreamWriter {
             message = { format, bytes: await encodeStreamFrame(frame, writtenMs, format) };
             this.#noteSizes(frame.lane, payloadBytes, message.bytes.length);
           }
-          return await link.publish(stream, subject, message.bytes, Math.max(1, Math.min(attemptMsMax, left)));
+          const attemptMs = Math.max(1, Math.min(attemptMsMax, left));
+          const number = await link.publish(stream, subject, message.bytes, attemptMs);
+          this.published[frame.lane] += message.bytes.length;
+          return number;
         }
       } catch (error) {
         if (error instanceof Fault) throw error;

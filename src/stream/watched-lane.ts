@@ -18,9 +18,10 @@ export interface Seen extends LaneState, ConsumerState {
   missingSince: number | undefined;
 }
 
-/** What the stream held, and the number of frames that this process had published before. */
+/** What the stream held, and what this process had published before: the number of appends, and their bytes. */
 interface Room extends StreamRoom {
   added: number;
+  published: number;
 }
 
 /** The oldest frame of this process that is not confirmed. */
@@ -73,9 +74,14 @@ export class WatchedLane {
     this.seen = seen;
   }
 
-  /** What the stream held lately; undefined while that is not known. */
-  get room(): StreamRoom | undefined {
-    return this.#room && this.#isFresh(this.#room.at) ? this.#room : undefined;
+  /**
+   * Returns what the stream held lately, with what this process has published since: one sender may fill a small stream
+   * between two reads. `published`: the bytes that this process has published. Undefined while the state is not known.
+   */
+  room(published: number): StreamRoom | undefined {
+    if (this.#room === undefined || !this.#isFresh(this.#room.at)) return undefined;
+    const { bytes, bytesMax, at, published: before } = this.#room;
+    return { bytes: bytes + published - before, bytesMax, at };
   }
 
   noteRoom(room: Room): void {

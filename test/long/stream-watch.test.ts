@@ -265,6 +265,22 @@ test('the room of the stream shrinks by what any process appends, and is not kno
   expect(watch.room()!.written).toBe(written);
 });
 
+test('what this process publishes counts at once in what a stream holds, and not twice after the next read', async () => {
+  await append(1_000);
+  await watch.round();
+  const before = watch.roomOf(live)!;
+  for (let n = 0; n < 4; n += 1) await append(500_000);
+  const { bytes, at } = watch.roomOf(live)!;
+  expect(at).toBe(before.at);
+  expect(bytes).toBeGreaterThan(before.bytes + 2_000_000);
+  await watch.round();
+  const read = watch.roomOf(live)!;
+  expect(read.at).toBeGreaterThan(before.at);
+  // The servers add a little to each message, and a busy machine may publish one twice.
+  expect(read.bytes).toBeLessThan(before.bytes + 4_000_000);
+  expect(read.bytes).toBeGreaterThanOrEqual(bytes);
+});
+
 test('a limit that an operator changes at the servers counts, and none is no full stream', async () => {
   await append(1_000);
   for (const [max_bytes, limit] of [
