@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import type { Device } from '../../harness/api.ts';
+import { type Device, eventually } from '../../harness/api.ts';
 import { DeviceUser } from '../../harness/device-user.ts';
 import { publishBytes } from '../../harness/mqtt-bytes.ts';
 import {
@@ -18,8 +18,10 @@ import {
   withSocket,
 } from '../../harness/mqtt-client.ts';
 import { storedValues, telemetry, withDevice } from '../../harness/mqtt-device.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
 
 const attributes = 'v1/devices/me/attributes';
+const requests = 'v1/devices/me/rpc/request/';
 
 /** Connects a device and subscribes to its shared attributes, which `user` sets. */
 async function withFollower(
@@ -34,19 +36,32 @@ async function withFollower(
 }
 
 test('MQTT 5: with Receive Maximum 2 the third push waits for an acknowledgement', () =>
-  withFollower({ properties: { receiveMaximum: 2 } }, async (client, set) => {
-    // Changes that come close together may be sent as one message.
-    await set({ n: 0 });
-    const first = await client.expect('publish', { topic: attributes, qos: 1 });
-    await set({ n: 1 });
-    const second = await client.expect('publish', { topic: attributes, qos: 1 });
+  withDevice({ properties: { receiveMaximum: 2 } }, async (client, device) => {
+    // Commands fill the window, because a command never waits for the acknowledgement of an earlier one. A change of
+    // attributes that was read from the store is sent alone: the next change waits for its acknowledgement.
+    expect(await client.subscribe({ [`${requests}+`]: 1, [attributes]: 1 })).toEqual([1, 1]);
+    const commands: string[] = [];
+    for (let n = 0; n < 3; n += 1) {
+      commands.push(await sharedEngine().sendPersistent(device.id, { method: `m${n}`, timeout: 60_000 }));
+    }
+    const first = await client.expect('publish', { qos: 1 });
+    const second = await client.expect('publish', { qos: 1 });
     expect(first.messageId).not.toBe(second.messageId);
-    for (let n = 2; n < 5; n += 1) await set({ n });
-    await client.nothingFor(150);
+    // The session has all three commands, and a change of attributes behind them.
+    const isSent = async (rpcId: string) => (await sharedEngine().persistentState(rpcId)).status === 'SENT';
+    for (const rpcId of commands) await eventually(() => isSent(rpcId), 20_000);
+    const user = new DeviceUser(device);
+    for (let n = 0; n < 3; n += 1) await user.set('SHARED_SCOPE', `{"n":${n}}`);
+    await client.quiet();
+    await client.write({ cmd: 'puback', messageId: first.messageId! });
+    const third = await client.expect('publish', { qos: 1 });
+    const topics = [first, second, third].map(({ topic }) => topic).sort();
+    expect(topics).toEqual([1, 2, 3].map((id) => `${requests}${id}`));
+    await client.quiet();
+    await client.write({ cmd: 'puback', messageId: second.messageId! }, { cmd: 'puback', messageId: third.messageId! });
     // Changes that wait may be sent as one message, so the last value counts.
-    await client.write({ cmd: 'puback', messageId: first.messageId! }, { cmd: 'puback', messageId: second.messageId! });
     let last = -1;
-    while (last !== 4) last = (await client.message(attributes)).json.n;
+    while (last !== 2) last = (await client.message(attributes)).json.n;
     await client.quiet();
   }));
 
