@@ -242,15 +242,17 @@ export class Gateway implements ParentGateway, NamedChildren {
     this.#waiting -= 1;
   }
 
-  #missing(wanted: readonly WantedChild[]): WantedChild[] {
-    return wanted.filter(({ name }) => this.child(name) === undefined);
+  /** Returns the children that are not connected: `wanted` itself when none is, as in the first message of each. */
+  #missing(wanted: readonly WantedChild[]): readonly WantedChild[] {
+    const isMissing = ({ name }: WantedChild) => this.child(name) === undefined;
+    return wanted.every(isMissing) ? wanted : wanted.filter(isMissing);
   }
 
   async #find(wanted: readonly WantedChild[]): Promise<FoundChildren> {
     const { names, childrenMax } = this.#deps;
     if (wanted.length === 0 || this.#gone) return new Map(wanted.map(({ name }) => [name, gatewayGone]));
     const room = childrenMax === 0 ? wanted.length : Math.max(0, childrenMax - this.size);
-    const found = await names.find(this.device, wanted.slice(0, room));
+    const found = await names.find(this.device, room < wanted.length ? wanted.slice(0, room) : wanted);
     for (const { name } of wanted.slice(room)) found.set(name, tooManyChildren(childrenMax));
     return found;
   }

@@ -48,20 +48,55 @@ interface ChildNamesDeps {
   queueMax?: number | undefined;
 }
 
-/** A name that waits for a statement. */
-interface Pending {
-  key: string;
-  tenantId: string;
-  request: ChildRequest;
-  calls: FindCall[];
+/** A name that waits for a statement. V8 promotes what waits, so a name is one object and has few others. */
+class Pending implements ChildRequest {
+  readonly key: string;
+  readonly gateway: NamedGateway;
+  readonly name: string;
+  readonly type: string;
+  readonly #scope: CustomerScope;
+  readonly calls: FindCall[];
+
+  constructor(key: string, gateway: NamedGateway, { name, type }: WantedChild, scope: CustomerScope, call: FindCall) {
+    this.key = key;
+    this.gateway = gateway;
+    this.name = name;
+    this.type = type;
+    this.#scope = scope;
+    this.calls = [call];
+  }
+
+  get gatewayId(): string {
+    return this.gateway.id;
+  }
+
+  actsFor(row: DeviceRow): boolean {
+    return actsFor(this.gateway, row, this.#scope) === true;
+  }
 }
 
 /** One call of `find`. */
-interface FindCall {
-  found: FoundChildren;
-  /** Names without an outcome. */
-  missing: number;
-  done(): void;
+class FindCall {
+  /** Names without an outcome. Counts one too many at first, so that a name that is refused at once does not end it. */
+  missing = 1;
+  readonly #resolve: (found: FoundChildren) => void;
+  /** Made with the first outcome: a map is larger than all else that waits. */
+  #found: FoundChildren | undefined = undefined;
+
+  constructor(resolve: (found: FoundChildren) => void) {
+    this.#resolve = resolve;
+  }
+
+  add(name: string, outcome: DeviceRow | Fault): void {
+    this.#found ??= new Map();
+    this.#found.set(name, outcome);
+  }
+
+  /** Called once for each counted name. */
+  settled(): void {
+    this.missing -= 1;
+    if (this.missing === 0) this.#resolve(this.#found ?? new Map());
+  }
 }
 
 /** The device of a name, and the gateway through which it was last connected. */
@@ -105,21 +140,18 @@ export class ChildNames {
 
   /** Returns a row or a Fault for each name. Never rejects. */
   find(gateway: NamedGateway, wanted: readonly WantedChild[]): Promise<FoundChildren> {
-    const found: FoundChildren = new Map();
     return new Promise((resolve) => {
-      // Counts one name too many, so that a name that is refused at once does not end the call.
-      const call: FindCall = { found, missing: 1, done: () => resolve(found) };
+      const call = new FindCall(resolve);
       for (const child of wanted) {
         const { name } = child;
         const key = keyOf(gateway.tenantId, name);
         const known = this.#known.get(key);
         const refused = this.#refusal(key);
-        if (known && this.#isFinal(gateway, known)) found.set(name, known.row);
-        else if (refused) found.set(name, refused);
+        if (known && this.#isFinal(gateway, known)) call.add(name, known.row);
+        else if (refused) call.add(name, refused);
         else this.#join(key, gateway, child, call);
       }
-      call.missing -= 1;
-      if (call.missing === 0) resolve(found);
+      call.settled();
     });
   }
 
@@ -161,24 +193,18 @@ export class ChildNames {
   }
 
   /** Adds the call to those that wait for the name. */
-  #join(key: string, gateway: NamedGateway, { name, type }: WantedChild, call: FindCall): void {
-    let pending = this.#pending.get(key);
-    const isNew = pending === undefined;
-    if (!pending) {
-      pending = {
-        key,
-        tenantId: gateway.tenantId,
-        request: requestOf(gateway, { name, type }, this.#customerScope),
-        calls: [],
-      };
-      this.#pending.set(key, pending);
-    }
-    // A call that has a name twice waits for the name once.
-    if (pending.calls.at(-1) !== call) {
-      pending.calls.push(call);
+  #join(key: string, gateway: NamedGateway, child: WantedChild, call: FindCall): void {
+    const waiting = this.#pending.get(key);
+    if (waiting !== undefined) {
+      // A call that has a name twice waits for the name once.
+      if (waiting.calls.at(-1) === call) return;
+      waiting.calls.push(call);
       call.missing += 1;
+      return;
     }
-    if (!isNew) return;
+    const pending = new Pending(key, gateway, child, this.#customerScope, call);
+    call.missing += 1;
+    this.#pending.set(key, pending);
     const refused = this.#queue.push({ tenant: gateway.tenantId, caller: gateway.id }, pending);
     if (refused) this.#settle(refused, tooMany);
     this.#batches.wake();
@@ -187,7 +213,7 @@ export class ChildNames {
   /** Looks up waiting names of one tenant. */
   async #runBatch(): Promise<void> {
     const first = this.#queue.shift()!;
-    const { tenantId } = first;
+    const { tenantId } = first.gateway;
     const batch = [first];
     while (batch.length < limits.childNamesBatchMax) {
       const next = this.#queue.shift((tenant) => tenant === tenantId);
@@ -197,16 +223,13 @@ export class ChildNames {
     this.#changed.clear();
     this.#allChanged = false;
     const found = await this.#lookUp(tenantId, batch);
-    for (const pending of batch) this.#settle(pending, found.get(pending.request.name) ?? lookupFailed);
+    for (const pending of batch) this.#settle(pending, found.get(pending.name) ?? lookupFailed);
   }
 
   async #lookUp(tenantId: string, batch: Pending[]): Promise<FoundChildren> {
     if (this.#withoutStore?.isStoreUnavailable) return await this.#lookUpWithoutStore(tenantId, batch, lookupFailed);
     try {
-      return await this.#findOrCreate(
-        tenantId,
-        batch.map(({ request }) => request),
-      );
+      return await this.#findOrCreate(tenantId, batch);
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
       if (error.status !== 503) return await this.#lookUpWithoutStore(tenantId, batch, lookupFailed);
@@ -216,22 +239,21 @@ export class ChildNames {
   }
 
   async #lookUpWithoutStore(tenantId: string, batch: Pending[], fault: Fault): Promise<FoundChildren> {
-    const names = batch.map(({ request }) => request.name);
+    const names = batch.map(({ name }) => name);
     const rows = await this.#withoutStore?.names(tenantId, names);
     return new Map(names.map((name) => [name, rows?.get(name) ?? fault]));
   }
 
-  #settle({ key, request, calls }: Pending, outcome: DeviceRow | Fault): void {
+  #settle({ key, gatewayId, name, calls }: Pending, outcome: DeviceRow | Fault): void {
     this.#pending.delete(key);
     if (!(outcome instanceof Fault)) {
-      if (!this.#allChanged && !this.#changed.has(outcome.number)) this.#remember(key, outcome, request.gatewayId);
+      if (!this.#allChanged && !this.#changed.has(outcome.number)) this.#remember(key, outcome, gatewayId);
     } else if (outcome.status < 500) {
       this.#refused.set(key, { fault: outcome, until: this.#clock.monotonic() + limits.refusedChildMs });
     }
     for (const call of calls) {
-      call.found.set(request.name, outcome);
-      call.missing -= 1;
-      if (call.missing === 0) call.done();
+      call.add(name, outcome);
+      call.settled();
     }
   }
 
@@ -248,10 +270,6 @@ export class ChildNames {
 
 const tooMany = unavailable('child_names_queue', 'Too many unknown devices at once; send again.');
 const lookupFailed = unavailable('child_lookup', 'Devices cannot be looked up at the moment; send again.');
-
-function requestOf(gateway: NamedGateway, { name, type }: WantedChild, scope: CustomerScope): ChildRequest {
-  return { gatewayId: gateway.id, name, type, actsFor: (row) => actsFor(gateway, row, scope) === true };
-}
 
 /** Joins in one string. A template would be a string of parts, which keeps them and two objects more. */
 function keyOf(tenantId: string, name: string): string {
