@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { deviceRow } from '../../test/harness/device-row.ts';
 import { LocalDevices } from './local-devices.ts';
+import { CachedDevice } from './model/cached-device.ts';
 
 const row = { ...deviceRow(1), version: 2 };
 const open = () => new LocalDevices();
@@ -43,6 +44,22 @@ describe('LocalDevices', () => {
     expect(here.get(1)).toBe(other);
     here.release(other);
     expect(here.size).toBe(0);
+  });
+
+  it('takes the object of a cache as it is, unless there is one already', () => {
+    const here = open();
+    const cached = new CachedDevice(row);
+    const device = here.adopt(cached);
+    expect(device).toBe(cached);
+    here.refresh({ ...row, version: 3, name: 'renamed' });
+    expect(here.adopt(new CachedDevice(row))).toBe(device);
+    expect(device.name).toBe('renamed');
+    here.release(device);
+    expect(here.get(1)).toBe(cached);
+    here.release(device);
+    expect(here.size).toBe(0);
+    expect(here.adopt(cached)).toBe(cached);
+    expect(here.get(1)).toBe(cached);
   });
 
   it('refuses to release a device without holders', () => {

@@ -18,16 +18,17 @@ export class LocalDevices {
   }
 
   /**
-   * Returns the device, which the caller releases once. A newer row updates the known device. A server of PostgreSQL
-   * that took over without its last devices may give the number of one of them to another device: the holders of the
-   * lost device keep it.
+   * Returns the device, which the caller releases once. A newer row updates the known device. A row that is a device
+   * already, of a cache, becomes the known device itself when there is none. A server of PostgreSQL that took over
+   * without its last devices may give the number of one of them to another device: the holders of the lost device keep
+   * it.
    */
   adopt(row: DeviceRow): CachedDevice {
     let device = this.#devices.get(row.number);
     if (device?.id === row.id) {
       device.refresh(row);
     } else {
-      device = new CachedDevice(row);
+      device = row instanceof CachedDevice ? row : new CachedDevice(row);
       this.#devices.set(row.number, device);
     }
     device.holders += 1;

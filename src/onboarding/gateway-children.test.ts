@@ -14,6 +14,7 @@ import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
+import { CachedDevice } from '../device/model/cached-device.ts';
 import type { CredentialChange } from '../device/sql/credential-log-store.ts';
 import { lookUpTokens } from '../device/sql/look-up-store.ts';
 import { findDeviceRow } from '../device/sql/store.ts';
@@ -81,6 +82,8 @@ it('makes what is missing and finds what is there, with all that belongs to a de
   expect([...made.keys()].sort()).toEqual([...names].sort());
   const again = await make(gatewayId, [...names, 'one more'], 'other');
   for (const name of names) expect(again.get(name)).toEqual(made.get(name));
+  // The session of a device shares the object.
+  for (const outcomes of [made, again]) expect(outcomes.get('Gerät')).toBeInstanceOf(CachedDevice);
   const [device] = await postgres.query<Record<string, unknown>>(
     `select d.id, d.customer_id, d.additional_info, p.name as type, k.credentials_id as token
        from device d join device_profile p on p.id = d.device_profile_id join device_credentials k on k.device_id = d.id

@@ -15,7 +15,7 @@ import { createUuid } from '../base/uuid.ts';
 import { countDevices } from '../device/list/list-store.ts';
 import type { DeviceRow } from '../device/model/cached-device.ts';
 import { checkDeviceName, checkText, createAccessToken } from '../device/model/device.ts';
-import { compactRow } from '../device/model/device-row.ts';
+import { compactDevice } from '../device/model/device-row.ts';
 import type { LoggedChange } from '../device/sql/credential-log-store.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -98,7 +98,7 @@ async function findExisting(
     }
     const to = request.actsFor(row) ? infoBehind(row, request.gatewayId) : undefined;
     if (to !== undefined) moved.push({ id: row.id, from: row.info ?? null, to });
-    outcomes.set(request.name, compactRow(row));
+    outcomes.set(request.name, compactDevice(row));
   }
   if (moved.length > 0) await rememberGateways(postgres, moved);
   return missing;
@@ -193,7 +193,7 @@ async function createInside(
     queries,
     made.map(({ id }) => id),
   );
-  for (const row of made) outcomes.set(row.name, compactRow(row));
+  for (const row of made) outcomes.set(row.name, compactDevice(row));
   return { published, assigned };
 }
 

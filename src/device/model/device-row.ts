@@ -5,7 +5,7 @@
  */
 import { FifoMap } from '../../base/fifo-map.ts';
 import { limits } from '../../base/limits.ts';
-import type { DeviceRow } from './cached-device.ts';
+import { CachedDevice, type DeviceRow } from './cached-device.ts';
 
 /** Texts that many rows have in common. An evicted text costs the next row that has it a string, and nothing else. */
 const texts = new FifoMap<string, string>(limits.sharedTextsMax);
@@ -23,6 +23,11 @@ export function compactRow(row: DeviceRow): DeviceRow {
     isConfined: row.isConfined,
     madeBy: row.madeBy,
   };
+}
+
+/** Returns the object that a cache of rows shares with the holders of the device: `LocalDevices.adopt` takes it as it is. */
+export function compactDevice(row: DeviceRow): CachedDevice {
+  return new CachedDevice(compactRow(row));
 }
 
 /** Returns one string for all equal ones. */
