@@ -104,9 +104,9 @@ export class FairQueue<T> {
         }
         const { item, cost } = this.#take(name, callerName, 'oldest');
         caller.credit -= cost;
-        if (caller.credit <= 0 && caller.entries.length > 0) this.#goLast(tenant.callers, callerName, caller);
+        if (caller.credit <= 0 && caller.entries.length > 0) this.#endTurn(tenant.callers, callerName, caller);
         tenant.credit -= cost;
-        if (tenant.credit <= 0 && tenant.length > 0) this.#goLast(this.#tenants, name, tenant);
+        if (tenant.credit <= 0 && tenant.length > 0) this.#endTurn(this.#tenants, name, tenant);
         return item;
       }
     }
@@ -152,6 +152,12 @@ export class FairQueue<T> {
     tenant.length -= 1;
     if (tenant.callers.get(caller)!.entries.length === 0) tenant.callers.delete(caller);
     if (tenant.length === 0) this.#tenants.delete(name);
+  }
+
+  /** Ends a turn outside of a loop over the owners. An only owner stays: a map that becomes empty makes a new table. */
+  #endTurn<Owner extends { credit: number }>(owners: Map<string, Owner>, name: string, owner: Owner): void {
+    if (owners.size > 1) this.#goLast(owners, name, owner);
+    else owner.credit += this.#quantum;
   }
 
   #goLast<Owner extends { credit: number }>(owners: Map<string, Owner>, name: string, owner: Owner): void {

@@ -55,7 +55,7 @@ class Pending implements ChildRequest {
   readonly name: string;
   readonly type: string;
   readonly #scope: CustomerScope;
-  readonly calls: FindCall[];
+  calls: FindCall[];
 
   constructor(key: string, gateway: NamedGateway, { name, type }: WantedChild, scope: CustomerScope, call: FindCall) {
     this.key = key;
@@ -80,7 +80,7 @@ class FindCall {
   /** Names without an outcome. Counts one too many at first, so that a name that is refused at once does not end it. */
   missing = 1;
   readonly #resolve: (found: FoundChildren) => void;
-  /** Made with the first outcome: a map is larger than all else that waits. */
+  /** Made with the first outcome: a map is larger than all other objects of a call. */
   #found: FoundChildren | undefined = undefined;
 
   constructor(resolve: (found: FoundChildren) => void) {
@@ -244,8 +244,11 @@ export class ChildNames {
     return new Map(names.map((name) => [name, rows?.get(name) ?? fault]));
   }
 
-  #settle({ key, gatewayId, name, calls }: Pending, outcome: DeviceRow | Fault): void {
+  #settle(pending: Pending, outcome: DeviceRow | Fault): void {
+    const { key, gatewayId, name, calls } = pending;
     this.#pending.delete(key);
+    // A former table of the map, which nothing uses, keeps the name in memory until V8 marks, but not also its calls.
+    pending.calls = noCalls;
     if (!(outcome instanceof Fault)) {
       if (!this.#allChanged && !this.#changed.has(outcome.number)) this.#remember(key, outcome, gatewayId);
     } else if (outcome.status < 500) {
@@ -268,6 +271,7 @@ export class ChildNames {
   }
 }
 
+const noCalls: FindCall[] = [];
 const tooMany = unavailable('child_names_queue', 'Too many unknown devices at once; send again.');
 const lookupFailed = unavailable('child_lookup', 'Devices cannot be looked up at the moment; send again.');
 
