@@ -25,7 +25,7 @@ export function compactRow(row: DeviceRow): DeviceRow {
   };
 }
 
-/** Returns the object that a cache of rows shares with the holders of the device: `LocalDevices.adopt` takes it as it is. */
+/** Returns an object that a cache shares with the holders of the device: `LocalDevices.adopt` takes it as it is. */
 export function compactDevice(row: DeviceRow): CachedDevice {
   return new CachedDevice(compactRow(row));
 }
