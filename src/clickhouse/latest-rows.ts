@@ -25,10 +25,18 @@ export const latestColumns: string = `if(${isRecord}, '', key) AS name, ts, kind
   if(${isRecord}, '', text) AS string, if(${isRecord}, concat(hex(key), ' ', hex(text)), '') AS record,
   toString(rank) AS rank`;
 
-/** A row as `latestKeyColumns` selects it: `record` has only the key of a record, without its text. */
-export type LatestKeys = Pick<LatestRow, 'name' | 'record'>;
+/** The keys of a row, given whether the row is a record. */
+const keysOfRow = (isRecordNow: string) =>
+  `if(${isRecordNow}, splitByChar('\\xFF', substring(toString(key), 2)), [toString(key)])`;
 
-export const latestKeyColumns: string = `if(${isRecord}, '', key) AS name, if(${isRecord}, hex(key), '') AS record`;
+/**
+ * Returns the query of the keys of the rows that `ofDevices` selects, each key once. Many devices have the same lists,
+ * so the query divides each list only once.
+ */
+export function latestKeysQuery(ofDevices: string): string {
+  return `SELECT DISTINCT arrayJoin(${keysOfRow('isList')}) AS name
+    FROM (SELECT DISTINCT key, ${isRecord} AS isList FROM latest FINAL ${ofDevices}) LIMIT {rows:UInt32}`;
+}
 
 /**
  * The condition of rows that have some of the keys of the parameter `keys`. Other records of a device are not sent:
@@ -36,3 +44,24 @@ export const latestKeyColumns: string = `if(${isRecord}, '', key) AS name, if(${
  */
 export const haveKeys: string = `(key IN {keys:Array(String)}
   OR ${isRecord} AND hasAny(splitByChar('\\xFF', toString(key)), {keys:Array(String)}))`;
+
+const rowColumns = ['key', 'ts', 'kind', 'num', 'int', 'text', 'rank'] as const;
+
+/**
+ * Returns the query of the rows that have a latest value: no more rows than keys, however many records a device has.
+ * `wanted` is the WHERE of the rows. The query costs ClickHouse more than one of all rows, so it is for devices that have
+ * very many records. A condition that looks up the newest records in a subquery would not do: the subquery may see
+ * later rows than the query.
+ */
+export function newestRowsQuery(wanted: string, hasKeys: boolean): string {
+  const columns = rowColumns.join(', ');
+  const ofKeys = hasKeys ? 'WHERE each IN {keys:Array(String)}' : '';
+  return `SELECT DISTINCT device, ${latestColumns} FROM (
+    SELECT device, ${rowColumns.map((column, n) => `newest.${n + 1} AS ${column}`).join(', ')} FROM (
+      SELECT device, argMax(tuple(${columns}), rank) AS newest FROM (
+        SELECT device, ${columns}, arrayJoin(${keysOfRow(isRecord)}) AS each FROM latest FINAL ${wanted})
+      ${ofKeys} GROUP BY device, each))`;
+}
+
+/** A block of `newestRowsQuery` repeats the text of each record for each of its keys. */
+export const newestRowsSettings = { max_block_size: '256' } as const;

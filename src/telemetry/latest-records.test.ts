@@ -2,11 +2,21 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { Random } from '../../test/harness/random.ts';
+import { unavailable } from '../base/errors.ts';
 import { recordKind } from '../clickhouse/latest-rows.ts';
 import { insertLatestOf } from '../clickhouse/statements.ts';
 import { Kind } from '../value/typed.ts';
 import { keyOf } from './keys.ts';
-import { readLatest, readLatestEach, readLatestKeys, readLatestKeysOf, readLatestOf, readSomeKeys } from './latest.ts';
+import {
+  type Point,
+  readLatest,
+  readLatestEach,
+  readLatestKeys,
+  readLatestKeysOf,
+  readLatestOf,
+  readSomeKeys,
+} from './latest.ts';
+import { LatestReads } from './latest-reads.ts';
 import { packRecords } from './pack-records.ts';
 import { blocksOf, readBlock } from './read-block.ts';
 import { packedListsMax } from './record-keys.ts';
@@ -279,17 +289,93 @@ test('a fleet that changes the order of its keys with time has records of some o
   expect(known.size).toBe(packedListsMax);
 });
 
-test('of more records than one read returns none is left out without an error', async () => {
+/** Returns the body of a unit whose only record has these values; `n` is the order of the unit. */
+function recordBody(record: Record, n: number): Buffer {
+  return packRecords([blockOf([record], orderAt(n))], (bytes) => Buffer.alloc(bytes), new Set())!;
+}
+
+test('the latest values of a device with more records than one answer has are those of its few keys', async () => {
   const { clickhouse } = embedded;
   const device = 6_000_000;
   const bodies = Array.from({ length: 10_100 }, (_, n) => {
-    return packRecords([inOrder(device, now + n, n)], (bytes) => Buffer.alloc(bytes), new Set())!;
+    const values = orderOfKeys(n).map((key): Record['values'][number] => [key, n]);
+    return recordBody({ device, ts: now + n, values }, n);
   });
-  // The last one by its keys, and the newest one.
-  const newest: Record['values'] = [...eight].reverse().map((key) => [key, -1]);
-  const last = blockOf([{ device, ts: now + 20_000, values: newest }], orderAt(20_000));
-  await insert(Buffer.concat([...bodies, packRecords([last], (bytes) => Buffer.alloc(bytes), new Set())!]));
-  await expect(readLatest(clickhouse, device, ['a'])).rejects.toMatchObject({ status: 400, reason: 'too_many_keys' });
-  await expect(readLatestEach(clickhouse, [device], ['a'])).rejects.toMatchObject({ status: 400 });
+  // The last one by its keys. A later point and an older one of the same keys are rows of their own.
+  const reversed: Record['values'] = [...eight].reverse().map((key) => [key, -1]);
+  bodies.push(recordBody({ device, ts: now + 20_000, values: reversed }, 20_000));
+  bodies.push(blockOf([{ device, ts: now + 20_001, values: [['b', 'newest']] }], orderAt(20_001)));
+  bodies.push(blockOf([{ device, ts: now + 10, values: [['c', 'old']] }], orderAt(20_002)));
+  bodies.push(blockOf([{ device, ts: now + 10, values: [['own', true]] }], orderAt(20_003)));
+  await insert(Buffer.concat(bodies));
+  const shown = (points: Point[]) => points.map(({ key, ts, value }) => [key, ts - now, value.text || value.num]);
+  const expected = (keys: string[]) => keys.map((key) => (key === 'b' ? [key, 20_001, 'newest'] : [key, 20_000, -1]));
+  expect(shown(await readLatest(clickhouse, device, ['a']))).toEqual(expected(['a']));
+  expect(shown(await readLatest(clickhouse, device, ['c', 'none', 'b']))).toEqual(expected(['b', 'c']));
+  expect(shown(await readLatest(clickhouse, device))).toEqual([...expected(eight), ['own', 10, 0]]);
   expect(await readLatest(clickhouse, device, ['none'])).toEqual([]);
+  expect(await readLatestKeys(clickhouse, device)).toEqual([...eight, 'own']);
+  expect((await readSomeKeys(clickhouse, device, 20)).sort()).toEqual([...eight, 'own']);
+  const shards = { each: (all: readonly number[]) => [{ reads: clickhouse, items: [...all] }] } as never;
+  expect(shown(await readLatestOf(shards, [device], ['a', 'b']))).toEqual(expected(['a', 'b']));
+  // Callers that ask at the same time: the first query reads for the first of them, the second one for the others.
+  const other = 6_100_001;
+  await insert(
+    recordBody(
+      {
+        device: other,
+        ts: now,
+        values: [
+          ['a', 7],
+          ['b', 8],
+        ],
+      },
+      1,
+    ),
+  );
+  const reads = new LatestReads({
+    shards: { readsOf: () => ({ of: () => clickhouse }) } as never,
+    waitingMax: 100,
+    refusal: () => unavailable('rest_calls', 'Too many wait.'),
+  });
+  const inTurn = (query: () => Promise<void>) => query();
+  const owner = { tenantId: 't', customerId: null };
+  const answers = await Promise.all([device, device, other].map((each) => reads.read(owner, each, ['a'], inTurn)));
+  expect(answers.map(shown)).toEqual([expected(['a']), expected(['a']), [['a', 0, 7]]]);
+});
+
+test('the latest values of a device are answered whose records are too many bytes for one answer', async () => {
+  const { clickhouse } = embedded;
+  const device = 6_100_002;
+  const long = 'x'.repeat(250);
+  const keys = Array.from({ length: 64 }, (_, n) => `key ${n}`);
+  const bodies = Array.from({ length: 1_200 }, (_, n) => {
+    const [first, second] = [n % 64, Math.floor(n / 64)];
+    const others = keys.filter((_key, at) => at !== first && at !== second);
+    const order = [...new Set([keys[first]!, keys[second]!, ...others])];
+    return recordBody({ device, ts: now + n, values: order.map((key) => [key, `${n} ${long}`]) }, n);
+  });
+  await insert(Buffer.concat(bodies));
+  const shards = { each: (all: readonly number[]) => [{ reads: clickhouse, items: [...all] }] } as never;
+  for (const points of [
+    await readLatest(clickhouse, device),
+    await readLatest(clickhouse, device, keys),
+    await readLatestOf(shards, [device], keys),
+  ]) {
+    expect(points.map(({ key }) => key).sort()).toEqual([...keys].sort());
+    expect(new Set(points.map(({ ts, value }) => `${ts - now} ${value.text}`))).toEqual(new Set([`1199 1199 ${long}`]));
+  }
+});
+
+test('a device with too many keys is refused, also when they are in few records', async () => {
+  const { clickhouse } = embedded;
+  const device = 6_100_003;
+  const bodies = Array.from({ length: 157 }, (_, n) => {
+    const values = Array.from({ length: 64 }, (__, at): Record['values'][number] => [`key ${n} ${at}`, n]);
+    return recordBody({ device, ts: now, values }, n);
+  });
+  await insert(Buffer.concat(bodies));
+  await expect(readLatest(clickhouse, device)).rejects.toMatchObject({ status: 400, reason: 'too_many_keys' });
+  await expect(readLatestEach(clickhouse, [device])).rejects.toMatchObject({ status: 400, reason: 'too_many_keys' });
+  expect(await readLatest(clickhouse, device, ['key 156 63'])).toHaveLength(1);
 });

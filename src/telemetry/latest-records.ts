@@ -12,7 +12,7 @@
  * A record replaces the earlier records of its device with the same keys in the same order, and no other rows. So a key
  * of a device may be in several rows, and the greatest `rank` counts.
  */
-import { type LatestKeys, type LatestRow, recordKind } from '../clickhouse/latest-rows.ts';
+import { type LatestRow, recordKind } from '../clickhouse/latest-rows.ts';
 import { Kind } from '../value/typed.ts';
 
 /** The byte before each key. */
@@ -40,16 +40,6 @@ export function latestPointsOf(rows: readonly LatestRow[]): StoredPoint[] {
     }
   }
   return [...latest.values()].map(({ point }) => point);
-}
-
-/** Returns the keys of all points of the rows, each key once. */
-export function keysOf(rows: readonly LatestKeys[]): string[] {
-  const keys = new Set<string>();
-  for (const { name, record } of rows) {
-    if (record === '') keys.add(name);
-    else for (const key of keysOfRecord(record)) keys.add(key);
-  }
-  return [...keys];
 }
 
 function pointOfRow({ name, ts, kind, num, int, string }: LatestRow): StoredPoint {

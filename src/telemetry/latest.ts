@@ -1,17 +1,18 @@
 /** Reads the latest values of a device from their own table: one query over few granules, however many series exist. */
-import { badRequest, type Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { ClickHouseError, type Parameters, type ReadOptions, type Reads } from '../clickhouse/client.ts';
 import {
   haveKeys,
-  type LatestKeys,
   type LatestRow,
   latestColumns,
-  latestKeyColumns,
+  latestKeysQuery,
+  newestRowsQuery,
+  newestRowsSettings,
 } from '../clickhouse/latest-rows.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
-import { keysOf, latestPointsOf } from './latest-records.ts';
+import { latestPointsOf } from './latest-records.ts';
 
 export interface Point {
   key: string;
@@ -86,9 +87,12 @@ async function asFaults<T>({ shard }: Reads, read: () => Promise<T>): Promise<T>
   }
 }
 
+/** The reason of `answerTooLarge`. */
+const tooLarge = 'answer_bytes';
+
 export function answerTooLarge(): Fault {
   return badRequest(
-    'answer_bytes',
+    tooLarge,
     'The answer is too large to be sent: ask for fewer keys, a shorter range or a smaller limit.',
   );
 }
@@ -103,27 +107,36 @@ const fewGranules = { max_threads: 1, compile_expressions: 0 } as const;
  */
 const ofDevices = 'PREWHERE device IN {devices:Array(UInt64)} WHERE true';
 
+const ofDevice = 'WHERE device = {device:UInt64}';
+
 /**
  * Returns latest values sorted by key: of `keys`, except keys without a value, or of all keys. Rejects with a Fault
  * when the device has too many keys for one answer.
  */
 export async function readLatest(clickhouse: Reads, device: number, keys?: string[]): Promise<Point[]> {
+  const most = limits.latestValuesMax;
   const filter = keys ? `AND ${haveKeys}` : '';
-  const rows = await readRows<LatestRow>(
-    clickhouse,
-    `SELECT ${latestColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} LIMIT {rows:UInt32}`,
-    { device, rows: limits.latestValuesMax + 1, ...(keys && { keys }) },
-    fewGranules,
-  );
-  const points = sortedPoints(rows, keys);
+  const parameters = { device, rows: most + 1, ...(keys && { keys }) };
   const hint = keys ? 'name fewer of them' : 'name the wanted ones with "keys"';
-  refuseMore([rows, points], limits.latestValuesMax, hint);
+  const wanted = `${ofDevice} ${filter}`;
+  const all = `SELECT ${latestColumns} FROM latest FINAL ${wanted} LIMIT {rows:UInt32}`;
+  const rows = await undefinedIfTooLarge(readRows<LatestRow>(clickhouse, all, parameters, fewGranules));
+  if (rows !== undefined) {
+    const points = sortedPoints(rows, keys);
+    refuseMore(points, most, hint);
+    if (rows.length <= most) return points;
+  }
+  // The device has very many records, of which few have a latest value.
+  const newest = `${newestRowsQuery(wanted, keys !== undefined)} LIMIT {rows:UInt32}`;
+  const settings = { ...fewGranules, ...newestRowsSettings };
+  const points = sortedPoints(await readRows<LatestRow>(clickhouse, newest, parameters, settings), keys);
+  refuseMore(points, most, hint);
   return points;
 }
 
 /**
  * Returns what `readLatest` returns for each of the devices, from one query. Rejects with a Fault of status 400 when
- * any of them has too many keys.
+ * any of them has too many keys, or so many records that only `readLatest` reads them.
  */
 export async function readLatestEach(
   clickhouse: Reads,
@@ -143,32 +156,22 @@ export async function readLatestEach(
     devices.map((device) => {
       const own = rowsOf.get(device) ?? [];
       const points = sortedPoints(own, keys);
-      refuseMore([own, points], limits.latestValuesMax, 'read one device at a time');
+      for (const list of [own, points]) refuseMore(list, limits.latestValuesMax, 'read one device at a time');
       return [device, points];
     }),
   );
 }
 
 export async function readLatestKeys(clickhouse: Reads, device: number): Promise<string[]> {
-  const rows = await readRows<LatestKeys>(
-    clickhouse,
-    `SELECT ${latestKeyColumns} FROM latest FINAL WHERE device = {device:UInt64} LIMIT {rows:UInt32}`,
-    { device, rows: limits.keyNamesMax + 1 },
-  );
-  const keys = keysOf(rows).sort(byBytes);
-  refuseMore([rows, keys], limits.keyNamesMax, 'their names do not fit into one answer');
-  return keys;
+  const rows = await readRows<Named>(clickhouse, latestKeysQuery(ofDevice), { device, rows: limits.keyNamesMax + 1 });
+  return sortedKeys(rows);
 }
 
 /** Returns at most `keysMax` of the keys that the device has. */
 export async function readSomeKeys(clickhouse: Reads, device: number, keysMax: number): Promise<string[]> {
-  const rows = await readRows<LatestKeys>(
-    clickhouse,
-    `SELECT ${latestKeyColumns} FROM latest FINAL WHERE device = {device:UInt64} LIMIT {rows:UInt32}`,
-    { device, rows: keysMax },
-    fewGranules,
-  );
-  return keysOf(rows).slice(0, keysMax);
+  const parameters = { device, rows: keysMax };
+  const rows = await readRows<Named>(clickhouse, latestKeysQuery(ofDevice), parameters, fewGranules);
+  return rows.map(({ name }) => name);
 }
 
 /** Returns the latest values that the devices have of the keys, each with its device. */
@@ -178,12 +181,13 @@ export async function readLatestOf(
   keys: string[],
 ): Promise<(Point & { device: number })[]> {
   if (keys.length === 0) return [];
-  const rows = await rowsOfDevices<LatestRow & { device: string }>(
-    shards,
-    devices,
-    `SELECT device, ${latestColumns} FROM latest FINAL ${ofDevices} AND ${haveKeys}`,
-    { keys },
-  );
+  const wanted = `${ofDevices} AND ${haveKeys}`;
+  const read = (sql: string, settings?: ReadOptions['settings']) => {
+    return rowsOfDevices<LatestRow & { device: string }>(shards, devices, sql, { keys }, settings);
+  };
+  const rows =
+    (await undefinedIfTooLarge(read(`SELECT device, ${latestColumns} FROM latest FINAL ${wanted}`))) ??
+    (await read(newestRowsQuery(wanted, true), newestRowsSettings));
   return [...byDevice(rows)].flatMap(([device, own]) => {
     return sortedPoints(own, keys).map((point) => ({ ...point, device }));
   });
@@ -191,14 +195,19 @@ export async function readLatestOf(
 
 /** Returns the keys that any of the devices has. */
 export async function readLatestKeysOf(shards: ShardReads, devices: number[]): Promise<string[]> {
-  const rows = await rowsOfDevices<LatestKeys>(
-    shards,
-    devices,
-    `SELECT DISTINCT ${latestKeyColumns} FROM latest FINAL ${ofDevices} LIMIT {rows:UInt32}`,
-    { rows: limits.keyNamesMax + 1 },
-  );
-  const keys = keysOf(rows).sort(byBytes);
-  refuseMore([rows, keys], limits.keyNamesMax, 'their names do not fit into one answer');
+  const parameters = { rows: limits.keyNamesMax + 1 };
+  return sortedKeys(await rowsOfDevices<Named>(shards, devices, latestKeysQuery(ofDevices), parameters));
+}
+
+/** A row of `latestKeysQuery`. */
+interface Named {
+  name: string;
+}
+
+/** Returns each key once. Throws when there are too many. */
+function sortedKeys(rows: readonly Named[]): string[] {
+  const keys = [...new Set(rows.map(({ name }) => name))].sort(byBytes);
+  refuseMore(keys, limits.keyNamesMax, 'their names do not fit into one answer');
   return keys;
 }
 
@@ -226,11 +235,12 @@ async function rowsOfDevices<Row>(
   devices: readonly number[],
   sql: string,
   parameters: Parameters,
+  settings?: ReadOptions['settings'],
 ): Promise<Row[]> {
   const found = await Promise.all(
     shards
       .each(devices, (device) => device)
-      .map(({ reads, items }) => readRows<Row>(reads, sql, { ...parameters, devices: items })),
+      .map(({ reads, items }) => readRows<Row>(reads, sql, { ...parameters, devices: items }, settings)),
   );
   return found.flat();
 }
@@ -240,11 +250,17 @@ function byBytes(a: string, b: string): number {
   return Buffer.compare(Buffer.from(a), Buffer.from(b));
 }
 
-/**
- * Throws when there are too many rows or keys, because a device may create any number of keys. Of more rows only some
- * were read.
- */
-function refuseMore(lists: readonly (readonly unknown[])[], most: number, hint: string): void {
-  const isMore = lists.some(({ length }) => length > most);
-  if (isMore) throw badRequest('too_many_keys', `There are more than ${most} keys: ${hint}.`);
+/** Returns undefined instead of rows that are too many bytes for one answer. */
+async function undefinedIfTooLarge<Row>(read: Promise<Row[]>): Promise<Row[] | undefined> {
+  try {
+    return await read;
+  } catch (error) {
+    if (error instanceof Fault && error.reason === tooLarge) return undefined;
+    throw error;
+  }
+}
+
+/** Throws when there are too many keys, because a device may create any number of keys. */
+function refuseMore({ length }: readonly unknown[], most: number, hint: string): void {
+  if (length > most) throw badRequest('too_many_keys', `There are more than ${most} keys: ${hint}.`);
 }
