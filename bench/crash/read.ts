@@ -3,8 +3,10 @@
  */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
+import { type LatestRow, latestColumns } from '../../src/clickhouse/latest-rows.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
 import { suspectsDir } from '../../src/journal/suspects.ts';
+import { latestPointsOf } from '../../src/telemetry/latest-records.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { type Deletes, type DoomedVerdict, doomedKeyPrefix } from './deletes.ts';
 import { type InTurn, type TurnRow, type TurnVerdict, turnKey } from './in-turn.ts';
@@ -60,8 +62,8 @@ export async function readTurns(engine: Engine, inTurn: InTurn, first: number, c
     const rows = await engine.clickhouse(
       `SELECT ts, int FROM telemetry ${where} ORDER BY ${readingOrder} ${eachPartition}`,
     );
-    const [latest] = await engine.clickhouse(`SELECT ts, int FROM latest ${where}`);
-    inTurn.check(n, rows.map(turnRow), latest && turnRow(latest), verdict);
+    const latest = (await latestPoints(engine, device)).find(({ key }) => key === turnKey);
+    inTurn.check(n, rows.map(turnRow), latest && turnRow([latest.ts, latest.int]), verdict);
   }
   return verdict;
 }
@@ -71,13 +73,26 @@ function turnRow([ts, value]: string[]): TurnRow {
 }
 
 export async function readDeletes(engine: Engine, deletes: Deletes): Promise<DoomedVerdict> {
-  const valuesOf = async (table: string) => {
-    const rows = await engine.clickhouse(
-      `SELECT int FROM ${table} FINAL WHERE kind != 0 AND startsWith(key, '${doomedKeyPrefix}') ${eachPartition}`,
-    );
-    return rows.map(([value]) => Number(value));
-  };
-  return deletes.judge(await valuesOf('telemetry'), await valuesOf('latest'));
+  const rows = await engine.clickhouse(
+    `SELECT int FROM telemetry FINAL WHERE kind != 0 AND startsWith(key, '${doomedKeyPrefix}') ${eachPartition}`,
+  );
+  const latest = (await latestPoints(engine)).filter(({ key }) => key.startsWith(doomedKeyPrefix));
+  return deletes.judge(
+    rows.map(([value]) => Number(value)),
+    latest.map(({ int }) => Number(int)),
+  );
+}
+
+/** Returns the latest point of each key of one device, or of each device, from rows and from records. */
+async function latestPoints(engine: Engine, device?: string): Promise<ReturnType<typeof latestPointsOf>> {
+  const where = device === undefined ? '' : `WHERE device = ${device}`;
+  const cells = await engine.clickhouse(`SELECT device, ${latestColumns} FROM latest FINAL ${where}`);
+  const rowsOf = new Map<string, LatestRow[]>();
+  for (const [of = '', name = '', ts = '', kind, num, int = '', string = '', record = '', rank = ''] of cells) {
+    const row = { name, ts, kind: Number(kind), num: Number(num), int, string, record, rank };
+    rowsOf.set(of, [...(rowsOf.get(of) ?? []), row]);
+  }
+  return [...rowsOf.values()].flatMap(latestPointsOf);
 }
 
 /** Returns a string for each row or delete that still waits; empty when none does. */
