@@ -50,8 +50,8 @@ const rowColumns = ['key', 'ts', 'kind', 'num', 'int', 'text', 'rank'] as const;
 /**
  * Returns the query of the rows that have a latest value: no more rows than keys, however many records a device has.
  * `wanted`: the WHERE of the rows. The query costs ClickHouse more than one of all rows, so it is for devices that have
- * very many records. A condition that looks up the newest records in a subquery would not do: the subquery may see later
- * rows than the query.
+ * very many records. A condition that looks up the newest records in a subquery would not do: the subquery may see
+ * later rows than the query.
  */
 export function newestRowsQuery(wanted: string, hasKeys: boolean): string {
   const columns = rowColumns.join(', ');
