@@ -194,6 +194,22 @@ describe('Sessions', () => {
     expect(bus.published).toBe(1);
   });
 
+  it('of a lost message announces the open sessions again', async () => {
+    const { sessions, bus } = await open();
+    const messages: number[][] = [];
+    await bus.subscribe('s0', (payload) => {
+      const message = JSON.parse(payload.toString()) as { sessions: [device: number][] };
+      messages.push(message.sessions.map(([device]) => device));
+    });
+    bus.connected = false;
+    const all = [1, 2, 3].map((number) => sessions.open(deviceRow(number), owner()));
+    await settled();
+    all[1]!.end();
+    bus.connected = true;
+    await eventually(() => messages.length > 0, 2 * limits.sessionEchoMs);
+    expect(messages).toEqual([[1, 3]]);
+  });
+
   it('ends with the device, once, and counts one disconnect', async () => {
     const { sessions, events } = await open();
     const mine = owner();

@@ -82,6 +82,15 @@ function isEntry(value: unknown): value is Entry {
   return isListOf(value, isCount) && value.length === 4 && value[1]! <= limits.sessionStampMax;
 }
 
+/** A message of announcements. */
+interface Awaited {
+  readonly sessions: readonly DeviceSession[];
+  /** How many of these sessions are open and were not announced again. */
+  waiting: number;
+  /** Monotonic time. */
+  readonly sentMs: number;
+}
+
 /** Stamps of one millisecond. More sessions in a millisecond let the stamps run ahead of the clock. */
 const stampsPerMs = 1_000;
 
@@ -150,8 +159,8 @@ export class Sessions {
   );
   #endPause = () => {};
   readonly #announcements: Announcements<DeviceSession>;
-  /** Sessions whose last announcement has not come back, and the monotonic time of that announcement. */
-  readonly #awaited = new Map<DeviceSession, number>();
+  /** Messages that have not come back, by number: the oldest one first. Many sessions share a message of one host. */
+  readonly #awaited = new Map<number, Awaited>();
   /** Stops the next check for announcements that have not come back. */
   #stopEchoCheck: (() => void) | undefined;
   #lastMessage = 0;
@@ -254,8 +263,16 @@ export class Sessions {
   #remove(session: DeviceSession): void {
     const { number } = session.device;
     this.#here.delete(number);
-    this.#awaited.delete(session);
+    this.#endWait(session);
     this.#deps.channels.leave(number);
+  }
+
+  /** Called when the last announcement of the session need not come back any more. */
+  #endWait({ announcement }: DeviceSession): void {
+    const awaited = this.#awaited.get(announcement);
+    if (awaited === undefined) return;
+    awaited.waiting -= 1;
+    if (awaited.waiting === 0) this.#awaited.delete(announcement);
   }
 
   #publish(sessions: DeviceSession[]): void {
@@ -271,13 +288,16 @@ export class Sessions {
           return [device.number, stamp, announcement === 0 ? 1 : 0, Math.floor(clock.monotonic() - openedMs)];
         }),
       };
+      const awaited: Awaited = { sessions: group, waiting: 0, sentMs: clock.monotonic() };
       for (const session of group) {
+        // A message may have a session twice.
+        if (session.announcement === this.#lastMessage) continue;
+        this.#endWait(session);
         session.announcement = this.#lastMessage;
         session.isAnnounced = false;
-        // Delete first: the oldest announcement is the first entry.
-        this.#awaited.delete(session);
-        this.#awaited.set(session, clock.monotonic());
+        awaited.waiting += 1;
       }
+      this.#awaited.set(this.#lastMessage, awaited);
       channels.publish(channel, message);
     }
     this.#stopEchoCheck ??= this.#scheduler.after(limits.sessionEchoMs, () => this.#announceLost());
@@ -289,8 +309,8 @@ export class Sessions {
   }
 
   /**
-   * Announces sessions again whose announcement has not come back: the bus had no room for it, or no connection. No
-   * more of them than after a gap: while the bus overflows, the next announcement is lost as well.
+   * Announces sessions again whose announcement has not come back: the bus had no room for it, or no connection. As
+   * many messages as after a gap: while the bus overflows, the next announcement is lost as well.
    */
   #announceLost(): void {
     this.#stopEchoCheck = undefined;
@@ -298,11 +318,14 @@ export class Sessions {
     const before = clock.monotonic() - limits.sessionEchoMs;
     if (bus.connected) {
       let room = (repeatedPerSecond(this.size) * limits.sessionEchoMs) / 1000;
-      for (const [session, at] of this.#awaited) {
-        if (at > before || room < 1) break;
-        room -= 1;
-        this.#awaited.delete(session);
-        this.#announcements.add(session);
+      for (const [number, { sessions, sentMs }] of this.#awaited) {
+        if (sentMs > before || room < 1) break;
+        this.#awaited.delete(number);
+        for (const session of new Set(sessions)) {
+          if (session.announcement !== number || this.#here.get(session.device.number) !== session) continue;
+          room -= 1;
+          this.#announcements.add(session);
+        }
       }
     }
     if (this.#awaited.size > 0) {
@@ -319,11 +342,9 @@ export class Sessions {
       if (!isOwn) this.#lastStamp = Math.max(this.#lastStamp, entry[1]);
       if (!session) continue;
       if (!isOwn) this.#compareWith(session, entry, from);
-      else if (session.announcement === number) {
-        session.isAnnounced = true;
-        this.#awaited.delete(session);
-      }
+      else if (session.announcement === number) session.isAnnounced = true;
     }
+    if (isOwn) this.#awaited.delete(number);
   }
 
   #compareWith(session: DeviceSession, entry: Entry, from: string): void {
