@@ -6,7 +6,7 @@
  * marker of a deleted row has a greater version than a replay of the row. `latest` is small and has no partitions: rows
  * leave it by a mutation.
  */
-import { isRecord, latestColumns } from './latest-rows.ts';
+import { haveKeys, isRecord, latestColumns, latestKeyColumns } from './latest-rows.ts';
 import { notAhead } from './statements.ts';
 
 const pointKey = 'device, key, ts, seq, origin';
@@ -69,11 +69,12 @@ export function erasedLatestQuery(count: number): string {
 }
 
 /**
- * Returns the statement that deletes some keys from `latest` up to an order number, in `count` ranges. The statement
- * also deletes older rows that the store has not merged yet.
+ * Returns the statement that deletes some keys from `latest` up to an order number and to the end of the range, in
+ * `count` ranges. The statement also deletes older rows that the store has not merged yet, from before the range too.
  */
 export function deleteLatestStatement(cluster: string, count: number): string {
-  const keys = (n: number) => `(device = {device${n}:UInt64} AND key IN {keys${n}:Array(String)} AND ${upToOrder(n)})`;
+  const keys = (n: number) => `(device = {device${n}:UInt64} AND key IN {keys${n}:Array(String)}
+    AND ts < {endTs${n}:Int64} AND ${upToOrder(n)})`;
   const all = Array.from({ length: count }, (_, n) => keys(n)).join(' OR ');
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${all}`;
 }
@@ -111,30 +112,50 @@ export function deleteLatestOfDevicesStatement(cluster: string): string {
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${erasedDevices}`;
 }
 
-/**
- * Returns the statement by which the newest remaining point of each key becomes the latest one. `aheadMsMax`: as in
- * `LatestRows`.
- */
-export function rewriteLatestStatement(aheadMsMax: number): string {
-  const conditions = `${shown}${aheadMsMax > 0 ? ` AND ${notAhead(aheadMsMax)}` : ''}`;
-  return `INSERT INTO latest (${columnsOfLatest})
-  SELECT ${columnsOfLatest} FROM telemetry FINAL
-  PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ${conditions}
-   ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key ${exact}`;
+const pointName = `concat(toString(ts), ' ', toString(seq), ' ', toString(version), ' ', toString(key))`;
+
+/** Names a point of a device, as `pointName` does. */
+export function nameOfPoint({ key, ts, seq, version }: { key: string; ts: string; seq: number; version: string }) {
+  return `${ts} ${seq} ${version} ${key}`;
 }
 
-/**
- * The query of the latest values of some keys of a device that are rows of their own, with the version that the marker
- * of each would have.
- */
-export const latestOfKeysQuery = `SELECT toString(key) AS key, ts, seq, toString(version + 1) AS marker, toString(${order}) AS order
-  FROM latest FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)}`;
+/** Returns the condition of points that may become latest values. `aheadMsMax`: as in `LatestRows`. */
+function mayBeLatest(aheadMsMax: number): string {
+  return aheadMsMax > 0 ? notAhead(aheadMsMax) : 'true';
+}
 
-/** The query of the markers of some keys of a device, at some moments. */
-export const markersQuery = `SELECT toString(key) AS key, ts, seq, toString(version) AS marker
-  FROM telemetry FINAL
+const newestFirst = 'ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key';
+
+/** Returns the query of the newest remaining point of each key that may become the latest value. */
+export function newestPointsQuery(aheadMsMax: number): string {
+  return `SELECT device, toString(key) AS key, ts, seq, kind, num, int, text, toString(version) AS versionText
+    FROM telemetry FINAL
+    PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ${shown} AND ${mayBeLatest(aheadMsMax)}
+    ${newestFirst} ${exact}`;
+}
+
+/** Returns the query of what `newestPointsQuery` returns if nothing had been deleted; `order` is that of the point. */
+export function newestOfAllQuery(aheadMsMax: number): string {
+  return `SELECT toString(key) AS key, ts, kind, toString(${order} - if(${notErased}, 0, 1)) AS order
+    FROM telemetry FINAL
+    PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ${mayBeLatest(aheadMsMax)}
+    ${newestFirst} ${exact}`;
+}
+
+/** The query of those of some points of a device that are there, neither deleted nor expired. */
+export const remainingPointsQuery = `SELECT ${pointName} AS name FROM telemetry FINAL
   PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
-  AND NOT ${notErased} ${exact}`;
+  AND ${shown} AND ${pointName} IN {names:Array(String)} ${exact}`;
+
+/** The query of the keys of a device that have a latest value, among some keys. */
+export const keysWithLatestQuery = `SELECT ${latestKeyColumns} FROM latest FINAL
+  WHERE device = {device:UInt64} AND ${haveKeys}`;
+
+/** Returns the statement that deletes single points of a device from `latest`. */
+export function deleteLatestPointsStatement(cluster: string): string {
+  return `DELETE FROM ${holder('latest', cluster)} WHERE device = {device:UInt64} AND NOT ${isRecord}
+    AND key IN {keys:Array(String)} AND ${pointName} IN {names:Array(String)}`;
+}
 
 /** Counts mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations

@@ -2,8 +2,14 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { silentLog } from '../../test/harness/silent-log.ts';
-import { ClickHouseError, openClickHouse } from './client.ts';
-import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
+import { type ClickHouse, ClickHouseError, openClickHouse } from './client.ts';
+import {
+  erasedRanges,
+  insertLatestPoints,
+  markErasedStatement,
+  newestPointsQuery,
+  notErased,
+} from './erase-statements.ts';
 import { migrateClickHouse, schemaStatements } from './migrate.ts';
 import { insertLatest, insertLatestOf, insertTelemetry } from './statements.ts';
 
@@ -147,6 +153,16 @@ test('the later write of one ts wins, in any order of arrival', async () => {
   expect(await read('latest')).toEqual(expected);
 });
 
+/** Makes the newest remaining point of key `k` the latest one. */
+async function rewriteLatest(clickhouse: ClickHouse, device: number, aheadMsMax: number): Promise<void> {
+  const [newest] = await clickhouse.rows<{ versionText: string }>(newestPointsQuery(aheadMsMax), {
+    device,
+    keys: ['k'],
+  });
+  const { versionText: version, ...point } = newest!;
+  await clickhouse.insertBlocks(insertLatestPoints, Buffer.from(JSON.stringify({ ...point, version })));
+}
+
 describe('latest', () => {
   const now = 1_790_000_000_000;
   const order = BigInt(now) << 20n;
@@ -171,7 +187,7 @@ describe('latest', () => {
     }
     await embedded.clickhouse.insertBlocks(insertTelemetry, body);
     await embedded.clickhouse.exec(`ALTER TABLE latest DELETE WHERE device = ${device} SETTINGS mutations_sync = 2`);
-    await embedded.clickhouse.exec(rewriteLatestStatement(aheadMsMax), { device, keys: ['k'] });
+    await rewriteLatest(embedded.clickhouse, device, aheadMsMax);
     expect(await latest(device)).toEqual([{ ts: String(now + aheadMsMax), num: 1 }]);
     await embedded.clickhouse.insertBlocks(statement(0), body);
     expect(await latest(device)).toMatchObject([{ num: 3 }]);
@@ -407,11 +423,11 @@ describe('migrations', () => {
     });
     expect(await history()).toEqual([1, 7, 5, 8].map((num) => ({ num })));
     await older.exec('TRUNCATE TABLE latest');
-    await older.exec(rewriteLatestStatement(0), { device: 1, keys: ['k'] });
+    await rewriteLatest(older, 1, 0);
     expect(await latest()).toBe(8);
     await older.exec(`DELETE FROM telemetry WHERE ts > ${now}`);
     await older.exec('TRUNCATE TABLE latest');
-    await older.exec(rewriteLatestStatement(0), { device: 1, keys: ['k'] });
+    await rewriteLatest(older, 1, 0);
     expect(await latest()).toBe(5);
     await older.close();
   });

@@ -24,7 +24,7 @@ import {
   type SettledJournals,
   seriesStatements,
 } from './series-statements.ts';
-import type { LatestFate, Tombstone } from './tombstone-store.ts';
+import { type LatestFate, readTombstonesOf, type Tombstone } from './tombstone-store.ts';
 
 const { sleep } = systemScheduler;
 
@@ -79,13 +79,14 @@ class SeriesDeletes {
   readonly #together: EraseTogether[];
 
   constructor(deps: SeriesDeleteDeps) {
-    const { shards, cluster, latestAheadMsMax = 0, clock } = deps;
+    const { postgres, shards, cluster, latestAheadMsMax = 0, clock } = deps;
+    const deletesOf = (devices: number[]) => readTombstonesOf(postgres, devices);
     this.#deps = deps;
     this.#statements = seriesStatements(deps);
     this.#together = shards.all.map(
       (clickhouse) =>
         new EraseTogether(clock, (batch, msLeft) =>
-          eraseSeries({ clickhouse, cluster, latestAheadMsMax, msLeft }, batch),
+          eraseSeries({ clickhouse, cluster, latestAheadMsMax, msLeft, deletesOf, mayHaveBegun: false }, batch),
         ),
     );
   }

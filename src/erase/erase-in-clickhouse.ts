@@ -7,6 +7,7 @@ import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import {
   deleteLatestOfDevicesStatement,
+  deleteLatestPointsStatement,
   deleteLatestStatement,
   deleteRecordsStatement,
   erasedDaysQuery,
@@ -14,18 +15,20 @@ import {
   erasedLatestQuery,
   erasedRanges,
   insertLatestPoints,
+  keysWithLatestQuery,
   latestOfDevicesQuery,
-  latestOfKeysQuery,
   markErasedStatement,
-  markersQuery,
   mutationsOfLatestQuery,
+  nameOfPoint,
+  newestOfAllQuery,
+  newestPointsQuery,
   recordsQuery,
-  rewriteLatestStatement,
+  remainingPointsQuery,
 } from '../clickhouse/erase-statements.ts';
-import type { LatestRow } from '../clickhouse/latest-rows.ts';
+import type { LatestKeys, LatestRow } from '../clickhouse/latest-rows.ts';
 import type { Parameters } from '../clickhouse/read.ts';
 import { orderOfVersion } from '../telemetry/block.ts';
-import { latestPointsOf } from '../telemetry/latest-records.ts';
+import { keysOf, latestPointsOf } from '../telemetry/latest-records.ts';
 import { type Erased, erasesRow } from './tombstone-store.ts';
 
 interface CarryOutDeps {
@@ -36,6 +39,10 @@ interface CarryOutDeps {
   latestAheadMsMax?: number;
   /** Returns the milliseconds that are left, the timeout of each statement. */
   msLeft: () => number;
+  /** Returns the deletes of some devices, whether they were carried out or not. */
+  deletesOf: (devices: number[]) => Promise<Erased[]>;
+  /** True when an earlier call may have carried out a part of the deletes. */
+  mayHaveBegun: boolean;
 }
 
 /** Rewrites of one latest value by one call. Each repetition means that another delete has marked one more point. */
@@ -54,10 +61,29 @@ export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): P
   // Another process may have made a point the latest one that was not marked yet.
   const again = await deleteLatest(deps, all);
   for (const [i, { erased, keys }] of affected.entries()) {
-    // Includes keys that were not found now: an earlier call may have ended between the two steps.
-    const rewritten = erased.keys ?? [...new Set([...keys, ...again[i]!.keys])];
-    if (erased.latest === 'rewrite' && rewritten.length > 0) await rewriteLatest(deps, erased, rewritten);
+    if (erased.latest !== 'rewrite') continue;
+    const deleted = [...new Set([...keys, ...again[i]!.keys])];
+    const before = deps.mayHaveBegun ? await deletedBefore(deps, erased, deleted) : [];
+    await rewriteLatest(deps, erased.device, [...deleted, ...before]);
   }
+}
+
+/**
+ * Returns the keys of which an earlier call may have deleted the latest value without a rewrite: a key has no latest
+ * value, and the newest of all its points was deleted and lies in the range.
+ */
+async function deletedBefore(deps: CarryOutDeps, erased: Erased, deleted: readonly string[]): Promise<string[]> {
+  const { device } = erased;
+  const others = (erased.keys ?? []).filter((key) => !deleted.includes(key));
+  if (others.length === 0) return [];
+  const present = new Set(keysOf(await read<LatestKeys>(deps, keysWithLatestQuery, { device, keys: others })));
+  const keys = others.filter((key) => !present.has(key));
+  if (keys.length === 0) return [];
+  const query = newestOfAllQuery(deps.latestAheadMsMax ?? 0);
+  const newest = await read<{ key: string; ts: string; kind: number; order: string }>(deps, query, { device, keys });
+  const isCovered = ({ key, ts, order }: { key: string; ts: string; order: string }) =>
+    erasesRow(erased, { device, key, ts: Number(ts), order: BigInt(order) });
+  return newest.filter((point) => point.kind === 0 && isCovered(point)).map(({ key }) => key);
 }
 
 /** A delete that concerns latest values, with the keys of the rows in `latest` that are deleted. */
@@ -100,8 +126,7 @@ async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]):
   if (divided.length === 0) return false;
   const devices = new Set(divided.map(({ erased }) => erased.device));
   const inserted = points.filter(({ device }) => devices.has(device));
-  const body = Buffer.from(inserted.map(jsonOf).join('\n'));
-  await deps.clickhouse.insertBlocks(insertLatestPoints, body, { timeoutMs: timeLeft(deps) });
+  await insertPoints(deps, inserted);
   const records = rows.filter(({ device }) => devices.has(Number(device)));
   const left = new Set((await readRecords()).map(({ hash, rank }) => `${hash} ${rank}`));
   const gone = records.filter(({ hash, rank }) => !left.has(`${hash} ${rank}`));
@@ -113,16 +138,34 @@ async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]):
       ranks: `[${some.map(({ rank }) => rank).join()}]`,
     });
   }
-  // Another delete may have divided a record, and deleted points of it, between the read and the insert. Of a record
-  // that is there after the insert, it deletes the inserted points, too: it deletes the record first. Points are not
-  // searched for marks without need: a delete may have kept the latest value of a marked point.
   const goneOf = new Set(gone.map(({ device }) => Number(device)));
-  for (const { erased } of divided) {
-    if (!goneOf.has(erased.device)) continue;
-    const own = inserted.filter(({ device }) => device === erased.device);
-    await deleteMarked(deps, erased, [...new Set(own.map(({ key }) => key))]);
-  }
+  // The points that these deletes cover themselves are deleted next.
+  const suspects = inserted.filter((point) => {
+    return goneOf.has(point.device) && !affected.some(({ erased }) => erasesRow(erased, rowOf(point)));
+  });
+  if (suspects.length > 0) await deleteCovered(deps, suspects);
   return true;
+}
+
+/**
+ * Deletes points that were inserted when their record was gone: another delete may have divided the record, and deleted
+ * points of it, between the read of the record and the insert. The tombstone of that delete was stored before that.
+ * Markers do not show such a delete: a point that has expired gets none, and a delete that keeps the latest value makes
+ * one as well. Of a record that is there after the insert, another delete deletes the inserted points, too: it deletes
+ * the record first.
+ */
+async function deleteCovered(deps: CarryOutDeps, points: readonly (Point & { device: number })[]): Promise<void> {
+  const devices = [...new Set(points.map(({ device }) => device))];
+  const deletes = (await deps.deletesOf(devices)).filter(({ latest }) => latest !== 'keep');
+  for (const device of devices) {
+    const own = points.filter((point) => point.device === device);
+    const covered = own.filter((point) => deletes.some((erased) => erasesRow(erased, rowOf(point))));
+    if (covered.length === 0) continue;
+    await deletePoints(deps, device, covered);
+    const rewrites = deletes.filter(({ latest }) => latest === 'rewrite');
+    const isRewritten = (point: (typeof own)[number]) => rewrites.some((erased) => erasesRow(erased, rowOf(point)));
+    await rewriteLatest(deps, device, [...new Set(covered.filter(isRewritten).map(({ key }) => key))]);
+  }
 }
 
 /** `JSON.stringify` writes -0 as 0. */
@@ -139,30 +182,27 @@ function erasedOf({ erased }: Affected): Erased {
 }
 
 /**
- * Makes the newest point of each key the latest one, also beside a delete of another process that marks this point
- * between the read and the write of the statement. Of two such calls one sees what the other has written: a delete
- * marks points and then reads the latest values, this function writes latest values and then reads the marks.
+ * Makes the newest remaining point of each key the latest one, also beside a delete of another process that marks this
+ * point between the read and the insert. Of two such calls one sees what the other has written: a delete marks points
+ * and then reads the latest values, this function inserts latest values and then looks whether their points remain.
+ * Deletes what this call has inserted and nothing else: a delete may have kept a latest value whose point is gone.
  */
-async function rewriteLatest(deps: CarryOutDeps, erased: Erased, keys: string[]): Promise<void> {
-  const { device } = erased;
+async function rewriteLatest(deps: CarryOutDeps, device: number, keys: string[]): Promise<void> {
   let open = keys;
-  for (let round = 0; ; round += 1) {
+  for (let round = 0; open.length > 0; round += 1) {
     if (round === rewritesMax) throw new NotYet('other deletes mark the points that become the latest ones');
-    await write(deps, rewriteLatestStatement(deps.latestAheadMsMax ?? 0), { device, keys: open });
-    open = await deleteMarked(deps, erased, open);
-    if (open.length === 0) return;
+    const query = newestPointsQuery(deps.latestAheadMsMax ?? 0);
+    const rows = await read<Omit<Point, 'version'> & { versionText: string }>(deps, query, { device, keys: open });
+    const newest = rows.map(({ versionText, ...point }): Point => ({ ...point, version: versionText }));
+    if (newest.length === 0) return;
+    await insertPoints(deps, newest);
+    const times = `[${newest.map(({ ts }) => ts).join()}]`;
+    const remaining = await read<{ name: string }>(deps, remainingPointsQuery, { ...namesOf(device, newest), times });
+    const names = new Set(remaining.map(({ name }) => name));
+    const gone = newest.filter((point) => !names.has(nameOfPoint(point)));
+    await deletePoints(deps, device, gone);
+    open = gone.map(({ key }) => key);
   }
-}
-
-/** Deletes the latest values of a device whose point is marked as deleted, and returns their keys. */
-async function deleteMarked(deps: CarryOutDeps, erased: Erased, keys: string[]): Promise<string[]> {
-  const marked = await markedLatest(deps, erased.device, keys);
-  if (marked.length === 0) return [];
-  const found = [...new Set(marked.map(({ key }) => key))];
-  const orderNumber = marked.reduce((max, { order }) => (BigInt(order) > max ? BigInt(order) : max), 0n).toString();
-  const stale = { ...erased, keys: found, orderNumber, aheadWriters: [], aheadOrders: [] };
-  await mutateLatest(deps, deleteLatestStatement(deps.cluster, 1), parametersOf([stale]));
-  return found;
 }
 
 interface RecordRow extends LatestRow {
@@ -172,24 +212,32 @@ interface RecordRow extends LatestRow {
   hash: string;
 }
 
-interface LatestPoint {
+/** A row of one point, as `insertLatestPoints` takes it. */
+interface Point {
+  device: number | string;
   key: string;
   ts: string;
   seq: number;
-  /** The version of the marker that deletes the point. */
-  marker: string;
-  order: string;
+  kind: number;
+  num: number;
+  int: string;
+  text: string;
+  version: string;
 }
 
-/** Returns the latest values whose point is marked as deleted. */
-async function markedLatest(deps: CarryOutDeps, device: number, keys: string[]): Promise<LatestPoint[]> {
-  const latest = await read<LatestPoint>(deps, latestOfKeysQuery, { device, keys });
-  if (latest.length === 0) return [];
-  const times = `[${latest.map(({ ts }) => ts).join()}]`;
-  const markers = await read<Omit<LatestPoint, 'order'>>(deps, markersQuery, { device, keys, times });
-  const nameOf = ({ key, ts, seq, marker }: Omit<LatestPoint, 'order'>) => `${ts} ${seq} ${marker} ${key}`;
-  const names = new Set(markers.map(nameOf));
-  return latest.filter((row) => names.has(nameOf(row)));
+async function insertPoints(deps: CarryOutDeps, points: readonly Point[]): Promise<void> {
+  const body = Buffer.from(points.map(jsonOf).join('\n'));
+  await deps.clickhouse.insertBlocks(insertLatestPoints, body, { timeoutMs: timeLeft(deps) });
+}
+
+/** Deletes these points of the device from the latest values, and no other point of their keys. */
+async function deletePoints(deps: CarryOutDeps, device: number, points: readonly Point[]): Promise<void> {
+  if (points.length === 0) return;
+  await mutateLatest(deps, deleteLatestPointsStatement(deps.cluster), namesOf(device, points));
+}
+
+function namesOf(device: number, points: readonly Point[]): Parameters {
+  return { device, keys: [...new Set(points.map(({ key }) => key))], names: points.map(nameOfPoint) };
 }
 
 /** Returns each delete that concerns latest values, with the keys of the covered latest values, except in records. */

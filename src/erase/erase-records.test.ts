@@ -1,7 +1,8 @@
 /** Deletes have the same outcome for latest values that are records as for those that are rows of their own. */
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { Random } from '../../test/harness/random.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
 import { recordKind } from '../clickhouse/latest-rows.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { keyOf } from '../telemetry/keys.ts';
@@ -47,9 +48,23 @@ async function ship(device: number, { ts, keys, order }: Sent, isPacked: boolean
   await embedded.clickhouse.insertBlocks(insertLatest, isPacked ? packed! : block);
 }
 
-async function erase(erased: Omit<Erased, 'aheadWriters' | 'aheadOrders'>, clickhouse = embedded.clickhouse) {
-  const deps = { clickhouse, cluster: '', msLeft: () => 60_000 };
-  await eraseSeries(deps, [{ ...erased, aheadWriters: [], aheadOrders: [] }]);
+/** The deletes of each device, as PostgreSQL has them. */
+const deletesOf = new Map<number, Erased[]>();
+
+function depsOf(clickhouse: ClickHouse) {
+  return {
+    clickhouse,
+    cluster: '',
+    msLeft: () => 60_000,
+    deletesOf: async (devices: number[]) => devices.flatMap((device) => deletesOf.get(device) ?? []),
+    mayHaveBegun: false,
+  };
+}
+
+async function erase(asked: Omit<Erased, 'aheadWriters' | 'aheadOrders'>, clickhouse = embedded.clickhouse) {
+  const erased = { ...asked, aheadWriters: [], aheadOrders: [] };
+  deletesOf.set(asked.device, [...(deletesOf.get(asked.device) ?? []), erased]);
+  await eraseSeries(depsOf(clickhouse), [erased]);
 }
 
 async function shown(device: number): Promise<unknown> {
@@ -71,34 +86,106 @@ async function kindsOf(device: number): Promise<number[]> {
 
 const whole = { startTs: 0, endTs: 2 ** 50 };
 
-test.each(Array.from({ length: 5 }, (_, seed) => seed))('any deletes between any records, seed %i', async (seed) => {
+/** What a device shows by the rules of ThingsBoard. */
+class Shown {
+  /** The rewrites that met a latest value outside their range whose point is gone, or points without a latest value. */
+  readonly met = { kept: 0, none: 0 };
+  readonly #points = new Map<string, Map<number, bigint>>();
+  readonly #latest = new Map<string, { ts: number; order: bigint }>();
+
+  add({ ts, keys, order }: Sent): void {
+    for (const key of keys) {
+      const points = this.#points.get(key) ?? new Map<number, bigint>();
+      this.#points.set(key, points.set(ts, order));
+      if (ts >= (this.#latest.get(key)?.ts ?? 0)) this.#latest.set(key, { ts, order });
+    }
+  }
+
+  /** A latest value changes when it lies in the range, and never otherwise. */
+  erase({ keys, startTs, endTs, latest }: Pick<Erased, 'keys' | 'startTs' | 'endTs' | 'latest'>): void {
+    for (const [key, points] of this.#points) {
+      if (keys !== null && !keys.includes(key)) continue;
+      for (const ts of [...points.keys()]) if (ts >= startTs && ts < endTs) points.delete(ts);
+      const { ts } = this.#latest.get(key) ?? { ts: -1 };
+      if (latest === 'rewrite' && ts < 0 && points.size > 0) this.met.none += 1;
+      if (latest === 'rewrite' && ts >= 0 && !points.has(ts) && (ts < startTs || ts >= endTs)) this.met.kept += 1;
+      if (latest === 'keep' || ts < startTs || ts >= endTs) continue;
+      this.#latest.delete(key);
+      const newest = Math.max(...points.keys());
+      if (latest === 'rewrite' && points.size > 0) this.#latest.set(key, { ts: newest, order: points.get(newest)! });
+    }
+  }
+
+  do(step: Step): void {
+    if (step === 'expire') this.expire();
+    else if ('order' in step) this.add(step);
+    else this.erase(step);
+  }
+
+  /** Retention drops the points, and the latest values stay. */
+  expire(): void {
+    for (const points of this.#points.values()) points.clear();
+  }
+
+  get all() {
+    const shownAs = (order: bigint) => ({ kind: Kind.double, num: Number((order >> 20n) % 1000n) });
+    const history = [...this.#points].flatMap(([key, points]) => {
+      return [...points].map(([ts, order]) => [key, ts, shownAs(order)] as const);
+    });
+    const latest = [...this.#latest].map(([key, { ts, order }]) => ({ key, ts, value: shownAs(order) }));
+    return {
+      history: history.sort(([a, at], [b, bt]) => (a === b ? at - bt : a < b ? -1 : 1)),
+      latest: latest.sort((a, b) => (a.key < b.key ? -1 : 1)),
+    };
+  }
+}
+
+type Step = Sent | Pick<Erased, 'keys' | 'startTs' | 'endTs' | 'orderNumber' | 'latest'> | 'expire';
+
+function stepsOf(seed: number): Step[] {
   const random = new Random(seed);
+  return Array.from({ length: 14 }, (_, step): Step => {
+    const order = orderAt(10 * (step + 1));
+    const ts = begin + random.below(30);
+    if (random.below(5) < 3) return { ts, keys: shapes[random.below(shapes.length)]!, order };
+    if (random.below(10) === 0) return 'expire';
+    return {
+      keys: random.below(3) === 0 ? null : ['a', 'b', 'c', 'd'].filter((_key, place) => random.below(3) !== place),
+      startTs: random.below(6) === 0 ? 0 : ts,
+      endTs: random.below(3) === 0 ? 2 ** 50 : ts + 1 + random.below(20),
+      orderNumber: order.toString(),
+      latest: (['delete', 'keep', 'rewrite', 'rewrite'] as const)[random.below(4)]!,
+    };
+  });
+}
+
+/** Seeds whose deletes meet what they must leave alone. */
+const seeds: number[] = [];
+for (let seed = 0; seeds.length < 5; seed += 1) {
+  const model = new Shown();
+  for (const step of stepsOf(seed)) model.do(step);
+  if (model.met.kept > 0 && model.met.none > 0) seeds.push(seed);
+}
+
+test.each(seeds)('any deletes between any records, seed %i', async (seed) => {
   const device = 700_000 + seed;
   const twin = device + 2 ** 34;
-  const order = (n: number) => orderAt(10 * n);
-  let n = 1;
-  for (let step = 0; step < 14; step += 1) {
-    if (random.below(3) > 0) {
-      const sent = { ts: begin + random.below(30), keys: shapes[random.below(shapes.length)]!, order: order(n) };
-      await ship(device, sent, true);
-      await ship(twin, sent, false);
-      n += 1;
-      continue;
+  const model = new Shown();
+  for (const [place, step] of stepsOf(seed).entries()) {
+    model.do(step);
+    if (step === 'expire') {
+      await embedded.clickhouse.exec(`DELETE FROM telemetry WHERE device IN (${device}, ${twin})`);
+    } else if ('order' in step) {
+      await ship(device, step, true);
+      await ship(twin, step, false);
+    } else {
+      await erase({ device, ...step });
+      await erase({ device: twin, ...step });
+      expect(await shown(twin), `rows, step ${place}`).toMatchObject(model.all);
+      expect(await shown(device), `records, step ${place}`).toEqual(await shown(twin));
     }
-    const startTs = random.below(4) === 0 ? 0 : begin + random.below(30);
-    const erased = {
-      keys: random.below(3) === 0 ? null : ['a', 'b', 'c', 'd'].filter(() => random.below(2) === 0),
-      startTs,
-      endTs: random.below(3) === 0 ? 2 ** 50 : startTs + 1 + random.below(20),
-      orderNumber: order(n).toString(),
-      latest: (['delete', 'rewrite', 'rewrite'] as const)[random.below(3)]!,
-    };
-    if (erased.keys?.length === 0) continue;
-    n += 1;
-    await erase({ device, ...erased });
-    await erase({ device: twin, ...erased });
-    expect(await shown(device)).toEqual(await shown(twin));
   }
+  expect(await shown(twin)).toMatchObject(model.all);
   expect(await shown(device)).toEqual(await shown(twin));
 });
 
@@ -129,7 +216,7 @@ test('deletes that share their statements divide the records of their own device
   const [covered, other] = [710_004, 710_005];
   for (const device of [covered, other]) await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
   const shared = { ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' as const, aheadWriters: [] };
-  await eraseSeries({ clickhouse: embedded.clickhouse, cluster: '', msLeft: () => 60_000 }, [
+  await eraseSeries(depsOf(embedded.clickhouse), [
     { ...shared, device: covered, keys: ['a'], aheadOrders: [] },
     { ...shared, device: other, keys: ['c'], aheadOrders: [] },
   ]);
@@ -157,34 +244,60 @@ test('a delete that ended after it had inserted the points of a record is finish
   expect((await readLatest(clickhouse, device)).map(({ key }) => key)).toEqual(['b']);
 });
 
-test('a point that another delete marks while its record is divided does not come back', async () => {
-  const device = 710_002;
-  await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
-  const { clickhouse } = embedded;
-  let isFirst = true;
-  const interrupted = new Proxy(clickhouse, {
-    get(target, name) {
-      const value = Reflect.get(target, name) as unknown;
-      if (typeof value !== 'function') return value;
-      return async (...given: unknown[]) => {
-        // The records were read; another host deletes key b before the points are inserted.
-        if (isFirst && name === 'insertBlocks') {
-          isFirst = false;
-          await erase({ device, keys: ['b'], ...whole, orderNumber: orderAt(3).toString(), latest: 'delete' });
-        }
-        return (await value.apply(target, given)) as unknown;
-      };
-    },
+describe('a point that another delete covers while its record is divided', () => {
+  const of = (device: number, key: string, n: number, latest: Erased['latest']) => {
+    return { device, keys: [key], ...whole, orderNumber: orderAt(n).toString(), latest };
+  };
+
+  test.each([
+    ['does not come back', 720_000, 'delete', false, ['c']],
+    ['does not come back when its telemetry has expired', 720_001, 'delete', true, ['c']],
+    ['does not come back when the other delete rewrites', 720_002, 'rewrite', false, ['c']],
+    ['stays when the other delete keeps it', 720_003, 'keep', false, ['b', 'c']],
+    ['stays when the other delete keeps it, and its telemetry has expired', 720_004, 'keep', true, ['b', 'c']],
+  ] as const)('%s', async (_, device, latest, isExpired, left) => {
+    await ship(device, { ts: begin, keys: ['b', 'c', 'a'], order: orderAt(1) }, true);
+    if (isExpired) await embedded.clickhouse.exec(`DELETE FROM telemetry WHERE device = ${device}`);
+    // The records were read. Another host deletes key b, or keeps it and deletes key a, before the insert.
+    const { clickhouse, isDone } = interruptedAt('insertBlocks', async () => {
+      await erase(of(device, 'b', 3, latest));
+      if (latest === 'keep') await erase(of(device, 'a', 3, 'delete'));
+    });
+    await erase(of(device, 'a', 2, 'delete'), clickhouse);
+    expect(isDone()).toBe(true);
+    const keys = (await readLatest(embedded.clickhouse, device)).map(({ key }) => key);
+    expect(keys).toEqual(left);
   });
-  await erase({ device, keys: ['a'], ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' }, interrupted);
-  expect(isFirst).toBe(false);
-  expect(await readLatest(clickhouse, device)).toEqual([]);
+
+  test('of a deleted device does not come back when its telemetry has expired', async () => {
+    const device = 720_010;
+    await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
+    await embedded.clickhouse.exec(`DELETE FROM telemetry WHERE device = ${device}`);
+    const { clickhouse } = interruptedAt('insertBlocks', async () => {
+      const gone = { device, keys: null, startTs: 0, endTs: 0, orderNumber: null, latest: 'delete' as const };
+      deletesOf.set(device, [{ ...gone, aheadWriters: [], aheadOrders: [] }]);
+      await eraseDevices(depsOf(embedded.clickhouse), [device]);
+    });
+    await erase(of(device, 'a', 2, 'delete'), clickhouse);
+    expect(await readLatest(embedded.clickhouse, device)).toEqual([]);
+  });
+
+  test('gives way to the newest point that remains when the other delete rewrites', async () => {
+    const device = 720_011;
+    await ship(device, { ts: begin - 5, keys: ['a', 'b'], order: orderAt(1) }, false);
+    await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(2) }, true);
+    const { clickhouse } = interruptedAt('insertBlocks', () =>
+      erase({ ...of(device, 'b', 4, 'rewrite'), startTs: begin }),
+    );
+    await erase({ ...of(device, 'a', 3, 'delete'), startTs: begin }, clickhouse);
+    expect(await readLatest(embedded.clickhouse, device)).toMatchObject([{ key: 'b', ts: begin - 5 }]);
+  });
 });
 
 test('a deleted device leaves no record', async () => {
   const device = 710_003;
   await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
-  await eraseDevices({ clickhouse: embedded.clickhouse, cluster: '', msLeft: () => 60_000 }, [device]);
+  await eraseDevices(depsOf(embedded.clickhouse), [device]);
   expect(await readLatest(embedded.clickhouse, device)).toEqual([]);
 });
 
@@ -200,7 +313,7 @@ test.each(['insertBlocks', 'exec'])('a record that is stored beside the division
   const device = 710_005 + step.length;
   await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
   // This record was sent before the delete and is stored when the records have been read.
-  const { clickhouse, isDone } = before(step, () =>
+  const { clickhouse, isDone } = interruptedAt(step, () =>
     ship(device, { ts: begin + 5, keys: ['a', 'b'], order: orderAt(2) }, true),
   );
   await erase({ device, keys: ['a'], ...whole, orderNumber: orderAt(3).toString(), latest: 'delete' }, clickhouse);
@@ -226,7 +339,7 @@ test('values of a divided record keep each bit', async () => {
 });
 
 /** A client that does something before its first statement of a kind. */
-function before(step: string, act: () => Promise<void>) {
+function interruptedAt(step: string, act: () => Promise<void>) {
   let isDone = false;
   const clickhouse = new Proxy(embedded.clickhouse, {
     get(target, name) {

@@ -863,7 +863,7 @@ test('many deletes of series share few statements, and each deletes only what it
   expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
 });
 
-/** A store whose rewrite of latest values reads points, and writes what it has read after something else was done. */
+/** A store whose rewrite of latest values inserts what it has read after something else was done. */
 function slowToRewrite(meanwhile: () => Promise<unknown>): ClickHouse {
   let isDone = false;
   return new Proxy(embedded.clickhouse, {
@@ -871,17 +871,11 @@ function slowToRewrite(meanwhile: () => Promise<unknown>): ClickHouse {
       const value = Reflect.get(target, name) as unknown;
       if (typeof value !== 'function') return value;
       return async (...parameters: unknown[]) => {
-        const sql = String(parameters[0]);
-        if (isDone || name !== 'exec' || !sql.startsWith('INSERT INTO latest'))
-          return await value.apply(target, parameters);
-        isDone = true;
-        const select = sql.indexOf('SELECT');
-        await target.exec('CREATE TABLE was_read AS latest ENGINE = Memory');
-        await target.exec(sql.replace('latest', 'was_read'), parameters[1] as Record<string, unknown> as never);
-        await meanwhile();
-        const columns = sql.slice(sql.indexOf('(') + 1, sql.indexOf(')'));
-        await target.exec(`${sql.slice(0, select)} SELECT ${columns} FROM was_read`);
-        await target.exec('DROP TABLE was_read');
+        if (!isDone && name === 'insertBlocks') {
+          isDone = true;
+          await meanwhile();
+        }
+        return (await value.apply(target, parameters)) as unknown;
       };
     },
   });
@@ -949,6 +943,63 @@ describe('a latest value that one delete rewrites while another delete covers it
     await remove({ device, ...ofThird });
     expect(await readable(device)).toEqual([[], []]);
   });
+});
+
+describe('a delete that rewrites latest values', () => {
+  const [first, second, third] = [someDay, someDay + 1000, someDay + 2000];
+  const ofThird = { ...all, startTs: third, latest: 'rewrite' as const };
+
+  async function shipped(): Promise<number> {
+    const device = devices++;
+    await ship(device, orderAt(Date.now() - 1000, 1), [first, second, third]);
+    return device;
+  }
+
+  test('leaves a latest value outside its range that an earlier delete has kept, also when it is repeated', async () => {
+    const device = await shipped();
+    const here = host([1]);
+    expect(await here.remove({ device, ...ofThird, latest: 'keep' })).toBe('done');
+    expect(await here.remove({ device, ...ofThird, startTs: second, endTs: third })).toBe('done');
+    expect(await readable(device)).toEqual([[first], [third]]);
+    await reopenTombstones(postgres);
+    await here.rounds();
+    expect(await readable(device)).toEqual([[first], [third]]);
+    expect(await here.remove({ device, ...ofThird })).toBe('done');
+    expect(await readable(device)).toEqual([[first], [first]]);
+  });
+
+  test('makes no latest value where another delete has deleted it, also when it is repeated', async () => {
+    const device = await shipped();
+    const here = host([1]);
+    expect(await here.remove({ device, ...ofThird, latest: 'delete' })).toBe('done');
+    expect(await here.remove({ device, ...ofThird, startTs: second, endTs: third })).toBe('done');
+    expect(await readable(device)).toEqual([[first], []]);
+    await reopenTombstones(postgres);
+    await here.rounds();
+    expect(await readable(device)).toEqual([[first], []]);
+  });
+
+  test.each(['INSERT INTO telemetry', 'insertBlocks'])(
+    'is finished by its repetition when it ended at %s',
+    async (step) => {
+      const device = await shipped();
+      const ended = new Proxy(embedded.clickhouse, {
+        get(target, name) {
+          const value = Reflect.get(target, name) as unknown;
+          if (typeof value !== 'function') return value;
+          return async (...parameters: unknown[]) => {
+            const isStep = name === step || (name === 'exec' && String(parameters[0]).startsWith(step));
+            if (isStep) throw new ClickHouseError(48, 'transient', 'ended');
+            return (await value.apply(target, parameters)) as unknown;
+          };
+        },
+      });
+      expect(await host([1], ended).remove({ device, ...ofThird })).toBe('recorded');
+      expect((await readable(device))[1]).toEqual([]);
+      await host([1]).rounds(3);
+      expect(await readable(device)).toEqual([[first, second], [second]]);
+    },
+  );
 });
 
 test('requests that come together share statements, and each is done', async () => {

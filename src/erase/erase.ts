@@ -37,6 +37,7 @@ import {
   listBytesOf,
   markApplied,
   readMissing,
+  readTombstonesOf,
   readWaiting,
   type Tombstone,
 } from './tombstone-store.ts';
@@ -279,7 +280,8 @@ export class Eraser {
     const end = shards.begin();
     try {
       for (const { clickhouse, items } of shards.byHolder(batch, ({ device }) => device)) {
-        const deps = { clickhouse, cluster, latestAheadMsMax, msLeft };
+        const deletesOf = (devices: number[]) => readTombstonesOf(postgres, devices);
+        const deps = { clickhouse, cluster, latestAheadMsMax, msLeft, deletesOf, mayHaveBegun: true };
         if (items[0]!.orderNumber !== null) await eraseSeries(deps, items);
         else {
           await eraseDevices(

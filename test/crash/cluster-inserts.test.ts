@@ -69,18 +69,21 @@ test('shipped blocks, with a time for the quorum below their own deadline', asyn
 
 test('what a delete writes, and the rows of the schema', async () => {
   const order = '9000000000000000';
-  await eraseSeries({ clickhouse, cluster: 'fleet', msLeft: () => 10_000 }, [
-    {
-      device: 1,
-      keys: ['a'],
-      startTs: 0,
-      endTs: 9,
-      orderNumber: order,
-      aheadWriters: [],
-      aheadOrders: [],
-      latest: 'rewrite',
-    },
-  ]);
+  await eraseSeries(
+    { clickhouse, cluster: 'fleet', msLeft: () => 10_000, deletesOf: async () => [], mayHaveBegun: false },
+    [
+      {
+        device: 1,
+        keys: ['a'],
+        startTs: 0,
+        endTs: 9,
+        orderNumber: order,
+        aheadWriters: [],
+        aheadOrders: [],
+        latest: 'rewrite',
+      },
+    ],
+  );
   await migrateClickHouse(clickhouse, { database: 'millrace', cluster: 'fleet', log: silentLog });
   // Markers, latest values, and rows of the schema.
   expect(inserts.length).toBeGreaterThan(2);

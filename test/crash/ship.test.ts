@@ -211,7 +211,7 @@ test('a delete takes what was written up to its order, and nothing that came lat
   await shipAll(channel);
   const { clickhouse } = embedded;
   const erased = { device, keys: ['a'], startTs: 100, endTs: 200, orderNumber: order, latest: 'keep' as const };
-  await eraseSeries({ clickhouse, cluster: '', msLeft: () => 30_000 }, [
+  await eraseSeries({ clickhouse, cluster: '', msLeft: () => 30_000, deletesOf: async () => [], mayHaveBegun: false }, [
     { ...erased, aheadWriters: [], aheadOrders: [] },
   ]);
   expect(await stored('telemetry', device)).toEqual([

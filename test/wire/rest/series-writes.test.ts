@@ -115,6 +115,16 @@ test('the latest value stays when it is not to be deleted, and old points may co
   expect(await latest(id)).toBe(7);
 });
 
+test('a latest value that was kept outlives the rewrite of another range, and not that of its own', async () => {
+  const id = await deviceWith({ 50: 1, 100: 2, 150: 3 });
+  const path = `${prefix(id)}/timeseries/delete?keys=k`;
+  expect(await answer('DELETE', `${path}&startTs=150&endTs=200&deleteLatest=false`)).toBe('200 ');
+  expect(await answer('DELETE', `${path}&startTs=100&endTs=150&rewriteLatestIfDeleted=true`)).toBe('200 ');
+  expect([await history(id), await latest(id)]).toEqual([[50], 3]);
+  expect(await answer('DELETE', `${path}&startTs=150&endTs=200&rewriteLatestIfDeleted=true`)).toBe('200 ');
+  expect([await history(id), await latest(id)]).toEqual([[50], 1]);
+});
+
 test('whole keys are deleted, others stay, and a point of the moment before is gone with them', async () => {
   const { id } = await newDevice();
   await ok('POST', `${prefix(id)}/timeseries/ANY`, { k: 1, stays: 2 });
