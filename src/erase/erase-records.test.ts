@@ -321,6 +321,21 @@ test.each(['insertBlocks', 'exec'])('a record that is stored beside the division
   expect(await readLatest(embedded.clickhouse, device)).toMatchObject([{ key: 'b', ts: begin + 5 }]);
 });
 
+test('a later value outside the range stays when it is stored beside the delete of its key', async () => {
+  const device = 710_020;
+  await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, false);
+  const { clickhouse, isDone } = interruptedAt('exec', () =>
+    ship(device, { ts: begin + 5, keys: ['a', 'b'], order: orderAt(2) }, false),
+  );
+  const erased = { device, keys: ['a'], startTs: 0, endTs: begin + 1, latest: 'delete' as const };
+  await erase({ ...erased, orderNumber: orderAt(3).toString() }, clickhouse);
+  expect(isDone()).toBe(true);
+  expect(await readLatest(embedded.clickhouse, device)).toMatchObject([
+    { key: 'a', ts: begin + 5 },
+    { key: 'b', ts: begin + 5 },
+  ]);
+});
+
 test('values of a divided record keep each bit', async () => {
   const device = 710_030;
   const random = new Random(1);
