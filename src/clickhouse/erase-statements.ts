@@ -6,7 +6,7 @@
  * marker of a deleted row has a greater version than a replay of the row. `latest` is small and has no partitions: rows
  * leave it by a mutation.
  */
-import { haveKeys, isRecord, latestColumns, latestKeyColumns } from './latest-rows.ts';
+import { haveKeys, isRecord, latestColumns, latestKeysQuery } from './latest-rows.ts';
 import { notAhead } from './statements.ts';
 
 const pointKey = 'device, key, ts, seq, origin';
@@ -147,9 +147,8 @@ export const remainingPointsQuery = `SELECT ${pointName} AS name FROM telemetry 
   PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
   AND ${shown} AND ${pointName} IN {names:Array(String)} ${exact}`;
 
-/** The query of the keys of a device that have a latest value, among some keys. */
-export const keysWithLatestQuery = `SELECT ${latestKeyColumns} FROM latest FINAL
-  WHERE device = {device:UInt64} AND ${haveKeys}`;
+/** The query of the keys of the rows that have a latest value of some keys of a device: with other keys of records. */
+export const keysWithLatestQuery: string = latestKeysQuery(`WHERE device = {device:UInt64} AND ${haveKeys}`);
 
 /** Returns the statement that deletes single points of a device from `latest`. */
 export function deleteLatestPointsStatement(cluster: string): string {

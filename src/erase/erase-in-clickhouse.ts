@@ -25,10 +25,10 @@ import {
   recordsQuery,
   remainingPointsQuery,
 } from '../clickhouse/erase-statements.ts';
-import type { LatestKeys, LatestRow } from '../clickhouse/latest-rows.ts';
+import type { LatestRow } from '../clickhouse/latest-rows.ts';
 import type { Parameters } from '../clickhouse/read.ts';
 import { orderOfVersion } from '../telemetry/block.ts';
-import { keysOf, latestPointsOf } from '../telemetry/latest-records.ts';
+import { latestPointsOf } from '../telemetry/latest-records.ts';
 import { type Erased, erasesRow } from './tombstone-store.ts';
 
 interface CarryOutDeps {
@@ -44,6 +44,9 @@ interface CarryOutDeps {
   /** True when an earlier call may have carried out a part of the deletes. */
   mayHaveBegun: boolean;
 }
+
+/** The largest limit of a query. */
+const rowsMax = 2 ** 32 - 1;
 
 /** Rewrites of one latest value by one call. Each repetition means that another delete has marked one more point. */
 const rewritesMax = 10;
@@ -76,7 +79,10 @@ async function deletedBefore(deps: CarryOutDeps, erased: Erased, deleted: readon
   const { device } = erased;
   const others = (erased.keys ?? []).filter((key) => !deleted.includes(key));
   if (others.length === 0) return [];
-  const present = new Set(keysOf(await read<LatestKeys>(deps, keysWithLatestQuery, { device, keys: others })));
+  const parameters = { device, keys: others, rows: rowsMax };
+  const present = new Set(
+    (await read<{ name: string }>(deps, keysWithLatestQuery, parameters)).map(({ name }) => name),
+  );
   const keys = others.filter((key) => !present.has(key));
   if (keys.length === 0) return [];
   const query = newestOfAllQuery(deps.latestAheadMsMax ?? 0);
