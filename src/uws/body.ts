@@ -5,6 +5,7 @@
  */
 import { type BudgetOwner, ByteBudget, Held } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
 import type { HeldRefusals } from './held-refusals.ts';
@@ -90,7 +91,8 @@ export function readBody<Subject>(
 ): void {
   const { bytesMax, admit } = rules;
   if (contentLength > bytesMax) {
-    refuse(exchange, bodyTooLarge(bytesMax), subject, rules);
+    if (contentLength > limits.skippedBodyBytesMax) refuse(exchange, bodyTooLarge(bytesMax), subject, rules);
+    else refuseAfterBody(exchange, bodyTooLarge(bytesMax), subject, rules);
     return;
   }
   if (refusedAsLarge(exchange, contentLength, subject, rules)) return;
@@ -288,6 +290,22 @@ function refuse<Subject>(exchange: Exchange, fault: Fault, subject: Subject, { o
   onRefused?.(fault, subject, exchange);
   exchange.closeAfter = true;
   exchange.refuse(fault);
+}
+
+/**
+ * Drops a body of moderate size and answers at its end. A client that is still sending when its connection is closed
+ * gets an error of its socket and no answer.
+ */
+function refuseAfterBody<Subject>(
+  exchange: Exchange,
+  fault: Fault,
+  subject: Subject,
+  { onRefused }: BodyRules<Subject>,
+): void {
+  onRefused?.(fault, subject, exchange);
+  exchange.onData((_chunk, isLast) => {
+    if (isLast && !exchange.done) exchange.refuse(fault);
+  });
 }
 
 export function bodiesInFlight(): Fault {
