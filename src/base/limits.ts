@@ -441,7 +441,7 @@ export const limits = {
   credentialChangesKeptMs: 24 * 3_600_000,
   /** Time for which one turn of long work may hold the event loop. */
   loopTurnMs: 4,
-  /** Declared size up to which a body that is too large is received and dropped, so that its sender reads the answer. */
+  /** Declared size up to which a body that is too large is received and dropped: its sender then reads the answer. */
   skippedBodyBytesMax: 8 * 1024 * 1024,
   /** Body of a REST request, which is read in one turn of the loop. */
   apiBodyBytesMax: 1024 * 1024,
