@@ -56,7 +56,7 @@ test('frames are acknowledged and given while the node of this process is cut of
       }
     };
     await eventually(() => accepted('while cut off'), 40_000);
-    // A frame that is not confirmed is given again after a while, and one that was refused may be in the stream as well.
+    // A frame without a confirmation is given again after a while. One that was refused may be in the stream as well.
     await eventually(() => given() === 'while cut off', 20_000);
     expect(nodes.nodeAt(client.link!.connection.getServer())).not.toBe(cutOff);
     nodes.join(cutOff);
