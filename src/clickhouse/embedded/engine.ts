@@ -73,19 +73,25 @@ export class Engine {
 
   /** Requests the statement with this tag to stop, without waiting: with SYNC the request itself may hang. */
   async kill(tag: string): Promise<void> {
-    await this.run({
-      sql: `KILL QUERY WHERE Settings['log_comment'] = ${literal(tag)} ASYNC`,
-      defaultFormat: 'Null',
-      database: '',
-      settings: new Map(),
-      parameters: new Map(),
-      tag: '',
-    });
+    await this.#order(`KILL QUERY WHERE Settings['log_comment'] = ${literal(tag)} ASYNC`);
   }
 
-  /** Must be called only when no statement runs any more. */
-  close(): void {
-    this.#native.CloseConnection(this.#anchor);
+  /**
+   * Must be called only when no statement runs any more. Stops the merges first: of 313 processes that were closed
+   * while they merged, four crashed at their exit, and none of 221 whose merges were stopped. Also closes when it
+   * rejects.
+   */
+  async close(): Promise<void> {
+    try {
+      await this.#order('SYSTEM STOP MERGES');
+    } finally {
+      this.#native.CloseConnection(this.#anchor);
+    }
+  }
+
+  async #order(sql: string): Promise<void> {
+    const none = new Map<string, string>();
+    await this.run({ sql, defaultFormat: 'Null', database: '', settings: none, parameters: none, tag: '' });
   }
 
   #open(): object {

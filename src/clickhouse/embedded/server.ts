@@ -76,7 +76,7 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
   try {
     await once(server, 'listening');
   } catch (error) {
-    engine.close();
+    await engine.close();
     files.close();
     throw new StartError(`The embedded ClickHouse cannot listen on 127.0.0.1:${settings.port}: ${messageOf(error)}.`);
   }
@@ -94,7 +94,9 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     await idle(slots, killMsMax, () => {});
     files.close();
     // Closing the engine under a running statement would abort it; its parts are on disk either way.
-    if (slots.running === 0) engine.close();
+    if (slots.running === 0) {
+      await engine.close().catch((error) => log.warn('clickhouse_merges_run_on', { reason: messageOf(error) }));
+    }
     process.exit(exitCode);
   };
   const merges = setInterval(() => {

@@ -85,6 +85,20 @@ export function engineArguments({ dir, memoryBytesMax, freeDiskBytesMin, nice }:
   ];
 }
 
+const mergeThreads = 2;
+/**
+ * Merges and mutations that are begun at once; the threads go on with the shortest of them. With half as many places in
+ * turn, large merges of telemetry kept those of the small tables waiting: right after a load of 100 million points a
+ * day of a device took 21 and 32 ms (p50 and p99) and latest values 11.8 and 21.5, now 14 and 23, and 8.5 and 15.4.
+ */
+const mergePlaces = 8;
+/**
+ * The defaults of these settings are made for a large server, where more places are free than there are here. While
+ * fewer are free, only smaller merges are begun.
+ */
+const freePlacesForLargeMerges = mergePlaces / 2;
+const freePlacesForMutations = mergePlaces / 4;
+
 /**
  * The engine's defaults take 95 % of the machine's memory and pools for a large server, and fill the disk. The engine
  * ignores a failed write (see write-check.ts), so inserts, merges and mutations are refused before the disk is full.
@@ -110,11 +124,14 @@ function configFile(memoryBytesMax: number, freeDiskBytesMin: number, nice: numb
   </storage_configuration>
   <merge_tree>
     <auto_statistics_types></auto_statistics_types>
+    ${element('number_of_free_entries_in_pool_to_lower_max_size_of_merge', freePlacesForLargeMerges)}
+    ${element('number_of_free_entries_in_pool_to_execute_mutation', freePlacesForMutations)}
     <min_free_disk_bytes_to_perform_insert>${freeForInserts - keptFree}</min_free_disk_bytes_to_perform_insert>
   </merge_tree>
   <os_threads_nice_value_merge_mutate>${nice}</os_threads_nice_value_merge_mutate>
-  <background_pool_size>2</background_pool_size>
-  <background_merges_mutations_concurrency_ratio>2</background_merges_mutations_concurrency_ratio>
+  <background_pool_size>${mergeThreads}</background_pool_size>
+  <background_merges_mutations_concurrency_ratio>${mergePlaces / mergeThreads}</background_merges_mutations_concurrency_ratio>
+  <background_merges_mutations_scheduling_policy>shortest_task_first</background_merges_mutations_scheduling_policy>
   <background_move_pool_size>1</background_move_pool_size>
   <background_fetches_pool_size>1</background_fetches_pool_size>
   <background_common_pool_size>2</background_common_pool_size>
@@ -124,4 +141,8 @@ function configFile(memoryBytesMax: number, freeDiskBytesMin: number, nice: numb
   <background_distributed_schedule_pool_size>1</background_distributed_schedule_pool_size>
 </clickhouse>
 `;
+}
+
+function element(name: string, value: number): string {
+  return `<${name}>${value}</${name}>`;
 }
