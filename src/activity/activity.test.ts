@@ -367,7 +367,7 @@ test('a standby that takes over without the last blocks gets them again, and jud
   const judged = worker.time - lateMs;
   await checkedBefore(judged);
   expect(await check(judged)).toBe(0);
-  await worker.rounds(4_000, 8);
+  await worker.rounds(6_000, 12);
   expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(sentTs) });
   await worker.activity.stop();
 });
@@ -502,7 +502,7 @@ test('a device that is silent sooner than its block is written becomes inactive 
     await worker.rounds(1_000, 2);
     expect(await attributes(device)).toMatchObject({ active: '1' });
     // The turn of the block, two checks, and the time between two reports.
-    for (let ms = 0; ms < 60_000; ms += checkMs) {
+    for (let ms = 0; ms < 75_000; ms += checkMs) {
       await worker.rounds(checkMs, 20);
       await silence.check();
     }
@@ -533,7 +533,7 @@ test.each([
   const checked = () => check(worker.time - lateMs, { inactivityMs, checkMs: 5_000 });
   worker.activity.touch(device);
   worker.activity.touch(silent);
-  await worker.rounds(6_000, 12);
+  await worker.rounds(10_000, 20);
   await checkedBefore(worker.time - lateMs);
   worker.time += step;
   await worker.rounds(5_000, 2);
