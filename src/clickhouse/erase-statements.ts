@@ -147,7 +147,7 @@ export const remainingPointsQuery = `SELECT ${pointName} AS name FROM telemetry 
   PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ts IN {times:Array(Int64)}
   AND ${shown} AND ${pointName} IN {names:Array(String)} ${exact}`;
 
-/** The query of the keys of the rows that have a latest value of some keys of a device: with other keys of records. */
+/** The query of all keys of the rows that have latest values of some keys of a device: a record has other keys, too. */
 export const keysWithLatestQuery: string = latestKeysQuery(`WHERE device = {device:UInt64} AND ${haveKeys}`);
 
 /** Returns the statement that deletes single points of a device from `latest`. */

@@ -881,16 +881,17 @@ function slowToRewrite(meanwhile: () => Promise<unknown>): ClickHouse {
   });
 }
 
-describe('a latest value that one delete rewrites while another delete covers it', () => {
-  const [first, second, third] = [someDay, someDay + 1000, someDay + 2000];
-  const ofSecond = { ...all, startTs: second, endTs: third };
-  const ofThird = { ...all, startTs: third, latest: 'rewrite' as const };
+const [first, second, third] = [someDay, someDay + 1000, someDay + 2000];
+const ofThird = { ...all, startTs: third, latest: 'rewrite' as const };
 
-  async function shipped(): Promise<number> {
-    const device = devices++;
-    await ship(device, orderAt(Date.now() - 1000, 1), [first, second, third]);
-    return device;
-  }
+async function shipped(): Promise<number> {
+  const device = devices++;
+  await ship(device, orderAt(Date.now() - 1000, 1), [first, second, third]);
+  return device;
+}
+
+describe('a latest value that one delete rewrites while another delete covers it', () => {
+  const ofSecond = { ...all, startTs: second, endTs: third };
 
   test('does not stay when it was written before its point was marked', async () => {
     const device = await shipped();
@@ -946,15 +947,6 @@ describe('a latest value that one delete rewrites while another delete covers it
 });
 
 describe('a delete that rewrites latest values', () => {
-  const [first, second, third] = [someDay, someDay + 1000, someDay + 2000];
-  const ofThird = { ...all, startTs: third, latest: 'rewrite' as const };
-
-  async function shipped(): Promise<number> {
-    const device = devices++;
-    await ship(device, orderAt(Date.now() - 1000, 1), [first, second, third]);
-    return device;
-  }
-
   test('leaves a latest value outside its range that an earlier delete has kept, also when it is repeated', async () => {
     const device = await shipped();
     const here = host([1]);
