@@ -21,7 +21,7 @@ function openStore() {
       new Promise<T[]>((resolve, reject) => {
         const of = (devices ?? [device]) as number[];
         const rows = of.map((each): LatestRow & { device: string } => {
-          const point = { name: 'k', ts: String(each), kind: 2, num: 0, int: '0', string: '', record: '' };
+          const point = { name: 'k', ts: String(each), kind: 2, num: 0, int: '0', string: '' };
           return { device: String(each), ...point, rank: '1' };
         });
         const answer = (error?: Error) => (error ? reject(error) : resolve(rows as T[]));

@@ -46,11 +46,10 @@ function pointOfRow({ name, ts, kind, num, int, string }: LatestRow): StoredPoin
   return { key: name, ts, kind: kind as Kind, num, int, text: string };
 }
 
-function pointsOfRecord({ ts, record }: LatestRow): StoredPoint[] {
-  const [key = '', hexText = ''] = record.split(' ');
+function pointsOfRecord({ name: hexKey, ts, string: hexText }: LatestRow): StoredPoint[] {
   const text = Buffer.from(hexText, 'hex');
   let at = 0;
-  return keysOfRecord(key).map((name) => {
+  return keysOfRecord(hexKey).map((name) => {
     const kind = text[at] as Kind;
     const point: StoredPoint = { key: name, ts, kind, num: 0, int: '0', text: '' };
     at += 1;

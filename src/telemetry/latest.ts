@@ -54,8 +54,9 @@ export async function readEachRow<Row>(
   sql: string,
   parameters: Parameters,
   take: (row: Row) => void,
+  settings: ReadOptions['settings'] = {},
 ): Promise<void> {
-  const options = readOptions(limits.historyReadBytesMax);
+  const options = readOptions(limits.historyReadBytesMax, settings);
   await asFaults(clickhouse, () => clickhouse.eachRow<Row>(sql, parameters, options, take));
 }
 
@@ -101,6 +102,14 @@ export function answerTooLarge(): Fault {
 const fewGranules = { max_threads: 1, compile_expressions: 0 } as const;
 
 /**
+ * The older analyzer plans a simple query in less time: 4.5 instead of 5.3 ms for the latest values of a device, and 12
+ * instead of 13 ms for its day. This is the setting's first name, which older servers know, too.
+ */
+export const olderAnalyzer = { allow_experimental_analyzer: 0 } as const;
+
+const simpleQuery = { ...fewGranules, ...olderAnalyzer } as const;
+
+/**
  * The rows of many devices. ClickHouse does not move conditions to PREWHERE itself in a query with `FINAL`, and then
  * merges whole granules: 51 instead of 32 ms of CPU for 50 devices in twelve parts. For one device there is no
  * difference.
@@ -120,7 +129,7 @@ export async function readLatest(clickhouse: Reads, device: number, keys?: strin
   const hint = keys ? 'name fewer of them' : 'name the wanted ones with "keys"';
   const wanted = `${ofDevice} ${filter}`;
   const all = `SELECT ${latestColumns} FROM latest FINAL ${wanted} LIMIT {rows:UInt32}`;
-  const rows = await undefinedIfTooLarge(readRows<LatestRow>(clickhouse, all, parameters, fewGranules));
+  const rows = await undefinedIfTooLarge(readRows<LatestRow>(clickhouse, all, parameters, simpleQuery));
   if (rows !== undefined) {
     const points = sortedPoints(rows, keys);
     refuseMore(points, most, hint);
@@ -149,7 +158,7 @@ export async function readLatestEach(
     `SELECT device, ${latestColumns} FROM latest FINAL ${ofDevices} ${filter}
       ORDER BY device LIMIT {rows:UInt32} BY device`,
     { devices, rows: limits.latestValuesMax + 1, ...(keys && { keys }) },
-    fewGranules,
+    simpleQuery,
   );
   const rowsOf = byDevice(rows);
   return new Map(

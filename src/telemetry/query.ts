@@ -10,7 +10,7 @@ import { equalSumIf } from '../clickhouse/equal-sum.ts';
 import { shown } from '../clickhouse/erase-statements.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
-import { type Point, type PointRow, pointColumns, pointOf, readEachRow } from './latest.ts';
+import { olderAnalyzer, type Point, type PointRow, pointColumns, pointOf, readEachRow } from './latest.ts';
 
 export const aggregations = ['NONE', 'MIN', 'MAX', 'AVG', 'SUM', 'COUNT'] as const;
 type Aggregation = (typeof aggregations)[number];
@@ -41,12 +41,13 @@ export async function readHistory(
   await readEachRow<PointRow>(
     clickhouse,
     `SELECT ${pointColumns} FROM telemetry FINAL ${condition(read)}
-     ORDER BY ${by} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}, compile_expressions = 0`,
+     ORDER BY ${by} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
     { ...bound(device, read), limit: Math.min(limit, limits.historyRowsMax), rowsMax: limits.historyRowsMax + 1 },
     (row) => {
       countRow();
       take(pointOf(row));
     },
+    { ...olderAnalyzer, compile_expressions: 0 },
   );
 }
 

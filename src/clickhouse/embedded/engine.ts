@@ -1,6 +1,7 @@
 /**
- * Runs statements in the chDB library: ClickHouse inside this process. Each statement has a new connection (0.25 ms),
- * so that settings, parameters and the current database of one request never reach the next one.
+ * Runs statements in the chDB library: ClickHouse inside this process. Each statement has a new connection, so that
+ * settings, parameters and the current database of one request never reach the next one. To open and close a connection
+ * takes 0.6 ms, so one is opened ahead, and both are done while no caller waits.
  */
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -44,6 +45,9 @@ export class Engine {
   readonly #engineArguments: string[];
   /** The connection that is open as long as the engine runs: the library shuts down with its last connection. */
   readonly #anchor: object;
+  /** The connection of the next statement. */
+  #spare: object | undefined;
+  #isClosed = false;
 
   constructor(dir: string, engineArguments: string[]) {
     const require = createRequire(import.meta.url);
@@ -52,11 +56,13 @@ export class Engine {
     this.#dir = dir;
     this.#engineArguments = engineArguments;
     this.#anchor = this.#open();
+    this.#spare = this.#open();
   }
 
   async run(run: Run): Promise<Result> {
     const sql = `${prologue(run)}${run.sql}`;
-    const connection = this.#open();
+    const connection = this.#spare ?? this.#open();
+    this.#spare = undefined;
     try {
       const { bytes, elapsed, rowsRead, bytesRead } = await this.#native.QueryAsyncConnection(
         connection,
@@ -67,7 +73,8 @@ export class Engine {
     } catch (error) {
       throw exceptionFrom(error);
     } finally {
-      this.#native.CloseConnection(connection);
+      // The answer is sent first.
+      setImmediate(() => this.#replace(connection));
     }
   }
 
@@ -85,6 +92,8 @@ export class Engine {
     try {
       await this.#order('SYSTEM STOP MERGES');
     } finally {
+      this.#isClosed = true;
+      if (this.#spare) this.#native.CloseConnection(this.#spare);
       this.#native.CloseConnection(this.#anchor);
     }
   }
@@ -92,6 +101,16 @@ export class Engine {
   async #order(sql: string): Promise<void> {
     const none = new Map<string, string>();
     await this.run({ sql, defaultFormat: 'Null', database: '', settings: none, parameters: none, tag: '' });
+  }
+
+  #replace(used: object): void {
+    this.#native.CloseConnection(used);
+    if (this.#isClosed || this.#spare) return;
+    try {
+      this.#spare = this.#open();
+    } catch {
+      // The next statement opens its own connection, and throws the error.
+    }
   }
 
   #open(): object {
