@@ -2,7 +2,7 @@
  * The activity of devices as one worker knows it: the time of the last message of each device, and which devices are
  * stored as active. A page has the blocks of consecutive devices side by side, so that a message of any device of a
  * large fleet touches one time and one mark. A block of 512 devices takes 9 bytes a device from its first activity
- * until no block of its page had any for an hour.
+ * until no block of its page had any for `activityIdleTurnsMax` turns, usually one and a half hours.
  */
 import { blockDevices, blockOf, placeOf } from './blocks.ts';
 

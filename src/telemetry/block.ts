@@ -18,8 +18,8 @@
  *
  * `seq` = 0 when the message brought its `ts`: then device, key and ts name the point. A row at server time is a point
  * of its own, because `seq` (with `version`, which differs for each frame) is part of its key. `seq` = (lag + 1) * 2^24
- * + place. `lag`: quarters of 1/250 ms from the beginning of the millisecond `ts` to the moment that the frame was
- * encoded, at most 250. `place`: rises with the records of one frame that share a `ts`.
+ * + place. `lag`: steps of 4 µs from the beginning of the millisecond `ts` to the moment that the frame was encoded, at
+ * most 250. `place`: rises with the records of one frame that share a `ts`.
  *
  * Why the order by `seq` is the order of sending, for all workers of a host: a frame is encoded after its messages
  * arrived and before they are acknowledged. So when a sender waits for the acknowledgement, the next message either
@@ -35,7 +35,8 @@ assert(endianness() === 'LE', 'typed arrays are the wire format only on a little
 export const tsDistanceMsMax = 270 * 365.25 * dayMs;
 
 /**
- * The columns of rows except device, time, seq and version. Fixed-width columns are bytes; absent columns are empty.
+ * The columns of rows except device, time, seq and version. Fixed-width columns are bytes. A column that no row needs
+ * is undefined.
  */
 export interface Columns {
   count: number;

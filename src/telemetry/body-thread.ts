@@ -1,9 +1,9 @@
 /**
  * One thread that decodes large bodies, so that no body blocks the event loop. Further bodies wait, up to a cap, above
  * which a body is refused. Tenants take turns, and so do the devices of a tenant. The next body is one of a tenant
- * whose last rows the journal has taken. The thread starts with the first body. When the thread dies (endlessly nested
- * JSON exceeds its memory limit) or is late, only its body is refused, and the next body gets a new thread. Used by
- * `DecodeThread` and by the thread of gateways.
+ * whose last rows the journal has taken. The thread starts with the first body. When the thread dies (megabytes of
+ * nested JSON exceed its memory limit) or is late, only its body is refused, and the next body gets a new thread. Used
+ * by `DecodeThread` and by the thread of gateways.
  */
 import { Worker } from 'node:worker_threads';
 import { type Fault, tooLarge, unavailable } from '../base/errors.ts';

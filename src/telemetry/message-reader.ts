@@ -393,7 +393,7 @@ export class MessageReader {
 }
 
 let lastRecord = 0;
-/** Returns a number that no key has recently. After 2^30 records a false repetition only costs an exact read. */
+/** Returns a number that no recent record had. After 2^30 records a false repetition only costs an exact read. */
 function nextRecord(): number {
   lastRecord = (lastRecord + 1) & 0x3fffffff;
   return lastRecord;

@@ -6,7 +6,7 @@ import type { Reads } from '../clickhouse/client.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
 import { readRows } from './latest.ts';
 
-/** The name of a point. `seq` and `origin` distinguish points at server time of the same millisecond. */
+/** What a sender knows of a point. Points at server time of one millisecond also differ in `seq` and `origin`. */
 interface PointName {
   device: number;
   key: string;
