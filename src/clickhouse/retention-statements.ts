@@ -1,6 +1,7 @@
 /** The statements of retention. A day is a partition of `telemetry`; rows outside 2020 to 2039 share partition 0. */
+import { daysEndMs, firstDayMs } from './day-partitions.ts';
 
-const others = '(ts < 1577836800000 OR ts >= 2208988800000)';
+const others = `(ts < ${firstDayMs} OR ts >= ${daysEndMs})`;
 /** The partition of a row, computed as in the definition of the table. */
 const dayOfRow = `if(${others}, 0, toYYYYMMDD(toDateTime(intDiv(ts, 1000), 'UTC')))`;
 

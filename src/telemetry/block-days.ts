@@ -3,11 +3,8 @@
  * main cost of an insert. Also finds which devices sent. Used for shipping. No row costs an allocation.
  */
 import { dayMs } from '../base/durations.ts';
+import { daysEndMs, firstDayMs } from '../clickhouse/day-partitions.ts';
 import { startOfBlock } from './block-layout.ts';
-
-/** Days outside these years share one partition. */
-const firstMs = 1_577_836_800_000;
-const endMs = 2_208_988_800_000;
 
 /** Rows of one block and the range of their times. */
 interface BlockTimes {
@@ -21,8 +18,9 @@ interface BlockTimes {
 }
 
 /**
- * Adds the day of every row with `from` ≤ ts < `to` to `days`, as the first millisecond of the day. Returns undefined
- * when the bytes are not a block.
+ * Adds the day of every row with `from` ≤ ts < `to` to `days`, as the first millisecond of the day. All rows before the
+ * days that are partitions count as one day, and all rows after them as another one. Returns undefined when the bytes
+ * are not a block.
  */
 export function addDays(block: Uint8Array, days: Set<number>, from: number, to: number): BlockTimes | undefined {
   const start = startOfBlock(block);
@@ -40,8 +38,8 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
     if ((ts >= dayStart && ts < dayEnd) || ts < from || ts >= to) continue;
     dayStart = Math.floor(ts / dayMs) * dayMs;
     dayEnd = dayStart + dayMs;
-    if (ts < firstMs) [dayStart, dayEnd] = [Number.MIN_SAFE_INTEGER, firstMs];
-    else if (ts >= endMs) [dayStart, dayEnd] = [endMs, Number.MAX_SAFE_INTEGER];
+    if (ts < firstDayMs) [dayStart, dayEnd] = [Number.MIN_SAFE_INTEGER, firstDayMs];
+    else if (ts >= daysEndMs) [dayStart, dayEnd] = [daysEndMs, Number.MAX_SAFE_INTEGER];
     days.add(dayStart);
   }
   return { rows, hasSeq: start.seq > 0, hasExpires: start.expires > 0, oldest, newest };
