@@ -12,7 +12,7 @@
 import { readdir, rename, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import type { Log } from '../../base/log.ts';
-import { type Engine, identifier, literal } from './engine.ts';
+import { type Engine, identifier, literal, ownRun } from './engine.ts';
 import { exceptionFrom } from './exception.ts';
 import { type PartName, partsIn, readPartName, replaces } from './rolled-back-parts.ts';
 import { tableDirectories } from './table-files.ts';
@@ -155,6 +155,5 @@ async function detachedParts(engine: Pick<Engine, 'run'>): Promise<Detached[]> {
 }
 
 async function run(engine: Pick<Engine, 'run'>, sql: string): Promise<string> {
-  const options = { defaultFormat: 'JSONEachRow', database: '', settings: new Map(), parameters: new Map(), tag: '' };
-  return new TextDecoder().decode((await engine.run({ sql, ...options })).body);
+  return new TextDecoder().decode((await engine.run(ownRun(sql, 'JSONEachRow'))).body);
 }

@@ -99,8 +99,7 @@ export class Engine {
   }
 
   async #order(sql: string): Promise<void> {
-    const none = new Map<string, string>();
-    await this.run({ sql, defaultFormat: 'Null', database: '', settings: none, parameters: none, tag: '' });
+    await this.run(ownRun(sql, 'Null'));
   }
 
   #replace(used: object): void {
@@ -120,6 +119,11 @@ export class Engine {
       throw exceptionFrom(error);
     }
   }
+}
+
+/** Returns the run of a statement of this process itself, which no request has asked for. */
+export function ownRun(sql: string, defaultFormat: string): Run {
+  return { sql, defaultFormat, database: '', settings: new Map(), parameters: new Map(), tag: '' };
 }
 
 /** Returns the statements that give a new connection the settings, parameters and database of the request. */

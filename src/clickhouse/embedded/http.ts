@@ -28,7 +28,10 @@ interface HttpDeps {
   writeCheck: WriteCheck;
 }
 
-type Parts = HttpDeps & { inserts: JoinedInserts<BodyFile, Result> };
+/** What every request uses. */
+interface Collaborators extends HttpDeps {
+  inserts: JoinedInserts<BodyFile, Result>;
+}
 
 const killAgainMs = 100;
 /** Milliseconds in which inserts join the first one: workers begin their inserts together while senders wait. */
@@ -53,23 +56,23 @@ export function createHttpServer(deps: HttpDeps): Server {
     windowMs: joinMs,
     join: joinFiles(deps.files),
   });
-  const parts = { ...deps, inserts };
+  const all = { ...deps, inserts };
   const server = createServer(
     { keepAliveTimeout: serverLimits.keepAliveMs, maxHeaderSize: serverLimits.urlBytesMax, noDelay: true },
-    (request, response) => void answer(parts, request, response),
+    (request, response) => void answer(all, request, response),
   );
   server.maxConnections = serverLimits.connectionsMax;
   return server;
 }
 
-async function answer(parts: Parts, request: IncomingMessage, response: ServerResponse): Promise<void> {
+async function answer(deps: Collaborators, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const gone = new AbortController();
   response.on('close', () => gone.abort());
   response.on('error', () => gone.abort());
   try {
     const url = new URL(request.url ?? '/', 'http://localhost');
     if (url.pathname === '/ping' || url.pathname === '/replicas_status') return sendOk(response);
-    authenticate(request, url, parts.settings.user, parts.settings.password);
+    authenticate(request, url, deps.settings.user, deps.settings.password);
     if (url.pathname !== '/') return sendNotFound(response, url.pathname);
     if (request.method !== 'GET' && request.method !== 'POST') {
       throw new Exception(48, 'NOT_IMPLEMENTED', `Method ${request.method} is not supported: use GET or POST.`);
@@ -79,20 +82,20 @@ async function answer(parts: Parts, request: IncomingMessage, response: ServerRe
     // A GET changes nothing, as in ClickHouse.
     if (request.method === 'GET' && !asked.settings.has('readonly')) asked.settings.set('readonly', '2');
     response.setHeader('X-ClickHouse-Query-Id', headerText(asked.queryId));
-    await execute(parts, asked, request, response, gone.signal);
+    await execute(deps, asked, request, response, gone.signal);
   } catch (error) {
-    sendException(parts.log, request, response, error);
+    sendException(deps.log, request, response, error);
   }
 }
 
 async function execute(
-  parts: Parts,
+  deps: Collaborators,
   asked: Asked,
   request: IncomingMessage,
   response: ServerResponse,
   gone: AbortSignal,
 ): Promise<void> {
-  const { sql, statement, inserted } = await receive(parts.files, asked, request);
+  const { sql, statement, inserted } = await receive(deps.files, asked, request);
   const { verb } = statement;
   const { mark, isJoinable } = readMark(asked.logComment);
   try {
@@ -101,11 +104,11 @@ async function execute(
       const { rows, sqlOf } = inserted;
       const same = JSON.stringify([sqlOf(''), asked.database, [...asked.settings], [...asked.parameters]]);
       const kind = { same, pace: same };
-      result = await parts.inserts.insert(kind, { mark, rows, gone }, ({ rows: all, ...joined }) =>
-        run(parts, asked, { verb, sql: sqlOf(all.path), isAwaited: true, ...joined }),
+      result = await deps.inserts.insert(kind, { mark, rows, gone }, ({ rows: all, ...joined }) =>
+        run(deps, asked, { verb, sql: sqlOf(all.path), isAwaited: true, ...joined }),
       );
     } else {
-      result = await run(parts, asked, { verb, sql, isAwaited: false, marks: [mark], anyGone: gone, gone });
+      result = await run(deps, asked, { verb, sql, isAwaited: false, marks: [mark], anyGone: gone, gone });
     }
     sendResult(response, asked, statement, result);
   } finally {
@@ -127,7 +130,8 @@ function joinFiles(files: BodyFiles) {
   };
 }
 
-interface Runs {
+/** A statement, and the clients that wait for its result. */
+interface Execution {
   sql: string;
   verb: string;
   /** True: senders of telemetry wait for this insert. */
@@ -140,9 +144,9 @@ interface Runs {
   gone: AbortSignal;
 }
 
-async function run(parts: Parts, asked: Asked, runs: Runs): Promise<Result> {
-  const { sql, verb, isAwaited, marks, anyGone, gone } = runs;
-  const { engine, slots, log, writeCheck } = parts;
+async function run(deps: Collaborators, asked: Asked, execution: Execution): Promise<Result> {
+  const { sql, verb, isAwaited, marks, anyGone, gone } = execution;
+  const { engine, slots, log, writeCheck } = deps;
   // The engine assigns the ids of queries itself, so this unique mark identifies the query.
   const tag = `${marks.join(' ')} ${crypto.randomUUID()}`;
   let settled = false;
@@ -160,7 +164,7 @@ async function run(parts: Parts, asked: Asked, runs: Runs): Promise<Result> {
     if (anyGone.aborted) throw clientLeft();
     gone.addEventListener('abort', onGone);
     const { database, defaultFormat, parameters } = asked;
-    const threadsNice = String(niceOf(verb, asked.settings, parts.settings.nice, isAwaited));
+    const threadsNice = String(niceOf(verb, asked.settings, deps.settings.nice, isAwaited));
     const settings = new Map([['os_threads_nice_value_query', threadsNice], ...asked.settings]);
     const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
     if (writesTables(verb) && !(await writeCheck.isIntact())) {

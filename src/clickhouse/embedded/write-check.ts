@@ -5,7 +5,7 @@
  * aside and loads the sources of a merge, which the engine keeps for minutes.
  */
 import { Batches } from '../../base/batches.ts';
-import type { Engine } from './engine.ts';
+import { type Engine, ownRun } from './engine.ts';
 
 const failedQuery =
   "SELECT sum(value) AS failed FROM system.events WHERE event = 'WriteBufferFromFileDescriptorWriteFailed'";
@@ -63,8 +63,7 @@ export class WriteCheck {
   }
 
   async #count(): Promise<number> {
-    const options = { database: '', settings: new Map(), parameters: new Map(), tag: '' };
-    const { body } = await this.#engine.run({ sql: failedQuery, defaultFormat: 'TabSeparated', ...options });
+    const { body } = await this.#engine.run(ownRun(failedQuery, 'TabSeparated'));
     return Number(new TextDecoder().decode(body));
   }
 }
