@@ -17,6 +17,7 @@ import { SegmentPool } from './pool.ts';
 import { type LaneCursor, PositionFile, readPosition, startOfJournal } from './position.ts';
 import { Quarantine } from './quarantine.ts';
 import { recover, segmentFiles } from './recovery.ts';
+import { late, live } from './segment.ts';
 import { ShardBacklog } from './shard-backlog.ts';
 import { ShipNotes } from './ship-notes.ts';
 import { Suspects } from './suspects.ts';
@@ -153,9 +154,8 @@ async function openFrames(deps: OpenJournalDeps, opened: OpenedDeps): Promise<Jo
     found.orderMax,
     metrics,
   );
-  const { frames: now } = backlog.lane(0);
-  const { frames: apart } = backlog.lane(1);
-  if (now + apart > 0) log.info('journal_recovered', { dir, segments: found.segments.length, frames: now + apart });
+  const frames = backlog.lane(live).frames + backlog.lane(late).frames;
+  if (frames > 0) log.info('journal_recovered', { dir, segments: found.segments.length, frames });
   return journal;
 }
 

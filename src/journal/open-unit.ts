@@ -6,7 +6,7 @@ import { BufferPool } from '../base/buffer-pool.ts';
 import type { Amounts } from './amounts.ts';
 import type { Disk } from './disk.ts';
 import { FrameReader, type Gap } from './reader.ts';
-import { frameFlags, frameHeaderBytes, type Lane, late } from './segment.ts';
+import { frameHeaderBytes, isLink, type Lane, late } from './segment.ts';
 import { openToRead, type Segment } from './waiting-segment.ts';
 
 /** A range of frames of one lane, in journal order. */
@@ -96,7 +96,7 @@ export class UnitReader {
           await this.#onGap(segment, step);
           continue;
         }
-        if (step.lane !== unit.lane || step.flags & frameFlags.link) continue;
+        if (step.lane !== unit.lane || isLink(step)) continue;
         const full = unit.rows + step.rows > limits.rowsMax || unit.bytes + step.length > limits.bytesMax;
         if (full && unit.frames > 0) {
           whole = false;

@@ -126,27 +126,27 @@ export class Quarantine {
   }
 
   /**
-   * Adds a damaged range, or a frame that is no block. The same range found again after a restart is one entry. At the
-   * cap only the note is kept.
+   * Adds a damaged range, or a frame that is no block. `place`: the segment or stream of the range, or the name of the
+   * frame. The same range found again after a restart is one entry. At the cap only the note is kept.
    */
   async addGap(
-    segment: string,
+    place: string,
     from: number,
     bytes: Uint8Array,
     damage: 'damaged' | 'no block' = 'damaged',
   ): Promise<'added' | 'known'> {
-    const name = `gap-${segment}-${from}`;
+    const name = `gap-${place}-${from}`;
     if (this.#files.has(`${name}.json`)) return 'known';
     const fits = this.#bytes + bytes.length <= this.#bytesMax;
     const reason = fits ? damage : `${damage}; bytes not copied, quarantine is full`;
-    const source = `${segment} ${from}..${from + bytes.length}`;
-    const payload = fits ? bytes : Buffer.alloc(0);
+    const source = `${place} ${from}..${from + bytes.length}`;
+    const payload = fits ? bytes : noBytes;
     const at = new Date(this.#clock.now());
     const note = noteOf('gap', { reason, rows: 0, order: 0n, source }, payload, at);
     await this.#disk.makeDirectory(this.#dir);
     await replaceWhole(this.#disk, `${this.#dir}/${name}.data`, [payload]);
     // The note is written last: an entry with a note is complete.
-    await replaceWhole(this.#disk, `${this.#dir}/${name}.json`, [Buffer.from(`${JSON.stringify(note)}\n`)]);
+    await replaceWhole(this.#disk, `${this.#dir}/${name}.json`, [encodedNote(note)]);
     this.#files.set(`${name}.json`, { entries: 1, rows: 0, orders: noOrders, bytes: payload.length, at: at.getTime() });
     this.#recount();
     return 'added';
@@ -204,6 +204,7 @@ export class Quarantine {
 }
 
 const noOrders = new BigUint64Array();
+const noBytes = new Uint8Array();
 
 export function quarantineDir(journalDir: string): string {
   return `${journalDir}/quarantine`;
@@ -225,6 +226,15 @@ function noteOf(
     at: at.toISOString(),
     ...(item.source !== undefined && { source: item.source }),
   };
+}
+
+/** Returns the content of the note of a segment that cannot be read. Its file is beside the note. */
+export function lostSegmentNote(segment: string, reason: string, at: Date): Buffer {
+  return encodedNote(noteOf('gap', { reason, rows: 0, order: 0n, source: segment }, noBytes, at));
+}
+
+function encodedNote(note: QuarantineNote): Buffer {
+  return Buffer.from(`${JSON.stringify(note)}\n`);
 }
 
 function shareOf(entries: QuarantineEntry[]): FileShare {

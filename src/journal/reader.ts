@@ -9,7 +9,9 @@ import {
   decodeFrameHead,
   type FrameHead,
   frameHeaderBytes,
+  hasFrameMark,
   type Lane,
+  markOffset,
   packedPrefixBytes,
   paddedBytes,
   segmentHeaderBytes,
@@ -122,9 +124,9 @@ export class FrameReader {
   #skipToMark(place: number, at: number, prefix: number): void {
     const chunk = this.#chunk;
     const last = chunk.length - prefix - frameHeaderBytes;
-    const mark = prefix + 34;
+    const mark = prefix + markOffset;
     let step = at + 8;
-    while (step <= last && (chunk[step + mark] !== 0x4a || chunk[step + mark + 1] !== 0x4d)) step += 8;
+    while (step <= last && !hasFrameMark(chunk, step + mark)) step += 8;
     this.#at = place + (step - at);
   }
 

@@ -12,7 +12,7 @@ import { StartError } from '../base/errors.ts';
 import { type Disk, type DiskFile, errorCode, isNoSpace, readAround, replaceWhole } from './disk.ts';
 import { eraseHeads } from './erase-heads.ts';
 import type { LaneCursor, Position } from './position.ts';
-import { quarantineDir } from './quarantine.ts';
+import { lostSegmentNote, quarantineDir } from './quarantine.ts';
 import { type Frame, FrameReader, type Gap, type ReadRange } from './reader.ts';
 import {
   addToShare,
@@ -21,6 +21,7 @@ import {
   type FoundHeader,
   frameFlags,
   frameHeaderBytes,
+  isLink,
   type Link,
   lanes,
   linkBytes,
@@ -189,14 +190,14 @@ async function readLinks(
   const end = packedBytes ?? start + linksMax * paddedBytes(linkBytes);
   const chunkBytes = Math.min(end, walkChunkBytes);
   const reader = new FrameReader(file, { seed, from: start, end, chunkBytes, reuseChunk: true, packed });
-  for (let step = await reader.next(); step?.kind === 'frame' && isLink(step); step = await reader.next()) {
+  for (let step = await reader.next(); step?.kind === 'frame' && isWholeLink(step); step = await reader.next()) {
     links.push(decodeLink(step.payload));
   }
   return links;
 }
 
-function isLink(frame: Frame): boolean {
-  return (frame.flags & frameFlags.link) > 0 && frame.length === linkBytes;
+function isWholeLink(frame: Frame): boolean {
+  return isLink(frame) && frame.length === linkBytes;
 }
 
 /** Without a header no frame can be verified, so the whole file is kept for an operator. */
@@ -216,10 +217,9 @@ async function keepLostSegment(deps: RecoveryDeps, name: string, reason: string)
 /** A full disk does not take the note, and must not prevent shipping: the next start makes the note. */
 async function noteLostSegment(deps: RecoveryDeps, name: string, reason: string): Promise<void> {
   const { disk, dir, clock = systemClock } = deps;
-  const at = new Date(clock.now()).toISOString();
-  const note = { kind: 'gap', reason, rows: 0, order: '0', bytes: 0, crc: 0, at, source: name };
+  const note = lostSegmentNote(name, reason, new Date(clock.now()));
   try {
-    await replaceWhole(disk, `${quarantineDir(dir)}/lost-${name}.json`, [Buffer.from(`${JSON.stringify(note)}\n`)]);
+    await replaceWhole(disk, `${quarantineDir(dir)}/lost-${name}.json`, [note]);
   } catch (error) {
     if (!isNoSpace(error)) throw error;
   }
@@ -257,7 +257,7 @@ async function walk(
   /** Frames of the commit that is being read; `segment.end` is the start of the commit or of the gap before it. */
   let commit: Omit<Frame, 'payload'>[] = [];
   const countCommit = () => {
-    for (const frame of commit) if (!(frame.flags & frameFlags.link)) count(segment, frame, starts[frame.lane]);
+    for (const frame of commit) if (!isLink(frame)) count(segment, frame, starts[frame.lane]);
     segment.end = commit.at(-1)?.next ?? segment.end;
     commit = [];
   };

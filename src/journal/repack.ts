@@ -11,8 +11,8 @@ import { readHeader } from './recovery.ts';
 import {
   encodeFrameHead,
   encodeSegmentHeader,
-  frameFlags,
   frameHeaderBytes,
+  isLink,
   type Lane,
   lanes,
   packedPrefixBytes,
@@ -105,10 +105,6 @@ async function writePacked(deps: RepackDeps, temporary: string): Promise<number>
   } finally {
     await file.close();
   }
-}
-
-function isLink({ flags }: Frame): boolean {
-  return (flags & frameFlags.link) > 0;
 }
 
 class PackedFile {

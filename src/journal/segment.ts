@@ -44,6 +44,8 @@ const magicStartBytes = 7;
 const formatVersion = 2;
 const nameBytesMax = 512;
 const frameMark = 0x4d4a;
+/** Offset of the mark in the head of a frame. */
+export const markOffset = 34;
 
 export const frameFlags = { lastOfCommit: 1, link: 2 } as const;
 
@@ -166,14 +168,19 @@ export function encodeFrameHead(into: Buffer, at: number, head: FrameHead, seed:
   into.writeUInt32LE(head.commit, at + 28);
   into[at + 32] = head.lane;
   into[at + 33] = head.flags;
-  into.writeUInt16LE(frameMark, at + 34);
+  into.writeUInt16LE(frameMark, at + markOffset);
   into.writeUInt32LE(crc32(into.subarray(at, at + 36), (seed ^ fileOffset) >>> 0), at + 36);
+}
+
+/** True when the mark of a frame is at this offset. */
+export function hasFrameMark(bytes: Buffer, at: number): boolean {
+  return bytes[at] === (frameMark & 0xff) && bytes[at + 1] === frameMark >> 8;
 }
 
 /** Decodes a frame's head at `at` in `bytes`, which is at `fileOffset` in the file; undefined when it is not a head. */
 export function decodeFrameHead(bytes: Buffer, at: number, seed: number, fileOffset: number): FrameHead | undefined {
   // The mark is compared first: it excludes nearly every wrong offset without a checksum.
-  if (bytes[at + 34] !== (frameMark & 0xff) || bytes[at + 35] !== frameMark >> 8) return undefined;
+  if (!hasFrameMark(bytes, at + markOffset)) return undefined;
   if (crc32(bytes.subarray(at, at + 36), (seed ^ fileOffset) >>> 0) !== bytes.readUInt32LE(at + 36)) return undefined;
   const lane = bytes[at + 32]!;
   const length = bytes.readUInt32LE(at);
@@ -219,6 +226,11 @@ export function addToShare(share: LaneShare, frame: Pick<FrameHead, 'rows' | 'le
   share.rows += frame.rows;
   share.bytes += frame.length;
   share.orderMax = frame.order;
+}
+
+/** True for a frame that is a link, and not rows. */
+export function isLink({ flags }: Pick<FrameHead, 'flags'>): boolean {
+  return (flags & frameFlags.link) > 0;
 }
 
 /** The payload of a link frame. */
