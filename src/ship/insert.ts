@@ -400,6 +400,13 @@ export class Inserter {
   }
 }
 
+/** Returns why a shard, which answers, has refused inserts for a while. `inserters`: that of each shard. */
+export function refusalOfShards(inserters: readonly Inserter[]): string | undefined {
+  for (const [shard, { refusal }] of inserters.entries())
+    if (refusal !== undefined) return `shard ${shard}: ${refusal}`;
+  return undefined;
+}
+
 function statementOf(table: 'telemetry' | 'latest', piece: Piece, aheadMsMax: number): string {
   const ranged = isRanged(piece);
   const { serverTimes, expires, areSingle } = piece;

@@ -12,7 +12,7 @@ import type { ShardRows, ShardUnit } from '../journal/shard-backlog.ts';
 import { blocksByShard } from '../telemetry/shard-blocks.ts';
 import { waitMsMax } from './backoff.ts';
 import type { ControlRow } from './control-row.ts';
-import { Inserter, type InserterDeps, type ShipShards } from './insert.ts';
+import { Inserter, type InserterDeps, refusalOfShards, type ShipShards } from './insert.ts';
 import { rowsIn, unitBytesMax } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 
@@ -70,9 +70,7 @@ export class ShardBacklogs {
 
   /** Returns why a shard, which answers, has refused rows for a while. */
   get refusal(): string | undefined {
-    for (const [shard, { refusal }] of this.#inserters.entries())
-      if (refusal !== undefined) return `shard ${shard}: ${refusal}`;
-    return undefined;
+    return refusalOfShards(this.#inserters);
   }
 
   start(): void {

@@ -12,6 +12,7 @@ import {
   type InsertOutcome,
   nothingWaits,
   type Progress,
+  refusalOfShards,
   type ShipShards,
 } from './insert.ts';
 import { rowsIn } from './pieces.ts';
@@ -64,9 +65,7 @@ class ShardInserter implements Inserts {
   }
 
   get refusal(): string | undefined {
-    for (const [shard, { refusal }] of this.#inserters.entries())
-      if (refusal !== undefined) return `shard ${shard}: ${refusal}`;
-    return undefined;
+    return refusalOfShards(this.#inserters);
   }
 
   /** A shard whose rows wait in its backlog makes no unit smaller. */

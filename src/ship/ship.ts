@@ -7,7 +7,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { systemScheduler } from '../base/scheduler.ts';
-import { laneNames, lanes, late } from '../journal/journal.ts';
+import { laneNames, lanes } from '../journal/journal.ts';
 import type { GivesUnits } from '../journal/seam.ts';
 import { ControlRow } from './control-row.ts';
 import { LaneLoop } from './lane.ts';
@@ -43,7 +43,7 @@ export class Shipper {
     const shared = { ...deps, controls, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
     this.#backlogs = new ShardBacklogs(shared);
     const laneDeps = { ...shared, ...(!deps.isReplicated && { backlogs: this.#backlogs }) };
-    this.#wide = new WideRows(late, laneDeps);
+    this.#wide = new WideRows(laneDeps);
     this.#lanes = lanes.map((lane) => new LaneLoop(lane, this.#wide, laneDeps));
     observe(deps.metrics, journal, clock);
   }

@@ -34,7 +34,7 @@ test('a part that waited for room is stored, also when nothing else waits by the
     },
     onShipped: () => {},
   };
-  const wide = new WideRows(1, parts as unknown as ShipDeps);
+  const wide = new WideRows(parts as unknown as ShipDeps);
   const { signal } = new AbortController();
   // Two of these frames exceed the cap of held bytes.
   const take = () => {

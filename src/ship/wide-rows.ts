@@ -5,9 +5,8 @@
  * process repeats little. Frames that arrive during an insert share the next one. The bytes of waiting frames are
  * capped: at the cap the lane waits.
  */
-
 import { orderMs } from '../ingest/order-number.ts';
-import type { Lane, ShipUnit } from '../journal/journal.ts';
+import { late, type ShipUnit } from '../journal/journal.ts';
 import type { TimeRange } from '../journal/ship-notes.ts';
 import { daysMax, leastOf, type PartOfUnit, storedOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
@@ -29,7 +28,6 @@ interface Item extends PartOfUnit {
 }
 
 export class WideRows {
-  readonly #lane: Lane;
   readonly #deps: ShipDeps;
   readonly #inserter: Inserts;
   readonly #stopping = new AbortController();
@@ -42,8 +40,7 @@ export class WideRows {
   #running: Promise<void> | undefined;
   #onRoom: (() => void) | undefined;
 
-  constructor(lane: Lane, deps: ShipDeps) {
-    this.#lane = lane;
+  constructor(deps: ShipDeps) {
     this.#deps = deps;
     const { signal } = this.#stopping;
     this.#inserter = inserterOf(deps, {
@@ -131,7 +128,7 @@ export class WideRows {
     const onStored = (range: TimeRange) => {
       ended();
       // Earlier wide frames are stored, and the lane has stored its own frames of these units.
-      notes.stored(orders.at(-1)!, range, journal.laneShipped(this.#lane));
+      notes.stored(orders.at(-1)!, range, journal.laneShipped(late));
       notes.ended('wide');
       this.#advances = true;
     };
@@ -140,14 +137,14 @@ export class WideRows {
     if (!complete) return false;
     notes.ended('wide');
     this.#daysMax = Math.min(daysMax, Math.ceil(this.#daysMax * 1.5));
-    if (!(await setAside(this.#deps, this.#lane, refused, orderMin, this.#stopping.signal))) return false;
+    if (!(await setAside(this.#deps, late, refused, orderMin, this.#stopping.signal))) return false;
     const rows = items.reduce((sum, item) => sum + item.rows, 0);
     metrics.rows.observe(rows);
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
     if (waiting.size === 0)
       metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(orderMin)) / 1000, rows);
-    else onDelayed?.(this.#lane, new Set(orders.filter((_, i) => waiting.has(payloads[i]!))), waits);
-    onFramesStored?.(this.#lane, new Set(items.flatMap((item) => item.orders)));
+    else onDelayed?.(late, new Set(orders.filter((_, i) => waiting.has(payloads[i]!))), waits);
+    onFramesStored?.(late, new Set(items.flatMap((item) => item.orders)));
     await Promise.all(items.map(({ unit }) => journal.confirm(unit)));
     onShipped();
     return true;
