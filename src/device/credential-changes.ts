@@ -86,7 +86,7 @@ export class CredentialChanges {
         clock: deps.clock,
         scheduler: deps.scheduler,
         read: () => this.#readNew(),
-        onNothing: (at) => this.#current(at),
+        onNothing: (at) => this.#noteCurrent(at),
       },
       deps.onPoll,
     );
@@ -163,7 +163,7 @@ export class CredentialChanges {
       if (last === undefined || isOtherHistory(settled, last) || isLate) this.#passOnAll();
       else await this.#read(last);
       this.#settled = settled;
-      this.#current(began);
+      this.#noteCurrent(began);
       this.#prune();
       return true;
     } catch (error) {
@@ -172,8 +172,8 @@ export class CredentialChanges {
     }
   }
 
-  /** Every change that was committed before `at` was passed on. */
-  #current(at: number): void {
+  /** Called when every change that was committed before `at` was passed on. */
+  #noteCurrent(at: number): void {
     this.#lastPollMs = Math.max(this.#lastPollMs, at);
     this.#currentAt = Math.max(this.#currentAt, at);
     this.#passOnUnchecked();

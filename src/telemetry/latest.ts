@@ -89,11 +89,11 @@ async function asFaults<T>({ shard }: Reads, read: () => Promise<T>): Promise<T>
 }
 
 /** The reason of `answerTooLarge`. */
-const tooLarge = 'answer_bytes';
+const tooLargeReason = 'answer_bytes';
 
 export function answerTooLarge(): Fault {
   return badRequest(
-    tooLarge,
+    tooLargeReason,
     'The answer is too large to be sent: ask for fewer keys, a shorter range or a smaller limit.',
   );
 }
@@ -264,7 +264,7 @@ async function undefinedIfTooLarge<Row>(read: Promise<Row[]>): Promise<Row[] | u
   try {
     return await read;
   } catch (error) {
-    if (error instanceof Fault && error.reason === tooLarge) return undefined;
+    if (error instanceof Fault && error.reason === tooLargeReason) return undefined;
     throw error;
   }
 }
