@@ -7,7 +7,7 @@
  *   header = magic 8 | key 32 | source 16 | crc32 4 | timeline u32
  *   block  = bytes of its records u32 | crc32 of the rest of the head and the records u32 | cursor u64 | at f64 |
  *            base f64, record …
- *   record = bytes u32 | kind u8 | flags u8 | type u8 | transport u8 | digest 16, and by kind:
+ *   record = bytes * 8 + padding of the name u32 | kind u8 | flags u8 | type u8 | transport u8 | digest 16, by kind:
  *            gone     nothing more: the credentials of this digest open nothing any more
  *            device   name digest 16 | id 16 | tenant 16 | profile 16 | customer 16 | names digest 16 |
  *                     password digest 16 | number f64 | version u32 | credentials version u32 | name
@@ -24,7 +24,6 @@ import { createHmac } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
-import { uuidOfHex } from '../../base/uuid.ts';
 import type { DiskFile } from '../../journal/disk.ts';
 import type { DeviceRow } from '../model/cached-device.ts';
 import { readMqttBasic } from '../model/credentials.ts';
@@ -33,6 +32,7 @@ import type { Settled } from '../sql/credential-log-store.ts';
 import type { SettledOfFile } from '../sql/known-file-store.ts';
 import type { LoginRow, ProfileTransport } from '../sql/look-up-store.ts';
 import type { EncodedDevice } from '../table/device-table.ts';
+import { putUuid, uuidText } from '../table/uuid-bytes.ts';
 
 export const headerBytes = 64;
 export const blockHeadBytes = 32;
@@ -243,10 +243,10 @@ export function encodeDevice(row: LoginRow, digester: Digester): Buffer {
   };
   const none = Buffer.alloc(16);
   put(digester.name(row.tenantId, row.name));
-  put(uuidBytes(row.id));
-  put(uuidBytes(row.tenantId));
-  put(uuidBytes(row.profileId));
-  put(row.customerId ? uuidBytes(row.customerId) : none);
+  put(bytesOfUuid(row.id));
+  put(bytesOfUuid(row.tenantId));
+  put(bytesOfUuid(row.profileId));
+  put(row.customerId ? bytesOfUuid(row.customerId) : none);
   put(row.type === 'MQTT_BASIC' ? digester.names(clientId ?? '', userName ?? '') : none);
   put(password ? digester.password(Buffer.from(password)) : none);
   bytes.writeDoubleLE(row.number, at);
@@ -261,7 +261,7 @@ export function encodeDevice(row: LoginRow, digester: Digester): Buffer {
 export function encodeProfile({ id, version, transport, transportType }: ProfileTransport): Buffer {
   const text = Buffer.from(JSON.stringify(transport ?? null));
   const whole = text.length <= recordBytesMax - 64 ? text : Buffer.from('null');
-  const bytes = record(kinds.profile, uuidBytes(id), 8 + whole.length);
+  const bytes = record(kinds.profile, bytesOfUuid(id), 8 + whole.length);
   bytes[7] = transportTypes.indexOf(transportType);
   bytes.writeUInt32LE(version, recordHeadBytes);
   bytes.writeUInt32LE(whole.length, recordHeadBytes + 4);
@@ -337,15 +337,10 @@ export function decodeDevice(bytes: Buffer): KnownDevice {
     at += 16;
     return Buffer.from(bytes.subarray(at - 16, at));
   };
-  const [nameDigest, id, tenant, profile, customer, namesDigest, password] = [
-    take(),
-    take(),
-    take(),
-    take(),
-    take(),
-    take(),
-    take(),
-  ];
+  const nameDigest = take();
+  const [id, tenant, profile, customer] = [take(), take(), take(), take()];
+  const namesDigest = take();
+  const password = take();
   const padding = bytes.readUInt32LE(0) & 7;
   const name = bytes.subarray(at + 16, bytes.length - padding).toString('utf8');
   return {
@@ -355,10 +350,10 @@ export function decodeDevice(bytes: Buffer): KnownDevice {
     transportType: transportTypes[bytes[7]!] ?? 'DEFAULT',
     row: {
       number: bytes.readDoubleLE(at),
-      id: uuidOfHex(id.toString('hex')),
-      tenantId: uuidOfHex(tenant.toString('hex')),
-      customerId: flags & flag.customer ? uuidOfHex(customer.toString('hex')) : null,
-      profileId: uuidOfHex(profile.toString('hex')),
+      id: uuidText(id, 0),
+      tenantId: uuidText(tenant, 0),
+      customerId: flags & flag.customer ? uuidText(customer, 0) : null,
+      profileId: uuidText(profile, 0),
       name,
       version: bytes.readUInt32LE(at + 8),
       isGateway: (flags & flag.gateway) !== 0,
@@ -398,12 +393,14 @@ export function decodeProfile(bytes: Buffer, offset: number): ProfileTransport {
   const version = bytes.readUInt32LE(offset + recordHeadBytes);
   const length = bytes.readUInt32LE(offset + recordHeadBytes + 4);
   const start = offset + recordHeadBytes + 8;
-  const id = uuidOfHex(bytes.toString('hex', offset + digestOffset, offset + digestOffset + 16));
+  const id = uuidText(bytes, offset + digestOffset);
   const transportType = transportTypes[bytes[offset + 7]!] ?? 'DEFAULT';
   const transport = JSON.parse(bytes.subarray(start, start + length).toString('utf8')) as unknown;
   return { id, version, transport, transportType };
 }
 
-function uuidBytes(id: string): Buffer {
-  return Buffer.from(id.replaceAll('-', ''), 'hex');
+function bytesOfUuid(id: string): Buffer {
+  const bytes = Buffer.alloc(16);
+  putUuid(id, bytes, 0);
+  return bytes;
 }
