@@ -22,7 +22,7 @@ import type { Session } from '../session/session.ts';
 import { sendGatewayError } from '../topics/gateway-errors.ts';
 import type { ExactTopic, TopicTable } from '../topics/table.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
-import type { ProtocolLevel } from '../wire/protocol.ts';
+import { type ProtocolLevel, packetType } from '../wire/protocol.ts';
 import { code } from '../wire/reason-codes.ts';
 import type { ReceivedPackets } from '../wire/received-packets.ts';
 import { isTopic, readText } from '../wire/strings.ts';
@@ -78,6 +78,8 @@ const causedByClient: Partial<Record<CloseReason, true>> = {
 
 /** Short forms of gateway topics do not exist. */
 const gatewayTopics = 'v1/gateway/';
+/** The bits of the QoS in the flags of a PUBLISH. */
+const qosBits = 0x06;
 const noPayload = Buffer.alloc(0);
 const gone = notFound('The connection has ended.');
 const fields = new PublishFields();
@@ -306,7 +308,8 @@ export class Inbox implements Answered {
   discardUnread(reason: CloseReason): void {
     if (reason in causedByClient) return;
     while (this.#received.next(this.#packetBytesMax) === 'packet') {
-      if (this.#received.type === 3 && (this.#received.flags & 0x06) === 0) this.#discard(reason, 0);
+      const { type, flags } = this.#received;
+      if (type === packetType.publish && (flags & qosBits) === 0) this.#discard(reason, 0);
     }
   }
 

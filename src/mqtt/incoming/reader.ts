@@ -14,6 +14,7 @@ import type { Deadlines } from '../flow/deadlines.ts';
 import { type Gated, ReadGate, type ReadGateDeps } from '../flow/read-gate.ts';
 import type { Transport } from '../transport/transport.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
+import { packetType } from '../wire/protocol.ts';
 import { ReceivedPackets, type Step } from '../wire/received-packets.ts';
 import { WireError } from '../wire/wire-error.ts';
 import type { Inbox } from './inbox.ts';
@@ -39,8 +40,9 @@ interface ReaderDeps extends ReadGateDeps {
   counters: Counters;
 }
 
-const connectByte = 0x10;
-const publishType = 3;
+/** The first byte of a CONNECT, whose flags are 0. */
+const connectByte = packetType.connect << 4;
+const publishType = packetType.publish;
 
 export class Reader implements Gated {
   readonly #clock: Clock;
