@@ -12,7 +12,7 @@ import type { Counters } from '../flow/counters.ts';
 import { hold, type ReadGate } from '../flow/read-gate.ts';
 import type { SlowReader } from '../flow/slow-reader.ts';
 import type { Client } from '../packets/client.ts';
-import { payloadBytesMax, publishBytes, publishHead, writePublish } from '../packets/publish.ts';
+import { packetIdAt, payloadBytesMax, publishBytes, publishHead, writePublish } from '../packets/publish.ts';
 import type { Confirm, FileOutcome } from '../session/session.ts';
 import type { Transport } from '../transport/transport.ts';
 import type { QoS } from '../wire/protocol.ts';
@@ -78,8 +78,7 @@ export class Outgoing {
       connection.close('too_many_pushes');
       return false;
     }
-    const idAt = packet.length - payloadBytes - (level === 5 ? 3 : 2);
-    if (window.add(packet, idAt, confirm)) connection.send(packet);
+    if (window.add(packet, packetIdAt(packet, payloadBytes, level), confirm)) connection.send(packet);
     return true;
   }
 

@@ -1,4 +1,7 @@
-/** Reads PUBACK and PUBREL of a client, and writes the PUBCOMP that answers PUBREL. */
+/**
+ * Reads PUBACK and PUBREL of a client. Writes the PUBCOMP that answers PUBREL, and the PUBREC of a message that is
+ * repeated before its PUBREL; `outgoing/outbox.ts` writes every other acknowledgement.
+ */
 
 import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
@@ -25,6 +28,7 @@ export function pubcompBytes(level: ProtocolLevel, packetId: number, isKnown: bo
   return generate({ cmd: 'pubcomp', messageId: packetId, reasonCode }, { protocolVersion: level });
 }
 
+/** Has no reason code: the message is accepted. */
 export function pubrecBytes(packetId: number): Buffer {
   return Buffer.from([0x50, 2, packetId >> 8, packetId & 0xff]);
 }

@@ -7,7 +7,7 @@ import { allowed, type PacketProperties, property, readProperties } from '../wir
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import { malformed } from '../wire/wire-error.ts';
 import { type Client, unknownClient } from './client.ts';
-import { generate } from './generate.ts';
+import { generate, generateWithin } from './generate.ts';
 
 export interface Connect {
   kind: 'connect';
@@ -169,9 +169,5 @@ export function refusalBytes({ level, isTerse, packetBytesMax }: Client, refusal
   const { reasonCode, returnCode, text: sentence } = refusals[refusal];
   if (level !== 5) return generate({ cmd: 'connack', returnCode, sessionPresent: false });
   const packet: IConnackPacket = { cmd: 'connack', reasonCode, sessionPresent: false };
-  if (!isTerse) {
-    const bytes = generate({ ...packet, properties: { reasonString: text || sentence } }, { protocolVersion: 5 });
-    if (bytes.length <= packetBytesMax) return bytes;
-  }
-  return generate(packet, { protocolVersion: 5 });
+  return generateWithin(packet, isTerse ? [] : [{ reasonString: text || sentence }], packetBytesMax);
 }

@@ -5,7 +5,7 @@ import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel } from '../wire/protocol.ts';
 import type { Client } from './client.ts';
-import { generate } from './generate.ts';
+import { generateWithin } from './generate.ts';
 
 /** Checks that the packet is well-formed; its fields are not used. */
 export function checkDisconnect(bytes: Buffer, start: number, end: number, level: ProtocolLevel): void {
@@ -30,10 +30,6 @@ export function disconnectBytes(
   if (code === undefined) return undefined;
   const packet: IDisconnectPacket = { cmd: 'disconnect', reasonCode: code };
   const reference = reason === 'handed_over' && serverReference !== '' ? { serverReference } : {};
-  if (!isTerse) {
-    const bytes = generate({ ...packet, properties: { reasonString: sentence, ...reference } }, { protocolVersion: 5 });
-    if (bytes.length <= packetBytesMax) return bytes;
-  }
-  const bytes = generate({ ...packet, properties: reference }, { protocolVersion: 5 });
-  return bytes.length <= packetBytesMax ? bytes : generate(packet, { protocolVersion: 5 });
+  const forms = isTerse ? [reference] : [{ reasonString: sentence, ...reference }, reference];
+  return generateWithin(packet, forms, packetBytesMax);
 }

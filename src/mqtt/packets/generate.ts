@@ -3,7 +3,13 @@
  * wire/field-reader.ts, and the parser would add forty files to every start.
  */
 import { createRequire } from 'node:module';
-import type { generate as Generate, writeToStream as WriteToStream } from 'mqtt-packet';
+import type {
+  generate as Generate,
+  IConnackPacket,
+  IDisconnectPacket,
+  ISubackPacket,
+  writeToStream as WriteToStream,
+} from 'mqtt-packet';
 
 const require = createRequire(import.meta.url);
 
@@ -11,3 +17,19 @@ const require = createRequire(import.meta.url);
 (require('mqtt-packet/writeToStream.js') as typeof WriteToStream).cacheNumbers = false;
 
 export const generate = require('mqtt-packet/generate.js') as typeof Generate;
+
+/**
+ * Writes a packet of MQTT 5 with the first properties that leave it within `bytesMax`, the Maximum Packet Size of the
+ * client; without properties when none does.
+ */
+export function generateWithin(
+  packet: IConnackPacket | ISubackPacket | IDisconnectPacket,
+  properties: { reasonString?: string; serverReference?: string }[],
+  bytesMax: number,
+): Buffer {
+  for (const some of properties) {
+    const bytes = generate({ ...packet, properties: some }, { protocolVersion: 5 });
+    if (bytes.length <= bytesMax) return bytes;
+  }
+  return generate(packet, { protocolVersion: 5 });
+}

@@ -67,7 +67,7 @@ export function readPublish(
 
 /** Returns the size of a PUBLISH to a client. */
 export function publishBytes(topicBytes: number, payloadBytes: number, qos: QoS, level: ProtocolLevel): number {
-  const body = 2 + topicBytes + (qos > 0 ? 2 : 0) + (level === 5 ? 1 : 0) + payloadBytes;
+  const body = fieldBytes(topicBytes, qos, level) + payloadBytes;
   return 1 + lengthBytes(body) + body;
 }
 
@@ -76,7 +76,12 @@ const remainingLengthMax = 268_435_455;
 
 /** Returns the longest payload of a PUBLISH to a client. */
 export function payloadBytesMax(topicBytes: number, qos: QoS, level: ProtocolLevel): number {
-  return remainingLengthMax - 2 - topicBytes - (qos > 0 ? 2 : 0) - (level === 5 ? 1 : 0);
+  return remainingLengthMax - fieldBytes(topicBytes, qos, level);
+}
+
+/** Returns the offset of the packet id in a whole PUBLISH to a client, of QoS 1. */
+export function packetIdAt(packet: Buffer, payloadBytes: number, level: ProtocolLevel): number {
+  return packet.length - payloadBytes - propertyBytes(level) - packetIdBytes;
 }
 
 /** Writes all of a PUBLISH except its payload of `payloadBytes`. */
@@ -121,12 +126,24 @@ function writeHead(
   level: ProtocolLevel,
 ): number {
   bytes[0] = 0x30 | (qos << 1);
-  let at = writeLength(bytes, 1, 2 + topicBytes + (qos > 0 ? 2 : 0) + (level === 5 ? 1 : 0) + payloadBytes);
+  let at = writeLength(bytes, 1, fieldBytes(topicBytes, qos, level) + payloadBytes);
   at = bytes.writeUInt16BE(topicBytes, at);
   at += bytes.write(topic, at);
   if (qos > 0) at = bytes.writeUInt16BE(packetId, at);
   if (level === 5) at = bytes.writeUInt8(0, at);
   return at;
+}
+
+const packetIdBytes = 2;
+
+/** Returns the size of the properties of a PUBLISH to a client: none, which MQTT 5 says in one byte. */
+function propertyBytes(level: ProtocolLevel): number {
+  return level === 5 ? 1 : 0;
+}
+
+/** Returns the size of what precedes the payload in the body: topic, packet id and properties. */
+function fieldBytes(topicBytes: number, qos: QoS, level: ProtocolLevel): number {
+  return 2 + topicBytes + (qos > 0 ? packetIdBytes : 0) + propertyBytes(level);
 }
 
 function lengthBytes(length: number): number {

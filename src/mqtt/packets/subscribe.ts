@@ -1,10 +1,11 @@
 /** Reads SUBSCRIBE and UNSUBSCRIBE, and writes their answers. */
+import type { ISubackPacket } from 'mqtt-packet';
 import { FieldReader } from '../wire/field-reader.ts';
 import { allowed, property, readProperties } from '../wire/properties.ts';
 import type { ProtocolLevel, QoS } from '../wire/protocol.ts';
 import { malformed, protocolError } from '../wire/wire-error.ts';
 import type { Client } from './client.ts';
-import { generate } from './generate.ts';
+import { generate, generateWithin } from './generate.ts';
 
 export interface Subscribe {
   packetId: number;
@@ -52,14 +53,15 @@ function readPacketId(fields: FieldReader): number {
 }
 
 /** `text`: a Reason String, left out for a client that wants none, or has no room for it; '' = none. */
-export function subackBytes(client: Client, packetId: number, codes: number[], text: string): Buffer {
-  const { level: protocolVersion, isTerse, packetBytesMax } = client;
-  const packet = { cmd: 'suback', messageId: packetId, granted: codes } as const;
-  if (protocolVersion === 5 && text !== '' && !isTerse) {
-    const bytes = generate({ ...packet, properties: { reasonString: text } }, { protocolVersion });
-    if (bytes.length <= packetBytesMax) return bytes;
-  }
-  return generate(packet, { protocolVersion });
+export function subackBytes(
+  { level, isTerse, packetBytesMax }: Client,
+  packetId: number,
+  codes: number[],
+  text: string,
+): Buffer {
+  const packet: ISubackPacket = { cmd: 'suback', messageId: packetId, granted: codes };
+  if (level !== 5) return generate(packet, { protocolVersion: level });
+  return generateWithin(packet, text === '' || isTerse ? [] : [{ reasonString: text }], packetBytesMax);
 }
 
 export function unsubackBytes(level: ProtocolLevel, packetId: number, codes: number[]): Buffer {

@@ -9,7 +9,7 @@ import { Accepting } from './accepting.ts';
 import { certificateOf } from './certificate.ts';
 import type { ConnectionRoom } from './connection-room.ts';
 import { ProxiedSockets } from './proxied-sockets.ts';
-import { SocketTransport, socketOptions, withReadBuffer } from './socket-transport.ts';
+import { ignoreSocketError, SocketTransport, socketOptions, withReadBuffer } from './socket-transport.ts';
 import { type TlsFiles, TlsHandshakes } from './tls-handshakes.ts';
 import type { OpenConnection } from './transport.ts';
 
@@ -34,11 +34,11 @@ export interface ListeningSocket {
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<ListeningSocket> {
   const { room, log } = deps;
-  const sockets = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
+  const proxied = new ProxiedSockets({ ...deps, sendsHeader: deps.sendsProxyHeader });
   const server = createServer({ ...socketOptions, pauseOnConnect: true }, (socket) => {
     probeLater(socket);
     room.arrivals.add(() => {
-      sockets.take(socket, (ready, clientAddress) => {
+      proxied.take(socket, (ready, clientAddress) => {
         // Bytes after a PROXY header wait in a paused socket until its handlers are set.
         if (ready.bytesRead > 0) accept(ready.resume(), clientAddress, deps, undefined);
         else accept(withReadBuffer(ready), clientAddress, deps, undefined);
@@ -48,7 +48,7 @@ export async function listenTcp(address: string, port: number, deps: ListenDeps)
   });
   const accepting = await Accepting.on(server, address, port, { hasRoom: () => room.has, log });
   room.add(
-    () => sockets.waiting,
+    () => proxied.waiting,
     () => accepting.check(),
   );
   return accepting;
@@ -110,12 +110,9 @@ function accept(
 ): void {
   if (!room.hasPlace) {
     refused('too_many_connections');
-    socket.on('error', ignore);
+    socket.on('error', ignoreSocketError);
     socket.destroy();
     return;
   }
   new SocketTransport(socket, clientAddress, open, certificate);
 }
-
-/** Ignores an error, because the event 'close' follows. */
-function ignore(): void {}

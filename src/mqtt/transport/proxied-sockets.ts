@@ -8,6 +8,7 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import type { CloseReason } from '../wire/close-reason.ts';
 import { readProxyHeader } from './proxy-header.ts';
+import { ignoreSocketError } from './socket-transport.ts';
 
 interface ProxiedSocketsDeps {
   /** True for a proxy that sends the header. */
@@ -55,13 +56,13 @@ export class ProxiedSockets {
       clearTimeout(timer);
       socket.off('data', onData);
       socket.off('end', onEnd);
-      socket.off('error', ignore);
+      socket.off('error', ignoreSocketError);
       socket.off('close', onClosed);
     };
     const refuse = (cause: string) => {
       settle();
       this.#refused(remoteAddress, cause);
-      socket.on('error', ignore);
+      socket.on('error', ignoreSocketError);
       socket.destroy();
     };
     const onData = (bytes: Buffer) => {
@@ -88,7 +89,7 @@ export class ProxiedSockets {
     const onEnd = () => socket.destroy();
     const timer = setTimeout(() => refuse('no PROXY header came in time'), limits.proxyHeaderMsMax);
     socket.on('data', onData);
-    socket.on('error', ignore);
+    socket.on('error', ignoreSocketError);
     socket.on('end', onEnd);
     socket.on('close', onClosed);
     socket.resume();
@@ -102,6 +103,3 @@ export class ProxiedSockets {
     this.#deps.log.warn('mqtt_proxy_header', { proxy, reason: cause });
   }
 }
-
-/** Ignores an error, because the event 'close' follows. */
-function ignore(): void {}

@@ -69,7 +69,7 @@ export class SocketTransport implements Transport {
     socket.on('data', onData);
     socket.on('drain', onDrain);
     socket.on('end', onEnd);
-    socket.on('error', ignore);
+    socket.on('error', ignoreSocketError);
     socket.on('close', onClose);
     this.events = open(this, certificate);
   }
@@ -161,5 +161,5 @@ function onClose(this: OwnedSocket): void {
   this.transport.closed();
 }
 
-/** Ignores an error, because the event 'close' follows. */
-function ignore(): void {}
+/** Ignores an error of a socket, because its event 'close' follows. */
+export function ignoreSocketError(): void {}

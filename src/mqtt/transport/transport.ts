@@ -3,6 +3,7 @@
  * not align with packets.
  */
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
+
 export interface Transport {
   readonly remoteAddress: string;
   /** Written bytes that have not left this process. */
